@@ -4,7 +4,7 @@
 //! survey    one pass over pieces and selectors: how many values, of which types, do they ever change?
 //!             │
 //!             ├─ one literal, words of zeros        ─► Constant, nothing decoded
-//!             ├─ one type with a vector of its own  ─► running sums (kernels), for some types mapped word by word
+//!             ├─ one type with a vector form        ─► running sums (kernels), for some types mapped word by word
 //!             ├─ other types                        ─► codes of a dictionary
 //!             └─ mixed_vector_types types                      ─► run after run of one type, each as above, then Mixed
 //! ```

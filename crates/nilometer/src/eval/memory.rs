@@ -1,8 +1,8 @@
-//! How much memory values hold: what stages that buffer count against their limit.
+//! Memory use of values, for stages that buffer values under a limit.
 
 use nilometer_bson::Value;
 
-/// Bytes a value holds on the heap; shared bytes count for each holder.
+/// Returns the bytes a value occupies on the heap; shared bytes count for each owner.
 pub fn memory_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) | Value::Code(text) | Value::Symbol(text) => text.len(),

@@ -1,17 +1,17 @@
-//! Evaluation: what an expression, a filter or an accumulator makes of one document.
+//! Evaluation of expressions, filters and accumulators.
 //!
-//! Pure. Everything here is a function of its arguments and of the context passed in: no clock, no
-//! randomness of its own, no storage, no catalog, no threads. `$$NOW` and `$rand` are answered from
-//! [`EvalContext`], which the executor fills once per operation.
+//! Pure: every function depends only on its arguments and the context passed in. No clock, no
+//! randomness, no storage, no catalog, no threads. `$$NOW` and `$rand` read [`EvalContext`], which
+//! the executor fills once per operation.
 //!
 //! ```text
 //! date        calendar, time zones, units: arithmetic on milliseconds, no BSON
-//! variables   names known while parsing, values given while evaluating
+//! variables   names resolved while parsing, values read while evaluating
 //! expression  the aggregation expression language: parse once, evaluate per document
 //! matcher     the filter language of find and $match
-//! accumulator what $group and windows make of many values
-//! projection  which fields of a document go on, and which are computed
-//! sort_key    sort patterns, the keys they take from documents
+//! accumulator accumulators of $group and $setWindowFields
+//! projection  which fields of a document are kept, and which are computed
+//! sort_key    sort patterns, and the keys they extract from documents
 //! window      $setWindowFields: functions over the neighbours of a document
 //! ```
 
@@ -35,21 +35,22 @@ pub use expression::Expression;
 pub use memory::memory_bytes;
 pub use variables::{EvalContext, ParseContext, Random};
 
-/// What an expression reads besides constants.
+/// The inputs of an expression.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
     /// Dotted paths read from the document.
     pub paths: BTreeSet<Arc<str>>,
-    /// True when the whole document is needed (`$$ROOT`, or something that cannot say).
+    /// True if the whole document is needed (`$$ROOT`, or the paths are not known).
     pub whole: bool,
-    /// Slots of user variables read ([`EvalContext::variables`]): none means uncorrelated.
+    /// Slots of the user variables read ([`EvalContext::variables`]); empty if uncorrelated.
     pub variables: BTreeSet<usize>,
-    /// True when two evaluations of the same document may differ (`$rand`).
+    /// True if two evaluations of the same document may differ (`$rand`).
     pub random: bool,
 }
 
 impl Dependencies {
-    /// The first components of all paths: the fields to fetch, unless [`Dependencies::whole`].
+    /// Returns the first components of all paths: the fields to fetch, unless
+    /// [`Dependencies::whole`].
     pub fn top_level_fields(&self) -> BTreeSet<&str> {
         self.paths
             .iter()
@@ -57,7 +58,7 @@ impl Dependencies {
             .collect()
     }
 
-    /// True when nothing of the document is read.
+    /// True if nothing of the document is read.
     pub fn reads_nothing(&self) -> bool {
         !self.whole && self.paths.is_empty()
     }

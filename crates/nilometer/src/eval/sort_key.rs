@@ -1,16 +1,17 @@
-//! Sort patterns: `{a: 1, "b.c": -1}`, the keys they take from documents, and how keys compare.
+//! Sort patterns such as `{a: 1, "b.c": -1}`, the keys they extract from documents, and the order
+//! of keys.
 //!
 //! ```text
 //! pattern ──parse──▶ SortPattern ──extract(document)──▶ SortKey ──compare──▶ order
 //! ```
 //!
-//! A field that is missing sorts as null. A path that runs into an array has many values; ascending
-//! order takes the least and descending the greatest, and several paths into one array are taken
-//! element by element together, so that a key is always one that an index would hold. Paths into
-//! two different arrays have no key: error 2.
+//! A missing field sorts as null. A path that meets an array has several values: an ascending sort
+//! uses the least, a descending one the greatest. Paths into the same array are expanded together,
+//! element by element, so that a key is always one that an index would contain. Paths into two
+//! different arrays are error 2.
 //!
-//! Used by `$sort`, `find`'s sort, `$top` and its sisters, `$setWindowFields`. Spilling and merging
-//! are the executor's business.
+//! Used by `$sort`, `find`'s sort, `$top`, `$bottom` and `$setWindowFields`. Spilling and merging
+//! are done by the executor.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -26,21 +27,21 @@ use crate::error::{Error, Result};
 /// Most fields a sort pattern may name.
 pub const SORT_KEYS_MAX: usize = 32;
 
-/// Pattern without any field, where one is needed.
+/// An empty pattern where a field is required.
 const EMPTY_PATTERN: i32 = 15976;
-/// Direction that is no number.
+/// A direction that is not a number.
 const DIRECTION_TYPE: i32 = 15974;
-/// Direction that is a number other than 1 and -1.
+/// A direction that is a number other than 1 and -1.
 const DIRECTION_VALUE: i32 = 15975;
 /// More than [`SORT_KEYS_MAX`] fields.
 const TOO_MANY_KEYS: i32 = 13103;
-/// `$meta` that cannot be sorted by.
+/// A `$meta` that cannot be sorted by.
 const META_UNKNOWN: i32 = 31138;
 /// `$meta: "textScore"` without a text search.
 const NO_TEXT_SCORE: i32 = 40218;
-/// One field named twice.
+/// A field that occurs twice.
 const REPEATED_KEY: i32 = 7472500;
-/// A number in a path that is position and name at once.
+/// A path component that is both array position and field name.
 const AMBIGUOUS_INDEX: i32 = 16746;
 
 /// What one part of a pattern sorts by.
@@ -55,7 +56,7 @@ pub enum SortBy {
 /// One part of a pattern.
 #[derive(Clone, Debug)]
 pub struct SortPart {
-    /// What.
+    /// Field or random value.
     pub by: SortBy,
     /// True for -1.
     pub descending: bool,
@@ -70,19 +71,19 @@ pub struct SortPattern {
     collation: Collation,
 }
 
-/// What a document is sorted by. Compare with [`SortPattern::compare`].
+/// The values a document is sorted by. Compared with [`SortPattern::compare`].
 #[derive(Clone, Debug)]
 pub enum SortKey {
-    /// Of a pattern with one part.
+    /// Key of a pattern with one part.
     One(Value),
-    /// Of a pattern with two, as most are that have several.
+    /// Key of a pattern with two parts.
     Two([Value; 2]),
-    /// Of a pattern with more.
+    /// Key of a pattern with more parts.
     Many(Arc<[Value]>),
 }
 
 impl SortKey {
-    /// The values, in the order of the pattern's parts.
+    /// Returns the values, in the order of the pattern's parts.
     pub fn values(&self) -> &[Value] {
         match self {
             Self::One(value) => std::slice::from_ref(value),
@@ -91,7 +92,7 @@ impl SortKey {
         }
     }
 
-    /// The key with these values.
+    /// Creates the key with these values.
     pub(crate) fn from_values(values: impl IntoIterator<Item = Value>) -> Self {
         let mut values = values.into_iter();
         match (values.next(), values.next(), values.next()) {
@@ -104,12 +105,12 @@ impl SortKey {
         }
     }
 
-    /// The array `{$meta: "sortKey"}` shows.
+    /// Returns the key as the array shown by `{$meta: "sortKey"}`.
     pub fn to_array(&self) -> Value {
         Value::from(self.values().to_vec())
     }
 
-    /// Roughly how much memory it holds.
+    /// Returns the approximate memory use in bytes.
     pub fn memory_bytes(&self) -> usize {
         let heap: usize = self.values().iter().map(super::memory_bytes).sum();
         size_of::<Self>() + heap
@@ -150,7 +151,7 @@ impl SortPattern {
         })
     }
 
-    /// A pattern over one field.
+    /// Creates a pattern of one field.
     pub fn by_field(path: &str, descending: bool, ctx: &ParseContext) -> Result<Self> {
         let direction = if descending { -1 } else { 1 };
         let mut pattern = DocumentBuilder::new();
@@ -158,17 +159,17 @@ impl SortPattern {
         Self::parse(pattern.finish().as_ref(), ctx)
     }
 
-    /// The parts.
+    /// Returns the parts of the pattern.
     pub fn parts(&self) -> &[SortPart] {
         &self.parts
     }
 
-    /// The fields' paths.
+    /// Returns the paths of the fields.
     pub fn paths(&self) -> &[FieldPath] {
         &self.paths
     }
 
-    /// The path and direction, if the pattern is one field.
+    /// Returns path and direction, if the pattern is a single field.
     pub fn single_field(&self) -> Option<(&FieldPath, bool)> {
         match &*self.parts {
             [
@@ -181,7 +182,7 @@ impl SortPattern {
         }
     }
 
-    /// The collation strings are ordered by.
+    /// Returns the collation by which strings are ordered.
     pub fn collator(&self) -> Option<&dyn Collator> {
         self.collation.collator()
     }
@@ -197,7 +198,7 @@ impl SortPattern {
             .any(|part| matches!(part.by, SortBy::Random));
     }
 
-    /// The pattern as a document.
+    /// Returns the pattern as a document.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         for part in &self.parts {
@@ -211,7 +212,7 @@ impl SortPattern {
         out.finish()
     }
 
-    /// The key of a document.
+    /// Extracts the key of a document.
     pub fn extract(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<SortKey> {
         if let [part] = &*self.parts {
             return Ok(SortKey::One(self.single_value(part, doc, ctx)?));
@@ -238,7 +239,7 @@ impl SortPattern {
         }
     }
 
-    /// The key if no path meets an array.
+    /// Returns the key if no path meets an array.
     fn plain_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<SortKey> {
         self.key_of(|part| {
             Some(match &part.by {
@@ -248,7 +249,7 @@ impl SortPattern {
         })
     }
 
-    /// The key whose values `value` tells; none if it does not tell one of them.
+    /// Builds a key from the values that `value` returns; `None` if it returns `None` for a part.
     pub(crate) fn key_of(&self, value: impl FnMut(&SortPart) -> Option<Value>) -> Option<SortKey> {
         let mut value = value;
         Some(match &*self.parts {
@@ -258,7 +259,7 @@ impl SortPattern {
         })
     }
 
-    /// The first, in the pattern's order, of the keys a document with arrays has.
+    /// Returns the first key in the pattern's order of those that a document with arrays has.
     fn array_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<SortKey> {
         let mut best: Option<Vec<ValueRef<'_>>> = None;
         visit_keys(&self.paths, doc, &mut |key| {
@@ -278,7 +279,7 @@ impl SortPattern {
         Ok(SortKey::from_values(values))
     }
 
-    /// Compares values of the fields alone.
+    /// Compares the values of the fields only.
     fn compare_fields(&self, a: &[ValueRef<'_>], b: &[ValueRef<'_>]) -> Ordering {
         let fields = self
             .parts
@@ -304,12 +305,12 @@ impl SortPattern {
         Ordering::Equal
     }
 
-    /// True if no part of the pattern tells the two values apart.
+    /// True if the two values are equal under every part of the pattern.
     pub fn is_equal(&self, a: &Value, b: &Value) -> bool {
         self.collation.compare(a.as_ref(), b.as_ref()).is_eq()
     }
 
-    /// Compares two documents; for many comparisons extract the keys once instead.
+    /// Compares two documents. For many comparisons extract the keys once instead.
     pub fn compare_documents(
         &self,
         a: DocRef<'_>,
@@ -324,7 +325,7 @@ fn directed(order: Ordering, descending: bool) -> Ordering {
     if descending { order.reverse() } else { order }
 }
 
-/// A value as a sort sees it.
+/// Returns the value as sorting treats it: null if missing.
 pub(crate) fn null_if_missing(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Missing => Value::Null,
@@ -369,7 +370,7 @@ fn parse_part(name: &str, direction: ValueRef<'_>) -> Result<SortPart> {
             ));
         }
     };
-    // Raises the errors of field paths with their codes.
+    // Returns the errors of field paths with their codes.
     expression::parse_path(name)?;
     Ok(SortPart {
         by: SortBy::Field(FieldPath::parse_lenient(name)),
@@ -460,7 +461,7 @@ mod tests {
             doc! {"b": 2},
             array![Value::Null, 2],
         );
-        // One key that an index would hold, not the least of each field.
+        // A single key that an index would contain, not the least value of each field.
         check(
             doc! {"a.b": 1, "a.c": 1},
             doc! {"a": array![doc! {"b": 1, "c": 9}, doc! {"b": 2, "c": 0}]},
@@ -528,7 +529,7 @@ mod tests {
             let sort = pattern(doc! {"a": direction}).unwrap();
             let keys: Vec<(usize, SortKey)> = nilometer_bson::testing::awkward_values()
                 .into_iter()
-                // Missing sorts as null and arrays by their elements: other tests have them.
+                // Missing sorts as null, and arrays by their elements: covered by other tests.
                 .filter(|(_, value)| !matches!(value, Value::Missing | Value::Array(_)))
                 .map(|(group, value)| {
                     let key = sort.extract(doc! {"a": value}.as_ref(), &ctx).unwrap();

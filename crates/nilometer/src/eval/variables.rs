@@ -1,13 +1,13 @@
-//! Variables: the names known while an expression is parsed and the values they have while it runs.
+//! Variables: names resolved while an expression is parsed, and their values during evaluation.
 //!
 //! ```text
-//! ParseContext   user names ─── position ───▶ slot       ($let, $map … add slots behind them)
+//! ParseContext   user names ─── position ───▶ slot       ($let, $map … append slots)
 //! EvalContext    slot ───▶ value                          (inner bindings live on the stack)
 //! ```
 //!
-//! Names are resolved once, at parse time, so evaluation never compares a name. A stage that
-//! defines variables (`let` of a command or of `$lookup`, `$$new` of `$merge`, `$$KEEP` of
-//! `$redact`) adds them to its [`ParseContext`] and hands the values over in the same order.
+//! Names are resolved once, at parse time; evaluation uses slots only. A stage that defines
+//! variables (`let` of a command or of `$lookup`, `$$new` of `$merge`, `$$KEEP` of `$redact`) adds
+//! them to its [`ParseContext`] and passes the values in the same order.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use nilometer_bson::order::Collator;
 use super::collation::LocaleOrder;
 use crate::error::{Error, ErrorCode, Result};
 
-/// Where randomness comes from; `$rand` is the only reader.
+/// Source of random numbers, used only by `$rand`.
 pub trait Random {
-    /// A number uniformly drawn from [0, 1).
+    /// Returns a random number, uniform in [0, 1).
     fn next_f64(&self) -> f64;
 }
 
 /// A collation shared between threads.
 pub type SharedCollator = Arc<LocaleOrder>;
 
-/// What an expression may refer to while it is parsed.
+/// The names an expression may refer to while it is parsed.
 #[derive(Clone, Default)]
 pub struct ParseContext {
     /// User variables; the position is the slot in [`EvalContext::variables`].
@@ -36,12 +36,12 @@ pub struct ParseContext {
 }
 
 impl ParseContext {
-    /// Knows the system variables only, compares strings by bytes.
+    /// Creates a context with the system variables only, comparing strings by bytes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a variable and returns the slot its value goes into.
+    /// Adds a variable and returns its slot.
     ///
     /// A name defined twice hides the earlier one, as an inner `let` hides an outer one.
     pub fn define(&mut self, name: &str) -> usize {
@@ -49,31 +49,31 @@ impl ParseContext {
         self.variables.len() - 1
     }
 
-    /// The context with one more variable.
+    /// Adds a variable.
     #[must_use]
     pub fn with_variable(mut self, name: &str) -> Self {
         self.define(name);
         self
     }
 
-    /// The context with a collation.
+    /// Sets the collation.
     #[must_use]
     pub fn with_collator(mut self, collator: Option<SharedCollator>) -> Self {
         self.collator = collator;
         self
     }
 
-    /// The collation, if there is one.
+    /// Returns the collation, if there is one.
     pub fn collator(&self) -> Option<&SharedCollator> {
         self.collator.as_ref()
     }
 
-    /// How many user variables there are.
+    /// Returns the number of user variables.
     pub fn variable_count(&self) -> usize {
         self.variables.len()
     }
 
-    /// The slot of the innermost user variable called `name`.
+    /// Returns the slot of the innermost user variable called `name`.
     pub fn slot(&self, name: &str) -> Option<usize> {
         self.variables.iter().rposition(|known| &**known == name)
     }
@@ -88,7 +88,7 @@ impl std::fmt::Debug for ParseContext {
     }
 }
 
-/// What an expression may read besides the document.
+/// The inputs of an expression besides the document.
 #[derive(Clone, Copy, Default)]
 pub struct EvalContext<'a> {
     /// `$$NOW`: the operation's start, milliseconds since 1970.
@@ -99,7 +99,7 @@ pub struct EvalContext<'a> {
     pub collator: Option<&'a dyn Collator>,
     /// Source of `$rand`.
     pub random: Option<&'a dyn Random>,
-    /// `$$USER_ROLES`; absent means no authenticated user, an empty array.
+    /// `$$USER_ROLES`; `None` without an authenticated user, read as an empty array.
     pub user_roles: Option<&'a Value>,
 }
 
@@ -112,8 +112,8 @@ impl std::fmt::Debug for EvalContext<'_> {
     }
 }
 
-/// Checks a name that a user defines (`let`, `vars`, `as`): a lower-case letter or a non-ASCII
-/// character first, then letters, digits and underscores. `CURRENT` alone may be redefined.
+/// Checks a variable name that a user defines (`let`, `vars`, `as`): a lower-case letter or a
+/// non-ASCII character first, then letters, digits and underscores. `CURRENT` may be redefined.
 pub fn check_user_name(name: &str) -> Result<()> {
     let mut chars = name.chars();
     let Some(first) = chars.next() else {
@@ -134,7 +134,7 @@ pub fn check_user_name(name: &str) -> Result<()> {
     check_rest(name, chars)
 }
 
-/// Checks a name that is only read; system names start with a capital.
+/// Checks a variable name that is read; system variables start with a capital letter.
 pub(crate) fn check_read_name(name: &str) -> Result<()> {
     let mut chars = name.chars();
     match chars.next() {

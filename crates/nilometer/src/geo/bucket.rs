@@ -1,19 +1,19 @@
-//! What the bounds of a bucket say about the points in it.
+//! Conclusions from the bounds of a bucket about the points in it.
 //!
 //! ```text
 //! control.min.f   {type: "Point", coordinates: [lng, lat]}     the smallest of each number
 //! control.max.f   {type: "Point", coordinates: [lng, lat]}     the largest of each number
-//!                 every point of the bucket lies in the box between them
+//!                 every point of the bucket is in the box between them
 //! ```
 //!
-//! Bounds track arrays position by position and objects field by field, so the box holds only where
-//! nothing else can hide behind it. It is taken where both bounds have exactly one of the forms a
-//! point has: an array of two numbers; an object with `type` "Point" and `coordinates`, nothing more;
-//! an object with two numbers, whichever of them comes first in a measurement. Everything else, and a
-//! missing bound, says nothing, and the bucket is kept.
+//! Bounds are updated position by position in arrays and field by field in objects, so the box is
+//! valid only if all values have the same form. It is used if both bounds have exactly one of the
+//! forms of a point: an array of two numbers; an object with only `type` "Point" and `coordinates`;
+//! an object with two numbers, in either order. In all other cases, including a missing bound,
+//! nothing is known and the bucket is kept.
 //!
-//! The box is one of longitudes and latitudes, as the numbers are: it never reaches across the date
-//! line, and its upper and lower sides are parallels, no great circles.
+//! The box is one of longitudes and latitudes as numbers: it never crosses the antimeridian, and
+//! its upper and lower sides are parallels, not great circles.
 
 use nilometer_bson::{ArrayRef, DocRef, ValueRef};
 use s2rst::s1;
@@ -24,8 +24,8 @@ use super::edge::widened;
 use super::query::{GeoKind, GeoTest, Region};
 use super::sphere::may_touch_bounds;
 
-/// Whether a bucket may hold a measurement that passes the test, by the bounds of the field. It says
-/// no only if surely none does.
+/// True if a bucket may contain a measurement that passes the test, according to the bounds of the
+/// field. False only if certainly none does.
 pub fn may_hold(test: &GeoTest, min: ValueRef<'_>, max: ValueRef<'_>) -> bool {
     match boxes(min, max) {
         None => true,
@@ -38,7 +38,7 @@ pub fn may_hold(test: &GeoTest, min: ValueRef<'_>, max: ValueRef<'_>) -> bool {
 
 type PlaneBox = (PlanePoint, PlanePoint);
 
-/// The boxes in one of which each point lies; none if the bounds do not tell.
+/// Returns the boxes of which one contains each point; `None` if the bounds do not determine them.
 fn boxes(min: ValueRef<'_>, max: ValueRef<'_>) -> Option<[Option<PlaneBox>; 2]> {
     match (min, max) {
         (ValueRef::Array(min), ValueRef::Array(max)) => {
@@ -55,7 +55,7 @@ fn boxes(min: ValueRef<'_>, max: ValueRef<'_>) -> Option<[Option<PlaneBox>; 2]> 
             if min.names != max.names {
                 return None;
             }
-            // A measurement may write the two the other way round, and then means another point.
+            // A measurement may store the two numbers in the other order, which is another point.
             let swapped = |p: PlanePoint| PlanePoint { x: p.y, y: p.x };
             Some([
                 Some((min.point, max.point)),
@@ -73,13 +73,13 @@ fn numbers(array: ArrayRef<'_>) -> Option<PlanePoint> {
     })
 }
 
-/// The coordinates of an object that has `type: "Point"` and `coordinates` and nothing else.
+/// Returns the coordinates of an object with only `type: "Point"` and `coordinates`.
 fn geo_json_point(document: DocRef<'_>) -> Option<PlanePoint> {
     if document.iter().count() != 2 || document.get("type").as_str() != Some("Point") {
         return None;
     }
     let coordinates = document.get("coordinates").as_array()?;
-    // Further coordinates mean nothing.
+    // Further coordinates are ignored.
     numbers(coordinates)
 }
 
@@ -121,14 +121,14 @@ fn may_pass(test: &GeoTest, low: PlanePoint, high: PlanePoint) -> bool {
     }
 }
 
-/// The part of a box that consists of places; none if no point of it is one.
+/// Returns the part of a box within the range of valid coordinates; `None` if it is empty.
 fn globe_box(low: PlanePoint, high: PlanePoint) -> Option<(LngLat, LngLat)> {
     let low = LngLat::new(low.x.max(-180.0), low.y.max(-90.0))?;
     let high = LngLat::new(high.x.min(180.0), high.y.min(90.0))?;
     Some((low, high))
 }
 
-/// The box of longitudes and latitudes around some places, for keys of a bucket.
+/// The box of longitudes and latitudes around points, for the keys of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketPoints {
     low: (f64, f64),
@@ -137,7 +137,7 @@ pub struct BucketPoints {
 }
 
 impl BucketPoints {
-    /// The box of one place.
+    /// Creates the box of one point.
     pub fn of(place: LngLat) -> Self {
         let corner = (place.lng(), place.lat());
         Self {
@@ -147,19 +147,19 @@ impl BucketPoints {
         }
     }
 
-    /// Takes in another place.
+    /// Extends the box by a point.
     pub fn add(&mut self, place: LngLat) {
         self.low = (self.low.0.min(place.lng()), self.low.1.min(place.lat()));
         self.high = (self.high.0.max(place.lng()), self.high.1.max(place.lat()));
     }
 
-    /// The corner with the smallest numbers.
+    /// Returns the corner with the smallest numbers.
     pub fn low(&self) -> LngLat {
-        // Extremes of valid numbers are valid.
+        // The extremes of valid numbers are valid.
         LngLat::new(self.low.0, self.low.1).unwrap_or(self.first)
     }
 
-    /// The corner with the largest numbers.
+    /// Returns the corner with the largest numbers.
     pub fn high(&self) -> LngLat {
         LngLat::new(self.high.0, self.high.1).unwrap_or(self.first)
     }

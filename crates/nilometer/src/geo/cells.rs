@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! S2 cell id (64 bits)   3 bits face, 2 bits for each level down to 30, a 1, zeros
-//!                        every id of a cell's inside lies between its range_min and range_max
+//!                        every id inside a cell is between its range_min and range_max
 //! CellKey                the id as a signed number with the highest bit flipped, so that keys
 //!                        order as ids do and are stored as longs
 //!
@@ -13,9 +13,9 @@
 //!                        of its ancestors exactly (a stored cell may be larger than a queried one)
 //! ```
 //!
-//! The promise: if a stored geometry and a region have a point in common, some key of the first lies
-//! in some range of the second. The other way round nothing is promised: whoever reads the index
-//! asks the geometry again.
+//! Guarantee: if a stored geometry and a region have a point in common, some key of the geometry is
+//! in some range of the region. The converse does not hold: a reader of the index must test the
+//! geometry.
 
 use nilometer_bson::ValueRef;
 use s2rst::s2::region_coverer::RegionCoverer;
@@ -28,34 +28,34 @@ use super::query::{GeoKind, GeoTest, Region};
 use super::sphere::{Covered, Disc, SphereGeometry, SphereRegion};
 use crate::error::{Error, Result};
 
-/// Cells in the covering of one stored line or polygon.
+/// Maximum number of cells in the covering of one stored line or polygon.
 const CELLS_PER_PART_MAX: usize = 20;
 
-/// The finest level of a covering: cells of about a metre across.
+/// The finest level of a covering: cells about one metre wide.
 const FINEST_LEVEL: u8 = 23;
 
-/// Cells in the covering of a region that is asked for.
+/// Maximum number of cells in the covering of a query region.
 const CELLS_PER_QUERY_MAX: usize = 20;
 
-/// Geometry that cannot be indexed: code of `2dsphere` indexes.
+/// Error code of `2dsphere` indexes for geometry that cannot be indexed.
 const NOT_INDEXABLE: i32 = 16_755;
 
-/// Geometry in a measurement that cannot be read: code of `2dsphere_bucket` indexes.
+/// Error code of `2dsphere_bucket` indexes for geometry that cannot be parsed.
 const BUCKET_MALFORMED: i32 = 183_934;
 
-/// Geometry in a measurement that is no point: code of `2dsphere_bucket` indexes.
+/// Error code of `2dsphere_bucket` indexes for geometry that is not a point.
 const BUCKET_NOT_A_POINT: i32 = 183_493;
 
-/// A cell as an index stores it.
+/// A cell as stored in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CellKey(pub i64);
 
-/// Keys from the first to the last, both included.
+/// An inclusive range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellRange {
-    /// First.
+    /// First key.
     pub min: CellKey,
-    /// Last.
+    /// Last key.
     pub max: CellKey,
 }
 
@@ -65,13 +65,13 @@ impl CellKey {
     }
 }
 
-/// An unsigned number as a signed one of the same place in the order: the highest bit is flipped.
+/// Converts an unsigned to a signed number, preserving order, by flipping the highest bit.
 pub fn ordered_long(number: u64) -> i64 {
     (number ^ (1 << 63)) as i64
 }
 
 impl CellRange {
-    /// Whether a key lies in the range.
+    /// True if a key is in the range.
     pub fn contains(self, key: CellKey) -> bool {
         self.min <= key && key <= self.max
     }
@@ -82,14 +82,14 @@ fn coverer(cells: usize) -> RegionCoverer {
     RegionCoverer::new().max_level(finest).max_cells(cells)
 }
 
-/// The key of a point.
+/// Returns the key of a point.
 pub fn point_cells(place: LngLat) -> CellKey {
     CellKey::of(CellId::from_point(&place.to_unit()))
 }
 
-/// The keys of a value under a `2dsphere` index, ascending, none twice. A missing value, null, an
-/// empty array or an empty object has none; an array that is no legacy pair has those of all its
-/// elements; anything that is no geometry is refused with 16755.
+/// Returns the keys of a value in a `2dsphere` index, ascending and distinct. A missing value,
+/// null, an empty array or an empty object has none; an array that is not a legacy pair has those
+/// of all its elements; any other value that is not a geometry is error 16755.
 pub fn index_cells(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
     if let ValueRef::Array(array) = value
         && matches!(array.get(0), ValueRef::Array(_) | ValueRef::Document(_))
@@ -157,15 +157,17 @@ fn keys_of(shape: &SphereGeometry) -> Vec<CellKey> {
     keys
 }
 
-/// The ranges of keys in which every geometry that touches the region has one, ascending and apart.
+/// Returns disjoint ascending ranges of keys that contain a key of every geometry that intersects
+/// the region.
 pub fn query_cells(region: &SphereRegion) -> Vec<CellRange> {
     ranges_of(region.covered())
 }
 
 impl SphereGeometry {
-    /// The ranges of keys in which every geometry that touches this one has one.
+    /// Returns disjoint ascending ranges of keys that contain a key of every geometry that
+    /// intersects this one.
     pub fn query_cells(&self) -> Vec<CellRange> {
-        // A disc without a radius to speak of stands for a point: its border is as thick as any.
+        // A disc of almost no radius represents a point, with the border thickness of all shapes.
         let points = self.points.iter().map(|center| {
             SphereRegion::Disc(Disc {
                 center: *center,
@@ -208,12 +210,12 @@ fn ranges_of(parts: Vec<Covered<'_>>) -> Vec<CellRange> {
         .collect()
 }
 
-/// The keys of a bucket under a `2dsphere_bucket` index.
+/// Returns the keys of a bucket in a `2dsphere_bucket` index.
 ///
-/// `values` are the values of the field in the bucket's measurements. Each must be a point or absent
-/// (missing, null): what cannot be read is refused with 183934, what is no point with 183493. The keys
-/// cover the box of latitudes and longitudes around all points, so that they stay few however many
-/// measurements there are; a single point has its leaf cell.
+/// `values` are the values of the field in the bucket's measurements. Each must be a point or
+/// absent (missing, null): values that cannot be parsed are error 183934, other geometries 183493.
+/// The keys cover the box of latitudes and longitudes around all points, so that their number does
+/// not grow with the measurements; a single point has its leaf cell.
 pub fn bucket_cells<'v>(values: impl IntoIterator<Item = ValueRef<'v>>) -> Result<Vec<CellKey>> {
     let mut points: Option<BucketPoints> = None;
     for value in values {
@@ -246,7 +248,7 @@ pub fn bucket_cells<'v>(values: impl IntoIterator<Item = ValueRef<'v>>) -> Resul
 }
 
 impl BucketPoints {
-    /// The keys that cover the box around the points.
+    /// Returns the keys that cover the box around the points.
     pub fn cells(&self) -> Vec<CellKey> {
         if self.low() == self.high() {
             return vec![point_cells(self.low())];
@@ -261,8 +263,8 @@ impl BucketPoints {
 }
 
 impl GeoTest {
-    /// The ranges of a `2dsphere` index in which every stored value that passes has a key; none if such
-    /// an index does not serve the test, which is one on the plane.
+    /// Returns the ranges of a `2dsphere` index that contain a key of every stored value that
+    /// passes; `None` if the index cannot be used because the test is on the plane.
     pub fn cell_ranges(&self) -> Option<Vec<CellRange>> {
         match self.kind() {
             GeoKind::Within(Region::Sphere(region)) | GeoKind::Reach(_, Region::Sphere(region)) => {

@@ -1,4 +1,4 @@
-//! Coordinates: two numbers read from a document, as a place on the plane or on the globe.
+//! Coordinates: two numbers of a document as a point on the plane or on the globe.
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::number::Number;
@@ -14,18 +14,18 @@ pub struct PlanePoint {
 }
 
 impl PlanePoint {
-    /// The distance to another point.
+    /// Returns the distance to another point.
     pub fn distance(self, other: Self) -> f64 {
         (self.x - other.x).hypot(self.y - other.y)
     }
 
-    /// The same numbers as a place on the globe, if they are one.
+    /// Returns the point on the globe with the same numbers, if they are in range.
     pub fn to_lng_lat(self) -> Option<LngLat> {
         LngLat::new(self.x, self.y)
     }
 }
 
-/// A place on the globe in degrees: longitude in [-180, 180], latitude in [-90, 90].
+/// A point on the globe in degrees: longitude in [-180, 180], latitude in [-90, 90].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LngLat {
     lng: f64,
@@ -33,23 +33,23 @@ pub struct LngLat {
 }
 
 impl LngLat {
-    /// A place; none if a number lies outside its range or is NaN.
+    /// Creates a point; `None` if a number is out of range or NaN.
     pub fn new(lng: f64, lat: f64) -> Option<Self> {
         let valid = (-180.0..=180.0).contains(&lng) && (-90.0..=90.0).contains(&lat);
         valid.then_some(Self { lng, lat })
     }
 
-    /// Degrees east.
+    /// Returns the longitude in degrees, east positive.
     pub fn lng(self) -> f64 {
         self.lng
     }
 
-    /// Degrees north.
+    /// Returns the latitude in degrees, north positive.
     pub fn lat(self) -> f64 {
         self.lat
     }
 
-    /// The same numbers on the plane.
+    /// Returns the point on the plane with the same numbers.
     pub fn to_plane(self) -> PlanePoint {
         PlanePoint {
             x: self.lng,
@@ -57,10 +57,10 @@ impl LngLat {
         }
     }
 
-    /// The place as a point of the unit sphere.
+    /// Returns the point on the unit sphere.
     pub(super) fn to_unit(self) -> Point {
-        // -180 and 180 are one meridian, and every longitude is the same at a pole: S2 compares
-        // points by their coordinates, so one place must be one point.
+        // -180 and 180 are the same meridian, and every longitude is the same at a pole. S2
+        // compares points by their coordinates, so each place must have one representation.
         if self.lat.abs() == 90.0 {
             return Point::from_coords(0.0, 0.0, self.lat.signum());
         }
@@ -69,15 +69,15 @@ impl LngLat {
     }
 }
 
-/// A finite number; none for anything else.
+/// Returns a finite number; `None` for any other value.
 pub(super) fn finite(value: ValueRef<'_>) -> Option<f64> {
     let number = Number::of(value)?.to_f64();
     number.is_finite().then_some(number)
 }
 
-/// The first two members of an array or object, if both are finite numbers: a legacy pair.
+/// Returns the first two members of an array or object, if both are finite numbers: a legacy pair.
 ///
-/// What follows is looked at by nobody, as in MongoDB.
+/// Further members are ignored, as in MongoDB.
 pub(super) fn legacy_pair(value: ValueRef<'_>) -> Option<PlanePoint> {
     let members = match value {
         ValueRef::Document(doc) => doc,

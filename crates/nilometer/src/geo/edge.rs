@@ -1,4 +1,4 @@
-//! Arcs of great circles: whether a point lies on one, whether two touch, where one is cut.
+//! Arcs of great circles: points on an arc, contact of two arcs, and splitting.
 
 use s2rst::s1::ChordAngle;
 use s2rst::s2::edge_crossings::{Crossing, crossing_sign, intersection};
@@ -6,14 +6,14 @@ use s2rst::s2::edge_distances::{distance_from_segment, is_distance_less};
 use s2rst::s2::latlng_rect_bounder::LatLngRectBounder;
 use s2rst::s2::{LatLng, Point, Rect};
 
-/// Two things nearer than this touch: some sixty nanometres on the ground, far above what rounding
-/// does to a unit vector and far below what anybody measures.
+/// Objects nearer than this touch: about sixty nanometres on the ground, far above rounding errors
+/// of unit vectors and far below any measurement.
 pub(super) const ON_EDGE_RADIANS: f64 = 1e-14;
 
-/// How far bounds are widened, so that whatever touches by [`ON_EDGE_RADIANS`] is not ruled out.
+/// Margin added to bounds, so that objects that touch by [`ON_EDGE_RADIANS`] are not excluded.
 const BOUND_MARGIN_RADIANS: f64 = 1e-12;
 
-/// An arc with the rectangle of latitudes and longitudes around it.
+/// An arc with its bounding rectangle of latitudes and longitudes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
     pub(super) a: Point,
@@ -21,12 +21,12 @@ pub(super) struct Edge {
     pub(super) bound: Rect,
 }
 
-/// [`ON_EDGE_RADIANS`] as S2 measures.
+/// Returns [`ON_EDGE_RADIANS`] as an S2 chord angle.
 pub(super) fn on_edge() -> ChordAngle {
     ChordAngle::from_length2(ON_EDGE_RADIANS * ON_EDGE_RADIANS)
 }
 
-/// A bound with room for what touches.
+/// Returns a bound with the margin for objects that touch.
 pub(super) fn widened(bound: Rect) -> Rect {
     if bound.is_empty() {
         return bound;
@@ -35,13 +35,13 @@ pub(super) fn widened(bound: Rect) -> Rect {
     bound.expanded(margin).polar_closure()
 }
 
-/// The angle between two points.
+/// Returns the angle between two points.
 pub(super) fn angle(a: Point, b: Point) -> f64 {
     a.stable_angle(b).radians()
 }
 
 impl Edge {
-    /// The shorter arc from `a` to `b`, which must not be opposite points.
+    /// Creates the shorter arc from `a` to `b`, which must not be antipodal.
     pub(super) fn new(a: Point, b: Point) -> Self {
         let mut bounder = LatLngRectBounder::new();
         bounder.add_point(a);
@@ -53,17 +53,17 @@ impl Edge {
         }
     }
 
-    /// Whether the point lies on the arc.
+    /// True if the point is on the arc.
     pub(super) fn has(&self, point: Point) -> bool {
         is_distance_less(point, self.a, self.b, on_edge())
     }
 
-    /// The distance of a point from the arc, in radians.
+    /// Returns the distance of a point from the arc, in radians.
     pub(super) fn distance(&self, point: Point) -> f64 {
         distance_from_segment(point, self.a, self.b).radians()
     }
 
-    /// Whether the arcs have a point in common.
+    /// True if the arcs have a point in common.
     pub(super) fn touches(&self, other: &Edge) -> bool {
         self.bound.intersects(other.bound)
             && (crossing_sign(self.a, self.b, other.a, other.b) != Crossing::DoNotCross
@@ -73,16 +73,16 @@ impl Edge {
                 || other.has(self.b))
     }
 
-    /// Whether the arcs cross in the inside of both.
+    /// True if the arcs cross in the interior of both.
     pub(super) fn crosses(&self, other: &Edge) -> bool {
         self.bound.intersects(other.bound)
             && crossing_sign(self.a, self.b, other.a, other.b) == Crossing::Cross
     }
 
-    /// The middles of the pieces into which `cutters` cut the arc.
+    /// Returns the midpoints of the pieces into which `cutters` split the arc.
     ///
-    /// On each piece every polygon made of these cutters is entered or left nowhere, so its middle
-    /// speaks for all of it.
+    /// No polygon made of these cutters is entered or left inside a piece, so the midpoint
+    /// represents the whole piece.
     pub(super) fn middles<'e>(&self, cutters: impl Iterator<Item = &'e Edge>) -> Vec<Point> {
         let mut cuts = vec![self.a, self.b];
         for cutter in cutters.filter(|c| c.bound.intersects(self.bound)) {
@@ -102,12 +102,12 @@ impl Edge {
     }
 }
 
-/// The point halfway between two that are not opposite.
+/// Returns the midpoint between two points that are not antipodal.
 pub(super) fn middle(a: Point, b: Point) -> Point {
     Point((a.0 + b.0).normalize())
 }
 
-/// The arcs of a chain of points.
+/// Returns the arcs of a chain of points.
 pub(super) fn chain(points: &[Point]) -> Vec<Edge> {
     points
         .windows(2)
@@ -118,7 +118,7 @@ pub(super) fn chain(points: &[Point]) -> Vec<Edge> {
         .collect()
 }
 
-/// Whether any of the arcs has the point on it.
+/// True if the point is on any of the arcs.
 pub(super) fn any_has(edges: &[Edge], point: Point) -> bool {
     let place = LatLng::from_point(point);
     edges
@@ -126,7 +126,7 @@ pub(super) fn any_has(edges: &[Edge], point: Point) -> bool {
         .any(|edge| edge.bound.contains_lat_lng(place) && edge.has(point))
 }
 
-/// Arcs by the latitude at which their bounds begin.
+/// Sorts arcs by the lower latitude of their bounds.
 pub(super) fn by_latitude<'e, T>(
     edges: impl Iterator<Item = (T, &'e Edge)>,
 ) -> impl Iterator<Item = (T, &'e Edge)> {
@@ -135,8 +135,8 @@ pub(super) fn by_latitude<'e, T>(
     edges.into_iter()
 }
 
-/// Whether the test holds for an arc of the one and an arc of the others. Only those near all of the
-/// other side are looked at, by rising latitude, and of them only those at common latitudes.
+/// True if the test holds for a pair of arcs, one from each set. Only arcs near the other set are
+/// compared, by ascending latitude, and only with arcs at common latitudes.
 pub(super) fn any_pair(
     some: &[Edge],
     others: &[Edge],

@@ -1,4 +1,4 @@
-//! Keys of `2d` indexes: the bits of both coordinates, one from each in turn.
+//! Keys of `2d` indexes: the interleaved bits of both coordinates.
 //!
 //! ```text
 //! cell of x      floor((x - min) / (max - min) · 2^bits)        a number of `bits` bits, x in [min, max)
@@ -6,8 +6,8 @@
 //! key            the hash as a long of the same order: its highest bit flipped
 //! ```
 //!
-//! A square of cells whose side is a power of two, at a multiple of that side, is one range of hashes;
-//! a box is covered with such squares, larger ones inside and as small ones as may be at its border.
+//! An aligned square of cells whose side is a power of two is one range of hashes. A box is covered
+//! with such squares, large ones inside and the smallest at its border.
 
 use std::collections::BinaryHeap;
 
@@ -20,22 +20,22 @@ use super::plane::PlaneRegion;
 use super::query::{GeoKind, GeoTest, Region};
 use crate::error::{Error, Result};
 
-/// Bits of each coordinate unless an index says otherwise.
+/// Default number of bits of each coordinate.
 pub const BITS_DEFAULT: u32 = 26;
 
-/// The most bits of each coordinate.
+/// Maximum number of bits of each coordinate.
 pub const BITS_MAX: u32 = 32;
 
-/// Ranges a covering may have before squares are no longer split.
+/// Number of ranges in a covering above which squares are no longer split.
 const RANGES_MAX: usize = 32;
 
-/// A point that lies outside of what an index covers.
+/// A point outside the grid.
 const OUT_OF_BOUNDS: i32 = 13_027;
 
-/// A value that is no point.
+/// A value that is not a point.
 const NOT_A_POINT: i32 = 13_026;
 
-/// What a `2d` index covers and how finely.
+/// The area and resolution of a `2d` index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlaneGrid {
     bits: u32,
@@ -43,17 +43,17 @@ pub struct PlaneGrid {
     max: f64,
 }
 
-/// Hashes from the first to the last, both included.
+/// An inclusive range of hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HashRange {
-    /// First.
+    /// First hash.
     pub min: u64,
-    /// Last.
+    /// Last hash.
     pub max: u64,
 }
 
 impl HashRange {
-    /// The first and the last key.
+    /// Returns the first and the last key.
     pub fn keys(self) -> (i64, i64) {
         (ordered_long(self.min), ordered_long(self.max))
     }
@@ -70,7 +70,7 @@ impl Default for PlaneGrid {
 }
 
 impl PlaneGrid {
-    /// A grid; code 72 for bits outside 1 to 32 or an empty or infinite interval.
+    /// Creates a grid; error 72 for bits outside 1 to 32 or an empty or infinite interval.
     pub fn new(bits: u32, min: f64, max: f64) -> Result<Self> {
         if !(1..=BITS_MAX).contains(&bits) {
             return Err(Error::invalid_options(format!(
@@ -86,22 +86,22 @@ impl PlaneGrid {
         Ok(Self { bits, min, max })
     }
 
-    /// Cells on one side.
+    /// Returns the number of cells on one side.
     fn side(&self) -> u64 {
         1u64 << self.bits
     }
 
-    /// The cell a coordinate lies in; one outside is moved to the nearest.
+    /// Returns the cell of a coordinate; coordinates outside are clamped to the nearest cell.
     fn cell(&self, coordinate: f64) -> u64 {
         let scaled = (coordinate - self.min) / (self.max - self.min) * self.side() as f64;
-        // A cast cuts at both ends and takes NaN as 0.
+        // The cast saturates at both ends and converts NaN to 0.
         (scaled.floor() as u64).min(self.side() - 1)
     }
 
-    /// The hash of a point; code 13027 if it lies outside.
+    /// Returns the hash of a point; error 13027 if it is outside.
     pub fn hash(&self, point: PlanePoint) -> Result<u64> {
         let inside = |v: f64| self.min <= v && v < self.max;
-        // The upper end itself is taken too: 180 degrees east is a place people store.
+        // The upper end is included: 180 degrees east is a common value.
         if !(inside(point.x) || point.x == self.max) || !(inside(point.y) || point.y == self.max) {
             return Err(Error::location(
                 OUT_OF_BOUNDS,
@@ -118,9 +118,9 @@ impl PlaneGrid {
         ))
     }
 
-    /// The keys of a value under a `2d` index, ascending, none twice. A missing value, null, an empty
-    /// array or an empty object has none; an array that is no pair has those of all its elements; what
-    /// is no point is refused with 13026, a point outside with 13027.
+    /// Returns the keys of a value in a `2d` index, ascending and distinct. A missing value, null,
+    /// an empty array or an empty object has none; an array that is not a pair has those of all its
+    /// elements; other values are error 13026, points outside the grid error 13027.
     pub fn index_keys(&self, value: ValueRef<'_>) -> Result<Vec<i64>> {
         if let ValueRef::Array(array) = value
             && matches!(array.get(0), ValueRef::Array(_) | ValueRef::Document(_))
@@ -156,8 +156,8 @@ impl PlaneGrid {
         self.hash(point).map(|hash| Some(ordered_long(hash)))
     }
 
-    /// The ranges of the index in which every stored value that passes has its hash; none if such an
-    /// index does not serve the test, which is one on the sphere.
+    /// Returns the ranges of the index that contain a hash of every stored value that passes;
+    /// `None` if the index cannot be used because the test is on the sphere.
     pub fn test_ranges(&self, test: &GeoTest) -> Option<Vec<HashRange>> {
         match test.kind() {
             GeoKind::Within(Region::Plane(region)) | GeoKind::Reach(_, Region::Plane(region)) => {
@@ -167,10 +167,11 @@ impl PlaneGrid {
         }
     }
 
-    /// Ranges of hashes in which every point of the region has its hash, ascending and apart.
+    /// Returns disjoint ascending ranges of hashes that contain the hash of every point in the
+    /// region.
     pub fn covering(&self, region: &PlaneRegion) -> Vec<HashRange> {
         let (low, high) = region.bound();
-        // A cell of margin: the edges of cells are computed, and so are those of regions.
+        // A margin of one cell for rounding errors in the edges of cells and regions.
         let first = (
             self.cell(low.x).saturating_sub(1),
             self.cell(low.y).saturating_sub(1),
@@ -215,7 +216,7 @@ impl PlaneGrid {
     }
 }
 
-/// A square of `2^level` cells a side; the larger come first.
+/// A square with a side of `2^level` cells; larger squares order first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Square {
     level: u32,
@@ -259,7 +260,7 @@ impl Square {
     }
 }
 
-/// The low `bits` bits of both, x first.
+/// Interleaves the low `bits` bits of both, x first.
 fn interleave(x: u64, y: u64, bits: u32) -> u64 {
     (0..bits).rev().fold(0, |hash, bit| {
         (hash << 2) | ((x >> bit & 1) << 1) | (y >> bit & 1)

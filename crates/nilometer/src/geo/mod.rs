@@ -1,24 +1,24 @@
-//! Geometry: GeoJSON and legacy pairs, shapes on the sphere and on the plane, and what lies in what.
+//! Geometry: GeoJSON and legacy pairs, shapes on the sphere and on the plane, and their relations.
 //!
 //! ```text
 //! coordinates   numbers in documents ─► longitude and latitude, or x and y
-//! parse         GeoJSON, {x, y}, [x, y] ─► Geometry                 what a document stores
+//! parse         GeoJSON, {x, y}, [x, y] ─► Geometry
 //! edge          great circle arcs: near, touching, split
-//! polygon       rings of arcs; what a polygon covers and touches
+//! polygon       rings of arcs; relations of polygons
 //! sphere        points, lines, polygons and discs together: within, intersects, distance
 //! plane         boxes, polygons and circles without a globe
 //! query         $geoWithin, $geoIntersects, $near: operands parsed, values tested
 //! cells         keys of 2dsphere indexes and ranges of keys for a region
 //! hash2d        keys of 2d indexes and ranges of keys for a box
-//! bucket        what the bounds of a bucket say about the points in it
+//! bucket        conclusions from the bounds of a bucket
 //! ```
 //!
-//! Pure: values in, answers out, and no input makes it panic. Arithmetic on the sphere (which side of
-//! an arc, crossings, cells) is that of the crate `s2rst`, a port of Google's S2; what is built on it
-//! here treats every shape as *closed*: its border belongs to it. Borders are as thick as rounding
-//! makes them ([`edge::ON_EDGE_RADIANS`]), so that a point computed to lie on an arc does.
+//! Pure computation, without panics for any input. Arithmetic on the sphere (sides of arcs,
+//! crossings, cells) is that of the crate `s2rst`, a port of Google's S2. Shapes built on it here
+//! are *closed*: they include their border. Borders have a thickness above rounding errors
+//! ([`edge::ON_EDGE_RADIANS`]), so that a point computed to be on an arc is on it.
 //!
-//! The sphere has the radius MongoDB uses, [`EARTH_RADIUS_METERS`].
+//! The sphere has MongoDB's radius, [`EARTH_RADIUS_METERS`].
 
 mod bucket;
 mod cells;
@@ -42,7 +42,7 @@ pub use plane::PlaneRegion;
 pub use query::{GeoTest, Metric, NearQuery, Region, find_near_operator, read_distance};
 pub use sphere::{Disc, SphereGeometry, SphereRegion};
 
-/// The earth's radius in metres: what turns distances on the unit sphere into metres.
+/// The earth's radius in metres: converts distances on the unit sphere to metres.
 pub const EARTH_RADIUS_METERS: f64 = 6_378_100.0;
 
 #[cfg(test)]

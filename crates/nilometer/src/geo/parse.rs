@@ -1,4 +1,4 @@
-//! Geometry as documents hold it: GeoJSON, or a legacy pair of numbers.
+//! Parsing of geometry in documents: GeoJSON, or a legacy pair of numbers.
 //!
 //! ```text
 //! [x, y]  {x: …, y: …}                          two leading numbers: a legacy pair, whatever follows
@@ -8,8 +8,9 @@
 //! crs: {type: "name", properties: {name: …}}    CRS84, EPSG:4326; strict winding in queries only
 //! ```
 //!
-//! GeoJSON lies on the sphere; its points serve on the plane too. A legacy pair lies on the plane, and
-//! on the sphere if its numbers are a longitude and a latitude. A third coordinate is not looked at.
+//! GeoJSON is on the sphere; its points can be used on the plane too. A legacy pair is on the
+//! plane, and on the sphere if its numbers are a valid longitude and latitude. A third coordinate
+//! is ignored.
 
 use std::borrow::Cow;
 
@@ -22,22 +23,23 @@ use super::polygon::{Ring, RingFault, SpherePolygon, has_opposite_neighbours};
 use super::sphere::{Line, SphereGeometry};
 use crate::error::{Error, Result};
 
-/// Names of the ordinary coordinate system: degrees of longitude and latitude.
+/// Names of the default coordinate system: degrees of longitude and latitude.
 const CRS_NAMES: [&str; 2] = ["urn:ogc:def:crs:OGC:1.3:CRS84", "EPSG:4326"];
 
-/// The name that makes the order of a polygon's points mean which side is its inside.
+/// The name of the coordinate system in which the order of a polygon's points determines its
+/// interior.
 const CRS_STRICT_WINDING: &str = "urn:x-mongodb:crs:strictwinding:EPSG:4326";
 
-/// Vertices of the lines and rings of one geometry. Comparing two shapes takes time that grows with
-/// the product of theirs in the worst case.
+/// Maximum number of vertices in one geometry. The time to compare two shapes is at worst
+/// proportional to the product of theirs.
 pub const VERTICES_MAX: usize = 100_000;
 
-/// Where a geometry is written.
+/// The origin of a geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParsePurpose {
     /// In a stored document.
     Stored,
-    /// In a query, which may ask for polygons larger than half the globe.
+    /// In a query, which may contain polygons larger than a hemisphere.
     Query,
 }
 
@@ -52,22 +54,22 @@ pub enum Geometry {
     Shape(SphereGeometry),
 }
 
-/// Why a value is no geometry.
+/// Why a value is not a geometry.
 type Fault = Cow<'static, str>;
 type Parsed<T> = Result<T, Fault>;
 
 impl Geometry {
-    /// Reads a geometry; code 2 and the reason if it is none.
+    /// Parses a geometry; error 2 with the reason if it is invalid.
     pub fn parse(value: ValueRef<'_>, purpose: ParsePurpose) -> Result<Self> {
         geometry(value, purpose).map_err(|fault| Error::bad_value(fault.into_owned()))
     }
 
-    /// Reads what a document stores; none if it is no geometry.
+    /// Parses a stored value; `None` if it is not a geometry.
     pub fn stored(value: ValueRef<'_>) -> Option<Self> {
         geometry(value, ParsePurpose::Stored).ok()
     }
 
-    /// The point on the plane, if it is a point.
+    /// Returns the point on the plane, if it is a point.
     pub fn plane_point(&self) -> Option<PlanePoint> {
         match self {
             Self::Legacy(point) => Some(*point),
@@ -76,7 +78,7 @@ impl Geometry {
         }
     }
 
-    /// The place on the globe, if it is a point of it.
+    /// Returns the point on the globe, if it is a point there.
     pub fn place(&self) -> Option<LngLat> {
         match self {
             Self::Legacy(point) => point.to_lng_lat(),
@@ -85,7 +87,7 @@ impl Geometry {
         }
     }
 
-    /// The geometry on the sphere; none for a legacy pair that is no place.
+    /// Returns the geometry on the sphere; `None` for a legacy pair out of range.
     pub fn into_sphere(self) -> Option<SphereGeometry> {
         match self {
             Self::Shape(shape) => Some(shape),
@@ -129,14 +131,14 @@ fn geo_json(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<Geometry> {
     Ok(Geometry::Shape(reader.shape))
 }
 
-/// A shape being put together.
+/// A shape under construction.
 struct Reader {
     shape: SphereGeometry,
     vertices_left: usize,
 }
 
 impl Reader {
-    /// Reads a type that is made of coordinates.
+    /// Parses a type that consists of coordinates.
     fn add(&mut self, kind: &str, coordinates: ValueRef<'_>, strict: bool) -> Parsed<()> {
         let members = || members(coordinates, kind);
         match kind {
@@ -163,7 +165,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The points of a line or ring.
+    /// Parses the points of a line or ring.
     fn vertices(&mut self, value: ValueRef<'_>, kind: &str) -> Parsed<Vec<Point>> {
         let mut points = Vec::new();
         for vertex in members(value, kind)?.iter() {
@@ -251,7 +253,7 @@ fn collection(document: DocRef<'_>) -> Parsed<SphereGeometry> {
     Ok(reader.shape)
 }
 
-/// Whether the coordinate system asks for strict winding.
+/// True if the coordinate system requires strict winding.
 fn strict_winding(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<bool> {
     let crs = match document.get("crs") {
         ValueRef::Missing => return Ok(false),
@@ -276,7 +278,7 @@ fn strict_winding(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<bool> {
     }
 }
 
-/// `[lng, lat, …]`.
+/// Parses `[lng, lat, …]`.
 fn position(value: ValueRef<'_>) -> Parsed<LngLat> {
     let array = value
         .as_array()

@@ -1,9 +1,9 @@
-//! Shapes of the plane: `$box`, `$polygon`, `$center`. Coordinates are numbers without a unit; nothing
-//! wraps. Borders belong to the shape.
+//! Shapes of the plane: `$box`, `$polygon`, `$center`. Coordinates are numbers without a unit and
+//! do not wrap. Shapes include their border.
 
 use super::coordinates::PlanePoint;
 
-/// What `$geoWithin` looks into on the plane.
+/// The region of `$geoWithin` on the plane.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlaneRegion {
     /// `$box`: between two corners.
@@ -13,19 +13,19 @@ pub enum PlaneRegion {
         /// Largest coordinates.
         high: PlanePoint,
     },
-    /// `$polygon`: its corners; the last is joined to the first.
+    /// `$polygon`: its corners; the last is connected to the first.
     Polygon(Vec<PlanePoint>),
     /// `$center`.
     Circle {
-        /// Its middle.
+        /// Centre.
         center: PlanePoint,
-        /// Its radius.
+        /// Radius.
         radius: f64,
     },
 }
 
 impl PlaneRegion {
-    /// A box between two opposite corners, given either way.
+    /// Creates a box from two opposite corners.
     pub fn of_corners(a: PlanePoint, b: PlanePoint) -> Self {
         Self::Box {
             low: PlanePoint {
@@ -39,7 +39,7 @@ impl PlaneRegion {
         }
     }
 
-    /// Whether a point lies in the region.
+    /// True if a point is in the region.
     pub fn covers(&self, point: PlanePoint) -> bool {
         match self {
             Self::Box { low, high } => {
@@ -50,7 +50,7 @@ impl PlaneRegion {
         }
     }
 
-    /// The corners of the box around the region.
+    /// Returns the corners of the bounding box.
     pub fn bound(&self) -> (PlanePoint, PlanePoint) {
         match self {
             Self::Box { low, high } => (*low, *high),
@@ -86,7 +86,7 @@ impl PlaneRegion {
         }
     }
 
-    /// Whether the region may have a point in a box; surely if it has one.
+    /// True if the region may have a point in a box; always true if it has one.
     pub fn may_touch_box(&self, low: PlanePoint, high: PlanePoint) -> bool {
         let (own_low, own_high) = self.bound();
         let meets = own_low.x <= high.x
@@ -99,7 +99,7 @@ impl PlaneRegion {
                     x: center.x.clamp(low.x, high.x.max(low.x)),
                     y: center.y.clamp(low.y, high.y.max(low.y)),
                 };
-                // The nearest point of the box is exact, its distance almost.
+                // The nearest point of the box is exact, its distance nearly.
                 meets && center.distance(nearest) <= radius * (1.0 + 1e-12)
             }
             _ => meets,
@@ -107,7 +107,7 @@ impl PlaneRegion {
     }
 }
 
-/// By the number of sides crossed on the way to the right; points on a side are in.
+/// Counts the sides crossed by a ray to the right; points on a side are inside.
 fn polygon_covers(corners: &[PlanePoint], point: PlanePoint) -> bool {
     let mut inside = false;
     let Some(mut from) = corners.last().copied() else {

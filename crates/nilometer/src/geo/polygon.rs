@@ -1,8 +1,7 @@
-//! Polygons on the sphere: one outer ring, and holes in it.
+//! Polygons on the sphere: one outer ring with holes.
 //!
-//! A ring splits the sphere in two; the smaller part is meant, whichever way round its points are
-//! given. Only with strict winding (big polygons) the part to the left of the points is meant, of
-//! whatever size.
+//! A ring splits the sphere in two; its interior is the smaller part, in either order of points.
+//! Only with strict winding (big polygons) it is the part to the left of the points, of any size.
 //!
 //! ```text
 //! covers (point)    inside, or on a ring
@@ -17,17 +16,17 @@ use s2rst::s2::{Cell, Loop, Point, Rect, Region};
 
 use super::edge::{Edge, any_has, any_pair, by_latitude, chain, middle, widened};
 
-/// Points so near to opposite each other count as such: six millimetres on the ground.
+/// Points nearer than this to antipodal count as antipodal: six millimetres on the ground.
 const OPPOSITE_RADIANS: f64 = 1e-9;
 
-/// Why points make no polygon.
+/// Why points do not form a polygon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingFault {
-    /// Fewer than three different points.
+    /// Fewer than three distinct points.
     TooFewPoints,
-    /// One place is visited twice.
+    /// A point occurs twice.
     DuplicateVertices,
-    /// Two neighbours lie opposite each other on the globe: which arc is meant is unknown.
+    /// Two neighbours are antipodal, so the arc between them is undefined.
     OppositeNeighbours,
     /// Two arcs cross or touch.
     EdgesCross,
@@ -36,7 +35,7 @@ pub(super) enum RingFault {
 }
 
 impl RingFault {
-    /// A clause that says so.
+    /// Returns a clause for error messages.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::TooFewPoints => "Loop must have at least 3 different vertices",
@@ -50,7 +49,7 @@ impl RingFault {
     }
 }
 
-/// A closed chain of arcs and what lies within it.
+/// A closed chain of arcs and its interior.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     inside: Loop,
@@ -59,8 +58,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring around the smaller part of the sphere, or with `strict` around what is to its left.
-    /// `points` does not repeat the first at the end.
+    /// Creates a ring around the smaller part of the sphere, or with `strict` around the part to
+    /// its left. `points` does not repeat the first point at the end.
     pub(super) fn new(mut points: Vec<Point>, strict: bool) -> Result<Self, RingFault> {
         points.dedup();
         while points.len() > 1 && points.first() == points.last() {
@@ -108,17 +107,17 @@ impl Ring {
     }
 }
 
-/// Whether two points in a row lie opposite each other on the globe.
+/// True if two consecutive points are antipodal.
 pub(super) fn has_opposite_neighbours(points: &[Point]) -> bool {
     points.windows(2).any(|pair| match pair {
-        // Nearer than this to opposite, the arc between them is a matter of rounding.
+        // Nearer to antipodal than this, the arc is determined by rounding errors.
         [a, b] => (a.0 + b.0).norm() < OPPOSITE_RADIANS,
         _ => false,
     })
 }
 
-/// Whether arcs that are no neighbours touch. Arcs are met by rising latitude, so that only those
-/// at common latitudes are compared.
+/// True if arcs that are not neighbours touch. Arcs are compared by ascending latitude, and only
+/// with those at common latitudes.
 fn crosses_itself(edges: &[Edge]) -> bool {
     let mut active: Vec<(usize, &Edge)> = Vec::new();
     for (at, edge) in by_latitude(edges.iter().enumerate()) {
@@ -139,7 +138,7 @@ fn crosses_itself(edges: &[Edge]) -> bool {
     false
 }
 
-/// Whether two arcs with a common end run over each other.
+/// True if two arcs with a common end overlap.
 fn folds_back(x: &Edge, y: &Edge) -> bool {
     let (own, other) = if x.a == y.b { (x.b, y.a) } else { (x.a, y.b) };
     x.has(other) || y.has(own)
@@ -153,7 +152,7 @@ pub(super) struct SpherePolygon {
 }
 
 impl SpherePolygon {
-    /// A polygon of these rings, the first of which is the outer one.
+    /// Creates a polygon from its rings.
     pub(super) fn new(shell: Ring, holes: Vec<Ring>) -> Result<Self, RingFault> {
         for (at, hole) in holes.iter().enumerate() {
             let others = holes.iter().take(at).chain([&shell]);
@@ -178,7 +177,7 @@ impl SpherePolygon {
         Ok(Self { shell, holes })
     }
 
-    /// The rectangle around it.
+    /// Returns the bounding rectangle.
     pub(super) fn bound(&self) -> Rect {
         self.shell.bound
     }
@@ -187,12 +186,12 @@ impl SpherePolygon {
         std::iter::once(&self.shell).chain(&self.holes)
     }
 
-    /// All arcs.
+    /// Returns all arcs.
     pub(super) fn edges(&self) -> impl Iterator<Item = &Edge> {
         self.rings().flat_map(|ring| &ring.edges)
     }
 
-    /// A corner of the outer ring.
+    /// Returns a corner of the outer ring.
     pub(super) fn corner(&self) -> Option<Point> {
         self.shell.vertices().first().copied()
     }
@@ -205,7 +204,7 @@ impl SpherePolygon {
         self.rings().any(|ring| ring.has_on_edge(point))
     }
 
-    /// Whether the point lies in it or on a ring.
+    /// True if the point is in the polygon or on a ring.
     pub(super) fn covers(&self, point: Point) -> bool {
         self.bound().contains_point(point) && (self.contains(point) || self.has_on_edge(point))
     }
@@ -214,7 +213,7 @@ impl SpherePolygon {
         self.contains(point) && !self.has_on_edge(point)
     }
 
-    /// Whether all of the arc lies in it.
+    /// True if the whole arc is in the polygon.
     pub(super) fn covers_edge(&self, edge: &Edge) -> bool {
         self.covers(edge.a)
             && self.covers(edge.b)
@@ -224,7 +223,7 @@ impl SpherePolygon {
                 .all(|middle| self.covers(middle))
     }
 
-    /// Whether all of another polygon lies in it.
+    /// True if the whole other polygon is in this one.
     pub(super) fn covers_polygon(&self, other: &SpherePolygon) -> bool {
         if !other.edges().all(|edge| self.covers_edge(edge)) {
             return false;
@@ -243,9 +242,9 @@ impl SpherePolygon {
         other.inner_point().is_none_or(|point| self.covers(point))
     }
 
-    /// A point of the inside, away from the rings; none for a sliver that has none to speak of.
+    /// Returns an interior point away from the rings; `None` for slivers too thin to have one.
     fn inner_point(&self) -> Option<Point> {
-        // Steps to either side of each arc, from a third of its length down.
+        // Tries points to either side of each arc, from a third of its length downwards.
         for edge in self.edges() {
             let across = edge.a.point_cross(edge.b).0.normalize();
             let length = (edge.b.0 - edge.a.0).norm();
@@ -262,13 +261,13 @@ impl SpherePolygon {
         None
     }
 
-    /// Whether the arc and the polygon have a point in common.
+    /// True if the arc and the polygon have a point in common.
     pub(super) fn touches_edge(&self, edge: &Edge) -> bool {
         edge.bound.intersects(self.bound())
             && (self.contains(edge.a) || self.edges().any(|own| own.touches(edge)))
     }
 
-    /// Whether two polygons have a point in common.
+    /// True if the polygons have a point in common.
     pub(super) fn touches_polygon(&self, other: &SpherePolygon) -> bool {
         if !self.bound().intersects(other.bound()) {
             return false;
@@ -284,7 +283,7 @@ impl SpherePolygon {
             })
     }
 
-    /// The distance of a point in radians; 0 within.
+    /// Returns the distance of a point in radians; 0 inside.
     pub(super) fn distance(&self, point: Point) -> f64 {
         if self.covers(point) {
             return 0.0;
@@ -292,7 +291,7 @@ impl SpherePolygon {
         nearest(self.edges(), point)
     }
 
-    /// Whether a cell and the polygon may have a point in common; surely if they have.
+    /// True if a cell and the polygon may have a point in common; always true if they have.
     pub(super) fn may_touch_cell(&self, cell: &Cell) -> bool {
         let bound = widened(cell.rect_bound());
         if !self.bound().intersects(bound) {
@@ -304,7 +303,7 @@ impl SpherePolygon {
                 .any(|edge| edge.bound.intersects(bound) && edge_touches_cell(edge, cell))
     }
 
-    /// Whether a cell surely lies in the polygon.
+    /// True if a cell is certainly inside the polygon.
     pub(super) fn surely_covers_cell(&self, cell: &Cell) -> bool {
         let bound = widened(cell.rect_bound());
         self.contains(cell.center())
@@ -314,13 +313,13 @@ impl SpherePolygon {
     }
 }
 
-/// Whether an arc comes as near to a cell as to touch it.
+/// True if an arc is near enough to a cell to touch it.
 pub(super) fn edge_touches_cell(edge: &Edge, cell: &Cell) -> bool {
-    // Twice the thickness of borders, squared, as S2 measures; with room for its own rounding.
+    // The square of twice the border thickness, as an S2 chord length, with a margin for rounding.
     cell.distance_to_edge(edge.a, edge.b).length2() <= 1e-24
 }
 
-/// The smallest distance of a point from any of the arcs.
+/// Returns the smallest distance of a point from any of the arcs.
 pub(super) fn nearest<'e>(edges: impl Iterator<Item = &'e Edge>, point: Point) -> f64 {
     edges
         .map(|edge| edge.distance(point))

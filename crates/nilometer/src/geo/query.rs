@@ -1,4 +1,4 @@
-//! The geographic operators of a filter: what their operands mean, and which values pass.
+//! The geospatial operators of a filter: parsing of operands, and tests of values.
 //!
 //! ```text
 //! $geoWithin      {$geometry: polygon(s)} {$centerSphere: […]}             on the sphere
@@ -9,8 +9,8 @@
 //! $nearSphere     the first form, or a pair with distances beside it       radians on the sphere
 //! ```
 //!
-//! A value passes as stored: what is no geometry passes nothing, without an error. Lines and polygons
-//! do not exist on the plane, pairs that are no place not on the sphere.
+//! Values are tested as stored: a value that is not a geometry passes no test, without an error.
+//! Lines and polygons do not exist on the plane, and pairs out of range do not exist on the sphere.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{ArrayRef, DocRef, Document, ValueRef, doc};
@@ -22,7 +22,7 @@ use super::plane::PlaneRegion;
 use super::sphere::{Disc, SphereGeometry, SphereRegion};
 use crate::error::{Error, Result};
 
-/// Where `$geoWithin` looks.
+/// The region of `$geoWithin`.
 #[derive(Clone, Debug)]
 pub enum Region {
     /// On the plane.
@@ -32,7 +32,7 @@ pub enum Region {
 }
 
 impl Region {
-    /// Reads the operand of `$geoWithin`: one shape.
+    /// Parses the operand of `$geoWithin`: one shape.
     pub fn parse(operand: ValueRef<'_>) -> Result<Self> {
         let document = object(operand, "$geoWithin")?;
         let mut region = None;
@@ -44,7 +44,7 @@ impl Region {
                 "$polygon" => Self::Plane(polygon(value)?),
                 "$center" => Self::Plane(center(value)?),
                 "$centerSphere" => Self::Sphere(center_sphere(value)?),
-                // Has had no effect for many versions.
+                // Without effect for many versions.
                 "$uniqueDocs" => continue,
                 name => {
                     return Err(Error::bad_value(format!("unknown geo specifier: {name}")));
@@ -59,12 +59,12 @@ impl Region {
         region.ok_or_else(|| Error::bad_value("$geoWithin has no shape"))
     }
 
-    /// Whether a stored value lies within.
+    /// True if a stored value is within the region.
     pub fn covers(&self, value: ValueRef<'_>) -> bool {
         Geometry::stored(value).is_some_and(|geometry| self.covers_geometry(geometry))
     }
 
-    /// True only if all of the region lies in another.
+    /// True only if the whole region is within another.
     fn lies_within(&self, outer: &Region) -> bool {
         match (self, outer) {
             (Self::Plane(inner), Self::Plane(outer @ PlaneRegion::Box { .. })) => {
@@ -92,7 +92,7 @@ impl Region {
     }
 }
 
-/// A geographic test of one value.
+/// A geospatial test of one value.
 #[derive(Clone, Debug)]
 pub struct GeoTest {
     kind: GeoKind,
@@ -103,12 +103,13 @@ pub struct GeoTest {
 pub(super) enum GeoKind {
     Within(Region),
     Intersects(SphereGeometry),
-    /// At a distance of interest; the region is the largest such distance all around.
+    /// Within the distances of a near query; the region contains everything within the maximum
+    /// distance.
     Reach(Box<NearQuery>, Region),
 }
 
 impl GeoTest {
-    /// `$geoWithin`.
+    /// Parses `$geoWithin`.
     pub fn within(operand: ValueRef<'_>) -> Result<Self> {
         Ok(Self {
             kind: GeoKind::Within(Region::parse(operand)?),
@@ -116,7 +117,7 @@ impl GeoTest {
         })
     }
 
-    /// `$geoIntersects`.
+    /// Parses `$geoIntersects`.
     pub fn intersects(operand: ValueRef<'_>) -> Result<Self> {
         let document = object(operand, "$geoIntersects")?;
         let mut fields = document.iter();
@@ -138,7 +139,7 @@ impl GeoTest {
         })
     }
 
-    /// The operator as a filter names it.
+    /// Returns the operator's name in a filter.
     pub fn name(&self) -> &'static str {
         match self.kind {
             GeoKind::Within(_) | GeoKind::Reach(..) => "$geoWithin",
@@ -146,12 +147,12 @@ impl GeoTest {
         }
     }
 
-    /// The operand as written.
+    /// Returns the operand as written.
     pub fn operand(&self) -> &Document {
         &self.operand
     }
 
-    /// The region, where the test is that the value lies within one.
+    /// Returns the region of a `$geoWithin`.
     pub fn region(&self) -> Option<&Region> {
         match &self.kind {
             GeoKind::Within(region) | GeoKind::Reach(_, region) => Some(region),
@@ -159,7 +160,8 @@ impl GeoTest {
         }
     }
 
-    /// That a value has a distance of interest. Shown as a `$geoWithin` of a circle that wide.
+    /// Creates the test that a value is within the distances of a query. Shown as a `$geoWithin` of
+    /// a circle.
     pub fn reach(query: &NearQuery) -> Self {
         Self {
             operand: query.reach_document(),
@@ -167,8 +169,8 @@ impl GeoTest {
         }
     }
 
-    /// True only if whatever passes this test passes the wider one too: for partial indexes. It may
-    /// be false though that is so.
+    /// True only if every value that passes this test also passes `wider`: for partial indexes.
+    /// Conservative: may be false although the implication holds.
     pub fn implies(&self, wider: &GeoTest) -> bool {
         if self.name() == wider.name() && self.operand == wider.operand {
             return true;
@@ -183,7 +185,7 @@ impl GeoTest {
         &self.kind
     }
 
-    /// Whether a stored value passes.
+    /// True if a stored value passes.
     pub fn test(&self, value: ValueRef<'_>) -> bool {
         match &self.kind {
             GeoKind::Within(region) => region.covers(value),
@@ -229,7 +231,7 @@ fn area(value: ValueRef<'_>) -> Result<SphereRegion> {
     }
 }
 
-/// The members of an array, or of an object whose names say nothing.
+/// Returns the members of an array, or of an object whose names are ignored.
 fn members<'a>(value: ValueRef<'a>, shape: &str) -> Result<ArrayRef<'a>> {
     match value {
         ValueRef::Array(array) => Ok(array),
@@ -301,7 +303,7 @@ fn place(point: PlanePoint) -> Result<LngLat> {
     })
 }
 
-/// In what distances are measured.
+/// The unit of distances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Metric {
     /// On the plane, in the units of its coordinates.
@@ -312,25 +314,25 @@ pub enum Metric {
     Radians,
 }
 
-/// Where to measure from, in what, and how far.
+/// The parameters of a near query: centre, unit and limits of the distance.
 #[derive(Clone, Debug)]
 pub struct NearQuery {
     center: PlanePoint,
-    /// The center on the globe; there unless the metric is the plane's.
+    /// The centre on the globe; present unless the metric is that of the plane.
     place: Option<LngLat>,
     metric: Metric,
-    /// Smallest distance of interest, inclusive.
+    /// Minimum distance, inclusive.
     pub min: f64,
-    /// Largest distance of interest, inclusive.
+    /// Maximum distance, inclusive.
     pub max: f64,
     /// The operators as written.
     source: Document,
 }
 
-/// Names of `$near` and its kin.
+/// Names of the operators of near queries.
 const NEAR_NAMES: [&str; 3] = ["$near", "$nearSphere", "$geoNear"];
 
-/// The operator among `operators` that makes them a `$near`, if one does.
+/// Returns the near operator among `operators`, if there is one.
 pub fn find_near_operator(operators: DocRef<'_>) -> Option<&str> {
     operators
         .iter()
@@ -339,8 +341,8 @@ pub fn find_near_operator(operators: DocRef<'_>) -> Option<&str> {
 }
 
 impl NearQuery {
-    /// A query from a point: GeoJSON measures in metres, a pair in radians (`spherical`) or units of
-    /// the plane.
+    /// Creates a query from a point: distances are in metres for GeoJSON, and for a pair in radians
+    /// (`spherical`) or units of the plane.
     pub fn from_point(near: ValueRef<'_>, spherical: bool) -> Result<Self> {
         let metric_of_pair = if spherical {
             Metric::Radians
@@ -370,7 +372,7 @@ impl NearQuery {
         })
     }
 
-    /// Reads `$near`, `$nearSphere` or `$geoNear` among all operators on a path.
+    /// Parses `$near`, `$nearSphere` or `$geoNear` among all operators on a path.
     pub fn parse(operators: DocRef<'_>) -> Result<Self> {
         let mut query = None;
         let (mut min, mut max) = (None, None);
@@ -406,14 +408,14 @@ impl NearQuery {
         Ok(query)
     }
 
-    /// The operand of one operator.
+    /// Parses the operand of one operator.
     fn operand(name: &str, value: ValueRef<'_>) -> Result<Self> {
         let spherical = name == "$nearSphere";
         let document = match value {
             ValueRef::Document(document) if document.contains("$geometry") => document,
             ValueRef::Document(_) | ValueRef::Array(_) => {
                 let mut query = Self::from_point(value, spherical)?;
-                // The oldest form gives the largest distance as a third number.
+                // In the oldest form a third number is the maximum distance.
                 if query.metric != Metric::Meters
                     && let Some(array) = value.as_array()
                     && array.len() > 2
@@ -446,7 +448,7 @@ impl NearQuery {
         Ok(query)
     }
 
-    /// The same, no further than `max`.
+    /// Returns the query with the maximum distance limited to `max`.
     #[must_use]
     pub fn no_further_than(&self, max: f64) -> Self {
         Self {
@@ -455,22 +457,23 @@ impl NearQuery {
         }
     }
 
-    /// The unit of distances.
+    /// Returns the unit of distances.
     pub fn metric(&self) -> Metric {
         self.metric
     }
 
-    /// True when distances are measured on the sphere.
+    /// True if distances are measured on the sphere.
     pub fn is_spherical(&self) -> bool {
         self.metric != Metric::Plane
     }
 
-    /// The operators as written.
+    /// Returns the operators as written.
     pub fn source(&self) -> &Document {
         &self.source
     }
 
-    /// The distance of a stored value, in the unit of the metric; none if it is no geometry here.
+    /// Returns the distance of a stored value, in the unit of the metric; `None` if it is not a
+    /// geometry of this kind.
     pub fn distance(&self, value: ValueRef<'_>) -> Option<f64> {
         let geometry = Geometry::stored(value)?;
         let Some(from) = self.place else {
@@ -483,12 +486,12 @@ impl NearQuery {
         })
     }
 
-    /// Whether a distance is of interest.
+    /// True if a distance is within the limits.
     pub fn accepts(&self, distance: f64) -> bool {
         self.min <= distance && distance <= self.max
     }
 
-    /// Everything within the largest distance, a little more: what is not in it is too far.
+    /// Returns a region slightly larger than the maximum distance: everything outside is too far.
     pub fn reach(&self) -> Region {
         let max = self.max * (1.0 + 1e-9);
         match (self.place, self.metric) {
@@ -507,7 +510,7 @@ impl NearQuery {
         }
     }
 
-    /// The reach as the operand of a `$geoWithin`, for explain.
+    /// Returns the reach as the operand of a `$geoWithin`, for explain.
     fn reach_document(&self) -> Document {
         let center = nilometer_bson::array![self.center.x, self.center.y];
         match self.metric {
@@ -520,7 +523,7 @@ impl NearQuery {
     }
 }
 
-/// A distance: a number that is not negative.
+/// Parses a distance: a number that is not negative.
 pub fn read_distance(name: &str, value: ValueRef<'_>) -> Result<f64> {
     let number = Number::of(value)
         .map(Number::to_f64)

@@ -1,8 +1,8 @@
-//! Shapes on the sphere together: what lies within what, what touches, how far apart.
+//! Relations of shapes on the sphere: within, intersects, distance.
 //!
-//! A geometry is a bag of points, lines and polygons. It lies *within* a region when each of its
-//! parts lies within one part of the region; it *intersects* when any two parts have a point in
-//! common. Distances are to the nearest part, in radians.
+//! A geometry is a collection of points, lines and polygons. It is *within* a region if each of its
+//! parts is within one part of the region; it *intersects* if any two parts have a point in common.
+//! Distances are to the nearest part, in radians.
 
 use std::f64::consts::PI;
 
@@ -13,7 +13,7 @@ use super::coordinates::LngLat;
 use super::edge::{Edge, ON_EDGE_RADIANS, angle, any_has, any_pair, widened};
 use super::polygon::{SpherePolygon, edge_touches_cell, nearest};
 
-/// What GeoJSON says, in parts.
+/// A GeoJSON geometry on the sphere, as a collection of parts.
 #[derive(Clone, Debug, Default)]
 pub struct SphereGeometry {
     pub(super) points: Vec<LngLat>,
@@ -21,22 +21,22 @@ pub struct SphereGeometry {
     pub(super) polygons: Vec<SpherePolygon>,
 }
 
-/// A chain of arcs, at least one.
+/// A chain of at least one arc.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) edges: Vec<Edge>,
 }
 
-/// A circle on the globe and what is in it.
+/// A circle on the globe and its interior.
 #[derive(Clone, Copy, Debug)]
 pub struct Disc {
-    /// Its middle.
+    /// Centre.
     pub center: LngLat,
-    /// Its radius in radians.
+    /// Radius in radians.
     pub radius: f64,
 }
 
-/// What `$geoWithin` looks into.
+/// The region of `$geoWithin` on the sphere.
 #[derive(Clone, Debug)]
 pub enum SphereRegion {
     /// Polygons: `$geometry`.
@@ -46,7 +46,7 @@ pub enum SphereRegion {
 }
 
 impl SphereGeometry {
-    /// One point.
+    /// Creates a geometry of one point.
     pub fn point(at: LngLat) -> Self {
         Self {
             points: vec![at],
@@ -54,19 +54,19 @@ impl SphereGeometry {
         }
     }
 
-    /// True when it has no part.
+    /// True if it has no parts.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty() && self.lines.is_empty() && self.polygons.is_empty()
     }
 
-    /// Whether the two have a point in common.
+    /// True if both have a point in common.
     pub fn intersects(&self, other: &SphereGeometry) -> bool {
         self.points.iter().any(|p| other.touches_point(p.to_unit()))
             || self.lines.iter().any(|l| other.touches_line(l))
             || self.polygons.iter().any(|p| other.touches_polygon(p))
     }
 
-    /// Whether a point lies on or in some part.
+    /// True if a point is on or in some part.
     pub(super) fn touches_point(&self, point: Point) -> bool {
         let near = |other: &LngLat| angle(other.to_unit(), point) <= ON_EDGE_RADIANS;
         self.points.iter().any(near)
@@ -92,7 +92,8 @@ impl SphereGeometry {
             || self.polygons.iter().any(|own| own.touches_polygon(polygon))
     }
 
-    /// The distance of the nearest part from a point, in radians; none if there is no part.
+    /// Returns the distance of the nearest part from a point, in radians; `None` if there are no
+    /// parts.
     pub fn distance(&self, from: LngLat) -> Option<f64> {
         let from = from.to_unit();
         let points = self.points.iter().map(|p| angle(p.to_unit(), from));
@@ -101,7 +102,7 @@ impl SphereGeometry {
         points.chain(lines).chain(polygons).reduce(f64::min)
     }
 
-    /// The rectangles around its parts.
+    /// Returns the bounding rectangles of its parts.
     pub(super) fn bounds(&self) -> impl Iterator<Item = Rect> {
         let points = self.points.iter().map(|p| point_bound(p.to_unit()));
         let lines = self.lines.iter().map(Line::bound);
@@ -130,24 +131,24 @@ impl Line {
 }
 
 impl Disc {
-    /// True when it is the whole sphere.
+    /// True if it is the whole sphere.
     pub fn is_everything(&self) -> bool {
         self.radius >= PI
     }
 
-    /// Whether a place lies in it.
+    /// True if a point is inside.
     pub fn covers(&self, place: LngLat) -> bool {
         self.is_everything() || angle(self.center.to_unit(), place.to_unit()) <= self.radius
     }
 
-    /// True only if another disc lies in it.
+    /// True only if another disc is inside.
     pub(super) fn covers_disc(&self, other: &Disc) -> bool {
         let apart = angle(self.center.to_unit(), other.center.to_unit());
         self.is_everything() || apart + other.radius + ON_EDGE_RADIANS <= self.radius
     }
 
-    /// Whether an arc lies in it: no point of the arc comes nearer to the opposite of the middle
-    /// than the disc does.
+    /// True if an arc is inside: no point of the arc is nearer to the antipode of the centre than
+    /// the disc is.
     fn covers_edge(&self, edge: &Edge) -> bool {
         self.is_everything() || edge.distance(self.opposite()) >= PI - self.radius
     }
@@ -166,14 +167,14 @@ impl Disc {
         if self.is_everything() {
             return Cap::full();
         }
-        // A little wider, so that what lies on the border is in.
+        // Slightly wider, so that points on the border are inside.
         let radius = (self.radius + 100.0 * ON_EDGE_RADIANS).min(PI);
         Cap::from_center_angle(self.center.to_unit(), Angle::from_radians(radius))
     }
 }
 
 impl SphereRegion {
-    /// Whether all of a geometry lies in the region.
+    /// True if the whole geometry is in the region.
     pub fn covers(&self, geometry: &SphereGeometry) -> bool {
         if geometry.is_empty() {
             return false;
@@ -183,7 +184,7 @@ impl SphereRegion {
             && geometry.polygons.iter().all(|p| self.covers_polygon(p))
     }
 
-    /// Whether a place lies in the region.
+    /// True if a point is in the region.
     pub fn covers_point(&self, place: LngLat) -> bool {
         match self {
             Self::Disc(disc) => disc.covers(place),
@@ -211,8 +212,8 @@ impl SphereRegion {
         }
     }
 
-    /// Whether the region may have a place with a longitude and a latitude in these ranges of
-    /// degrees; surely if it has one.
+    /// True if the region may have a point with longitude and latitude in these ranges of degrees;
+    /// always true if it has one.
     pub(super) fn may_touch_rect(&self, low: LngLat, high: LngLat) -> bool {
         may_touch_bounds(self.bounds(), low, high)
             && match self {
@@ -233,7 +234,7 @@ impl SphereRegion {
     }
 }
 
-/// Whether any of the rectangles meets the one between two corners.
+/// True if any of the rectangles intersects the one between two corners.
 pub(super) fn may_touch_bounds(
     bounds: impl IntoIterator<Item = Rect>,
     low: LngLat,
@@ -243,8 +244,8 @@ pub(super) fn may_touch_bounds(
     bounds.into_iter().any(|bound| bound.intersects(rect))
 }
 
-/// All places with a longitude and a latitude between those of two corners. It never goes across
-/// the date line, as the numbers themselves do not.
+/// Returns the rectangle between two corners in longitude and latitude. It never crosses the
+/// antimeridian, since the numbers do not.
 fn rect(low: LngLat, high: LngLat) -> Rect {
     let lat = s2rst::r1::Interval::new(low.lat().to_radians(), high.lat().to_radians());
     let whole_turn = high.lng() - low.lng() >= 360.0 - 1e-9;
@@ -265,7 +266,7 @@ pub(super) enum Covered<'g> {
 }
 
 impl SphereRegion {
-    /// The parts to be covered with cells.
+    /// Returns the parts to be covered with cells.
     pub(super) fn covered(&self) -> Vec<Covered<'_>> {
         match self {
             Self::Disc(disc) => vec![Covered::Disc(disc.cap())],
@@ -275,7 +276,7 @@ impl SphereRegion {
 }
 
 impl SphereGeometry {
-    /// Its lines and polygons, to be covered with cells.
+    /// Returns its lines and polygons, to be covered with cells.
     pub(super) fn covered(&self) -> impl Iterator<Item = Covered<'_>> {
         let lines = self.lines.iter().map(Covered::Line);
         lines.chain(self.polygons.iter().map(Covered::Polygon))

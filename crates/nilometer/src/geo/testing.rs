@@ -1,8 +1,8 @@
-//! What the tests of geometry share: random places and shapes, the same for every run of a seed.
+//! Helpers of geometry tests: random points and shapes, deterministic for a seed.
 
 use nilometer_bson::{Document, Value, array, doc};
 
-/// A small generator of numbers.
+/// A small pseudo-random number generator.
 pub(crate) struct Draw(u64);
 
 impl Draw {
@@ -22,7 +22,7 @@ impl Draw {
         low + (high - low) * unit
     }
 
-    /// A place anywhere, some at awkward spots.
+    /// Returns a random point, sometimes at edge cases.
     pub(crate) fn place(&mut self) -> (f64, f64) {
         match self.below(12) {
             0 => (180.0, self.within(-90.0, 90.0)),
@@ -38,7 +38,7 @@ impl Draw {
         }
     }
 
-    /// A place not far from another.
+    /// Returns a random point near another.
     pub(crate) fn near(&mut self, (lng, lat): (f64, f64), degrees: f64) -> (f64, f64) {
         let lng = lng + self.within(-degrees, degrees);
         let lng = if lng > 180.0 {
@@ -52,8 +52,8 @@ impl Draw {
         (lng, lat)
     }
 
-    /// Corners of a ring that goes once round a middle, without repeating the first. It is seen whole
-    /// from the middle; `size` is the largest reach, in degrees.
+    /// Returns the corners of a ring around a centre, without repeating the first. The ring is
+    /// star-shaped as seen from the centre; `size` is the maximum distance, in degrees.
     pub(crate) fn ring(&mut self, middle: (f64, f64), size: f64) -> Vec<(f64, f64)> {
         let corners = 3 + self.below(6);
         let turned = self.within(0.0, 360.0);
@@ -67,7 +67,8 @@ impl Draw {
     }
 }
 
-/// Where one comes to from a place, all in degrees. By vectors, so that poles are as good as any.
+/// Returns the destination from a point by bearing and distance, all in degrees. Computed with
+/// vectors, so that poles need no special case.
 pub(crate) fn walk((lng, lat): (f64, f64), bearing: f64, reach: f64) -> (f64, f64) {
     let (sin_lng, cos_lng) = lng.to_radians().sin_cos();
     let (sin_lat, cos_lat) = lat.to_radians().sin_cos();
@@ -82,17 +83,17 @@ pub(crate) fn walk((lng, lat): (f64, f64), bearing: f64, reach: f64) -> (f64, f6
     (y.atan2(x).to_degrees(), z.atan2(x.hypot(y)).to_degrees())
 }
 
-/// `[lng, lat]`.
+/// Returns `[lng, lat]`.
 pub(crate) fn position((lng, lat): (f64, f64)) -> Value {
     array![lng, lat]
 }
 
-/// A GeoJSON point.
+/// Returns a GeoJSON point.
 pub(crate) fn point(at: (f64, f64)) -> Document {
     doc! {"type": "Point", "coordinates": position(at)}
 }
 
-/// A GeoJSON polygon of rings whose first corner is repeated here.
+/// Returns a GeoJSON polygon; the first corner of each ring is repeated here.
 pub(crate) fn polygon(rings: &[Vec<(f64, f64)>]) -> Document {
     let ring = |ring: &Vec<(f64, f64)>| -> Value {
         let closed = ring.iter().chain(ring.first());
@@ -102,13 +103,13 @@ pub(crate) fn polygon(rings: &[Vec<(f64, f64)>]) -> Document {
     doc! {"type": "Polygon", "coordinates": rings}
 }
 
-/// A GeoJSON line.
+/// Returns a GeoJSON line.
 pub(crate) fn line(points: &[(f64, f64)]) -> Document {
     let points: Vec<Value> = points.iter().map(|at| position(*at)).collect();
     doc! {"type": "LineString", "coordinates": points}
 }
 
-/// The distance in radians by the haversine formula: the oracle.
+/// Returns the distance in radians by the haversine formula, as the test oracle.
 pub(crate) fn haversine(a: (f64, f64), b: (f64, f64)) -> f64 {
     let (lng1, lat1) = (a.0.to_radians(), a.1.to_radians());
     let (lng2, lat2) = (b.0.to_radians(), b.1.to_radians());

@@ -8,7 +8,7 @@ use nilometer_bson::{Array, DocumentBuilder, Value, ValueRef};
 
 use crate::eval::{Collation, memory_bytes};
 
-/// An array in the making, already as bytes.
+/// An array under construction, already encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Pushed {
     out: DocumentBuilder,
@@ -35,18 +35,18 @@ impl Pushed {
         Value::Array(Array::from_document(self.out.finish()))
     }
 
-    /// Bytes of the array.
+    /// Returns the encoded size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.out.len()
     }
 
-    /// Bytes it holds: there is room for what comes next.
+    /// Returns the bytes allocated, including spare capacity.
     pub(super) fn memory_bytes(&self) -> usize {
         self.out.capacity()
     }
 }
 
-/// Different values in the order they were first seen; numbers equal across types are one.
+/// Distinct values in order of first appearance; numbers equal across types are one value.
 #[derive(Clone, Debug, Default)]
 pub struct ValueSet {
     collation: Collation,
@@ -57,7 +57,7 @@ pub struct ValueSet {
 }
 
 impl ValueSet {
-    /// An empty set whose strings are equal as `collation` says.
+    /// Creates an empty set whose strings are compared by `collation`.
     pub fn new(collation: Collation) -> Self {
         Self {
             collation,
@@ -65,7 +65,7 @@ impl ValueSet {
         }
     }
 
-    /// Adds a value unless it is missing or known.
+    /// Adds a value unless it is missing or already in the set.
     pub fn add(&mut self, value: ValueRef<'_>) {
         if value.is_missing() {
             return;
@@ -97,7 +97,7 @@ impl ValueSet {
         self.values.clone().into()
     }
 
-    /// The values as an array.
+    /// Returns the values as an array.
     pub fn finish(self) -> Value {
         self.values.into()
     }
@@ -107,5 +107,5 @@ impl ValueSet {
     }
 }
 
-/// What an entry costs beside its value: hash, position, share of the tables.
+/// Memory per element besides the value: hash, position, share of the tables.
 const SET_ENTRY_BYTES: usize = 64;

@@ -1,11 +1,11 @@
-//! `$stdDevPop` and `$stdDevSamp`: Welford's running mean and sum of squared differences, in doubles.
-//! Values that are no numbers are skipped. Of one number the population's deviation is 0 and the
-//! sample's null; of none both are null.
+//! `$stdDevPop` and `$stdDevSamp`: Welford's running mean and sum of squared differences, in
+//! doubles. Values that are not numbers are skipped. For one number the population deviation is 0
+//! and the sample deviation null; for none both are null.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{Value, ValueRef, array};
 
-/// A running mean and spread.
+/// Running mean and sum of squared differences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deviation {
     count: u64,
@@ -31,7 +31,7 @@ impl Deviation {
         self.squares += before * (value - self.mean);
     }
 
-    /// Adds what another part came to.
+    /// Merges a later partial state.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -66,12 +66,12 @@ impl Deviation {
         })
     }
 
-    /// How many numbers there are.
+    /// Returns the number of values added.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The deviation of these numbers.
+    /// Returns the population standard deviation.
     pub fn population(&self) -> Value {
         match self.count {
             0 => Value::Null,
@@ -79,7 +79,7 @@ impl Deviation {
         }
     }
 
-    /// The deviation these numbers, as a sample, suggest.
+    /// Returns the sample standard deviation.
     pub fn sample(&self) -> Value {
         match self.count {
             0 | 1 => Value::Null,

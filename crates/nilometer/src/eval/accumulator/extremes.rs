@@ -1,5 +1,5 @@
-//! `$min`, `$max`, `$minN`, `$maxN`: null and missing are skipped, values of all types compare in
-//! the order of BSON, of equal values the first is kept.
+//! `$min`, `$max`, `$minN`, `$maxN`. Null and missing are skipped, values of all types compare in
+//! BSON order, of equal values the first is kept.
 
 use std::cmp::Ordering;
 
@@ -13,13 +13,13 @@ use crate::eval::{Collation, memory_bytes};
 pub struct Extreme(Value);
 
 impl Extreme {
-    /// Takes `value` if it is less.
+    /// Replaces the value if `value` is less.
     #[inline]
     pub fn offer_least(&mut self, value: ValueRef<'_>, collation: &Collation) {
         self.offer(value, Ordering::Less, collation);
     }
 
-    /// Takes `value` if it is greater.
+    /// Replaces the value if `value` is greater.
     #[inline]
     pub fn offer_greatest(&mut self, value: ValueRef<'_>, collation: &Collation) {
         self.offer(value, Ordering::Greater, collation);
@@ -34,7 +34,7 @@ impl Extreme {
         }
     }
 
-    /// The value, missing if there was none.
+    /// Returns the value, missing if there was none.
     pub fn value(&self) -> ValueRef<'_> {
         self.0.as_ref()
     }
@@ -48,10 +48,10 @@ impl Extreme {
     }
 }
 
-/// Values compared side by side: one after the other, each would wait for the last.
+/// Independent comparison chains, so that comparisons do not wait for each other.
 const LANES: usize = 8;
 
-/// The one that `better` prefers over all others.
+/// Returns the value that `better` prefers over all others.
 fn extreme_of<T: Copy>(values: &[T], better: impl Fn(T, T) -> T) -> Option<T> {
     let first = *values.first()?;
     let mut lanes = [first; LANES];
@@ -65,30 +65,30 @@ fn extreme_of<T: Copy>(values: &[T], better: impl Fn(T, T) -> T) -> Option<T> {
     Some(lanes.into_iter().fold(rest, better))
 }
 
-/// The least integer.
+/// Returns the least integer.
 pub(super) fn least<T: Copy + Ord>(values: &[T]) -> Option<T> {
     extreme_of(values, T::min)
 }
 
-/// The greatest integer.
+/// Returns the greatest integer.
 pub(super) fn greatest<T: Copy + Ord>(values: &[T]) -> Option<T> {
     extreme_of(values, T::max)
 }
 
-/// The first of the least doubles.
+/// Returns the first of the least doubles.
 pub(super) fn least_f64(values: &[f64]) -> Option<ValueRef<'static>> {
     let best = extreme_of(values, |a, b| if b < a { b } else { a })?;
     extreme_f64(values, best, Ordering::Less)
 }
 
-/// The first of the greatest doubles.
+/// Returns the first of the greatest doubles.
 pub(super) fn greatest_f64(values: &[f64]) -> Option<ValueRef<'static>> {
     let best = extreme_of(values, |a, b| if b > a { b } else { a })?;
     extreme_f64(values, best, Ordering::Greater)
 }
 
-/// `best` as it stands first (zeros of both signs are equal, and look different); with NaNs among the values they are
-/// compared one by one.
+/// Returns the first value equal to `best` (zeros of both signs are equal, but print differently).
+/// If there are NaNs the values are compared one by one.
 fn extreme_f64(values: &[f64], best: f64, better: Ordering) -> Option<ValueRef<'static>> {
     let nans = values.iter().fold(false, |any, value| any | value.is_nan());
     if !nans {
@@ -114,17 +114,17 @@ pub struct Bounded {
     n: usize,
     greatest: bool,
     collation: Collation,
-    /// At most twice `n` values and a few; the first `sorted` are the best so far, in order.
+    /// At most `2 * n + SLACK` values; the first `sorted` are the best so far, in order.
     values: Vec<Value>,
     sorted: usize,
     bytes: usize,
 }
 
-/// Values gathered beyond `n` before they are sorted out.
+/// Values collected beyond `n` before the worst are dropped.
 const SLACK: usize = 32;
 
 impl Bounded {
-    /// Keeps `n` values.
+    /// Creates a state that keeps `n` values.
     pub fn new(n: i64, greatest: bool, collation: Collation) -> Self {
         Self {
             n: usize::try_from(n).unwrap_or(usize::MAX),
@@ -222,7 +222,7 @@ mod tests {
             let longs: Vec<i64> = (0..length).map(|_| next().cast_signed()).collect();
             assert_eq!(least(&longs), longs.iter().min().copied());
             assert_eq!(greatest(&longs), longs.iter().max().copied());
-            // Often without NaN, often with nothing but zeros at the end.
+            // Often without NaN, often with only zeros at the end.
             let kinds = 1 + next() as usize % special.len();
             let skipped = next() as usize % kinds;
             let doubles: Vec<f64> = (0..length)

@@ -1,5 +1,6 @@
-//! `$mergeObjects`: one object with the fields of all, later values win, a field keeps the place
-//! where it was first seen. Null and missing are skipped, other values are error 40400.
+//! `$mergeObjects`: one object with the fields of all inputs. Later values replace earlier ones; a
+//! field keeps the position of its first appearance. Null and missing are skipped, other values are
+//! error 40400.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::eval::matcher::value_tests::shown;
 use crate::eval::memory_bytes;
 
-/// Neither object nor null.
+/// The value is neither an object nor null.
 const NOT_AN_OBJECT: i32 = 40400;
 
-/// An object in the making.
+/// An object under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
     fields: Vec<(Arc<str>, Value)>,

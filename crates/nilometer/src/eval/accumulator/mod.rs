@@ -1,4 +1,4 @@
-//! Accumulators: what `$group`, `$bucket`, `$bucketAuto` and windows make of many values.
+//! Accumulators of `$group`, `$bucket`, `$bucketAuto` and window functions.
 //!
 //! ```text
 //! {$sum: "$v"} ──parse──▶ AccumulatorSpec ──new_state──▶ State ──add …──▶ State ──finish──▶ Value
@@ -6,19 +6,19 @@
 //!                              └── add(document) ─────────┘ └── merge(state of another part)
 //! ```
 //!
-//! **Two ways in, one state.** Rows go through [`AccumulatorSpec::add`]; column kernels hand over
-//! numbers as they lie in a block ([`AccumulatorSpec::add_f64s`] and its sisters). Both change the
-//! same [`State`] by the same steps, so the answers are the same to the last bit.
+//! **Two inputs, one state.** Rows are added with [`AccumulatorSpec::add`]; column kernels add
+//! slices of numbers ([`AccumulatorSpec::add_f64s`] and the other `add_…s`). Both change the same
+//! [`State`] by the same steps, so results are identical bit by bit.
 //!
-//! **Totals lose nothing.** Integers are added exactly in 128 bits, doubles in a pair of doubles,
-//! decimals as decimals, each apart; they meet only in [`AccumulatorSpec::finish`].
+//! **Totals are exact.** Integers are added in 128 bits, doubles in a pair of doubles, decimals as
+//! decimals, each separately; they are combined only in [`AccumulatorSpec::finish`].
 //!
-//! **The table** is in [`registry`]; what the operators do with null, missing and other types stands
-//! with each family. Spilling is the executor's business: [`State::memory_bytes`] tells it when, [`saved`]
-//! how a state becomes a value that can be laid aside. Accumulators that keep what they see have a limit of
-//! their own ([`ACCUMULATOR_BYTES_MAX`]), which no disk lifts: error 146.
+//! **The table** of operators is in [`registry`]; the treatment of null, missing and other types is
+//! documented with each family. Spilling is done by the executor: [`State::memory_bytes`] tells
+//! when, and [`saved`] converts a state to a value and back. Accumulators that keep their input
+//! have a limit of their own ([`ACCUMULATOR_BYTES_MAX`]) that applies on disk as well: error 146.
 //!
-//! JavaScript (`$accumulator`) is refused.
+//! JavaScript (`$accumulator`) is rejected.
 
 mod collect;
 mod deviation;
@@ -50,10 +50,10 @@ use collect::Pushed;
 use merge_objects::Merged;
 use ordered::{FirstN, LastN, Ranked};
 
-/// Bytes the state of one accumulator that keeps values may hold.
+/// Maximum size of one accumulator state that keeps values, in bytes.
 pub const ACCUMULATOR_BYTES_MAX: usize = 100 << 20;
 
-/// Which accumulator.
+/// The operator of an accumulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "MongoDB's names")]
 pub enum AccumulatorKind {
@@ -85,17 +85,17 @@ pub enum AccumulatorKind {
 #[derive(Clone, Debug)]
 pub struct AccumulatorSpec {
     kind: AccumulatorKind,
-    /// What is accumulated; of `$top` and its sisters the output.
+    /// What is accumulated; for `$top`, `$bottom`, `$topN` and `$bottomN` the output.
     argument: Expression,
-    /// How many, for those that keep several.
+    /// The number of values to keep, for operators with `n`.
     n: Option<Expression>,
-    /// The order of `$top` and its sisters.
+    /// The order of `$top`, `$bottom`, `$topN` and `$bottomN`.
     sort: Option<SortPattern>,
     percentiles: PercentileList,
     collation: Collation,
 }
 
-/// What an accumulator has seen.
+/// The state of an accumulator for one group.
 #[derive(Clone, Debug)]
 pub enum State {
     /// `$sum`
@@ -135,48 +135,48 @@ pub enum State {
 }
 
 impl AccumulatorSpec {
-    /// Which accumulator this is.
+    /// Returns the operator.
     pub fn kind(&self) -> AccumulatorKind {
         self.kind
     }
 
-    /// The name with its dollar sign.
+    /// Returns the operator's name with its dollar sign.
     pub fn name(&self) -> &'static str {
         registry::name(self.kind)
     }
 
-    /// What is evaluated for each document (the output of `$top` and its sisters).
+    /// Returns the expression evaluated for each document (for `$top` and `$bottom` the output).
     pub fn argument(&self) -> &Expression {
         &self.argument
     }
 
-    /// How many values are kept, if that is known ahead.
+    /// Returns the number of values kept, if it is constant.
     pub fn constant_n(&self) -> Option<i64> {
         let value = self.n.as_ref()?.as_constant()?;
         parse::check_n(value.as_ref(), self.name()).ok()
     }
 
-    /// True when `n` depends on the group.
+    /// True if `n` depends on the group.
     pub fn n_depends_on_group(&self) -> bool {
         self.n.as_ref().is_some_and(|n| n.as_constant().is_none())
     }
 
-    /// The order of `$top` and its sisters.
+    /// Returns the order of `$top` and `$bottom`.
     pub fn sort(&self) -> Option<&SortPattern> {
         self.sort.as_ref()
     }
 
-    /// The collation strings compare by.
+    /// Returns the collation by which strings are compared.
     pub(crate) fn collation(&self) -> &Collation {
         &self.collation
     }
 
-    /// The ranks of `$percentile` and `$median`.
+    /// Returns the ranks of `$percentile` and `$median`.
     pub(crate) fn percentiles(&self, ctx: &EvalContext<'_>) -> Result<std::sync::Arc<[f64]>> {
         self.percentiles.resolve(ctx)
     }
 
-    /// The same with an order: `$first` of a sorted input as `$top`.
+    /// Returns the accumulator with an order, to turn `$first` of a sorted input into `$top`.
     #[must_use]
     pub fn ordered_by(self, kind: AccumulatorKind, sort: SortPattern) -> Self {
         Self {
@@ -186,18 +186,19 @@ impl AccumulatorSpec {
         }
     }
 
-    /// The same with another argument.
+    /// Returns the accumulator with another argument.
     #[must_use]
     pub fn with_argument(self, argument: Expression) -> Self {
         Self { argument, ..self }
     }
 
-    /// True when `$top` or one of its sisters keeps as many as it may: what comes must be better to be kept.
+    /// True if a `$top` or `$bottom` state is full: a further document must sort before a kept one
+    /// to be kept.
     pub fn has_all_ranked(&self, state: &State) -> bool {
         matches!(state, State::Ranked(ranked) if ranked.is_full())
     }
 
-    /// False when `$top` or one of its sisters would not keep a document with this key.
+    /// False if a `$top` or `$bottom` state would drop a document with this key.
     pub fn wants_ranked(&self, state: &State, key: &SortKey) -> bool {
         match (state, &self.sort) {
             (State::Ranked(ranked), Some(sort)) => ranked.wants(key, sort),
@@ -205,7 +206,7 @@ impl AccumulatorSpec {
         }
     }
 
-    /// Adds what is read from a document.
+    /// Adds the inputs read from a document.
     pub fn dependencies(&self, into: &mut Dependencies) {
         self.argument.dependencies(into);
         if let Some(sort) = &self.sort {
@@ -213,7 +214,8 @@ impl AccumulatorSpec {
         }
     }
 
-    /// A state for a group whose key is `group` (which `n` may read: `"$a"` is the key's field a).
+    /// Creates a state for a group whose key is `group` (which `n` may read: `"$a"` is the key's
+    /// field a).
     pub fn new_state(&self, group: &Value, ctx: &EvalContext<'_>) -> Result<State> {
         use AccumulatorKind as K;
         Ok(match self.kind {
@@ -285,7 +287,7 @@ impl AccumulatorSpec {
         Ok(())
     }
 
-    /// Adds one value of the argument. Not for `$top` and its sisters, which need a sort key too.
+    /// Adds one value of the argument. Not for `$top` and `$bottom`, which also need a sort key.
     pub fn add_value(&self, state: &mut State, value: ValueRef<'_>) -> Result<()> {
         match state {
             State::Sum(total) => {
@@ -329,7 +331,7 @@ impl AccumulatorSpec {
         Ok(())
     }
 
-    /// Error 146 if one state holds more than any may, wherever it is kept.
+    /// Returns error 146 if one state exceeds its limit, in memory or on disk.
     fn check_bytes(&self, bytes: usize) -> Result<()> {
         if bytes <= ACCUMULATOR_BYTES_MAX {
             return Ok(());
@@ -343,14 +345,15 @@ impl AccumulatorSpec {
         ))
     }
 
-    /// Adds a value with its sort key, for `$top` and its sisters.
+    /// Adds a value with its sort key, for `$top` and `$bottom`.
     pub fn add_ranked(&self, state: &mut State, key: SortKey, output: Value) {
         if let (State::Ranked(ranked), Some(sort)) = (state, &self.sort) {
             ranked.add(key, output, sort);
         }
     }
 
-    /// Adds what `output` gives, for `$top` and its sisters, if one with this sort key is wanted.
+    /// For `$top` and `$bottom`: adds the result of `output` if a document with this sort key is
+    /// kept.
     pub fn offer_ranked(
         &self,
         state: &mut State,
@@ -399,7 +402,8 @@ impl AccumulatorSpec {
         (0..times).try_for_each(|_| self.add_value(state, value))
     }
 
-    /// Adds a whole column by its total; false, and nothing added, where more than the total matters.
+    /// Adds a whole column by its total. Returns false and adds nothing if the operator needs more
+    /// than the total.
     pub fn add_total(&self, state: &mut State, column: &ColumnTotal) -> bool {
         match state {
             State::Sum(total) => total.add_column(column),
@@ -412,7 +416,7 @@ impl AccumulatorSpec {
         true
     }
 
-    /// Adds doubles in order, as [`AccumulatorSpec::add_value`] one by one would.
+    /// Adds doubles in order, with the result of [`AccumulatorSpec::add_value`] for each.
     pub fn add_f64s(&self, state: &mut State, values: &[f64]) -> Result<()> {
         match state {
             State::Sum(total) => total.add_f64s(values),
@@ -440,7 +444,7 @@ impl AccumulatorSpec {
         self.add_whole(state, values, ValueRef::Int64)
     }
 
-    /// Adds longs in order that fit into 16 bits.
+    /// Adds longs that fit into 16 bits, in order.
     pub fn add_short_i64s(&self, state: &mut State, values: &[i16]) -> Result<()> {
         self.add_whole(state, values, |value| ValueRef::Int64(value.into()))
     }
@@ -450,7 +454,7 @@ impl AccumulatorSpec {
         self.add_whole(state, values, ValueRef::Int32)
     }
 
-    /// Adds dates in order; `$sum` and its like take no notice of them.
+    /// Adds dates in order; `$sum` and `$avg` ignore them.
     pub fn add_dates(&self, state: &mut State, values: &[i64]) -> Result<()> {
         match state {
             State::Min(_) => {
@@ -501,8 +505,8 @@ impl AccumulatorSpec {
         }
     }
 
-    /// Adds what another part of the input came to; for order-dependent accumulators that part must
-    /// follow this one.
+    /// Merges a later partial state; for order-dependent accumulators the later input must follow
+    /// this one's.
     pub fn merge(&self, state: &mut State, later: State) -> Result<()> {
         self.merge_unchecked(state, later);
         match state {
@@ -550,12 +554,12 @@ impl AccumulatorSpec {
                 }
             }
             (State::Percentile(percentile), State::Percentile(other)) => percentile.merge(*other),
-            // Both states come from this specification.
+            // Both states were created by this specification.
             _ => debug_assert!(false, "states of different accumulators"),
         }
     }
 
-    /// The result.
+    /// Returns the result.
     pub fn finish(&self, state: State) -> Value {
         match state {
             State::Sum(total) => total.total().into(),
@@ -581,7 +585,7 @@ impl AccumulatorSpec {
 }
 
 impl State {
-    /// Bytes held, for the memory limit of the stage.
+    /// Returns the bytes held, for the memory limit of the stage.
     pub fn memory_bytes(&self) -> usize {
         let heap = match self {
             Self::Sum(_) | Self::Avg(..) | Self::Count(_) => 0,
@@ -603,7 +607,7 @@ impl State {
     }
 }
 
-/// A number of documents: int if it fits, else long.
+/// Returns a number of documents: int if it fits, else long.
 pub(crate) fn count_value(count: u64) -> Value {
     match i32::try_from(count) {
         Ok(count) => Value::Int32(count),
@@ -611,7 +615,7 @@ pub(crate) fn count_value(count: u64) -> Value {
     }
 }
 
-/// Null for missing: results hold no gaps.
+/// Replaces missing by null.
 pub(crate) fn or_null(value: Value) -> Value {
     if value.is_missing() {
         Value::Null

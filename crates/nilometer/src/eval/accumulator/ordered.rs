@@ -1,5 +1,5 @@
-//! `$firstN`, `$lastN` (by input order, null kept, missing as null) and `$top`, `$bottom`, `$topN`,
-//! `$bottomN` (by an order of their own, a missing output as null).
+//! `$firstN`, `$lastN` (by input order; null is kept, missing becomes null) and `$top`, `$bottom`,
+//! `$topN`, `$bottomN` (by their own order; a missing output becomes null).
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::or_null;
 use crate::eval::memory_bytes;
 use crate::eval::sort_key::{SortKey, SortPattern};
 
-/// The first values.
+/// The first values of the input.
 #[derive(Clone, Debug)]
 pub struct FirstN {
     n: usize,
@@ -56,7 +56,7 @@ impl FirstN {
     }
 }
 
-/// The last values.
+/// The last values of the input.
 #[derive(Clone, Debug)]
 pub struct LastN {
     n: usize,
@@ -105,21 +105,21 @@ impl LastN {
     }
 }
 
-/// The `n` outputs whose keys come first, or last. Of equal keys the earlier come first.
+/// The `n` outputs with the first, or last, keys. Equal keys stay in input order.
 #[derive(Clone, Debug)]
 pub struct Ranked {
     n: usize,
     /// True to keep the last.
     last: bool,
-    /// True to give one value and not an array.
+    /// True to return one value instead of an array.
     single: bool,
-    /// At most twice `n` and a few; the first `sorted` are what is kept so far, in order.
+    /// At most `2 * n + SLACK` entries; the first `sorted` are those kept so far, in order.
     entries: SmallVec<[(SortKey, Value); 1]>,
     sorted: usize,
     bytes: usize,
 }
 
-/// Entries gathered beyond `n` before they are sorted out.
+/// Entries collected beyond `n` before the last are dropped.
 const SLACK: usize = 16;
 
 impl Ranked {
@@ -134,12 +134,12 @@ impl Ranked {
         }
     }
 
-    /// As many are kept as may be.
+    /// True if `n` entries are kept.
     pub(super) fn is_full(&self) -> bool {
         self.sorted >= self.n
     }
 
-    /// False when an entry with this key cannot be kept, so that its output need not be computed.
+    /// False if an entry with this key would be dropped, so that its output need not be computed.
     pub(super) fn wants(&self, key: &SortKey, sort: &SortPattern) -> bool {
         if !self.is_full() {
             return true;
@@ -173,7 +173,7 @@ impl Ranked {
         }
     }
 
-    /// [`Ranked::add`] where one is kept: of equal keys the first, or the last.
+    /// [`Ranked::add`] for `n` = 1: of equal keys keeps the first, or the last.
     fn keep_one(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
         if self.wants(&key, sort) {
             self.bytes = entry_bytes(&key, &output);

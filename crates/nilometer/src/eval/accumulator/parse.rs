@@ -1,4 +1,4 @@
-//! How each accumulator reads its argument, with MongoDB's codes.
+//! Parsing of accumulator arguments, with MongoDB's error codes.
 
 use nilometer_bson::{DocRef, Value, ValueRef};
 
@@ -34,11 +34,11 @@ const TOP_NO_SORT: i32 = 5_788_005;
 const TOP_SORT_OBJECT: i32 = 10065;
 const PERCENTILE_OBJECT: i32 = 7_429_703;
 const MEDIAN_OBJECT: i32 = 7_436_100;
-/// Operators that stand where a number of documents is meant.
+/// Code of an operator where a number of documents is required.
 const COUNT_ARGUMENT: ErrorCode = ErrorCode::TypeMismatch;
 
 impl AccumulatorSpec {
-    /// Parses `{<output>: {$accumulator: argument}}`'s right side, as `$group` has it.
+    /// Parses the right side of `{<output>: {$accumulator: argument}}` in `$group`.
     pub fn parse_field(output: &str, value: ValueRef<'_>, ctx: &ParseContext) -> Result<Self> {
         if output.contains('.') {
             return Err(Error::location(
@@ -81,7 +81,7 @@ impl AccumulatorSpec {
         (row.parse)(row.kind.unwrap_or(K::Sum), name, argument, ctx)
     }
 
-    /// An accumulator with a single argument, for rules that write queries anew.
+    /// Creates an accumulator with a single argument, for rewrite rules.
     pub fn of(kind: K, argument: Expression, ctx: &ParseContext) -> Self {
         Self {
             kind,
@@ -94,7 +94,7 @@ impl AccumulatorSpec {
     }
 }
 
-/// One expression; an array stands for its single element.
+/// Parses one expression; an array stands for its single element.
 pub(super) fn unary(
     kind: K,
     name: &str,
@@ -135,7 +135,7 @@ pub(super) fn count(
     }
 }
 
-/// JavaScript is not run.
+/// Rejects JavaScript.
 pub(super) fn javascript(
     _: K,
     name: &str,
@@ -259,7 +259,7 @@ fn parse_n(n: ValueRef<'_>, name: &str, ctx: &ParseContext) -> Result<Expression
     Ok(expression)
 }
 
-/// How many: a positive integer.
+/// Checks `n`: a positive integer.
 pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
     if !value.is_number() {
         return Err(Error::location(
@@ -288,7 +288,7 @@ pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
     Ok(n)
 }
 
-/// `{input, p, method}`, of `$median` without `p`.
+/// Parses `{input, p, method}`; `$median` has no `p`.
 pub(super) fn percentile(
     kind: K,
     name: &str,
@@ -315,7 +315,7 @@ pub(super) fn percentile(
     })
 }
 
-/// Only `approximate` exists in this version of the language.
+/// Checks the method: only `approximate` exists in this version of the language.
 pub(crate) fn check_method(method: ValueRef<'_>, name: &str) -> Result<()> {
     match method {
         ValueRef::String("approximate") => Ok(()),

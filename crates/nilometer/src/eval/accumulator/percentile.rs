@@ -1,9 +1,9 @@
 //! `$percentile` and `$median`.
 //!
-//! The method `approximate` is answered exactly: the value at rank ceil(p·n) of the sorted numbers,
-//! which is what MongoDB's digest gives for small groups too. The price is eight bytes for each
-//! number, counted against the stage's memory like everything else. NaN and what is no number are
-//! skipped; without numbers the answers are null. Of two numbers the median is the smaller.
+//! The method `approximate` is computed exactly: the value at rank ceil(p·n) of the sorted numbers,
+//! which is also what MongoDB's digest returns for small groups. It costs eight bytes per number,
+//! counted against the stage's memory. NaN and values that are not numbers are skipped; without
+//! numbers the results are null. Of two numbers the median is the smaller.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use super::saved;
 use crate::error::{Error, Result};
 use crate::eval::{EvalContext, Expression};
 
-/// The ranks asked for, if they are known.
+/// The requested ranks.
 #[derive(Clone, Debug, Default)]
 pub enum PercentileList {
-    /// Not a percentile.
+    /// Not a percentile operator.
     #[default]
     None,
-    /// Known when parsed.
+    /// Constant ranks.
     Known(Arc<[f64]>),
-    /// Depends on variables.
+    /// Ranks that depend on variables.
     Deferred(Box<Expression>),
 }
 
 impl PercentileList {
-    /// Reads `p`: an expression that is constant or uses variables only.
+    /// Parses `p`: an expression that is constant or uses variables only.
     pub(crate) fn parse(p: Expression) -> Result<Self> {
         match p.as_constant() {
             Some(value) => Ok(Self::Known(check(value.as_ref())?)),
@@ -42,7 +42,7 @@ impl PercentileList {
         }
     }
 
-    /// The ranks, each from 0 to 1.
+    /// Returns the ranks, each from 0 to 1.
     pub fn resolve(&self, ctx: &EvalContext<'_>) -> Result<Arc<[f64]>> {
         match self {
             Self::None => Ok(Arc::new([])),
@@ -74,17 +74,17 @@ fn check(p: ValueRef<'_>) -> Result<Arc<[f64]>> {
     Ok(ranks.into())
 }
 
-/// The numbers seen.
+/// The state of `$percentile` and `$median`: all numbers added.
 #[derive(Clone, Debug)]
 pub struct Percentile {
     ranks: Arc<[f64]>,
-    /// True to give one value and not an array.
+    /// True to return one value instead of an array.
     single: bool,
     numbers: Vec<f64>,
 }
 
 impl Percentile {
-    /// Nothing seen yet.
+    /// Creates an empty state.
     pub fn new(ranks: Arc<[f64]>, single: bool) -> Self {
         Self {
             ranks,
@@ -125,7 +125,7 @@ impl Percentile {
     }
 }
 
-/// The answers for numbers in ascending order.
+/// Returns the percentiles of numbers in ascending order.
 pub fn of_sorted(numbers: &[f64], ranks: &[f64], single: bool) -> Value {
     let at = |rank: &f64| {
         let position = (rank * numbers.len() as f64).ceil() as usize;

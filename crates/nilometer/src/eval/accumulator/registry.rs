@@ -1,4 +1,4 @@
-//! The one table of accumulators.
+//! The table of accumulators.
 
 use super::AccumulatorKind as K;
 use super::parse::{self, ParseFn};
@@ -7,7 +7,7 @@ use super::parse::{self, ParseFn};
 pub struct AccumulatorRow {
     /// The name, with its dollar sign.
     pub name: &'static str,
-    /// Which one it is; `None` for one that is refused.
+    /// The operator; `None` for one that is rejected.
     pub kind: Option<K>,
     pub(super) parse: ParseFn,
 }
@@ -57,7 +57,7 @@ pub const ACCUMULATORS: &[AccumulatorRow] = &[
     },
 ];
 
-/// The name of an accumulator.
+/// Returns the name of an accumulator.
 pub(super) fn name(kind: K) -> &'static str {
     ACCUMULATORS
         .iter()

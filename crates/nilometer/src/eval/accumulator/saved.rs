@@ -1,7 +1,7 @@
-//! States laid aside and taken up again: how a group is written to disk while others are gathered.
+//! Conversion of accumulator states to values and back, to spill groups to disk.
 //!
-//! What is restored goes on exactly as if it had never been away. The values are nobody's format: they are
-//! read by the process that wrote them.
+//! A restored state behaves exactly like the original. The values are not a stored format: only the
+//! process that wrote them reads them.
 
 use nilometer_bson::{Binary, Value, ValueRef, array};
 
@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 
 impl AccumulatorSpec {
-    /// The state as a value that can be laid aside.
+    /// Converts the state to a value.
     pub fn save(&self, state: State) -> Value {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         match state {
@@ -37,8 +37,8 @@ impl AccumulatorSpec {
         }
     }
 
-    /// Adds what another part of the input came to, which was laid aside as `saved`: as [`AccumulatorSpec::merge`]
-    /// of what [`AccumulatorSpec::restore`] gives, without a copy of what is large.
+    /// Merges a later partial state saved as `saved`. Equivalent to [`AccumulatorSpec::restore`]
+    /// followed by [`AccumulatorSpec::merge`], but does not copy large parts.
     pub fn merge_saved(
         &self,
         state: &mut State,
@@ -54,7 +54,7 @@ impl AccumulatorSpec {
         }
     }
 
-    /// The state of the group with the key `group` that was laid aside as `saved`.
+    /// Restores the state of the group with the key `group` from `saved`.
     pub fn restore(
         &self,
         group: &Value,
@@ -87,7 +87,7 @@ impl AccumulatorSpec {
             State::Ranked(ranked) => ranked.restore(saved, self.sort.as_ref()?)?,
             State::Percentile(percentile) => percentile.restore(saved)?,
             State::MergeObjects(_) => self.add_value(state, saved).ok()?,
-            // What these have seen, in order, makes them what they were.
+            // Restored by adding the kept values again, in order.
             State::Min(_)
             | State::Max(_)
             | State::First(_)
@@ -106,7 +106,7 @@ impl AccumulatorSpec {
     }
 }
 
-/// Bytes as a value.
+/// Converts bytes to a value.
 pub(super) fn bytes(bytes: Vec<u8>) -> Value {
     Value::Binary(Binary {
         subtype: 0,
@@ -121,7 +121,7 @@ pub(super) fn as_bytes(value: ValueRef<'_>) -> Option<&[u8]> {
     }
 }
 
-/// Doubles as a value, bit for bit.
+/// Converts doubles to a value, bit for bit.
 pub(super) fn f64s(numbers: &[f64]) -> Value {
     bytes(numbers.iter().flat_map(|n| n.to_le_bytes()).collect())
 }
@@ -140,7 +140,7 @@ mod tests {
     use nilometer_bson::testing::awkward_values;
     use nilometer_bson::{Document, doc};
 
-    /// Every accumulator over the field `a`.
+    /// Returns every accumulator, applied to the field `a`.
     fn specs() -> Vec<AccumulatorSpec> {
         let n = |name: &str| (name.to_owned(), Value::from(doc! {"input": "$a", "n": 3}));
         let plain = |name: &str| (name.to_owned(), Value::from("$a"));

@@ -1,5 +1,5 @@
-//! Every accumulator over the cases of the query reference, in one go and merged from parts; kernels
-//! against rows; bounded states against sorting.
+//! Every accumulator over the cases of the query reference, whole and merged from parts; kernels
+//! compared with rows; bounded states compared with sorting.
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, order};
@@ -35,7 +35,8 @@ fn same(found: &Value, expected: &Value, context: &str) {
     );
 }
 
-/// The accumulator over `{v: …}` documents, in one go and merged from two parts at every place.
+/// Checks an accumulator over `{v: …}` documents, whole and merged from two parts split at every
+/// position.
 fn check(name: &str, argument: impl Into<Value>, values: Vec<Value>, expected: impl Into<Value>) {
     let argument = argument.into();
     let spec = parse(name, argument.clone()).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -476,7 +477,7 @@ fn refused() {
     }
 }
 
-/// Random numbers, given as rows, as slices, repeated, and in merged parts.
+/// Random numbers, added as rows, as slices, repeated, and in merged parts.
 #[test]
 fn kernels_give_the_answers_of_rows() {
     let mut seed = 0x1234_5678_9ABC_DEF1u64;
@@ -549,7 +550,7 @@ fn kernels_give_the_answers_of_rows() {
     }
 }
 
-/// Columns of all kinds, added by their totals where they have one.
+/// Columns of all kinds, added by their totals if they have one.
 #[test]
 fn totals_stand_for_their_columns() {
     let mut seed = 0x2545_F491_4F6C_DD1Du64;

@@ -1,8 +1,8 @@
 //! `$sum` and `$avg`: a total over numbers of all types.
 //!
-//! Values that are no numbers are skipped, dates and booleans too. The total has the widest type
-//! among its numbers; ints that overflow give long, longs that overflow double. An average is a
-//! double, or a decimal if a decimal was among the numbers, and null of none.
+//! Values that are not numbers are skipped, including dates and booleans. The total has the widest
+//! type among its numbers; an int total that overflows becomes long, a long total double. An
+//! average is a double, or a decimal if a decimal was among the numbers, and null for none.
 
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::number::{DoubleSum, Number, NumberSum};
@@ -12,14 +12,14 @@ use super::saved;
 
 /// Integers added at a time.
 const WHOLE_CHUNK: usize = 1024;
-/// So many integers below this, in either direction, add up to one of 64 bits.
+/// A chunk of integers below this absolute value has a sum that fits in 64 bits.
 const WHOLE_SMALL: i64 = i64::MAX / WHOLE_CHUNK as i64;
 
-/// A running total. Integers, doubles and decimals are kept apart until the end, each without loss,
-/// so that their order and the way they came in do not matter.
+/// A running total. Integers, doubles and decimals are kept apart until the end, each exact, so
+/// that the result does not depend on order or on how they were added.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
-    /// Ints and longs, exactly.
+    /// Sum of ints and longs, exact.
     whole: i128,
     has_long: bool,
     doubles: DoubleSum,
@@ -28,7 +28,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// The total of ints, or with longs among them.
+    /// Creates the total of ints, or of ints and longs.
     pub(crate) fn of_whole(whole: i128, has_long: bool) -> Self {
         Self {
             whole,
@@ -37,7 +37,7 @@ impl Total {
         }
     }
 
-    /// Adds a value; false if it is no number.
+    /// Adds a value; returns false if it is not a number.
     #[inline]
     pub fn add(&mut self, value: ValueRef<'_>) -> bool {
         match value {
@@ -65,7 +65,7 @@ impl Total {
         self.has_double |= !values.is_empty();
     }
 
-    /// Adds ints or longs, as `wrap` says.
+    /// Adds ints or longs; `wrap` names the type.
     pub(super) fn add_whole<T: Copy + Into<i64>>(
         &mut self,
         values: &[T],
@@ -76,8 +76,8 @@ impl Total {
         };
         self.has_long |= matches!(wrap(*first), ValueRef::Int64(_));
         for values in values.chunks(WHOLE_CHUNK) {
-            // A loop without carries, which the processor does several at a time: right as long as no
-            // value is so large that the sum might not fit.
+            // A loop without carries, which can be vectorised: correct as long as no value is so
+            // large that the sum might overflow.
             let (mut sum, mut bits) = (0i64, 0i64);
             for value in values {
                 let value: i64 = (*value).into();
@@ -93,7 +93,7 @@ impl Total {
         }
     }
 
-    /// Adds an int or long `count` times at once; false for other values, which must be added one
+    /// Adds an int or long `count` times; returns false for other values, which must be added one
     /// by one.
     pub(super) fn add_whole_repeated(&mut self, value: ValueRef<'_>, count: u64) -> bool {
         let (value, is_long) = match value {
@@ -106,7 +106,7 @@ impl Total {
         true
     }
 
-    /// Adds another total.
+    /// Merges another total.
     pub fn merge(&mut self, other: &Self) {
         self.whole += other.whole;
         self.has_long |= other.has_long;
@@ -119,7 +119,7 @@ impl Total {
         }
     }
 
-    /// The total as bytes that can be laid aside.
+    /// Converts the total to a value.
     pub(super) fn save(&self) -> Value {
         let mut out = DocumentBuilder::new();
         out.append("whole", saved::bytes(self.whole.to_le_bytes().to_vec()));
@@ -133,7 +133,7 @@ impl Total {
         out.finish().into()
     }
 
-    /// The total that was laid aside.
+    /// Restores a saved total.
     pub(super) fn restore(saved: ValueRef<'_>) -> Option<Self> {
         let saved = saved.as_document()?;
         let mut total = Self {
@@ -151,7 +151,7 @@ impl Total {
         Some(total)
     }
 
-    /// The total.
+    /// Returns the total.
     pub fn total(&self) -> Number {
         if self.decimals.is_some() {
             self.with_decimals().total()
@@ -167,7 +167,7 @@ impl Total {
         }
     }
 
-    /// The total divided by `count`; `None` of none.
+    /// Returns the total divided by `count`; `None` if `count` is 0.
     pub fn average(&self, count: u64) -> Option<Number> {
         if count == 0 {
             return None;
@@ -181,14 +181,14 @@ impl Total {
         Some(Number::Double(self.as_doubles().total() / count as f64))
     }
 
-    /// The total of whole numbers alone, if a double is exactly it.
+    /// Returns the total of the integers, if a double represents it exactly.
     fn as_small_whole(&self) -> Option<f64> {
         let whole = i64::try_from(self.whole).ok()?;
         let is_exact = !self.has_double && whole.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS;
         is_exact.then_some(whole as f64)
     }
 
-    /// Integers and doubles together.
+    /// Returns the total of integers and doubles.
     fn as_doubles(&self) -> DoubleSum {
         let mut sum = self.doubles;
         let mut rest = self.whole;
@@ -207,34 +207,36 @@ impl Total {
     }
 }
 
-/// The total of a column of numbers of one type, each place with a value: added up once, it stands for all of them.
+/// The total of a column of numbers of one type without gaps: computed once, it replaces adding
+/// each value.
 ///
-/// Whole numbers add up exactly. Doubles are added up in pairs of doubles, as in any [`Total`]; which of them were
-/// added up first shows where the whole lies within 2^-100 of the middle between two doubles, and nowhere else.
+/// Whole numbers are added exactly. Doubles are added in pairs of doubles, as in every [`Total`];
+/// the order of addition is visible only if the exact sum is within 2^-100 of the middle between
+/// two doubles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ColumnTotal {
     /// Ints or longs.
     Whole {
-        /// How many.
+        /// Number of values.
         count: u32,
-        /// They are longs.
+        /// True if they are longs.
         is_long: bool,
         /// Their sum.
         sum: i64,
     },
-    /// Doubles, none of them infinite or no number.
+    /// Doubles, all of them finite.
     Doubles {
-        /// How many.
+        /// Number of values.
         count: u32,
         /// Their sum, rounded.
         sum: f64,
-        /// What it lacks.
+        /// Compensation: the part of the total not in `sum`.
         rest: f64,
     },
 }
 
 impl ColumnTotal {
-    /// That of a column; none if it holds anything else, or the sum does not fit.
+    /// Computes the total of a column; `None` if it holds anything else, or the sum does not fit.
     pub fn of(column: &ColumnBlock) -> Option<Self> {
         if !column.is_all_present() {
             return None;
@@ -267,7 +269,7 @@ impl ColumnTotal {
         is_finite.then_some(Self::Doubles { count, sum, rest })
     }
 
-    /// How many numbers.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         match self {
             Self::Whole { count, .. } | Self::Doubles { count, .. } => u64::from(*count),

@@ -1,10 +1,10 @@
-//! The locales a collation may name, as MongoDB's manual lists them, and what they are called in the
-//! Unicode data.
+//! The locales a collation may name, as listed in MongoDB's manual, and their names in the Unicode
+//! data.
 //!
-//! A name is matched exactly: `en_US` is one, `en-US` and `EN` are not, but are told what was likely
-//! meant. A variant follows as `de@collation=phonebook`.
+//! A name must match exactly: `en_US` is valid; `en-US` and `EN` are errors that suggest the valid
+//! name. A variant is appended as in `de@collation=phonebook`.
 
-/// How the Unicode data calls a variant; none if it does not have it.
+/// A variant and its name in the Unicode data, if it exists there.
 type Variant = (&'static str, Option<&'static str>);
 
 const SEARCH: Variant = ("search", None);
@@ -12,7 +12,7 @@ const TRADITIONAL: Variant = ("traditional", Some("trad"));
 const UNIHAN: Variant = ("unihan", Some("unihan"));
 const PHONEBOOK: Variant = ("phonebook", Some("phonebk"));
 
-/// Locales that have no variants.
+/// Locales without variants.
 const PLAIN: &[&str] = &[
     "af",
     "am",
@@ -92,7 +92,7 @@ const PLAIN: &[&str] = &[
     "zu",
 ];
 
-/// Locales that have variants.
+/// Locales with variants.
 const WITH_VARIANTS: &[(&str, &[Variant])] = &[
     ("ar", &[("compat", Some("compat"))]),
     ("az", &[SEARCH]),
@@ -139,27 +139,27 @@ const WITH_VARIANTS: &[(&str, &[Variant])] = &[
     ("zh_Hant", &[("stroke", Some("stroke"))]),
 ];
 
-/// Locales whose text needs normalization, so that MongoDB's default for them is to do it.
+/// Locales whose text needs normalization, for which MongoDB enables it by default.
 const NORMALIZED: &[&str] = &[
     "as", "bn", "el", "fa", "fa_AF", "gu", "he", "hi", "km", "kn", "kok", "mr", "ne", "or", "pa",
     "ta", "te", "th", "ur", "vi", "yi", "yo",
 ];
 
-/// What stands between a locale and its variant.
+/// Separator between a locale and its variant.
 const VARIANT_MARK: &str = "@collation=";
 
-/// What a name turns out to be.
+/// Result of looking up a locale name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A locale, with its name in the Unicode data (BCP 47).
     Locale(String),
-    /// A variant MongoDB has and the Unicode data has not.
+    /// A variant of MongoDB that the Unicode data does not have.
     WithoutData,
-    /// None; perhaps another name was meant.
+    /// An unknown name, with a suggestion if there is one.
     Unknown(Option<String>),
 }
 
-/// Looks a name up.
+/// Looks up a name.
 pub(super) fn find(name: &str) -> Found {
     let (base, variant) = match name.split_once(VARIANT_MARK) {
         Some((base, variant)) => (base, Some(variant)),
@@ -182,7 +182,7 @@ pub(super) fn find(name: &str) -> Found {
     }
 }
 
-/// The locale of that name, if only case and hyphens differ.
+/// Returns the locale whose name differs only in case and hyphens.
 fn meant(name: &str) -> Option<String> {
     let name = name.replace('-', "_");
     let all = PLAIN
@@ -193,7 +193,7 @@ fn meant(name: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What a locale says of options that are not given.
+/// Default values of options that depend on the locale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Defaults {
     pub(super) upper_first: bool,
@@ -202,7 +202,7 @@ pub(super) struct Defaults {
     pub(super) backwards: bool,
 }
 
-/// The defaults of a locale.
+/// Returns the defaults of a locale.
 pub(super) fn defaults(name: &str) -> Defaults {
     let base = name.split('@').next().unwrap_or(name);
     Defaults {
@@ -213,7 +213,7 @@ pub(super) fn defaults(name: &str) -> Defaults {
     }
 }
 
-/// All names, variants without data left out.
+/// Returns all names, except variants without data.
 #[cfg(test)]
 pub(super) fn all() -> Vec<String> {
     let mut names: Vec<String> = PLAIN.iter().map(|name| (*name).to_owned()).collect();

@@ -1,17 +1,17 @@
-//! Collations: how an operation, a collection or an index compares strings.
+//! Collations: the order of strings for an operation, a collection or an index.
 //!
 //! ```text
 //! {locale: "fr", strength: 1}  ─ parse ─▶  CollationOptions  ─ ICU ─▶  LocaleOrder
 //!                                          all fields known             compare, sort keys
 //! ```
 //!
-//! A [`Collation`] is either simple, which is the order of bytes, or a shared [`LocaleOrder`]. It is
-//! cheap to clone, and two are equal if all their options are, defaults of the locale included. Byte
-//! keys ([`Collation::sort_key`]) order and meet exactly as the strings do; they are good for as long
-//! as the version of the Unicode data compiled in stays.
+//! A [`Collation`] is either simple, which is the order of bytes, or a shared [`LocaleOrder`]. It
+//! is cheap to clone, and two are equal if all their options are, including defaults of the locale.
+//! Sort keys ([`Collation::sort_key`]) compare exactly like the strings; they depend on the version
+//! of the Unicode data compiled in.
 //!
-//! Only strings follow a collation, also within objects and arrays: field names, code and regular
-//! expressions never do.
+//! A collation applies only to strings, also inside objects and arrays; never to field names, code
+//! and regular expressions.
 
 mod locale;
 mod options;
@@ -30,7 +30,7 @@ pub use order::LocaleOrder;
 use super::variables::{ParseContext, SharedCollator};
 use crate::error::{Error, ErrorCode, Result};
 
-/// A collation, or the plain order of bytes. Cheap to clone.
+/// A collation, or the simple order of bytes. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Collation(Option<SharedCollator>);
 
@@ -38,7 +38,7 @@ impl Collation {
     /// The order of bytes.
     pub const SIMPLE: Self = Self(None);
 
-    /// Reads a collation document, which errors call `path`. `{locale: "simple"}` is the order of
+    /// Parses a collation document, named `path` in errors. `{locale: "simple"}` is the order of
     /// bytes.
     pub fn parse(spec: DocRef<'_>, path: &str) -> Result<Self> {
         match CollationOptions::parse(spec, path)? {
@@ -47,7 +47,7 @@ impl Collation {
         }
     }
 
-    /// The collation among the stored options of a collection or view.
+    /// Returns the collation stored in the options of a collection or view.
     pub fn of_stored(options: DocRef<'_>) -> Result<Self> {
         match options.get("collation") {
             ValueRef::Missing => Ok(Self::SIMPLE),
@@ -59,7 +59,7 @@ impl Collation {
         }
     }
 
-    /// The collation `ctx` asks for.
+    /// Returns the collation of a parse context.
     pub fn of(ctx: &ParseContext) -> Self {
         Self(ctx.collator().cloned())
     }
@@ -69,7 +69,7 @@ impl Collation {
         self.0.is_none()
     }
 
-    /// The collator, if strings do not compare by bytes.
+    /// Returns the collator, if strings do not compare by bytes.
     pub fn collator(&self) -> Option<&dyn Collator> {
         match &self.0 {
             Some(collator) => Some(&**collator),
@@ -77,17 +77,18 @@ impl Collation {
         }
     }
 
-    /// The collator to keep, if strings do not compare by bytes.
+    /// Returns the shared collator, if strings do not compare by bytes.
     pub fn shared(&self) -> Option<SharedCollator> {
         self.0.clone()
     }
 
-    /// Compares two values in the order over all types.
+    /// Compares two values of any types.
     pub fn compare(&self, a: ValueRef<'_>, b: ValueRef<'_>) -> Ordering {
         compare_with(a, b, self.collator())
     }
 
-    /// Appends bytes that compare, as bytes, as the strings compare; equal strings give equal bytes.
+    /// Appends a byte string whose order is the order of the strings; equal strings give equal
+    /// bytes.
     pub fn sort_key(&self, text: &str, out: &mut Vec<u8>) {
         match self.collator() {
             Some(collator) => collator.sort_key(text, out),
@@ -95,18 +96,18 @@ impl Collation {
         }
     }
 
-    /// All options, as listings show them; nothing for the simple collation.
+    /// Returns all options as shown in listings; `None` for the simple collation.
     pub fn to_document(&self) -> Option<Document> {
         self.0.as_ref().map(|order| order.options().to_document())
     }
 
-    /// All options, as messages show them; nothing for the simple collation.
+    /// Returns all options as shown in messages; `None` for the simple collation.
     pub fn to_text(&self) -> Option<String> {
         let document = self.to_document()?;
         Some(options::shown(document.as_ref()))
     }
 
-    /// A value as a map key under this collation.
+    /// Wraps a value as a map key under this collation.
     pub fn key(&self, value: Value) -> CollatedValue {
         CollatedValue {
             value,
@@ -142,7 +143,7 @@ impl std::fmt::Debug for Collation {
     }
 }
 
-/// True if a collation may have a say in comparisons with the value.
+/// True if a collation can affect comparisons with the value.
 pub fn has_text(value: &Value) -> bool {
     matches!(
         value,
@@ -150,8 +151,8 @@ pub fn has_text(value: &Value) -> bool {
     )
 }
 
-/// A value as a map key: ordered, equal and hashed as its collation says. Keys of one map have one
-/// collation.
+/// A value as a map key, with equality, order and hash of its collation. All keys of one map must
+/// have the same collation.
 #[derive(Clone, Debug)]
 pub struct CollatedValue {
     value: Value,
@@ -159,7 +160,7 @@ pub struct CollatedValue {
 }
 
 impl CollatedValue {
-    /// The value.
+    /// Returns the value.
     pub fn value(&self) -> &Value {
         &self.value
     }

@@ -9,11 +9,11 @@
 //! | `numericOrdering` | bool | false |
 //! | `alternate` | `non-ignorable`, `shifted` | of the locale |
 //! | `maxVariable` | `punct`, `space` | `punct` |
-//! | `normalization` | bool; kept and shown, comparison always normalizes | of the locale |
+//! | `normalization` | bool; stored and shown, comparison always normalizes | by locale |
 //! | `backwards` | bool | of the locale |
 //! | `version` | `57.1`, the version of ICU that MongoDB names | |
 //!
-//! A null counts as a field that is not there.
+//! A null counts as an absent field.
 
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::number::Number;
@@ -22,10 +22,10 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use super::locale::{self, Found};
 use crate::error::{Error, ErrorCode, Result};
 
-/// The locale that stands for the order of bytes.
+/// The locale name of the simple collation.
 const SIMPLE: &str = "simple";
 
-/// The version of ICU that MongoDB shows and that clients may send back.
+/// The ICU version that MongoDB reports and that clients may send back.
 const VERSION: &str = "57.1";
 
 /// "BSON field … value must be >= …".
@@ -55,7 +55,7 @@ const CASE_FIRST: &[(&str, CaseFirst)] = &[
 const ALTERNATE: &[(&str, bool)] = &[("non-ignorable", false), ("shifted", true)];
 const MAX_VARIABLE: &[(&str, bool)] = &[("punct", false), ("space", true)];
 
-/// Which case comes first where only case differs.
+/// Which case sorts first if strings differ only in case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaseFirst {
     Off,
@@ -63,12 +63,12 @@ pub(super) enum CaseFirst {
     Upper,
 }
 
-/// What a collation document says, defaults filled in. Equal options mean the same order.
+/// The options of a collation, including defaults. Equal options define the same order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollationOptions {
-    /// As given.
+    /// As written by the user.
     pub(super) locale: String,
-    /// In the Unicode data.
+    /// Name in the Unicode data.
     pub(super) tag: String,
     pub(super) case_level: bool,
     pub(super) case_first: CaseFirst,
@@ -84,7 +84,7 @@ pub struct CollationOptions {
 }
 
 impl CollationOptions {
-    /// Reads a collation document, which errors call `path`; none for `{locale: "simple"}`.
+    /// Parses a collation document, named `path` in errors; `None` for `{locale: "simple"}`.
     pub fn parse(spec: DocRef<'_>, path: &str) -> Result<Option<Self>> {
         let fields = Fields { spec, path };
         fields.check_names()?;
@@ -139,7 +139,7 @@ impl CollationOptions {
         Ok(Some(options))
     }
 
-    /// All options, as listings show them.
+    /// Returns all options as shown in listings.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("locale", self.locale.as_str());
@@ -161,7 +161,7 @@ fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str
     found.map_or("", |(name, _)| name)
 }
 
-/// A flat document as MongoDB's messages show it.
+/// Formats a flat document as in MongoDB's messages.
 pub(super) fn shown(spec: DocRef<'_>) -> String {
     let fields: Vec<String> = spec
         .iter()
@@ -170,7 +170,7 @@ pub(super) fn shown(spec: DocRef<'_>) -> String {
     format!("{{ {} }}", fields.join(", "))
 }
 
-/// The document, and what errors call it.
+/// The document, and its name in errors.
 struct Fields<'a> {
     spec: DocRef<'a>,
     path: &'a str,
@@ -224,7 +224,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Like the others, but with a text of its own.
+    /// Parses `backwards`, which has its own error text.
     fn backwards(&self) -> Result<Option<bool>> {
         match self.get("backwards") {
             None => Ok(None),
@@ -248,7 +248,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number of any type, cut to a whole one.
+    /// Parses a number of any type, truncated to an integer.
     fn strength(&self) -> Result<u8> {
         const DEFAULT: u8 = 3;
         let Some(value) = self.get("strength") else {
@@ -259,7 +259,7 @@ impl<'a> Fields<'a> {
             return Err(self.wrong_type("strength", value, expected));
         };
         let number = number.to_f64() as i64;
-        // MongoDB checks the range from 0 and then that the number is one of its five.
+        // MongoDB first checks the range from 0 and then that the number is one of its five.
         let out_of_bounds = |bound: &str| {
             let text =
                 format!("BSON field 'strength' value must be {bound}, actual value '{number}'");

@@ -1,7 +1,8 @@
 //! The order of strings in a locale, computed by ICU4X from the Unicode data compiled in.
 //!
-//! ICU4X takes the direction of the second level (`backwards`) from the locale only. Where an option
-//! says otherwise the data of the locale is handed over with that one bit changed ([`Turned`]).
+//! ICU4X takes the direction of the second level (`backwards`) from the locale only. If an option
+//! differs from it, the collator gets a copy of the locale's data with that one bit changed
+//! ([`Turned`]).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -19,16 +20,16 @@ use super::locale;
 use super::options::{CaseFirst, CollationOptions};
 use crate::error::{Error, ErrorCode, Result};
 
-/// How strings compare under the options of a collation.
+/// The order of strings under the options of a collation.
 pub struct LocaleOrder {
     options: CollationOptions,
     icu: Icu,
 }
 
 enum Icu {
-    /// With the data as it is compiled in.
+    /// Uses the compiled-in data.
     Borrowed(CollatorBorrowed<'static>),
-    /// With changed data.
+    /// Uses changed data.
     Turned(Box<IcuCollator>),
 }
 
@@ -87,7 +88,7 @@ impl LocaleOrder {
         Ok(Self { options, icu })
     }
 
-    /// The options, defaults filled in.
+    /// Returns the options, including defaults.
     pub fn options(&self) -> &CollationOptions {
         &self.options
     }
@@ -102,7 +103,7 @@ impl Collator for LocaleOrder {
     }
 
     fn sort_key(&self, text: &str, out: &mut Vec<u8>) {
-        // Writing to a vector does not fail: the type of the error is empty.
+        // Writing to a vector cannot fail: the error type is empty.
         let Ok(()) = match &self.icu {
             Icu::Borrowed(icu) => icu.write_sort_key_to(text, out),
             Icu::Turned(icu) => icu.as_borrowed().write_sort_key_to(text, out),
@@ -116,13 +117,13 @@ impl fmt::Debug for LocaleOrder {
     }
 }
 
-/// The compiled data with the direction of the second level set.
+/// Data provider that sets the direction of the second level in the compiled-in data.
 struct Turned {
     backwards: bool,
 }
 
-/// The bit of a locale's metadata that says whether the second level runs backwards. A test would
-/// notice if it moved with a new version of the library.
+/// The bit of a locale's metadata for a backwards second level. A test fails if a new version of
+/// the library moves it.
 const BACKWARDS: u32 = 1 << 7;
 
 impl DataProvider<collation_data::CollationMetadataV1> for Turned {

@@ -1,4 +1,4 @@
-//! Options, orders and keys.
+//! Options, orders and sort keys.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ fn listings_show_every_option() {
         "normalization": false, "backwards": false, "version": "57.1",
     };
     assert_eq!(shown, Some(all.clone()));
-    // What is listed can be given again, and means the same.
+    // The listed options can be parsed again, with the same result.
     assert_eq!(collation(all), collation(doc! {"locale": "en"}));
     assert_eq!(
         collation(doc! {"locale": "simple", "strength": 1}),
@@ -71,7 +71,7 @@ fn wrong_documents_are_refused() {
     assert_eq!(with("maxVariable", "no".into()).0, 2);
     assert_eq!(with("maxVariable", 1.into()).0, 14);
     assert_eq!(with("version", "99".into()).0, 161);
-    // Cut to a whole number, as MongoDB does.
+    // Truncated to an integer, as in MongoDB.
     assert_eq!(
         collation(doc! {"locale": "en", "strength": 2.5}),
         collation(doc! {"locale": "en", "strength": 2}),
@@ -132,7 +132,7 @@ fn each_option_does_what_it_says() {
     assert_eq!(order(strength(2), "résumé", "resume"), Greater);
     assert_eq!(order(strength(2), "Resume", "resume"), Equal);
     assert_eq!(order(strength(3), "resume", "Resume"), Less);
-    // Lower-case letters first, but other letters before case.
+    // Lower-case letters first, but case decides only between equal letters.
     assert_eq!(order(strength(3), "a", "A"), Less);
     assert_eq!(order(strength(3), "A", "b"), Less);
     let shifted = |strength: i32, max: &str| {
@@ -158,7 +158,7 @@ fn each_option_does_what_it_says() {
     let case_level = doc! {"locale": "en", "strength": 1, "caseLevel": true};
     assert_eq!(order(case_level.clone(), "e", "é"), Equal);
     assert_eq!(order(case_level, "e", "E"), Less);
-    // Composed and decomposed are one, whatever `normalization` says.
+    // Composed and decomposed forms are equal, whatever the value of `normalization`.
     for normalization in [false, true] {
         let spec = en("normalization", normalization.into());
         assert_eq!(order(spec, "\u{e9}", "e\u{301}"), Equal);
@@ -167,7 +167,7 @@ fn each_option_does_what_it_says() {
     assert_eq!(order(strength(4), "\u{5d0}\u{591}", "\u{5d0}"), Equal);
 }
 
-/// Also for a locale with rules of its own, and against the locale's own direction.
+/// Also for a locale with tailored rules, and against the locale's own direction.
 #[test]
 fn the_second_level_can_run_backwards() {
     for locale in ["en", "es", "hr", "fr", "fr_CA", "de@collation=phonebook"] {
@@ -229,7 +229,7 @@ fn only_strings_follow() {
     );
 }
 
-/// Awkward pieces of text.
+/// Edge-case pieces of text.
 const PIECES: &[&str] = &[
     "a",
     "A",
@@ -331,7 +331,7 @@ fn orders() -> Vec<Collation> {
     found
 }
 
-/// Keys order and meet as the strings do.
+/// Checks that sort keys compare like the strings.
 fn check_keys(collation: &Collation, a: &str, b: &str) {
     let key = |text: &str| {
         let mut out = Vec::new();

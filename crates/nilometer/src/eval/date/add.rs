@@ -1,7 +1,8 @@
-//! Adding units to an instant: what `$dateAdd` and `$dateSubtract` compute.
+//! Addition of units to an instant: `$dateAdd` and `$dateSubtract`.
 //!
-//! Hours and below are elapsed time. Days and above move on the local calendar and keep the local
-//! time of day across changes of offset; a month end that does not exist becomes the last day there is.
+//! Hours and shorter units are elapsed time. Days and longer units move on the local calendar and
+//! keep the local time of day across offset changes; a day after the end of a month becomes its
+//! last day.
 
 use nilometer_bson::civil_date::{CivilDateTime, DAY_MS, days_in_month, days_of_date};
 
@@ -11,15 +12,15 @@ use super::zone::TimeZone;
 /// Why an addition has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddError {
-    /// The amount is longer than all of time.
+    /// The amount is longer than the range of dates.
     Amount,
-    /// The result is no date.
+    /// The result is out of range.
     Result,
 }
 
-/// The instant `amount` units after `ms`.
+/// Returns the instant `amount` units after `ms`.
 pub fn add(ms: i64, unit: Unit, amount: i64, zone: &TimeZone) -> Result<i64, AddError> {
-    // The range of dates is 2^64 milliseconds: no more units than fit into it can be asked for.
+    // The range of dates is 2^64 milliseconds: larger amounts cannot have a result.
     let most = (1u128 << 64) / u128::from(unit.shortest_ms().unsigned_abs());
     if u128::from(amount.unsigned_abs()) > most {
         return Err(AddError::Amount);
@@ -41,7 +42,7 @@ pub fn add(ms: i64, unit: Unit, amount: i64, zone: &TimeZone) -> Result<i64, Add
         .ok_or(AddError::Result)
 }
 
-/// The day `amount` times `unit_months` months later, in days; `None` far beyond the range.
+/// Returns the day `amount` times `unit_months` months later, in days; `None` far out of range.
 fn add_months(local: i64, amount: i64, unit_months: i64) -> Option<i64> {
     let civil = CivilDateTime::from_ms(local);
     let months =

@@ -1,14 +1,14 @@
-//! Boundaries between two instants: what `$dateDiff` computes.
+//! Differences between two instants in units: `$dateDiff`.
 //!
 //! The difference is the number of unit boundaries crossed, on the local calendar and clock: from
-//! 18:59:59 to 19:00:00 is one hour. It is negative when the end lies before the start.
+//! 18:59:59 to 19:00:00 is one hour. It is negative if the end is before the start.
 
 use nilometer_bson::civil_date::{CivilDateTime, DAY_MS};
 
 use super::unit::{Unit, Weekday};
 use super::zone::TimeZone;
 
-/// Boundaries of `unit` between `start` and `end`.
+/// Returns the number of boundaries of `unit` between `start` and `end`.
 pub fn diff(start: i64, end: i64, unit: Unit, zone: &TimeZone, start_of_week: Weekday) -> i64 {
     if let Some(unit_ms) = unit.clock_ms() {
         return diff_clock(start, end, unit_ms, zone);
@@ -27,8 +27,8 @@ pub fn diff(start: i64, end: i64, unit: Unit, zone: &TimeZone, start_of_week: We
     days(end) - days(start)
 }
 
-/// Hours and below: boundaries of the local clock, but time that a change of offset skips or
-/// repeats is counted as it passed.
+/// Hours and shorter units: boundaries of the local clock, except that time skipped or repeated by
+/// an offset change counts as elapsed.
 fn diff_clock(start: i64, end: i64, unit_ms: i64, zone: &TimeZone) -> i64 {
     let boundary = |ms: i64| {
         let local = i128::from(ms) + i128::from(zone.offset_ms(ms));

@@ -1,4 +1,4 @@
-//! Format strings of `$dateToString` and `$dateFromString`, and writing dates by them.
+//! Format strings of `$dateToString` and `$dateFromString`, and formatting of dates.
 //!
 //! | | | | |
 //! |---|---|---|---|
@@ -7,8 +7,8 @@
 //! | `%G` ISO year | `%V` ISO week | `%u` ISO weekday, 1 Monday | `%U` week, 00 to 53 |
 //! | `%w` weekday, 1 Sunday | `%b` Jan | `%B` January | `%z` +hhmm, `%Z` minutes |
 //!
-//! `%%` is a percent sign, anything else stands for itself. Years have four digits, so a year below 0
-//! or above 9999 cannot be written.
+//! `%%` is a percent sign, any other text is literal. Years have four digits, so a year below 0 or
+//! above 9999 cannot be formatted.
 
 use std::fmt::Write;
 
@@ -33,19 +33,19 @@ pub(super) const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// What is wrong with a format string.
+/// Why a format string is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatError {
     /// It ends with a single percent sign.
     Dangling,
-    /// This letter after a percent sign means nothing.
+    /// This letter after a percent sign is not a specifier.
     Unknown(char),
 }
 
 /// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// Stands for itself.
+    /// Literal text.
     Text(String),
     /// A specifier's letter.
     Part(char),
@@ -57,21 +57,22 @@ pub struct DateFormat {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// Letters dates are written by.
+/// Specifiers allowed for formatting.
 const WRITTEN: &str = "YmdHMSLjGVuUwbBzZ";
-/// Letters dates are read by: weeks that start on Sunday and their days do not say which date.
+/// Specifiers allowed for parsing: weeks that start on Sunday and their days do not determine a
+/// date.
 const READ: &str = "YmdHMSLjGVubBzZ";
-/// The form dates have when none is asked for.
+/// The default formats.
 const ISO_UTC: &str = "%Y-%m-%dT%H:%M:%S.%LZ";
 const ISO_LOCAL: &str = "%Y-%m-%dT%H:%M:%S.%L";
 
 impl DateFormat {
-    /// Parses a format to write dates by.
+    /// Parses a format string for formatting.
     pub fn for_writing(text: &str) -> Result<Self, FormatError> {
         Self::parse(text, WRITTEN)
     }
 
-    /// Parses a format to read dates by.
+    /// Parses a format string for parsing.
     pub fn for_reading(text: &str) -> Result<Self, FormatError> {
         Self::parse(text, READ)
     }
@@ -101,18 +102,18 @@ impl DateFormat {
         Ok(Self { pieces })
     }
 
-    /// The form used when none is given: with the final `Z` in UTC, without it in any other zone.
+    /// Returns the default format: with a final `Z` in UTC, without it in other zones.
     pub fn default_for(zone: &TimeZone) -> Self {
         let text = if zone.is_utc() { ISO_UTC } else { ISO_LOCAL };
         Self::for_writing(text).unwrap_or(Self { pieces: Vec::new() })
     }
 
-    /// A date in ISO form, in UTC.
+    /// Formats a date in ISO form, in UTC.
     pub fn iso_utc(ms: i64) -> Result<String> {
         Self::default_for(&TimeZone::Utc).write(ms, &TimeZone::Utc)
     }
 
-    /// Writes an instant as the zone's clock and calendar show it.
+    /// Formats an instant with the clock and calendar of a zone.
     pub fn write(&self, ms: i64, zone: &TimeZone) -> Result<String> {
         let offset = zone.offset_ms(ms);
         let civil = CivilDateTime::from_ms(ms.saturating_add(offset));

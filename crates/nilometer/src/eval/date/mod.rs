@@ -5,12 +5,12 @@
 //!                   ◀─zone.to_utc────            ◀─────────────
 //! ```
 //!
-//! The calendar is the proleptic Gregorian one over the whole range of a 64-bit date, some 292
-//! million years either way. Zones come from the database bundled with the program, never from the
-//! machine, so an answer does not depend on where it is computed. This module has no clock. The
-//! conversion of days to dates is [`nilometer_bson::civil_date`].
+//! The calendar is the proleptic Gregorian one over the whole range of a 64-bit date, about 292
+//! million years in each direction. Zones are read from the database compiled into the program,
+//! never from the machine, so results are the same everywhere. This module has no clock.
+//! [`nilometer_bson::civil_date`] converts days to dates.
 //!
-//! [`date_trunc_ms`] is the function kernels call for every value of a block.
+//! Kernels call [`date_trunc_ms`] for every value of a block.
 
 mod add;
 mod diff;
@@ -31,7 +31,7 @@ pub use trunc::date_trunc_ms;
 pub use unit::{Unit, Weekday};
 pub use zone::TimeZone;
 
-/// 2000-01-01 in days since 1970: the first bin of `$dateTrunc` starts here.
+/// 2000-01-01 in days since 1970: the origin of the bins of `$dateTrunc`.
 const REFERENCE_DAYS: i64 = 10_957;
 /// 2000-01-01T00:00 in milliseconds since 1970.
 const REFERENCE_MS: i64 = REFERENCE_DAYS * DAY_MS;

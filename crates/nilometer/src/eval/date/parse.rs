@@ -1,4 +1,4 @@
-//! Reading dates without a format: ISO 8601 and the forms people write.
+//! Parsing of dates without a format: ISO 8601 and common written forms.
 //!
 //! ```text
 //! 2017-02-08   2017/02/08   20170208   2017-02   02/08/2017   2017-039 (day of year)   2017-W06-3
@@ -7,8 +7,8 @@
 //! zone: Z   UTC   +01   +0130   +01:30   America/New_York   @1486555840 (seconds since 1970)
 //! ```
 //!
-//! A date must be complete: a time alone, a weekday alone or words like "tomorrow" are refused. Every
-//! failure is error 241, which `onError` catches.
+//! A date must be complete: a time alone, a weekday alone or words like "tomorrow" are errors.
+//! Every failure is error 241, which `onError` catches.
 
 use nilometer_bson::civil_date::{
     DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, days_in_month, days_of_date, days_of_iso_year, is_leap,
@@ -18,10 +18,10 @@ use super::format::MONTHS;
 use super::zone::{TimeZone, parse_offset};
 use crate::error::{Error, ErrorCode, Result};
 
-/// Longest text looked at: no date is longer.
+/// Maximum length of a text: no date is longer.
 const TEXT_BYTES_MAX: usize = 128;
 
-/// Names of zones that are not in the Olson database, with their offsets in hours.
+/// Zone names that are not in the Olson database, with their offsets in hours.
 const ABBREVIATIONS: &[(&str, i64)] = &[
     ("UTC", 0),
     ("GMT", 0),
@@ -41,7 +41,7 @@ const ABBREVIATIONS: &[(&str, i64)] = &[
     ("EEST", 3),
 ];
 
-/// The instant a text stands for; `zone` applies where the text names none, and may not be given where
+/// Parses a text to an instant. `zone` applies if the text names no zone, and must not be given if
 /// it does.
 pub fn parse_date(text: &str, zone: Option<&TimeZone>) -> Result<i64> {
     let fail = |what: &str| parse_error(text, what);
@@ -68,7 +68,7 @@ pub fn parse_date(text: &str, zone: Option<&TimeZone>) -> Result<i64> {
     local_to_utc(local, reader.zone.as_ref(), zone, text)
 }
 
-/// Applies the zone of the text or the one given, but not both.
+/// Applies the zone of the text or the argument, but not both.
 pub(super) fn local_to_utc(
     local: i64,
     found: Option<&TimeZone>,
@@ -90,7 +90,7 @@ pub(super) fn local_to_utc(
         .ok_or_else(|| parse_error(text, "out of range"))
 }
 
-/// The error of a text that is no date.
+/// Returns the error of a text that is not a date.
 pub(super) fn parse_error(text: &str, what: &str) -> Error {
     Error::new(
         ErrorCode::ConversionFailure,
@@ -100,7 +100,7 @@ pub(super) fn parse_error(text: &str, what: &str) -> Error {
 
 type Step<T> = Result<T, &'static str>;
 
-/// Reads a text from the front, keeping what it has understood.
+/// Parses a text from left to right and records the fields found.
 #[derive(Default)]
 struct Reader<'t> {
     rest: &'t str,
@@ -146,7 +146,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A sign: an offset, or in front a year of more than four digits.
+    /// Parses after a sign: an offset, or at the start a year of more than four digits.
     fn signed(&mut self) -> Step<()> {
         if self.days.is_none() {
             let negative = self.rest.starts_with('-');
@@ -171,7 +171,7 @@ impl<'t> Reader<'t> {
         self.set_zone(TimeZone::Fixed(offset))
     }
 
-    /// A token that starts with digits: a date in figures, a day before its month, or a time.
+    /// Parses a token that starts with digits: a numeric date, a day before its month, or a time.
     fn number(&mut self) -> Step<()> {
         let before = self.rest;
         let digits = self.digits();
@@ -225,7 +225,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// After `yyyy-`: a month and a day, a month, or a day of the year.
+    /// Parses after `yyyy-`: a month and a day, a month, or a day of the year.
     fn month_and_day(&mut self, year: i64) -> Step<()> {
         if self.rest.starts_with(|c: char| c.is_ascii_alphabetic()) {
             let month = month_of(self.letters()).ok_or("an unknown month")?;
@@ -279,7 +279,7 @@ impl<'t> Reader<'t> {
         self.set_days(days_of_iso_year(year) + (week - 1) * 7 + day - 1)
     }
 
-    /// `8 February 2017`, `08-Feb-2017`.
+    /// Parses `8 February 2017`, `08-Feb-2017`.
     fn day_before_month(&mut self, day: i64) -> Step<()> {
         for suffix in ["st", "nd", "rd", "th"] {
             if let Some(rest) = self.rest.strip_prefix(suffix) {
@@ -301,7 +301,7 @@ impl<'t> Reader<'t> {
         self.date(number(year)?, month, day)
     }
 
-    /// A word: a month, a weekday, a half of the day, or a zone.
+    /// Parses a word: a month, a weekday, am or pm, or a zone.
     fn word(&mut self) -> Step<()> {
         let end = self
             .rest
@@ -350,7 +350,7 @@ impl<'t> Reader<'t> {
         self.set_zone(zone)
     }
 
-    /// `12:10`, `12:10:40.123`, `3 pm`, `121040`.
+    /// Parses `12:10`, `12:10:40.123`, `3 pm`, `121040`.
     fn time(&mut self) -> Step<()> {
         let digits = self.digits();
         if matches!(digits.len(), 4 | 6) && !self.rest.starts_with(':') {
@@ -388,7 +388,7 @@ impl<'t> Reader<'t> {
         self.set_time(hour, minute, second, fraction)
     }
 
-    /// Digits behind a point, as milliseconds, cut off.
+    /// Parses the digits after a decimal point as milliseconds, truncated.
     fn fraction(&mut self) -> i64 {
         let Some(rest) = self.rest.strip_prefix(['.', ',']) else {
             return 0;
@@ -406,7 +406,7 @@ impl<'t> Reader<'t> {
         ms
     }
 
-    /// `am` or `pm`; true for the second half.
+    /// Parses `am` or `pm`; returns true for `pm`.
     fn half_of_day(&mut self) -> Option<bool> {
         let text = self.rest.trim_start();
         let half = text.get(..2)?;
@@ -426,7 +426,8 @@ impl<'t> Reader<'t> {
     }
 
     fn set_time(&mut self, hour: i64, minute: i64, second: i64, ms: i64) -> Step<()> {
-        // 24:00 is the end of the day, second 60 a leap second: both are the start of what follows.
+        // 24:00 is the end of the day, second 60 a leap second: both mean the start of the next day
+        // or minute.
         let end_of_day = hour == 24 && minute == 0 && second == 0 && ms == 0;
         if !(hour < 24 || end_of_day) || minute > 59 || second > 60 {
             return Err("the time is out of range");
@@ -504,7 +505,7 @@ fn number(digits: &str) -> Step<i64> {
     digits.parse().map_err(|_| "a number is missing")
 }
 
-/// `±h:mm`, `±h`.
+/// Parses `±h:mm`, `±h`.
 fn short_offset(text: &str) -> Option<i64> {
     let (sign, rest) = text.split_at_checked(1)?;
     let padded = format!("{sign}0{rest}");
@@ -636,7 +637,7 @@ mod tests {
 
     #[test]
     fn no_text_makes_it_panic() {
-        // Every prefix and every one-character change of texts that are dates.
+        // Every prefix and every one-character change of valid dates.
         let texts = [
             "2017-02-08T12:10:40.123+01:30",
             "Wed, 8 Feb 2017 3:04 pm EST",

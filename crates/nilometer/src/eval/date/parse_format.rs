@@ -1,7 +1,7 @@
-//! Reading dates by a format string: what `$dateFromString` does when it is given one.
+//! Parsing of dates by a format string, as in `$dateFromString`.
 //!
-//! Parts take as many digits as they have, up to their width; text must be met as it stands. Parts that
-//! are not named are the first of their kind (January, the 1st, midnight), but a date needs a year.
+//! Specifiers take as many digits as present, up to their width; literal text must match exactly.
+//! Missing fields default to the first value (January, the 1st, midnight), but a date needs a year.
 
 use nilometer_bson::civil_date::{
     DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, days_in_month, days_of_date, days_of_iso_year, is_leap,
@@ -29,7 +29,7 @@ struct Parts {
 }
 
 impl DateFormat {
-    /// The instant a text stands for when read by this format; `zone` applies where it names none.
+    /// Parses a text by this format; `zone` applies if the text names no zone.
     pub fn read(&self, text: &str, zone: Option<&TimeZone>) -> Result<i64> {
         let fail = |what: &str| parse_error(text, what);
         let mut parts = Parts::default();
@@ -116,7 +116,7 @@ impl Parts {
     }
 }
 
-/// Takes `min` to `max` digits.
+/// Parses `min` to `max` digits.
 fn digits(
     rest: &mut &str,
     min: usize,
@@ -140,7 +140,7 @@ fn digits(
     Ok(value)
 }
 
-/// Up to three digits of milliseconds, read as a fraction.
+/// Parses up to three digits of milliseconds, as a decimal fraction.
 fn fraction(rest: &mut &str) -> Result<i64, &'static str> {
     let before = rest.len();
     let value = digits(rest, 1, 3, 0..=999)?;
@@ -155,7 +155,7 @@ fn month_name(rest: &mut &str) -> Result<i64, &'static str> {
     let end = rest
         .find(|c: char| !c.is_ascii_alphabetic())
         .unwrap_or(rest.len());
-    // The longest name that fits: "March" before "Mar".
+    // The longest matching name: "March" before "Mar".
     for count in (3..=end).rev() {
         if let Some((name, after)) = rest.split_at_checked(count)
             && let Some(month) = month_of(name)
@@ -167,7 +167,7 @@ fn month_name(rest: &mut &str) -> Result<i64, &'static str> {
     Err("an unknown month")
 }
 
-/// `Z`, an offset, or the name of a zone, and what stands behind it.
+/// Parses `Z`, an offset, or the name of a zone; returns it and the remaining text.
 fn zone_text(rest: &str) -> Result<(TimeZone, &str), &'static str> {
     if let Some(after) = rest.strip_prefix(['Z', 'z']) {
         return Ok((TimeZone::Utc, after));
@@ -190,7 +190,7 @@ fn zone_text(rest: &str) -> Result<(TimeZone, &str), &'static str> {
     Ok((zone, after))
 }
 
-/// Minutes with an optional sign.
+/// Parses minutes with an optional sign.
 fn signed_minutes(rest: &mut &str) -> Result<i64, &'static str> {
     let negative = rest.starts_with('-');
     if let Some(after) = rest.strip_prefix(['+', '-']) {

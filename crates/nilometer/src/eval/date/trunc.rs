@@ -1,9 +1,9 @@
-//! Truncation to bins: what `$dateTrunc` computes.
+//! Truncation of instants to bins: `$dateTrunc`.
 //!
-//! Bins are counted from 2000-01-01T00:00 in the zone, for weeks from the first start-of-week day on
-//! or after it, in both directions. Bins of hours and below have equal length in elapsed time. Days and
-//! above are bins of the local calendar, so a day may have 23 or 25 hours. Either way later instants
-//! never have earlier bins, which grouping by time in order relies on.
+//! Bins are counted in both directions from 2000-01-01T00:00 in the zone, or for weeks from the
+//! first start-of-week day on or after it. Bins of hours and shorter units have equal length in
+//! elapsed time. Bins of days and longer units follow the local calendar, so a day may have 23 or
+//! 25 hours. In both cases the function is monotonic, which grouping in time order depends on.
 
 use nilometer_bson::civil_date::{CivilDateTime, DAY_MS, days_of_date};
 
@@ -14,10 +14,10 @@ use crate::error::{Error, ErrorCode, Result};
 
 const REFERENCE_YEAR: i64 = 2000;
 
-/// The start of the bin of `bin_size` units that holds the instant `ms`.
+/// Returns the start of the bin of `bin_size` units that contains the instant `ms`.
 ///
-/// Pure and without allocation. `bin_size` must be at least 1; an error means that the bin starts
-/// before the first date there is.
+/// Does not allocate. `bin_size` must be at least 1. An error means that the bin starts before the
+/// first representable date.
 pub fn date_trunc_ms(
     ms: i64,
     unit: Unit,
@@ -47,23 +47,23 @@ pub fn date_trunc_ms(
         .ok_or_else(out_of_range)
 }
 
-/// Bins of months; the result in days.
+/// Bins of months; returns days.
 fn trunc_months(local: i64, unit: Unit, bin_size: i64) -> Result<i64> {
     let civil = CivilDateTime::from_ms(local);
     let months = (civil.year - REFERENCE_YEAR) * 12 + civil.month - 1;
     let bin = i128::from(unit.months().unwrap_or(1)) * i128::from(bin_size);
     let start = floor_to(months, 0, bin)?;
     let year = REFERENCE_YEAR + start.div_euclid(12);
-    // Years beyond this have no date in 64 bits of milliseconds, and would overflow the calendar.
+    // Larger years have no date in 64-bit milliseconds, and would overflow the calendar.
     if year.unsigned_abs() > 300_000_000 {
         return Err(out_of_range());
     }
     Ok(days_of_date(year, start.rem_euclid(12) + 1, 1))
 }
 
-/// The greatest `reference + n · bin` that is not above `value`.
+/// Returns the greatest `reference + n · bin` that is not above `value`.
 fn floor_to(value: i64, reference: i64, bin: i128) -> Result<i64> {
-    // The common case fits 64 bits, where division is several times faster.
+    // Fast path in 64 bits, where division is several times faster.
     if let (Ok(bin), Some(distance)) = (i64::try_from(bin), value.checked_sub(reference)) {
         let behind = distance.checked_rem_euclid(bin).ok_or_else(out_of_range)?;
         return value.checked_sub(behind).ok_or_else(out_of_range);
@@ -174,7 +174,7 @@ mod tests {
             trunc(at(2021, 3, 14, 16, 0), Unit::Hour, 24, ny),
             at(2021, 3, 14, 5, 0)
         );
-        // The hour that occurs twice stays two hours.
+        // The repeated hour gives two bins.
         assert_eq!(
             trunc(at(2021, 11, 7, 5, 30), Unit::Hour, 1, ny),
             at(2021, 11, 7, 5, 0)

@@ -1,4 +1,4 @@
-//! Units of time and days of the week, as date operators name them.
+//! Units of time and days of the week, as named by date operators.
 
 use nilometer_bson::civil_date::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS};
 
@@ -31,7 +31,7 @@ impl Unit {
         Self::Year,
     ];
 
-    /// The unit's name.
+    /// Returns the unit's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Millisecond => "millisecond",
@@ -46,12 +46,13 @@ impl Unit {
         }
     }
 
-    /// The unit of that name; names are lower case.
+    /// Parses a name; names are lower case.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name() == name)
     }
 
-    /// The length of a unit that always has the same on the clock; `None` for day and longer.
+    /// Returns the length of a unit of constant length in milliseconds; `None` for days and longer
+    /// units.
     pub fn clock_ms(self) -> Option<i64> {
         match self {
             Self::Millisecond => Some(1),
@@ -62,7 +63,7 @@ impl Unit {
         }
     }
 
-    /// The unit as months, if it is made of months.
+    /// Returns the number of months, for units made of months.
     pub fn months(self) -> Option<i64> {
         match self {
             Self::Month => Some(1),
@@ -72,7 +73,7 @@ impl Unit {
         }
     }
 
-    /// The unit as days, if it is made of days.
+    /// Returns the number of days, for units made of days.
     pub fn days(self) -> Option<i64> {
         match self {
             Self::Day => Some(1),
@@ -81,7 +82,7 @@ impl Unit {
         }
     }
 
-    /// The least length a unit can have, in milliseconds.
+    /// Returns the minimum length of the unit in milliseconds.
     pub fn shortest_ms(self) -> i64 {
         match self {
             Self::Month => 28 * DAY_MS,
@@ -120,7 +121,7 @@ impl Weekday {
         (Self::Saturday, "saturday"),
     ];
 
-    /// Reads a full name or its first three letters, in any case.
+    /// Parses a full name or its first three letters, in any case.
     pub fn parse(name: &str) -> Option<Self> {
         Self::NAMES
             .into_iter()
@@ -133,12 +134,12 @@ impl Weekday {
             .map(|(day, _)| day)
     }
 
-    /// Days since Sunday.
+    /// Returns the number of days since Sunday.
     pub fn index(self) -> i64 {
         self as i64
     }
 
-    /// Days from 1970-01-01 to the first of these weekdays on or after `days`.
+    /// Returns the first day on or after `days` with this weekday, in days since 1970-01-01.
     pub fn on_or_after(self, days: i64) -> i64 {
         // 1970-01-01 was a Thursday.
         days + (self.index() - (days + 4)).rem_euclid(7)

@@ -1,7 +1,7 @@
 //! Time zones: Olson names and offsets from UTC.
 //!
-//! A local time that a change of offset skips is taken as the same distance behind the change; one
-//! that occurs twice is the first of the two. A zone's last rules hold for good.
+//! A local time skipped by an offset change is interpreted with the offset before the change; one
+//! that occurs twice is the first of the two. The last rules of a zone apply to all later times.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -13,7 +13,7 @@ use super::REFERENCE_MS;
 const CYCLE_MS: i64 = ERA_DAYS * DAY_MS;
 /// From about the year 9000 on, offsets are looked up a multiple of 400 years earlier.
 const FUTURE_MS: i64 = 222_000_000_000_000;
-/// Before about the year −9000, the offset is that of this instant.
+/// Before about the year −9000, the offset of this instant applies.
 const PAST_MS: i64 = -346_000_000_000_000;
 
 /// A time zone.
@@ -27,13 +27,13 @@ pub enum TimeZone {
     Named {
         /// Its rules.
         zone: jiff::tz::TimeZone,
-        /// The instant of 2000-01-01T00:00 there, from which bins are counted.
+        /// The instant of 2000-01-01T00:00 in this zone, the origin of bins.
         reference_ms: i64,
     },
 }
 
 impl TimeZone {
-    /// Reads an Olson name, or an offset `±hh`, `±hhmm`, `±hh:mm`.
+    /// Parses an Olson name, or an offset `±hh`, `±hhmm`, `±hh:mm`.
     pub fn parse(text: &str) -> Option<Self> {
         if text == "UTC" || text == "GMT" || text == "Z" {
             return Some(Self::Utc);
@@ -59,12 +59,12 @@ impl TimeZone {
         }
     }
 
-    /// True when there is no offset at any time.
+    /// True if the offset is always 0.
     pub fn is_utc(&self) -> bool {
         matches!(self, Self::Utc)
     }
 
-    /// The offset at an instant, in milliseconds, east positive.
+    /// Returns the offset at an instant, in milliseconds, east positive.
     pub fn offset_ms(&self, ms: i64) -> i64 {
         match self {
             Self::Utc => 0,
@@ -78,12 +78,12 @@ impl TimeZone {
         }
     }
 
-    /// Local milliseconds of an instant; saturates at the ends of the range.
+    /// Converts an instant to local milliseconds; saturates at the ends of the range.
     pub fn to_local(&self, ms: i64) -> i64 {
         ms.saturating_add(self.offset_ms(ms))
     }
 
-    /// The instant of 2000-01-01T00:00 in this zone.
+    /// Returns the instant of 2000-01-01T00:00 in this zone.
     pub fn reference_ms(&self) -> i64 {
         match self {
             Self::Utc => REFERENCE_MS,
@@ -92,7 +92,7 @@ impl TimeZone {
         }
     }
 
-    /// The instant of local milliseconds; `None` beyond the range.
+    /// Converts local milliseconds to an instant; `None` if out of range.
     pub fn to_utc(&self, local_ms: i64) -> Option<i64> {
         let offset = match self {
             Self::Utc => 0,
@@ -109,15 +109,15 @@ impl TimeZone {
     }
 }
 
-/// The instant of a local time that the zone library can represent.
+/// Returns the instant of a local time, if the zone library can represent it.
 fn resolve(zone: &jiff::tz::TimeZone, local_ms: i64) -> Option<i64> {
     let instant = zone.to_ambiguous_timestamp(date_time(local_ms)?);
     Some(instant.compatible().ok()?.as_millisecond())
 }
 
-/// The instant itself, or one with the same offset that the zone library can look up: the calendar
-/// repeats every 400 years, and so do the rules that hold for good; before the database's first
-/// year nothing changes.
+/// Returns the instant itself, or one with the same offset that the zone library can look up: the
+/// calendar and the last rules of a zone repeat every 400 years, and before the first year of the
+/// database offsets do not change.
 fn within_database(ms: i64) -> i64 {
     if ms > FUTURE_MS {
         FUTURE_MS - CYCLE_MS + (ms - FUTURE_MS).rem_euclid(CYCLE_MS)
@@ -126,7 +126,7 @@ fn within_database(ms: i64) -> i64 {
     }
 }
 
-/// Local milliseconds as the zone library's date and time; `None` beyond its range.
+/// Converts local milliseconds to the library's date and time; `None` beyond its range.
 fn date_time(local_ms: i64) -> Option<DateTime> {
     let civil = CivilDateTime::from_ms(local_ms);
     DateTime::new(
@@ -141,7 +141,7 @@ fn date_time(local_ms: i64) -> Option<DateTime> {
     .ok()
 }
 
-/// `±hh`, `±hhmm` or `±hh:mm` in milliseconds.
+/// Parses `±hh`, `±hhmm` or `±hh:mm` to milliseconds.
 pub(super) fn parse_offset(text: &str) -> Option<i64> {
     let (negative, digits) = match text.as_bytes() {
         [b'+', rest @ ..] => (false, rest),

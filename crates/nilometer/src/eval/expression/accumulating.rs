@@ -1,17 +1,17 @@
-//! Accumulators as expressions: `$sum $avg $min $max $stdDevPop $stdDevSamp`, and the few of many
-//! `$firstN $lastN $minN $maxN`.
+//! Accumulators as expressions: `$sum $avg $min $max $stdDevPop $stdDevSamp`, and `$firstN $lastN
+//! $minN $maxN`.
 //!
-//! The first six take several operands, or one that may be an array whose elements then count; arrays
-//! within, and arrays among several operands, are values like any other, which sums ignore. What is no
-//! number is ignored by sums and means, null and missing by `$min` and `$max`.
+//! The first six take several operands, or one that may be an array whose elements are then
+//! accumulated. Arrays inside it, and arrays among several operands, are ordinary values. Sums and
+//! means ignore values that are not numbers, `$min` and `$max` ignore null and missing.
 //!
-//! | of nothing | `$sum` | `$avg` `$min` `$max` `$stdDevPop` | `$stdDevSamp` |
+//! | no values | `$sum` | `$avg` `$min` `$max` `$stdDevPop` | `$stdDevSamp` |
 //! |---|---|---|---|
-//! | | 0 | null | null, also of one number |
+//! | | 0 | null | null, also for one number |
 //!
-//! `$firstN: {input: array, n}` and kin take at most `n` elements; `$minN` and `$maxN` in order, without
-//! null. An input that is no array is error 5788200; `n` must be a positive whole number (5787902,
-//! 5787903, 5787908).
+//! `$firstN: {input: array, n}`, `$lastN`, `$minN` and `$maxN` return at most `n` elements; `$minN`
+//! and `$maxN` in order, without null. An input that is not an array is error 5788200; `n` must be
+//! a positive integer (5787902, 5787903, 5787908).
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::number::{Number, NumberSum};
@@ -23,7 +23,7 @@ use super::operation::{Call, arg};
 use super::registry::{NamedArgument, NamedArguments, required};
 use crate::error::{Error, Result};
 
-/// The values to accumulate.
+/// Returns the values to accumulate.
 fn operands<'v>(values: &'v [Evaluated<'_>]) -> Vec<ValueRef<'v>> {
     match values {
         [only] => match only.as_ref() {
@@ -86,7 +86,7 @@ pub(super) fn std_dev_samp<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Res
     Ok(std_dev(values, 1))
 }
 
-/// Welford's method; `missing` is what the divisor lacks to the count.
+/// Computes by Welford's method; the divisor is the count minus `missing`.
 fn std_dev<'s>(values: &[Evaluated<'s>], missing: u32) -> Evaluated<'s> {
     let (mut count, mut mean, mut squares) = (0u32, 0.0, 0.0);
     for number in numbers(values) {
@@ -115,7 +115,7 @@ const fn n_arguments(not_object: i32) -> NamedArguments {
     }
 }
 
-/// The `n` of `$firstN` and kin.
+/// Parses the `n` of `$firstN`, `$lastN`, `$minN` and `$maxN`.
 fn read_n(value: ValueRef<'_>) -> Result<usize> {
     let Some(number) = Number::of(value) else {
         return Err(Error::location(

@@ -22,7 +22,7 @@ use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result};
 
-/// Which of the four basic operators.
+/// The operator of an [`Arithmetic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArithmeticOperator {
     /// `$add`, any number of operands.
@@ -35,7 +35,7 @@ pub enum ArithmeticOperator {
     Divide,
 }
 
-/// One of the four basic operators with its operands.
+/// An arithmetic operator with its operands.
 #[derive(Clone, Debug)]
 pub struct Arithmetic {
     /// The operator.
@@ -72,8 +72,8 @@ impl Arithmetic {
     }
 }
 
-/// A value cut loose from its document: numbers, dates and nulls as they are, anything else as an
-/// empty value of its type, which is all that an error message needs.
+/// Detaches a value from its document: numbers, dates and nulls as they are, anything else as an
+/// empty value of its type, which is sufficient for error messages.
 fn scalar(value: ValueRef<'_>) -> ValueRef<'static> {
     match value {
         ValueRef::Int32(v) => ValueRef::Int32(v),
@@ -107,7 +107,7 @@ fn scalar(value: ValueRef<'_>) -> ValueRef<'static> {
 }
 
 impl ArithmeticOperator {
-    /// The operator's name.
+    /// Returns the operator's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Add => "$add",
@@ -117,12 +117,12 @@ impl ArithmeticOperator {
         }
     }
 
-    /// The result for two operands; the row path's definition, which kernels must agree with.
+    /// Returns the result for two operands: the definition that kernels must match.
     pub fn apply(self, left: ValueRef<'_>, right: ValueRef<'_>) -> Result<Value> {
         Ok(self.apply_ref(scalar(left), scalar(right))?.to_value())
     }
 
-    /// True where operands are combined one after the other.
+    /// True if operands are combined one after the other.
     fn is_folded(self) -> bool {
         matches!(self, Self::Add | Self::Multiply)
     }
@@ -131,7 +131,7 @@ impl ArithmeticOperator {
         i32::from(self == Self::Multiply)
     }
 
-    /// The first operand of a folded operator is checked even if it is the only one.
+    /// Checks the first operand of a folded operator, even if it is the only one.
     fn check_first(self, value: ValueRef<'_>) -> Result<()> {
         match value {
             ValueRef::DateTime(_) if self == Self::Add => Ok(()),
@@ -229,7 +229,7 @@ impl ArithmeticOperator {
     }
 }
 
-/// A number as whole milliseconds: fractions round to the nearest, halves away from zero.
+/// Converts a number to milliseconds: fractions round to the nearest, halves away from zero.
 fn milliseconds(number: ValueRef<'_>) -> Option<i64> {
     match Number::of(number)? {
         Number::Double(v) => Number::Double(v.round()).to_i64_exact(),

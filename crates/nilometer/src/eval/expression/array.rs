@@ -1,5 +1,5 @@
-//! Arrays as a whole and their elements: `$arrayElemAt $first $last $size $isArray $slice
-//! $reverseArray $concatArrays $range`.
+//! Arrays and their elements: `$arrayElemAt $first $last $size $isArray $slice $reverseArray
+//! $concatArrays $range`.
 //!
 //! | operator | null, missing | errors |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | `$concatArrays` | null | 28664 |
 //! | `$range: [start, end, step = 1]` | error | 34443 to 34449 |
 //!
-//! Positions count from zero, negative ones from the end. What lies outside the array is missing.
+//! Positions count from zero, negative ones from the end. Elements outside the array are missing.
 
 use nilometer_bson::value::Array;
 use nilometer_bson::{ArrayRef, DocumentBuilder, Value, ValueRef};
@@ -23,8 +23,8 @@ use super::operation::{Call, arg};
 use super::{VALUE_BYTES_MAX, check_bytes};
 use crate::error::{Error, Result};
 
-/// Collects values into an array. Beyond the size a value may have it takes no more; whoever evaluates the
-/// operator refuses what it has become then.
+/// Collects values into an array. Beyond the size limit of a value it accepts no more; the
+/// evaluator of the operator then returns an error.
 #[derive(Default)]
 pub(super) struct ArrayBuilder {
     out: DocumentBuilder,
@@ -40,7 +40,7 @@ impl ArrayBuilder {
         }
     }
 
-    /// True if nothing more is taken.
+    /// True if no more values are accepted.
     pub(super) fn is_full(&self) -> bool {
         self.out.len() > VALUE_BYTES_MAX
     }
@@ -50,8 +50,8 @@ impl ArrayBuilder {
     }
 }
 
-/// The element at an index counted from the front, or from the back if negative, in the place where
-/// the array lives: borrowed stays borrowed.
+/// Returns the element at an index counted from the front, or from the back if negative. The
+/// element of a borrowed array is borrowed.
 fn element<'s>(array: &Evaluated<'s>, index: i64) -> Evaluated<'s> {
     let at = |array: ArrayRef<'_>| match usize::try_from(index) {
         Ok(index) => Some(index),
@@ -246,7 +246,7 @@ pub(super) fn concat<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
     Ok(out.finish())
 }
 
-/// Bytes of a number in an array, at least: type, one digit, its end, value.
+/// Minimum encoded size of a number in an array, in bytes: type, one digit, terminator, value.
 const RANGE_ELEMENT_BYTES_MIN: usize = 7;
 
 pub(super) fn range<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
@@ -285,7 +285,7 @@ pub(super) fn range<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
     let count = usize::try_from(distance).map_or(0, |distance| {
         distance.div_ceil(usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX))
     });
-    // Before making what will be refused: two thousand million numbers are asked for in a few letters.
+    // Checked first: a short expression can request two thousand million numbers.
     check_bytes(count.saturating_mul(RANGE_ELEMENT_BYTES_MIN), "$range")?;
     let mut at = start;
     while if step > 0 { at < end } else { at > end } {

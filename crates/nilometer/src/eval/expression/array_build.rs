@@ -1,10 +1,11 @@
-//! Between arrays and objects, and arrays side by side: `$arrayToObject $objectToArray $zip`.
+//! Conversion between arrays and objects, and pairing of arrays: `$arrayToObject $objectToArray
+//! $zip`.
 //!
-//! `$arrayToObject` takes pairs `[name, value]` or `{k, v}`, all alike; a name given twice has its
-//! last value. `$objectToArray` gives `{k, v}` pairs. Null gives null.
+//! `$arrayToObject` takes pairs `[name, value]` or `{k, v}`, all of one form; the last value of a
+//! repeated name is used. `$objectToArray` returns `{k, v}` pairs. Null gives null.
 //!
-//! `$zip: {inputs, useLongestLength = false, defaults}` pairs up elements by position, as far as the
-//! shortest input goes or, filled with defaults or null, the longest. Any null input gives null.
+//! `$zip: {inputs, useLongestLength = false, defaults}` pairs elements by position, up to the
+//! shortest input or, filled with defaults or null, the longest. Any null input gives null.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +20,7 @@ use super::parse::Parser;
 use super::registry::OperatorSpec;
 use crate::error::{Error, Result};
 
-/// Which form the pairs have; the first decides.
+/// The form of the pairs; the first pair decides.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Arrays,
@@ -232,7 +233,7 @@ impl Zip {
     }
 }
 
-/// The operands in an array of expressions.
+/// Parses the operands in an array of expressions.
 fn operands(
     parser: &mut Parser<'_>,
     list: ValueRef<'_>,

@@ -1,8 +1,8 @@
 //! `$in: [value, array]` and `$indexOfArray: [array, value, start?, end?]`.
 //!
-//! Values compare as everywhere, by the operation's collation. `$in` needs an array (40081, also for
-//! null). A null array of `$indexOfArray` gives null, anything else 40090; the bounds are non-negative
-//! whole numbers (40096, 40097); −1 if the value is not found.
+//! Values compare in BSON order, with the operation's collation. `$in` requires an array (40081,
+//! also for null). A null array of `$indexOfArray` gives null, other values 40090; the bounds are
+//! non-negative integers (40096, 40097); −1 if the value is not found.
 
 use std::collections::HashSet;
 use std::hash::Hasher;
@@ -17,10 +17,10 @@ use super::scope::Scope;
 use super::string_search::search_bound;
 use crate::error::{Error, Result};
 
-/// From this many constants on, a set is asked instead of each.
+/// Minimum number of constants for which a set is built.
 const SET_ELEMENTS_MIN: usize = 16;
 
-/// Constants to look a value up in, by their hash; strings by bytes.
+/// Constants by hash, for lookup; strings by bytes.
 struct Constants {
     hashes: HashSet<u64>,
 }
@@ -31,7 +31,7 @@ fn hash(value: ValueRef<'_>) -> u64 {
     state.finish()
 }
 
-/// A long list of constants becomes a set.
+/// Converts a long list of constants to a set.
 pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
     let Value::Array(array) = operation.constant(1)? else {
         return None;
@@ -58,7 +58,7 @@ pub(super) fn is_in<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
             ),
         ));
     };
-    // A hash that is not there settles it; under a collation other strings may be equal.
+    // An absent hash means absent; under a collation other strings may be equal.
     if scope.context.collator.is_none()
         && let Some(constants) = operation.prepared::<Constants>()
         && !constants.hashes.contains(&hash(value))

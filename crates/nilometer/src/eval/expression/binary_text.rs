@@ -1,9 +1,9 @@
-//! Bytes as text and back: the formats `$convert` knows.
+//! Text forms of binary data: the formats of `$convert`.
 
-/// A text form of bytes.
+/// A text form of binary data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Format {
-    /// A UUID's own form for a UUID, else base64.
+    /// Standard UUID form for a UUID, else base64.
     Auto,
     Base64,
     Base64Url,
@@ -28,10 +28,10 @@ impl Format {
 
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-/// Where a UUID's text has dashes, counted in digits.
+/// Positions of the dashes in a UUID, counted in digits.
 const UUID_DASHES: [usize; 4] = [8, 12, 16, 20];
 
-/// The text; `None` if these bytes have none in that form.
+/// Encodes bytes as text; `None` if they have no text in this form.
 pub(super) fn encode(bytes: &[u8], is_uuid: bool, format: Format) -> Option<String> {
     match format {
         Format::Auto if is_uuid => encode(bytes, is_uuid, Format::Uuid),
@@ -53,7 +53,7 @@ pub(super) fn encode(bytes: &[u8], is_uuid: bool, format: Format) -> Option<Stri
     }
 }
 
-/// The bytes; `None` if the text is not in that form.
+/// Decodes text to bytes; `None` if it is not in this form.
 pub(super) fn decode(text: &str, to_uuid: bool, format: Format) -> Option<Vec<u8>> {
     // A UUID has exactly one text form.
     if to_uuid != matches!(format, Format::Uuid) && !(to_uuid && format == Format::Auto) {

@@ -1,8 +1,8 @@
 //! `$bitAnd`, `$bitOr`, `$bitXor` over ints and longs, `$bitNot` of one.
 //!
-//! The result is long if an operand is long. A single operand may be an array, whose elements are then
-//! combined. Null or missing gives null; without operands `$bitAnd` is −1, the others are 0. Other
-//! types are error 14 (28765 where `$bitNot` is given no number at all).
+//! The result is long if an operand is long. A single operand may be an array, whose elements are
+//! then combined. Null or missing gives null; without operands `$bitAnd` is −1, the others are 0.
+//! Other types are error 14 (28765 if `$bitNot` has no number at all).
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::number::Number;
@@ -57,7 +57,7 @@ struct Bits {
 }
 
 impl Bits {
-    /// False if a value was null.
+    /// Returns false if a value was null.
     fn add_all<'v>(
         &mut self,
         values: impl Iterator<Item = ValueRef<'v>>,

@@ -1,7 +1,8 @@
 //! `$and`, `$or`, `$not`.
 //!
-//! An operand is false if it is false, zero, null, undefined or missing, else true. Evaluation stops
-//! at the first operand that decides. `{$and: []}` is true, `{$or: []}` is false.
+//! An operand is false if it is false, zero, null, undefined or missing, else true. Evaluation
+//! stops at the first operand that determines the result. `{$and: []}` is true, `{$or: []}` is
+//! false.
 
 use nilometer_bson::ValueRef;
 

@@ -1,8 +1,8 @@
-//! `$eq $ne $gt $gte $lt $lte` give booleans, `$cmp` gives −1, 0 or 1.
+//! `$eq $ne $gt $gte $lt $lte` return booleans, `$cmp` returns −1, 0 or 1.
 //!
-//! Values of any types compare, by the one BSON order: missing below null below numbers below
-//! strings … There is no type bracketing here, unlike in filters. Numbers compare by value across
-//! their types; strings by the operation's collation.
+//! Values of all types are comparable in BSON order: missing below null below numbers below strings
+//! … Unlike in filters there is no type bracketing. Numbers compare by value across their types,
+//! strings by the operation's collation.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result};
 
-/// Which relation is asked for.
+/// The comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparisonOperator {
     /// `$eq`
@@ -35,7 +35,7 @@ pub enum ComparisonOperator {
 }
 
 impl ComparisonOperator {
-    /// The operator's name.
+    /// Returns the operator's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Eq => "$eq",
@@ -61,7 +61,7 @@ impl ComparisonOperator {
         })
     }
 
-    /// The relation with its sides exchanged: `a < b` is `b > a`. `$cmp` has none of its own.
+    /// Returns the operator with exchanged sides: `a < b` is `b > a`. `$cmp` has none.
     pub fn mirrored(self) -> Self {
         match self {
             Self::Gt => Self::Lt,
@@ -72,7 +72,7 @@ impl ComparisonOperator {
         }
     }
 
-    /// Whether the relation holds for two values that compare like this; not meaningful for `$cmp`.
+    /// True if the relation holds for two values with this order; not meaningful for `$cmp`.
     pub fn holds(self, ordering: Ordering) -> bool {
         match self {
             Self::Eq => ordering.is_eq(),
@@ -88,7 +88,7 @@ impl ComparisonOperator {
 /// A comparison of two expressions.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The relation.
+    /// The operator.
     pub operator: ComparisonOperator,
     /// Its left side.
     pub left: Expression,
@@ -108,7 +108,7 @@ impl Comparison {
     }
 }
 
-/// Compares two values as the operation's collation says.
+/// Compares two values by the operation's collation.
 pub(crate) fn compare(a: ValueRef<'_>, b: ValueRef<'_>, scope: &Scope<'_>) -> Ordering {
     match (a, b) {
         (ValueRef::Int32(a), ValueRef::Int32(b)) => a.cmp(&b),
@@ -118,7 +118,7 @@ pub(crate) fn compare(a: ValueRef<'_>, b: ValueRef<'_>, scope: &Scope<'_>) -> Or
     }
 }
 
-/// Parses any of the seven.
+/// Parses any of the seven operators.
 pub(super) fn parse(
     parser: &mut Parser<'_>,
     spec: &'static OperatorSpec,

@@ -1,4 +1,4 @@
-//! `$cond`, `$switch`, `$ifNull`: only the branch that is taken is evaluated.
+//! `$cond`, `$switch`, `$ifNull`: only the selected branch is evaluated.
 //!
 //! | operator | rule |
 //! |---|---|
@@ -19,11 +19,11 @@ use crate::error::{Error, Result};
 /// `$cond`.
 #[derive(Clone, Debug)]
 pub struct Conditional {
-    /// Decides.
+    /// The condition.
     pub condition: Expression,
     /// The value if the condition is true.
     pub then: Expression,
-    /// The value if not.
+    /// The value otherwise.
     pub otherwise: Expression,
 }
 
@@ -207,7 +207,7 @@ pub(super) fn parse_if_null(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-/// Drops what a constant condition rules out. Branches that stay are folded by the caller.
+/// Removes branches excluded by a constant condition. The caller folds the remaining ones.
 pub(super) fn simplify_switch(operation: &mut Operation) {
     let Some(default) = operation.arguments.pop() else {
         return;
@@ -229,7 +229,8 @@ pub(super) fn simplify_switch(operation: &mut Operation) {
     operation.arguments = kept;
 }
 
-/// The expression a `$switch` without branches left is: its default, or an operation that fails.
+/// Returns the replacement of a `$switch` without branches: its default, or an operation that
+/// fails.
 pub(super) fn collapsed_switch(operation: &mut Operation) -> Option<Expression> {
     match operation.arguments.as_mut_slice() {
         [default @ Some(_)] => Some(default.take().unwrap_or_else(missing)),

@@ -1,9 +1,9 @@
 //! Conversion between types: `$convert`, its short forms `$toBool $toDate $toDecimal $toDouble $toInt
 //! $toLong $toObjectId $toString $toUUID`, and `$type`, `$isNumber`.
 //!
-//! `$convert: {input, to, onError?, onNull?, format?}`. `to` is a type's name or number, or
-//! `{type, subtype}`. A null input gives `onNull` or null, a null `to` null; a conversion that fails
-//! gives `onError`, or error 241. Unknown members and missing ones are error 9, an unknown type 2.
+//! `$convert: {input, to, onError?, onNull?, format?}`. `to` is a type's name or number, or `{type,
+//! subtype}`. A null input gives `onNull` or null, a null `to` gives null; a failed conversion
+//! gives `onError`, or error 241. Unknown or absent members are error 9, an unknown type error 2.
 //!
 //! ```text
 //! to        from                                          rule
@@ -48,7 +48,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
 /// Subtype of a UUID.
 const UUID: u8 = 4;
 
-/// A type to convert to.
+/// The type to convert to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Target {
     Double,
@@ -62,7 +62,7 @@ enum Target {
     Int,
     Long,
     Decimal,
-    /// A type nothing converts to.
+    /// A type that is not a valid target.
     Other(&'static str),
 }
 
@@ -129,7 +129,7 @@ impl Target {
         })
     }
 
-    /// Reads the `to` argument.
+    /// Parses the `to` argument.
     fn parse(value: ValueRef<'_>) -> Result<Self> {
         match value {
             ValueRef::String(name) => Self::of_name(name)
@@ -180,7 +180,7 @@ impl Target {
     }
 }
 
-/// Names of types nothing converts to.
+/// Names of types that are not valid targets.
 fn other_type(name: &str) -> Option<&'static str> {
     [
         "object",
@@ -216,7 +216,7 @@ fn unsupported(value: ValueRef<'_>, target: Target) -> Error {
     ))
 }
 
-/// Converts a value that is not null.
+/// Converts a value other than null.
 fn convert_value(value: ValueRef<'_>, target: Target, format: Option<Format>) -> Result<Value> {
     match target {
         Target::Bool => to_bool(value),
@@ -276,7 +276,7 @@ fn to_number(
         .map_err(|error| failure(error.to_string()))
 }
 
-/// Reads a number in the form the target type has.
+/// Parses a number in the form of the target type.
 fn parse_number(text: &str, target: Target) -> Result<Number> {
     let fail = |reason: &str| failure(format!("Failed to parse number '{text}': {reason}"));
     match target {
@@ -433,7 +433,7 @@ fn read_format(value: ValueRef<'_>) -> Result<Format> {
     })
 }
 
-/// The short forms.
+/// Evaluates the short forms.
 pub(super) fn to_type<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
     let value = arg(values, 0).as_ref();
     if value.is_nullish() {

@@ -1,7 +1,7 @@
-//! Arguments that date operators share: dates, time zones, units, first days of the week.
+//! Arguments shared by date operators: dates, time zones, units, first days of the week.
 //!
-//! Null comes before validation: an operator first asks whether any argument is null or missing and
-//! only then what is wrong with the others.
+//! Null takes precedence over validation: an operator first checks whether any argument is null or
+//! missing and then validates the others.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::operation::{Operation, Prepared};
 use crate::error::{Error, Result};
 use crate::eval::date::{TimeZone, Unit, Weekday};
 
-/// The instant a value stands for: a date, or the seconds of an object id or a timestamp.
+/// Returns the instant of a value: a date, or the seconds of an object id or a timestamp.
 pub(super) fn date_ms(value: ValueRef<'_>) -> Option<i64> {
     match value {
         ValueRef::DateTime(ms) => Some(ms),
@@ -23,7 +23,7 @@ pub(super) fn date_ms(value: ValueRef<'_>) -> Option<i64> {
     }
 }
 
-/// [`date_ms`], or the error most operators give.
+/// [`date_ms`], or the common error of the operators.
 pub(super) fn require_date(value: ValueRef<'_>) -> Result<i64> {
     date_ms(value).ok_or_else(|| {
         Error::location(
@@ -33,7 +33,7 @@ pub(super) fn require_date(value: ValueRef<'_>) -> Result<i64> {
     })
 }
 
-/// Reads a time zone argument.
+/// Parses a time zone argument.
 pub(super) fn zone(value: ValueRef<'_>) -> Result<TimeZone> {
     let ValueRef::String(text) = value else {
         return Err(Error::location(
@@ -52,7 +52,8 @@ pub(super) fn zone(value: ValueRef<'_>) -> Result<TimeZone> {
     })
 }
 
-/// The zone an operation uses: the one prepared, the one evaluated, or UTC if there is no argument.
+/// Returns the zone of an operation: the prepared one, the evaluated one, or UTC if there is no
+/// argument.
 pub(super) fn zone_of<'z>(
     operation: &'z Operation,
     evaluated: Option<&Evaluated<'_>>,
@@ -66,7 +67,7 @@ pub(super) fn zone_of<'z>(
     }
 }
 
-/// Prepares a constant zone argument; a bad one stays, to fail where it is used.
+/// Prepares a constant zone argument; an invalid one is kept and fails during evaluation.
 pub(super) fn prepare_zone(operation: &Operation, index: usize) -> Option<Prepared> {
     let zone = match operation.argument(index) {
         None => TimeZone::Utc,
@@ -75,7 +76,7 @@ pub(super) fn prepare_zone(operation: &Operation, index: usize) -> Option<Prepar
     Some(Arc::new(zone))
 }
 
-/// Reads a unit argument; the codes are those of the operator.
+/// Parses a unit argument, with the operator's error codes.
 pub(super) fn unit(value: ValueRef<'_>, name: &str, of_type: i32, of_value: i32) -> Result<Unit> {
     let ValueRef::String(text) = value else {
         return Err(Error::location(
@@ -94,7 +95,7 @@ pub(super) fn unit(value: ValueRef<'_>, name: &str, of_type: i32, of_value: i32)
     })
 }
 
-/// Reads a `startOfWeek` argument.
+/// Parses a `startOfWeek` argument.
 pub(super) fn start_of_week(value: ValueRef<'_>, name: &str) -> Result<Weekday> {
     let ValueRef::String(text) = value else {
         return Err(Error::location(
@@ -115,7 +116,7 @@ pub(super) fn start_of_week(value: ValueRef<'_>, name: &str) -> Result<Weekday> 
     })
 }
 
-/// True if any of the given arguments is null or missing.
+/// True if any argument present is null or missing.
 pub(super) fn any_null(values: &[Option<&Evaluated<'_>>]) -> bool {
     values.iter().flatten().any(|value| value.is_nullish())
 }

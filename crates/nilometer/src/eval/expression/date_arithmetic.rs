@@ -1,10 +1,10 @@
-//! Moving and measuring between dates: `$dateAdd $dateSubtract $dateDiff`.
+//! Arithmetic with dates: `$dateAdd $dateSubtract $dateDiff`.
 //!
-//! `$dateAdd: {startDate, unit, amount, timezone}`: hours and below are elapsed time; days and above keep
-//! the local time of day and clamp month ends. `$dateDiff: {startDate, endDate, unit, timezone,
-//! startOfWeek}`: how many local unit boundaries lie between, as a long, negative backwards.
-//! Null or missing in any argument gives null before the others are validated; `startOfWeek` is looked
-//! at for weeks only.
+//! `$dateAdd: {startDate, unit, amount, timezone}`: hours and shorter units are elapsed time; days
+//! and longer units keep the local time of day and clamp month ends. `$dateDiff: {startDate,
+//! endDate, unit, timezone, startOfWeek}`: the number of local unit boundaries between the dates,
+//! as a long, negative if the end is earlier. Null or missing in any argument gives null before the
+//! others are validated; `startOfWeek` is read only for weeks.
 //!
 //! Errors of `$dateAdd` and `$dateSubtract`: 5166400 not an object, 5166401 unknown member, 5166402
 //! missing, 5166403 date, 5166404 unit not a string, 9 unknown unit, 5166405 amount not whole, 5166406
@@ -46,7 +46,7 @@ pub(super) const DIFF: NamedArguments = NamedArguments {
     ],
 };
 
-/// The zone is the fourth argument of all three.
+/// Returns the zone is the fourth argument of all three.
 pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
     prepare_zone(operation, 3)
 }
@@ -135,12 +135,12 @@ pub(super) fn diff<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     )))
 }
 
-/// A `$dateDiff` whose arguments besides its dates are constant and valid: what a kernel asks for.
+/// A `$dateDiff` whose arguments other than the dates are constant and valid, for kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Difference<'o> {
-    /// The earlier date, if the result shall be positive.
+    /// The earlier date, for a positive result.
     pub(crate) start: &'o Expression,
-    /// The later one.
+    /// The later date.
     pub(crate) end: &'o Expression,
     unit: Unit,
     zone: &'o TimeZone,
@@ -148,14 +148,14 @@ pub(crate) struct Difference<'o> {
 }
 
 impl Difference<'_> {
-    /// The boundaries crossed between two dates.
+    /// Returns the number of boundaries crossed between two dates.
     pub(crate) fn between(&self, start: i64, end: i64) -> i64 {
         date::diff(start, end, self.unit, self.zone, self.first_day)
     }
 }
 
 impl Operation {
-    /// The call as a difference of dates, if that is what it is.
+    /// Returns the call as a difference of dates with constant arguments, if it is one.
     pub(crate) fn constant_difference(&self) -> Option<Difference<'_>> {
         let name = self.spec.name;
         if name != "$dateDiff" {

@@ -1,8 +1,8 @@
 //! `$dateFromParts`: `{year, month, day, …}` or `{isoWeekYear, isoWeek, isoDayOfWeek, …}`, each with
 //! `hour, minute, second, millisecond, timezone`.
 //!
-//! Parts not given are the first of their kind. Parts out of their range carry: month 14 is February of
-//! the next year, day 0 the last of the month before. Any null part gives null.
+//! Absent parts default to the first value. Parts out of range carry: month 14 is February of the
+//! next year, day 0 the last of the previous month. Any null part gives null.
 //!
 //! Errors: 40519 not an object, 40518 unknown member, 40516 neither kind of year, 40489 and 40525 both
 //! kinds mixed, 40515 a part not whole, 40523 and 31095 year beyond 1 to 9999, 31034 another part beyond
@@ -45,7 +45,7 @@ const YEAR: usize = 1;
 const ISO_YEAR: usize = 4;
 const HOUR: usize = 7;
 
-/// What parts but years and milliseconds may be.
+/// Limits of parts other than years and milliseconds.
 const PART_MIN: i64 = i16::MIN as i64;
 const PART_MAX: i64 = i16::MAX as i64;
 
@@ -174,7 +174,7 @@ fn read_part(value: ValueRef<'_>, name: &str) -> Result<i64> {
     Ok(part)
 }
 
-/// Seconds and milliseconds may be any that a date can hold.
+/// Parses seconds or milliseconds, which may have any value that a date can hold.
 fn read_fine_part(part: i64, name: &str) -> Result<i64> {
     let limit = i64::MAX / 4 / if name == "second" { SECOND_MS } else { 1 };
     if part.unsigned_abs() > limit.unsigned_abs() {

@@ -1,8 +1,8 @@
 //! `$dateFromString: {dateString, format, timezone, onError, onNull}`.
 //!
-//! Without format, the forms people write are understood; `timezone` applies where the text names no
-//! zone, and is an error where it does. `onNull` stands in for a null string, `onError` for one that is
-//! no date (error 241 without it). A null format or timezone gives null.
+//! Without format, common written forms are accepted; `timezone` applies if the text names no zone,
+//! and is an error if it does. `onNull` replaces a null string, `onError` the result of an invalid
+//! one (else error 241). A null format or timezone gives null.
 //!
 //! Errors: 40540 not an object, 40541 unknown member, 40542 no dateString, 40684 format not a string,
 //! 18535 and 18536 bad format.

@@ -73,12 +73,12 @@ pub(super) fn parse(
     Ok(Operation::new(spec, arguments.into()).into_expression())
 }
 
-/// The zone is the second argument.
+/// Returns the zone is the second argument.
 pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
     prepare_zone(operation, 1)
 }
 
-/// Date and zone to local date and time; `None` if either is null.
+/// Evaluates date and zone to the local date and time; `None` if either is null.
 fn civil<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Option<CivilDateTime>> {
     let date = operation.value(0, scope)?;
     let timezone = operation.optional(1, scope)?;
@@ -90,7 +90,7 @@ fn civil<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Option<Civil
     Ok(Some(CivilDateTime::from_ms(zone.to_local(ms))))
 }
 
-/// Any of the operators that give one part.
+/// Evaluates the operators that return one part.
 pub(super) fn part<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
     let Some(civil) = civil(operation, scope)? else {
         return Ok(Evaluated::NULL);
@@ -113,7 +113,7 @@ pub(super) fn part<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     Ok(Evaluated::from(small(part)))
 }
 
-/// Years of any 64-bit date fit an int.
+/// Converts to int: years of any 64-bit date fit.
 fn small(part: i64) -> i32 {
     i32::try_from(part).unwrap_or(i32::MAX)
 }

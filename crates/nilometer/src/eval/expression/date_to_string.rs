@@ -1,8 +1,8 @@
 //! `$dateToString: {date, format, timezone, onNull}`.
 //!
-//! Without format: ISO form, with a final `Z` in UTC and without it in any other zone. The letters of
-//! formats are listed at [`DateFormat`]. `onNull` (null if not given, left out if missing) stands in for
-//! a null date; a null format or timezone gives null.
+//! Without format: ISO form, with a final `Z` in UTC and without it in other zones. [`DateFormat`]
+//! lists the specifiers. `onNull` (null if absent, left out if missing) replaces the result for a
+//! null date; a null format or timezone gives null.
 //!
 //! Errors: 18629 not an object, 18534 unknown member, 18628 no date, 18533 format not a string, 18535
 //! dangling `%`, 18536 unknown letter, 16006 not a date, 18537 year beyond 0 to 9999.
@@ -31,7 +31,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     ],
 };
 
-/// Format and zone, when both are constant and valid.
+/// Format and zone, if both are constant and valid.
 struct Writer {
     format: DateFormat,
     zone: TimeZone,
@@ -62,7 +62,7 @@ fn read_format(value: ValueRef<'_>) -> Result<DateFormat> {
     DateFormat::for_writing(text).map_err(format_error)
 }
 
-/// The codes of bad formats, common to writing and reading.
+/// Returns the errors of invalid formats, common to formatting and parsing.
 pub(super) fn format_error(error: FormatError) -> Error {
     match error {
         FormatError::Dangling => Error::location(18535, "Unmatched '%' at end of format string"),

@@ -1,8 +1,8 @@
 //! `$dateTrunc: {date, unit, binSize = 1, timezone, startOfWeek = "Sunday"}`.
 //!
-//! The start of the bin that holds the date; how bins lie is told at [`date_trunc_ms`]. `binSize` is
-//! any integral number of at least 1; `startOfWeek` is a day's name or its first three letters in any
-//! case, and is not looked at unless the unit is week. Null or missing in any argument gives null
+//! Returns the start of the bin that contains the date; see [`date_trunc_ms`] for the bins.
+//! `binSize` is an integer of at least 1; `startOfWeek` is a day's name or its first three letters
+//! in any case, and is read only if the unit is week. Null or missing in any argument gives null
 //! before the others are validated.
 //!
 //! Errors: 5439007 not an object, 5439008 unknown member, 5439009 no date, 5439010 no unit, 5439012
@@ -39,35 +39,35 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
 /// `$dateTrunc`.
 #[derive(Clone, Debug)]
 pub struct DateTrunc {
-    /// What is truncated.
+    /// The date to truncate.
     pub date: Expression,
     /// The unit's name.
     pub unit: Expression,
-    /// Units per bin; one if not given.
+    /// Units per bin; default 1.
     pub bin_size: Option<Expression>,
-    /// The zone; UTC if not given.
+    /// The zone; default UTC.
     pub timezone: Option<Expression>,
-    /// First day of the week; Sunday if not given.
+    /// First day of the week; default Sunday.
     pub start_of_week: Option<Expression>,
-    /// The arguments besides the date, if all are valid constants.
+    /// The arguments other than the date, if all are valid constants.
     bins: Option<DateBins>,
 }
 
-/// How time is divided: the arguments of `$dateTrunc` besides the date.
+/// The division of time into bins: the arguments of `$dateTrunc` other than the date.
 #[derive(Clone, Debug)]
 pub struct DateBins {
     /// The unit.
     pub unit: Unit,
     /// Units per bin, at least 1.
     pub bin_size: i64,
-    /// The zone whose calendar and clock count.
+    /// The zone whose calendar and clock apply.
     pub timezone: TimeZone,
     /// First day of the week.
     pub start_of_week: Weekday,
 }
 
 impl DateBins {
-    /// The start of the bin that holds an instant.
+    /// Returns the start of the bin that contains an instant.
     pub fn trunc(&self, ms: i64) -> Result<i64> {
         date_trunc_ms(
             ms,
@@ -78,7 +78,7 @@ impl DateBins {
         )
     }
 
-    /// The bin that holds an instant.
+    /// Returns the bin that contains an instant.
     pub fn bin_of(&self, ms: i64) -> Result<Bin> {
         let start = self.trunc(ms)?;
         let length = self.clock_ms();
@@ -86,7 +86,8 @@ impl DateBins {
         Ok(Bin { start, end })
     }
 
-    /// The bin that holds an instant, which becomes `last`: the bin of the instant asked for before.
+    /// Returns the bin that contains an instant and stores it in `last`, the bin of the previous
+    /// call.
     #[inline]
     pub fn bin_after(&self, last: &mut Option<Bin>, ms: i64) -> Result<Bin> {
         if let Some(bin) = last
@@ -97,7 +98,7 @@ impl DateBins {
         Ok(*last.insert(self.bin_of(ms)?))
     }
 
-    /// The length of bins that are all alike, in milliseconds.
+    /// Returns the length of bins of constant length, in milliseconds.
     fn clock_ms(&self) -> Option<i64> {
         let unit_ms = match (self.unit.clock_ms(), &self.timezone) {
             (Some(unit_ms), _) => Some(unit_ms),
@@ -113,18 +114,18 @@ impl DateBins {
 pub struct Bin {
     /// Its first instant.
     pub start: i64,
-    /// The first instant behind it, where bins are alike.
+    /// The first instant after it, for bins of constant length.
     end: Option<i64>,
 }
 
 impl Bin {
-    /// True of an instant it holds, where bins are alike.
+    /// True if it contains the instant and the bins have constant length.
     #[inline]
     fn is_sure_of(self, ms: i64) -> bool {
         self.start <= ms && self.end.is_some_and(|end| ms < end)
     }
 
-    /// Whether it holds an instant; `bins` are those it is one of.
+    /// True if it contains an instant; `bins` is the division it belongs to.
     #[inline]
     pub fn holds(self, ms: i64, bins: &DateBins) -> Result<bool> {
         match self.end {
@@ -135,7 +136,7 @@ impl Bin {
 }
 
 impl DateTrunc {
-    /// The arguments besides the date, if they are constant and valid: what a kernel asks for.
+    /// Returns the arguments other than the date, if they are constant and valid, for kernels.
     pub fn constant_bins(&self) -> Option<&DateBins> {
         self.bins.as_ref()
     }
@@ -160,7 +161,7 @@ impl DateTrunc {
         }
     }
 
-    /// Reads constant arguments ahead; bad or null ones stay, to answer where they are met.
+    /// Parses constant arguments; invalid or null ones are kept for evaluation.
     pub(super) fn prepare(&mut self) {
         let constant = |argument: &Option<Expression>| match argument {
             None => Some(None),
@@ -218,7 +219,7 @@ fn require_date(value: ValueRef<'_>) -> Result<i64> {
     })
 }
 
-/// True if an argument that counts is null; `startOfWeek` counts for weeks only.
+/// True if an argument that applies is null; `startOfWeek` applies to weeks only.
 fn nullish(
     unit: &Evaluated<'_>,
     bin_size: &Option<Evaluated<'_>>,

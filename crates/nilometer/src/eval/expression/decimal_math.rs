@@ -1,8 +1,8 @@
 //! Transcendental functions of decimals, correct to their 34 digits.
 //!
-//! The work is done by an arbitrary-precision library with a few digits to spare. Here are the edges
-//! it does not know: NaN, infinities, results beyond the range, and the exponents at which computing
-//! would be pointless.
+//! Computed by an arbitrary-precision library with a few additional digits. This module handles
+//! NaN, infinities, results out of range, and exponents for which the result is known without
+//! computing.
 
 use std::sync::LazyLock;
 
@@ -11,11 +11,11 @@ use dashu_int::{IBig, UBig};
 use nilometer_bson::Decimal128;
 use nilometer_bson::decimal128::DecimalParts;
 
-/// Digits computed with: those of a decimal and some that rounding takes away.
+/// Digits of intermediate results: those of a decimal and a margin for rounding.
 const WORKING_DIGITS: usize = 44;
-/// Digits kept.
+/// Digits of results.
 const DIGITS: usize = 34;
-/// Beyond this, `e^x` overflows; below its negative it is zero.
+/// Above this `e^x` overflows; below its negative it is zero.
 const EXP_MAX: f64 = 14_500.0;
 
 fn to_big(value: Decimal128) -> Option<DBig> {
@@ -47,7 +47,7 @@ fn from_big(value: DBig) -> Decimal128 {
     else {
         return Decimal128::NAN;
     };
-    // Trailing zeros are stripped by the library; whole numbers keep exponent zero.
+    // The library strips trailing zeros; integers get exponent zero.
     while exponent > 0 && exponent < 34 && coefficient < 10u128.pow(33) {
         coefficient *= 10;
         exponent -= 1;
@@ -69,12 +69,12 @@ fn infinity(negative: bool) -> Decimal128 {
     }
 }
 
-/// Applies a function to a finite value, NaN to anything else.
+/// Applies a function to a finite value; returns NaN for others.
 fn finite(value: Decimal128, f: impl FnOnce(DBig) -> DBig) -> Decimal128 {
     to_big(value).map_or(Decimal128::NAN, |big| from_big(f(big)))
 }
 
-/// `e^x`.
+/// Returns `e^x`.
 pub(super) fn exp(value: Decimal128) -> Decimal128 {
     let near = value.to_f64();
     if near.is_nan() {
@@ -90,7 +90,7 @@ pub(super) fn exp(value: Decimal128) -> Decimal128 {
     }
 }
 
-/// Natural logarithm of a positive number.
+/// Returns the natural logarithm of a positive number.
 pub(super) fn ln(value: Decimal128) -> Decimal128 {
     if value.is_infinite() && !value.is_negative() {
         return Decimal128::INFINITY;
@@ -107,7 +107,7 @@ pub(super) fn ln(value: Decimal128) -> Decimal128 {
     finite(value, |big| big.ln())
 }
 
-/// Logarithm to base 10 of a positive number; powers of ten give whole numbers.
+/// Returns the logarithm to base 10 of a positive number; exact for powers of ten.
 pub(super) fn log10(value: Decimal128) -> Decimal128 {
     if let DecimalParts::Finite {
         negative: false,
@@ -126,7 +126,8 @@ pub(super) fn log10(value: Decimal128) -> Decimal128 {
     })
 }
 
-/// `base^exponent`; whole exponents go by multiplication, so small powers are exact.
+/// Returns `base^exponent`. Integer exponents are computed by multiplication, so small powers are
+/// exact.
 pub(super) fn pow(base: Decimal128, exponent: Decimal128) -> Decimal128 {
     if exponent.is_zero() {
         return Decimal128::ONE;
@@ -159,7 +160,7 @@ pub(super) fn pow(base: Decimal128, exponent: Decimal128) -> Decimal128 {
     exp_of_product(base, exponent)
 }
 
-/// By squaring.
+/// Exponentiation by squaring.
 fn power(base: Decimal128, mut exponent: u64) -> Decimal128 {
     let (mut result, mut square) = (Decimal128::ONE, base);
     while exponent > 0 {
@@ -174,7 +175,7 @@ fn power(base: Decimal128, mut exponent: u64) -> Decimal128 {
     result
 }
 
-/// `e^(y · ln x)` for positive `x`.
+/// Returns `e^(y · ln x)` for positive `x`.
 fn exp_of_product(base: Decimal128, exponent: Decimal128) -> Decimal128 {
     let near = exponent.to_f64() * ln(base).to_f64();
     if near > EXP_MAX {
@@ -189,7 +190,7 @@ fn exp_of_product(base: Decimal128, exponent: Decimal128) -> Decimal128 {
     from_big((base.ln() * exponent).exp())
 }
 
-/// A double where a double's precision is all there is to say: zero, infinity, NaN.
+/// Converts a double that is zero, infinite or NaN.
 fn to_decimal(value: f64) -> Decimal128 {
     if value.is_infinite() {
         infinity(value < 0.0)
@@ -198,19 +199,19 @@ fn to_decimal(value: f64) -> Decimal128 {
     }
 }
 
-/// Digits behind the point of a full turn: enough that the largest decimal, reduced by it, still has its
-/// 34 digits right and some to spare.
+/// Digits of a full turn after the decimal point: sufficient to reduce the largest decimal and keep
+/// its 34 digits correct, with a margin.
 const TURN_DIGITS: usize = 6111 + 2 * 34 + 40;
 
-/// A full turn, 2π, times ten to the [`TURN_DIGITS`].
+/// A full turn, 2π, times ten to the power of [`TURN_DIGITS`].
 static TURN: LazyLock<IBig> = LazyLock::new(|| {
     let pi: DBig = ConstCache::new().pi(TURN_DIGITS + 10).value();
     let scaled = pi * DBig::from_parts(IBig::from(2), TURN_DIGITS as isize);
     scaled.to_int().value()
 });
 
-/// The angle within the first turn, for angles so large that the library would work with thousands
-/// of digits throughout.
+/// Reduces an angle to the first turn, for angles so large that the library would compute with
+/// thousands of digits.
 fn within_one_turn(value: Decimal128) -> Option<DBig> {
     let DecimalParts::Finite {
         negative,
@@ -228,7 +229,7 @@ fn within_one_turn(value: Decimal128) -> Option<DBig> {
     Some(big.with_precision(2 * WORKING_DIGITS).value())
 }
 
-/// Sine, cosine, tangent of a finite angle.
+/// Returns sine, cosine or tangent of a finite angle.
 pub(super) fn periodic(
     value: Decimal128,
     double: fn(f64) -> f64,
@@ -240,7 +241,7 @@ pub(super) fn periodic(
     }
 }
 
-/// Sines and their kin: the function of doubles answers for everything that is not finite.
+/// Trigonometric functions; values that are not finite are handled by the function of doubles.
 pub(super) fn circular(
     value: Decimal128,
     double: fn(f64) -> f64,
@@ -252,7 +253,7 @@ pub(super) fn circular(
     finite(value, |value| big(&value))
 }
 
-/// Hyperbolic sine and cosine overflow like the exponential function.
+/// Hyperbolic functions, which overflow like the exponential function.
 pub(super) fn hyperbolic(
     value: Decimal128,
     double: fn(f64) -> f64,
@@ -265,12 +266,12 @@ pub(super) fn hyperbolic(
     circular(value, double, big)
 }
 
-/// The angle of a point.
+/// Returns the angle of a point.
 pub(super) fn atan2(y: Decimal128, x: Decimal128) -> Decimal128 {
     if !y.is_finite() || !x.is_finite() || y.is_zero() || x.is_zero() {
         let near = y.to_f64().atan2(x.to_f64());
         let eighths = near / std::f64::consts::FRAC_PI_4;
-        // Multiples of an eighth turn: exact in decimals too.
+        // Multiples of an eighth turn are exact in decimals too.
         if eighths == eighths.round() {
             let fourths = |n: i64| pi().mul(Decimal128::from(n)).div(Decimal128::from(4i64));
             let size = match eighths.abs() as i64 {
@@ -288,7 +289,7 @@ pub(super) fn atan2(y: Decimal128, x: Decimal128) -> Decimal128 {
     from_big(y.atan2(&x))
 }
 
-/// π to 34 digits.
+/// Returns π to 34 digits.
 pub(super) fn pi() -> Decimal128 {
     Decimal128::from_parts(false, -33, 3_141_592_653_589_793_238_462_643_383_279_503)
         .unwrap_or(Decimal128::NAN)
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn large_angles_are_reduced_exactly() {
-        // Both ways agree where the library's own is still quick.
+        // Both methods agree where the library's own is still fast.
         for text in ["1E1", "7E2", "123456789E20", "-9.75E60", "1E99"] {
             let angle = decimal(text);
             let found = periodic(angle, f64::sin, DBig::sin);

@@ -1,26 +1,26 @@
-//! The result of evaluating an expression: borrowed from the document where possible.
+//! The result of evaluating an expression, borrowed from the document if possible.
 //!
-//! A field path gives back the very bytes of the document, a constant those of the expression; only
-//! what was computed is owned. Numbers, dates and booleans never allocate in either form.
+//! A field path returns the bytes of the document, a constant those of the expression; only
+//! computed values are owned. Numbers, dates and booleans never allocate in either form.
 
 use nilometer_bson::{ArrayRef, DocRef, Value, ValueRef};
 
-/// A value that may still live in the document it was read from.
+/// A value that may be borrowed from the document it was read from.
 #[derive(Clone, Debug)]
 pub enum Evaluated<'a> {
-    /// Lives in the document, in the expression, or is small enough to need no home.
+    /// Borrowed from the document or the expression, or a value without heap data.
     Borrowed(ValueRef<'a>),
-    /// Was computed.
+    /// Computed.
     Owned(Value),
 }
 
 impl<'a> Evaluated<'a> {
-    /// The absence of a value.
+    /// A missing value.
     pub const MISSING: Evaluated<'static> = Evaluated::Borrowed(ValueRef::Missing);
     /// Null.
     pub const NULL: Evaluated<'static> = Evaluated::Borrowed(ValueRef::Null);
 
-    /// The value, borrowed from here.
+    /// Returns the value, borrowed from this one.
     pub fn as_ref(&self) -> ValueRef<'_> {
         match self {
             Self::Borrowed(value) => *value,
@@ -28,7 +28,7 @@ impl<'a> Evaluated<'a> {
         }
     }
 
-    /// The value, owned.
+    /// Returns the value, owned.
     pub fn into_value(self) -> Value {
         match self {
             Self::Borrowed(value) => value.to_value(),
@@ -41,33 +41,34 @@ impl<'a> Evaluated<'a> {
         self.as_ref().is_nullish()
     }
 
-    /// Truth as `$and`, `$cond` and `$match` see it: all but false, zero, null, undefined, missing.
+    /// True as a condition of `$and`, `$cond` and `$match`: not false, zero, null, undefined or
+    /// missing.
     pub fn is_true(&self) -> bool {
         is_true(self.as_ref())
     }
 
-    /// The name of its type, for messages.
+    /// Returns the name of its type, for messages.
     pub fn type_name(&self) -> &'static str {
         self.as_ref().type_name()
     }
 
-    /// Its array, if it is one.
+    /// Returns the array, if it is one.
     pub fn as_array(&self) -> Option<ArrayRef<'_>> {
         self.as_ref().as_array()
     }
 
-    /// Its document, if it is one.
+    /// Returns the document, if it is one.
     pub fn as_document(&self) -> Option<DocRef<'_>> {
         self.as_ref().as_document()
     }
 
-    /// Its text, if it is a string.
+    /// Returns the text, if it is a string.
     pub fn as_str(&self) -> Option<&str> {
         self.as_ref().as_str()
     }
 }
 
-/// Truth of a value: see [`Evaluated::is_true`].
+/// True as a condition: see [`Evaluated::is_true`].
 pub fn is_true(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Missing | ValueRef::Null | ValueRef::Undefined => false,

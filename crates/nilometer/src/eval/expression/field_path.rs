@@ -1,7 +1,7 @@
 //! Field paths of expressions: [`FieldPath`] with MongoDB's error codes.
 //!
-//! How a path is followed is told in [`nilometer_bson::path`]: through documents; in front of an
-//! array it is followed in each element that is a document; numbers are field names.
+//! [`nilometer_bson::path`] defines the evaluation: paths lead through documents; at an array they
+//! are followed in each element that is a document; numbers are field names.
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::path::{FieldPath, PathError, PathValue, check_name};
@@ -9,7 +9,7 @@ use nilometer_bson::path::{FieldPath, PathError, PathValue, check_name};
 use super::evaluated::Evaluated;
 use crate::error::{Error, Result};
 
-/// Parses `a.b.c` (without a dollar sign in front).
+/// Parses `a.b.c` (without a leading dollar sign).
 pub(crate) fn parse_path(text: &str) -> Result<FieldPath> {
     FieldPath::parse(text).map_err(|error| path_error(error, text))
 }
@@ -28,7 +28,7 @@ pub(crate) fn check_field_name(name: &str) -> Result<()> {
     check_name(name).map_err(|error| path_error(error, name))
 }
 
-/// MongoDB's code for what is wrong with a path.
+/// Returns MongoDB's error for an invalid path.
 pub(crate) fn path_error(error: PathError, text: &str) -> Error {
     let code = match error {
         PathError::Empty => 40352,
@@ -41,7 +41,7 @@ pub(crate) fn path_error(error: PathError, text: &str) -> Error {
     Error::location(code, format!("{error} (given '{text}')"))
 }
 
-/// What the path finds in a value of any type.
+/// Returns the value of the path in a value of any type.
 pub(crate) fn follow<'a>(path: &FieldPath, value: ValueRef<'a>) -> Evaluated<'a> {
     Evaluated::from(path.get_in(value))
 }

@@ -1,8 +1,9 @@
-//! Constant folding: what reads nothing is evaluated once.
+//! Constant folding: constant parts are evaluated once.
 //!
-//! An error in a constant part is an error of the whole expression, raised now, as MongoDB raises it
-//! while optimising; except where the part may never be reached (a branch of `$cond` or `$switch`,
-//! a later operand of `$and`, `$or`, `$ifNull`): there it stays and fails if it is reached.
+//! An error in a constant part is raised immediately as an error of the whole expression, as in
+//! MongoDB's optimiser. Exception: a part that may not be evaluated (a branch of `$cond` or
+//! `$switch`, a later operand of `$and`, `$or`, `$ifNull`) is kept and fails only if it is
+//! evaluated.
 
 use nilometer_bson::order::Collator;
 use nilometer_bson::{DocRef, Value};
@@ -34,7 +35,7 @@ pub(super) fn fold(expression: &mut Expression, context: &ParseContext) -> Resul
     }
 }
 
-/// All parts are evaluated whenever the whole is.
+/// Folds an expression whose parts are always evaluated.
 fn fold_strict(expression: &mut Expression, context: &ParseContext) -> Result<()> {
     let mut outcome = Ok(());
     let mut constant = true;
@@ -75,7 +76,7 @@ fn evaluate_constant(expression: &Expression, context: &ParseContext) -> Result<
     Ok(value.into_value())
 }
 
-/// Folds a part that may never be reached: on error it stays as it was, to fail when it is.
+/// Folds a part that may not be evaluated: on error it is kept, to fail during evaluation.
 fn fold_quietly(part: &mut Expression, context: &ParseContext) {
     let before = part.clone();
     if fold(part, context).is_err() {
@@ -104,7 +105,7 @@ fn fold_conditional(expression: &mut Expression, context: &ParseContext) -> Resu
     Ok(())
 }
 
-/// The first operand is always reached, the others perhaps.
+/// Folds operands of which only the first is always evaluated.
 fn fold_operands(operands: &mut [Expression], context: &ParseContext) -> Result<()> {
     for (at, operand) in operands.iter_mut().enumerate() {
         if at == 0 {
@@ -116,8 +117,8 @@ fn fold_operands(operands: &mut [Expression], context: &ParseContext) -> Result<
     Ok(())
 }
 
-/// Drops constant operands that decide nothing, cuts behind one that decides all.
-/// `neutral` is the truth that decides nothing: true for `$and`.
+/// Removes constant operands that do not affect the result, and all operands after one that
+/// determines it. `neutral` is the value without effect: true for `$and`.
 fn fold_and_or(expression: &mut Expression, neutral: bool) {
     let (Expression::And(operands) | Expression::Or(operands)) = expression else {
         return;
@@ -131,7 +132,7 @@ fn fold_and_or(expression: &mut Expression, neutral: bool) {
         .iter()
         .position(|operand| truth(operand) == Some(!neutral))
     {
-        // What stands before it may still fail, so it cannot be dropped.
+        // Operands before it may still fail, so they cannot be removed.
         if operands
             .iter()
             .take(at)
@@ -173,7 +174,7 @@ fn fold_branches(expression: &mut Expression, context: &ParseContext) -> Result<
     Ok(())
 }
 
-/// Null constants before the last operand decide nothing; a constant that is not null ends the list.
+/// Removes null constants before the last operand; a constant other than null ends the list.
 fn fold_if_null(expression: &mut Expression) {
     let Expression::Operation(operation) = expression else {
         return;

@@ -1,9 +1,9 @@
-//! `$toHashedIndexKey`: the hash a hashed index keeps, as a long; also of null and missing.
+//! `$toHashedIndexKey`: the hash stored in a hashed index, as a long; also for null and missing.
 //!
 //! ```text
-//! MD5( seed 0, int32 | place of the type, int32 | value ) → first eight bytes, little-endian
-//! value:  numbers as the long they are cut off to; documents and arrays as, for each member,
-//!         place of its type, name with its NUL, value; then an end mark; others as their BSON bytes
+//! MD5( seed 0, int32 | rank of the type, int32 | value ) → first eight bytes, little-endian
+//! value:  numbers truncated to a long; documents and arrays as, for each member,
+//!         rank of its type, name with its NUL, value; then an end mark; others as their BSON bytes
 //! ```
 
 use md5::{Digest, Md5};
@@ -18,7 +18,7 @@ use crate::error::Result;
 /// Seed of index hashes.
 const SEED: i32 = 0;
 
-/// A type's place among the types, numbered as hashes were first computed.
+/// Returns the rank of a type as defined for hashes.
 fn place(value: ValueRef<'_>) -> i32 {
     match value {
         ValueRef::MinKey => -1,
@@ -43,7 +43,7 @@ fn place(value: ValueRef<'_>) -> i32 {
     }
 }
 
-/// The hash of a value.
+/// Returns the hash of a value.
 pub fn hash(value: ValueRef<'_>) -> i64 {
     let mut state = Md5::new();
     state.update(SEED.to_le_bytes());
@@ -88,7 +88,7 @@ fn add_members(state: &mut Md5, doc: DocRef<'_>) {
     state.update([0]);
 }
 
-/// Cut off towards zero; NaN is zero, what is out of range the nearest long.
+/// Truncates towards zero; NaN is zero, values out of range are clamped.
 fn whole(number: Number) -> i64 {
     match number {
         Number::Double(v) => v as i64,

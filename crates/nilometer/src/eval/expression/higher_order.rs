@@ -21,13 +21,13 @@ use super::scope::Scope;
 use crate::error::{Error, Result};
 use crate::eval::variables::check_user_name;
 
-/// The codes of an operator's argument errors.
+/// Error codes of an operator's arguments.
 struct Codes {
     not_object: i32,
     unknown: i32,
 }
 
-/// The argument object, with every member known.
+/// Returns the argument object; an error if it has unknown members.
 fn members<'a>(
     value: ValueRef<'a>,
     name: &str,
@@ -45,7 +45,7 @@ fn members<'a>(
     }
 }
 
-/// A member that must be given.
+/// Returns a required member.
 fn required<'a>(doc: DocRef<'a>, member: &str, name: &str, code: i32) -> Result<ValueRef<'a>> {
     match doc.get(member) {
         ValueRef::Missing => Err(Error::location(
@@ -56,7 +56,7 @@ fn required<'a>(doc: DocRef<'a>, member: &str, name: &str, code: i32) -> Result<
     }
 }
 
-/// The name elements are bound to.
+/// Returns the name that elements are bound to.
 fn element_name<'a>(doc: DocRef<'a>) -> Result<&'a str> {
     match doc.get("as") {
         ValueRef::Missing => Ok("this"),
@@ -268,7 +268,7 @@ mod tests {
             array![Value::Null, Value::Null],
         );
         check_exact(&doc, map(doc! { "input": "$n", "in": 1 }), Value::Null);
-        // Nested: the inner name hides the outer one, the outer one can be read by another name.
+        // Nested: the inner name hides the outer one, which can be read under another name.
         let inner = doc! { "$map": doc! { "input": array![1, 2], "in": doc! { "$multiply": array!["$$this", "$$outer"] } } };
         check_exact(
             &doc,

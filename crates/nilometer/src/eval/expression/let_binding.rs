@@ -1,7 +1,7 @@
 //! `$let: {vars: {name: expression, …}, in: expression}`.
 //!
-//! The variables are evaluated outside, none sees the others; then `in` sees them all. `CURRENT` may
-//! be bound, and then `$a` means a field of it.
+//! The variables are evaluated in the outer scope and do not see each other; `in` sees all of them.
+//! `CURRENT` may be bound, and then `$a` means a field of it.
 //!
 //! Errors: 16874 not an object, 16875 unknown member, 16876 no vars, 16877 no in, 10065 vars not an
 //! object, 9 a name that may not be defined.
@@ -74,7 +74,7 @@ pub(super) fn evaluate<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Resul
     bind_from(operation, 0, scope, scope)
 }
 
-/// Binds the variables from `index` on within `inner`; they are evaluated in `outer`.
+/// Binds the variables from `index` on in `inner`; they are evaluated in `outer`.
 fn bind_from<'s, 'o>(
     operation: &'s Operation,
     index: usize,
@@ -90,7 +90,7 @@ where
     let value = operation.value(index, outer)?.into_value();
     let frame = inner.bind(operation.binding(index), value.as_ref());
     let result = bind_from(operation, index + 1, &inner.within(&frame), outer)?;
-    // What refers to the frame must not leave it.
+    // References to the frame must not outlive it.
     Ok(Evaluated::Owned(result.into_value()))
 }
 

@@ -1,4 +1,5 @@
-//! `$literal` and its old name `$const`: the argument as it stands, dollar signs and all.
+//! `$literal` and its old name `$const`: the argument as a constant, without interpreting dollar
+//! signs.
 
 use nilometer_bson::ValueRef;
 

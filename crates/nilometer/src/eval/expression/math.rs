@@ -1,4 +1,4 @@
-//! Numbers of one or two operands: `$abs $ceil $floor $exp $ln $log $log10 $pow $sqrt`.
+//! Numeric functions of one or two operands: `$abs $ceil $floor $exp $ln $log $log10 $pow $sqrt`.
 //!
 //! | operator | result | errors |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | `$ceil`, `$floor` | same type | |
 //! | `$exp`, `$sqrt`, `$ln`, `$log10` | double, decimal for a decimal | 28714, 28766, 28761 outside the domain |
 //! | `$log: [number, base]` | double, decimal if one is | 28756 to 28759 |
-//! | `$pow: [base, exponent]` | int and long where the result is whole and fits, else double; decimal | 28762 to 28764 |
+//! | `$pow: [base, exponent]` | int and long if the result is an integer and fits, else double; decimal | 28762 to 28764 |
 //!
 //! Null or missing gives null; other types are error 28765 for the operators of one operand.
 
@@ -20,7 +20,7 @@ use super::numeric::integer;
 use super::operation::{Call, arg};
 use crate::error::{Error, Result};
 
-/// The operand of an operator that takes one number; `None` for null.
+/// Returns the operand of an operator that takes one number; `None` for null.
 pub(super) fn single_number(
     values: &[Evaluated<'_>],
     call: Call<'_, '_>,
@@ -73,7 +73,7 @@ fn round_to_whole<'s>(
     })
 }
 
-/// A function of doubles and its twin for decimals, without a domain to check.
+/// Applies a function with versions for doubles and decimals, without domain check.
 pub(super) fn function<'s>(
     values: &[Evaluated<'s>],
     call: Call<'_, 's>,
@@ -113,7 +113,7 @@ pub(super) fn log10<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     function(values, call, f64::log10, decimal_math::log10)
 }
 
-/// NaN passes; zero and below do not.
+/// Returns an error for zero and below; NaN is accepted.
 fn require_positive(number: Option<Number>, name: &str, code: i32) -> Result<()> {
     match number {
         Some(number) if !is_positive(number) && !number.is_nan() => Err(Error::location(
@@ -211,7 +211,7 @@ pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
     })
 }
 
-/// Powers of whole numbers: whole where they are and fit 64 bits.
+/// Power of integers: an integer if exact and in 64 bits.
 fn whole_pow<'s>(base: i64, exponent: i64, narrow: bool) -> Evaluated<'s> {
     let whole = match (base, exponent) {
         (1, _) => Some(1),

@@ -1,10 +1,10 @@
-//! What is known of a document beside its fields, and chance: `$meta` and `$rand`.
+//! Metadata of a document and random numbers: `$meta` and `$rand`.
 //!
-//! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). There is no
-//! text search here and no score to speak of, so none of it is there: the result is missing.
+//! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). There is
+//! no text search and no score, so the result is missing.
 //!
-//! `$rand: {}` is a double from [0, 1), drawn anew for each evaluation from the source the operation
-//! brings along; arguments are error 3040501.
+//! `$rand: {}` is a double from [0, 1), generated for each evaluation from the operation's random
+//! source; arguments are error 3040501.
 
 use nilometer_bson::ValueRef;
 

@@ -6,22 +6,21 @@
 //!                     └─ registry: name → argument shape, evaluator or reason of refusal
 //! ```
 //!
-//! **What is where.** [`registry`] is the one table of operators; an operator that is not in it does
-//! not exist. Each row names a function in a family file (`arithmetic`, `date_parts`, `array` …),
-//! whose head states MongoDB's behaviour and whose foot tests it. Adding an operator is a function
-//! and a row.
+//! **Layout.** [`registry`] is the table of all operators. Each row names a function in a family
+//! file (`arithmetic`, `date_parts`, `array` …), whose head documents MongoDB's behaviour and whose
+//! end contains its tests. Adding an operator takes a function and a row.
 //!
-//! **Shapes.** Operators that kernels and planner rules look into (comparison, boolean logic, the
-//! four basic arithmetic operators, `$cond`, `$dateTrunc`) have a variant of their own. All others are
-//! an [`Operation`]: a row of the table, its argument expressions, and what could be prepared ahead.
+//! **Variants.** Operators that kernels and planner rules inspect (comparison, boolean logic, the
+//! four basic arithmetic operators, `$cond`, `$dateTrunc`) have their own variant. All others are
+//! an [`Operation`]: a row of the table, its argument expressions, and prepared constants.
 //!
-//! **Promises.** Parsing is total: any bytes give an expression or an error with MongoDB's code, and
-//! nesting is bounded by [`EXPRESSION_DEPTH_MAX`]. Evaluation is pure, borrows from the document
-//! where it can, and answers as MongoDB 8.0 does: null and missing propagate as each operator's
-//! documentation says, numbers keep MongoDB's types.
+//! **Guarantees.** Parsing returns an expression or an error with MongoDB's code for any input;
+//! nesting is limited by [`EXPRESSION_DEPTH_MAX`]. Evaluation is pure, borrows from the document
+//! where possible, and gives the results of MongoDB 8.0: null and missing propagate as documented
+//! for each operator, numbers keep MongoDB's types.
 //!
-//! **Not here.** Projection (which paths are kept) and accumulators over groups are other rooms;
-//! JavaScript (`$function`) is refused.
+//! **Not here.** Projection and accumulators over groups are other modules; JavaScript
+//! (`$function`) is rejected.
 
 mod accumulating;
 mod arithmetic;
@@ -95,14 +94,14 @@ use super::Dependencies;
 use super::variables::{EvalContext, ParseContext};
 use crate::error::{Error, ErrorCode, Result};
 
-/// How deep expressions may nest. MongoDB's bound is that of documents (200 levels); two levels of
-/// a document make one of most expressions.
+/// Maximum nesting of expressions. MongoDB's limit is that of documents (200 levels); most
+/// expressions take two levels of a document.
 pub const EXPRESSION_DEPTH_MAX: usize = 150;
 
-/// Bytes a string, array or object that an expression computes may take.
+/// Maximum size of a computed string, array or object in bytes.
 pub const VALUE_BYTES_MAX: usize = 100 << 20;
 
-/// Error 146 for a value larger than any may be.
+/// Returns error 146 for a value above the size limit.
 fn check_bytes(bytes: usize, name: &str) -> Result<()> {
     if bytes <= VALUE_BYTES_MAX {
         return Ok(());
@@ -116,7 +115,7 @@ fn check_bytes(bytes: usize, name: &str) -> Result<()> {
 /// A parsed expression.
 #[derive(Clone, Debug)]
 pub enum Expression {
-    /// A value known ahead: a literal, or what folding made of a constant part.
+    /// A constant: a literal, or the result of folding a constant part.
     Constant(Value),
     /// `$a.b`: a path in the document.
     FieldPath(FieldPath),
@@ -145,33 +144,33 @@ pub enum Expression {
 }
 
 impl Expression {
-    /// Parses any operand: literal, `"$path"`, `"$$variable"`, object, array or `{$operator: …}`;
-    /// constant parts come back folded.
+    /// Parses any operand: literal, `"$path"`, `"$$variable"`, object, array or `{$operator: …}`.
+    /// Constant parts are folded.
     pub fn parse(value: ValueRef<'_>, context: &ParseContext) -> Result<Expression> {
         let mut expression = parse::Parser::new(context).operand(value)?;
         expression.fold(context)?;
         Ok(expression)
     }
 
-    /// An expression that is always `value`.
+    /// Creates an expression that is always `value`.
     pub fn constant(value: impl Into<Value>) -> Expression {
         Self::Constant(value.into())
     }
 
-    /// Replaces parts that read nothing by their value.
+    /// Replaces constant parts by their value.
     ///
-    /// [`Expression::parse`] has done this; a rule that builds or rewrites expressions calls it again.
+    /// [`Expression::parse`] does this; a rule that builds or rewrites expressions calls it again.
     pub fn fold(&mut self, context: &ParseContext) -> Result<()> {
         fold::fold(self, context)
     }
 
-    /// The value for one document.
+    /// Returns the value for one document.
     pub fn evaluate(&self, doc: DocRef<'_>, context: &EvalContext<'_>) -> Result<Value> {
         Ok(self.eval(&Scope::new(doc, context))?.into_value())
     }
 
-    /// The value for one document, borrowed from it where possible: for filters, keys and
-    /// accumulators, which only look at it.
+    /// Returns the value for one document, borrowed from it if possible: for filters, keys and
+    /// accumulators, which do not keep it.
     pub fn evaluate_ref<'s>(
         &'s self,
         doc: DocRef<'s>,
@@ -180,7 +179,7 @@ impl Expression {
         self.eval(&Scope::new(doc, context))
     }
 
-    /// Evaluates within a scope.
+    /// Evaluates in a scope.
     pub(crate) fn eval<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
         match self {
             Self::Constant(value) => Ok(Evaluated::from(value.as_ref())),
@@ -199,7 +198,7 @@ impl Expression {
         }
     }
 
-    /// Adds what this expression reads.
+    /// Adds the inputs of this expression.
     pub fn dependencies(&self, into: &mut Dependencies) {
         match self {
             Self::FieldPath(path) => {
@@ -212,7 +211,7 @@ impl Expression {
         self.for_each_child(&mut |child| child.dependencies(into));
     }
 
-    /// The value, if it is known ahead.
+    /// Returns the value of a constant.
     pub fn as_constant(&self) -> Option<&Value> {
         match self {
             Self::Constant(value) => Some(value),
@@ -220,7 +219,7 @@ impl Expression {
         }
     }
 
-    /// The path, if the expression is nothing but one.
+    /// Returns the path, if the expression is only a path.
     pub fn as_field_path(&self) -> Option<&FieldPath> {
         match self {
             Self::FieldPath(path) => Some(path),
@@ -252,7 +251,7 @@ impl Expression {
         }
     }
 
-    /// Calls `visit` with each direct part, which it may replace; for rules that rename paths.
+    /// Calls `visit` with each direct part, which it may replace; used by rules that rename paths.
     pub fn for_each_child_mut(&mut self, visit: &mut dyn FnMut(&mut Expression)) {
         match self {
             Self::Constant(_) | Self::FieldPath(_) | Self::Variable(_) => {}

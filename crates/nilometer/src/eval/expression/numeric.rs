@@ -1,4 +1,4 @@
-//! What operators ask of numbers beyond [`Number`] itself.
+//! Conversions of numbers for operators, in addition to [`Number`].
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{Decimal128, ValueRef};
@@ -11,22 +11,22 @@ impl From<Number> for Evaluated<'_> {
     }
 }
 
-/// True for decimal zero of any sign and exponent.
+/// True if a decimal is zero, of any sign and exponent.
 pub(crate) fn decimal_is_zero(value: Decimal128) -> bool {
     value.is_zero()
 }
 
-/// The integer a value of any numeric type equals exactly.
+/// Returns the integer that a value of any numeric type equals exactly.
 pub(crate) fn integral(value: ValueRef<'_>) -> Option<i64> {
     Number::of(value)?.to_i64_exact()
 }
 
-/// The 32-bit integer a value of any numeric type equals exactly.
+/// Returns the 32-bit integer that a value of any numeric type equals exactly.
 pub(crate) fn integral_i32(value: ValueRef<'_>) -> Option<i32> {
     integral(value).and_then(|value| i32::try_from(value).ok())
 }
 
-/// An integer as int if it fits and `narrow`, else as long.
+/// Returns an integer as int if it fits and `narrow`, else as long.
 pub(crate) fn integer(value: i64, narrow: bool) -> Number {
     match i32::try_from(value) {
         Ok(small) if narrow => Number::Int(small),

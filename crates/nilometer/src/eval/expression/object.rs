@@ -1,7 +1,7 @@
 //! Objects and their fields: `$getField $setField $unsetField $mergeObjects`.
 //!
-//! Names here are names, never paths: dots and dollar signs are ordinary characters in them (a name
-//! with a dollar sign in front is written `{$literal: …}`).
+//! Field names are literal, never paths: dots and dollar signs are ordinary characters (a name with
+//! a leading dollar sign is written `{$literal: …}`).
 //!
 //! | operator | rule |
 //! |---|---|
@@ -102,7 +102,7 @@ pub(super) const UNSET_FIELD: NamedArguments = NamedArguments {
     fields: &[required("field", 4_161_102), required("input", 4_161_109)],
 };
 
-/// `$setField` and `$unsetField`, which has no third argument and so sets to missing.
+/// Evaluates `$setField` and `$unsetField`, which has no third argument and so sets to missing.
 pub(super) fn set_field<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
     let (field, input, value) = (arg(values, 0), arg(values, 1), arg(values, 2).as_ref());
     let Some(name) = field.as_str() else {
@@ -181,7 +181,7 @@ fn check_element(value: ValueRef<'_>, name: &str) -> Result<()> {
     }
 }
 
-/// Fields keep the place of their first occurrence and have the value of their last.
+/// Merges objects: fields keep the position of their first occurrence and the value of their last.
 fn merged<'s>(objects: &[DocRef<'_>], name: &str) -> Result<Evaluated<'s>> {
     let mut fields: Vec<Element<'_>> = Vec::new();
     let mut positions: HashMap<&[u8], usize> = HashMap::new();

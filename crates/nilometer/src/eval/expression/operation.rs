@@ -1,4 +1,4 @@
-//! An operator of the table with its arguments: the shape of everything without a variant of its own.
+//! An operator of the table with its arguments, for operators without their own variant.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{Expression, check_bytes};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::memory_bytes;
 
-/// What an operator made of its constant arguments ahead: a compiled pattern, a parsed zone, a set.
+/// Data prepared from constant arguments: a compiled pattern, a parsed zone, a set.
 pub(crate) type Prepared = Arc<dyn Any + Send + Sync>;
 
 /// A call of an operator.
@@ -18,16 +18,16 @@ pub(crate) type Prepared = Arc<dyn Any + Send + Sync>;
 pub struct Operation {
     /// The row of the table.
     pub spec: &'static OperatorSpec,
-    /// The arguments: positional, or in the order of the table's names, `None` where not given.
+    /// The arguments: positional, or in the order of the table's names; `None` if absent.
     pub arguments: Vec<Option<Expression>>,
     /// Slots of the variables this operator binds (`$map`'s `this`), in the operator's own order.
     pub(crate) bindings: Vec<usize>,
-    /// Filled after folding by the row's `prepare`.
+    /// Set after folding by the row's `prepare`.
     pub(crate) prepared: Option<Prepared>,
 }
 
 impl Operation {
-    /// A call without bindings.
+    /// Creates a call without bindings.
     pub(crate) fn new(spec: &'static OperatorSpec, arguments: Vec<Option<Expression>>) -> Self {
         Self {
             spec,
@@ -37,22 +37,22 @@ impl Operation {
         }
     }
 
-    /// As an expression.
+    /// Converts to an expression.
     pub(crate) fn into_expression(self) -> Expression {
         Expression::Operation(Box::new(self))
     }
 
-    /// The operator's name, with its dollar sign.
+    /// Returns the operator's name, with its dollar sign.
     pub fn name(&self) -> &'static str {
         self.spec.name
     }
 
-    /// The argument at `index`, if it was given.
+    /// Returns the argument at `index`, if present.
     pub fn argument(&self, index: usize) -> Option<&Expression> {
         self.arguments.get(index).and_then(Option::as_ref)
     }
 
-    /// Evaluates the argument at `index`; missing if it was not given.
+    /// Evaluates the argument at `index`; missing if absent.
     pub(crate) fn value<'s>(&'s self, index: usize, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
         match self.argument(index) {
             Some(argument) => argument.eval(scope),
@@ -60,7 +60,7 @@ impl Operation {
         }
     }
 
-    /// Evaluates the argument at `index`, `None` if it was not given.
+    /// Evaluates the argument at `index`; `None` if absent.
     pub(crate) fn optional<'s>(
         &'s self,
         index: usize,
@@ -71,22 +71,22 @@ impl Operation {
             .transpose()
     }
 
-    /// The constant given as argument `index`, if it is one.
+    /// Returns the value of argument `index`, if it is a constant.
     pub(crate) fn constant(&self, index: usize) -> Option<&nilometer_bson::Value> {
         self.argument(index).and_then(Expression::as_constant)
     }
 
-    /// The slot of binding `index`.
+    /// Returns the slot of binding `index`.
     pub(crate) fn binding(&self, index: usize) -> usize {
         self.bindings.get(index).copied().unwrap_or(usize::MAX)
     }
 
-    /// What was prepared, if it is a `T`.
+    /// Returns the prepared data, if it is a `T`.
     pub(crate) fn prepared<T: 'static>(&self) -> Option<&T> {
         self.prepared.as_ref()?.downcast_ref()
     }
 
-    /// The value in a scope.
+    /// Evaluates the call in a scope.
     pub(crate) fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
         let value = match self.spec.evaluator {
             Evaluator::Eager(function) => self.evaluate_eager(function, scope)?,
@@ -104,7 +104,7 @@ impl Operation {
         Ok(value)
     }
 
-    /// All arguments first, on the stack where there are few.
+    /// Evaluates all arguments first, on the stack if there are few.
     fn evaluate_eager<'s>(
         &'s self,
         function: super::registry::EagerFn,
@@ -138,7 +138,7 @@ impl std::fmt::Debug for Operation {
     }
 }
 
-/// What an eager function knows besides its arguments.
+/// The context of an eager function.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'c, 's> {
     /// The operator's name, for messages.
@@ -147,7 +147,7 @@ pub(crate) struct Call<'c, 's> {
     pub scope: &'c Scope<'s>,
 }
 
-/// The argument at `index`; missing if there are fewer.
+/// Returns the argument at `index`; missing if there are fewer.
 pub(crate) fn arg<'a, 's>(values: &'a [Evaluated<'s>], index: usize) -> &'a Evaluated<'s> {
     values.get(index).unwrap_or(&Evaluated::MISSING)
 }

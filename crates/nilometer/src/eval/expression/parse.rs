@@ -1,4 +1,4 @@
-//! From a BSON value to an expression: the rules that are common to all operators.
+//! Parsing of a BSON value to an expression: the rules common to all operators.
 //!
 //! - a string that starts with `$` is a path, with `$$` a variable; any other scalar is itself;
 //! - a document whose first name starts with `$` is an operator call and has that one member;
@@ -17,7 +17,7 @@ use super::{EXPRESSION_DEPTH_MAX, Expression};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::variables::ParseContext;
 
-/// Parses operands, knowing which names are bound where it stands.
+/// Parser of operands, with the variables bound at the current place.
 pub(crate) struct Parser<'c> {
     context: &'c ParseContext,
     /// Names bound by enclosing operators, innermost last.
@@ -119,7 +119,7 @@ impl<'c> Parser<'c> {
         Ok(Operation::new(spec, arguments).into_expression())
     }
 
-    /// Parses the arguments of an operator as its row describes them.
+    /// Parses the arguments of an operator as described by its row.
     pub(super) fn arguments(
         &mut self,
         spec: &'static OperatorSpec,
@@ -134,7 +134,7 @@ impl<'c> Parser<'c> {
         }
     }
 
-    /// Parses positional arguments: an array, or a single operand standing for itself.
+    /// Parses positional arguments: an array, or a single operand.
     pub(super) fn positional(
         &mut self,
         spec: &OperatorSpec,
@@ -151,7 +151,7 @@ impl<'c> Parser<'c> {
         Ok(list)
     }
 
-    /// The same for an operator that fails with `code` on fewer than two.
+    /// Parses positional arguments of an operator that fails with `code` for fewer than two.
     pub(super) fn two_or_more(
         &mut self,
         spec: &OperatorSpec,
@@ -200,7 +200,7 @@ impl<'c> Parser<'c> {
         Ok(arguments)
     }
 
-    /// Binds `name` from here on and returns its slot; undo with [`Parser::unbind`].
+    /// Binds `name` and returns its slot; undone by [`Parser::unbind`].
     pub(super) fn bind(&mut self, name: &str) -> usize {
         let slot = self.next_slot;
         self.next_slot += 1;
@@ -208,12 +208,12 @@ impl<'c> Parser<'c> {
         slot
     }
 
-    /// Forgets the last `count` bindings.
+    /// Removes the last `count` bindings.
     pub(super) fn unbind(&mut self, count: usize) {
         self.bound.truncate(self.bound.len().saturating_sub(count));
     }
 
-    /// The slot `name` stands for here.
+    /// Returns the slot of `name` at the current place.
     pub(super) fn slot(&self, name: &str) -> Option<usize> {
         self.bound
             .iter()
@@ -224,11 +224,11 @@ impl<'c> Parser<'c> {
     }
 }
 
-/// The constant missing value, as an expression.
+/// Returns the constant missing value, as an expression.
 pub(super) fn missing() -> Expression {
     Expression::Constant(Value::Missing)
 }
-/// The object an operator wants, which otherwise fails with `code` and says what is `wanted`.
+/// Returns the argument object of an operator, or error `code` with the text `wanted`.
 pub(super) fn object<'v>(value: ValueRef<'v>, code: i32, wanted: &str) -> Result<DocRef<'v>> {
     value.as_document().ok_or_else(|| {
         let found = value.type_name();

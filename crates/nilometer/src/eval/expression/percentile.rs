@@ -1,8 +1,8 @@
 //! `$percentile: {input, p: [..], method: "approximate"}` and `$median: {input, method}`.
 //!
-//! The input is a number or an array; what is no number, and NaN, is skipped. The value for `p` is the
-//! one at rank ⌈p·n⌉ of the sorted numbers (the least for 0), a double; null if there is no number. `p`
-//! must be a constant array of numbers from 0 to 1.
+//! The input is a number or an array; NaN and values that are not numbers are skipped. The value
+//! for `p` is the one at rank ⌈p·n⌉ of the sorted numbers (the least for 0), a double; null if
+//! there is no number. `p` must be a constant array of numbers from 0 to 1.
 //!
 //! Errors: 40414 a member missing, 40415 unknown, 14 not an object or wrong types, 2 bad method or `p`.
 
@@ -34,7 +34,7 @@ pub(super) const MEDIAN: NamedArguments = NamedArguments {
     fields: &[required("input", MISSING), required("method", MISSING)],
 };
 
-/// The only method of this version.
+/// Checks the method: only `approximate` exists in this version.
 fn check_method(doc: ValueRef<'_>) -> Result<()> {
     let ValueRef::Document(doc) = doc else {
         return Ok(());
@@ -62,7 +62,7 @@ pub(super) fn parse(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-/// Reads the list of probabilities.
+/// Parses the list of probabilities.
 fn probabilities(value: ValueRef<'_>) -> Result<Vec<f64>> {
     let wrong = || {
         Error::bad_value("The $percentile 'p' field must be an array of numbers from [0.0, 1.0]")
@@ -80,7 +80,7 @@ fn probabilities(value: ValueRef<'_>) -> Result<Vec<f64>> {
     list.filter(|list| !list.is_empty()).ok_or_else(wrong)
 }
 
-/// The numbers of the input, ascending.
+/// Returns the numbers of the input, ascending.
 fn sorted(value: ValueRef<'_>) -> Vec<f64> {
     let number = |value: ValueRef<'_>| {
         Number::of(value)
@@ -95,7 +95,7 @@ fn sorted(value: ValueRef<'_>) -> Vec<f64> {
     numbers
 }
 
-/// The value at rank ⌈p·n⌉.
+/// Returns the value at rank ⌈p·n⌉.
 fn at(sorted: &[f64], p: f64) -> Value {
     let rank = (p * sorted.len() as f64).ceil() as usize;
     sorted

@@ -1,8 +1,9 @@
 //! `$regexFind`, `$regexFindAll`, `$regexMatch`: `{input, regex, options?}`.
 //!
-//! A match is `{match, idx, captures}`: its text, its position in code points, the text of each group
-//! (null for one that took no part). Null input or regex gives null, `[]`, false. Patterns are Perl's;
-//! options `i m s x u` stand in the regex value or beside it, not both.
+//! A match is `{match, idx, captures}`: its text, its position in code points, the text of each
+//! group (null for one that did not participate). A null input or regex gives null, `[]`, false.
+//! Patterns are Perl's; options `i m s x u` are given in the regex value or in `options`, not in
+//! both.
 //!
 //! Errors: 51103 not an object, 51031 unknown member, 51022 no input, 51023 no regex, 51104 to 51106
 //! types, 51107 options twice, 51108 unknown option, 51109 null byte, 51111 invalid pattern.
@@ -31,7 +32,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     ],
 };
 
-/// Compiles a constant pattern; a bad one stays, to fail where it is used.
+/// Compiles a constant pattern; an invalid one is kept and fails during evaluation.
 pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
     let regex = operation.constant(1)?;
     let options = match operation.argument(2) {
@@ -156,12 +157,12 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
     }
 }
 
-/// Walks the matches of a text, counting code points as it goes.
+/// Iterates over the matches of a text and counts code points.
 struct Finder<'t> {
     text: &'t str,
     pattern: &'t Pattern,
     from: usize,
-    /// Code points before `counted` bytes.
+    /// Number of code points in the first `counted` bytes.
     code_points: usize,
     counted: usize,
 }
@@ -177,8 +178,8 @@ impl<'t> Finder<'t> {
         }
     }
 
-    /// The groups of the next match. A `$` at the pattern's end stands before a final newline, which
-    /// the engine takes into the match; the text without it gives the match as Perl has it.
+    /// Returns the groups of the next match. A `$` at the pattern's end also matches before a final
+    /// newline, which the engine includes in the match; the text without it gives Perl's match.
     fn captures(&self) -> Result<Option<Vec<Option<Range<usize>>>>> {
         let groups = self.pattern.captures_at(self.text, self.from)?;
         let reaches_end = |groups: &Vec<Option<Range<usize>>>| matches!(groups.first(), Some(Some(whole)) if whole.end == self.text.len() && !whole.is_empty());
@@ -208,7 +209,7 @@ impl<'t> Finder<'t> {
         let between = self.text.get(self.counted..whole.start).unwrap_or("");
         self.code_points += between.chars().count();
         self.counted = whole.start;
-        // An empty match moves on by a character, or it would be found for ever.
+        // After an empty match advance by a character, or it would be found again.
         self.from = if whole.is_empty() {
             let next = self.text.get(whole.end..).and_then(|t| t.chars().next());
             whole.end + next.map_or(1, char::len_utf8)
@@ -265,10 +266,10 @@ mod tests {
             ],
         );
         check_exact(&doc, call("$regexMatch", arguments), true);
-        // Patterns from the document.
+        // Patterns read from the document.
         let dynamic = doc! { "input": "$s", "regex": "$r" };
         check_exact(&doc, call("$regexFind", dynamic), found("b", 1, array![]));
-        // Options, groups without a part, look-around, empty matches.
+        // Options, groups that do not participate, look-around, empty matches.
         let cases = [
             (
                 doc! { "input": "ABC", "regex": "b", "options": "i" },

@@ -1,8 +1,8 @@
-//! The one table of expression operators.
+//! The table of expression operators.
 //!
-//! Each row says what arguments an operator takes, what evaluates it, or why it is refused. Parsing,
-//! error texts and the list of what is compatible are driven from here; an operator missing from the
-//! table is missing from the product, and visibly so.
+//! Each row defines the arguments of an operator and its evaluator, or why it is rejected. Parsing,
+//! error texts and the compatibility list are derived from it; an operator that is not in the table
+//! is not supported.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -18,26 +18,26 @@ use crate::error::{Error, ErrorCode, Result};
 
 /// Called with all arguments evaluated.
 pub(crate) type EagerFn = for<'s> fn(&[Evaluated<'s>], Call<'_, 's>) -> Result<Evaluated<'s>>;
-/// Evaluates the arguments it needs itself.
+/// Evaluates the required arguments itself.
 pub(crate) type LazyFn = for<'s> fn(&'s Operation, &Scope<'s>) -> Result<Evaluated<'s>>;
 /// Parses the operator's argument itself.
 pub(crate) type ParseFn =
     fn(&mut Parser<'_>, &'static OperatorSpec, ValueRef<'_>) -> Result<Expression>;
-/// Computes ahead what can be known from constant arguments.
+/// Prepares data from constant arguments.
 pub(crate) type PrepareFn = fn(&Operation) -> Option<Prepared>;
 
-/// What arguments an operator takes.
+/// The arguments of an operator.
 #[derive(Clone, Copy, Debug)]
 pub enum Arguments {
-    /// So many, in an array; a single one may stand alone.
+    /// This number of arguments, in an array; a single one may stand alone.
     Exactly(usize),
-    /// From the first to the second number.
+    /// A number of arguments between the two.
     Between(usize, usize),
-    /// Any number.
+    /// Any number of arguments.
     Any,
     /// An object with these members.
     Named(&'static NamedArguments),
-    /// The operator reads its argument itself.
+    /// Parsed by the operator.
     Own,
 }
 
@@ -46,9 +46,9 @@ pub enum Arguments {
 pub struct NamedArguments {
     /// Code if the argument is not an object.
     pub not_object: i32,
-    /// Code of a member that is not listed.
+    /// Code of an unknown member.
     pub unknown: i32,
-    /// The members; an operation has its arguments in this order.
+    /// The members, in the order of an operation's arguments.
     pub fields: &'static [NamedArgument],
 }
 
@@ -57,11 +57,11 @@ pub struct NamedArguments {
 pub struct NamedArgument {
     /// Its name.
     pub name: &'static str,
-    /// Code if it is not given; `None` if it may be left out.
+    /// Code if it is absent; `None` if it is optional.
     pub required: Option<i32>,
 }
 
-/// A member that must be given.
+/// Creates a required member.
 pub(crate) const fn required(name: &'static str, code: i32) -> NamedArgument {
     NamedArgument {
         name,
@@ -69,7 +69,7 @@ pub(crate) const fn required(name: &'static str, code: i32) -> NamedArgument {
     }
 }
 
-/// A member that may be left out.
+/// Creates an optional member.
 pub(crate) const fn optional(name: &'static str) -> NamedArgument {
     NamedArgument {
         name,
@@ -77,12 +77,12 @@ pub(crate) const fn optional(name: &'static str) -> NamedArgument {
     }
 }
 
-/// Whether an operator can be used.
+/// Support status of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Behaves as MongoDB's.
+    /// Behaves as in MongoDB.
     Supported,
-    /// Known, and answered with this error.
+    /// Known, and rejected with this error.
     Refused {
         /// The code.
         code: ErrorCode,
@@ -91,12 +91,12 @@ pub enum Status {
     },
 }
 
-/// How folding treats the arguments.
+/// Constant folding of an operator's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
-    /// All are evaluated whenever the operator is.
+    /// All arguments are always evaluated.
     Strict,
-    /// Only the first is sure to be evaluated.
+    /// Only the first is always evaluated.
     Branches,
     /// Depends on more than its arguments.
     Never,
@@ -106,7 +106,7 @@ pub(crate) enum Fold {
 pub(crate) enum Evaluator {
     Eager(EagerFn),
     Lazy(LazyFn),
-    /// The operator has a shape of its own in [`Expression`], or is refused.
+    /// The operator has its own variant in [`Expression`], or is rejected.
     None,
 }
 
@@ -115,9 +115,9 @@ pub(crate) enum Evaluator {
 pub struct OperatorSpec {
     /// The name, with its dollar sign.
     pub name: &'static str,
-    /// What it takes.
+    /// Its arguments.
     pub arguments: Arguments,
-    /// Whether it can be used.
+    /// Its support status.
     pub status: Status,
     pub(crate) parse: Option<ParseFn>,
     pub(crate) evaluator: Evaluator,
@@ -140,55 +140,55 @@ impl OperatorSpec {
         }
     }
 
-    /// A function of its evaluated arguments.
+    /// Creates a row for a function of evaluated arguments.
     pub(crate) const fn eager(name: &'static str, arguments: Arguments, f: EagerFn) -> Self {
         Self::new(name, arguments, Evaluator::Eager(f))
     }
 
-    /// Evaluates its arguments as it needs them.
+    /// Creates a row for a function that evaluates its arguments itself.
     pub(crate) const fn lazy(name: &'static str, arguments: Arguments, f: LazyFn) -> Self {
         Self::new(name, arguments, Evaluator::Lazy(f))
     }
 
-    /// Has a shape of its own.
+    /// Creates a row for an operator with its own variant.
     pub(crate) const fn node(name: &'static str, arguments: Arguments, parse: ParseFn) -> Self {
         let mut spec = Self::new(name, arguments, Evaluator::None);
         spec.parse = Some(parse);
         spec
     }
 
-    /// Known, and refused.
+    /// Creates a row for a rejected operator.
     pub(crate) const fn refused(name: &'static str, code: ErrorCode, reason: &'static str) -> Self {
         let mut spec = Self::new(name, Arguments::Own, Evaluator::None);
         spec.status = Status::Refused { code, reason };
         spec
     }
 
-    /// Parses its argument itself.
+    /// Sets the parser of the argument.
     pub(crate) const fn parsed_by(mut self, parse: ParseFn) -> Self {
         self.parse = Some(parse);
         self
     }
 
-    /// Computes something ahead from constant arguments.
+    /// Sets the preparation from constant arguments.
     pub(crate) const fn prepared_by(mut self, prepare: PrepareFn) -> Self {
         self.prepare = Some(prepare);
         self
     }
 
-    /// Only the first argument is sure to be evaluated.
+    /// Declares that only the first argument is always evaluated.
     pub(crate) const fn branching(mut self) -> Self {
         self.fold = Fold::Branches;
         self
     }
 
-    /// Depends on more than its arguments: parts under bound variables.
+    /// Declares that it depends on more than its arguments, such as parts with bound variables.
     pub(crate) const fn never_folded(mut self) -> Self {
         self.fold = Fold::Never;
         self
     }
 
-    /// Differs between evaluations.
+    /// Declares that results differ between evaluations.
     pub(crate) const fn random(mut self) -> Self {
         self.random = true;
         self
@@ -206,7 +206,7 @@ impl std::fmt::Debug for OperatorSpec {
 }
 
 impl Arguments {
-    /// Checks how many positional arguments there are.
+    /// Checks the number of positional arguments.
     pub(crate) fn check_count(self, operator: &str, count: usize) -> Result<()> {
         let fits = match self {
             Self::Exactly(n) => count == n,
@@ -220,7 +220,7 @@ impl Arguments {
         }
     }
 
-    /// The error of a wrong number of arguments.
+    /// Returns the error of a wrong number of arguments.
     pub(crate) fn count_error(self, operator: &str, count: usize) -> Error {
         match self {
             Self::Between(min, max) => Error::location(
@@ -250,7 +250,7 @@ pub static OPERATORS: &[OperatorSpec] = table::TABLE;
 static BY_NAME: LazyLock<HashMap<&'static str, &'static OperatorSpec>> =
     LazyLock::new(|| OPERATORS.iter().map(|spec| (spec.name, spec)).collect());
 
-/// The row called `name`, dollar sign included.
+/// Returns the row called `name`, including the dollar sign.
 pub(crate) fn find(name: &str) -> Option<&'static OperatorSpec> {
     BY_NAME.get(name).copied()
 }

@@ -1,9 +1,10 @@
 //! `$round` and `$trunc`: `number` or `[number, place]`.
 //!
-//! The place is a whole number from −20 to 100; negative places are left of the point. `$round` takes
-//! halves to the even digit, `$trunc` cuts towards zero. The result keeps the operand's type, but an
-//! int that rounds out of its range becomes long (51080 if a long does). Null in either gives null.
-//! Errors: 51081 not a number, 51082 place not whole, 51083 place out of range.
+//! The place is an integer from −20 to 100; negative places are left of the decimal point. `$round`
+//! rounds halves to the even digit, `$trunc` truncates towards zero. The result keeps the operand's
+//! type, except that an int that rounds out of its range becomes long (51080 if a long does). Null
+//! in either gives null. Errors: 51081 not a number, 51082 place not an integer, 51083 place out of
+//! range.
 
 use nilometer_bson::decimal128::Rounding;
 use nilometer_bson::number::Number;
@@ -13,7 +14,7 @@ use super::numeric::integral;
 use super::operation::Call;
 use crate::error::{Error, Result};
 
-/// Places that may be asked for.
+/// Minimum place.
 const PLACE_MIN: i64 = -20;
 const PLACE_MAX: i64 = 100;
 

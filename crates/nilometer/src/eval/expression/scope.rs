@@ -1,13 +1,14 @@
-//! What one evaluation sees: the document, the context, and the bindings of `$let`, `$map` and kin.
+//! The scope of an evaluation: the document, the context, and the bindings of `$let`, `$map`,
+//! `$filter` and `$reduce`.
 //!
-//! Bindings are frames on the machine's stack, each pointing at the one outside it; nothing is
-//! allocated to bind a variable.
+//! Bindings are frames on the call stack, each with a pointer to the enclosing one; binding a
+//! variable does not allocate.
 
 use nilometer_bson::{DocRef, ValueRef};
 
 use crate::eval::variables::EvalContext;
 
-/// Everything an expression may read.
+/// The inputs of an expression.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'s> {
     /// `$$ROOT`.
@@ -26,7 +27,7 @@ pub struct Frame<'s> {
 }
 
 impl<'s> Scope<'s> {
-    /// A scope without inner bindings.
+    /// Creates a scope without inner bindings.
     pub fn new(root: DocRef<'s>, context: &'s EvalContext<'s>) -> Self {
         Self {
             root,
@@ -35,7 +36,7 @@ impl<'s> Scope<'s> {
         }
     }
 
-    /// The frame that binds `slot` on top of this scope.
+    /// Creates the frame that binds `slot` in this scope.
     pub fn bind(&self, slot: usize, value: ValueRef<'s>) -> Frame<'s> {
         Frame {
             slot,
@@ -44,7 +45,7 @@ impl<'s> Scope<'s> {
         }
     }
 
-    /// This scope with `frame` innermost.
+    /// Returns this scope with `frame` as the innermost.
     pub fn within(&self, frame: &'s Frame<'s>) -> Scope<'s> {
         Scope {
             frames: Some(frame),
@@ -52,7 +53,7 @@ impl<'s> Scope<'s> {
         }
     }
 
-    /// The value of a variable: an inner binding, or one given by the caller; missing if neither.
+    /// Returns the value of a variable: an inner binding or one of the context; missing if neither.
     pub fn variable(&self, slot: usize) -> ValueRef<'s> {
         if let Some(value) = self.context.variables.get(slot) {
             return value.as_ref();

@@ -1,10 +1,10 @@
 //! Arrays as sets: `$setUnion $setIntersection $setDifference $setEquals $setIsSubset
 //! $allElementsTrue $anyElementTrue`.
 //!
-//! Elements are equal as everywhere (numbers by value, strings by the collation); arrays within the
-//! arrays are elements. Unions and intersections come in ascending order, differences in the order of
-//! the first array; none repeats an element. Null gives null for the three that build a set, an error
-//! for the others.
+//! Elements are equal by BSON order (numbers by value, strings by the collation); arrays inside the
+//! arrays are elements. Unions and intersections are in ascending order, differences in the order
+//! of the first array; none repeats an element. Null gives null for the three that build a set, an
+//! error for the others.
 //!
 //! Errors where an operand is no array: 17043 `$setUnion`, 17047 `$setIntersection`, 17048 and 17049
 //! `$setDifference`, 17044 `$setEquals` (17045 for fewer than two), 17046 and 17042 `$setIsSubset`,

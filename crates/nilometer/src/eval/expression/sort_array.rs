@@ -1,8 +1,8 @@
 //! `$sortArray: {input, sortBy}`.
 //!
-//! `sortBy` is 1 or −1, which sorts whole elements by the BSON order, or `{path: ±1, …}`, which sorts
-//! documents by fields as `$sort` does (elements that are no documents count as lacking every field).
-//! Equal elements keep their order. Null input gives null.
+//! `sortBy` is 1 or −1, which sorts whole elements in BSON order, or `{path: ±1, …}`, which sorts
+//! documents by fields as `$sort` does (elements that are not documents have no fields). Equal
+//! elements keep their order. Null input gives null.
 //!
 //! Errors: 2942500 not an object, 2942501 unknown member, 2942502 no input, 2942503 no sortBy, 2942504
 //! not an array, 2942505 sortBy neither number nor object, 2942506 a direction that is not ±1.
@@ -25,7 +25,7 @@ use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result};
 
-/// How elements are ordered.
+/// The order of elements.
 enum Order {
     Whole { descending: bool },
     Fields(Vec<(FieldPath, bool)>),

@@ -9,8 +9,8 @@
 //! | `$split` | null | 40085, 40086 not strings, 40087 empty delimiter |
 //! | `$replaceOne`, `$replaceAll` | null | 51744 to 51746 not strings, 51747 to 51751 arguments |
 //!
-//! Case is changed and ignored for ASCII letters only. Numbers and dates count as text where the table
-//! says "text form".
+//! Case conversion and comparison apply to ASCII letters only. Numbers and dates are converted to
+//! text where the table says "text form".
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ use super::registry::{NamedArguments, required};
 use crate::error::{Error, Result};
 use crate::eval::date::DateFormat;
 
-/// The text form of a value; the empty string for null and missing.
+/// Returns the text form of a value; the empty string for null and missing.
 pub(super) fn coerce_to_string(value: ValueRef<'_>) -> Result<Cow<'_, str>> {
     Ok(match value {
         ValueRef::String(text) | ValueRef::Symbol(text) | ValueRef::Code(text) => {

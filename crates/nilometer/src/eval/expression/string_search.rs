@@ -1,8 +1,8 @@
 //! `$indexOfBytes` and `$indexOfCP`: string, token, start?, end?.
 //!
 //! The position of the first occurrence within [start, end), −1 if there is none or the range is
-//! empty. A null string gives null; the token must be a string, the bounds non-negative whole
-//! numbers (40096, 40097).
+//! empty. A null string gives null; the token must be a string, the bounds non-negative integers
+//! (40096, 40097).
 
 use nilometer_bson::ValueRef;
 
@@ -11,7 +11,7 @@ use super::numeric::integral_i32;
 use super::operation::{Call, arg};
 use crate::error::{Error, Result};
 
-/// A bound of a search; the codes are common to all `$indexOf…` operators.
+/// Parses a bound of a search, with the codes common to all `$indexOf…` operators.
 pub(super) fn search_bound(
     values: &[Evaluated<'_>],
     index: usize,
@@ -39,7 +39,7 @@ pub(super) fn search_bound(
     })
 }
 
-/// Text and token, or `None` for a null text.
+/// Returns text and token, or `None` for a null text.
 fn operands<'v>(
     values: &'v [Evaluated<'_>],
     call: Call<'_, '_>,
@@ -99,7 +99,7 @@ pub(super) fn code_points<'s>(
     };
     let start = search_bound(values, 2, call.name, "starting")?.unwrap_or(0);
     let end = search_bound(values, 3, call.name, "ending")?;
-    // Byte positions of the bounds, the end of the text included.
+    // Byte positions of the bounds, including the end of the text.
     let byte_at = |index: usize| {
         text.char_indices()
             .map(|(at, _)| at)

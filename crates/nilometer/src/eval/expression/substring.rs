@@ -1,8 +1,8 @@
-//! `$substrBytes` (also under its old name `$substr`) and `$substrCP`: string, start, length.
+//! `$substrBytes` (also as `$substr`) and `$substrCP`: string, start, length.
 //!
-//! The first operand is taken in its text form, null as the empty string. Positions count bytes or
-//! code points from zero; a start beyond the end gives the empty string. For bytes, a negative length
-//! means the rest, and neither end may fall within a character.
+//! The first operand is converted to its text form, null to the empty string. Positions count bytes
+//! or code points from zero; a start beyond the end gives the empty string. For bytes, a negative
+//! length means the rest, and neither end may be inside a character.
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::number::Number;
@@ -80,7 +80,7 @@ pub(super) fn code_points<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Resu
     ))
 }
 
-/// A non-negative 32-bit whole number; the codes for no number, not 32 bits, negative.
+/// Parses a non-negative 32-bit integer; the codes are for not a number, not 32 bits, negative.
 fn position(value: ValueRef<'_>, what: &str, codes: [i32; 3]) -> Result<usize> {
     let [not_number, not_whole, negative] = codes;
     if !value.is_number() {

@@ -265,7 +265,7 @@ pub(super) const TABLE: &[OperatorSpec] = &[
         Exactly(1),
         hashed_index_key::to_hashed_index_key,
     ),
-    // Refused
+    // Rejected
     Row::refused("$function", ErrorCode::CommandNotSupported, NO_JAVASCRIPT),
 ];
 

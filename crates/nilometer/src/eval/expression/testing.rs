@@ -1,4 +1,4 @@
-//! What the tests at the foot of each family use.
+//! Helpers of the tests in each family.
 
 use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, ValueRef, order};
 
@@ -8,14 +8,14 @@ use crate::eval::{EvalContext, ParseContext};
 /// The operation's start in tests: 2021-03-20T11:30:05.123Z.
 pub(super) const NOW_MS: i64 = 1_616_239_805_123;
 
-/// The expression that calls an operator.
+/// Returns the expression that calls an operator.
 pub(super) fn call(name: &str, argument: impl Into<Value>) -> Document {
     let mut out = DocumentBuilder::new();
     out.append(name, argument.into());
     out.finish()
 }
 
-/// A decimal, which must be exact.
+/// Parses a decimal, which must be exact.
 #[track_caller]
 pub(super) fn decimal(text: &str) -> Value {
     Value::from(Decimal128::parse_exact(text).unwrap())
@@ -44,7 +44,7 @@ pub(super) fn check(doc: &Document, expression: impl Into<Value>, expected: impl
     );
 }
 
-/// Checks value and type of the value.
+/// Checks value and type.
 #[track_caller]
 pub(super) fn check_exact(
     doc: &Document,
@@ -69,7 +69,7 @@ pub(super) fn check_exact(
     assert!(same, "{expression:?}: {found:?}, expected {expected:?}");
 }
 
-/// The code an expression fails with, while it is parsed or evaluated.
+/// Returns the error code of an expression, from parsing or evaluation.
 #[track_caller]
 pub(super) fn eval_code(doc: &Document, expression: impl Into<Value>) -> i32 {
     let expression = expression.into();
@@ -79,7 +79,7 @@ pub(super) fn eval_code(doc: &Document, expression: impl Into<Value>) -> i32 {
     }
 }
 
-/// The code an expression fails to parse with.
+/// Returns the error code of parsing an expression.
 #[track_caller]
 pub(super) fn parse_code(expression: impl Into<Value>) -> i32 {
     let expression = expression.into();
@@ -89,7 +89,7 @@ pub(super) fn parse_code(expression: impl Into<Value>) -> i32 {
     }
 }
 
-/// Compares by the BSON order, telling missing, null and undefined apart.
+/// Compares in BSON order, and distinguishes missing, null and undefined.
 #[track_caller]
 pub(super) fn assert_same(found: ValueRef<'_>, expected: ValueRef<'_>, what: &str) {
     let kind = found.is_missing() == expected.is_missing();

@@ -108,7 +108,7 @@ impl Dice {
     }
 }
 
-/// Values that operators stumble over, besides the shared list.
+/// Edge-case values for operators, in addition to the shared list.
 fn stumbling_blocks() -> Vec<Value> {
     let mut values: Vec<Value> = nilometer_bson::testing::awkward_groups().concat();
     values.extend([
@@ -140,7 +140,7 @@ fn stumbling_blocks() -> Vec<Value> {
         20.into(),
         true.into(),
     ]);
-    // A range as wide as ints go is refused, but only after a hundred megabytes.
+    // A range over all ints is rejected, but only after a hundred megabytes.
     values.retain(|value| {
         !nilometer_bson::number::Number::of(value.as_ref())
             .is_some_and(|n| (1e6..1e10).contains(&n.to_f64().abs()))
@@ -148,7 +148,7 @@ fn stumbling_blocks() -> Vec<Value> {
     values
 }
 
-/// An argument for an operator: positional, named, or anything at all.
+/// Returns an argument for an operator: positional, named, or arbitrary.
 fn argument(spec: &OperatorSpec, values: &[Value], dice: &mut Dice) -> Value {
     let any = |dice: &mut Dice| values[dice.roll(values.len())].clone();
     let names: Vec<&str> = match spec.arguments {
@@ -238,7 +238,7 @@ fn folding_changes_nothing() {
                     let found = folded.evaluate(doc.as_ref(), &context).unwrap_err();
                     assert_eq!(found.code, expected.code, "{call:?}");
                 }
-                // A constant part that fails may hide behind a null at run time.
+                // A constant part that fails may not be evaluated after a null.
                 (Err(_), _) => {}
             }
         }
@@ -272,7 +272,7 @@ fn deep_bindings_fit_the_stack() {
     check(&doc, expression, array![1]);
 }
 
-/// What doubles with each step is stopped long before memory is.
+/// Expressions that double their value at each step fail long before memory is exhausted.
 #[test]
 fn no_value_grows_without_a_limit() {
     let reduced = |step: Value, from: Value| -> Value {
@@ -296,7 +296,7 @@ fn no_value_grows_without_a_limit() {
     ];
     for expression in grow {
         let context = ParseContext::new();
-        // Folding, or at the latest evaluating, runs into the limit.
+        // Folding, or at the latest evaluation, reaches the limit.
         let outcome = Expression::parse(expression.as_ref(), &context)
             .and_then(|e| e.evaluate(DocRef::EMPTY, &EvalContext::default()));
         let code = outcome.map_or_else(|error| error.code.0, |_| 0);

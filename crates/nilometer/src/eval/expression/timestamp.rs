@@ -1,5 +1,5 @@
-//! Parts of a timestamp: `$tsSecond` and `$tsIncrement`, both long. Null or missing gives null, anything
-//! but a timestamp 5687301 and 5687302.
+//! Parts of a timestamp: `$tsSecond` and `$tsIncrement`, both long. Null or missing gives null,
+//! other types 5687301 and 5687302.
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::value::Timestamp;

@@ -1,4 +1,4 @@
-//! Angles: `$sin $cos $tan $asin $acos $atan $atan2 $sinh $cosh $tanh $asinh $acosh $atanh
+//! Trigonometry: `$sin $cos $tan $asin $acos $atan $atan2 $sinh $cosh $tanh $asinh $acosh $atanh
 //! $degreesToRadians $radiansToDegrees`.
 //!
 //! Doubles in radians; a decimal operand gives a decimal. Null or missing gives null, other types
@@ -15,7 +15,7 @@ use super::math::{function, single_number};
 use super::operation::{Call, arg};
 use crate::error::{Error, Result};
 
-/// Fails unless `low <= value <= high`; NaN passes.
+/// Returns an error unless `low <= value <= high`; NaN is accepted.
 fn domain(
     values: &[Evaluated<'_>],
     call: Call<'_, '_>,
@@ -42,10 +42,10 @@ fn domain(
     }
 }
 
-/// Anything but an infinity.
+/// Returns an error for an infinity.
 fn bounded(values: &[Evaluated<'_>], call: Call<'_, '_>) -> Result<()> {
     domain(values, call, f64::MIN, f64::MAX, "(-inf,inf)").or_else(|error| {
-        // A decimal may be larger than any double and still finite.
+        // A decimal may exceed every double and still be finite.
         match single_number(values, call)? {
             Some(Number::Decimal(v)) if v.is_finite() => Ok(()),
             _ => Err(error),
@@ -82,7 +82,7 @@ functions! {
         |v| v.mul(Decimal128::from(180i64)).div(decimal_math::pi());
 }
 
-/// acos x is the angle of the point (x, √(1 − x²)); zero gives a quarter turn.
+/// Returns acos x, the angle of the point (x, √(1 − x²)); zero gives a quarter turn.
 fn decimal_acos(value: Decimal128) -> Decimal128 {
     if value.is_zero() {
         return decimal_math::atan2(Decimal128::ONE, Decimal128::ZERO);
@@ -102,7 +102,7 @@ fn decimal_atan(value: Decimal128) -> Decimal128 {
     circular(value, f64::atan, DBig::atan)
 }
 
-/// At ±1 the function has its poles.
+/// Returns the function has poles at ±1.
 fn decimal_atanh(value: Decimal128) -> Decimal128 {
     if value.abs().compare(Decimal128::ONE).is_eq() {
         return if value.is_negative() {

@@ -1,6 +1,6 @@
 //! `$trim`, `$ltrim`, `$rtrim`: `{input, chars?}`.
 //!
-//! Cuts the characters of `chars`, by default white space (ASCII's, NUL, no-break space and the
+//! Removes the characters in `chars`, by default white space (ASCII's, NUL, no-break space and the
 //! Unicode spaces), from both ends or one. Null in either gives null. Errors: 50694 unknown member,
 //! 50695 no input, 50696 not an object, 50699 input and 50700 chars not strings.
 
@@ -18,7 +18,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     fields: &[required("input", 50695), optional("chars")],
 };
 
-/// What is cut when no characters are given.
+/// The characters removed by default.
 const WHITE_SPACE: &[char] = &[
     '\0', ' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\u{a0}', '\u{1680}', '\u{2000}', '\u{2001}',
     '\u{2002}', '\u{2003}', '\u{2004}', '\u{2005}', '\u{2006}', '\u{2007}', '\u{2008}', '\u{2009}',

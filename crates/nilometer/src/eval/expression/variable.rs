@@ -7,7 +7,7 @@
 //! | `$$REMOVE` | missing: leaves a field out |
 //! | `$$USER_ROLES` | roles of the authenticated user |
 //! | `$$SEARCH_META` | missing: there is no search |
-//! | `$$CLUSTER_TIME` | refused (51144): only replica sets have one |
+//! | `$$CLUSTER_TIME` | rejected (51144): only replica sets have one |
 //! | others | user variables; an unknown name is error 17276 |
 
 use nilometer_bson::ValueRef;
@@ -22,17 +22,17 @@ use crate::error::{Error, Result};
 use crate::eval::Dependencies;
 use crate::eval::variables::check_read_name;
 
-/// Slots of inner bindings start here, far above those of any command's variables.
+/// Slots of inner bindings start here, above those of any command's variables.
 pub(crate) const INNER_SLOT_MIN: usize = 1 << 32;
 
-/// What a variable's name stands for.
+/// The meaning of a variable's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variable {
     /// The document.
     Root,
-    /// The operation's start.
+    /// The operation's start time.
     Now,
-    /// Nothing.
+    /// A missing value.
     Remove,
     /// Roles of the user.
     UserRoles,
@@ -45,7 +45,7 @@ pub enum Variable {
 pub struct VariablePath {
     /// The variable.
     pub variable: Variable,
-    /// The path behind it.
+    /// The path inside it.
     pub path: Option<FieldPath>,
 }
 
@@ -98,7 +98,7 @@ impl Parser<'_> {
         }
         let path = parse_path(path)?;
         Ok(match self.slot("CURRENT") {
-            // `$a` means `$$CURRENT.a`, which somebody has redefined.
+            // `$a` means `$$CURRENT.a`, and `CURRENT` was redefined.
             Some(slot) => Expression::Variable(VariablePath {
                 variable: Variable::Slot(slot),
                 path: Some(path),
@@ -107,7 +107,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `$$CURRENT`.
+    /// Parses `$$CURRENT`.
     pub(super) fn dollar_current(&self) -> Expression {
         Expression::Variable(VariablePath {
             variable: self.slot("CURRENT").map_or(Variable::Root, Variable::Slot),

@@ -1,8 +1,8 @@
-//! `$eq`, `$gt`, `$gte`, `$lt`, `$lte`, `$in`: comparing one value found by a path with an operand.
+//! `$eq`, `$gt`, `$gte`, `$lt`, `$lte`, `$in`: comparison of a value with an operand.
 //!
-//! Comparisons of a filter compare like with like: numbers with numbers, strings with strings
-//! (symbols count as strings), dates with dates. Values of another kind do not match, whatever the
-//! order of kinds says. The exceptions:
+//! Filters compare only values of the same kind: numbers with numbers, strings with strings and
+//! symbols, dates with dates. Values of another kind do not match, whatever the order of types. The
+//! exceptions:
 //!
 //! | operand          | rule                                                                |
 //! |------------------|---------------------------------------------------------------------|
@@ -11,8 +11,8 @@
 //! | NaN              | `$eq`, `$gte`, `$lte` match NaN; nothing else does, and a NaN value |
 //! |                  | matches no other number                                             |
 //!
-//! [`Comparison::test_any_type`] is the other reading, that of `$expr`: one order over all kinds,
-//! missing lowest.
+//! [`Comparison::test_any_type`] has the semantics of `$expr`: one order over all types, missing
+//! lowest.
 
 use std::cmp::Ordering;
 
@@ -24,7 +24,7 @@ use super::regex::Pattern;
 use crate::error::Result;
 use crate::eval::Collation;
 
-/// Which comparison.
+/// The comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompareOp {
     /// `$eq`
@@ -40,7 +40,7 @@ pub enum CompareOp {
 }
 
 impl CompareOp {
-    /// True when a value that stands so to the operand passes.
+    /// True if a value with this order relative to the operand passes.
     pub fn accepts(self, ordering: Ordering) -> bool {
         match self {
             Self::Eq => ordering.is_eq(),
@@ -51,7 +51,7 @@ impl CompareOp {
         }
     }
 
-    /// `$eq` …
+    /// Returns the operator's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Eq => "$eq",
@@ -62,7 +62,7 @@ impl CompareOp {
         }
     }
 
-    /// `$_internalExprEq` …
+    /// Returns the name of the corresponding internal operator, `$_internalExprEq` ….
     pub fn expr_name(self) -> &'static str {
         match self {
             Self::Eq => "$_internalExprEq",
@@ -73,7 +73,7 @@ impl CompareOp {
         }
     }
 
-    /// The comparison with its sides exchanged: `a < b` is `b > a`.
+    /// Returns the operator with exchanged sides: `a < b` is `b > a`.
     #[must_use]
     pub fn flipped(self) -> Self {
         match self {
@@ -86,21 +86,21 @@ impl CompareOp {
     }
 }
 
-/// A path, a comparison, an operand.
+/// A comparison of a path with an operand.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Where.
+    /// The path.
     pub path: MatchPath,
-    /// Which comparison.
+    /// The operator.
     pub op: CompareOp,
     /// The operand.
     pub value: Value,
-    /// How strings compare, if not by bytes.
+    /// The collation of strings.
     pub collation: Collation,
 }
 
 impl Comparison {
-    /// True when `value`, found by the path, passes. Kinds are kept apart.
+    /// True if `value`, found by the path, passes. Only values of the operand's kind match.
     pub fn test(&self, value: ValueRef<'_>) -> bool {
         let operand = self.value.as_ref();
         match operand {
@@ -120,14 +120,14 @@ impl Comparison {
         }
     }
 
-    /// True when `value` passes in the order over all kinds, as in `$expr`.
+    /// True if `value` passes in the order over all types, as in `$expr`.
     pub fn test_any_type(&self, value: ValueRef<'_>) -> bool {
         self.op
             .accepts(self.collation.compare(value, self.value.as_ref()))
     }
 }
 
-/// True for the numbers that are none.
+/// True if the value is a NaN.
 pub fn is_nan(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Double(v) => v.is_nan(),
@@ -136,21 +136,21 @@ pub fn is_nan(value: ValueRef<'_>) -> bool {
     }
 }
 
-/// The operand of `$in`: values in order, so that one look-up is a binary search, and patterns.
+/// The operand of `$in`: sorted values, for binary search, and patterns.
 #[derive(Clone, Debug)]
 pub struct InList {
-    /// Where.
+    /// The path.
     pub path: MatchPath,
     /// The values, sorted, without duplicates.
     values: Vec<Value>,
     /// The patterns.
     patterns: Vec<Pattern>,
-    /// How strings compare, if not by bytes.
+    /// The collation of strings.
     collation: Collation,
 }
 
 impl InList {
-    /// Sorts `values`; they must not hold undefined or missing.
+    /// Creates a list and sorts `values`, which must not contain undefined or missing.
     pub fn new(
         path: MatchPath,
         mut values: Vec<Value>,
@@ -167,22 +167,22 @@ impl InList {
         }
     }
 
-    /// The values in ascending order.
+    /// Returns the values in ascending order.
     pub fn values(&self) -> &[Value] {
         &self.values
     }
 
-    /// The patterns.
+    /// Returns the patterns.
     pub fn patterns(&self) -> &[Pattern] {
         &self.patterns
     }
 
-    /// The collation strings compare by.
+    /// Returns the collation of strings.
     pub fn collation(&self) -> &Collation {
         &self.collation
     }
 
-    /// The same list at another path.
+    /// Returns the same list at another path.
     #[must_use]
     pub fn at(&self, path: MatchPath) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl InList {
         }
     }
 
-    /// True when `value`, found by the path, is in the list or matches a pattern.
+    /// True if `value`, found by the path, is in the list or matches a pattern.
     pub fn test(&self, value: ValueRef<'_>) -> Result<bool> {
         let wanted = match value {
             ValueRef::Missing => ValueRef::Null,
@@ -214,7 +214,7 @@ impl InList {
     }
 }
 
-/// A pattern matches strings and symbols it occurs in, and a stored equal pattern.
+/// True for strings and symbols that contain a match, and for a stored equal pattern.
 pub fn test_pattern(pattern: &Pattern, value: ValueRef<'_>) -> Result<bool> {
     match value {
         ValueRef::String(text) | ValueRef::Symbol(text) => pattern.is_match(text),

@@ -1,4 +1,4 @@
-//! Evaluating a filter on one document.
+//! Evaluation of a filter on one document.
 
 use nilometer_bson::{DocRef, ValueRef};
 
@@ -9,12 +9,12 @@ use crate::error::Result;
 use crate::eval::EvalContext;
 
 impl MatchExpression {
-    /// True when `doc` passes the filter.
+    /// True if `doc` passes the filter.
     pub fn matches(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
         self.matches_value(ValueRef::Document(doc), ctx)
     }
 
-    /// True when `root` passes: a document, or an array element under `$elemMatch`.
+    /// True if `root` passes: a document, or an array element under `$elemMatch`.
     pub fn matches_value(&self, root: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
         match self {
             Self::And(arms) => all(arms, root, ctx),
@@ -24,7 +24,7 @@ impl MatchExpression {
             Self::AlwaysTrue => Ok(true),
             Self::AlwaysFalse => Ok(false),
             Self::ExprCompare(comparison) => Ok(match root {
-                // An array on the way is for `$expr` to judge, which stands beside this test.
+                // A path through an array is decided by the `$expr` that accompanies this test.
                 ValueRef::Document(doc) => comparison
                     .path
                     .value_without_arrays(doc)
@@ -49,8 +49,8 @@ impl MatchExpression {
         }
     }
 
-    /// Whether the document matches and, if an array element was what matched, its index: what the
-    /// positional `$` of a projection stands for. With several arrays the last one counts.
+    /// Returns whether the document matches, and the index of the matching array element for the
+    /// positional `$` of a projection. If several arrays match, the last one counts.
     pub fn matches_with_position(
         &self,
         doc: DocRef<'_>,
@@ -87,7 +87,7 @@ impl MatchExpression {
         }
     }
 
-    /// The path of a test of one path that walks into arrays.
+    /// Returns the path of a filter that tests one path and traverses arrays.
     pub fn leaf_path(&self) -> Option<&MatchPath> {
         match self {
             Self::Compare(comparison) => Some(&comparison.path),
@@ -106,7 +106,8 @@ impl MatchExpression {
         }
     }
 
-    /// Walks the path of a leaf; `Some` when a value passes. `position` hears the array index.
+    /// Visits the values of a leaf's path; `Some` if a value passes. `position` receives the array
+    /// index.
     fn visit_leaf(
         &self,
         root: ValueRef<'_>,
@@ -134,7 +135,8 @@ impl MatchExpression {
         Ok(found.then_some(()))
     }
 
-    /// Tests one value found by the path of a leaf. `$elemMatch` says which element it was.
+    /// Tests one value found by the path of a leaf. For `$elemMatch` returns the index of the
+    /// element.
     fn test_value(
         &self,
         value: ValueRef<'_>,
@@ -170,7 +172,7 @@ impl MatchExpression {
     }
 }
 
-/// The index of the first array element that passes.
+/// Returns the index of the first array element that passes.
 fn first_element<'a>(
     value: ValueRef<'a>,
     mut test: impl FnMut(ValueRef<'a>) -> Result<bool>,

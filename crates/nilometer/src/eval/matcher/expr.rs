@@ -1,7 +1,6 @@
 //! `$expr`: an aggregation expression as a test of the whole document.
 //!
-//! The parsed expression no longer knows the names of variables, so the text the user wrote is kept
-//! beside it, for explain.
+//! A parsed expression does not contain variable names, so the source document is kept for explain.
 
 use std::sync::Arc;
 
@@ -13,10 +12,10 @@ use crate::error::Result;
 use crate::eval::expression::Variable;
 use crate::eval::{Expression, ParseContext};
 
-/// An expression that must be true, and its source.
+/// An expression that must be true, with its source.
 #[derive(Clone, Debug)]
 pub struct ExprTest {
-    /// What is evaluated.
+    /// The expression.
     pub expression: Expression,
     source: Value,
 }
@@ -30,12 +29,12 @@ impl ExprTest {
         })
     }
 
-    /// The operand as the user wrote it.
+    /// Returns the operand as written by the user.
     pub fn source(&self) -> &Value {
         &self.source
     }
 
-    /// The operands of an `$and`, each a test of its own; anything else alone.
+    /// Returns the operands of an `$and` as separate tests; any other expression alone.
     pub(super) fn arms(self: Arc<Self>) -> Vec<Arc<Self>> {
         let (Expression::And(operands), Value::Document(source)) = (&self.expression, &self.source)
         else {
@@ -43,7 +42,7 @@ impl ExprTest {
         };
         let sources = match source.get("$and") {
             ValueRef::Array(sources) if sources.len() == operands.len() => sources,
-            // Folding dropped an operand: the text no longer pairs up.
+            // Constant folding removed an operand, so source and expression do not correspond.
             _ => return vec![self],
         };
         operands
@@ -59,7 +58,8 @@ impl ExprTest {
             .collect()
     }
 
-    /// The test with field paths at or below `from` moved to `to`; `None` if it reads elsewhere.
+    /// Returns the test with field paths at or below `from` moved to `to`; `None` if it reads other
+    /// paths.
     pub(super) fn renamed(&self, from: &str, to: &str) -> Option<Self> {
         let mut expression = self.expression.clone();
         rename_paths(&mut expression, from, to).then(|| Self {
@@ -69,7 +69,7 @@ impl ExprTest {
     }
 }
 
-/// False when something is read that cannot be renamed.
+/// Returns false if an input cannot be renamed.
 fn rename_paths(expression: &mut Expression, from: &str, to: &str) -> bool {
     match expression {
         Expression::FieldPath(path) => match MatchPath::new(path.as_str()).renamed(from, to) {
@@ -88,7 +88,7 @@ fn rename_paths(expression: &mut Expression, from: &str, to: &str) -> bool {
     }
 }
 
-/// The text with the same renaming; literals are left alone.
+/// Returns the source with the same renaming; literals are unchanged.
 fn renamed_source(source: ValueRef<'_>, from: &str, to: &str) -> Value {
     match source {
         ValueRef::String(text) => {

@@ -1,10 +1,10 @@
-//! `$geoWithin`, `$geoIntersects`, `$near` and its kin, `$_internalBucketGeoWithin`: parsing, and the
-//! test of one document. What shapes mean is told in [`crate::geo`].
+//! Geospatial operators: parsing and testing of one document for `$geoWithin`, `$geoIntersects`,
+//! `$near`, `$nearSphere` and `$_internalBucketGeoWithin`. [`crate::geo`] defines the shapes.
 //!
-//! A `$near` is two things: a test (the distance lies between the least and the largest) and an order
-//! (nearest first). The test is done here; who may ask for the order takes the `$near` out of the
-//! filter with [`MatchExpression::take_near`]. It may stand only where the order is the whole query's:
-//! in the filter of a `find`, or in an `$and` there. Everywhere else it is refused when parsed.
+//! A `$near` is a test (the distance is between minimum and maximum) and an order (nearest first).
+//! The test is evaluated here; a caller that sorts by distance takes the `$near` out of the filter
+//! with [`MatchExpression::take_near`]. It is valid only where the order applies to the whole
+//! query: in the filter of a `find`, or in an `$and` there. Elsewhere it is a parse error.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::ParseContext;
 use crate::geo::{GeoTest, NearQuery, find_near_operator, may_hold};
 
-/// `$near` where nothing is sorted.
+/// `$near` in a filter that does not sort.
 const NEAR_NOT_ALLOWED: i32 = 5_626_500;
 
-/// Whether a `$near` may stand where a filter is being parsed.
+/// Whether a `$near` is allowed at the current place of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NearPlace {
-    /// Not in this filter.
+    /// Not allowed in this filter.
     Refused,
-    /// Here.
+    /// Allowed.
     Here,
-    /// In this filter, but not this deep.
+    /// Allowed in this filter, but not at this depth.
     TooDeep,
 }
 
 impl NearPlace {
-    /// The place within an operator other than `$and`.
+    /// Returns the place inside an operator other than `$and`.
     pub(super) fn deeper(self) -> Self {
         match self {
             Self::Refused => Self::Refused,
@@ -41,7 +41,7 @@ impl NearPlace {
     }
 }
 
-/// `$_internalBucketGeoWithin`: a test of a bucket document by the bounds of a field.
+/// `$_internalBucketGeoWithin`: tests a bucket document by the bounds of a field.
 #[derive(Clone, Debug)]
 pub struct BucketGeoTest {
     test: GeoTest,
@@ -51,7 +51,7 @@ pub struct BucketGeoTest {
 }
 
 impl BucketGeoTest {
-    /// A test of the bounds of `field`.
+    /// Creates a test of the bounds of `field`.
     pub fn new(test: GeoTest, field: &str) -> Self {
         Self {
             test,
@@ -61,7 +61,7 @@ impl BucketGeoTest {
         }
     }
 
-    /// Whether the bucket may hold a measurement that passes.
+    /// True if the bucket may contain a measurement that passes.
     pub fn matches(&self, bucket: DocRef<'_>) -> bool {
         let bound = |path: &MatchPath| path.value_without_arrays(bucket);
         match (bound(&self.min), bound(&self.max)) {
@@ -71,33 +71,33 @@ impl BucketGeoTest {
         }
     }
 
-    /// The paths it reads.
+    /// Returns the paths it reads.
     pub fn paths(&self) -> [&MatchPath; 2] {
         [&self.min, &self.max]
     }
 
-    /// The operator as a filter on buckets.
+    /// Returns the operator as a filter on buckets.
     pub fn to_document(&self) -> Document {
         bucket_document(&self.test, &self.field)
     }
 }
 
-/// `{$_internalBucketGeoWithin: …}`.
+/// Returns `{$_internalBucketGeoWithin: …}`.
 pub fn bucket_document(test: &GeoTest, field: &str) -> Document {
     let operand = doc! {"withinRegion": test.operand().clone(), "field": field};
     doc! {"$_internalBucketGeoWithin": operand}
 }
 
-/// A field, and from where and how far to measure it.
+/// The field and the parameters of a `$near`.
 pub type NearAt = (MatchPath, Arc<NearQuery>);
 
 impl MatchExpression {
-    /// Parses a filter in which a `$near` may order the answer.
+    /// Parses a filter in which a `$near` may define the order.
     pub fn parse_with_near(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
         Parser::new(ctx, NearPlace::Here).document(filter)
     }
 
-    /// Takes the `$near` out of the filter: where it measures and how, and what is left.
+    /// Splits the filter into its `$near` and the rest.
     pub fn take_near(self) -> Result<(Option<NearAt>, Self)> {
         let mut near = None;
         let mut rest = Vec::new();
@@ -115,7 +115,7 @@ impl MatchExpression {
     }
 }
 
-/// The smallest distance of a value at the path that is of interest.
+/// Returns the smallest distance within the limits of a value at the path.
 pub fn near_distance(
     path: &MatchPath,
     query: &NearQuery,
@@ -134,7 +134,7 @@ pub fn near_distance(
     Ok(nearest)
 }
 
-/// `$geoWithin` and its old name.
+/// Parses `$geoWithin` and its old name.
 pub(super) fn within(path: &MatchPath, element: Element<'_>) -> Result<MatchExpression> {
     Ok(MatchExpression::Geo {
         path: path.clone(),
@@ -142,7 +142,7 @@ pub(super) fn within(path: &MatchPath, element: Element<'_>) -> Result<MatchExpr
     })
 }
 
-/// `$geoIntersects`.
+/// Parses `$geoIntersects`.
 pub(super) fn intersects(path: &MatchPath, element: Element<'_>) -> Result<MatchExpression> {
     Ok(MatchExpression::Geo {
         path: path.clone(),
@@ -150,7 +150,7 @@ pub(super) fn intersects(path: &MatchPath, element: Element<'_>) -> Result<Match
     })
 }
 
-/// `$near` and its kin, with all operators beside it.
+/// Parses `$near` or `$nearSphere` with the operators beside it.
 pub(super) fn near(
     parser: Parser<'_>,
     path: &MatchPath,
@@ -171,7 +171,7 @@ pub(super) fn near(
     }
 }
 
-/// `$minDistance`, `$maxDistance`: read together with the `$near` they stand beside.
+/// Checks `$minDistance`, `$maxDistance`, which are parsed with their `$near`.
 pub(super) fn distance_limit(element: Element<'_>, operators: DocRef<'_>) -> Result<()> {
     match find_near_operator(operators) {
         Some(_) => Ok(()),
@@ -182,7 +182,7 @@ pub(super) fn distance_limit(element: Element<'_>, operators: DocRef<'_>) -> Res
     }
 }
 
-/// `$_internalBucketGeoWithin: {withinRegion, field}`.
+/// Parses `$_internalBucketGeoWithin: {withinRegion, field}`.
 pub(super) fn bucket(parser: Parser<'_>, element: Element<'_>) -> Result<MatchExpression> {
     const NAME: &str = "$_internalBucketGeoWithin";
     if parser.level == Level::Element {

@@ -1,4 +1,4 @@
-//! The filter language: `find`'s filter, `$match`, partial filters, update array filters.
+//! The filter language: `find`'s filter, `$match`, partial index filters, array filters of updates.
 //!
 //! ```text
 //! filter document ──parse──▶ MatchExpression ──matches(document)──▶ yes or no
@@ -8,15 +8,15 @@
 //!                        planner: bounds on buckets;  executor: comparisons over columns
 //! ```
 //!
-//! The promise: [`MatchExpression::matches`] on one plain document is the truth that every faster
-//! way (bucket bounds, indexes, column kernels) is held to. Operators either mean what MongoDB 8.0
-//! means or are refused with its code when the filter is parsed; nothing is skipped.
+//! [`MatchExpression::matches`] on one plain document defines the result that every faster method
+//! (bucket bounds, indexes, column kernels) must reproduce. Operators behave as in MongoDB 8.0 or
+//! are rejected with its error code when the filter is parsed; none is ignored.
 //!
-//! What surprises newcomers is kept in three places: which values a path finds in arrays
-//! ([`path`]), which types a comparison compares ([`comparison`]), and how the patterns differ from
-//! Rust's ([`regex`]).
+//! The least obvious rules are in three modules: which values a path finds in arrays ([`path`]),
+//! which types a comparison compares ([`comparison`]), and how patterns differ from Rust's
+//! ([`regex`]).
 //!
-//! Not here: `$where` (no JavaScript) and `$text` (refused when parsed).
+//! Not supported: `$where` (no JavaScript) and `$text`; both are parse errors.
 
 pub mod comparison;
 mod evaluate;
@@ -50,22 +50,22 @@ pub use value_tests::{BitTest, BitTestKind, ModTest, TypeSet};
 /// A parsed filter.
 #[derive(Clone, Debug, Default)]
 pub enum MatchExpression {
-    /// All of them; true when empty.
+    /// All must match; true if empty.
     And(Vec<MatchExpression>),
-    /// At least one of them; false when empty.
+    /// At least one must match; false if empty.
     Or(Vec<MatchExpression>),
-    /// None of them.
+    /// None may match.
     Nor(Vec<MatchExpression>),
-    /// Not that.
+    /// Must not match.
     Not(Box<MatchExpression>),
-    /// Every document.
+    /// Matches every document.
     #[default]
     AlwaysTrue,
-    /// No document.
+    /// Matches no document.
     AlwaysFalse,
-    /// `$eq $gt $gte $lt $lte`: typed, walks into arrays. (`$ne` is `Not` of `$eq`.)
+    /// `$eq $gt $gte $lt $lte`: type-bracketed, traverses arrays. (`$ne` is `Not` of `$eq`.)
     Compare(Comparison),
-    /// `$_internalExprEq` …: order over all types, does not walk into arrays.
+    /// `$_internalExprEq` …: order over all types, does not traverse arrays.
     ExprCompare(Comparison),
     /// `$in` (`$nin` is `Not` of it).
     In(InList),
@@ -73,71 +73,71 @@ pub enum MatchExpression {
     Exists(MatchPath),
     /// `$type`.
     Type {
-        /// Where.
+        /// The path.
         path: MatchPath,
         /// The types that match.
         types: TypeSet,
     },
     /// `$regex`, or a regular expression as a value.
     Regex {
-        /// Where.
+        /// The path.
         path: MatchPath,
-        /// What to find.
+        /// The pattern.
         pattern: Pattern,
     },
     /// `$mod`.
     Mod {
-        /// Where.
+        /// The path.
         path: MatchPath,
         /// Divisor and remainder.
         test: ModTest,
     },
     /// `$size`.
     Size {
-        /// Where.
+        /// The path.
         path: MatchPath,
-        /// The number of elements wanted.
+        /// The required number of elements.
         size: i64,
     },
-    /// `$elemMatch: {field: …}`: an element that is an object (or array) the filter matches.
+    /// `$elemMatch: {field: …}`: an element that is an object (or array) and matches the filter.
     ElemMatchObject {
-        /// Where.
+        /// The path.
         path: MatchPath,
-        /// What the element must match.
+        /// The filter on the element.
         filter: Box<MatchExpression>,
     },
     /// `$elemMatch: {$gt: …}`: an element that passes all tests; their path is
     /// [`MatchPath::itself`].
     ElemMatchValue {
-        /// Where.
+        /// The path.
         path: MatchPath,
-        /// What the element must pass.
+        /// The tests of the element.
         tests: Vec<MatchExpression>,
     },
-    /// `$bitsAllSet` and its three sisters.
+    /// `$bitsAllSet`, `$bitsAllClear`, `$bitsAnySet`, `$bitsAnyClear`.
     Bits {
-        /// Where.
+        /// The path.
         path: MatchPath,
         /// The bits.
         test: BitTest,
     },
     /// `$geoWithin`, `$geoIntersects`.
     Geo {
-        /// Where.
+        /// The path.
         path: MatchPath,
-        /// What the geometry there must do.
+        /// The test of the geometry.
         test: Arc<GeoTest>,
     },
-    /// `$near` and its kin: a geometry there at a distance of interest.
+    /// `$near`, `$nearSphere`: a geometry within a range of distances.
     Near {
-        /// Where.
+        /// The path.
         path: MatchPath,
-        /// From where, and how far.
+        /// Centre and distances.
         query: Arc<NearQuery>,
     },
-    /// `$_internalBucketGeoWithin`: on bucket documents.
+    /// `$_internalBucketGeoWithin`, on bucket documents.
     BucketGeo(Arc<BucketGeoTest>),
-    /// `$expr`, and `$sampleRate`, which is one.
+    /// `$expr`, and `$sampleRate`, which is parsed to one.
     Expr(Arc<ExprTest>),
     /// `$jsonSchema`.
     JsonSchema(Arc<JsonSchema>),

@@ -1,7 +1,7 @@
-//! The operators of the filter language, in two tables, and how each reads its operand.
+//! The operators of the filter language in two tables, and the parsing of their operands.
 //!
-//! A name that is not in the table is an error; a name in the table that this server cannot answer
-//! (JavaScript, text) is refused by its own row, so that the tables are the whole truth.
+//! A name that is not in a table is an error. A known operator that is not supported (JavaScript,
+//! text) has a row that rejects it, so the tables are complete.
 
 use std::sync::Arc;
 
@@ -23,15 +23,15 @@ use crate::eval::expression::is_true;
 /// `None` for operators that add no condition (`$comment`, `$options`).
 type Parsed = Result<Option<MatchExpression>>;
 type TopLevel = fn(Parser<'_>, Element<'_>) -> Parsed;
-/// Gets the whole operator document too, as `$regex` and `$options` belong together.
+/// Also receives the whole operator document, since `$regex` and `$options` belong together.
 type OnPath = fn(Parser<'_>, &MatchPath, Element<'_>, DocRef<'_>) -> Parsed;
 
-/// Both options of a pattern given: code when `$regex` comes first.
+/// Options given twice: code if `$regex` comes first.
 const OPTIONS_AFTER_PATTERN: i32 = 51074;
-/// Both options of a pattern given: code when `$options` comes first.
+/// Options given twice: code if `$options` comes first.
 const OPTIONS_BEFORE_PATTERN: i32 = 51075;
 
-/// Operators in the place of a field.
+/// Operators in place of a field.
 const TOP_LEVEL: &[(&str, TopLevel)] = &[
     ("$and", |p, e| logical(p, e, MatchExpression::And)),
     ("$or", |p, e| logical(p, e, MatchExpression::Or)),
@@ -141,16 +141,16 @@ const fn names<const N: usize, T>(table: &'static [(&'static str, T)]) -> [&'sta
     names
 }
 
-/// All names known in the place of a field.
+/// All operator names in place of a field.
 pub const TOP_LEVEL_OPERATOR_NAMES: [&str; TOP_LEVEL.len()] = names(TOP_LEVEL);
 
-/// All names known on a path.
+/// All operator names on a path.
 pub const PATH_OPERATOR_NAMES: [&str; ON_PATH.len()] = names(ON_PATH);
 
-/// Names that are known and refused: no JavaScript, no text index.
+/// Operators that are known and rejected: no JavaScript, no text index.
 pub const REFUSED_OPERATOR_NAMES: &[&str] = &["$where", "$text"];
 
-/// An operator in the place of a field.
+/// Parses an operator in place of a field.
 pub(super) fn parse_top_level(parser: Parser<'_>, element: Element<'_>) -> Parsed {
     let name = element.name();
     match TOP_LEVEL.iter().find(|(known, _)| *known == name) {
@@ -162,7 +162,7 @@ pub(super) fn parse_top_level(parser: Parser<'_>, element: Element<'_>) -> Parse
     }
 }
 
-/// An operator on a path, one of `all`.
+/// Parses an operator on a path, one of those in `all`.
 pub(super) fn parse_on_path(
     parser: Parser<'_>,
     path: &MatchPath,

@@ -1,4 +1,4 @@
-//! From a filter document to a [`MatchExpression`]: the structure.
+//! Parsing of a filter document to a [`MatchExpression`]: the structure.
 //!
 //! ```text
 //! {a: 1}              equality, or a pattern if the value is a regular expression
@@ -7,7 +7,7 @@
 //! {a: {b: 1}}         equality with a whole object, as its first name is no operator
 //! ```
 //!
-//! The fields of a document, and the operators of one path, are joined by and.
+//! The fields of a document, and the operators of one path, are combined by and.
 
 use nilometer_bson::{DocRef, Element, ValueRef};
 
@@ -20,19 +20,19 @@ use super::{MatchExpression, rewrite};
 use crate::error::{Error, Result};
 use crate::eval::{Collation, ParseContext};
 
-/// How deep `$and`, `$or`, `$nor`, `$not`, `$elemMatch` may be nested.
+/// Maximum nesting of `$and`, `$or`, `$nor`, `$not`, `$elemMatch`.
 pub const FILTER_DEPTH_MAX: usize = 100;
 
-/// Where in the filter a document stands.
+/// The place of a document in a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// The filter, or an arm of `$and`, `$or`, `$nor` in it: sees the whole document.
+    /// The filter, or an arm of `$and`, `$or`, `$nor` in it: tests the whole document.
     Document,
-    /// Within `$elemMatch`: sees one array element.
+    /// Inside `$elemMatch`: tests one array element.
     Element,
 }
 
-/// What parsing carries along.
+/// State of parsing a filter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parser<'c> {
     pub(super) ctx: &'c ParseContext,
@@ -42,14 +42,14 @@ pub(super) struct Parser<'c> {
 }
 
 impl MatchExpression {
-    /// Parses a filter. Variables in `$expr` and the collation come from `ctx`.
+    /// Parses a filter. `ctx` provides the variables of `$expr` and the collation.
     pub fn parse(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
         Parser::new(ctx, NearPlace::Refused).document(filter)
     }
 }
 
 impl<'c> Parser<'c> {
-    /// A parser of a whole filter.
+    /// Creates a parser of a whole filter.
     pub(super) fn new(ctx: &'c ParseContext, near: NearPlace) -> Self {
         Self {
             ctx,
@@ -59,7 +59,7 @@ impl<'c> Parser<'c> {
         }
     }
 
-    /// One level further in.
+    /// Returns the parser for the next nesting level.
     pub(super) fn deeper(self, level: Level) -> Result<Self> {
         if self.depth >= FILTER_DEPTH_MAX {
             return Err(Error::bad_value(format!(
@@ -74,7 +74,7 @@ impl<'c> Parser<'c> {
         })
     }
 
-    /// A filter document.
+    /// Parses a filter document.
     pub(super) fn document(self, filter: DocRef<'_>) -> Result<MatchExpression> {
         let mut parts = Vec::new();
         for element in filter {
@@ -87,7 +87,7 @@ impl<'c> Parser<'c> {
         Ok(rewrite::and(parts))
     }
 
-    /// `{path: value}` or `{path: {$op: …}}`.
+    /// Parses `{path: value}` or `{path: {$op: …}}`.
     fn field(self, element: Element<'_>, parts: &mut Vec<MatchExpression>) -> Result<()> {
         let path = MatchPath::new(element.name());
         match element.value() {
@@ -108,7 +108,7 @@ impl<'c> Parser<'c> {
         }
     }
 
-    /// `{$op: …, $op: …}` on one path.
+    /// Parses `{$op: …, $op: …}` on one path.
     pub(super) fn operators(
         self,
         path: &MatchPath,
@@ -121,7 +121,7 @@ impl<'c> Parser<'c> {
         Ok(())
     }
 
-    /// A comparison with `value`.
+    /// Creates a comparison with `value`.
     pub(super) fn compare(
         self,
         path: MatchPath,
@@ -149,8 +149,8 @@ impl<'c> Parser<'c> {
     }
 }
 
-/// True when the document is operators and not a value: its first name starts with `$` and it is
-/// no database reference.
+/// True if the document consists of operators and is not a value: its first name starts with `$`
+/// and it is not a database reference.
 pub(super) fn is_operator_document(doc: DocRef<'_>) -> bool {
     doc.iter().next().is_some_and(|first| {
         let name = first.name();

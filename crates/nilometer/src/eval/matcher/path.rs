@@ -1,4 +1,4 @@
-//! How a filter's dotted path finds the values it tests.
+//! Evaluation of dotted paths in filters: which values are tested.
 //!
 //! ```text
 //! {"a.b": test}     a is …                 values tested
@@ -11,10 +11,10 @@
 //!                   anything else          that value
 //! ```
 //!
-//! What surprises, and is kept: an element picked by a number is tested whole (`{"a.0": 1}` does not
-//! match `{a: [[1]]}`); arrays directly within arrays are entered by number only; elements that are
-//! neither object nor picked by number give nothing, not even missing, so `{"a.b": null}` does not
-//! match `{a: [1]}` nor `{a: []}`.
+//! Deliberate special cases, as in MongoDB: an element selected by a number is tested whole
+//! (`{"a.0": 1}` does not match `{a: [[1]]}`); arrays directly inside arrays are entered by number
+//! only; elements that are neither objects nor selected by number give no value, not even missing,
+//! so `{"a.b": null}` does not match `{a: [1]}` nor `{a: []}`.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use nilometer_bson::{ArrayRef, DocRef, ValueRef};
 
 use crate::error::Result;
 
-/// A dotted path of a filter; the empty path is the value under test itself (inside `$elemMatch`).
+/// A dotted path of a filter; the empty path is the tested value itself (inside `$elemMatch`).
 #[derive(Clone, Debug)]
 pub struct MatchPath {
     dotted: Arc<str>,
@@ -33,21 +33,21 @@ pub struct MatchPath {
 #[derive(Clone, Debug)]
 struct Part {
     name: Arc<str>,
-    /// The array index the name denotes, if it is a plain decimal number.
+    /// The array index the name also means, if it is a plain decimal number.
     index: Option<usize>,
 }
 
-/// What happens to an array at the end of a path.
+/// Treatment of an array at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafArrays {
-    /// Its elements are tested, then the array.
+    /// Tests its elements, then the array.
     Expand,
-    /// Only the array is tested.
+    /// Tests only the array.
     Whole,
 }
 
-/// Called with each value and the index of the outermost array element it was found in; `true` ends
-/// the walk.
+/// Called with each value and the index of the outermost array element that contains it; returning
+/// `true` stops the iteration.
 pub trait Visit<'a>: FnMut(ValueRef<'a>, Option<usize>) -> Result<bool> {}
 
 impl<'a, F: FnMut(ValueRef<'a>, Option<usize>) -> Result<bool>> Visit<'a> for F {}
@@ -61,7 +61,7 @@ impl PartialEq for MatchPath {
 impl Eq for MatchPath {}
 
 impl MatchPath {
-    /// A path from its dotted form. `""` is the field with the empty name.
+    /// Parses a dotted path. `""` is the field with the empty name.
     pub fn new(dotted: &str) -> Self {
         let parts = dotted
             .split('.')
@@ -76,7 +76,7 @@ impl MatchPath {
         }
     }
 
-    /// The value under test itself.
+    /// Returns the path of the tested value itself.
     pub fn itself() -> Self {
         Self {
             dotted: "".into(),
@@ -89,22 +89,22 @@ impl MatchPath {
         self.parts.is_empty()
     }
 
-    /// The dotted form.
+    /// Returns the dotted form.
     pub fn as_str(&self) -> &str {
         &self.dotted
     }
 
-    /// The dotted form, shared.
+    /// Returns the dotted form, shared.
     pub fn to_shared(&self) -> Arc<str> {
         Arc::clone(&self.dotted)
     }
 
-    /// The first component.
+    /// Returns the first component.
     pub fn first(&self) -> &str {
         self.parts.first().map_or("", |part| &part.name)
     }
 
-    /// True when the path is `prefix` or lies below it.
+    /// True if the path is `prefix` or below it.
     pub fn is_at_or_below(&self, prefix: &str) -> bool {
         !self.is_itself()
             && self
@@ -113,7 +113,8 @@ impl MatchPath {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// The path with `from` at its front replaced by `to`; `None` if it does not lie at or below.
+    /// Returns the path with the prefix `from` replaced by `to`; `None` if the path is not at or
+    /// below `from`.
     pub fn renamed(&self, from: &str, to: &str) -> Option<Self> {
         if !self.is_at_or_below(from) {
             return None;
@@ -122,7 +123,7 @@ impl MatchPath {
         Some(Self::new(&format!("{to}{rest}")))
     }
 
-    /// Visits every value the path finds in `root`, as the module head says.
+    /// Visits every value that the path finds in `root`, by the rules of the module head.
     pub fn visit<'a>(
         &self,
         root: ValueRef<'a>,
@@ -134,7 +135,8 @@ impl MatchPath {
             (Some(_), ValueRef::Document(doc)) => {
                 walk_document(doc, &self.parts, leaf, None, visit)
             }
-            // Elements of `$elemMatch` may be arrays; they are read as documents named by index.
+            // Elements of `$elemMatch` may be arrays; they are read as documents with the indexes
+            // as names.
             (Some(_), ValueRef::Array(array)) => {
                 walk_document(array.as_document(), &self.parts, leaf, None, visit)
             }
@@ -142,7 +144,7 @@ impl MatchPath {
         }
     }
 
-    /// The value at the path when no array is passed on the way; `None` when one is.
+    /// Returns the value at the path if no array is met; `None` if one is.
     pub fn value_without_arrays<'a>(&self, doc: DocRef<'a>) -> Option<ValueRef<'a>> {
         let mut value = ValueRef::Document(doc);
         for part in self.parts.iter() {
@@ -156,7 +158,7 @@ impl MatchPath {
     }
 }
 
-/// The index a component denotes: decimal digits without a leading zero.
+/// Returns the index a component means: decimal digits without a leading zero.
 fn array_index(name: &str) -> Option<usize> {
     let plain = name == "0"
         || (!name.starts_with('0') && !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit()));
@@ -190,7 +192,7 @@ fn walk_document<'a>(
     }
 }
 
-/// `rest` is not empty: it is what the path wants below `array`.
+/// Visits the values of the path components `rest` (not empty) below `array`.
 fn walk_array<'a>(
     array: ArrayRef<'a>,
     rest: &[Part],
@@ -231,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    /// Every value visited, as text.
+    /// Returns every visited value, as text.
     fn visited(doc: &Document, path: &str, leaf: LeafArrays) -> Vec<String> {
         let mut seen = Vec::new();
         MatchPath::new(path)

@@ -1,4 +1,4 @@
-//! Regular expressions as MongoDB's users write them (Perl's dialect), run by Rust's engines.
+//! Regular expressions in Perl's dialect, run by Rust's engines.
 //!
 //! ```text
 //! pattern + options ──[regex_syntax]──▶ Rust syntax ──▶ regex (linear time)
@@ -6,10 +6,10 @@
 //!                                                       back references, atomic groups
 //! ```
 //!
-//! The promise: a pattern that compiles matches what it matches there. `\d`, `\w`, `\s`, `\b` mean
-//! ASCII, `$` also stands before a final newline, options are `i m s u x`. What neither engine can
-//! do (recursion, conditions on code, control verbs) is an error when the pattern is parsed, never
-//! a wrong answer. Backtracking patterns have a step limit; reaching it is an error of the query.
+//! A pattern that compiles matches the same texts as in MongoDB. `\d`, `\w`, `\s`, `\b` are ASCII,
+//! `$` also matches before a final newline, options are `i m s u x`. Features that neither engine
+//! supports (recursion, conditions on code, control verbs) are errors when the pattern is parsed.
+//! Backtracking patterns have a step limit; exceeding it is an error of the query.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,29 +17,30 @@ use std::sync::Arc;
 use super::regex_syntax::{self, End, Translated};
 use crate::error::{Error, Result};
 
-/// Longest pattern accepted, in bytes.
+/// Maximum length of a pattern, in bytes.
 pub const PATTERN_BYTES_MAX: usize = 32_764;
 
-/// Steps a backtracking match may take before the query fails.
+/// Maximum steps of a backtracking match before the query fails.
 pub const BACKTRACK_STEPS_MAX: usize = 1_000_000;
 
-/// Bytes a compiled pattern may take; large counted repetitions reach it.
+/// Maximum size of a compiled pattern in bytes, exceeded by large counted repetitions.
 const COMPILED_BYTES_MAX: usize = 32 << 20;
 
-/// Code for option letters that do not exist.
+/// Code of unknown option letters.
 const INVALID_FLAG: i32 = 51108;
-/// Code for a pattern that does not compile.
+/// Code of a pattern that does not compile.
 const INVALID_PATTERN: i32 = 51091;
-/// Code for a match that takes too long.
+/// Code of a match that exceeds the step limit.
 const MATCH_FAILED: i32 = 51156;
 
-/// A compiled pattern with the text it came from. Cheap to clone.
+/// A compiled pattern with its source. Cheap to clone.
 #[derive(Clone)]
 pub struct Pattern {
     source: Arc<str>,
     options: Arc<str>,
     engine: Engine,
-    /// For texts that end in a newline, if the pattern asks for the end of the text.
+    /// The engine for texts that end in a newline, if the pattern contains an end-of-text
+    /// assertion.
     before_newline: Option<Engine>,
 }
 
@@ -55,7 +56,7 @@ impl std::fmt::Debug for Pattern {
     }
 }
 
-/// The option letters, parsed.
+/// The parsed option letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags {
     /// `i`
@@ -77,7 +78,7 @@ impl Flags {
                 'm' => flags.multi_line = true,
                 's' => flags.dot_matches_newline = true,
                 'x' => flags.extended = true,
-                // Text is UTF-8 anyway.
+                // Text is always UTF-8.
                 'u' => {}
                 other => {
                     return Err(Error::location(
@@ -92,7 +93,7 @@ impl Flags {
 }
 
 impl Pattern {
-    /// Compiles `source` under the option letters.
+    /// Compiles `source` with the option letters.
     pub fn parse(source: &str, options: &str) -> Result<Self> {
         if source.contains('\0') || options.contains('\0') {
             return Err(Error::bad_value(
@@ -118,17 +119,17 @@ impl Pattern {
         })
     }
 
-    /// The pattern as the user wrote it.
+    /// Returns the pattern as written by the user.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The option letters as the user wrote them.
+    /// Returns the option letters as written by the user.
     pub fn options(&self) -> &str {
         &self.options
     }
 
-    /// The engine that is right for `text`.
+    /// Returns the engine for `text`.
     fn engine(&self, text: &str) -> &Engine {
         match &self.before_newline {
             Some(engine) if text.ends_with('\n') => engine,
@@ -136,7 +137,7 @@ impl Pattern {
         }
     }
 
-    /// True when the pattern occurs in `text`.
+    /// True if the pattern matches anywhere in `text`.
     pub fn is_match(&self, text: &str) -> Result<bool> {
         match self.engine(text) {
             Engine::Linear(regex) => Ok(regex.is_match(text)),
@@ -149,8 +150,8 @@ impl Pattern {
         }
     }
 
-    /// The first match at or after byte `from`: where each group lies, the whole match first, `None`
-    /// for groups that took no part.
+    /// Returns the first match at or after byte `from`: the position of each group, the whole match
+    /// first, `None` for groups that did not participate.
     pub fn captures_at(
         &self,
         text: &str,
@@ -180,8 +181,8 @@ impl Pattern {
         }
     }
 
-    /// The text every match starts with, for an anchored, case-sensitive pattern: what an index
-    /// can be asked for. `None` when there is no such text.
+    /// Returns the literal prefix of all matches of an anchored, case-sensitive pattern, to bound
+    /// an index scan. `None` if there is none.
     pub fn literal_prefix(&self) -> Option<String> {
         let flags = Flags::parse(&self.options).ok()?;
         if flags.case_insensitive || flags.multi_line || flags.extended {

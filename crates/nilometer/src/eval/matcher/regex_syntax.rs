@@ -1,6 +1,6 @@
-//! Rewrites Perl's pattern syntax into the syntax of the Rust engines.
+//! Translation of Perl's pattern syntax into that of the Rust engines.
 //!
-//! One pass over the pattern, copying what means the same in both and rewriting what does not:
+//! One pass over the pattern that copies common syntax and rewrites the rest:
 //!
 //! | Perl                          | Rust                                    |
 //! |-------------------------------|-----------------------------------------|
@@ -13,9 +13,10 @@
 //! | `(?#…)`                       | dropped                                 |
 //! | `\Z \h \H \R \e \cX`          | spelled out                             |
 //!
-//! `$` and `\Z` are written in two ways ([`End`]): only a text that ends in a newline needs the
+//! `$` and `\Z` have two translations ([`End`]): only a text that ends in a newline needs the
 //! look-ahead, and with it the backtracking engine.
-//! Inline `(?m)` and `(?x)` are passed on to the engine, which reads them as Perl does but for the
+//!
+//! Inline `(?m)` and `(?x)` are passed to the engine, which treats them like Perl except for the
 //! rewriting above.
 
 use super::regex::Flags;
@@ -48,7 +49,7 @@ struct Translator<'a> {
     flags: Flags,
     end: End,
     has_end: bool,
-    /// What a quantifier would now be: the first, a suffix of one, or an error.
+    /// State of quantifiers: what the next quantifier character would be.
     quantified: Quantified,
     backtracking: bool,
 }
@@ -60,25 +61,25 @@ enum Quantified {
     Closed,
 }
 
-/// What `$` and `\Z` are written as.
+/// Translation of `$` and `\Z`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The end of the text: right for texts that do not end in a newline.
+    /// The end of the text: correct for texts that do not end in a newline.
     OfText,
-    /// The end of the text or in front of a newline there: right for all.
+    /// The end of the text or before a final newline: correct for all texts.
     BeforeNewline,
 }
 
 /// A pattern in Rust's syntax.
 pub(super) struct Translated {
     pub(super) pattern: String,
-    /// True when the linear engine would accept the pattern and mean something else by it.
+    /// True if the linear engine would accept the pattern with another meaning.
     pub(super) backtracking: bool,
-    /// True when the two ways of writing an end make a difference.
+    /// True if the two translations of an end differ.
     pub(super) has_end: bool,
 }
 
-/// The pattern in Rust's syntax, or why it cannot be put so.
+/// Translates a pattern; the error says why it cannot be translated.
 pub(super) fn translate(pattern: &str, flags: Flags, end: End) -> Result<Translated, String> {
     let mut translator = Translator {
         rest: pattern.chars().peekable(),
@@ -126,7 +127,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// `$` or `\Z`.
+    /// Translates `$` or `\Z`.
     fn end(&mut self) {
         self.has_end = true;
         self.out.push_str(match self.end {
@@ -135,13 +136,13 @@ impl Translator<'_> {
         });
     }
 
-    /// `*`, `+`, `?`: a quantifier, or the suffix that makes one lazy or possessive.
+    /// Translates `*`, `+`, `?`: a quantifier, or the suffix that makes one lazy or possessive.
     fn quantifier(&mut self, c: char) -> Result<(), String> {
         self.quantified = match (self.quantified, c) {
             (Quantified::No, _) => Quantified::Once,
             (Quantified::Once, '?') => Quantified::Closed,
             (Quantified::Once, '+') => {
-                // The linear engine reads `a++` as `(a+)+`.
+                // The linear engine parses `a++` as `(a+)+`.
                 self.backtracking = true;
                 Quantified::Closed
             }
@@ -151,7 +152,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// After `\`, outside a class.
+    /// Translates after `\`, outside a class.
     fn escape(&mut self) -> Result<(), String> {
         let c = self.rest.next().ok_or("\\ at end of pattern")?;
         match c {
@@ -186,7 +187,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// `\cX`: a control character.
+    /// Translates `\cX`: a control character.
     fn control(&mut self) -> Result<(), String> {
         let c = self.rest.next().filter(char::is_ascii);
         let c = c.ok_or("\\c at end of pattern")?;
@@ -195,7 +196,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// `\0` and up to two more octal digits.
+    /// Translates `\0` and up to two more octal digits.
     fn octal(&mut self) {
         let mut code = 0u32;
         for _ in 0..2 {
@@ -210,7 +211,7 @@ impl Translator<'_> {
         self.out.push_str(&format!(r"\x{code:02X}"));
     }
 
-    /// After `\Q`: copies up to `\E`, each character through `escape`.
+    /// Translates after `\Q`: copies up to `\E`, each character through `escape`.
     fn quoted(&mut self, escape: impl Fn(char) -> String) {
         while let Some(c) = self.rest.next() {
             if c == '\\' && self.rest.peek() == Some(&'E') {
@@ -221,7 +222,7 @@ impl Translator<'_> {
         }
     }
 
-    /// After `(`.
+    /// Translates after `(`.
     fn group(&mut self) -> Result<(), String> {
         match self.rest.peek() {
             Some('*') => Err("control verbs are not supported".to_owned()),
@@ -249,7 +250,7 @@ impl Translator<'_> {
         }
     }
 
-    /// After `{`: true for a repetition, anything else is a literal brace.
+    /// Translates after `{`; returns true for a repetition, false for a literal brace.
     fn brace(&mut self) -> Result<bool, String> {
         let mut ahead = self.rest.clone();
         let mut digits = 0;
@@ -280,7 +281,7 @@ impl Translator<'_> {
         Ok(true)
     }
 
-    /// After `[`.
+    /// Translates after `[`.
     fn class(&mut self) -> Result<(), String> {
         self.out.push('[');
         if self.rest.next_if_eq(&'^').is_some() {
@@ -309,7 +310,7 @@ impl Translator<'_> {
         Err("missing terminating ] for character class".to_owned())
     }
 
-    /// After `[` within a class: `[:alpha:]` is copied, a lone bracket is literal.
+    /// Translates after `[` inside a class: `[:alpha:]` is copied, a single bracket is literal.
     fn bracket_in_class(&mut self) {
         let name: String = self.rest.clone().take_while(|c| *c != ']').collect();
         let is_posix = name.len() > 2 && name.starts_with(':') && name.ends_with(':');
@@ -368,7 +369,7 @@ impl Translator<'_> {
     }
 }
 
-/// Members of the class an escape letter stands for, and whether they are excluded.
+/// Returns the members of the class of an escape letter, and whether it is negated.
 fn class_members(letter: char) -> Option<(&'static str, bool)> {
     CLASSES
         .iter()
@@ -376,7 +377,8 @@ fn class_members(letter: char) -> Option<(&'static str, bool)> {
         .map(|(_, members, negated)| (*members, *negated))
 }
 
-/// The literal text behind `^` or `\A`. Conservative: `None` or a shorter text is always right.
+/// Returns the literal text after `^` or `\A`. Conservative: `None` or a shorter text is always
+/// correct.
 pub(super) fn literal_prefix(pattern: &str) -> Option<String> {
     let body = pattern
         .strip_prefix('^')
@@ -395,7 +397,7 @@ pub(super) fn literal_prefix(pattern: &str) -> Option<String> {
             '.' | '[' | '(' | ')' | '$' | '^' | '*' | '+' | '?' | '{' => break,
             other => other,
         };
-        // A character that may be absent or repeated is no part of the prefix.
+        // A character that may be absent or repeated is not part of the prefix.
         if matches!(rest.peek(), Some('*' | '?' | '{' | '+')) {
             break;
         }

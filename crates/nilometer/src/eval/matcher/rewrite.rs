@@ -1,8 +1,8 @@
-//! Rewriting filters without changing what they match: flattening, splitting by field, renaming.
+//! Equivalent transformations of filters: flattening, splitting by field, renaming.
 //!
-//! The planner's tools. `split` is how a filter on a time-series collection comes apart into what
-//! the metadata alone decides and what needs the measurements; `renamed` turns the user's meta field
-//! into the bucket's.
+//! Used by the planner. `split` separates the parts of a filter on a time-series collection that
+//! depend on metadata alone from those that need measurements; `renamed` converts the user's meta
+//! field to that of the buckets.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{InList, MatchExpression};
 use crate::eval::Dependencies;
 use crate::eval::expression::is_true;
 
-/// All of `parts`, as flat as can be.
+/// Combines `parts` by and, flattened.
 pub(super) fn and(mut parts: Vec<MatchExpression>) -> MatchExpression {
     match parts.len() {
         0 => MatchExpression::AlwaysTrue,
@@ -21,24 +21,24 @@ pub(super) fn and(mut parts: Vec<MatchExpression>) -> MatchExpression {
     }
 }
 
-/// The opposite of `arm`.
+/// Negates `arm`.
 pub(super) fn not(arm: MatchExpression) -> MatchExpression {
     MatchExpression::Not(Box::new(arm))
 }
 
 impl MatchExpression {
-    /// All of `parts`.
+    /// Combines `parts` by and.
     pub fn and(parts: Vec<MatchExpression>) -> Self {
         Self::And(parts).simplify()
     }
 
-    /// At least one of `parts`.
+    /// Combines `parts` by or.
     pub fn or(parts: Vec<MatchExpression>) -> Self {
         Self::Or(parts).simplify()
     }
 
-    /// Flattens nested `$and` and `$or`, drops constants that decide nothing, and lets those that
-    /// decide everything win. The result matches the same documents.
+    /// Flattens nested `$and` and `$or`, removes neutral constants and propagates dominating ones.
+    /// The result matches the same documents.
     #[must_use]
     pub fn simplify(self) -> Self {
         match self {
@@ -76,7 +76,7 @@ impl MatchExpression {
         }
     }
 
-    /// The opposite, without two negations in a row.
+    /// Returns the negation, without double negation.
     fn negated(self) -> Self {
         match self {
             Self::AlwaysTrue => Self::AlwaysFalse,
@@ -88,7 +88,8 @@ impl MatchExpression {
         }
     }
 
-    /// The arms of an `$and`, or the expression alone; none for [`MatchExpression::AlwaysTrue`].
+    /// Returns the arms of an `$and`, or the expression alone; none for
+    /// [`MatchExpression::AlwaysTrue`].
     pub fn into_conjuncts(self) -> Vec<MatchExpression> {
         match self {
             Self::And(arms) => arms.into_iter().flat_map(Self::into_conjuncts).collect(),
@@ -97,9 +98,9 @@ impl MatchExpression {
         }
     }
 
-    /// Separates the conjuncts that read nothing but paths `belongs` accepts from the others. Both
-    /// together match what the whole matched. A conjunct that reads the whole document, random
-    /// numbers or nothing at all is among the others. An `$expr` that is an `$and` counts arm by arm.
+    /// Separates the conjuncts that read only paths accepted by `belongs` from the others. Both
+    /// together match the same documents. A conjunct that reads the whole document, random numbers
+    /// or no field at all is among the others. An `$expr` with an `$and` is split arm by arm.
     pub fn split(self, belongs: impl Fn(&str) -> bool) -> (MatchExpression, MatchExpression) {
         let mut inside = Vec::new();
         let mut outside = Vec::new();
@@ -118,14 +119,14 @@ impl MatchExpression {
         (and(inside), and(outside))
     }
 
-    /// What the filter reads.
+    /// Returns the inputs of the filter.
     pub fn dependencies(&self) -> Dependencies {
         let mut into = Dependencies::default();
         self.add_dependencies(&mut into);
         into
     }
 
-    /// Adds what the filter reads.
+    /// Adds the inputs of the filter.
     pub fn add_dependencies(&self, into: &mut Dependencies) {
         match self {
             Self::And(arms) | Self::Or(arms) | Self::Nor(arms) => {
@@ -150,8 +151,8 @@ impl MatchExpression {
         }
     }
 
-    /// The filter with the path prefix `from` replaced by `to` wherever a path lies at or below
-    /// `from`; `None` if some part reads the whole document or paths elsewhere.
+    /// Returns the filter with the path prefix `from` replaced by `to`; `None` if some part reads
+    /// the whole document or paths not at or below `from`.
     pub fn renamed(&self, from: &str, to: &str) -> Option<MatchExpression> {
         let arms = |arms: &[Self]| -> Option<Vec<Self>> {
             arms.iter().map(|arm| arm.renamed(from, to)).collect()
@@ -173,7 +174,7 @@ impl MatchExpression {
         })
     }
 
-    /// The same test of one path at another path; `None` for what is no such test.
+    /// Returns the same test at another path; `None` unless the filter tests a single path.
     pub fn at_path(&self, path: MatchPath) -> Option<MatchExpression> {
         Some(match self {
             Self::Compare(comparison) => Self::Compare(Comparison {
@@ -247,7 +248,7 @@ fn simplify_or(arms: Vec<MatchExpression>) -> MatchExpression {
     }
 }
 
-/// The arms of an `$expr: {$and: […]}`, each an `$expr` of its own; anything else alone.
+/// Splits an `$expr: {$and: […]}` into one `$expr` per arm; returns other filters alone.
 fn expr_arms(conjunct: MatchExpression) -> Vec<MatchExpression> {
     match conjunct {
         MatchExpression::Expr(test) => {

@@ -1,5 +1,5 @@
-//! A filter written back as a document, as explain shows it: every operator spelled out, so that
-//! `{a: 1}` becomes `{a: {$eq: 1}}`. Parsing the result gives a filter that matches the same.
+//! Conversion of a filter to a document for explain. Every operator is explicit: `{a: 1}` becomes
+//! `{a: {$eq: 1}}`. Parsing the result gives an equivalent filter.
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -8,7 +8,7 @@ use super::regex::Pattern;
 use super::{InList, MatchExpression, TypeSet};
 
 impl MatchExpression {
-    /// The filter as a document.
+    /// Returns the filter as a document.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         match self {
@@ -50,7 +50,7 @@ impl MatchExpression {
         out.finish()
     }
 
-    /// The operator document of a test of one path: `{$gt: 5}`.
+    /// Returns the operator document of a test of one path: `{$gt: 5}`.
     fn operators(&self) -> Document {
         let mut out = DocumentBuilder::new();
         match self {
@@ -108,7 +108,7 @@ impl MatchExpression {
     }
 }
 
-/// The operators of several tests of one value in one document.
+/// Merges the operators of several tests of one value into one document.
 fn joined(tests: &[MatchExpression]) -> Document {
     let mut out = DocumentBuilder::new();
     for test in tests {
@@ -119,7 +119,7 @@ fn joined(tests: &[MatchExpression]) -> Document {
     out.finish()
 }
 
-/// `{a: {$not: {…}}}` where that can be said, else `{$nor: [{…}]}`.
+/// Returns `{a: {$not: {…}}}` if possible, else `{$nor: [{…}]}`.
 fn negated(arm: &MatchExpression) -> Document {
     let path = match arm {
         MatchExpression::ExprCompare(comparison) => Some(&comparison.path),

@@ -1,4 +1,4 @@
-//! `$type`, `$mod`, `$size` and the bit tests: tests of one value that compare nothing.
+//! `$type`, `$mod`, `$size` and the bit tests: tests of one value that are not comparisons.
 
 use nilometer_bson::{ValueRef, type_code as t};
 
@@ -7,7 +7,7 @@ use crate::eval::matcher::comparison::is_nan;
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::number::Number;
 
-/// Type codes with the names `$type` and `bsonType` know them by.
+/// Type codes with their names in `$type` and `bsonType`.
 pub const TYPE_NAMES: &[(&str, u8)] = &[
     ("double", t::DOUBLE),
     ("string", t::STRING),
@@ -32,25 +32,25 @@ pub const TYPE_NAMES: &[(&str, u8)] = &[
     ("maxKey", t::MAX_KEY),
 ];
 
-/// What "number" stands for.
+/// The types of "number".
 const NUMBER_TYPES: [u8; 4] = [t::DOUBLE, t::INT32, t::INT64, t::DECIMAL128];
 
 /// A set of BSON types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TypeSet {
     bits: u32,
-    /// The set was (also) named "number", which is how it is shown.
+    /// True if the set contains the name "number", which is then shown.
     number: bool,
 }
 
 impl TypeSet {
-    /// No type.
+    /// The empty set.
     pub const EMPTY: Self = Self {
         bits: 0,
         number: false,
     };
 
-    /// The bit of a type byte. MinKey and MaxKey take the two bits no other type has.
+    /// Returns the bit of a type byte. MinKey and MaxKey use the two bits that no other type has.
     fn bit(code: u8) -> u32 {
         match code {
             t::MIN_KEY => 1 << 30,
@@ -60,12 +60,12 @@ impl TypeSet {
         }
     }
 
-    /// Adds a type by its byte.
+    /// Adds a type by its type byte.
     pub fn insert(&mut self, code: u8) {
         self.bits |= Self::bit(code);
     }
 
-    /// True for the byte of a number type.
+    /// True for the type byte of a number type.
     pub fn is_number_code(code: u8) -> bool {
         NUMBER_TYPES.contains(&code)
     }
@@ -78,22 +78,22 @@ impl TypeSet {
         }
     }
 
-    /// True when a value of this type byte is in the set.
+    /// True if a value of this type byte is in the set.
     pub fn contains(self, code: u8) -> bool {
         self.bits & Self::bit(code) != 0
     }
 
-    /// True when `value` is of a type in the set.
+    /// True if `value` is of a type in the set.
     pub fn test(self, value: ValueRef<'_>) -> bool {
         self.contains(value.type_code())
     }
 
-    /// True when the set was named "number".
+    /// True if the set contains the name "number".
     pub fn is_number(self) -> bool {
         self.number
     }
 
-    /// The type bytes in the set, in the order of their codes.
+    /// Returns the type bytes in the set, in the order of their codes.
     pub fn codes(self) -> impl Iterator<Item = u8> {
         TYPE_NAMES
             .iter()
@@ -101,7 +101,7 @@ impl TypeSet {
             .filter(move |code| self.contains(*code))
     }
 
-    /// Adds the type called `name`, "number" included.
+    /// Adds the type called `name`, including "number".
     pub fn insert_name(&mut self, name: &str) -> Result<()> {
         if name == "number" {
             self.insert_number();
@@ -116,7 +116,7 @@ impl TypeSet {
         Ok(())
     }
 
-    /// Reads the operand of `$type`: a name, a number, or an array of them.
+    /// Parses the operand of `$type`: a name, a number, or an array of them.
     pub fn parse(operand: ValueRef<'_>, path: &str) -> Result<Self> {
         let mut set = Self::EMPTY;
         match operand {
@@ -175,7 +175,7 @@ pub struct ModTest {
 }
 
 impl ModTest {
-    /// Reads the operand.
+    /// Parses the operand.
     pub fn parse(operand: ValueRef<'_>) -> Result<Self> {
         let array = operand
             .as_array()
@@ -211,7 +211,7 @@ impl ModTest {
         })
     }
 
-    /// True for a number that leaves the remainder. Fractions are cut off first.
+    /// True for a number with the remainder. Fractions are truncated first.
     pub fn test(self, value: ValueRef<'_>) -> bool {
         value.is_number()
             && truncated_i64(value).is_some_and(|v| v.wrapping_rem(self.divisor) == self.remainder)
@@ -226,7 +226,7 @@ fn is_infinite(value: ValueRef<'_>) -> bool {
     }
 }
 
-/// Reads the operand of `$size`.
+/// Parses the operand of `$size`.
 pub fn parse_size(operand: ValueRef<'_>) -> Result<i64> {
     let failed = |what: &str| {
         Error::bad_value(format!(
@@ -247,7 +247,7 @@ pub fn parse_size(operand: ValueRef<'_>) -> Result<i64> {
     Ok(size)
 }
 
-/// Which of the four bit tests.
+/// The bit test operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BitTestKind {
     /// `$bitsAllSet`
@@ -261,7 +261,7 @@ pub enum BitTestKind {
 }
 
 impl BitTestKind {
-    /// `$bitsAllSet` …
+    /// Returns the operator's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllSet => "$bitsAllSet",
@@ -272,22 +272,22 @@ impl BitTestKind {
     }
 }
 
-/// Bits to look at, by position from the least significant one.
+/// A test of bits, by position from the least significant one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BitTest {
-    /// Which test.
+    /// The operator.
     pub kind: BitTestKind,
     /// Ascending, without duplicates.
     positions: Vec<u32>,
 }
 
 impl BitTest {
-    /// The positions, ascending.
+    /// Returns the positions, ascending.
     pub fn positions(&self) -> &[u32] {
         &self.positions
     }
 
-    /// Reads the operand: a bit mask, binary data (first byte lowest), or an array of positions.
+    /// Parses the operand: a bit mask, binary data (first byte lowest), or an array of positions.
     pub fn parse(kind: BitTestKind, operand: ValueRef<'_>, path: &str) -> Result<Self> {
         let mut positions = match operand {
             ValueRef::Array(array) => array
@@ -313,8 +313,8 @@ impl BitTest {
         Ok(Self { kind, positions })
     }
 
-    /// True when the bits of `value` pass. Numbers are two's complement with the sign going on for
-    /// ever, binary data has clear bits behind its end; other values have no bits and never pass.
+    /// True if the bits of `value` pass. Numbers are two's complement with infinite sign extension,
+    /// binary data is followed by clear bits; other values have no bits and never pass.
     pub fn test(&self, value: ValueRef<'_>) -> bool {
         let is_set: &dyn Fn(u32) -> bool = match value {
             ValueRef::Binary { bytes, .. } => &move |at: u32| {
@@ -382,17 +382,17 @@ fn non_negative(name: &str, value: ValueRef<'_>, max: i64) -> Result<i64> {
     }
 }
 
-/// The integer a number is, whatever its type; `None` for other values and other numbers.
+/// Returns a number of any type as an integer; `None` for other values and for fractions.
 pub(crate) fn exact_i64(value: ValueRef<'_>) -> Option<i64> {
     Number::of(value)?.to_i64_exact()
 }
 
-/// The number with its fraction cut off, if that fits 64 bits.
+/// Returns the number truncated to an integer, if it fits in 64 bits.
 fn truncated_i64(value: ValueRef<'_>) -> Option<i64> {
     Number::of(value)?.to_i64_truncated().ok()
 }
 
-/// A value as error messages show it.
+/// Formats a value as in error messages.
 pub(crate) fn shown(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Missing => "missing".to_owned(),

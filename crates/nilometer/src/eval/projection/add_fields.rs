@@ -1,7 +1,8 @@
-//! `$addFields` and `$set`: everything stays, and computed fields are written into it.
+//! `$addFields` and `$set`: all fields are kept and computed fields are added.
 //!
-//! `{a: {b: 1}}` and `{"a.b": 1}` both write `b` into `a`, into each element if `a` is an array, and
-//! replace `a` by an object if it is a scalar. Numbers and booleans are values here, not flags.
+//! `{a: {b: 1}}` and `{"a.b": 1}` both write `b` into `a`, into each element if `a` is an array,
+//! and replace `a` by an object if it is a scalar. Numbers and booleans are values here, not
+//! inclusion flags.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
@@ -46,7 +47,7 @@ impl AddFields {
         })
     }
 
-    /// One computed field, for stages that are written as others.
+    /// Creates the stage for one computed field, for stages that are expressed by others.
     pub fn single(path: &str, expression: Expression) -> Result<Self> {
         parse_path(path)?;
         let mut root = Node::default();
@@ -58,22 +59,22 @@ impl AddFields {
         })
     }
 
-    /// The specification as the user wrote it.
+    /// Returns the specification as written by the user.
     pub fn source(&self) -> &Document {
         &self.source
     }
 
-    /// The computed paths with their expressions.
+    /// Returns the computed paths with their expressions.
     pub fn computed(&self) -> Vec<(String, &Expression)> {
         self.root.computed()
     }
 
-    /// Adds what the expressions read.
+    /// Adds the inputs of the expressions.
     pub fn dependencies(&self, into: &mut Dependencies) {
         self.root.dependencies(into);
     }
 
-    /// The new document.
+    /// Returns the new document.
     pub fn apply(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<Document> {
         let mut out = DocumentBuilder::with_capacity(doc.as_bytes().len() + 64);
         let environment = Environment {
@@ -88,15 +89,15 @@ impl AddFields {
     }
 }
 
-/// Writes values that were computed elsewhere, as `$addFields` writes: for stages over many
-/// documents (windows, densify, fill).
+/// Writes values computed elsewhere with the rules of `$addFields`, for stages that compute over
+/// several documents (windows, densify, fill).
 #[derive(Clone, Debug)]
 pub struct FieldWriter {
     root: Node,
 }
 
 impl FieldWriter {
-    /// A writer for these paths, which must not lie within each other.
+    /// Creates a writer for these paths, of which none may be a prefix of another.
     pub fn new<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self> {
         let mut root = Node::default();
         for (slot, path) in paths.into_iter().enumerate() {
@@ -106,7 +107,7 @@ impl FieldWriter {
         Ok(Self { root })
     }
 
-    /// The document with `values`, one for each path; a missing value removes its field.
+    /// Returns the document with `values`, one for each path; a missing value removes its field.
     pub fn apply(
         &self,
         doc: DocRef<'_>,

@@ -1,4 +1,5 @@
-//! Walking a document and a tree of names side by side, writing the new document.
+//! Application of a projection: iterates over document and tree of names in parallel and writes the
+//! new document.
 
 use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Element, Value, ValueRef};
 
@@ -7,7 +8,7 @@ use super::{ProjectionInput, array_operators};
 use crate::error::Result;
 use crate::eval::EvalContext;
 
-/// What becomes of names the tree does not have.
+/// What happens to fields that are not in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Include,
@@ -15,18 +16,18 @@ pub(super) enum Mode {
     Add,
 }
 
-/// What stays the same during one walk.
+/// State shared by the whole application to one document.
 pub(super) struct Environment<'a> {
     pub(super) mode: Mode,
-    /// The document that came in: what expressions see.
+    /// The input document, which expressions read.
     pub(super) root: DocRef<'a>,
     pub(super) ctx: &'a EvalContext<'a>,
     pub(super) input: &'a ProjectionInput<'a>,
-    /// Values for the slots of the tree.
+    /// Values of the slots in the tree.
     pub(super) slots: &'a [Value],
 }
 
-/// Children already written; specifications with more than 64 names on a level are rare.
+/// Children already written: a bitmap, as specifications rarely have more than 64 names on a level.
 #[derive(Default)]
 struct Written {
     first: u64,
@@ -51,7 +52,7 @@ impl Written {
     }
 }
 
-/// Writes the fields of `doc` as `node` says, then what is computed and was not there.
+/// Writes the fields of `doc` according to `node`, then the computed fields that did not exist.
 pub(super) fn write_fields(
     node: &Node,
     env: &Environment<'_>,
@@ -96,7 +97,7 @@ pub(super) fn write_fields(
     Ok(())
 }
 
-/// Writes a field that has names below it; false if it was left out.
+/// Writes a field that has names below it; returns false if it was left out.
 fn write_nested(
     node: &Node,
     env: &Environment<'_>,
@@ -125,7 +126,7 @@ fn write_nested(
     Ok(true)
 }
 
-/// Writes the elements of an array that stands where the tree has names below.
+/// Writes the elements of an array for which the tree has names below.
 fn write_elements(
     node: &Node,
     env: &Environment<'_>,
@@ -158,7 +159,7 @@ fn write_elements(
     Ok(())
 }
 
-/// Writes an object that holds only what is computed.
+/// Writes an object that holds only computed fields.
 fn write_new(
     name: &str,
     node: &Node,
@@ -173,7 +174,7 @@ fn write_new(
     Ok(())
 }
 
-/// Writes a computed field; nothing for one that is not computed.
+/// Writes a computed field; nothing for other items.
 fn write_computed(child: &Child, env: &Environment<'_>, out: &mut DocumentBuilder) -> Result<()> {
     let name = &child.name;
     match &child.item {

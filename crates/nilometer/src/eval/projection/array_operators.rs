@@ -1,4 +1,4 @@
-//! What only `find` can do to arrays: `$slice`, `$elemMatch`, the positional `$`.
+//! Array operators of `find`'s projection: `$slice`, `$elemMatch`, the positional `$`.
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Element, ValueRef};
 
@@ -7,28 +7,28 @@ use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::matcher::value_tests::{exact_i64, shown};
 
-/// No array element is known to have matched.
+/// The position of the matching array element is not known.
 const NO_POSITION: i32 = 51246;
-/// The element that matched is not in this array.
+/// The matching element is not in this array.
 const WRONG_POSITION: i32 = 51247;
-/// `$slice` of something that is neither number nor array.
+/// `$slice` of a value that is neither number nor array.
 const SLICE_OPERAND: i32 = 31273;
-/// `$slice` of an array that is not of two numbers.
+/// `$slice` of an array that is not two numbers.
 const SLICE_PAIR: i32 = 31272;
-/// `$slice` of a limit that is not positive.
+/// `$slice` with a limit that is not positive.
 const SLICE_LIMIT: i32 = 31257;
 
-/// Which elements of an array are kept.
+/// The range of array elements to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// How many elements to pass over; from the end if negative.
+    /// Number of elements to skip; from the end if negative.
     skip: i64,
-    /// How many to keep at most.
+    /// Maximum number of elements to keep.
     limit: i64,
 }
 
 impl Slice {
-    /// Reads `n` or `[skip, limit]`.
+    /// Parses `n` or `[skip, limit]`.
     pub(super) fn parse(operand: ValueRef<'_>) -> Result<Self> {
         if operand.is_number() {
             let count = integer(operand)?;
@@ -70,7 +70,7 @@ impl Slice {
         Ok(slice)
     }
 
-    /// The positions kept of an array of `length` elements.
+    /// Returns the positions to keep of an array of `length` elements.
     fn range(self, length: usize) -> std::ops::Range<usize> {
         let length = i64::try_from(length).unwrap_or(i64::MAX);
         let start = if self.skip < 0 {
@@ -82,7 +82,7 @@ impl Slice {
         usize::try_from(start).unwrap_or(0)..usize::try_from(end).unwrap_or(0)
     }
 
-    /// Writes the element, cut if it is an array.
+    /// Writes the element, sliced if it is an array.
     pub(super) fn write(self, element: Element<'_>, out: &mut DocumentBuilder) {
         let ValueRef::Array(array) = element.value() else {
             out.append_element(element);
@@ -98,7 +98,7 @@ impl Slice {
     }
 }
 
-/// An integer; fractions are cut off, what is out of range is moved to its end.
+/// Converts to an integer; fractions are truncated, values out of range are clamped.
 fn integer(value: ValueRef<'_>) -> Result<i64> {
     if let Some(whole) = exact_i64(value) {
         return Ok(whole);
@@ -112,8 +112,8 @@ fn integer(value: ValueRef<'_>) -> Result<i64> {
     }
 }
 
-/// Writes the first element of the array `name` that passes, alone in an array; nothing if there is
-/// no array or no such element.
+/// Writes an array with the first element of the array `name` that passes; nothing if it is not an
+/// array or no element passes.
 pub(super) fn write_elem_match(
     name: &str,
     filter: &MatchExpression,
@@ -132,7 +132,7 @@ pub(super) fn write_elem_match(
     Ok(())
 }
 
-/// Keeps, of the first array along `path`, only the element that matched.
+/// Reduces the first array along `path` to the element that matched.
 pub(super) fn apply_positional(
     doc: DocRef<'_>,
     path: &[String],

@@ -7,9 +7,9 @@
 //!                                   c   computed
 //! ```
 //!
-//! A document is copied element by element into a new one while the tree is walked beside it; values
-//! that stay are copied as bytes and never decoded. The three modes differ only in what happens to
-//! what the tree does not name:
+//! A document is copied element by element while the tree is traversed in parallel; kept values are
+//! copied as bytes and not decoded. The three modes differ only in the treatment of fields that are
+//! not in the tree:
 //!
 //! | mode      | fields not named | scalar where the tree has names below            |
 //! |-----------|------------------|--------------------------------------------------|
@@ -17,12 +17,13 @@
 //! | exclusion | copied           | copied                                           |
 //! | addition  | copied           | replaced by an object of the computed names      |
 //!
-//! Arrays are walked element by element, arrays in arrays too. Included fields keep the document's
-//! order; computed ones follow in the order of the specification, but in addition mode a name that
-//! exists keeps its place. Expressions see the document that came in, also where the same
-//! specification redefines a field. An expression that gives missing leaves its field out.
+//! Arrays are traversed element by element, including arrays in arrays. Included fields keep the
+//! document's order; computed ones follow in the order of the specification, except that in
+//! addition mode an existing field keeps its position. Expressions read the input document, even if
+//! the same specification redefines a field. An expression that returns missing leaves its field
+//! out.
 //!
-//! `find` alone knows `$slice`, `$elemMatch` and the positional `$` (in `array_operators`).
+//! `$slice`, `$elemMatch` and the positional `$` exist only in `find` (see `array_operators`).
 
 mod add_fields;
 mod apply;
@@ -44,10 +45,10 @@ use apply::{Environment, write_fields};
 use array_operators::apply_positional;
 use tree::{Item, Node};
 
-/// A value is asked for that the query does not have.
+/// A `$meta` value that the query does not provide.
 const META_UNAVAILABLE: i32 = 40218;
 
-/// What the fields that a projection does not name come to.
+/// Treatment of the fields that a projection does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Left out.
@@ -56,7 +57,7 @@ pub enum Mode {
     Exclusion,
 }
 
-/// Facts about a document that are not in it: what `$meta` and the positional `$` ask for.
+/// Values about a document that are not part of it, for `$meta` and the positional `$`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProjectionInput<'a> {
     /// The array element that made the document match
@@ -68,14 +69,14 @@ pub struct ProjectionInput<'a> {
     pub record_id: Option<&'a Value>,
 }
 
-/// `$meta` values a projection can show.
+/// `$meta` values available in a projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaField {
     /// The values the document was sorted by.
     SortKey,
-    /// Where the document is stored.
+    /// The record id of the document.
     RecordId,
-    /// The keys of the index that was used: not carried along here, so always missing.
+    /// The keys of the index used: not tracked, so always missing.
     IndexKey,
 }
 
@@ -84,39 +85,39 @@ pub enum MetaField {
 pub struct Projection {
     mode: Mode,
     root: Node,
-    /// Names down to the array of which one element is kept.
+    /// Path to the array of which one element is kept.
     positional: Option<Vec<String>>,
     source: Document,
 }
 
 impl Projection {
-    /// Whether fields not named are left out or kept.
+    /// Returns the treatment of fields not named.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The specification as the user wrote it.
+    /// Returns the specification as written by the user.
     pub fn source(&self) -> &Document {
         &self.source
     }
 
-    /// True when every document comes out as it went in.
+    /// True if every document is returned unchanged.
     pub fn is_identity(&self) -> bool {
         self.mode == Mode::Exclusion && self.root.children.is_empty()
     }
 
-    /// True when [`ProjectionInput::position`] is needed.
+    /// True if [`ProjectionInput::position`] is needed.
     pub fn needs_position(&self) -> bool {
         self.positional.is_some()
     }
 
-    /// True when `field` of [`ProjectionInput`] is needed.
+    /// True if `field` of [`ProjectionInput`] is needed.
     pub fn needs_meta(&self, field: MetaField) -> bool {
         self.root
             .any_item(&|item| matches!(item, Item::Meta(meta) if *meta == field))
     }
 
-    /// True when nothing is computed, cut or picked: the projection is a list of paths.
+    /// True if nothing is computed, sliced or picked: the projection is a list of paths.
     pub fn is_simple(&self) -> bool {
         !self.needs_position()
             && !self
@@ -124,7 +125,7 @@ impl Projection {
                 .any_item(&|item| !matches!(item, Item::Keep | Item::Drop | Item::Nested(_)))
     }
 
-    /// True when all it does is to keep, to drop and to compute fields of the document.
+    /// True if the projection only keeps, drops and computes fields.
     pub fn keeps_drops_or_computes(&self) -> bool {
         let is_other = |item: &Item| {
             matches!(
@@ -135,34 +136,35 @@ impl Projection {
         !self.needs_position() && !self.root.any_item(&is_other)
     }
 
-    /// The paths kept as they are, in an inclusion (cut arrays count as kept).
+    /// Returns the paths kept unchanged, in an inclusion (sliced arrays count as kept).
     pub fn included_paths(&self) -> Vec<String> {
         self.root
             .paths(&|item| matches!(item, Item::Keep | Item::Slice(_)))
     }
 
-    /// The paths left out, in an exclusion.
+    /// Returns the paths left out, in an exclusion.
     pub fn excluded_paths(&self) -> Vec<String> {
         self.root.paths(&|item| matches!(item, Item::Drop))
     }
 
-    /// The computed paths with their expressions.
+    /// Returns the computed paths with their expressions.
     pub fn computed(&self) -> Vec<(String, &Expression)> {
         self.root.computed()
     }
 
-    /// Adds what has to be read for the output. An inclusion reads what it names; an exclusion adds
-    /// only what it computes, as which of the other fields matter is for later stages to say.
+    /// Adds the inputs of the output. An inclusion reads the fields it names. An exclusion adds
+    /// only the inputs of its expressions, since later stages determine which of the other fields
+    /// are needed.
     pub fn dependencies(&self, into: &mut Dependencies) {
         self.root.dependencies(into);
     }
 
-    /// The new document.
+    /// Returns the new document.
     pub fn apply(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<Document> {
         self.apply_with(doc, ctx, &ProjectionInput::default())
     }
 
-    /// The new document, for projections that need more than the document.
+    /// Returns the new document, for projections with inputs besides the document.
     pub fn apply_with(
         &self,
         doc: DocRef<'_>,

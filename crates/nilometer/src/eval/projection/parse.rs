@@ -1,4 +1,4 @@
-//! From a specification to a tree of names.
+//! Parsing of a specification to a tree of names.
 //!
 //! | value                     | means                                             |
 //! |---------------------------|---------------------------------------------------|
@@ -8,9 +8,8 @@
 //! | `{name: …}`               | the same for `path.name`                          |
 //! | anything else             | compute: `"$path"`, array literal, string, null … |
 //!
-//! Keeping and leaving out do not mix, `_id` excepted. What only cuts or picks (`$slice`,
-//! `$elemMatch`, `$meta`) goes with both; alone, `$elemMatch` makes an inclusion and the others an
-//! exclusion.
+//! Inclusion and exclusion cannot be mixed, except for `_id`. `$slice`, `$elemMatch` and `$meta`
+//! combine with both; alone, `$elemMatch` implies an inclusion and the others an exclusion.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
@@ -44,7 +43,7 @@ const UNSET_OPERAND: i32 = 31002;
 const UNSET_EMPTY: i32 = 31119;
 const UNSET_ELEMENT: i32 = 31120;
 
-/// Which command the specification belongs to.
+/// The command a specification belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
     Find,
@@ -56,7 +55,7 @@ struct Parser<'c> {
     dialect: Dialect,
     root: Node,
     mode: Option<Mode>,
-    /// What was said of `_id` itself.
+    /// The specification of `_id` itself.
     id: Option<bool>,
     has_elem_match: bool,
     positional: Option<Vec<String>>,
@@ -160,7 +159,7 @@ impl<'c> Parser<'c> {
         }
     }
 
-    /// `_id` is kept unless something is said of it.
+    /// Keeps `_id` unless the specification names it.
     fn settle_id(&mut self, mode: Mode) {
         let named = self.root.find(b"_id").is_some();
         let item = match (mode, self.id) {
@@ -176,7 +175,7 @@ impl<'c> Parser<'c> {
         self.root.children.insert(0, child);
     }
 
-    /// One path with its value.
+    /// Parses one path with its value.
     fn entry(&mut self, path: String, value: ValueRef<'_>) -> Result<()> {
         if let Some(array) = path.strip_suffix(".$") {
             return self.positional(array, value);
@@ -300,7 +299,7 @@ impl<'c> Parser<'c> {
         self.insert(path, Item::Meta(field))
     }
 
-    /// `$slice` in the form of `find`, else the expression of that name.
+    /// Parses `$slice` in the form of `find`, else the expression operator of that name.
     fn slice(&mut self, path: &str, operand: ValueRef<'_>, whole: ValueRef<'_>) -> Result<()> {
         match Slice::parse(operand) {
             Ok(slice) => self.insert(path, Item::Slice(slice)),

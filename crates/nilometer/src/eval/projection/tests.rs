@@ -1,4 +1,4 @@
-//! Projections by table, then generated documents against a rewriting done path by path.
+//! Projections by table, and generated documents compared with a path-by-path implementation.
 
 use nilometer_bson::{Document, Value, array, doc, order};
 
@@ -18,7 +18,7 @@ fn add(spec: &Document) -> Result<AddFields> {
 }
 
 fn same(found: &Document, expected: &Document, context: &str) {
-    // Bytes, so that types and the order of fields count.
+    // Compares bytes, so that types and the order of fields matter.
     assert_eq!(
         found.as_bytes(),
         expected.as_bytes(),
@@ -26,7 +26,7 @@ fn same(found: &Document, expected: &Document, context: &str) {
     );
 }
 
-/// The same answer from `find` and `$project`.
+/// Checks that `find` and `$project` return the same.
 fn check(spec: Document, input: Document, expected: Document) {
     let ctx = EvalContext::default();
     for (name, parsed) in [("find", find(&spec)), ("$project", project(&spec))] {
@@ -312,7 +312,7 @@ fn slices() {
     cut(array![-3, 2], array![2, 3]);
     cut(array![9, 2], array![]);
     cut(array![-9, 2], array![1, 2]);
-    // Alone it keeps everything else.
+    // Alone it keeps all other fields.
     check_find(
         doc! {"n.a": doc! {"$slice": 1}, "a": 0},
         input.clone(),
@@ -491,7 +491,7 @@ fn says_what_it_reads() {
     assert!(parsed.is_simple());
 }
 
-/// The tree walk against a rewriting that is done path by path on decoded values.
+/// Compares the tree traversal with a path-by-path implementation on decoded values.
 mod generated {
     use super::*;
 
@@ -558,7 +558,7 @@ mod generated {
         }
     }
 
-    /// Keeps what lies at or below one of `paths`.
+    /// Keeps the values at or below one of `paths`.
     fn keep(value: &Value, paths: &[Vec<&str>]) -> Value {
         match value {
             Value::Document(doc) => {

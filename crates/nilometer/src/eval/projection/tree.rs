@@ -1,4 +1,4 @@
-//! The tree of names a projection walks beside the document.
+//! The tree of names that a projection traverses along with the document.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use super::array_operators::Slice;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Dependencies, Expression};
 
-/// Names of one level, in the order of the specification.
+/// The names of one level, in the order of the specification.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) children: Vec<Child>,
-    /// True when something at or below this level is computed.
+    /// True if something at or below this level is computed.
     pub(super) computes: bool,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Child {
     pub(super) item: Item,
 }
 
-/// What happens to a name.
+/// The treatment of a field.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Keep,
@@ -29,15 +29,15 @@ pub(super) enum Item {
     Nested(Node),
     Computed(Box<Expression>),
     Slice(Slice),
-    /// A filter that is one `$elemMatch` on the field itself.
+    /// A filter that is a single `$elemMatch` on the field itself.
     ElemMatch(Box<MatchExpression>),
     Meta(MetaField),
-    /// A value handed over with the document.
+    /// A value passed with the document.
     Slot(usize),
 }
 
 impl Item {
-    /// True for what is made rather than kept.
+    /// True for values that are computed rather than kept.
     fn computes(&self) -> bool {
         match self {
             Self::Computed(_) | Self::ElemMatch(_) | Self::Meta(_) | Self::Slot(_) => true,
@@ -47,17 +47,17 @@ impl Item {
     }
 }
 
-/// Where two paths of a specification meet.
+/// A collision between two paths of a specification.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Collision {
-    /// An earlier path ends on the way; the rest of the new one is given.
+    /// An earlier path is a prefix of the new one; holds the remaining components.
     Below(String),
-    /// An earlier path is the same or goes on below.
+    /// An earlier path is equal or lies below.
     Same,
 }
 
 impl Node {
-    /// Puts an item at the end of a path.
+    /// Inserts an item at the end of a path.
     pub(super) fn insert(&mut self, path: &[&str], item: Item) -> Result<(), Collision> {
         let Some((name, rest)) = path.split_first() else {
             return Err(Collision::Same);
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// The first path in the tree that begins with `path`, which is in it.
+    /// Returns the first path in the tree that starts with `path`, which must be in it.
     pub(super) fn path_from(&self, path: &[&str]) -> String {
         let child = match path.split_first() {
             Some((name, _)) => self.children.iter().find(|child| &*child.name == *name),
@@ -107,7 +107,7 @@ impl Node {
         });
     }
 
-    /// Works out `computes` for all levels, once the tree is whole.
+    /// Computes `computes` for all levels, once the tree is complete.
     pub(super) fn close(&mut self) {
         for child in &mut self.children {
             if let Item::Nested(node) = &mut child.item {
@@ -117,7 +117,7 @@ impl Node {
         self.computes = self.children.iter().any(|child| child.item.computes());
     }
 
-    /// The child called `name` with its position.
+    /// Returns the child called `name` and its position.
     pub(super) fn find(&self, name: &[u8]) -> Option<(usize, &Child)> {
         self.children
             .iter()
@@ -125,14 +125,14 @@ impl Node {
             .find(|(_, child)| child.name.as_bytes() == name)
     }
 
-    /// True when `test` holds for some item.
+    /// True if `test` holds for any item.
     pub(super) fn any_item(&self, test: &dyn Fn(&Item) -> bool) -> bool {
         self.children.iter().any(|child| {
             test(&child.item) || matches!(&child.item, Item::Nested(node) if node.any_item(test))
         })
     }
 
-    /// Calls `visit` with every path that ends in an item of its own.
+    /// Calls `visit` with every path that has an item.
     fn for_each<'a>(&'a self, prefix: &str, visit: &mut dyn FnMut(String, &'a Item)) {
         for child in &self.children {
             let path = if prefix.is_empty() {
@@ -147,7 +147,7 @@ impl Node {
         }
     }
 
-    /// The paths whose item passes.
+    /// Returns the paths whose item passes the test.
     pub(super) fn paths(&self, test: &dyn Fn(&Item) -> bool) -> Vec<String> {
         let mut paths = Vec::new();
         self.for_each("", &mut |path, item| {
@@ -158,7 +158,7 @@ impl Node {
         paths
     }
 
-    /// The computed paths with their expressions.
+    /// Returns the computed paths with their expressions.
     pub(super) fn computed(&self) -> Vec<(String, &Expression)> {
         let mut computed = Vec::new();
         self.for_each("", &mut |path, item| {
@@ -169,7 +169,7 @@ impl Node {
         computed
     }
 
-    /// Adds what is read: kept paths, and what computing reads.
+    /// Adds the inputs: kept paths, and the inputs of expressions.
     pub(super) fn dependencies(&self, into: &mut Dependencies) {
         self.for_each("", &mut |path, item| match item {
             Item::Keep | Item::Slice(_) | Item::ElemMatch(_) => {
@@ -177,7 +177,7 @@ impl Node {
             }
             Item::Computed(expression) => {
                 expression.dependencies(into);
-                // Writing below a field needs what the field holds (objects, arrays or neither).
+                // Writing below a field depends on its value: object, array or neither.
                 if let Some((field, _)) = path.split_once('.') {
                     into.paths.insert(field.into());
                 }

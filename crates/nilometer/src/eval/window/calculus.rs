@@ -18,7 +18,7 @@ const DERIVATIVE_NO_NUMBER: i32 = 5_624_902;
 const INTEGRAL_UNIT_NO_DATE: i32 = 5_423_901;
 const INTEGRAL_DATE_NO_UNIT: i32 = 5_423_902;
 
-/// Codes of one of the two functions over time.
+/// Error codes of `$derivative` or `$integral`.
 struct Codes {
     unit_no_date: i32,
     date_no_unit: i32,
@@ -37,7 +37,7 @@ const INTEGRAL: Codes = Codes {
     name: "$integral",
 };
 
-/// A place on the horizontal axis, in units.
+/// Returns a position on the horizontal axis, in units.
 fn place(value: ValueRef<'_>, unit: Option<Unit>, codes: &Codes) -> Result<Number> {
     match (value, unit) {
         (ValueRef::DateTime(ms), Some(_)) => Ok(Number::Long(ms)),
@@ -64,7 +64,7 @@ fn place(value: ValueRef<'_>, unit: Option<Unit>, codes: &Codes) -> Result<Numbe
     }
 }
 
-/// The distance between two places, in units.
+/// Returns the distance between two positions, in units.
 fn distance(from: Number, to: Number, unit: Option<Unit>) -> Number {
     let difference = to.subtract(from);
     match unit {
@@ -73,7 +73,7 @@ fn distance(from: Number, to: Number, unit: Option<Unit>) -> Number {
     }
 }
 
-/// A value as a number: dates count as their milliseconds.
+/// Returns a value as a number: dates as milliseconds.
 fn height(value: ValueRef<'_>) -> Option<Number> {
     match value {
         ValueRef::DateTime(ms) => Some(Number::Long(ms)),
@@ -81,7 +81,7 @@ fn height(value: ValueRef<'_>) -> Option<Number> {
     }
 }
 
-/// The slope between the two ends of each window.
+/// Returns the slope between the two ends of each window.
 pub(super) fn derivative(
     column: &ColumnBlock,
     sort_values: &ColumnBlock,
@@ -105,7 +105,7 @@ pub(super) fn derivative(
                 "$derivative expects its input to be numeric",
             ));
         };
-        // A slope without width is none.
+        // A window of width 0 has no slope.
         Ok(high
             .subtract(low)
             .divide(distance(from, to, unit))
@@ -114,14 +114,15 @@ pub(super) fn derivative(
     frames.iter().map(slope).collect()
 }
 
-/// The area under each window, by trapezoids. Documents whose input is no number are passed over.
+/// Returns the area under each window, by trapezoids. Documents whose input is not a number are
+/// skipped.
 pub(super) fn integral(
     column: &ColumnBlock,
     sort_values: &ColumnBlock,
     frames: &[Range<usize>],
     unit: Option<Unit>,
 ) -> Result<Vec<Value>> {
-    // Of the documents with a number: where they stand, and the area up to the next.
+    // For documents with a number: their positions, and the area up to the next.
     let mut positions = Vec::new();
     let mut points: Vec<(Number, Number)> = Vec::new();
     for (at, value) in column.iter().enumerate() {
@@ -142,7 +143,7 @@ pub(super) fn integral(
             _ => Value::Null,
         })
         .collect();
-    // Neither end of a frame ever moves back.
+    // Both ends of a frame only move forward.
     let (mut start, mut end) = (0, 0);
     let narrowed: Vec<Range<usize>> = frames
         .iter()
@@ -171,7 +172,7 @@ pub(super) fn integral(
     Ok(answers.collect())
 }
 
-/// The sum of areas.
+/// Sums of areas.
 struct Areas<'a>(&'a [Value]);
 
 impl Aggregate for Areas<'_> {
@@ -194,8 +195,8 @@ impl Aggregate for Areas<'_> {
     }
 }
 
-/// Each value weighs `alpha`, the average before it the rest. What is no number leaves the average
-/// as it is.
+/// Exponential moving average: each value has weight `alpha`, the previous average the rest. Values
+/// that are not numbers leave the average unchanged.
 pub(super) fn exp_moving_avg(column: &ColumnBlock, alpha: Number) -> Vec<Value> {
     let rest = Number::Int(1).subtract(alpha);
     let mut average: Option<Number> = None;
@@ -213,7 +214,8 @@ pub(super) fn exp_moving_avg(column: &ColumnBlock, alpha: Number) -> Vec<Value> 
         .collect()
 }
 
-/// The covariance of the pairs in each window; pairs with something that is no number do not count.
+/// Returns the covariance of the pairs in each window; pairs with a value that is not a number are
+/// skipped.
 pub(super) fn covariance(
     column: &ColumnBlock,
     frames: &[Range<usize>],

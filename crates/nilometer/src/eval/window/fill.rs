@@ -6,10 +6,10 @@ use nilometer_bson::{Value, ValueRef};
 
 use crate::error::{Error, Result};
 
-/// Two documents of a partition at one place, between which nothing can be interpolated.
+/// Two documents of a partition have the same sort value, so interpolation is undefined.
 const REPEATED_SORT_VALUE: i32 = 6_050_106;
 
-/// The value `by` positions away; `default` beyond the partition and where the value is missing.
+/// Returns the value `by` positions away; `default` beyond the partition and for missing values.
 pub(super) fn shift(column: &ColumnBlock, by: i64, default: &Value) -> ColumnBlock {
     let mut shifted = ColumnBlockBuilder::new();
     for at in 0..column.len() {
@@ -26,7 +26,7 @@ pub(super) fn shift(column: &ColumnBlock, by: i64, default: &Value) -> ColumnBlo
     shifted.finish()
 }
 
-/// The last value so far that is neither null nor missing; null before the first.
+/// Returns the last value that is neither null nor missing; null before the first.
 pub(super) fn last_carried_forward(column: &ColumnBlock) -> ColumnBlock {
     let mut filled = ColumnBlockBuilder::new();
     let mut last = ValueRef::Null;
@@ -39,7 +39,7 @@ pub(super) fn last_carried_forward(column: &ColumnBlock) -> ColumnBlock {
     filled.finish()
 }
 
-/// A place on the axis of the sort field.
+/// A position on the axis of the sort field.
 #[derive(Clone, Copy)]
 enum Place {
     Date(i64),
@@ -58,7 +58,7 @@ impl Place {
         }
     }
 
-    /// How far `to` is from here.
+    /// Returns the distance from here to `to`.
     fn distance(self, to: Self) -> Result<Number> {
         match (self, to) {
             (Self::Date(from), Self::Date(to)) => Ok(Number::Long(to).subtract(Number::Long(from))),
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-/// Null and missing values between two numbers lie on the line between them; outside they are null.
+/// Interpolates null and missing values linearly between two numbers; outside they are null.
 pub(super) fn linear(column: &ColumnBlock, sort_values: &ColumnBlock) -> Result<Vec<Value>> {
     let places = sort_values
         .iter()
@@ -123,7 +123,7 @@ fn fill_between(
     for at in from + 1..to {
         if let (Some(slot), Some(place)) = (filled.get_mut(at), places.get(at)) {
             let share = start.distance(*place)?;
-            // Distances between different places are not zero.
+            // Distances between different positions are not zero.
             *slot = rise
                 .multiply(share)
                 .divide(width)

@@ -1,4 +1,4 @@
-//! Bounds of a window, and the range of positions they mean for each document.
+//! Bounds of a window, and the range of positions they give for each document.
 //!
 //! | bound         | documents              | range                                         |
 //! |---------------|------------------------|-----------------------------------------------|
@@ -17,9 +17,9 @@ use nilometer_bson::{Value, ValueRef};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::date::{self, TimeZone, Unit};
 
-/// Range without unit over something that is no number.
+/// A range without unit over a value that is not a number.
 const SORT_VALUE_NOT_NUMBER: i32 = 5_429_414;
-/// Range with unit over something that is no date.
+/// A range with unit over a value that is not a date.
 const SORT_VALUE_NOT_DATE: i32 = 5_429_513;
 
 /// One end of a window.
@@ -29,11 +29,11 @@ pub enum Bound<T> {
     Unbounded,
     /// The document itself.
     Current,
-    /// So far away.
+    /// At this distance.
     At(T),
 }
 
-/// A window's two ends.
+/// The two ends of a window.
 #[derive(Clone, Copy, Debug)]
 pub enum Bounds {
     /// By position.
@@ -62,7 +62,7 @@ impl Bounds {
         )
     }
 
-    /// The positions each of `count` documents sees. Neither end ever moves back.
+    /// Returns the range of positions of each of `count` documents. Both ends only move forward.
     pub(super) fn frames(
         &self,
         count: usize,
@@ -83,7 +83,7 @@ impl Bounds {
     }
 }
 
-/// A position clipped to the partition; ends of ranges lie one behind the last position.
+/// Clips a position to the partition; ends of ranges are one after the last position.
 fn position(bound: Bound<i64>, at: usize, count: usize, unbounded: usize, behind: i64) -> usize {
     let offset = match bound {
         Bound::Unbounded => return unbounded,
@@ -132,7 +132,8 @@ fn range_frames(
     )
 }
 
-/// The frames, where `shifted` gives the place that lies so far from a position's, and `order` compares a position's place with it.
+/// Computes the frames. `shifted` returns the sort value at an offset from a position, and `order`
+/// compares a position's value with it.
 fn ends_of_frames<P>(
     (lower, upper): (Bound<Number>, Bound<Number>),
     count: usize,
@@ -188,7 +189,7 @@ fn check(value: ValueRef<'_>, unit: Option<Unit>) -> Result<()> {
     }
 }
 
-/// The sort value so far away.
+/// Returns the sort value at an offset.
 fn shifted(value: ValueRef<'_>, offset: Number, unit: Option<Unit>) -> Result<Value> {
     match (value, unit) {
         (ValueRef::DateTime(ms), Some(unit)) => shifted_date(ms, offset, unit).map(Value::DateTime),

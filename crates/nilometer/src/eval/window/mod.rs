@@ -1,26 +1,26 @@
-//! `$setWindowFields`: for each document of a partition, something computed over its neighbours.
+//! `$setWindowFields`: computes values over the neighbours of each document in its partition.
 //!
 //! ```text
 //! documents sorted by partition, then sortBy        (the executor's work)
 //!        │ one partition at a time
 //!        ▼
-//! frames   for each document the range of positions its window covers; both ends only move on
-//! columns  the function's argument for every document, evaluated once, or a column of a bucket as it lies there
-//! slide    an answer for every frame, at amortised constant or logarithmic cost for each step
+//! frames   for each document the range of positions its window covers; both ends only move forward
+//! columns  the function's argument for every document, evaluated once, or a column of a bucket
+//! slide    a result for every frame, at amortised constant or logarithmic cost per step
 //!        ▼
 //! documents with the new fields
 //! ```
 //!
-//! **Sliding without taking out.** Sums of doubles, minima and deviations cannot be taken back
-//! exactly. A window is kept as two stacks of partial states instead ([`sliding`]): leaving it is a
-//! pop, entering it a merge, and no rounding error of a value that left stays behind.
+//! **Sliding without subtraction.** Removing a value from a sum of doubles, a minimum or a
+//! deviation is not exact. A window is kept as two stacks of partial states instead ([`sliding`]):
+//! leaving it is a pop, entering it a merge, and no rounding error of a removed value remains.
 //!
-//! Results that are themselves as long as the window (`$push`, `$addToSet`, `$firstN` …) cost their
-//! length for every document; nothing can be done about that.
+//! Results whose size is that of the window (`$push`, `$addToSet`, `$firstN` …) take time
+//! proportional to it for every document.
 //!
-//! Not here: sorting, finding where partitions end ([`SetWindowFields::partition_key`] helps), and the
-//! memory limit. Of a partition what functions read is in memory while it is worked on
-//! ([`PartitionColumns`]), its documents need not be.
+//! Not here: sorting, detecting the ends of partitions ([`SetWindowFields::partition_key`] helps),
+//! and the memory limit. The inputs of functions are in memory for one partition at a time
+//! ([`PartitionColumns`]); its documents need not be.
 
 mod calculus;
 mod fill;
@@ -63,11 +63,11 @@ pub struct SetWindowFields {
 /// One output field.
 #[derive(Clone, Debug)]
 pub struct WindowOutput {
-    /// Where the result goes.
+    /// Path of the result.
     pub path: String,
-    /// What is computed.
+    /// The function.
     pub function: WindowFunction,
-    /// Over which neighbours.
+    /// The window.
     pub bounds: Bounds,
 }
 
@@ -76,41 +76,41 @@ pub struct WindowOutput {
 pub enum WindowFunction {
     /// An accumulator over the window.
     Accumulator(AccumulatorSpec),
-    /// `$covariancePop`, `$covarianceSamp`: of pairs.
+    /// `$covariancePop`, `$covarianceSamp`.
     Covariance {
-        /// Gives `[x, y]`.
+        /// Returns `[x, y]`.
         input: Expression,
         /// True for `$covarianceSamp`.
         sample: bool,
     },
     /// `$derivative`
     Derivative {
-        /// What changes.
+        /// The value to differentiate.
         input: Expression,
         /// The unit of the sort field's dates.
         unit: Option<Unit>,
     },
     /// `$integral`
     Integral {
-        /// What is summed up.
+        /// The value to integrate.
         input: Expression,
         /// The unit of the sort field's dates.
         unit: Option<Unit>,
     },
     /// `$expMovingAvg`
     ExpMovingAvg {
-        /// What is averaged.
+        /// The value to average.
         input: Expression,
         /// Weight of the newest value.
         alpha: Number,
     },
     /// `$shift`
     Shift {
-        /// What the other document gives.
+        /// The value of the other document.
         output: Expression,
-        /// How far away it is.
+        /// Distance in positions.
         by: i64,
-        /// What there is instead of a document, or of its missing output.
+        /// Replaces a document beyond the partition or a missing output.
         default: Value,
     },
     /// `$rank`
@@ -126,7 +126,7 @@ pub enum WindowFunction {
 }
 
 impl WindowFunction {
-    /// The expression evaluated for each document, if there is one.
+    /// Returns the expression evaluated for each document, if there is one.
     pub fn argument(&self) -> Option<&Expression> {
         match self {
             Self::Accumulator(spec) => Some(spec.argument()),
@@ -143,27 +143,27 @@ impl WindowFunction {
 }
 
 impl SetWindowFields {
-    /// What separates the partitions, if anything does.
+    /// Returns the partition expression, if there is one.
     pub fn partition_by(&self) -> Option<&Expression> {
         self.partition_by.as_ref()
     }
 
-    /// The order within a partition.
+    /// Returns the order within a partition.
     pub fn sort_by(&self) -> Option<&SortPattern> {
         self.sort_by.as_ref()
     }
 
-    /// The output fields.
+    /// Returns the output fields.
     pub fn outputs(&self) -> &[WindowOutput] {
         &self.outputs
     }
 
-    /// The specification as the user wrote it.
+    /// Returns the specification as written by the user.
     pub fn source(&self) -> &Document {
         &self.source
     }
 
-    /// Adds what is read from documents.
+    /// Adds the inputs read from documents.
     pub fn dependencies(&self, into: &mut Dependencies) {
         if let Some(partition_by) = &self.partition_by {
             partition_by.dependencies(into);
@@ -183,7 +183,7 @@ impl SetWindowFields {
         }
     }
 
-    /// The partition a document belongs to: null where the expression gives nothing.
+    /// Returns the partition of a document: null if the expression returns missing.
     pub fn partition_key(&self, doc: &Document, ctx: &EvalContext<'_>) -> Result<Value> {
         let Some(partition_by) = &self.partition_by else {
             return Ok(Value::Null);
@@ -197,7 +197,7 @@ impl SetWindowFields {
         }
     }
 
-    /// The results for the documents of one partition, which were taken in order.
+    /// Computes the results for the documents of one partition, which were added in order.
     pub fn compute(
         &self,
         columns: PartitionColumns,
@@ -213,7 +213,7 @@ impl SetWindowFields {
         Ok(PartitionResults(results))
     }
 
-    /// The documents of one partition, in order, with the output fields.
+    /// Returns the documents of one partition, in order, with the output fields.
     pub fn evaluate_partition(
         &self,
         docs: &[Document],
@@ -231,7 +231,7 @@ impl SetWindowFields {
     }
 }
 
-/// One value for every document of the partition.
+/// Returns one value for every document of the partition.
 fn evaluate_output(
     output: &WindowOutput,
     argument: &Argument,

@@ -1,7 +1,8 @@
-//! Accumulators over a window of a column whose values are numbers of one type, or dates, none missing.
+//! Window accumulators over columns of numbers of one type, or dates, without gaps.
 //!
-//! They take the steps of [`super::sliding`] with states that hold no more than such numbers need, so the answers are the same to
-//! the last bit. Whole numbers are added up exactly; there the window needs no stacks, as what leaves it can be taken away.
+//! These perform the same steps as [`super::sliding`] with smaller states, so results are identical
+//! bit by bit. Integers are added exactly; their windows need no stacks, since values can be
+//! subtracted.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -14,7 +15,8 @@ use super::sliding::{Aggregate, slide};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind as Kind, AccumulatorSpec, Deviation, Total};
 
-/// The accumulator's answer for every frame; none where the column or the accumulator is of another kind.
+/// Returns the accumulator's result for every frame; `None` if column or accumulator has no fast
+/// path.
 pub(super) fn accumulate(
     spec: &AccumulatorSpec,
     column: &ColumnBlock,
@@ -75,7 +77,7 @@ pub(super) fn accumulate(
     })
 }
 
-/// The sum of every frame; none where the column holds anything but numbers of one type.
+/// Returns the sum of every frame; `None` unless the column holds numbers of one type.
 pub(super) fn sums(column: &ColumnBlock, frames: &[Range<usize>]) -> Result<Option<ColumnBlock>> {
     match column.is_all_present() {
         true => totals(column, Kind::Sum, frames),
@@ -83,7 +85,7 @@ pub(super) fn sums(column: &ColumnBlock, frames: &[Range<usize>]) -> Result<Opti
     }
 }
 
-/// The sum or the average of every frame.
+/// Returns the sum or the average of every frame.
 fn totals(
     column: &ColumnBlock,
     kind: Kind,
@@ -98,7 +100,7 @@ fn totals(
     })
 }
 
-/// A column of answers; null where there is none.
+/// Builds a column of results; null where there is none.
 fn of_answers<T: Copy>(
     answers: Vec<Option<T>>,
     column: fn(Vec<T>) -> ColumnBlock,
@@ -113,7 +115,7 @@ fn of_answers<T: Copy>(
     }
 }
 
-/// Sums or averages of ints or longs.
+/// Returns sums or averages of ints or longs.
 fn whole<T: Copy + Into<i64>>(
     values: &[T],
     is_long: bool,
@@ -142,7 +144,7 @@ fn whole<T: Copy + Into<i64>>(
     ColumnBlock::from_values(&sums)
 }
 
-/// Sums or averages of doubles.
+/// Returns sums or averages of doubles.
 fn doubles(values: &[f64], kind: Kind, frames: &[Range<usize>]) -> Result<ColumnBlock> {
     let is_average = kind == Kind::Avg;
     let finish = |(sum, count): (DoubleSum, u64)| match (count, is_average) {
@@ -158,7 +160,7 @@ fn doubles(values: &[f64], kind: Kind, frames: &[Range<usize>]) -> Result<Column
             ValueRef::Double,
         ));
     }
-    // The sum of nothing is an int.
+    // The sum of no values is an int.
     let value = |answer: &Option<f64>| answer.map_or(Value::Int32(0), Value::Double);
     Ok(ColumnBlock::from_values(
         &answers.iter().map(value).collect::<Vec<_>>(),
@@ -168,7 +170,7 @@ fn doubles(values: &[f64], kind: Kind, frames: &[Range<usize>]) -> Result<Column
 struct Doubles<'a>(&'a [f64]);
 
 impl Aggregate for Doubles<'_> {
-    /// The sum and how many were added.
+    /// The sum and the number of values.
     type State = (DoubleSum, u64);
 
     fn empty(&self) -> Self::State {
@@ -184,7 +186,7 @@ impl Aggregate for Doubles<'_> {
     }
 
     fn merge(&self, (sum, count): &mut Self::State, later: Self::State) -> Result<()> {
-        // What no double was added to is no sum of doubles.
+        // A state without values is not a sum of doubles.
         if later.1 > 0 {
             sum.merge(&later.0);
             *count += later.1;
@@ -193,7 +195,7 @@ impl Aggregate for Doubles<'_> {
     }
 }
 
-/// The least or greatest value of each frame, of equal ones the first.
+/// Returns the least or greatest value of each frame, of equal ones the first.
 fn extremes<T: Copy>(
     values: &[T],
     kind: Kind,
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
     use crate::eval::{EvalContext, ParseContext};
 
-    /// Columns of one type each, and of two where the steps are not taken.
+    /// Columns of one type each, and of two types, for which the general path is used.
     fn columns(below: &mut impl FnMut(usize) -> usize) -> Vec<Vec<Value>> {
         let awkward = [
             0.0,

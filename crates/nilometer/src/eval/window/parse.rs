@@ -1,4 +1,4 @@
-//! Reads `$setWindowFields`, with MongoDB's codes.
+//! Parsing of `$setWindowFields`, with MongoDB's error codes.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
@@ -24,7 +24,7 @@ const RANK_WITHOUT_SORT: i32 = 5_371_602;
 const RANK_ARGUMENT: i32 = 5_371_603;
 const LINEAR_SORT: i32 = 605_001;
 
-/// Accumulators that are window functions too.
+/// Accumulators that are also window functions.
 const ACCUMULATORS: &[&str] = &[
     "$sum",
     "$avg",
@@ -51,7 +51,7 @@ const ACCUMULATORS: &[&str] = &[
 
 type FunctionFn = fn(&Context<'_>, ValueRef<'_>) -> Result<WindowFunction>;
 
-/// Functions that are window functions only.
+/// Functions that are only window functions.
 const FUNCTIONS: &[(&str, FunctionFn)] = &[
     ("$covariancePop", |c, v| covariance(c, v, false)),
     ("$covarianceSamp", |c, v| covariance(c, v, true)),
@@ -86,12 +86,12 @@ const fn function_names() -> [&'static str; ACCUMULATORS.len() + FUNCTIONS.len()
 /// All window functions.
 pub const WINDOW_FUNCTION_NAMES: [&str; ACCUMULATORS.len() + FUNCTIONS.len()] = function_names();
 
-/// What a function is parsed with.
+/// The context of parsing one function.
 struct Context<'a> {
     ctx: &'a ParseContext,
     name: &'a str,
     sort_by: Option<&'a SortPattern>,
-    /// `None` if there was no `window`.
+    /// `None` if the function has no `window`.
     bounds: Option<Bounds>,
 }
 
@@ -113,7 +113,7 @@ impl Context<'_> {
         }
     }
 
-    /// The fields of an argument object; others than `known` are refused.
+    /// Returns the fields of an argument object; an error if one is not in `known`.
     fn fields<'v>(&self, argument: ValueRef<'v>, known: &[&str]) -> Result<DocRef<'v>> {
         let doc = argument.as_document().ok_or_else(|| {
             failed(format!(
@@ -190,7 +190,7 @@ impl SetWindowFields {
         let writer = FieldWriter::new(outputs.iter().map(|output| output.path.as_str()))
             .map_err(|e| Error::location(CONFLICTING_PATHS, e.message))?;
         Ok(Self {
-            // A constant puts everything into one partition.
+            // A constant puts all documents into one partition.
             partition_by: partition_by.filter(|by: &Expression| by.as_constant().is_none()),
             sort_by,
             outputs,
@@ -386,7 +386,7 @@ fn parse_unit(name: &str) -> Result<Unit> {
     Unit::parse(name).ok_or_else(|| failed(format!("unknown time unit value: {name}")))
 }
 
-/// What bounds demand of the order.
+/// Checks that the order suits the bounds.
 fn check_bounds(bounds: &Bounds, sort_by: Option<&SortPattern>) -> Result<()> {
     match bounds {
         bounds if bounds.is_all() => Ok(()),
@@ -412,7 +412,7 @@ fn covariance(c: &Context<'_>, argument: ValueRef<'_>, sample: bool) -> Result<W
     })
 }
 
-/// `{input, unit?}` of the two functions over time.
+/// Parses `{input, unit?}` of `$derivative` and `$integral`.
 fn over_time(c: &Context<'_>, argument: ValueRef<'_>) -> Result<(Expression, Option<Unit>)> {
     let doc = c.fields(argument, &["input", "unit"])?;
     let input = c.required(doc, "input")?;

@@ -1,11 +1,11 @@
-//! What the functions of a stage read of the documents of one partition.
+//! Inputs of the functions of a stage for the documents of one partition.
 //!
-//! Taken document by document, so that the documents themselves may be elsewhere (on disk, say) while the
-//! functions work, or column by column where documents lie in buckets:
+//! Documents are added one by one, so that they may be stored elsewhere (on disk) while the
+//! functions are computed, or column by column if they are in buckets:
 //!
 //! ```text
 //! add(document) …      arguments, sort values, ties      one column each
-//! add_columns(…) …     the same, as they lie in a bucket
+//! add_columns(…) …     the same, from the columns of a bucket
 //! compute              one column of results for each output
 //! with_fields          document + its results
 //! ```
@@ -23,36 +23,36 @@ use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::{EvalContext, memory_bytes};
 
-/// The columns of a partition that is not complete.
+/// The columns of an incomplete partition.
 #[derive(Debug, Default)]
 pub struct PartitionColumns {
     length: usize,
     sort_values: ColumnBlockBuilder,
     ties: Vec<bool>,
     last_key: Option<SortKey>,
-    /// For every output the function's argument for every document; empty where there is none.
+    /// For every output the function's argument for every document; empty if it has none.
     arguments: Vec<ColumnBlockBuilder>,
-    /// For every output the key of its own order for every document; empty where there is none.
+    /// For every output the sort key of its own order for every document; empty if it has none.
     keys: Vec<Vec<SortKey>>,
-    /// What values and keys have elsewhere.
+    /// Heap bytes of values and keys.
     bytes: usize,
 }
 
-/// What all outputs read of a partition.
+/// Inputs shared by all outputs of a partition.
 pub(super) struct Partition {
     pub(super) length: usize,
-    /// The value of the single sort field for every document; empty where nothing reads it.
+    /// The value of the single sort field for every document; empty if not needed.
     pub(super) sort_values: ColumnBlock,
-    /// For every document, whether its sort key equals that of the one before; empty where nothing
-    /// reads it.
+    /// For every document, whether its sort key equals that of the previous one; empty if not
+    /// needed.
     pub(super) ties: Vec<bool>,
 }
 
-/// What one output reads of a partition.
+/// Inputs of one output of a partition.
 pub(super) struct Argument {
-    /// For every document; empty where there is none.
+    /// For every document; empty if there is none.
     pub(super) values: ColumnBlock,
-    /// The key of its own order for every document, of `$top` and its sisters.
+    /// For every document the sort key of `$top` and `$bottom`.
     pub(super) keys: Vec<SortKey>,
 }
 
@@ -68,20 +68,20 @@ impl Default for Argument {
 /// Documents as columns, in the order of the partition: row `i` of each is document `i`.
 #[derive(Debug)]
 pub struct BlockColumns<'a> {
-    /// The rows that are meant, as runs.
+    /// The rows to add, as ranges.
     pub rows: &'a [Range<usize>],
-    /// The single sort field: dates, all there.
+    /// The single sort field: dates without gaps.
     pub times: &'a ColumnBlock,
-    /// For every output its argument, if it has one.
+    /// The argument of every output, if it has one.
     pub arguments: &'a [Option<Arc<ColumnBlock>>],
 }
 
-/// What has been computed for a partition: for every output a value for every document.
+/// Results of a partition: for every output a value for every document.
 #[derive(Debug)]
 pub struct PartitionResults(pub(super) Vec<ColumnBlock>);
 
 impl PartitionColumns {
-    /// Takes the next document of the partition.
+    /// Adds the next document of the partition.
     pub fn add(
         &mut self,
         spec: &SetWindowFields,
@@ -118,7 +118,8 @@ impl PartitionColumns {
         Ok(())
     }
 
-    /// Takes the next documents of the partition as columns. Only where [`SetWindowFields::reads_columns`] says so.
+    /// Adds the next documents of the partition as columns. Requires
+    /// [`SetWindowFields::reads_columns`].
     pub fn add_columns(&mut self, spec: &SetWindowFields, block: &BlockColumns<'_>) {
         self.make_room(spec);
         for rows in block.rows {
@@ -161,7 +162,7 @@ impl PartitionColumns {
         self.last_key = Some(key_at(last));
     }
 
-    /// Notes whether the next document has the key of the one before.
+    /// Records whether the next document has the same key as the previous one.
     fn tie(&mut self, sort: &SortPattern, key: SortKey) {
         let before = self.last_key.as_ref();
         let is_tied = before.is_some_and(|before| sort.compare(before, &key).is_eq());
@@ -169,7 +170,7 @@ impl PartitionColumns {
         self.last_key = Some(key);
     }
 
-    /// All of it, once the partition is complete.
+    /// Returns the inputs, once the partition is complete.
     pub(super) fn finish(self) -> (Partition, Vec<Argument>) {
         let partition = Partition {
             length: self.length,
@@ -184,17 +185,17 @@ impl PartitionColumns {
         (partition, arguments.collect())
     }
 
-    /// Documents taken.
+    /// Returns the number of documents added.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// True if none was.
+    /// True if no document was added.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Bytes held, for the memory limit of the stage.
+    /// Returns the bytes held, for the memory limit of the stage.
     pub fn memory_bytes(&self) -> usize {
         let arguments = self.arguments.iter();
         let places = arguments
@@ -204,7 +205,7 @@ impl PartitionColumns {
     }
 }
 
-/// Whether no value of a column has anything elsewhere.
+/// True if no value of a column has heap data.
 fn has_short_values(column: &ColumnBlock) -> bool {
     let is_short = |value: &Value| memory_bytes(value) == 0;
     match column.data() {
@@ -217,8 +218,8 @@ fn has_short_values(column: &ColumnBlock) -> bool {
 }
 
 impl SetWindowFields {
-    /// The field whose value is the place of a document on the axis of ranges and slopes, if any output
-    /// reads it.
+    /// Returns the field whose value positions a document on the axis of ranges and slopes, if any
+    /// output reads it.
     fn sort_value_path(&self) -> Option<&FieldPath> {
         let (path, _) = self.sort_by().and_then(SortPattern::single_field)?;
         let reads = self.outputs().iter().any(|output| {
@@ -242,8 +243,8 @@ impl SetWindowFields {
         })
     }
 
-    /// Whether all that is read of a document that is sorted by the time alone are its time and the arguments of the
-    /// functions.
+    /// True if documents are sorted by the time alone and the functions read only the time and
+    /// their arguments.
     pub fn reads_columns(&self, time_field: &str) -> bool {
         let sort_by = self.sort_by().and_then(SortPattern::single_field);
         sort_by.is_some_and(|(path, _)| path.as_str() == time_field)
@@ -253,7 +254,7 @@ impl SetWindowFields {
             })
     }
 
-    /// A document of the partition with the output fields; it is the one with the number `at`.
+    /// Returns document `at` of the partition with the output fields.
     pub fn with_fields(
         &self,
         doc: &Document,
@@ -271,10 +272,10 @@ impl SetWindowFields {
 }
 
 impl PartitionResults {
-    /// The results of the documents with these numbers, a column for each output.
+    /// Returns the results of the documents with these numbers, one column for each output.
     pub fn columns(&self, numbers: Range<usize>) -> impl Iterator<Item = ColumnBlock> {
         self.0.iter().map(move |column| match column.data() {
-            // A null where the partition begins mixes types in all of it, but not in every part.
+            // A null at the start of the partition makes the column mixed, but not each part of it.
             BlockData::Mixed(_) => {
                 let mut part = ColumnBlockBuilder::new();
                 part.append(column, numbers.clone());

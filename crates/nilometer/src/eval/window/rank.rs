@@ -1,11 +1,12 @@
-//! `$rank`, `$denseRank`, `$documentNumber`: places in the order of the partition. Equal sort keys
-//! tie, so null and missing do. `ties` tells for every document whether it ties with the one before.
+//! `$rank`, `$denseRank`, `$documentNumber`: ranks in the order of the partition. Equal sort keys
+//! tie, including null with missing. `ties` records for every document whether it ties with the
+//! previous one.
 
 use nilometer_bson::Value;
 
 use crate::eval::accumulator::count_value;
 
-/// Places with gaps behind ties: 1, 1, 3.
+/// Ranks with gaps after ties: 1, 1, 3.
 pub(super) fn rank(ties: &[bool]) -> Vec<Value> {
     let mut rank = 0;
     let places = (1..).zip(ties).map(|(position, tied)| {
@@ -17,7 +18,7 @@ pub(super) fn rank(ties: &[bool]) -> Vec<Value> {
     places.collect()
 }
 
-/// Places without gaps: 1, 1, 2.
+/// Ranks without gaps: 1, 1, 2.
 pub(super) fn dense_rank(ties: &[bool]) -> Vec<Value> {
     let mut rank = 0;
     let places = ties.iter().map(|tied| {

@@ -1,15 +1,15 @@
-//! Accumulators over a moving window.
+//! Accumulators over a sliding window, with two stacks.
 //!
 //! ```text
-//! front  one state for each document still at the old end: that document and all behind it up to
-//!        the turn;  leaving the window is a pop
-//! back   one state of everything that entered since the turn;  entering is an add
-//! answer top of front merged with back
-//! turn   when front is empty and something must leave: front is built from back's documents
+//! front  one state for each document at the old end: that document and all later ones up to
+//!        the last refill;  leaving the window is a pop
+//! back   one state of all documents that entered since the refill;  entering is an add
+//! result top of front merged with back
+//! refill when front is empty and a document must leave: front is built from back's documents
 //! ```
 //!
-//! Each document is added twice and merged twice in all, whatever the size of the window, and a state
-//! never holds a trace of what has left.
+//! Each document is added twice and merged twice in total, whatever the size of the window, and a
+//! state never contains values that have left.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ use crate::eval::accumulator::{
 };
 use crate::eval::{Collation, EvalContext};
 
-/// What a window can be built of: added in order, merged with what follows.
+/// An aggregate that can be added to in order and merged with a later one.
 pub(super) trait Aggregate {
     type State: Clone;
     fn empty(&self) -> Self::State;
@@ -38,7 +38,7 @@ struct TwoStacks<A: Aggregate> {
     aggregate: A,
     front: Vec<A::State>,
     back: A::State,
-    /// Positions in `back`.
+    /// Range of positions in `back`.
     back_range: Range<usize>,
 }
 
@@ -91,7 +91,7 @@ impl<A: Aggregate> TwoStacks<A> {
     }
 }
 
-/// The state of every frame, turned into a value. Frames' ends never move back.
+/// Returns the result of every frame. Ends of frames only move forward.
 pub(super) fn slide<A: Aggregate, V: Clone>(
     aggregate: A,
     frames: &[Range<usize>],
@@ -110,7 +110,7 @@ pub(super) fn slide<A: Aggregate, V: Clone>(
         }
         last = Some(frame);
         if frame.start >= end {
-            // Nothing of the old window is left: start anew rather than pop it all.
+            // The frames do not overlap: clear the window instead of popping each document.
             window.front.clear();
             window.back = window.aggregate.empty();
             window.back_range = 0..0;
@@ -144,7 +144,7 @@ impl Aggregate for Accumulated<'_> {
     }
 
     fn add(&self, state: &mut State, at: usize) -> Result<()> {
-        // Of `$top` and its sisters.
+        // For `$top` and `$bottom`.
         match self.argument.keys.get(at) {
             Some(key) => {
                 let value = self.argument.values.to_value(at);
@@ -160,7 +160,7 @@ impl Aggregate for Accumulated<'_> {
     }
 }
 
-/// The accumulator's answer for every frame.
+/// Returns the accumulator's result for every frame.
 pub(super) fn accumulate(
     spec: &AccumulatorSpec,
     argument: &Argument,
@@ -173,7 +173,7 @@ pub(super) fn accumulate(
     }
 }
 
-/// The same of values of any type.
+/// [`accumulate`] for values of any type.
 pub(super) fn accumulate_any(
     spec: &AccumulatorSpec,
     argument: &Argument,
@@ -226,7 +226,7 @@ pub(super) fn accumulate_any(
     Ok(ColumnBlock::from_values(&values))
 }
 
-/// An answer for every frame; equal frames in a row share it.
+/// Returns a result for every frame; consecutive equal frames share it.
 fn by_frame(frames: &[Range<usize>], answer: impl Fn(&Range<usize>) -> Value) -> Vec<Value> {
     let mut values: Vec<Value> = Vec::with_capacity(frames.len());
     let mut last: Option<&Range<usize>> = None;
@@ -241,7 +241,7 @@ fn by_frame(frames: &[Range<usize>], answer: impl Fn(&Range<usize>) -> Value) ->
     values
 }
 
-/// Percentiles from a sorted list that numbers enter and leave by binary search.
+/// Returns percentiles from a sorted list that numbers enter and leave by binary search.
 fn percentiles(
     spec: &AccumulatorSpec,
     column: &ColumnBlock,

@@ -1,4 +1,4 @@
-//! Window functions by table, then random windows against accumulating each anew.
+//! Window functions by table, and random windows compared with accumulating each from scratch.
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, order};
@@ -16,7 +16,7 @@ fn one(name: &str, value: impl Into<Value>) -> Document {
     out.finish()
 }
 
-/// The output `o` of a function over documents that are already sorted.
+/// Returns the output `o` of a function over sorted documents.
 fn run(output: Document, docs: &[Document]) -> Result<Vec<Value>> {
     let spec = parse(doc! {"sortBy": doc! {"t": 1}, "output": doc! {"o": output}})?;
     let out = spec.evaluate_partition(docs, &EvalContext::default())?;
@@ -40,7 +40,7 @@ fn same(found: &[Value], expected: &[Value], context: &str) {
     }
 }
 
-/// Equal, doubles up to rounding.
+/// True if equal, doubles up to rounding.
 fn close(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Double(a), Value::Double(b)) => {
@@ -188,7 +188,7 @@ fn range_windows() {
         doc! {"$sum": "$v", "window": doc! {"range": array![lower, 0], "unit": unit}}
     };
     check(within("day", -28), &docs, &ints(&[1, 2, 6]));
-    // 1970-02-28 less a month is 1970-01-28: the 31st lies within.
+    // 1970-02-28 minus a month is 1970-01-28: the 31st is within.
     check(within("month", -1), &docs, &ints(&[1, 3, 6]));
     check(within("second", -1), &docs, &ints(&[1, 2, 4]));
     let error = run(sum(0.into(), 1.into()), &docs).unwrap_err();
@@ -404,7 +404,7 @@ fn partitions_and_outputs() {
         doc! {"v": 6, "a": doc! {"b": 1, "c": 2}},
     ];
     let out = spec.evaluate_partition(&docs, &ctx).unwrap();
-    // Functions see the documents that came in.
+    // Functions see the input documents.
     assert_eq!(
         out[0],
         doc! {"v": 1, "a": array![doc! {"b": 11}, doc! {"b": 11}]}
@@ -493,7 +493,7 @@ fn refused() {
     }
 }
 
-/// Every accumulator in random windows against the accumulator over the window's documents.
+/// Compares every accumulator in random windows with the accumulator over the window's documents.
 #[test]
 fn sliding_agrees_with_starting_anew() {
     let mut seed = 0xABCD_EF01_2345u64;
@@ -598,7 +598,7 @@ fn sliding_agrees_with_starting_anew() {
     }
 }
 
-/// Frames against their definition.
+/// Compares frames with their definition.
 #[test]
 fn frames_agree_with_their_definition() {
     let values = [1, 1, 2, 4, 4, 4, 7, 9];

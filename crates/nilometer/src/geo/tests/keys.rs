@@ -1,5 +1,5 @@
-//! Keys of geographic indexes and bounds of buckets: whatever matches has a key in the ranges, and its bucket
-//! is kept.
+//! Keys of geospatial indexes and bounds of buckets: every match has a key in the ranges, and its
+//! bucket is kept.
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn what_touches_a_region_has_a_key_in_its_ranges() {
                 assert!(found(&disc_ranges), "{stored:?} in {disc:?}");
             }
         }
-        // A point finds itself.
+        // A point is found by its own key.
         let own = index_cells(ValueRef::Document(point(middle).as_ref())).unwrap();
         let own_ranges = SphereGeometry::point(disc.center).query_cells();
         assert!(own_ranges.iter().any(|range| range.contains(own[0])));
@@ -97,7 +97,7 @@ fn keys_are_few_and_refusals_have_their_codes() {
     assert_eq!(bucket(&[not_a_point.into()]).unwrap_err().code.0, 183_493);
 }
 
-/// Bounds of values that are all of one form.
+/// Returns the bounds of values that all have one form.
 fn bounds(values: &[Value]) -> (Value, Value) {
     let numbers = |value: &Value| -> Vec<f64> {
         let members = match value.as_ref() {
@@ -172,7 +172,7 @@ fn buckets_with_a_match_are_kept_and_many_without_are_not() {
         } else {
             dropped += 1;
         }
-        // The index's keys of the bucket meet those of the region, too.
+        // The index keys of the bucket intersect those of the region, too.
         if let Some(Region::Sphere(region)) = test.region()
             && matches
         {
@@ -212,7 +212,7 @@ fn bounds_that_hide_something_keep_their_bucket() {
             doc! {"type": "LineString", "coordinates": array![1, 1]}.into(),
             doc! {"type": "Point", "coordinates": array![1, 1]}.into(),
         ),
-        // One measurement writes {lat, lng}: then the pair is the other way round.
+        // One measurement stores {lat, lng}: then the pair has the other order.
         (
             doc! {"x": 50.5, "y": 100.2}.into(),
             doc! {"x": 50.6, "y": 100.3}.into(),

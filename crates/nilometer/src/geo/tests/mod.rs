@@ -1,9 +1,9 @@
-//! Geometry against oracles that are too simple to be wrong.
+//! Geometry compared with simple oracles.
 //!
-//! Seen from the middle of the globe onto a plane that touches it (gnomonic projection), great circles
-//! are straight lines. So shapes within one half of the globe have the same relations as flat ones,
-//! and school geometry on the plane is the oracle for arcs on the sphere. Distances are held against the
-//! haversine formula.
+//! Projected from the centre of the globe onto a tangent plane (gnomonic projection), great circles
+//! are straight lines. So shapes within a hemisphere have the same relations as flat ones, and
+//! plane geometry is the oracle for arcs on the sphere. Distances are compared with the haversine
+//! formula.
 
 mod keys;
 mod operands;
@@ -16,7 +16,7 @@ use super::*;
 
 type Degrees = (f64, f64);
 
-/// The place on the plane that touches the globe at `middle`; none on the other half.
+/// Returns the point on the plane tangent to the globe at `middle`; `None` in the other hemisphere.
 fn project(middle: Degrees, (lng, lat): Degrees) -> Option<(f64, f64)> {
     let (lat0, lat) = (middle.1.to_radians(), lat.to_radians());
     let turn = (lng - middle.0).to_radians();
@@ -36,7 +36,7 @@ fn sides<T: Copy>(ring: &[T]) -> impl Iterator<Item = (T, T)> + '_ {
     (0..ring.len()).map(|at| (ring[at], ring[(at + 1) % ring.len()]))
 }
 
-/// Inside, outside, or too near to a side to tell.
+/// Returns whether a point is inside, or `None` if it is too near to a side.
 fn flat_contains(ring: &[(f64, f64)], p: (f64, f64)) -> Option<bool> {
     let mut inside = false;
     for (a, b) in sides(ring) {

@@ -1,4 +1,4 @@
-//! What the operators take: checks of operands, and geometry of any form, which must not do harm.
+//! Operands of the operators: validation, and arbitrary geometry, which must not cause harm.
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn operands_are_checked() {
     }
 }
 
-/// Something like geometry, more or less broken.
+/// Generates a value similar to geometry, more or less invalid.
 fn nearly_geometry(draw: &mut Draw, depth: usize) -> Value {
     let numbers = [
         0.0,
@@ -126,7 +126,8 @@ fn nearly_geometry(draw: &mut Draw, depth: usize) -> Value {
     }
 }
 
-/// Coordinates of the right nesting, with corners from a small set so that they meet and cross.
+/// Generates coordinates of the right nesting, with corners from a small set so that they coincide
+/// and cross.
 fn degenerate_shape(draw: &mut Draw) -> Document {
     let corners: Vec<Degrees> = (0..2 + draw.below(7))
         .map(|_| match draw.below(4) {

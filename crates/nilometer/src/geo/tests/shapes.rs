@@ -1,4 +1,4 @@
-//! What lies in what and touches what, and how far it is: shapes against school geometry.
+//! Relations and distances of shapes, compared with plane geometry.
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn shapes_within_and_touching_are_those_of_flat_ones() {
             touches,
             "{context}"
         );
-        // The ring of the other as a line: it lies within alike, and touches unless it goes round.
+        // The ring of the other as a line: within in the same cases; touches unless it surrounds.
         let mut closed = other.clone();
         closed.push(other[0]);
         let chain = line(&closed);
@@ -92,7 +92,7 @@ fn shapes_within_and_touching_are_those_of_flat_ones() {
             line_touches,
             "{context}"
         );
-        // With the other as a hole, nothing of the hole's inside is within.
+        // With the other as a hole, nothing in the interior of the hole is within.
         if is_within {
             let hollow = polygon(&[ring, other]);
             assert!(
@@ -138,7 +138,7 @@ fn distances_are_those_of_the_haversine_formula() {
         let found = near
             .distance(ValueRef::Document(point(b).as_ref()))
             .unwrap();
-        // The oracle itself is good to half its digits near the opposite side.
+        // The oracle itself loses half its digits near the antipode.
         let slack = if expected > 3.1 { 1e-7 } else { 1e-12 };
         let error = (found / EARTH_RADIUS_METERS - expected).abs();
         assert!(error < slack, "{a:?} {b:?}: {found} {expected}");
@@ -166,7 +166,7 @@ fn distances_to_shapes_are_those_to_their_nearest_points() {
             assert_eq!(found, 0.0);
             continue;
         }
-        // Walk along the sides in small steps.
+        // Advance along the sides in small steps.
         let unit = |p: Degrees| LngLat::new(p.0, p.1).unwrap().to_unit();
         let steps = 400;
         let sampled = sides(&ring)

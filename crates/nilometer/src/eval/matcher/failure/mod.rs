@@ -1,4 +1,4 @@
-//! Why a document does not pass a filter, as `errInfo` of code 121 tells it.
+//! Explanation of why a document does not pass a filter: the `errInfo` of code 121.
 //!
 //! ```text
 //! {operatorName: "$and", clausesNotSatisfied: [{index, details}]}
@@ -6,11 +6,11 @@
 //! {operatorName: "$jsonSchema", schemaRulesNotSatisfied: […]}       in json_schema/failure.rs
 //! ```
 //!
-//! The filter is read as it was written, clause by clause, and each clause is asked by itself whether
-//! it holds. That is slow and needs no second evaluator: the answers are those of [`MatchExpression`].
-//! Below `$not` and `$nor` a clause fails by holding, so everything is told the other way round.
+//! The source of the filter is processed clause by clause, and each clause is evaluated separately.
+//! This is slow but needs no second evaluator: the results are those of [`MatchExpression`]. Below
+//! `$not` and `$nor` a clause fails by holding, so the explanation is inverted.
 //!
-//! What is told is for people. It is cut where it would become longer than the document itself.
+//! The explanation is meant for people. It is left out if it would be too long.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
@@ -20,14 +20,14 @@ use crate::error::Result;
 use crate::eval::expression::is_true;
 use crate::eval::{EvalContext, ParseContext};
 
-/// Values shown of a path that leads to many.
+/// Maximum number of values shown for a path with many.
 const VALUES_TOLD_MAX: usize = 10;
 
-/// Bytes of an explanation; a longer one is left out.
+/// Maximum size of an explanation in bytes; a longer one is left out.
 const EXPLANATION_BYTES_MAX: usize = 1 << 20;
 
 impl MatchExpression {
-    /// Tells why `document` does not pass `filter`, which was parsed with `expressions`.
+    /// Explains why `document` does not pass `filter`, which was parsed with `expressions`.
     pub fn explain_failure(
         filter: DocRef<'_>,
         document: DocRef<'_>,
@@ -50,7 +50,7 @@ impl MatchExpression {
     }
 }
 
-/// One condition of a filter, with the filter that is it alone.
+/// One condition of a filter, with the filter of that condition alone.
 struct Clause<'f> {
     operator: &'f str,
     specified: Document,
@@ -65,11 +65,11 @@ enum Kind<'f> {
     Schema(DocRef<'f>),
     /// An operator on a path.
     OnPath(&'f str),
-    /// `$expr` and what else speaks of the whole document.
+    /// `$expr` and other conditions on the whole document.
     OnDocument,
 }
 
-/// The clauses of a filter, in order.
+/// Returns the clauses of a filter, in order.
 fn clauses(filter: DocRef<'_>) -> Vec<Clause<'_>> {
     let mut out = Vec::new();
     for element in filter {
@@ -115,11 +115,11 @@ fn clauses(filter: DocRef<'_>) -> Vec<Clause<'_>> {
     out
 }
 
-/// The clauses of `{path: {$op: …, $op: …}}`.
+/// Appends the clauses of `{path: {$op: …, $op: …}}`.
 fn on_path<'f>(path: &'f str, operators: DocRef<'f>, out: &mut Vec<Clause<'f>>) {
     for element in operators {
         let operator = element.name();
-        // It belongs to `$regex`.
+        // Part of `$regex`.
         if operator == "$options" {
             continue;
         }
@@ -146,7 +146,7 @@ fn on_path<'f>(path: &'f str, operators: DocRef<'f>, out: &mut Vec<Clause<'f>>) 
     }
 }
 
-/// What a clause should have done and did not.
+/// The required outcome of a clause.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Should,
@@ -162,7 +162,7 @@ impl Holds {
     }
 }
 
-/// A document, and how to ask clauses about it.
+/// The document and context for evaluating clauses.
 struct Asked<'a> {
     document: DocRef<'a>,
     expressions: &'a ParseContext,
@@ -185,7 +185,7 @@ impl Asked<'_> {
         Ok(true)
     }
 
-    /// About clauses that are joined by and.
+    /// Explains clauses combined by and.
     fn all(&self, clauses: &[Clause<'_>], wanted: Holds) -> Result<Document> {
         if let [only] = clauses {
             return self.one(only, wanted);
@@ -212,7 +212,7 @@ impl Asked<'_> {
         }
     }
 
-    /// About the arms of `$and`, `$or` or `$nor`: those that did what they should not.
+    /// Explains the arms of `$and`, `$or` or `$nor`: those with the wrong outcome.
     fn joined(&self, name: &str, arms: &[&[Clause<'_>]], wanted: Holds) -> Result<Document> {
         let of_arms = if name == "$nor" {
             wanted.inverse()
@@ -325,7 +325,7 @@ fn wants_absence(clause: &Clause<'_>, path: &str) -> bool {
     operators.is_some_and(|operators| !is_true(operators.get("$exists")))
 }
 
-/// The values a test was made on, and their types where it was about types.
+/// Appends the tested values, and their types for a test of types.
 fn append_considered(out: &mut DocumentBuilder, values: &[ValueRef<'_>], with_types: bool) {
     let type_of = |value: &ValueRef<'_>| Value::from(value.type_name());
     match values {
@@ -351,7 +351,7 @@ fn append_considered(out: &mut DocumentBuilder, values: &[ValueRef<'_>], with_ty
     }
 }
 
-/// What is said when an operator on a path does not hold, and when it does.
+/// Returns the reasons when an operator on a path does not hold, and when it does.
 fn reasons(operator: &str) -> (&'static str, &'static str) {
     match operator {
         "$in" => (

@@ -1,4 +1,4 @@
-//! What is said of failures of each kind.
+//! Explanations of failures of each kind.
 
 use nilometer_bson::{Document, array, doc};
 

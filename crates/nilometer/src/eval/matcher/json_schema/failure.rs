@@ -1,8 +1,8 @@
-//! Which rules of a schema a value breaks, as `errInfo` of code 121 tells it.
+//! Explanation of which rules of a schema a value breaks: the `errInfo` of code 121.
 //!
-//! Each keyword is made a schema of its own and asked; what is said of a broken one depends on its
-//! kind. Keywords about other types than the value's hold, so nothing is said of them. Rules are told
-//! in the order of [`KEYWORDS`], not in that of the schema.
+//! Each keyword is evaluated as a schema of its own; the explanation depends on the keyword.
+//! Keywords about other types than the value's always hold. Rules are listed in the order of
+//! [`KEYWORDS`], not in that of the schema.
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
@@ -10,7 +10,7 @@ use super::{JsonSchema, parse, unordered_equal};
 use crate::error::Result;
 use crate::eval::matcher::regex::Pattern;
 
-/// The keywords that can be broken, in the order in which they are told of.
+/// Keywords that can be broken, in the order in which they are reported.
 const KEYWORDS: &[&str] = &[
     "allOf",
     "anyOf",
@@ -41,13 +41,13 @@ const KEYWORDS: &[&str] = &[
 ];
 
 impl JsonSchema {
-    /// The rules of `schema`, which can be parsed, that `document` does not satisfy.
+    /// Returns the rules of `schema`, which must be valid, that `document` breaks.
     pub fn rules_not_satisfied(schema: DocRef<'_>, document: DocRef<'_>) -> Result<Vec<Document>> {
         rules(schema, ValueRef::Document(document))
     }
 }
 
-/// The rules a value breaks, each described.
+/// Returns the rules a value breaks, each described.
 fn rules(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<Vec<Document>> {
     let mut out = Vec::new();
     for keyword in KEYWORDS {
@@ -72,17 +72,17 @@ fn accepts(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<bool> {
     parse::schema(schema, 0)?.accepts(value)
 }
 
-/// A keyword and the value it judges.
+/// A keyword and the value it applies to.
 struct Rule<'a> {
     keyword: &'static str,
     operand: ValueRef<'a>,
-    /// The schema the keyword is in.
+    /// The schema that contains the keyword.
     schema: DocRef<'a>,
     value: ValueRef<'a>,
 }
 
 impl<'a> Rule<'a> {
-    /// The keyword with those it does not mean anything without.
+    /// Returns a schema of the keyword and those it depends on.
     fn alone(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append_ref(self.keyword, self.operand);
@@ -108,7 +108,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// What is wrong.
+    /// Describes the violation.
     // long function: one arm for each kind of keyword
     fn describe(&self) -> Result<Document> {
         let mut out = DocumentBuilder::new();
@@ -155,7 +155,7 @@ impl<'a> Rule<'a> {
         Ok(out.finish())
     }
 
-    /// What is said of a keyword that looks at a value as a whole.
+    /// Returns the reason for a keyword about a value as a whole.
     fn reason(&self) -> &'static str {
         match self.keyword {
             "type" | "bsonType" => "type did not match",
@@ -171,7 +171,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// What else is said of a value.
+    /// Appends further facts about the value.
     fn append_figures(&self, out: &mut DocumentBuilder) {
         match (self.keyword, self.value) {
             ("type" | "bsonType", value) => {
@@ -265,7 +265,7 @@ impl<'a> Rule<'a> {
         Ok(out)
     }
 
-    /// The names nothing else in the schema speaks of.
+    /// Returns the names not covered by other keywords of the schema.
     fn additional_names(&self) -> Result<Vec<&'a str>> {
         let of = |name| self.schema.get(name).as_document().unwrap_or(DocRef::EMPTY);
         let mut patterns = Vec::new();
@@ -285,7 +285,7 @@ impl<'a> Rule<'a> {
         Ok(out)
     }
 
-    /// The first additional property that breaks the rule.
+    /// Returns the first additional property that breaks the rule.
     fn additional_property(&self) -> Result<Option<&'a str>> {
         let names = self.additional_names()?;
         match self.operand {
@@ -347,7 +347,7 @@ impl<'a> Rule<'a> {
         Ok(())
     }
 
-    /// The elements behind those the schema speaks of one by one.
+    /// Returns the elements after those the schema covers one by one.
     fn additional_elements(&self) -> Vec<(usize, ValueRef<'a>)> {
         let known = match self.schema.get("items") {
             ValueRef::Array(schemas) => schemas.len(),
@@ -360,7 +360,7 @@ impl<'a> Rule<'a> {
             .collect()
     }
 
-    /// The first additional element that breaks the rule.
+    /// Returns the first additional element that breaks the rule.
     fn additional_item(&self) -> Result<Option<(usize, ValueRef<'a>)>> {
         let elements = self.additional_elements();
         match self.operand {
@@ -396,7 +396,7 @@ impl<'a> Rule<'a> {
         Ok(())
     }
 
-    /// The names of a list that the object does not have.
+    /// Returns the names of a list that the object lacks.
     fn missing(&self, names: ValueRef<'_>) -> Vec<Value> {
         let names = names.as_array().into_iter().flat_map(ArrayRef::iter);
         names
@@ -450,7 +450,7 @@ fn append_texts(out: &mut DocumentBuilder, schema: DocRef<'_>) {
     }
 }
 
-/// `{name: value, title?, description?, details}` of a schema within a schema.
+/// Returns `{name: value, title?, description?, details}` for a nested schema.
 fn described(name: &str, value: Value, schema: DocRef<'_>, details: Vec<Document>) -> Value {
     let mut out = DocumentBuilder::new();
     out.append(name, value);
@@ -459,7 +459,7 @@ fn described(name: &str, value: Value, schema: DocRef<'_>, details: Vec<Document
     Value::Document(out.finish())
 }
 
-/// A value an array has twice.
+/// Returns a value that occurs twice in an array.
 fn duplicate(array: ArrayRef<'_>) -> Option<ValueRef<'_>> {
     let values: Vec<ValueRef<'_>> = array.iter().collect();
     let mut later = values.iter().enumerate().filter(|(at, value)| {

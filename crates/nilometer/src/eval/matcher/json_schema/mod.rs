@@ -1,12 +1,12 @@
-//! `$jsonSchema`: does a document have the shape a schema describes?
+//! `$jsonSchema`: tests whether a document has the shape described by a schema.
 //!
-//! JSON Schema draft 4 as MongoDB knows it: without `$ref`, `definitions`, `default`, `format`,
+//! JSON Schema draft 4 as supported by MongoDB: without `$ref`, `definitions`, `default`, `format`,
 //! `id`, `$schema` and the type `integer`, with `bsonType` and `encrypt`.
 //!
-//! A keyword speaks only about values it can speak about: `minimum` lets every string pass,
-//! `properties` every number, and a schema below `properties` says nothing of a field that is
-//! missing. Only `type`, `bsonType`, `enum`, `encrypt` and the logical keywords judge every value.
-//! Objects within `enum` and `uniqueItems` are equal whatever the order of their fields.
+//! A keyword applies only to values of its type: `minimum` accepts every string, `properties` every
+//! number, and a schema below `properties` accepts a missing field. Only `type`, `bsonType`,
+//! `enum`, `encrypt` and the logical keywords apply to every value. Objects within `enum` and
+//! `uniqueItems` are equal regardless of the order of their fields.
 
 mod failure;
 mod parse;
@@ -22,10 +22,10 @@ use crate::error::Result;
 
 /// Binary subtype of encrypted values.
 const ENCRYPTED_SUBTYPE: u8 = 6;
-/// Where an encrypted value says of which type it was: behind its kind and a 16-byte key id.
+/// Offset of the original type in an encrypted value: after its kind and a 16-byte key id.
 const ENCRYPTED_TYPE_AT: usize = 17;
 
-/// A parsed schema with the document it came from.
+/// A parsed schema with its source document.
 #[derive(Clone, Debug)]
 pub struct JsonSchema {
     source: Document,
@@ -41,7 +41,7 @@ impl JsonSchema {
         })
     }
 
-    /// The schema as the user wrote it.
+    /// Returns the schema as written by the user.
     pub fn source(&self) -> &Document {
         &self.source
     }
@@ -52,14 +52,15 @@ impl JsonSchema {
     }
 }
 
-/// What one (sub)schema demands; boxed, as schemas nest and the stack is finite.
+/// The rules of one (sub)schema; boxed, since nested schemas would otherwise exhaust the stack.
 #[derive(Clone, Debug, Default)]
 struct Schema(Box<Rules>);
 
 #[derive(Clone, Debug, Default)]
 struct Rules {
     types: Option<TypeSet>,
-    /// `Some` when the value must be encrypted; the set, if not empty, says of which types.
+    /// `Some` if the value must be encrypted; the set, if not empty, holds the allowed original
+    /// types.
     encrypt: Option<TypeSet>,
     allowed: Option<Vec<Value>>,
     all_of: Vec<Schema>,
@@ -108,7 +109,7 @@ struct StringRules {
     pattern: Option<Pattern>,
 }
 
-/// What is said of fields or elements nothing else speaks about.
+/// The rule for fields or elements that no other keyword covers.
 #[derive(Clone, Debug, Default)]
 enum Additional {
     #[default]
@@ -179,7 +180,7 @@ impl Rules {
     }
 }
 
-/// How many of the schemas accept the value.
+/// Returns how many of the schemas accept the value.
 fn accepting(schemas: &[Schema], value: ValueRef<'_>) -> Result<usize> {
     let mut count = 0;
     for schema in schemas {
@@ -332,7 +333,7 @@ fn all_different(array: ArrayRef<'_>) -> bool {
     })
 }
 
-/// Equality in which the order of an object's fields does not count.
+/// Equality that ignores the order of an object's fields.
 fn unordered_equal(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
     match (a, b) {
         (ValueRef::Document(a), ValueRef::Document(b)) => {

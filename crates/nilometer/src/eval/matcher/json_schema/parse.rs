@@ -1,4 +1,4 @@
-//! Reads a schema document: one table of keywords, one function for each kind of operand.
+//! Parsing of a schema document: one table of keywords, one function for each kind of operand.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code as t};
@@ -9,10 +9,10 @@ use crate::eval::matcher::parse::FILTER_DEPTH_MAX;
 use crate::eval::matcher::regex::Pattern;
 use crate::eval::matcher::value_tests::{TypeSet, exact_i64};
 
-/// Keywords of JSON Schema that are refused rather than unknown.
+/// Keywords of JSON Schema that are known and rejected.
 const UNSUPPORTED: &[&str] = &["$ref", "$schema", "default", "definitions", "format", "id"];
 
-/// The names JSON Schema has for types.
+/// JSON Schema's names of types.
 const JSON_TYPES: &[(&str, u8)] = &[
     ("object", t::DOCUMENT),
     ("array", t::ARRAY),
@@ -36,7 +36,7 @@ pub(super) fn schema(source: DocRef<'_>, depth: usize) -> Result<Schema> {
     Ok(schema)
 }
 
-/// One keyword of a schema.
+/// Parses one keyword of a schema.
 // long function: the table of all keywords, one short arm each
 fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()> {
     let name = element.name();
@@ -136,7 +136,7 @@ fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()>
     Ok(())
 }
 
-/// Keywords that exclude or need each other.
+/// Checks keywords that exclude or require each other.
 fn check_combinations(schema: &Rules, source: DocRef<'_>) -> Result<()> {
     if source.contains("type") && source.contains("bsonType") {
         return Err(Error::failed_to_parse(
@@ -198,7 +198,7 @@ fn number(element: Element<'_>) -> Result<Number> {
     Number::of(element.value()).ok_or_else(|| wrong_type(element, "a number"))
 }
 
-/// A non-negative integer.
+/// Parses a non-negative integer.
 fn count(element: Element<'_>) -> Result<i64> {
     number(element)?;
     match exact_i64(element.value()) {
@@ -208,7 +208,7 @@ fn count(element: Element<'_>) -> Result<i64> {
     }
 }
 
-/// A non-empty array of schemas.
+/// Parses a non-empty array of schemas.
 fn schemas(element: Element<'_>, depth: usize) -> Result<Vec<Schema>> {
     let array = element
         .value()
@@ -230,7 +230,7 @@ fn schemas(element: Element<'_>, depth: usize) -> Result<Vec<Schema>> {
     Ok(parsed)
 }
 
-/// A non-empty array of different strings.
+/// Parses a non-empty array of distinct strings.
 fn names(element: Element<'_>) -> Result<Vec<String>> {
     let array = element
         .value()
@@ -282,7 +282,7 @@ fn additional(element: Element<'_>, depth: usize) -> Result<Additional> {
     }
 }
 
-/// One type name or an array of different ones.
+/// Parses one type name or an array of distinct ones.
 fn types(element: Element<'_>, insert: fn(&mut TypeSet, &str) -> Result<()>) -> Result<TypeSet> {
     let mut set = TypeSet::EMPTY;
     match element.value() {
@@ -320,13 +320,13 @@ fn json_type(set: &mut TypeSet, name: &str) -> Result<()> {
     }
 }
 
-/// `{bsonType?, keyId?, algorithm?}`: which types the value may have been before encryption.
+/// Parses `{bsonType?, keyId?, algorithm?}`: the types allowed before encryption.
 fn encrypt(element: Element<'_>) -> Result<TypeSet> {
     let mut set = TypeSet::EMPTY;
     for option in document(element)? {
         match option.name() {
             "bsonType" => set = types(option, bson_type)?,
-            // What encrypts, the driver, reads these two; a validator cannot check them.
+            // Used by the driver for encryption; a validator cannot check them.
             "keyId" | "algorithm" => {}
             name => {
                 return Err(Error::unknown_field(format_args!(

@@ -1,4 +1,4 @@
-//! Every keyword with values it accepts and refuses, and schemas that are refused.
+//! Every keyword with values it accepts and rejects, and invalid schemas.
 
 use nilometer_bson::{Binary, array, doc};
 
@@ -12,13 +12,13 @@ fn check(schema: Document, cases: Vec<(Document, bool)>) {
             expected,
             "{schema:?} of {document:?}"
         );
-        // What explains a failure finds one exactly where there is one.
+        // The explanation reports a failure exactly if there is one.
         let broken = JsonSchema::rules_not_satisfied(schema.as_ref(), document.as_ref()).unwrap();
         assert_eq!(broken.is_empty(), expected, "{schema:?}: {broken:?}");
     }
 }
 
-/// A schema for the field `a`.
+/// Returns a schema for the field `a`.
 fn on_a(schema: Document) -> Document {
     doc! { "properties": doc! { "a": schema } }
 }

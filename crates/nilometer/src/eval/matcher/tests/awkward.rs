@@ -1,8 +1,8 @@
-//! Comparisons over the shared list of awkward values.
+//! Comparisons over the shared list of edge-case values.
 
 use super::*;
 
-/// Whether `value` of group `at` passes, from the list's order alone.
+/// True if `value` of group `at` passes, derived from the list's order alone.
 fn expected_by_group(
     op: CompareOp,
     (at, value): (usize, &Value),
@@ -45,7 +45,8 @@ fn awkward_values_compare_as_their_list_says() {
                 let document = doc_of("a", value.clone());
                 let mut expected = expected_by_group(op, (*at, value), (*of, operand));
                 if let Value::Array(array) = value {
-                    // The elements count too; their groups are not known, so the test itself must do.
+                    // The elements are tested too; their groups are unknown, so the test itself is
+                    // used.
                     let comparison = Comparison {
                         path: MatchPath::itself(),
                         op,

@@ -1,4 +1,4 @@
-//! Generated filters and documents against a matcher that is slow and obvious.
+//! Generated filters and documents compared with a slow, simple matcher.
 
 use super::*;
 
@@ -96,7 +96,7 @@ impl Generator {
     }
 }
 
-/// Every value `path` finds, arrays at the end expanded or not.
+/// Returns every value `path` finds, with arrays at the end expanded or not.
 fn naive_values(value: &Value, path: &[&str], expand: bool) -> Vec<Value> {
     let Some((name, rest)) = path.split_first() else {
         return vec![value.clone()];

@@ -1,4 +1,4 @@
-//! Geographic operators in filters. What shapes mean is tested in `geo`.
+//! Geospatial operators in filters. The shapes are tested in `geo`.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Every operator over the cases MongoDB's manual and the project's query reference name, then
-//! generated filters against a naive matcher.
+//! Every operator over the cases of MongoDB's manual and the project's query reference, and
+//! generated filters compared with a naive matcher.
 
 mod awkward;
 mod generated;
@@ -22,7 +22,7 @@ fn matches(filter: &Document, document: &Document) -> bool {
         .unwrap()
 }
 
-/// The filter matches exactly those of the documents marked true, as does what it serialises to.
+/// Checks that the filter and its serialised form match exactly the documents marked true.
 fn check(filter: Document, cases: Vec<(Document, bool)>) {
     let parsed = parse(&filter).unwrap_or_else(|e| panic!("{filter:?}: {e}"));
     let shown = parsed.to_document();
