@@ -1,50 +1,95 @@
-//! `cargo xtask ci`: every check of the project, in the order in which failures are cheapest.
+//! `cargo xtask ci`, `verify` and `fix`: every check of the project, in the order in which failures are cheapest.
 //!
-//! All steps run even after one has failed, so that one run tells everything; the summary gives
-//! each step's time and the three figures of the project's time budget (see `docs/testing.md`).
+//! `verify` needs Rust alone and changes no file; `ci` is `verify`, the long steps, the clients, and the time budgets.
+//! `fix` does what can be done without thinking. All steps run even after one has failed, so that one run shows all
+//! failures; the summary gives the time of each step.
 
 use std::time::{Duration, Instant};
 
+use crate::budget::{self, Budget, Cost};
 use crate::process::{Outcome, cargo, root, run};
 use crate::{conformance, deny, fuzz, soak, tidy};
 
-/// Clean build of all tests, on two cores.
-const TEST_BUILD_MAX: Duration = Duration::from_secs(4 * 60);
-/// From an edit in the largest crate to its tests starting.
-const EDIT_TO_TEST_MAX: Duration = Duration::from_secs(10);
-/// The whole fast suite.
-const SUITE_MAX: Duration = Duration::from_secs(60);
-
-/// How long the tests took to build and to run.
-pub(crate) struct TestTimes {
-    build: Duration,
-    suite: Duration,
-}
+/// All tests, from an empty target folder.
+const BUILD: Budget = Budget {
+    name: "clean build of all tests",
+    limit: Duration::from_secs(4 * 60),
+};
+/// From an edit in the largest crate to the end of one module's tests.
+const EDIT_TO_TEST: Budget = Budget {
+    name: "edit to test",
+    limit: Duration::from_secs(15),
+};
+/// The fast tests of all crates.
+const SUITE: Budget = Budget {
+    name: "suite",
+    limit: Duration::from_secs(60),
+};
 
 /// A step's name, its outcome and its time.
 type Step = (&'static str, Outcome, Duration);
 
-/// Every check; fails if one of them fails.
+/// What building and running the tests cost.
+#[derive(Default)]
+struct TestCosts {
+    build: Option<Cost>,
+    suite: Option<Cost>,
+}
+
+/// Every check, and the budgets; fails if one of them fails.
 pub(crate) fn all() -> Outcome {
     let mut steps: Vec<Step> = Vec::new();
-    let mut times = None;
-    step(&mut steps, "fmt", format);
-    step(&mut steps, "tidy", tidy::run);
-    step(&mut steps, "lint", lint);
-    step(&mut steps, "test", || {
-        times = Some(test()?);
+    let costs = quick_steps(&mut steps);
+    let mut edit = None;
+    step(&mut steps, "edit to test", || {
+        edit = Some(edit_to_test()?);
         Ok(())
     });
-    let edit = measure_edit_to_test();
     step(&mut steps, "histories", histories);
     step(&mut steps, "soak", soak::short);
-    step(&mut steps, "docs", docs);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));
     step(&mut steps, "guide", conformance::guide);
     step(&mut steps, "features", features);
     step(&mut steps, "deny", deny::all);
-    report(&steps, times.as_ref(), edit)
+    step(&mut steps, "budgets", || {
+        budget::report(&[
+            (BUILD, costs.build),
+            (EDIT_TO_TEST, edit),
+            (SUITE, costs.suite),
+        ])
+    });
+    report(&steps)
+}
+
+/// Every check that needs Rust alone; changes no file.
+pub(crate) fn verify() -> Outcome {
+    let mut steps: Vec<Step> = Vec::new();
+    quick_steps(&mut steps);
+    report(&steps)
+}
+
+/// Applies what tools can decide: clippy's suggestions, generated tables, line ends, format.
+pub(crate) fn fix() -> Outcome {
+    let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--fix"];
+    run(cargo(clippy).args(["--allow-dirty", "--allow-staged"]))?;
+    rewrite_compatibility()?;
+    tidy::fix()?;
+    run(&mut cargo(["fmt", "--all"]))
+}
+
+fn quick_steps(steps: &mut Vec<Step>) -> TestCosts {
+    let mut costs = TestCosts::default();
+    step(steps, "fmt", format);
+    step(steps, "tidy", tidy::run);
+    step(steps, "lint", lint);
+    step(steps, "test", || {
+        costs.build = Some(budget::measure(build_tests)?);
+        costs.suite = Some(budget::measure(run_tests)?);
+        Ok(())
+    });
+    step(steps, "docs", docs);
+    costs
 }
 
 fn step(steps: &mut Vec<Step>, name: &'static str, action: impl FnOnce() -> Outcome) {
@@ -57,7 +102,7 @@ fn step(steps: &mut Vec<Step>, name: &'static str, action: impl FnOnce() -> Outc
     steps.push((name, outcome, start.elapsed()));
 }
 
-fn report(steps: &[Step], times: Option<&TestTimes>, edit: Option<Duration>) -> Outcome {
+fn report(steps: &[Step]) -> Outcome {
     println!("\n== summary");
     for (name, outcome, took) in steps {
         let word = if outcome.is_ok() { "ok" } else { "FAILED" };
@@ -65,10 +110,6 @@ fn report(steps: &[Step], times: Option<&TestTimes>, edit: Option<Duration>) -> 
     }
     let total: Duration = steps.iter().map(|(_, _, took)| *took).sum();
     println!("{:<14}{:>8.1} s", "total", total.as_secs_f64());
-    println!("\nbudget");
-    budget("build of all tests", times.map(|t| t.build), TEST_BUILD_MAX);
-    budget("edit to test start", edit, EDIT_TO_TEST_MAX);
-    budget("suite", times.map(|t| t.suite), SUITE_MAX);
     let failed: Vec<&str> = steps
         .iter()
         .filter(|(_, outcome, _)| outcome.is_err())
@@ -78,19 +119,6 @@ fn report(steps: &[Step], times: Option<&TestTimes>, edit: Option<Duration>) -> 
         Ok(())
     } else {
         Err(format!("failed: {}", failed.join(", ")))
-    }
-}
-
-/// Prints one figure beside its limit. A machine's load is no reason to fail, so this only tells.
-fn budget(name: &str, took: Option<Duration>, limit: Duration) {
-    match took {
-        Some(took) => println!(
-            "{name:<20}{:>8.1} s of {:>4} s{}",
-            took.as_secs_f64(),
-            limit.as_secs(),
-            if took > limit { "  OVER" } else { "" }
-        ),
-        None => println!("{name:<20}not measured"),
     }
 }
 
@@ -105,6 +133,7 @@ pub(crate) fn lint() -> Outcome {
         "clippy",
         "--workspace",
         "--all-targets",
+        "--locked",
         "--quiet",
         "--",
         "--deny",
@@ -113,23 +142,25 @@ pub(crate) fn lint() -> Outcome {
 }
 
 /// Builds all tests, then runs them.
-pub(crate) fn test() -> Outcome<TestTimes> {
-    let start = Instant::now();
-    run(&mut cargo(["test", "--workspace", "--quiet", "--no-run"]))?;
-    let build = start.elapsed();
-    let start = Instant::now();
-    run(&mut cargo([
-        "test",
-        "--workspace",
-        "--quiet",
-        "--no-fail-fast",
-    ]))?;
-    let suite = start.elapsed();
-    Ok(TestTimes { build, suite })
+pub(crate) fn test() -> Outcome {
+    build_tests()?;
+    run_tests()
 }
 
-/// Tests of which the fast suite runs a part, at full length: simulated histories, kills of the server, and
-/// the planner's rules left out one by one.
+const ALL_TESTS: [&str; 4] = ["test", "--workspace", "--locked", "--quiet"];
+
+fn build_tests() -> Outcome {
+    run(cargo(ALL_TESTS).arg("--no-run"))
+}
+
+/// Without the variable that lets tests write what they should compare.
+fn run_tests() -> Outcome {
+    run(cargo(ALL_TESTS)
+        .arg("--no-fail-fast")
+        .env_remove("UPDATE_EXPECT"))
+}
+
+/// Tests that the fast suite shortens: simulated histories, kills of the server, planner rules left out one by one.
 const LONG_TESTS: [&str; 5] = [
     "every_way_gives_the_same_answer",
     "fuzz_bucket_catalog",
@@ -138,13 +169,13 @@ const LONG_TESTS: [&str; 5] = [
     "after_a_kill",
 ];
 
-/// The tests that are short in the fast suite, as long as a change must stand them.
+/// Runs those tests at the length that a change must pass.
 pub(crate) fn histories() -> Outcome {
     let test = ["test", "--workspace", "--quiet", "--lib", "--tests", "--"];
     run(cargo(test).args(LONG_TESTS).env("NILOMETER_LONG", "1"))
 }
 
-/// What stands behind a Cargo feature: built and tested apart, so that the other steps see what a user gets.
+/// Tests code behind Cargo features, apart from the other steps, which see the default build.
 pub(crate) fn features() -> Outcome {
     let fixed = ["--quiet", "--package", "nilometer-server"];
     let all = ["--features", "parquet", "--lib", "--test", "it"];
@@ -154,17 +185,16 @@ pub(crate) fn features() -> Outcome {
         .args(["--", "parquet"]))
 }
 
-/// Documentation builds without a warning. It is read by who works on the code, so it shows private
-/// items too, and links to them are wanted.
+/// Documentation builds without a warning, private items included.
 pub(crate) fn docs() -> Outcome {
     let flags = "--deny warnings --allow rustdoc::private_intra_doc_links";
-    let build = ["doc", "--workspace", "--no-deps", "--quiet"];
+    let build = ["doc", "--workspace", "--no-deps", "--locked", "--quiet"];
     run(cargo(build)
         .arg("--document-private-items")
         .env("RUSTDOCFLAGS", flags))
 }
 
-/// Lets the test that compares COMPATIBILITY.md with the code's tables write it instead.
+/// Rewrites the tables of COMPATIBILITY.md from the code's tables.
 pub(crate) fn rewrite_compatibility() -> Outcome {
     let test = ["test", "--quiet", "--package", "nilometer", "--lib"];
     run(cargo(test)
@@ -185,7 +215,7 @@ pub(crate) fn bench(arguments: &[&str]) -> Outcome {
     run(&mut cargo(fixed.iter().chain(arguments)))
 }
 
-/// What connections, TLS and authorization cost, optimised, one after the other.
+/// Measures connections, TLS and authorization, optimised, one after the other.
 pub(crate) fn figures() -> Outcome {
     let test = [
         "test",
@@ -206,15 +236,20 @@ pub(crate) fn figures() -> Outcome {
     run(cargo(test).args(which))
 }
 
-/// Touches the largest crate and builds its tests: what a person waits for after an edit.
-fn measure_edit_to_test() -> Option<Duration> {
-    let build = ["test", "--package", "nilometer", "--quiet", "--no-run"];
-    run(&mut cargo(build)).ok()?;
-    let file = root().join("crates/nilometer/src/lib.rs");
-    let now = std::time::SystemTime::now();
-    let handle = std::fs::File::options().append(true).open(file).ok()?;
-    handle.set_modified(now).ok()?;
-    let start = Instant::now();
-    run(&mut cargo(build)).ok()?;
-    Some(start.elapsed())
+/// Touches the largest crate and runs the tests of one of its modules: what a person waits for after an edit.
+fn edit_to_test() -> Outcome<Cost> {
+    let test = || {
+        let fixed = ["test", "--package", "nilometer", "--lib", "--quiet"];
+        run(cargo(fixed).args(["--", "eval::matcher::"]))
+    };
+    test()?;
+    let path = root().join("crates/nilometer/src/lib.rs");
+    let failed = |e: std::io::Error| format!("{}: {e}", path.display());
+    let file = std::fs::File::options()
+        .append(true)
+        .open(&path)
+        .map_err(failed)?;
+    file.set_modified(std::time::SystemTime::now())
+        .map_err(failed)?;
+    budget::measure(test)
 }

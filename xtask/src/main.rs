@@ -1,8 +1,8 @@
 //! The tasks around the code: `cargo xtask TASK`.
 //!
-//! One command is the whole of continuous integration (`cargo xtask ci`); everything it does can be
-//! run on its own. This crate depends on the standard library alone, so that a fresh clone has it
-//! built in seconds, and on none of the workspace's crates, so that it still works when they do not.
+//! `cargo xtask ci` is the whole of continuous integration; each of its steps is a task of its own. This crate depends on
+//! the standard library alone, so that it builds in seconds, and on no crate of the workspace, so that it works when they
+//! do not compile.
 
 #![allow(
     clippy::print_stdout,
@@ -10,6 +10,7 @@
     reason = "a command line program talks to its terminal"
 )]
 
+mod budget;
 mod ci;
 mod code;
 mod conformance;
@@ -26,9 +27,11 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask TASK
 
-  ci                        everything below but bench; what CI runs and what a change must pass
-  fmt | lint | test | docs  one step of ci
-  histories                 tests that are short in the fast suite, at full length
+  verify                    format, tidy, lint, tests, documentation; changes no file
+  fix                       what tools can repair: lints, tables of COMPATIBILITY.md, line ends, format
+  ci                        verify, the long tests, the clients, the time budgets; what a change must pass
+  fmt | lint | test | docs  one step of verify
+  histories                 tests that the fast suite shortens, at full length
   tidy                      house rules: imports, lengths, module heads, links, text
   imports [FOLDER]... [--revision REV] [--edges]
                             imports, levels and cycles of a folder's modules, beside those of an older state
@@ -37,19 +40,19 @@ cargo xtask TASK
                             one target from a seed on; a failure names the seed to replay
   fuzz --list               the targets
   fuzz --inputs N [--target NAME] [--first SEED]
-                            a campaign against every way in; also --target NAME --seed N [--show]
-  guide                     docs/operating.md word by word, with mongosh for what is typed into a shell
-  pictures                  make the pictures of the README again: the demo and the web page
-  dist                      the release build, the same bytes from the same commit wherever it is built
+                            a campaign against every input; also --target NAME --seed N [--show]
+  guide                     docs/operating.md word by word, with mongosh for its shell commands
+  pictures                  make the pictures of the README: the demo and the web page
+  dist                      the release build, reproducible byte for byte
   soak [--minutes N] [--seed N]
-                            everything at once on one server, which is killed now and then (default 30)
+                            a mixed load on one server with kills (default 30)
   conformance [CLIENT]...   real clients against the built server
-                            (pymongo node mongosh mongoose web go java spring rust; all when none is named)
-  features                  what stands behind Cargo features: Parquet
-  deny                      licences, sources and known weaknesses of what is linked (cargo-deny)
+                            (pymongo node mongosh mongoose web go java spring rust; default: all)
+  features                  code behind Cargo features: Parquet
+  deny                      licences, sources and advisories of dependencies (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
-  figures                   what connections, TLS and authorization cost
-  bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
+  figures                   the cost of connections, TLS and authorization
+  bench ARGS...             the load generator, optimised (ARGS: see its `--help`)
 ";
 
 fn main() -> ExitCode {
@@ -57,9 +60,11 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["ci"] => ci::all(),
+        ["verify"] => ci::verify(),
+        ["fix"] => ci::fix(),
         ["fmt"] => ci::format(),
         ["lint"] => ci::lint(),
-        ["test"] => ci::test().map(drop),
+        ["test"] => ci::test(),
         ["histories"] => ci::histories(),
         ["docs"] => ci::docs(),
         ["deny"] => deny::all(),

@@ -1,13 +1,12 @@
-//! Running other programs: the few things every task needs, with errors that name the command.
+//! Running other programs, with errors that name the command.
 //!
-//! Output is passed through, so a long step shows what it is doing; a failed command is an error
-//! that repeats its line.
+//! Output is passed through, so that a long step shows its progress. A failed command is an error that repeats its line.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a task gives back: nothing, or a text for a person.
+/// The result of a task; the error is a text for a person.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
 /// The folder that holds the workspace.
@@ -29,7 +28,7 @@ pub(crate) fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true" || value == "1")
 }
 
-/// `cargo` as the one that runs this task, in the workspace's root.
+/// A command for the `cargo` that runs this task, in the workspace's root.
 pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
@@ -52,12 +51,12 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     }
 }
 
-/// Runs to the end without saying so; any status but 0 is an error.
+/// Runs to the end without output; any status but 0 is an error.
 pub(crate) fn run_quietly(command: &mut Command) -> Outcome {
     read(command).map(drop)
 }
 
-/// Runs to the end and gives back standard output; errors carry standard error's tail.
+/// Runs to the end and returns standard output; errors carry the end of standard error.
 pub(crate) fn read(command: &mut Command) -> Outcome<String> {
     let line = describe(command);
     let output = command
@@ -67,8 +66,8 @@ pub(crate) fn read(command: &mut Command) -> Outcome<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let told = String::from_utf8_lossy(&output.stderr);
-    let tail: Vec<&str> = told.lines().rev().take(12).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let tail: Vec<&str> = errors.lines().rev().take(12).collect();
     let tail: Vec<&str> = tail.into_iter().rev().collect();
     Err(format!(
         "`{line}` failed ({})\n{}",
@@ -88,12 +87,12 @@ pub(crate) fn exists(program: &str, argument: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// True where whoever runs this is root.
+/// True if the user is root.
 pub(crate) fn is_root() -> bool {
     read(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
-/// The command as a person would type it.
+/// The command line as typed into a shell.
 fn describe(command: &Command) -> String {
     let mut line = Path::new(command.get_program())
         .file_name()

@@ -65,6 +65,26 @@ pub(crate) fn run() -> Outcome {
     Err(format!("{} places are not tidy", violations.len()))
 }
 
+/// Removes white space at the end of lines and adds the line end at the end of a file.
+pub(crate) fn fix() -> Outcome {
+    for file in files(&root())? {
+        let failed = |e: std::io::Error| format!("{}: {e}", file.display());
+        let text = std::fs::read_to_string(&file).map_err(failed)?;
+        let fixed = with_clean_line_ends(&text);
+        if fixed != text {
+            println!("{}", file.display());
+            std::fs::write(&file, fixed).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+fn with_clean_line_ends(text: &str) -> String {
+    text.lines()
+        .map(|line| format!("{}\n", line.trim_end_matches([' ', '\t', '\r'])))
+        .collect()
+}
+
 fn check_all(files: &[PathBuf]) -> Outcome<Vec<Violation>> {
     let base = root();
     let mut violations = Vec::new();
@@ -270,6 +290,14 @@ mod tests {
         assert_eq!(check_rust("crates/x/src/y.rs", &fits).len(), 0);
         let more = format!("//! Head.\n{lines}{lines}");
         assert_eq!(check_rust("crates/x/src/y.rs", &more).len(), 1);
+    }
+
+    #[test]
+    fn line_ends_are_repaired() {
+        let fixed = with_clean_line_ends("a  \r\n\tb\t\nc");
+        assert_eq!(fixed, "a\n\tb\nc\n");
+        assert_eq!(check_text("x.md", &fixed).len(), 0);
+        assert_eq!(with_clean_line_ends(""), "");
     }
 
     #[test]
