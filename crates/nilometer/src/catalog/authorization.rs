@@ -1,5 +1,5 @@
-//! Where users and roles are kept: documents under names of their own, beside those of
-//! collections. What they mean is the affair of the room `auth`.
+//! Storage of users, roles and secrets: documents under prefixed keys in the catalog's keyspace, beside the
+//! entries of collections. The module `auth` interprets them.
 
 use nilometer_bson::Document;
 use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
@@ -7,17 +7,17 @@ use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
 use super::Catalog;
 use crate::error::{Error, ErrorCode, Result};
 
-/// In front of the keys of users and roles. No name starts with FF.
+/// Prefix of the keys of users, roles and secrets. No namespace starts with the byte FF.
 pub(super) const AUTHORIZATION_PREFIX: &[u8] = b"\xFFauth\0";
 
-/// What is kept.
+/// The kinds of documents stored for authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authorized {
     /// A user.
     User,
     /// A role.
     Role,
-    /// What the server keeps to itself.
+    /// A secret of the server that no command shows.
     Secret,
 }
 
@@ -33,21 +33,22 @@ impl Authorized {
 }
 
 impl Catalog {
-    /// Everything of one kind, by id.
+    /// Returns all documents of one kind in the order of their ids. Fails with `DataCorruptionDetected` if
+    /// a value is not a document.
     pub fn authorized(&self, kind: Authorized) -> Result<Vec<Document>> {
         let all = self.authorized_as_found(kind)?.into_iter();
         all.map(|(_, document)| {
             document.ok_or_else(|| {
                 Error::new(
                     ErrorCode::DataCorruptionDetected,
-                    "the catalog holds a user or role that is no document",
+                    "the catalog holds a user or role that is not a document",
                 )
             })
         })
         .collect()
     }
 
-    /// Everything of one kind with its id; no document where there are bytes that are none.
+    /// Returns the values of one kind with their ids; `None` in place of a value that is not a document.
     pub fn authorized_as_found(&self, kind: Authorized) -> Result<Vec<(String, Option<Document>)>> {
         let prefix = kind.prefix();
         let snapshot = self.engine.snapshot()?;
@@ -64,12 +65,13 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Where all this is stored, and the collections, too.
+    /// Returns the keyspace of the catalog.
     pub fn keyspace(&self) -> KeyspaceId {
         self.keyspace
     }
 
-    /// Puts or removes documents by kind and id, all or none. Durable when it returns.
+    /// Writes (`Some`) or removes (`None`) documents by kind and id in one atomic batch. Durable when it
+    /// returns.
     pub fn set_authorized(&self, changes: &[(Authorized, String, Option<Document>)]) -> Result<()> {
         let mut batch = WriteBatch::new();
         for (kind, id, document) in changes {

@@ -1,4 +1,4 @@
-//! What the catalog knows of one name: a collection with its storage, or a view.
+//! A catalog entry: a collection with its storage, or a view.
 //!
 //! An entry is stored as one document:
 //!
@@ -20,32 +20,32 @@ use super::namespace::Namespace;
 use super::timeseries_options::{Duplicates, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 
-/// Where the documents of a collection are kept.
+/// The keyspaces of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// An ordinary collection.
     Records {
-        /// Record id (8 bytes, big-endian) to document; in a clustered collection key string of `_id` to
+        /// Record id (8 bytes, big-endian) to document; in a clustered collection, key string of `_id` to
         /// document.
         records: KeyspaceId,
-        /// Key string of `_id` to record id; none in a clustered collection.
+        /// Key string of `_id` to record id; `None` in a clustered collection.
         id_index: Option<KeyspaceId>,
     },
     /// The buckets of a time-series collection, by bucket `_id`.
     Buckets {
-        /// Bucket documents that may still grow.
+        /// Documents of open buckets.
         open: KeyspaceId,
-        /// Bucket documents that were closed, values kept apart.
+        /// Documents of sealed buckets, values stored apart from the keys.
         sealed: KeyspaceId,
         /// Measurements committed since their bucket document was written.
         tail: KeyspaceId,
-        /// The buckets of each series in the order of their starts.
+        /// The buckets of each series, in the order of their start times.
         series: KeyspaceId,
     },
 }
 
 impl Storage {
-    /// All its keyspaces.
+    /// Returns all keyspaces of the storage.
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         match *self {
             Self::Records { records, id_index } => [records].into_iter().chain(id_index).collect(),
@@ -59,18 +59,18 @@ impl Storage {
     }
 }
 
-/// How inserts look for measurements of the same series and time, whichever version of the collection
-/// they hold.
+/// The policy for an insert that finds a measurement of the same series and time. All versions of a
+/// collection share it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DuplicateRule {
-    /// What becomes of the second one.
+    /// The action taken on the second measurement.
     pub answer: Duplicates,
-    /// No bucket there is or will be under this rule is wider, in ms.
+    /// Upper bound in ms of the width of every bucket, existing or new, while this rule applies.
     pub span_ms: i64,
 }
 
 impl DuplicateRule {
-    /// The rule by a collection's options.
+    /// Returns the rule set by the options of a collection.
     pub fn of(options: &TimeseriesOptions) -> Self {
         Self {
             answer: options.duplicates.unwrap_or_default(),
@@ -82,34 +82,34 @@ impl DuplicateRule {
 /// A collection that holds documents.
 #[derive(Debug)]
 pub struct Collection {
-    /// Its name.
+    /// The namespace of the collection.
     pub namespace: Namespace,
-    /// Identity that survives renaming.
+    /// An identity that survives renaming.
     pub uuid: [u8; 16],
-    /// `create` options as listed, without `timeseries`.
+    /// The `create` options as `listCollections` shows them, without `timeseries`.
     pub options: Document,
-    /// For bucket collections: the time-series options.
+    /// The time-series options of a bucket collection.
     pub timeseries: Option<TimeseriesOptions>,
-    /// What becomes of measurements of the same series and time now. Held for reading from the look
-    /// at it to the commit, for writing while the option is changed: so no insert under the old
-    /// option ends after the change.
+    /// The current duplicates rule. An insert holds it for reading from its lookup to its commit; `collMod`
+    /// holds it for writing while it changes the option. So no insert under the old option commits after
+    /// the change.
     pub duplicates: Arc<RwLock<DuplicateRule>>,
-    /// Where its documents are.
+    /// The keyspaces of its documents.
     pub storage: Storage,
-    /// Its indexes, besides that of `_id`.
+    /// Its indexes, except the index of `_id`.
     pub indexes: Arc<IndexList>,
-    /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
+    /// True once a measurement outside 1970..2038 was stored: bucket ids then do not order by time.
     extended_range: Arc<AtomicBool>,
-    /// True if bounds of fields may be of different types: raw writes are not checked for that.
+    /// True if the bounds of a field may have different types: raw writes are not checked for mixed types.
     mixed_schema: bool,
-    /// True once `collMod` changed the widths of buckets: those there already have other ones.
+    /// True once `collMod` changed the widths of buckets: existing buckets have other widths.
     widths_changed: bool,
-    /// What the write room made of the validator, so that it is done once.
+    /// The compiled validator, set once by the module `write`.
     validator: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Collection {
-    /// A collection as `create` makes it.
+    /// Makes a collection with the state `create` gives it.
     pub fn new(
         namespace: Namespace,
         uuid: [u8; 16],
@@ -133,7 +133,7 @@ impl Collection {
         }
     }
 
-    /// The same collection with other options.
+    /// Returns the same collection with other options.
     pub(super) fn modified(
         &self,
         options: Document,
@@ -150,13 +150,13 @@ impl Collection {
             timeseries,
             storage: self.storage,
             indexes: self.indexes.clone(),
-            // What is told to one of them all know.
+            // Shared, so that all versions of the collection see a change.
             extended_range: self.extended_range.clone(),
             validator: OnceLock::new(),
         }
     }
 
-    /// True if buckets are not as wide as those of a collection with the given options.
+    /// True if the buckets of `timeseries` would have other widths than those of this collection.
     pub fn has_other_widths(&self, timeseries: Option<&TimeseriesOptions>) -> bool {
         match (&self.timeseries, timeseries) {
             (Some(now), Some(then)) => !now.has_widths_of(then),
@@ -164,7 +164,7 @@ impl Collection {
         }
     }
 
-    /// The same collection by another name.
+    /// Returns the same collection under another namespace.
     pub(super) fn renamed(&self, namespace: Namespace) -> Self {
         let mut renamed = self.modified(
             self.options.clone(),
@@ -175,15 +175,15 @@ impl Collection {
         renamed
     }
 
-    /// All its keyspaces, those of its indexes included.
+    /// Returns all keyspaces, including those of its indexes.
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         let mut all = self.storage.keyspaces();
         all.extend(self.indexes.keyspaces());
         all
     }
 
-    /// The index a time-series collection with metadata is created with: metadata and time, under
-    /// the collection's collation.
+    /// Returns the index that a time-series collection with metadata gets when it is created: metadata and
+    /// time, with the collation of the collection.
     pub(super) fn default_index(&self) -> Option<IndexSpec> {
         let timeseries = self.timeseries.as_ref()?;
         let (meta, time) = (timeseries.meta_field.as_deref()?, &timeseries.time_field);
@@ -200,7 +200,7 @@ impl Collection {
         })
     }
 
-    /// True when every bucket there is begins and ends on multiples of its span.
+    /// True if every bucket starts and ends at a multiple of its span.
     pub fn has_fixed_buckets(&self) -> bool {
         !self.widths_changed
             && self
@@ -209,12 +209,12 @@ impl Collection {
                 .is_some_and(|t| t.has_fixed_buckets())
     }
 
-    /// True for an ordinary collection whose documents are kept in the order of `_id`.
+    /// True for an ordinary collection that stores its documents in the order of `_id`.
     pub fn is_clustered(&self) -> bool {
         matches!(self.storage, Storage::Records { id_index: None, .. })
     }
 
-    /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
+    /// True if the bounds of a field may have different types (`timeseriesBucketsMayHaveMixedSchemaData`).
     pub fn may_have_mixed_schema(&self) -> bool {
         self.mixed_schema
     }
@@ -224,17 +224,17 @@ impl Collection {
         self.extended_range.load(Ordering::Acquire)
     }
 
-    /// Room for what is made of the validator once and kept with it.
+    /// Returns the slot for the compiled validator.
     pub fn validator(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
         &self.validator
     }
 
-    /// Remembers that such a measurement exists.
+    /// Records that a measurement outside 1970..2038 exists.
     pub(super) fn set_extended_range(&self) {
         self.extended_range.store(true, Ordering::Release);
     }
 
-    /// The UUID as BSON.
+    /// Returns the UUID as BSON.
     pub fn uuid_value(&self) -> Value {
         Value::Binary(Binary {
             subtype: 4,
@@ -242,7 +242,7 @@ impl Collection {
         })
     }
 
-    /// The options as `listCollections` shows them.
+    /// Returns the options as `listCollections` shows them.
     pub fn listed_options(&self) -> Document {
         let mut out = DocumentBuilder::new();
         for element in self.options.iter() {
@@ -260,7 +260,7 @@ impl Collection {
         self.encode_with(&self.indexes.all())
     }
 
-    /// The entry with these indexes in place of those there are.
+    /// Encodes the entry with `indexes` in place of the current list.
     pub(super) fn encode_with(&self, indexes: &[Arc<StoredIndex>]) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("ns", self.namespace.to_string());
@@ -307,11 +307,11 @@ fn append_keyspace(out: &mut DocumentBuilder, name: &str, id: KeyspaceId) {
 /// A named pipeline over another collection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
-    /// Its name.
+    /// The namespace of the view.
     pub namespace: Namespace,
     /// The collection or view it reads, in the same database.
     pub view_on: String,
-    /// The stages it puts in front.
+    /// The stages that run before those of a query.
     pub pipeline: Vec<Document>,
     /// Further `create` options (`collation`).
     pub options: Document,
@@ -328,32 +328,32 @@ impl View {
         out.finish()
     }
 
-    /// True for a view that stands on the buckets of its own name, which is listed as a time-series
-    /// collection even while there are no such buckets.
+    /// True for a view over the bucket collection of its own name. It is listed as a time-series collection
+    /// even if the bucket collection does not exist.
     pub fn is_timeseries(&self) -> bool {
         self.view_on == self.namespace.buckets().collection
     }
 
-    /// True for the view that makes a bucket collection a time-series collection. A view made by
-    /// hand with stages of its own reads the buckets as documents.
+    /// True for the view that presents a bucket collection as a time-series collection. A view created by a
+    /// user with stages of its own reads the buckets as documents.
     pub fn unpacks_buckets(&self) -> bool {
         self.pipeline.is_empty() && self.is_timeseries()
     }
 }
 
-/// A pipeline as a BSON array.
+/// Returns a pipeline as a BSON array.
 pub fn pipeline_value(pipeline: &[Document]) -> Value {
     let stages = pipeline.iter().cloned().map(Value::Document);
     Value::Array(stages.collect::<Array>())
 }
 
-/// What a stored entry turns out to be.
+/// A decoded entry.
 pub(super) enum Entry {
     Collection(Collection),
     View(View),
 }
 
-/// Reads a stored entry; anything unexpected in it is damage.
+/// Decodes a stored entry. Fails with `DataCorruptionDetected` on anything unexpected.
 pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     let damaged = || {
         Error::new(
@@ -421,7 +421,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     Ok(Entry::Collection(collection))
 }
 
-/// The `$jsonSchema` every bucket collection carries (shape of MongoDB 8.0).
+/// Returns the `$jsonSchema` every bucket collection has (the shape of MongoDB 8.0).
 pub fn bucket_validator(time_field: &str) -> Document {
     use nilometer_bson::{array, doc};
     let mut times = DocumentBuilder::new();

@@ -1,8 +1,8 @@
-//! What stored buckets of a collection have in common, for whoever wrote or reads them.
+//! Storage of the dictionaries that the sealed buckets of a collection share.
 //!
-//! What the bytes say is the writer's affair; it names them by a number that says which they are. Nothing that needs them
-//! is written before they are durable. Those of collections that are gone are removed when nobody reads them any more, and
-//! when the catalog is opened.
+//! The payload is opaque to this module; the writer identifies each dictionary by a number. A dictionary is
+//! durable before any bucket that needs it is written. The dictionaries of a dropped collection are removed
+//! when no reader uses them any more, and when the catalog is opened.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use nilometer_storage::{Bytes, Direction, Durability, WriteBatch};
 use super::Catalog;
 use crate::error::Result;
 
-/// In front of the UUID and the number under which a dictionary is kept. No name starts with FF.
+/// Prefix of the keys of dictionaries; the UUID and the number follow. No namespace starts with the byte FF.
 pub(super) const DICTIONARY_PREFIX: &[u8] = b"\xFFdictionary\0";
 
-/// A dictionary as kept.
+/// A stored dictionary.
 pub struct KeptDictionary {
     /// The UUID of its collection.
     pub collection: [u8; 16],
-    /// Its number.
+    /// The number of the dictionary.
     pub number: u64,
-    /// Itself.
+    /// The payload.
     pub bytes: Bytes,
 }
 
 impl Catalog {
-    /// Keeps a dictionary of a collection; durable when it returns.
+    /// Stores a dictionary of a collection. Durable when it returns.
     pub fn put_dictionary(&self, collection: [u8; 16], number: u64, bytes: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.put(self.keyspace, key(collection, number), bytes.to_vec());
@@ -33,7 +33,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Removes dictionaries of a collection that is gone.
+    /// Removes dictionaries of a dropped collection.
     pub fn remove_dictionaries(&self, collection: [u8; 16], numbers: &[u64]) -> Result<()> {
         let mut batch = WriteBatch::new();
         for number in numbers {
@@ -43,7 +43,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// All dictionaries of collections that are there.
+    /// Returns all stored dictionaries.
     pub fn dictionaries(&self) -> Result<Vec<KeptDictionary>> {
         let snapshot = self.engine.snapshot()?;
         let mut kept = Vec::new();
@@ -66,7 +66,7 @@ impl Catalog {
         Ok(kept)
     }
 
-    /// Removes the dictionaries of collections there are none of.
+    /// Removes the dictionaries of collections that no longer exist.
     pub(super) fn forget_old_dictionaries(&self) -> Result<()> {
         let there: BTreeSet<[u8; 16]> = self.collections().iter().map(|c| c.uuid).collect();
         let mut batch = WriteBatch::new();
@@ -97,7 +97,7 @@ mod tests {
     use crate::catalog::Namespace;
 
     #[test]
-    fn dictionaries_stay_as_long_as_their_collection() {
+    fn dictionaries_are_removed_with_their_collection() {
         let engine = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine.clone()).unwrap();
         let name = Namespace::new("db", "there").unwrap();

@@ -1,12 +1,12 @@
 //! Adding, changing and removing indexes.
 //!
-//! An index is stored as one that is being built, and its keyspace is there, before any writer makes
-//! entries; it is stored as ready before any query may use it. How far a build has come is one key
-//! for each index beside the collections' entries, written in the batch that holds the entries made:
-//! `FF "build" 00, keyspace (8 bytes, big-endian)`.
+//! An index is stored as "building", and its keyspace exists, before any writer makes entries; it is stored
+//! as ready before any query may use it. The progress of a build is one key per index beside the entries of
+//! collections, written in the batch that holds the index entries: `FF "build" 00, keyspace (8 bytes,
+//! big-endian)`.
 //!
-//! Locks are taken in this order: the list's gate, then `changes`. A writer that holds the list may
-//! therefore mark an index as multikey.
+//! Lock order: the gate of the index list, then `changes`. A writer that holds the list may therefore mark
+//! an index as multikey.
 
 use std::sync::{Arc, PoisonError};
 
@@ -18,15 +18,15 @@ use super::indexes::{IndexList, StoredIndex};
 use super::{Catalog, CatalogEntry};
 use crate::error::{Error, ErrorCode, Result};
 
-/// In front of the keys under which builds keep their progress. No name starts with FF.
+/// Prefix of the keys of build progress. No namespace starts with the byte FF.
 pub(super) const PROGRESS_PREFIX: &[u8] = b"\xFFbuild\0";
 
-/// In place of the progress of a build that cannot succeed. No record has an empty key.
+/// Stored in place of the progress of a build that cannot succeed. No record has an empty key.
 const FAILED: &[u8] = b"";
 
 impl Catalog {
-    /// Adds the indexes `choose` asks for when it is shown those there are; it may refuse. They are
-    /// maintained by every writer when this returns, and have no entries for older documents yet.
+    /// Adds the indexes that `choose` returns, given the current list; `choose` may fail. When this
+    /// returns, every writer maintains the new indexes, which have no entries for older documents yet.
     pub fn add_indexes(
         &self,
         collection: &Collection,
@@ -65,19 +65,19 @@ impl Catalog {
         Ok(())
     }
 
-    /// Adds to `batch` that the build of `index` has dealt with all records up to `after`.
+    /// Adds to `batch` that the build of `index` has processed all records up to `after`.
     pub fn put_build_progress(&self, batch: &mut WriteBatch, index: &StoredIndex, after: &[u8]) {
         batch.put(self.keyspace, progress_key(index.keyspace), after.to_vec());
     }
 
-    /// Remembers that `index` cannot be completed, for instance because it is unique and a writer
-    /// has stored a duplicate; also across a crash, once `batch` is committed.
+    /// Records that the build of `index` cannot succeed, for instance because it is unique and a writer
+    /// stored a duplicate. Survives a crash once `batch` is committed.
     pub fn fail_build(&self, batch: &mut WriteBatch, index: &StoredIndex, failure: Error) {
         batch.put(self.keyspace, progress_key(index.keyspace), FAILED.to_vec());
         index.set_build_failure(failure);
     }
 
-    /// Removes the indexes `choose` picks from those there are, with their entries.
+    /// Removes the indexes that `choose` selects from the current list, with their entries.
     pub fn drop_indexes(
         &self,
         collection: &Collection,
@@ -103,7 +103,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes the definition of the index kept in `keyspace`, in what does not change its entries.
+    /// Changes the definition of the index in `keyspace`. The change must not affect its entries.
     pub fn modify_index(
         &self,
         collection: &Collection,
@@ -127,8 +127,8 @@ impl Catalog {
         Ok(modified)
     }
 
-    /// Stores that documents had arrays at the parts in `bits`. Durable when it returns, so that
-    /// the entries may be committed. A collection nobody can see yet is stored when it is installed.
+    /// Stores that documents had arrays at the parts in `bits`. Durable when it returns, so that the
+    /// entries may be committed. A collection that is not installed yet is stored when it is installed.
     pub fn mark_multikey(
         &self,
         collection: &Collection,
@@ -147,13 +147,13 @@ impl Catalog {
         Ok(())
     }
 
-    /// The indexes whose building a crash interrupted, or is under way.
+    /// Returns the indexes whose build is running or was interrupted by a crash.
     pub fn unfinished_indexes(&self, collection: &Collection) -> Vec<Arc<StoredIndex>> {
         let all = collection.indexes.all();
         all.iter().filter(|i| !i.is_ready()).cloned().collect()
     }
 
-    /// Reads how far interrupted builds had come.
+    /// Loads the progress of interrupted builds.
     pub(super) fn load_build_progress(&self) -> Result<()> {
         let unfinished: Vec<_> = self
             .collections()
@@ -179,7 +179,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The collection as it is now, if it is still the one the caller has.
+    /// Returns the current version of `collection`. Fails with `NamespaceNotFound` if it was dropped.
     fn same_collection(&self, collection: &Collection) -> Result<Arc<Collection>> {
         self.collections()
             .into_iter()
@@ -192,7 +192,7 @@ impl Catalog {
             })
     }
 
-    /// Stores a list with whatever is in `batch`, then shows it.
+    /// Commits `batch` and the list, then makes the list visible.
     fn store_indexes(
         &self,
         now: &Arc<Collection>,
@@ -229,7 +229,7 @@ fn progress_key(keyspace: KeyspaceId) -> Vec<u8> {
 }
 
 impl CatalogEntry {
-    /// The indexes of a collection; none for a view.
+    /// Returns the indexes of a collection; `None` for a view.
     pub fn indexes(&self) -> Option<&Arc<IndexList>> {
         match self {
             Self::Collection(found) => Some(&found.indexes),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_live_with_their_collection() {
+    fn indexes_are_stored_and_dropped_with_their_collection() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine.clone()).unwrap();
         let name = Namespace::new("db", "c").unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_held_does_not_change() {
+    fn a_locked_list_does_not_change() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine).unwrap();
         let name = Namespace::new("db", "c").unwrap();

@@ -1,15 +1,15 @@
-//! What an index is, as it is stored and listed.
+//! The definition of an index, as it is stored and listed.
 //!
 //! ```text
 //! { v: 2, key, name, unique?, sparse?, hidden?, prepareUnique?, partialFilterExpression?, collation?,
 //!   expireAfterSeconds?, originalSpec?, … }
 //! ```
 //!
-//! The index of a bucket collection is kept in bucket form (`control.min.x`, `meta.a`); what a user
-//! of the time-series collection sees is made from it. Options that only certain kinds of index have
-//! (`bits`, `wildcardProjection`, …) are kept as they were given.
+//! The index of a bucket collection is stored in bucket form (`control.min.x`, `meta.a`); the definition
+//! that users of the time-series collection see is derived from it. Options of particular index types
+//! (`bits`, `wildcardProjection`, …) are stored as the user wrote them.
 //!
-//! This checks nothing a user could get wrong: commands do, before they store.
+//! Nothing is validated here: commands validate before they store.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
@@ -19,37 +19,38 @@ const INDEX_VERSION: i32 = 2;
 /// The definition of an index.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IndexSpec {
-    /// Which fields, and what is kept of each.
+    /// The key pattern: fields and how each is indexed.
     pub key: Document,
-    /// Its name, one of a kind within the collection.
+    /// The name, unique within the collection.
     pub name: String,
-    /// No two documents may have a key in common.
+    /// True if no two documents may share a key.
     pub unique: bool,
-    /// No document may come that has a key of another, though there may be such already.
+    /// True if an insert or update that shares a key with another document is refused; existing duplicates
+    /// stay.
     pub prepare_unique: bool,
-    /// Documents that have none of the fields are left out.
+    /// True if documents with none of the fields are left out.
     pub sparse: bool,
-    /// Kept up to date, but not used by queries.
+    /// True if queries do not use the index. It is still maintained.
     pub hidden: bool,
     /// Documents that do not match are left out.
     pub partial_filter: Option<Document>,
-    /// How strings compare: the whole normalised document; `None` for the order of their bytes.
+    /// The complete normalised collation; `None` compares strings by their bytes.
     pub collation: Option<Document>,
-    /// Documents are removed when the date they are indexed under is this old.
+    /// Documents expire when the indexed date is this old.
     pub expire_after_seconds: Option<i64>,
-    /// For bucket indexes: what the user asked for.
+    /// For bucket indexes: the definition the user wrote.
     pub original_spec: Option<Document>,
-    /// Further options, as given.
+    /// Further options, as the user wrote them.
     pub others: Document,
 }
 
 impl IndexSpec {
-    /// True if a document is refused that would get a key another document has.
+    /// True if a document that shares a key with another is refused.
     pub fn refuses_duplicates(&self) -> bool {
         self.unique || self.prepare_unique
     }
 
-    /// The definition as `listIndexes` shows it.
+    /// Returns the definition as `listIndexes` shows it.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("v", INDEX_VERSION);
@@ -86,7 +87,7 @@ impl IndexSpec {
         out.finish()
     }
 
-    /// Reads what [`IndexSpec::to_document`] wrote; `None` if that cannot be.
+    /// Reads the result of [`IndexSpec::to_document`]; `None` if it is damaged.
     pub(super) fn from_document(stored: DocRef<'_>) -> Option<Self> {
         let mut spec = Self::default();
         let mut others = DocumentBuilder::new();
@@ -122,7 +123,7 @@ mod tests {
     use nilometer_bson::doc;
 
     #[test]
-    fn a_definition_is_read_as_it_was_written() {
+    fn a_definition_round_trips() {
         let spec = IndexSpec {
             key: doc! { "a": 1, "b": "2d" },
             name: "a_1_b_2d".into(),

@@ -1,20 +1,20 @@
-//! The indexes of a collection, shared by all who hold the collection.
+//! The indexes of a collection, shared by all versions of it.
 //!
 //! ```text
-//! readers   all()    the list as it is now; never waits for anybody
-//! writers   hold()   the list, which does not change while the guard is held: from choosing which
-//!                    entries a document has until the engine has committed them
+//! readers   all()    the current list; never blocks
+//! writers   hold()   the list, which does not change while the guard is held: from choosing the entries
+//!                    of a document until the engine has committed them
 //! changes            wait until no guard is held, store, then change the list
 //! ```
 //!
-//! So when a new index is in the list, every writer that did not know it has committed, and a walk
-//! over the documents that begins then misses none.
+//! When a new index becomes visible, every writer that did not know it has committed, so a walk over the
+//! documents that starts then misses none.
 //!
-//! A stored index is a definition, which never changes (a change makes a new [`StoredIndex`]), and a
-//! state, which is shared by its successors: whether it is built, which parts were ever found to
-//! be arrays (multikey), and how often it was used.
+//! A stored index has a definition, which never changes (a change makes a new [`StoredIndex`]), and a
+//! state, which its successors share: whether it is built, which parts are multikey, and how often it was
+//! used.
 //!
-//! Does not know what entries look like: that is the index room's.
+//! Does not know the layout of entries: the module `index` does.
 
 use std::any::Any;
 use std::ops::Deref;
@@ -31,31 +31,31 @@ use crate::error::Error;
 
 /// An index of a collection.
 pub struct StoredIndex {
-    /// Its definition.
+    /// The definition.
     pub spec: IndexSpec,
-    /// Where its entries are.
+    /// The keyspace of its entries.
     pub keyspace: KeyspaceId,
     state: Arc<State>,
-    /// What the index room made of the definition, so that it is done once.
+    /// The compiled definition, set once by the module `index`.
     compiled: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What changes in the life of an index.
+/// The mutable state of an index.
 struct State {
     ready: AtomicBool,
     multikey: AtomicU32,
-    /// How many queries have used it.
+    /// The number of queries that used it.
     uses: Arc<AtomicU64>,
     since_ms: AtomicI64,
-    /// What the catalog has stored, or is about to: ahead of the above.
+    /// The state stored by the catalog, or about to be: never behind the fields above.
     stored: Mutex<Durable>,
-    /// Where an interrupted build goes on.
+    /// The record key after which an interrupted build resumes.
     resume_after: Mutex<Option<Vec<u8>>>,
-    /// Why the build cannot succeed any more.
+    /// The reason why the build cannot succeed.
     failure: Mutex<Option<Error>>,
 }
 
-/// The part of the state that survives.
+/// The part of the state that survives a restart.
 #[derive(Clone, Copy)]
 pub(super) struct Durable {
     pub(super) ready: bool,
@@ -63,7 +63,7 @@ pub(super) struct Durable {
 }
 
 impl StoredIndex {
-    /// An index whose entries are still to be made, there since `since_ms`.
+    /// Makes an index whose entries are still to be built, created at `since_ms`.
     pub(super) fn building(spec: IndexSpec, keyspace: KeyspaceId, since_ms: i64) -> Self {
         let durable = Durable {
             ready: false,
@@ -72,8 +72,8 @@ impl StoredIndex {
         Self::with_state(spec, keyspace, durable, since_ms)
     }
 
-    /// The index of `_id` of an ordinary collection, which is not in the list: its entries are the
-    /// collection's own, and its collation is that of the collection. Its uses count in `list`.
+    /// Makes the index of `_id` of an ordinary collection, which is not in the list: its entries belong to
+    /// the collection, and its collation is that of the collection. `list` counts its uses.
     pub fn of_ids(keyspace: KeyspaceId, collation: Option<Document>, list: &IndexList) -> Self {
         let spec = IndexSpec {
             key: doc! { "_id": 1 },
@@ -88,7 +88,7 @@ impl StoredIndex {
         Self::counted(spec, keyspace, durable, 0, Arc::clone(&list.id_uses))
     }
 
-    /// An index of nothing that is stored.
+    /// Makes an index without stored entries.
     #[cfg(test)]
     pub(crate) fn for_tests(spec: IndexSpec, keyspace: KeyspaceId, multikey: u32) -> Self {
         let durable = Durable {
@@ -125,7 +125,7 @@ impl StoredIndex {
         }
     }
 
-    /// The same index, defined differently.
+    /// Returns the same index with another definition.
     pub(super) fn modified(&self, spec: IndexSpec) -> Self {
         Self {
             spec,
@@ -135,7 +135,7 @@ impl StoredIndex {
         }
     }
 
-    /// An index that no collection has, to compute keys with.
+    /// Makes an index that belongs to no collection, to compute keys with.
     pub fn detached(spec: IndexSpec) -> Self {
         let durable = Durable {
             ready: true,
@@ -144,17 +144,17 @@ impl StoredIndex {
         Self::with_state(spec, KeyspaceId(0), durable, 0)
     }
 
-    /// True once it has an entry for every document.
+    /// True once it has the entries of every document.
     pub fn is_ready(&self) -> bool {
         self.state.ready.load(Ordering::Acquire)
     }
 
-    /// True when queries may use it: ready, and not hidden.
+    /// True if queries may use it: ready and not hidden.
     pub fn is_usable(&self) -> bool {
         self.is_ready() && !self.spec.hidden
     }
 
-    /// One bit for each part of the key, set once a document had an array there. Never cleared.
+    /// Returns one bit per part of the key, set once a document had an array there. Bits are never cleared.
     pub fn multikey(&self) -> u32 {
         self.state.multikey.load(Ordering::Acquire)
     }
@@ -164,24 +164,24 @@ impl StoredIndex {
         self.state.uses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many queries have used it.
+    /// Returns the number of queries that used it.
     pub fn uses(&self) -> u64 {
         self.state.uses.load(Ordering::Relaxed)
     }
 
-    /// Since when uses are counted: when it was made, in ms since 1970; 0 if it was there when the
-    /// database was opened.
+    /// Returns the time in ms since 1970 from which uses are counted: its creation, or 0 if it existed when
+    /// the database was opened.
     pub fn since_ms(&self) -> i64 {
         self.state.since_ms.load(Ordering::Relaxed)
     }
 
-    /// Begins to count uses anew, as after a change of the definition.
+    /// Resets the use counter, as after a change of the definition.
     pub fn forget_uses(&self, now_ms: i64) {
         self.state.uses.store(0, Ordering::Relaxed);
         self.state.since_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// The key of the last record an interrupted build has dealt with.
+    /// Returns the key of the last record an interrupted build has processed.
     pub fn resume_after(&self) -> Option<Vec<u8>> {
         lock(&self.state.resume_after).clone()
     }
@@ -190,7 +190,7 @@ impl StoredIndex {
         *lock(&self.state.resume_after) = Some(after);
     }
 
-    /// Why the build of this index must fail, if a writer has found a reason.
+    /// Returns the reason why the build must fail, if a writer has found one.
     pub fn build_failure(&self) -> Option<Error> {
         lock(&self.state.failure).clone()
     }
@@ -199,7 +199,7 @@ impl StoredIndex {
         lock(&self.state.failure).get_or_insert(failure);
     }
 
-    /// Room for what is made of the definition once and kept with it.
+    /// Returns the slot for the compiled definition.
     pub fn compiled(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
         &self.compiled
     }
@@ -208,7 +208,7 @@ impl StoredIndex {
         lock(&self.state.stored)
     }
 
-    /// Shows everybody what is stored now.
+    /// Makes the stored state visible.
     pub(super) fn publish(&self) {
         let stored = *self.stored();
         self.state
@@ -250,10 +250,10 @@ impl std::fmt::Debug for StoredIndex {
     }
 }
 
-/// A list of indexes at one moment.
+/// An immutable list of indexes.
 pub type Indexes = Arc<[Arc<StoredIndex>]>;
 
-/// The indexes of a collection besides that of `_id`.
+/// The indexes of a collection, except the index of `_id`.
 #[derive(Debug, Default)]
 pub struct IndexList {
     now: RwLock<Option<Indexes>>,
@@ -262,8 +262,8 @@ pub struct IndexList {
     id_uses: Arc<AtomicU64>,
 }
 
-/// The indexes of a collection, which stay the same while this is held. One thread must not ask for
-/// a second one of the same collection while it holds one.
+/// The indexes of a collection, unchanged while the guard is held. A thread that holds one must not acquire
+/// a second one of the same collection.
 #[derive(Debug)]
 pub struct IndexListGuard<'a> {
     indexes: Indexes,
@@ -279,28 +279,28 @@ impl Deref for IndexListGuard<'_> {
 }
 
 impl IndexList {
-    /// The indexes there are.
+    /// Returns the current indexes.
     pub fn all(&self) -> Indexes {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
         now.clone().unwrap_or_default()
     }
 
-    /// A query looks a document up by its `_id`.
+    /// Counts a query that looked a document up by its `_id`.
     pub fn count_id_use(&self) {
         self.id_uses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many queries have used the index of `_id`.
+    /// Returns the number of queries that used the index of `_id`.
     pub fn id_uses(&self) -> u64 {
         self.id_uses.load(Ordering::Relaxed)
     }
 
-    /// The index called `name`.
+    /// Returns the index called `name`.
     pub fn named(&self, name: &str) -> Option<Arc<StoredIndex>> {
         self.all().iter().find(|i| i.spec.name == name).cloned()
     }
 
-    /// The indexes a writer must keep up to date, unchanging while the guard is held.
+    /// Locks the list for a writer and returns the indexes to maintain, unchanged while the guard is held.
     pub fn hold(&self) -> IndexListGuard<'_> {
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         IndexListGuard {
@@ -309,12 +309,12 @@ impl IndexList {
         }
     }
 
-    /// Waits until no writer holds the list, and keeps new ones out.
+    /// Waits until no writer holds the list, and blocks new ones.
     pub(super) fn close(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The list is this from now on.
+    /// Replaces the list.
     pub(super) fn set(&self, indexes: Indexes) {
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = Some(indexes);
     }
@@ -324,7 +324,7 @@ impl IndexList {
     }
 }
 
-/// The list of a collection that is just made: an index of nothing is complete.
+/// Returns the list of a new collection: an index of no documents is complete.
 pub(super) fn complete(spec: IndexSpec, keyspace: KeyspaceId) -> Indexes {
     let durable = Durable {
         ready: true,
@@ -336,13 +336,13 @@ pub(super) fn complete(spec: IndexSpec, keyspace: KeyspaceId) -> Indexes {
     .into()
 }
 
-/// A list as the catalog stores it.
+/// Encodes a list for the catalog entry.
 pub(super) fn encode(indexes: &[Arc<StoredIndex>]) -> Value {
     let stored = indexes.iter().map(|index| index.encode());
     Value::Array(stored.collect::<Array>())
 }
 
-/// Reads such a list; `None` if it is damaged. Entries of before there were indexes have none.
+/// Decodes a list; `None` if it is damaged. Entries from before indexes existed have none.
 pub(super) fn decode(stored: ValueRef<'_>) -> Option<IndexList> {
     let list = IndexList::default();
     let indexes: Option<Vec<_>> = match stored {

@@ -1,7 +1,7 @@
-//! How much capped collections hold, so that nobody has to count after the database was opened.
+//! The sizes of capped collections, so that opening the database does not have to count them.
 //!
-//! Whoever changes such a collection puts its load into the same engine batch as the change; what the bytes
-//! say is the writer's affair. Loads of collections that are gone are removed when the catalog is opened.
+//! A change of such a collection puts the new size into the same engine batch. The payload is opaque to
+//! this module. Sizes of dropped collections are removed when the catalog is opened.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,23 @@ use nilometer_storage::{Direction, Durability, WriteBatch};
 use super::{Catalog, Collection};
 use crate::error::Result;
 
-/// In front of the UUID under which a load is kept. No name starts with FF.
+/// Prefix of the keys of sizes; the UUID follows. No namespace starts with the byte FF.
 pub(super) const LOAD_PREFIX: &[u8] = b"\xFFload\0";
 
 impl Catalog {
-    /// Adds to `batch` what a collection will hold.
+    /// Adds the size of a collection to `batch`.
     pub fn put_load(&self, batch: &mut WriteBatch, collection: &Collection, load: Vec<u8>) {
         batch.put(self.keyspace, load_key(collection.uuid), load);
     }
 
-    /// What was put last for a collection.
+    /// Returns the size stored last for a collection.
     pub fn load_of(&self, collection: &Collection) -> Result<Option<Vec<u8>>> {
         let snapshot = self.engine.snapshot()?;
         let found = snapshot.get(self.keyspace, &load_key(collection.uuid))?;
         Ok(found.map(|load| load.to_vec()))
     }
 
-    /// Removes the loads of collections there are none of.
+    /// Removes the sizes of collections that no longer exist.
     pub(super) fn forget_old_loads(&self) -> Result<()> {
         let there: BTreeSet<Vec<u8>> = self
             .collections()

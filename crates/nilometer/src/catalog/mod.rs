@@ -1,12 +1,12 @@
-//! Which databases, collections and views exist, and with which options.
+//! The catalog: databases, collections, views and their options.
 //!
-//! The whole catalog is held in memory and mirrored in one keyspace; a change is durable before it
-//! is visible. A time-series collection is two entries: the bucket collection
-//! `system.buckets.<name>`, which holds the data and the options, and the view `<name>` over it.
+//! The catalog is held in memory and mirrored in one keyspace; a change is durable before it is visible. A
+//! time-series collection is two entries: the bucket collection `system.buckets.<name>`, which holds the
+//! data and the options, and the view `<name>` over it.
 //!
-//! Keyspaces are created before the entry that names them and dropped after it; keyspaces that no
-//! entry names (left by a crash in between) are dropped when the catalog is opened. Filters and
-//! validators stay documents here: this room evaluates nothing.
+//! Keyspaces are created before the entry that names them and dropped after it. Keyspaces that no entry
+//! names, left by a crash in between, are dropped when the catalog is opened. Filters and validators stay
+//! documents: this module evaluates nothing.
 
 mod authorization;
 mod collection;
@@ -43,16 +43,16 @@ use crate::error::{Error, ErrorCode, Result};
 /// The keyspace of the catalog itself.
 const CATALOG_KEYSPACE: &str = "catalog";
 
-/// What a name stands for.
+/// A collection or a view.
 #[derive(Clone, Debug)]
 pub enum CatalogEntry {
-    /// A collection with documents of its own.
+    /// A collection that holds documents.
     Collection(Arc<Collection>),
     /// A view.
     View(Arc<View>),
 }
 
-/// What a new collection needs to keep its documents.
+/// The storage layout of a new collection.
 #[derive(Clone, Copy)]
 enum StorageKind {
     Buckets,
@@ -61,7 +61,7 @@ enum StorageKind {
 }
 
 impl StorageKind {
-    /// What `create` asks for with these options.
+    /// Returns the layout `create` chooses for these options.
     fn of(timeseries: Option<&TimeseriesOptions>, options: &Document) -> Self {
         match timeseries {
             Some(_) => Self::Buckets,
@@ -71,7 +71,7 @@ impl StorageKind {
     }
 }
 
-/// All names, in memory and in one keyspace.
+/// All namespaces, in memory and in one keyspace.
 pub struct Catalog {
     engine: Arc<dyn Engine>,
     keyspace: KeyspaceId,
@@ -81,7 +81,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Reads the catalog from the engine, or starts an empty one.
+    /// Opens the catalog of the engine; creates an empty one if there is none.
     pub fn open(engine: Arc<dyn Engine>) -> Result<Self> {
         let all = engine.keyspaces();
         let keyspace = match all.iter().find(|k| k.name == CATALOG_KEYSPACE) {
@@ -130,12 +130,12 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// What `namespace` stands for, if anything.
+    /// Returns the entry called `namespace`.
     pub fn get(&self, namespace: &Namespace) -> Option<CatalogEntry> {
         self.read(|entries| entries.get(namespace).cloned())
     }
 
-    /// The collection called `namespace`, if it is one.
+    /// Returns the collection called `namespace`; `None` for a view.
     pub fn collection(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
         match self.get(namespace) {
             Some(CatalogEntry::Collection(found)) => Some(found),
@@ -143,7 +143,7 @@ impl Catalog {
         }
     }
 
-    /// The bucket collection behind the time-series collection called `namespace`.
+    /// Returns the bucket collection of the time-series collection called `namespace`.
     pub fn timeseries(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
         match self.get(namespace) {
             Some(CatalogEntry::View(view)) if view.unpacks_buckets() => self
@@ -153,7 +153,7 @@ impl Catalog {
         }
     }
 
-    /// Everything in `database`, by name.
+    /// Returns all entries of `database`, by name.
     pub fn list(&self, database: &str) -> Vec<(Namespace, CatalogEntry)> {
         self.read(|entries| {
             entries
@@ -164,7 +164,7 @@ impl Catalog {
         })
     }
 
-    /// The names of all databases that hold anything.
+    /// Returns the names of all databases that have entries.
     pub fn databases(&self) -> Vec<String> {
         self.read(|entries| {
             let names: BTreeSet<_> = entries.keys().map(|n| n.database.clone()).collect();
@@ -172,7 +172,7 @@ impl Catalog {
         })
     }
 
-    /// All collections of all databases.
+    /// Returns all collections of all databases.
     pub fn collections(&self) -> Vec<Arc<Collection>> {
         self.read(|entries| {
             entries
@@ -197,8 +197,8 @@ impl Catalog {
         self.create(namespace, uuid, options, timeseries)
     }
 
-    /// The ordinary collection of this name, which is made if there is nothing; the second value says whether it
-    /// was.
+    /// Returns the ordinary collection of this name, creating it if the name is free. The second value is
+    /// true if it was created.
     pub fn find_or_create(
         &self,
         namespace: &Namespace,
@@ -214,7 +214,7 @@ impl Catalog {
         }
     }
 
-    /// Creates a collection while nobody else changes the catalog.
+    /// Creates a collection. The caller holds `changes`.
     fn create(
         &self,
         namespace: Namespace,
@@ -234,8 +234,8 @@ impl Catalog {
         Ok(created)
     }
 
-    /// Creates a time-series collection: its buckets with the default index, unless they exist
-    /// already, and the view.
+    /// Creates a time-series collection: its buckets with the default index, unless they exist already, and
+    /// the view.
     pub fn create_timeseries(
         &self,
         namespace: Namespace,
@@ -289,7 +289,7 @@ impl Catalog {
         self.store(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
     }
 
-    /// Removes the given names and the data of those that are collections. Unknown names are skipped.
+    /// Removes the given names and the data of those that are collections. Skips unknown names.
     pub fn remove(&self, namespaces: &[Namespace]) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let found: Vec<_> = namespaces
@@ -310,7 +310,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives a collection other options. Those who hold it go on with the old ones.
+    /// Changes the options of a collection. Holders of the old version keep the old options.
     pub fn modify(
         &self,
         collection: &Collection,
@@ -335,7 +335,7 @@ impl Catalog {
         if !collection.has_extended_range() {
             let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             collection.set_extended_range();
-            // The caller's may be from before a change of options, or of name.
+            // The caller's version may be older than a change of options or name.
             if let Some(now) = self.now(collection) {
                 now.set_extended_range();
                 self.store_again(now)?;
@@ -439,7 +439,7 @@ fn taken(namespace: &Namespace) -> Error {
     )
 }
 
-/// `database NUL collection`: names hold no NUL, so keys sort by database, then collection.
+/// Returns `database NUL collection`. Names hold no NUL, so keys sort by database, then collection.
 fn encode_key(namespace: &Namespace) -> Vec<u8> {
     [
         namespace.database.as_bytes(),
@@ -460,7 +460,7 @@ fn decode_key(key: &[u8]) -> Result<Namespace> {
         .ok_or_else(|| {
             Error::new(
                 ErrorCode::DataCorruptionDetected,
-                "the catalog has a key that is no name",
+                "the catalog has a key that is not a namespace",
             )
         })
 }
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_created_is_there_after_reopening() {
+    fn entries_survive_reopening() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine.clone()).unwrap();
         let name = |c: &str| Namespace::new("db", c).unwrap();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn keyspaces_nobody_names_are_dropped_at_opening() {
+    fn orphaned_keyspaces_are_dropped_at_opening() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         engine
             .create_keyspace("records/ff", KeyspaceOptions::default())

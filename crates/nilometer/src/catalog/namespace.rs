@@ -4,29 +4,29 @@ use std::fmt;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// What the bucket collection of a time-series collection is called: this and the view's name.
+/// Prefix of the name of a bucket collection; the name of the time-series collection follows.
 pub const BUCKETS_PREFIX: &str = "system.buckets.";
 
 /// The collection that lists the views of a database.
 pub const SYSTEM_VIEWS: &str = "system.views";
 
-/// Bytes a database name may have.
+/// Longest database name, in bytes.
 pub(super) const DATABASE_NAME_BYTES_MAX: usize = 63;
 
-/// Bytes a whole namespace may have.
+/// Longest namespace, in bytes.
 pub(super) const NAMESPACE_BYTES_MAX: usize = 255;
 
 /// A database and a collection in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace {
-    /// Database.
+    /// The database.
     pub database: String,
-    /// Collection.
+    /// The collection.
     pub collection: String,
 }
 
 impl Namespace {
-    /// Checks both names and puts them together.
+    /// Validates both names and joins them.
     pub fn new(database: &str, collection: &str) -> Result<Self> {
         check_database_name(database)?;
         let whole = Self {
@@ -55,7 +55,7 @@ impl Namespace {
         }
     }
 
-    /// The bucket collection behind a time-series collection of this name.
+    /// Returns the bucket collection of the time-series collection of this name.
     pub fn buckets(&self) -> Self {
         Self {
             database: self.database.clone(),
@@ -63,7 +63,7 @@ impl Namespace {
         }
     }
 
-    /// The time-series collection this bucket collection stands behind.
+    /// Returns the time-series collection of this bucket collection.
     pub fn view_of_buckets(&self) -> Option<Self> {
         let name = self.collection.strip_prefix(BUCKETS_PREFIX)?;
         Some(Self {
@@ -72,7 +72,7 @@ impl Namespace {
         })
     }
 
-    /// True for names the server keeps to itself.
+    /// True for names reserved for the server.
     pub fn is_system(&self) -> bool {
         self.collection.starts_with("system.")
     }
@@ -84,7 +84,7 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// Fails with code 73 unless `name` can be a database.
+/// Fails with code 73 unless `name` is a valid database name.
 pub fn check_database_name(name: &str) -> Result<()> {
     let bad = name.is_empty()
         || name.len() > DATABASE_NAME_BYTES_MAX

@@ -1,8 +1,8 @@
-//! Other names for what exists, and other definitions of views.
+//! Renaming collections, and redefining views.
 //!
-//! Renaming moves an entry, never data: the keyspaces of a collection are found through the entry,
-//! whatever it is called. One batch removes the old name and whatever the new one stood for and
-//! puts the entry under its new name, so that a crash leaves all of it or nothing.
+//! Renaming moves an entry, never data: the keyspaces of a collection are found through its entry. One
+//! batch removes the old name and the entry that had the new one, and puts the entry under its new name, so
+//! a crash leaves all of it or nothing.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,7 +10,7 @@ use super::{Catalog, CatalogEntry, Collection, Namespace, View, taken};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
-    /// The collection that has this UUID, whatever it is called by now.
+    /// Returns the collection with this UUID under its current name.
     pub fn by_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
         self.read(|entries| {
             entries.values().find_map(|entry| match entry {
@@ -20,15 +20,15 @@ impl Catalog {
         })
     }
 
-    /// What `collection` has become: it may have other options or another name by now.
+    /// Returns the current version of `collection`, which may have other options or another name.
     pub(super) fn now(&self, collection: &Collection) -> Option<Arc<Collection>> {
         self.collection(&collection.namespace)
             .filter(|now| now.uuid == collection.uuid)
             .or_else(|| self.by_uuid(collection.uuid))
     }
 
-    /// Calls the collection `from` by the name `to`. A collection that has this name is dropped if
-    /// `replace` allows it (given its UUID); the answer is what was dropped.
+    /// Renames `from` to `to`. An existing collection `to` is dropped if `replace` returns true for it.
+    /// Returns the dropped collection.
     pub fn rename(
         &self,
         from: &Namespace,
@@ -69,7 +69,7 @@ impl Catalog {
         Ok(replaced)
     }
 
-    /// Gives a view that exists another definition.
+    /// Changes the definition of an existing view.
     pub fn modify_view(&self, view: View) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         match self.get(&view.namespace) {
@@ -93,7 +93,7 @@ mod tests {
     use nilometer_storage::{Engine, MemoryEngine};
 
     #[test]
-    fn renaming_keeps_identity_and_storage_and_outlives_reopening() {
+    fn renaming_keeps_uuid_and_storage_across_reopening() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine.clone()).unwrap();
         let name = |db: &str, c: &str| Namespace::new(db, c).unwrap();
@@ -113,7 +113,7 @@ mod tests {
             catalog.rename(&a, &b, &|_| Ok(true)).unwrap_err().code,
             ErrorCode::NamespaceNotFound
         );
-        // Who still holds the old entry finds what it has become.
+        // The current version is found from the old one.
         assert_eq!(catalog.now(&first).unwrap().namespace, b);
         let keyspaces = engine.keyspaces().len();
         let again = Catalog::open(engine.clone()).unwrap();

@@ -1,8 +1,8 @@
-//! Replacing a collection by another that was filled out of sight.
+//! Replacing a collection by one that is filled before it gets the name.
 //!
 //! ```text
-//! prepare ──► keyspaces without a name ── filled ──► install: the name changes hands in one commit
-//!                                          └──► discard
+//! prepare ──► keyspaces without a name ── fill ──► install: the name moves in one commit
+//!                                         └──► discard
 //! ```
 //!
 //! Until it is installed no entry names the new keyspaces, so a crash leaves nothing: they are dropped when
@@ -18,9 +18,9 @@ use super::{Catalog, CatalogEntry, Collection, Namespace, StorageKind, Timeserie
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
-    /// A collection, of buckets if there are `timeseries` options, with the name, options and indexes of `target`, or of one that is not there
-    /// yet. It is nobody's until it is installed. Its indexes are complete, as it is empty: whoever inserts
-    /// keeps them up to date.
+    /// Prepares a collection with the name, options and indexes of `target`, or of a new one; with
+    /// `timeseries`, a bucket collection. It is invisible until installed. Its indexes are ready, as it is
+    /// empty: inserts maintain them. Returns it with the collection it will replace.
     pub fn prepare_replacement(
         &self,
         target: &Namespace,
@@ -52,7 +52,7 @@ impl Catalog {
         Ok((fresh, replaced))
     }
 
-    /// A collection without indexes and without a name yet. It is nobody's until it is installed.
+    /// Prepares a collection without indexes. It is invisible until installed.
     pub fn prepare_collection(
         &self,
         target: &Namespace,
@@ -70,7 +70,7 @@ impl Catalog {
     }
 
     /// Gives a prepared collection the name of `old`, which is dropped with its indexes. Fails if the name
-    /// stands for something else by now.
+    /// stands for another entry by now.
     pub fn install_converted(&self, fresh: &Arc<Collection>, old: &Collection) -> Result<()> {
         let _closed = old.indexes.close();
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,16 +85,15 @@ impl Catalog {
         self.discard(old)
     }
 
-    /// Gives a prepared collection its name, and drops what had it. Fails if the name stands for something
-    /// else by now, or for a collection of other options, than when it was prepared. New buckets are seen
-    /// under the name `view`.
+    /// Gives a prepared collection its name, and drops the collection that had it. Fails if the entry or
+    /// its options have changed since the preparation. New buckets get the view `view`.
     pub fn install_replacement(
         &self,
         fresh: &Arc<Collection>,
         replaced: Option<&Collection>,
         view: Option<&Namespace>,
     ) -> Result<()> {
-        // Nobody adds an index to what is about to go.
+        // No index is added to the collection that is dropped.
         let _closed = replaced.map(|old| old.indexes.close());
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let target = &fresh.namespace;
@@ -135,7 +134,8 @@ impl Catalog {
         }
     }
 
-    /// Drops the keyspaces of a collection that no entry names. Builds of its indexes find them gone.
+    /// Drops the keyspaces of a collection that no entry names. Builds of its indexes find the indexes
+    /// removed.
     pub fn discard(&self, collection: &Collection) -> Result<()> {
         let keyspaces = collection.keyspaces();
         collection.indexes.set(Arc::default());
@@ -160,7 +160,7 @@ mod tests {
     use nilometer_storage::{Engine, MemoryEngine};
 
     #[test]
-    fn the_name_changes_hands_and_nothing_is_left_over() {
+    fn the_name_moves_and_no_keyspace_is_orphaned() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine.clone()).unwrap();
         let name = Namespace::new("db", "c").unwrap();
@@ -193,7 +193,7 @@ mod tests {
         assert!(index.is_usable() && index.spec == spec);
         assert_eq!(engine.keyspaces().len(), before);
 
-        // What is not installed is gone after a crash.
+        // A crash removes a collection that was not installed.
         catalog
             .prepare_replacement(&name, [3; 16], None, 0)
             .unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_has_changed_is_left_alone() {
+    fn install_fails_if_the_name_was_taken() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine).unwrap();
         let name = Namespace::new("db", "c").unwrap();

@@ -1,7 +1,7 @@
-//! The `timeseries` document of `create`: which fields, and how wide buckets are.
+//! The `timeseries` document of `create`: fields and bucket widths.
 //!
-//! Either a granularity decides span and rounding, or both are given and equal. Combinations and
-//! their errors follow the public manual and the behaviour of MongoDB 8.0.
+//! Either a granularity determines span and rounding, or both are given and equal. Combinations and their
+//! errors follow the public manual and the behaviour of MongoDB 8.0.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
@@ -10,19 +10,19 @@ use crate::error::{Error, Result};
 /// The widest span a bucket may have: 365 days.
 pub const BUCKET_SPAN_SECONDS_MAX: i32 = 31_536_000;
 
-/// How close together the measurements of a series lie.
+/// The expected distance of the measurements of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
-    /// Buckets of an hour, starting at a full minute.
+    /// Buckets of an hour that start at a full minute.
     Seconds,
-    /// Buckets of a day, starting at a full hour.
+    /// Buckets of a day that start at a full hour.
     Minutes,
-    /// Buckets of 30 days, starting at a full day.
+    /// Buckets of 30 days that start at a full day.
     Hours,
 }
 
 impl Granularity {
-    /// Its name in options.
+    /// Returns its name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
@@ -37,7 +37,7 @@ impl Granularity {
             .find(|g| g.name() == name)
     }
 
-    /// Widest time between the start of a bucket and any measurement in it, exclusive.
+    /// Returns the widest time between the start of a bucket and a measurement in it, exclusive.
     pub fn span_seconds(self) -> i32 {
         match self {
             Self::Seconds => 3_600,
@@ -46,7 +46,7 @@ impl Granularity {
         }
     }
 
-    /// What the start of a bucket is rounded down to.
+    /// Returns the unit to which the start of a bucket is rounded down.
     pub fn rounding_seconds(self) -> i32 {
         match self {
             Self::Seconds => 60,
@@ -56,25 +56,25 @@ impl Granularity {
     }
 }
 
-/// What becomes of a measurement that is inserted when its series has one of the same time.
+/// The action taken on an inserted measurement whose series has one of the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Duplicates {
-    /// Both are kept, as MongoDB does.
+    /// Both are kept, as in MongoDB.
     #[default]
     Keep,
-    /// It is acknowledged and left out.
+    /// The new one is acknowledged and discarded.
     Ignore,
-    /// It takes the place of the one that is there.
+    /// The new one replaces the existing one.
     Replace,
-    /// It is refused with code 11000.
+    /// The new one is refused with code 11000.
     Error,
 }
 
 impl Duplicates {
-    /// All, in the order in which they are told of.
+    /// All actions, in documented order.
     const ALL: [Self; 4] = [Self::Keep, Self::Ignore, Self::Replace, Self::Error];
 
-    /// Its name in options.
+    /// Returns its name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Keep => "keep",
@@ -84,7 +84,7 @@ impl Duplicates {
         }
     }
 
-    /// Reads `nilometer` of the `timeseries` option of a command: what MongoDB does not have.
+    /// Parses the field `nilometer` of a command's `timeseries` option, an extension to MongoDB.
     pub(crate) fn parse_extension(command: &str, value: ValueRef<'_>) -> Result<Option<Self>> {
         let place = format!("{command}.timeseries.{EXTENSION}");
         let ValueRef::Document(spec) = value else {
@@ -111,28 +111,28 @@ impl Duplicates {
     }
 }
 
-/// The field of the `timeseries` option that holds what MongoDB does not have.
+/// The field of the `timeseries` option that holds extensions to MongoDB.
 pub const EXTENSION: &str = "nilometer";
 
 /// The options of a time-series collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeseriesOptions {
-    /// The field that holds each measurement's time.
+    /// The field that holds the time of a measurement.
     pub time_field: String,
-    /// The field that names its series.
+    /// The field that identifies the series.
     pub meta_field: Option<String>,
-    /// `None` when span and rounding were given instead.
+    /// `None` if span and rounding were given.
     pub granularity: Option<Granularity>,
-    /// Widest time between a bucket's start and its measurements, in seconds, exclusive.
+    /// Widest time between the start of a bucket and its measurements, in seconds, exclusive.
     pub span_seconds: i32,
-    /// What a bucket's start is rounded down to, in seconds.
+    /// The unit to which the start of a bucket is rounded down, in seconds.
     pub rounding_seconds: i32,
-    /// What was asked about measurements of the same series and time, if anything.
+    /// The duplicates option, if it was set.
     pub duplicates: Option<Duplicates>,
 }
 
 impl TimeseriesOptions {
-    /// Reads the `timeseries` option of `create`.
+    /// Parses the `timeseries` option of `create`.
     pub fn parse(spec: DocRef<'_>) -> Result<Self> {
         let mut time_field = None;
         let mut meta_field = None;
@@ -189,8 +189,8 @@ impl TimeseriesOptions {
         })
     }
 
-    /// True if a collection with these options is what `asked` asks for: who does not ask about
-    /// duplicates is content with any answer.
+    /// True if a collection with these options satisfies `create` with the options `asked`. A missing
+    /// duplicates option accepts any.
     pub fn serves(&self, asked: &Self) -> bool {
         let duplicates = asked.duplicates.or(self.duplicates);
         *self
@@ -205,7 +205,7 @@ impl TimeseriesOptions {
         self.span_seconds == other.span_seconds && self.rounding_seconds == other.rounding_seconds
     }
 
-    /// The options as `listCollections` shows them.
+    /// Returns the options as `listCollections` shows them.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("timeField", self.time_field.as_str());
@@ -223,24 +223,24 @@ impl TimeseriesOptions {
         out.finish()
     }
 
-    /// Span in milliseconds.
+    /// Returns the span in ms.
     pub fn span_ms(&self) -> i64 {
         i64::from(self.span_seconds) * 1000
     }
 
-    /// True if a bucket that starts at `start_ms` has room for `time_ms`: it is not before it, nor too late.
+    /// True if a bucket that starts at `start_ms` may hold a measurement at `time_ms`.
     pub fn spans(&self, start_ms: i64, time_ms: i64) -> bool {
-        // The two may lie at both ends of time.
+        // Saturating: the two may lie at both ends of the time range.
         time_ms >= start_ms && time_ms.saturating_sub(start_ms) < self.span_ms()
     }
 
-    /// The start of the bucket a first measurement at `time_ms` opens: rounded down, also before 1970.
+    /// Returns the start of the bucket that a measurement at `time_ms` opens: rounded down, also before 1970.
     pub fn round_down_ms(&self, time_ms: i64) -> i64 {
         let step = i64::from(self.rounding_seconds) * 1000;
         time_ms.saturating_sub(time_ms.rem_euclid(step))
     }
 
-    /// True when buckets neither overlap nor move: span and rounding are equal.
+    /// True if span and rounding are equal, so that buckets neither overlap nor move.
     pub fn has_fixed_buckets(&self) -> bool {
         self.span_seconds == self.rounding_seconds
     }
@@ -248,7 +248,7 @@ impl TimeseriesOptions {
 
 type Widths = (Option<Granularity>, i32, i32);
 
-/// Decides granularity, span and rounding from what was given.
+/// Determines granularity, span and rounding from the options given.
 fn widths(
     granularity: Option<Granularity>,
     span: Option<i32>,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn granularities_decide_span_and_rounding() {
+    fn granularity_determines_span_and_rounding() {
         for (name, span, rounding) in [
             ("seconds", 3600, 60),
             ("minutes", 86400, 3600),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_that_are_refused() {
+    fn invalid_combinations_are_refused() {
         let t = "t";
         assert_eq!(
             code(doc! { "timeField": t, "granularity": "minutes", "bucketMaxSpanSeconds": 3600 }),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_are_asked_about_in_a_field_of_their_own() {
+    fn the_duplicates_option_is_an_extension_field() {
         let of = |value: Value| doc! { "timeField": "t", "nilometer": value };
         let asked = |name: &str| of(doc! { "duplicates": name }.into());
         for known in Duplicates::ALL {

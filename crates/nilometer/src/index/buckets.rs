@@ -1,24 +1,23 @@
-//! Indexes of bucket collections: what is physically kept of them.
+//! Indexes of bucket collections: their stored form.
 //!
 //! ```text
 //! as listed            meta | control.min.t | control.max.t | control.min.x | control.max.x
-//! as kept              meta |    control.min.t (start)      | control.min.x | control.max.x
+//! as stored            meta |    control.min.t (start)      | control.min.x | control.max.x
 //! ```
 //!
-//! The two bounds of the time are kept as one component, the start of the bucket. It is fixed when
-//! the bucket is opened, and as no bucket spans more than its collection allows, it bounds the other
-//! one. So an index of metadata and time is **static**: its entries are made when a bucket is
-//! opened, and no measurement added later changes them. Any other index is **dynamic**: its entries
-//! describe the bucket document as stored and change together with it.
+//! The two bounds of the time are stored as one component, the start of the bucket. It is fixed when the
+//! bucket is opened, and as no bucket spans more than its collection allows, it bounds the other one. So an
+//! index of metadata and time is **static**: its entries are made when a bucket is opened, and no
+//! measurement added later changes them. Any other index is **dynamic**: its entries describe the bucket
+//! document as stored and change together with it.
 //!
-//! The key of a record is the bucket's id (12 bytes).
+//! The record key is the id of the bucket (12 bytes).
 //!
-//! An index on the points of a measurement field keeps the cells that cover the box around all points of
-//! the bucket, in place of the column; a bucket without points is not in it.
+//! An index on the points of a measurement field stores the cells that cover the box around all points of
+//! the bucket; a bucket without points is not in it.
 //!
-//! Partial filters are not applied by [`BucketIndex::keys`]: which buckets may hold a measurement
-//! that a filter picks is more than a comparison of bounds can say, and is decided by the
-//! time-series room.
+//! [`BucketIndex::keys`] does not apply partial filters: which buckets may hold a measurement that matches
+//! a filter is more than a comparison of bounds can decide. The module `timeseries` decides it.
 
 use std::sync::Arc;
 
@@ -33,72 +32,72 @@ use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::geo::CellRange;
 
-/// The metadata of a bucket.
+/// The metadata field of a bucket.
 const META: &str = "meta";
 
-/// An index of a bucket collection, ready to say which keys buckets have.
+/// An index of a bucket collection, compiled to compute the keys of buckets.
 #[derive(Clone, Debug)]
 pub struct BucketIndex {
-    /// Its definition and state.
+    /// The definition and state.
     pub stored: Arc<StoredIndex>,
     made: Arc<Made>,
 }
 
-/// Where a key string lies with respect to what a scan wants.
+/// The position of a key string relative to the wanted keys of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPosition {
     /// Wanted.
     Inside,
-    /// Not wanted, and nothing before this key is.
+    /// Not wanted; the next wanted key is at or after this one.
     Seek(Vec<u8>),
-    /// Not wanted, and nothing behind it is.
+    /// Not wanted; no later key is wanted.
     Past,
 }
 
-/// What a scan wants of an index.
+/// The keys a scan of an index selects.
 pub trait WantedKeys: Send + Sync + std::fmt::Debug {
-    /// The least key string that may be wanted.
+    /// Returns a lower bound of the wanted key strings.
     fn start(&self) -> Vec<u8>;
 
-    /// The least key string above all that may be wanted; none if there is no end.
+    /// Returns an exclusive upper bound of the wanted key strings; `None` if there is none.
     fn end(&self) -> Option<Vec<u8>>;
 
-    /// Where a key string lies.
+    /// Classifies a key string.
     fn position(&self, key: &[u8]) -> Result<KeyPosition>;
 }
 
-/// The wanted entries of an index that were counted to the end, so that they need not be looked for again.
+/// The result of a complete count of index entries, reused by the scan that follows.
 #[derive(Debug)]
 pub struct Walked {
-    /// Where the entries lie.
+    /// The keyspace of the entries.
     pub keyspace: KeyspaceId,
-    /// What the keyspace was like when they were read ([`nilometer_storage::Snapshot::version`]).
+    /// The version of the keyspace when it was read ([`nilometer_storage::Snapshot::version`]).
     pub version: u64,
-    /// The buckets they lead to, in their order.
+    /// The buckets of the entries, in index order.
     pub ids: Vec<[u8; 12]>,
-    /// Keys looked at.
+    /// The number of keys examined.
     pub keys_examined: u64,
 }
 
-/// How many entries of an index are wanted.
+/// The number of wanted entries of an index.
 #[derive(Debug)]
 pub struct KeyCount {
-    /// So many, or the number at which counting was to end.
+    /// The number of entries, or the limit at which counting stopped.
     pub keys: u64,
-    /// Where they lead, if all were looked at and nothing is on its way into the index.
+    /// The buckets found, if the count is complete and no write to the index is in flight.
     pub walked: Option<Arc<Walked>>,
 }
 
-/// What is made of a definition once.
+/// The compiled definition.
 #[derive(Debug)]
 struct Made {
-    /// Parts as kept, with the partial filter.
+    /// The stored parts, with the partial filter.
     whole: Arc<Compiled>,
     /// The same without the filter.
     unfiltered: Arc<Compiled>,
     is_static: bool,
     measurements: Vec<String>,
-    /// Paths of points below `data`, and which parts they are.
+    /// Paths of points below `data`, and the bits of their parts.
     points: Vec<String>,
     point_parts: u32,
     /// The part that stands for both bounds of the time.
@@ -106,7 +105,7 @@ struct Made {
 }
 
 impl BucketIndex {
-    /// The index that `stored` defines over buckets whose time field is `time_field`.
+    /// Compiles the index `stored` over buckets whose time field is `time_field`.
     pub fn of(stored: &Arc<StoredIndex>, time_field: &str) -> Result<Arc<Self>> {
         let slot = stored.compiled();
         let known = slot.get().cloned().map(Arc::downcast::<Made>);
@@ -114,7 +113,7 @@ impl BucketIndex {
             Some(Ok(made)) => made,
             _ => {
                 let made = Arc::new(Made::new(&stored.spec, time_field)?);
-                // Two threads may meet here; what they made is the same.
+                // Two threads may race here; both compute the same value.
                 let _ = slot.set(made.clone());
                 made
             }
@@ -125,12 +124,12 @@ impl BucketIndex {
         }))
     }
 
-    /// Whether `spec`, in terms of buckets, can be an index at all, without making it one.
+    /// Fails if `spec`, in bucket form, cannot be an index.
     pub fn check(spec: &IndexSpec, time_field: &str) -> Result<()> {
         Made::new(spec, time_field).map(drop)
     }
 
-    /// The index as it is kept, for whoever reads it.
+    /// Returns the index as stored, for readers.
     pub fn index(&self) -> Index {
         Index {
             stored: self.stored.clone(),
@@ -138,21 +137,21 @@ impl BucketIndex {
         }
     }
 
-    /// True if nothing that is added to a bucket changes its entries.
+    /// True if no measurement added to a bucket changes its entries.
     pub fn is_static(&self) -> bool {
         self.made.is_static
     }
 
-    /// The keys of a bucket, whatever the partial filter says of it.
+    /// Returns the keys of a bucket, regardless of the partial filter.
     pub fn keys(&self, bucket: DocRef<'_>) -> Result<Keys> {
         let mut keys = self.unfiltered().keys(bucket)?;
-        // That there are several cells says nothing of arrays in documents.
+        // Several cells do not imply arrays in documents.
         keys.multikey &= !self.made.point_parts;
         Ok(keys)
     }
 
-    /// The key strings of cells from the first to the last, both included, in an index that begins
-    /// with points; `None` for any other.
+    /// Returns the key strings of the cells from the first to the last, both included, in an index that
+    /// begins with points; `None` for other indexes.
     pub fn cell_keys(&self, range: CellRange) -> Option<(Vec<u8>, Vec<u8>)> {
         let first = self.made.whole.parts.first()?;
         (first.kind == PartKind::TwoDSphereBucket).then(|| {
@@ -166,7 +165,7 @@ impl BucketIndex {
         })
     }
 
-    /// The index without its filter: what entries are written with.
+    /// Returns the index without its filter, used to write entries.
     pub fn unfiltered(&self) -> Index {
         Index {
             stored: self.stored.clone(),
@@ -174,27 +173,28 @@ impl BucketIndex {
         }
     }
 
-    /// The filter on bucket documents, if there is one.
+    /// Returns the filter on bucket documents.
     pub fn partial_filter(&self) -> Option<&MatchExpression> {
         self.made.whole.partial_filter.as_ref()
     }
 
-    /// The measurement fields whose bounds are indexed, as the user calls them. None may be an array.
+    /// Returns the measurement fields whose bounds are indexed, by their names in measurements. None may be
+    /// an array.
     pub fn measurements(&self) -> &[String] {
         &self.made.measurements
     }
 
-    /// The measurement fields whose points are indexed, as the user calls them.
+    /// Returns the measurement fields whose points are indexed, by their names in measurements.
     pub fn points(&self) -> &[String] {
         &self.made.points
     }
 
-    /// The part that stands for both bounds of the time, if the time is in the key.
+    /// Returns the part that stands for both bounds of the time, if the time is in the key.
     pub fn time_part(&self) -> Option<usize> {
         self.made.time_part
     }
 
-    /// True if a part on metadata is kept otherwise than as its value: such a part may refuse some.
+    /// True if a part on metadata is not stored as its value: such a part may refuse some values.
     pub fn may_refuse_meta(&self) -> bool {
         self.made.whole.parts.iter().any(|part| {
             !matches!(
@@ -269,8 +269,8 @@ impl Made {
     }
 }
 
-/// Both bounds of the time in the order their direction asks for; see the time-series room, which
-/// makes such pairs.
+/// True if the two parts are the bounds of the time in the order their direction requires. The module
+/// `timeseries` makes such pairs.
 fn is_pair(first: Element<'_>, second: Element<'_>, bounds: &[String; 2]) -> bool {
     let direction = |part: Element<'_>| {
         let number = nilometer_bson::number::Number::of(part.value())?;
@@ -284,7 +284,7 @@ fn is_pair(first: Element<'_>, second: Element<'_>, bounds: &[String; 2]) -> boo
     }
 }
 
-/// The measurement field a part bounds; none for the time field.
+/// Returns the measurement field that a part bounds; `None` for the time field.
 fn measurement_of(name: &str, time_bounds: &[String; 2]) -> Option<String> {
     if time_bounds.iter().any(|bound| bound == name) {
         return None;
@@ -300,7 +300,7 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// What static indexes read of a bucket: for one that has no document yet.
+/// Returns the fields of a bucket that static indexes read, for a bucket that has no document yet.
 pub fn opening_document(meta: ValueRef<'_>, time_field: &str, start_ms: i64) -> Document {
     let mut out = DocumentBuilder::with_capacity(128);
     out.begin_document("control");
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_with_measurements_is_dynamic() {
+    fn indexes_that_change_with_measurements_are_dynamic() {
         let is_static = |key, filter| made(key, filter).is_static;
         assert!(is_static(doc! { "meta.a": 1, "control.min.t": 1 }, None));
         assert!(!is_static(doc! { "meta.a": 1, "control.max.t": 1 }, None));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_that_is_just_opened_has_metadata_and_start() {
+    fn an_opening_bucket_has_metadata_and_start() {
         let meta = Value::from(doc! { "a": 5 });
         let opened = opening_document(meta.as_ref(), "t", 60_000);
         let expected = doc! {

@@ -1,19 +1,19 @@
-//! Filling new indexes from what a collection already holds, beside readers and writers.
+//! Building indexes from the existing documents of a collection, concurrently with readers and writers.
 //!
 //! ```text
 //! Catalog::add_indexes        from here on every writer makes entries
 //!   │  chunk ── lock ── documents ── keys ── entries + progress ── one batch ── unlock ─┐
 //!   │    ▲                                                                               │
-//!   │    └──────────── let writers in, as long as the chunk took ◀───────────────────────┘
+//!   │    └──────────── writers proceed for as long as the chunk took ◀───────────────────┘
 //! Catalog::finish_index       queries may use it
 //! ```
 //!
-//! All indexes of one command are filled in one walk. An entry that a writer has made already is made
-//! again, to no effect. After a crash the walk goes on behind the progress last stored. A build that
-//! fails removes its indexes; one that the end of the process interrupts leaves them to the next start.
+//! All indexes of one command are built in one walk. Writing an entry that a writer has already made has no
+//! effect. After a crash the walk resumes after the progress stored last. A build that fails removes its
+//! indexes; a build interrupted by shutdown leaves them to the next start.
 //!
-//! What is walked, and how writers are kept out of a chunk, is the [`BuildSource`]'s business:
-//! ordinary collections have records, time-series collections buckets.
+//! The [`BuildSource`] provides the documents and locks writers out of a chunk: ordinary collections have
+//! records, time-series collections buckets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,30 +31,29 @@ use crate::operation::OperationContext;
 /// Longest pause between two chunks.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How often the log tells how far a build is.
+/// Interval of progress messages in the log.
 const TELL_EVERY: Duration = Duration::from_secs(3);
 
-/// Documents with their record keys, in the order of these.
+/// Documents with their record keys, in key order.
 pub type Chunk = Vec<(Vec<u8>, Document)>;
 
-/// What a build walks.
+/// The documents a build walks.
 pub trait BuildSource {
     /// Runs `work` while no document of the collection changes.
     fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 
-    /// The next documents behind a record, as the snapshot has them; none at the end. They are few
-    /// enough that writers can wait for all of them.
+    /// Returns the next documents after a record in the snapshot; empty at the end. Writers wait for a
+    /// whole chunk, so it must be small.
     fn documents_after(&self, snapshot: &dyn Snapshot, after: Option<&[u8]>) -> Result<Chunk>;
 
-    /// How many documents there are, for the progress.
+    /// Returns the number of documents, to report progress.
     fn document_count(&self) -> Result<u64>;
 
-    /// Whether writers wait for the build.
+    /// True if writers wait for the build.
     fn has_waiting_writers(&self) -> bool;
 
-    /// The next chunk, filled by the source itself: for those that know more of the keys than their
-    /// documents say. Tells how many documents there were and which was the last; `None` if it
-    /// leaves that to the build.
+    /// Fills the next chunk itself, for sources that know more of the keys than their documents say.
+    /// Returns the number of documents and the last record; `None` leaves the chunk to the build.
     fn fill(
         &self,
         build: &Build<'_>,
@@ -65,23 +64,23 @@ pub trait BuildSource {
     }
 }
 
-/// The building of some indexes of one collection.
+/// The build of some indexes of one collection.
 pub struct Build<'b> {
-    /// Where they are defined.
+    /// The catalog that defines the indexes.
     pub catalog: &'b Catalog,
-    /// Where entries go.
+    /// The engine that stores the entries.
     pub engine: &'b dyn Engine,
-    /// Whose they are.
+    /// The collection of the indexes.
     pub collection: &'b Collection,
-    /// Which: added, not finished.
+    /// The indexes to build: added, not finished.
     pub indexes: &'b [Arc<StoredIndex>],
-    /// Its documents.
+    /// The documents.
     pub source: &'b dyn BuildSource,
-    /// What interrupts the build and shows its progress.
+    /// The operation that interrupts the build and shows its progress.
     pub operation: &'b OperationContext,
 }
 
-/// One index and what the chunk does to it.
+/// One index and its changes by the current chunk.
 struct Filling {
     index: Arc<Index>,
     multikey: u32,
@@ -89,8 +88,7 @@ struct Filling {
 }
 
 impl Build<'_> {
-    /// Fills the indexes and lets queries use them, or removes them. Returns how many documents
-    /// were walked.
+    /// Builds the indexes and lets queries use them, or removes them. Returns the number of documents walked.
     pub fn run(&self) -> Result<u64> {
         let outcome = self.walk();
         let Err(error) = outcome else {
@@ -105,7 +103,7 @@ impl Build<'_> {
             Ok(keyspaces.filter(|keyspace| mine(*keyspace)).collect())
         });
         match dropped {
-            // The collection may be gone, and the indexes with it.
+            // The collection may be dropped, and the indexes with it.
             Err(gone) if gone.code == ErrorCode::NamespaceNotFound => Err(self.aborted()),
             Err(worse) => Err(worse),
             Ok(()) => Err(error),
@@ -114,7 +112,7 @@ impl Build<'_> {
 
     fn walk(&self) -> Result<u64> {
         let mut filling = Vec::new();
-        // Indexes built together have come equally far.
+        // Indexes built together have the same progress.
         let mut after = self.indexes.iter().filter_map(|i| i.resume_after()).min();
         if self.indexes.iter().any(|i| i.resume_after().is_none()) {
             after = None;
@@ -168,7 +166,7 @@ impl Build<'_> {
         }
     }
 
-    /// Makes the entries of one chunk; tells how many documents there were and which is the last.
+    /// Writes the entries of one chunk. Returns the number of documents and the last record.
     fn fill_chunk(
         &self,
         filling: &mut Vec<Filling>,
@@ -205,7 +203,7 @@ impl Build<'_> {
             self.catalog.put_build_progress(&mut batch, stored, last);
             one.pending.clear();
         }
-        // What is lost in a crash is done again: the progress is lost with it.
+        // A crash loses entries and progress together, so the chunk is repeated.
         let committed = self.engine.commit(batch, Durability::Buffered);
         if let Err(error) = committed {
             self.check_not_aborted()?;
@@ -214,7 +212,7 @@ impl Build<'_> {
         Ok((chunk.len() as u64, Some(last.clone())))
     }
 
-    /// To be called while no document changes.
+    /// Finishes the indexes. Must be called while no document changes.
     fn finish(&self) -> Result<()> {
         self.check_not_aborted()?;
         for stored in self.indexes {
@@ -223,7 +221,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Fails if a writer has made the build impossible, or somebody has dropped an index or all.
+    /// Fails if a writer has made the build impossible, or if an index or the collection was dropped.
     fn check_not_aborted(&self) -> Result<()> {
         let there = self.collection.indexes.all();
         for stored in self.indexes {
@@ -241,7 +239,7 @@ impl Build<'_> {
         Error::new(
             ErrorCode::IndexBuildAborted,
             format!(
-                "the index build on {} was ended: an index or the collection was dropped",
+                "the index build on {} was aborted: an index or the collection was dropped",
                 self.collection.namespace
             ),
         )

@@ -1,7 +1,7 @@
-//! From a stored definition to an [`Index`]: parsed once and kept with the definition.
+//! Compiles a stored definition into an [`Index`], once per definition.
 //!
-//! What is refused here has code 67; commands check before they store, so that a refusal here means
-//! an index of another version.
+//! Errors have code 67. Commands validate before they store, so an error here means an index of another
+//! version.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, ParseContext};
 
-/// Bits for each coordinate of a `2d` index that does not say.
+/// Default bits per coordinate of a `2d` index.
 const TWO_D_BITS: u32 = 26;
-/// Bounds of a `2d` index that does not say.
+/// Default bounds of a `2d` index.
 const TWO_D_LIMIT: f64 = 180.0;
 
-/// What a definition says, parsed.
+/// A compiled definition.
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) parts: Vec<Part>,
@@ -35,7 +35,7 @@ pub(super) struct Compiled {
 }
 
 impl Index {
-    /// The index that `stored` defines.
+    /// Compiles the index `stored`.
     pub fn of(stored: &Arc<StoredIndex>) -> Result<Arc<Self>> {
         let slot = stored.compiled();
         let known = slot.get().cloned().map(Arc::downcast::<Compiled>);
@@ -43,7 +43,7 @@ impl Index {
             Some(Ok(compiled)) => compiled,
             _ => {
                 let compiled = Arc::new(Compiled::new(&stored.spec)?);
-                // Two threads may meet here; what they made is the same.
+                // Two threads may race here; both compute the same value.
                 let _ = slot.set(compiled.clone());
                 compiled
             }
@@ -54,7 +54,7 @@ impl Index {
         }))
     }
 
-    /// Whether `spec` can be an index at all, without making it one.
+    /// Fails if `spec` cannot be an index.
     pub fn check(spec: &IndexSpec) -> Result<()> {
         Compiled::new(spec).map(drop)
     }
@@ -175,7 +175,7 @@ fn two_d(options: &Document) -> PartKind {
     }
 }
 
-/// How the strings of an index compare.
+/// Returns how the strings of an index compare.
 fn collation_of(spec: &IndexSpec) -> Result<Collation> {
     match &spec.collation {
         None => Ok(Collation::SIMPLE),
@@ -187,15 +187,15 @@ fn refused(reason: &str) -> Error {
     Error::new(ErrorCode::CannotCreateIndex, reason)
 }
 
-/// The fields a wildcard covers, of those below its root.
+/// The fields below its root that a wildcard covers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum WildcardFields {
-    /// All.
+    /// All fields.
     #[default]
     All,
-    /// These and what is below them.
+    /// These fields and those below them.
     Only(Vec<FieldPath>),
-    /// All but these and what is below them.
+    /// All but these fields and those below them.
     AllBut(Vec<FieldPath>),
 }
 
@@ -237,7 +237,7 @@ impl WildcardFields {
         })
     }
 
-    /// Whether the values at `path` are covered.
+    /// True if the values at `path` are covered.
     pub fn covers(&self, path: &FieldPath) -> bool {
         match self {
             Self::All => true,
@@ -246,7 +246,7 @@ impl WildcardFields {
         }
     }
 
-    /// Whether something below `path` may be covered though `path` itself is not.
+    /// True if a field below `path` may be covered although `path` itself is not.
     pub(super) fn leads_to(&self, path: &FieldPath) -> bool {
         match self {
             Self::Only(fields) => fields.iter().any(|field| field.starts_with(path)),
@@ -255,7 +255,7 @@ impl WildcardFields {
     }
 }
 
-/// Walks a projection, nested documents included.
+/// Visits the fields of a projection, including those of nested documents.
 fn collect(
     projection: DocRef<'_>,
     above: Option<&FieldPath>,

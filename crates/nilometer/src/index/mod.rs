@@ -1,4 +1,4 @@
-//! Which keys a document has in an index, how entries lie in the engine, and filling an index.
+//! The keys of documents in an index, the layout of entries, and the building of indexes.
 //!
 //! ```text
 //! catalog::StoredIndex ──Index::of──▶ Index ──keys(document)──▶ Keys ──┬─ put_entries
@@ -6,14 +6,15 @@
 //!                                                                      └─ diff_entries (before, after)
 //! ```
 //!
-//! The promise: the keys of a document depend on the document and the definition alone, so entries
-//! can be computed again at any time; `validate` does. Whoever changes a document puts the difference
-//! of its keys into the same engine batch.
+//! The promise: the keys of a document depend on the document and the definition alone, so entries can be
+//! recomputed at any time; `validate` does. Every change of a document puts the difference of its keys into
+//! the same engine batch.
 //!
-//! An index has *parts*, the fields of its key pattern, and *components*, the values a key string
-//! holds. They are the same in number but for a wildcard part, which has two: the path and the value.
+//! An index has *parts*, the fields of its key pattern, and *components*, the values of a key string. Each
+//! part has one component, except a wildcard part, which has two: the path and the value.
 //!
-//! Does not read indexes (the query room does) and does not know what collections keep: records,
+//! Does not read indexes (the module `query` does) and does not know the contents of a collection: records
+//! or buckets.
 //! buckets.
 
 pub mod buckets;
@@ -38,7 +39,7 @@ pub use entry::{KeyRange, delete_entries, diff_entries, put_entries};
 pub use keys::{IndexKey, KEY_BYTES_MAX, Keys};
 pub use unique::{PendingKeys, duplicate_key};
 
-/// What an index keeps of one field.
+/// How an index stores one field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PartKind {
     /// The value, ascending.
@@ -49,7 +50,7 @@ pub enum PartKind {
     Hashed,
     /// The cell of each point on the plane.
     TwoD {
-        /// Bits for each coordinate.
+        /// Bits per coordinate.
         bits: u32,
         /// The least coordinate.
         min: f64,
@@ -67,24 +68,24 @@ pub enum PartKind {
     },
 }
 
-/// One field of an index's key pattern.
+/// One field of the key pattern of an index.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The field; for a wildcard what stands in front of `$**`, none for all of the document.
+    /// The field; for a wildcard the prefix of `$**`, `None` for the whole document.
     pub path: Option<FieldPath>,
-    /// What is kept of it.
+    /// How the field is stored.
     pub kind: PartKind,
-    /// The first component it has in a key string.
+    /// The first of its components in a key string.
     pub component: usize,
 }
 
 impl Part {
-    /// The field's dotted path; empty for a wildcard over the whole document.
+    /// Returns the dotted path of the field; empty for a wildcard over the whole document.
     pub fn name(&self) -> &str {
         self.path.as_ref().map_or("", FieldPath::as_str)
     }
 
-    /// How many components it has.
+    /// Returns the number of its components.
     pub fn components(&self) -> usize {
         match self.kind {
             PartKind::Wildcard { .. } => 2,
@@ -92,60 +93,60 @@ impl Part {
         }
     }
 
-    /// True if the values themselves are kept, so that ranges of them are ranges of the index.
+    /// True if the values themselves are stored, so that value ranges are index ranges.
     pub fn is_ordered(&self) -> bool {
         matches!(self.kind, PartKind::Ascending | PartKind::Descending)
     }
 }
 
-/// An index, ready to say which keys documents have. Cheap to make again: what is parsed is kept
-/// with the stored index.
+/// An index compiled to compute the keys of documents. Cheap to construct: the compiled definition is
+/// cached in the stored index.
 #[derive(Clone, Debug)]
 pub struct Index {
-    /// Its definition and state.
+    /// The definition and state.
     pub stored: Arc<StoredIndex>,
     compiled: Arc<compile::Compiled>,
 }
 
 impl Index {
-    /// The fields of its key pattern.
+    /// Returns the fields of the key pattern.
     pub fn parts(&self) -> &[Part] {
         &self.compiled.parts
     }
 
-    /// How many values a key string holds.
+    /// Returns the number of values in a key string.
     pub fn components(&self) -> usize {
         self.compiled.components
     }
 
-    /// Which components of a key string are descending.
+    /// Returns which components of a key string are descending.
     pub fn order(&self) -> KeyOrder {
         self.compiled.order
     }
 
-    /// How strings compare; key strings hold the collation's sort keys.
+    /// Returns the collation; key strings hold its sort keys.
     pub fn collation(&self) -> &Collation {
         &self.compiled.collation
     }
 
-    /// Which documents are in it; all if `None`.
+    /// Returns the filter that selects the indexed documents; `None` selects all.
     pub fn partial_filter(&self) -> Option<&MatchExpression> {
         self.compiled.partial_filter.as_ref()
     }
 
-    /// Which fields a wildcard covers.
+    /// Returns the fields a wildcard covers.
     pub fn wildcard_fields(&self) -> &WildcardFields {
         &self.compiled.wildcard_fields
     }
 
-    /// True when some part is a wildcard.
+    /// True if some part is a wildcard.
     pub fn is_wildcard(&self) -> bool {
         self.parts()
             .iter()
             .any(|part| matches!(part.kind, PartKind::Wildcard { .. }))
     }
 
-    /// True when documents may be left out of it: sparse, partial, or by its kind.
+    /// True if the index may leave documents out: sparse, partial, or by its type.
     pub fn leaves_documents_out(&self) -> bool {
         self.compiled.partial_filter.is_some()
             || self.stored.spec.sparse
@@ -154,7 +155,7 @@ impl Index {
             })
     }
 
-    /// A wildcard beside other parts has a key for every document.
+    /// True for a wildcard beside other parts, which has a key for every document.
     fn is_compound_wildcard(&self) -> bool {
         self.is_wildcard() && self.parts().len() > 1
     }

@@ -1,4 +1,4 @@
-//! Keys that may exist once: comparing new ones with what is stored and what a batch holds.
+//! Unique indexes: comparing new keys with the stored ones and those of the current batch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use super::{Index, IndexKey, Keys, entry};
 use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
 
-/// What a batch that is not yet committed does to a unique index.
+/// The changes of an uncommitted batch to a unique index.
 #[derive(Debug, Default)]
 pub struct PendingKeys {
     /// Key strings it adds, with their records.
@@ -20,7 +20,7 @@ pub struct PendingKeys {
 }
 
 impl PendingKeys {
-    /// Notes that the keys of a record change. Keys that stay are in both.
+    /// Records that the keys of a record change. Keys that stay are in both.
     pub fn change(&mut self, record: &[u8], before: &Keys, after: &Keys) {
         for key in &before.keys {
             self.removed.insert(entry::key(key, record));
@@ -32,14 +32,14 @@ impl PendingKeys {
         }
     }
 
-    /// Forgets everything: the batch is committed.
+    /// Removes all changes, after the batch was committed.
     pub fn clear(&mut self) {
         self.added.clear();
         self.removed.clear();
     }
 
-    /// The first of the keys a record gets, to those it had before, that another record has, in the
-    /// batch or in the snapshot before it.
+    /// Returns the first new key of a record that another record has, in the batch or in the snapshot
+    /// before it. Keys of `before` are not new.
     pub fn find_duplicate<'k>(
         &self,
         index: &Index,
@@ -77,7 +77,7 @@ impl PendingKeys {
     }
 }
 
-/// Code 11000 for a key that another record has. `document` is the one refused, if it is at hand.
+/// Returns the error 11000 for a key that another record has. `document` is the refused one, if known.
 pub fn duplicate_key(
     namespace: &Namespace,
     index: &Index,
@@ -109,7 +109,7 @@ pub fn duplicate_key(
     })
 }
 
-/// The values of a key by the names of their fields.
+/// Returns the values of a key by the names of their fields.
 fn key_values(index: &Index, key: &IndexKey, document: Option<DocRef<'_>>) -> Document {
     let values = match document {
         Some(document) if !index.collation().is_simple() => index.values_of(document, key),

@@ -7,9 +7,8 @@
 //! 1, -1 beside them   the value, one key for each element of an array
 //! ```
 //!
-//! A document has a key for each combination of what its parts have. One that has nothing in any
-//! geographic part has no key at all, whether the index is sparse or not; one that has something in
-//! only some of them has null in the others.
+//! A document has one key per combination of the values of its parts. A document without a value in any
+//! geographic part has no key, sparse or not; with values in only some of them, the others are null.
 
 use nilometer_bson::column::decode_values;
 use nilometer_bson::path::FieldPath;
@@ -22,16 +21,16 @@ use crate::eval::matcher::{LeafArrays, MatchPath};
 use crate::geo::{PlaneGrid, bucket_cells, index_cells};
 use crate::index::{Index, Part, PartKind};
 
-/// Values a column may have: more than any bucket holds, so that a damaged one is no trouble.
+/// Most values of a column: more than any bucket holds; bounds the memory a damaged column can take.
 const COLUMN_VALUES_MAX: usize = 1 << 20;
 
-/// An array on the way to the points of measurements; they could not all be found again.
+/// Error code: an array on the path to the points of measurements. Such points could not all be found again.
 const ARRAY_ON_THE_WAY: i32 = 183_934;
 
-/// The subtype of binary that is a compressed column.
+/// The binary subtype of a compressed column.
 const COLUMN: u8 = 7;
 
-/// Whether a part is geographic.
+/// True if a part is geographic.
 pub(super) fn is_geo(part: &Part) -> bool {
     matches!(
         part.kind,
@@ -39,7 +38,7 @@ pub(super) fn is_geo(part: &Part) -> bool {
     )
 }
 
-/// Adds the keys of `document`, in any order and perhaps repeated.
+/// Adds the keys of `document`, unsorted and possibly repeated.
 pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Result<()> {
     let mut found = Vec::new();
     let multikey = combinations(index.parts(), document, &mut |values| {
@@ -52,7 +51,7 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Resul
     Ok(())
 }
 
-/// Visits the component values of each key; gives a bit for each part with several.
+/// Visits the component values of each key. Returns a bit for each part with several values.
 fn combinations(
     parts: &[Part],
     document: DocRef<'_>,
@@ -95,7 +94,7 @@ fn combinations(
     Ok(multikey)
 }
 
-/// Every choice of one key for each geographic part, with the values of the others in between.
+/// Visits every combination of one key per geographic part with the values of the other parts.
 fn combine(
     cells: &[Option<Vec<i64>>],
     plain: &[ValueRef<'_>],
@@ -143,7 +142,7 @@ fn keys_of_part(part: &Part, document: DocRef<'_>) -> Result<Vec<i64>> {
     Ok(keys)
 }
 
-/// The keys of the column of a bucket at `data.x`, or of what lies below `x` in its values.
+/// Returns the keys of the column of a bucket at `data.x`, or of the values below `x` in it.
 fn column_keys(path: &str, bucket: ValueRef<'_>) -> Result<Vec<i64>> {
     let inner = path.strip_prefix("data.").unwrap_or(path);
     let (field, below) = match inner.split_once('.') {

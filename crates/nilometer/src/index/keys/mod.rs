@@ -1,4 +1,4 @@
-//! The keys a document has in an index.
+//! The keys of a document in an index.
 //!
 //! ```text
 //! 1, -1       the value; one key for each element of an array; see nilometer_bson::path::keys
@@ -7,8 +7,8 @@
 //! "2d" …      cells and hashes of geometry; see geo
 //! ```
 //!
-//! A document a partial filter does not match has no keys, nor has one a sparse index finds none of
-//! its fields in.
+//! A document has no keys if a partial filter does not match it, or if the index is sparse and the document
+//! has none of its fields.
 
 mod geo;
 mod ordinary;
@@ -24,16 +24,16 @@ use super::Index;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 
-/// Longest key string, in bytes: an engine key has room for it and the record's.
+/// Longest key string, in bytes: it fits an engine key together with the record key.
 pub const KEY_BYTES_MAX: usize = 60_000;
 
-/// A number in a path that is position and name at once.
+/// Error code: a number in a path that is both an array position and a field name.
 const AMBIGUOUS_INDEX: i32 = 16746;
 
-/// One key: the key string and what it does not say of the values.
+/// One key: the key string, and the type bits it does not contain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IndexKey {
-    /// The components.
+    /// The key string of the components.
     pub key: Vec<u8>,
     /// Their type bits.
     pub type_bits: Vec<u8>,
@@ -42,14 +42,14 @@ pub struct IndexKey {
 /// All keys of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// In order, each key string once.
+    /// Sorted, each key string once.
     pub keys: Vec<IndexKey>,
-    /// One bit for each part that ran into an array.
+    /// One bit per part that met an array.
     pub multikey: u32,
 }
 
 impl Index {
-    /// The keys of a document; none if the index leaves it out.
+    /// Returns the keys of a document; empty if the index leaves it out.
     pub fn keys(&self, document: DocRef<'_>) -> Result<Keys> {
         if let Some(filter) = self.partial_filter() {
             let context = EvalContext {
@@ -75,10 +75,11 @@ impl Index {
         Ok(out)
     }
 
-    /// The values of a document that a key was made from: that of a collated index cannot be read.
+    /// Returns the values of a document that produced a key: they cannot be decoded from the key of a
+    /// collated index.
     pub(super) fn values_of(&self, document: DocRef<'_>, key: &IndexKey) -> Vec<Value> {
         let mut found = Vec::new();
-        // An error would have been one before there were keys.
+        // An error would have occurred before there were keys.
         let _ = visit_keys(self.paths(), document, &mut |values| {
             let same = self.encode(values.iter().copied());
             if same.is_ok_and(|same| same.key == key.key) {
@@ -88,7 +89,7 @@ impl Index {
         found
     }
 
-    /// The key of these component values. Missing ones are null.
+    /// Encodes component values as a key. Missing values become null.
     fn encode<'v>(&self, values: impl Iterator<Item = ValueRef<'v>>) -> Result<IndexKey> {
         let mut builder = self.key_builder();
         for value in values {
@@ -117,8 +118,8 @@ impl Index {
     }
 }
 
-/// Calls `change` with what is only in `before` (less), only in `after` (greater), or in both with
-/// other type bits (equal; the one of `after`).
+/// Calls `change` for each key that is only in `before` (`Less`), only in `after` (`Greater`), or in both
+/// with different type bits (`Equal`, with the key of `after`).
 pub(super) fn compare(before: &Keys, after: &Keys, mut change: impl FnMut(Ordering, &IndexKey)) {
     let (mut old, mut new) = (before.keys.iter().peekable(), after.keys.iter().peekable());
     loop {

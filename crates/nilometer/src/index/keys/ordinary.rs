@@ -1,6 +1,6 @@
-//! Keys of ascending, descending and hashed parts, alone or together.
+//! Keys of ascending, descending and hashed parts, alone or combined.
 //!
-//! Most documents have no array in the way: their one key is made without looking for more.
+//! Most documents have no array on the paths: they have one key, found without searching for more.
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::{plain_value, visit_keys_with_gaps};
@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::eval::expression::hashed_index_key;
 use crate::index::{Index, PartKind};
 
-/// An array where a hashed index looks.
+/// Error code: an array at a hashed part.
 const HASHED_ARRAY: i32 = 16766;
 
-/// Adds the keys of `document`, in any order and perhaps repeated.
+/// Adds the keys of `document`, unsorted and possibly repeated.
 pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Result<()> {
     let mut hashes: Vec<Option<i64>> = Vec::new();
     if index
@@ -49,8 +49,8 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Resul
     failed.map_or(Ok(()), Err)
 }
 
-/// The one key of a document without arrays in the way, or none if a sparse index leaves it out. `None`
-/// if there is an array.
+/// Returns the one key of a document without arrays on the paths, or `Some(Ok(None))` if a sparse index
+/// leaves it out. `None` if there is an array.
 fn plain_key<'v>(
     index: &Index,
     document: DocRef<'v>,
@@ -70,7 +70,7 @@ fn plain_key<'v>(
     })
 }
 
-/// For each part its hash, if it is hashed.
+/// Returns the hash of each hashed part; `None` for the others.
 fn hashes_of(index: &Index, document: DocRef<'_>) -> Result<Vec<Option<i64>>> {
     let hash = |path: &FieldPath| match plain_value(path, document) {
         Some(value) => Ok(Some(hash_of(value, index))),
@@ -91,7 +91,7 @@ fn hashes_of(index: &Index, document: DocRef<'_>) -> Result<Vec<Option<i64>>> {
         .collect()
 }
 
-/// With a collation, strings that are equal under it hash alike.
+/// Hashes a value. With a collation, equal strings hash alike.
 fn hash_of(value: ValueRef<'_>, index: &Index) -> i64 {
     match (value, index.collation().collator()) {
         (ValueRef::String(text), Some(collator)) => {

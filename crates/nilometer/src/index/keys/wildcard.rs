@@ -5,9 +5,9 @@
 //! ("a", 1) ("b.c", 2) ("b.c.d", 3) ("b.c", [4]) ("b.e", undefined) ("b.f", {})
 //! ```
 //!
-//! Arrays are passed without a trace in the path; one directly within another stays a value. Beside
-//! other parts, a document without leaves has a key all the same, with (MinKey, MinKey) for the
-//! wildcard, so that it is found by the other parts.
+//! Array positions do not appear in the path; an array directly within another stays a value. Beside other
+//! parts, a document without leaves has one key with (MinKey, MinKey) for the wildcard, so that the other
+//! parts find it.
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::visit_keys_with_gaps;
@@ -17,13 +17,13 @@ use super::{Keys, refused};
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::{Index, PartKind, WildcardFields};
 
-/// Deepest nesting that is followed: as deep as documents go.
+/// Deepest nesting followed: the limit of documents.
 const DEPTH_MAX: usize = 200;
 
 /// Path and value of one leaf.
 type Leaf<'a> = (String, ValueRef<'a>);
 
-/// Adds the keys of `document`, in any order and perhaps repeated.
+/// Adds the keys of `document`, unsorted and possibly repeated.
 pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Result<()> {
     let Some((at, part)) = index
         .parts()
@@ -83,13 +83,13 @@ struct Leaves<'a, 'f> {
 }
 
 impl<'a> Leaves<'a, '_> {
-    /// All leaves, or those at and below `root`.
+    /// Collects all leaves, or those at and below `root`.
     fn below_root(&mut self, document: DocRef<'a>, root: Option<&FieldPath>) -> Result<()> {
         let names: Vec<&str> = root.map(|root| root.names().collect()).unwrap_or_default();
         self.document(document, "", &names, 0)
     }
 
-    /// The members of a document at `path`, but only those on the way along `toward`.
+    /// Visits the members of a document at `path`, restricted to those along `toward`.
     fn document(
         &mut self,
         document: DocRef<'a>,

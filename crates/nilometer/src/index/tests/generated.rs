@@ -1,8 +1,8 @@
 //! Generated documents against an oracle that walks each path on its own and joins the results.
 //!
-//! The oracle notes, for each value a path finds, which element of which array it went through. Values
-//! of two paths belong to one key when they agree on all arrays both went through; if they went through
-//! different arrays at the same depth, the arrays are parallel.
+//! The oracle records, for each value a path finds, the array elements on its way. Values of two paths belong
+//! to one key if they agree on all arrays both pass; if they pass different arrays at the same depth, the
+//! arrays are parallel.
 
 use std::collections::BTreeSet;
 
@@ -58,10 +58,10 @@ fn document(random: &mut Random, leaves: &[(usize, Value)], depth: usize) -> Doc
     out.finish()
 }
 
-/// The elements of the arrays a value was found in: where the array is, and which element.
+/// The array elements on the path to a value: where the array is, and the position of the element.
 type Trace = Vec<(String, usize)>;
 
-/// Every value of a path with its trace; `Err` for a number that is position and name at once.
+/// Returns every value of a path with its trace; `Err` for a number that is both position and name.
 fn walk<'a>(
     value: ValueRef<'a>,
     path: &[&str],
@@ -137,7 +137,7 @@ fn with(trace: &Trace, place: &str, at: usize) -> Trace {
     longer
 }
 
-/// Whether two values belong to one key; `Err` if their arrays are parallel.
+/// True if two values belong to one key; `Err` if their arrays are parallel.
 fn agree(a: &Trace, b: &Trace) -> Result<bool, i32> {
     for ((place, at), (other_place, other_at)) in a.iter().zip(b) {
         if place != other_place {
@@ -150,7 +150,7 @@ fn agree(a: &Trace, b: &Trace) -> Result<bool, i32> {
     Ok(true)
 }
 
-/// All key strings, or the code of the refusal.
+/// Returns all key strings, or the error code.
 fn oracle(
     document: DocRef<'_>,
     paths: &[&str],
@@ -197,7 +197,7 @@ fn oracle(
     Ok(encoded.collect())
 }
 
-/// The awkward values, but for those no index can hold.
+/// The awkward values, except those no index can hold.
 fn short_values() -> Vec<(usize, Value)> {
     let mut values = awkward_values();
     values.retain(|(_, value)| {
@@ -210,7 +210,7 @@ fn short_values() -> Vec<(usize, Value)> {
 }
 
 #[test]
-fn keys_are_those_of_the_oracle() {
+fn keys_equal_those_of_the_oracle() {
     let leaves = short_values();
     let paths = [
         "a", "b", "a.b", "a.a", "a.b.a", "a.0", "a.1.b", "b.0.0", "a.0.b",
@@ -257,7 +257,7 @@ fn keys_are_those_of_the_oracle() {
     assert!(refused > 50 && several > 200, "{refused} {several}");
 }
 
-/// The order of key strings is that of the values, each part in its direction.
+/// Key strings sort like the values, each part in its direction.
 #[test]
 fn keys_sort_as_their_values() {
     let values: Vec<_> = short_values()

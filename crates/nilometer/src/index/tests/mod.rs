@@ -1,4 +1,4 @@
-//! Keys of documents: cases one can read, and generated ones against an oracle.
+//! Keys of documents: readable cases, and generated ones against an oracle.
 
 mod generated;
 
@@ -27,7 +27,7 @@ fn try_keys(index: &Index, document: &Document) -> Result<Keys> {
     index.keys(document.as_ref())
 }
 
-/// The keys of a document as an array of arrays of values.
+/// Returns the keys of a document as an array of arrays of values.
 fn keys(index: &Index, document: &Document) -> Value {
     let keys = try_keys(index, document).unwrap().keys;
     let decoded = keys.iter().map(|key| {
@@ -53,7 +53,7 @@ fn code(key: Document, document: Document) -> i32 {
 }
 
 #[test]
-fn values_stand_in_the_order_of_the_index() {
+fn values_are_in_the_order_of_the_index() {
     let null = Value::Null;
     check(doc! { "a": 1 }, doc! { "a": 5 }, array![array![5]]);
     check(doc! { "a": 1 }, doc! {}, array![array![null.clone()]]);
@@ -80,7 +80,7 @@ fn values_stand_in_the_order_of_the_index() {
 }
 
 #[test]
-fn multikey_is_told_for_each_part() {
+fn multikey_is_set_per_part() {
     let index = index(doc! { "a": 1, "b.c": 1, "d": 1 });
     let bits = |document: Document| try_keys(&index, &document).unwrap().multikey;
     assert_eq!(bits(doc! { "a": 1 }), 0);
@@ -90,7 +90,7 @@ fn multikey_is_told_for_each_part() {
 }
 
 #[test]
-fn what_cannot_be_indexed() {
+fn unindexable_values_are_refused() {
     let two = doc! { "a": 1, "b": 1 };
     assert_eq!(code(two, doc! { "a": array![1], "b": array![2] }), 171);
     assert_eq!(
@@ -112,7 +112,7 @@ fn what_cannot_be_indexed() {
 }
 
 #[test]
-fn hashes_stand_for_values() {
+fn hashed_parts_store_the_hash() {
     let of = |value: Value| Value::Int64(hash(value.as_ref()));
     check(
         doc! { "a": "hashed", "b": -1 },
@@ -127,7 +127,7 @@ fn hashes_stand_for_values() {
 }
 
 #[test]
-fn sparse_leaves_out_what_has_none_of_the_fields() {
+fn sparse_leaves_out_documents_without_the_fields() {
     let sparse = index_with(IndexSpec {
         key: doc! { "a": 1, "b.c": 1 },
         sparse: true,
@@ -148,7 +148,7 @@ fn sparse_leaves_out_what_has_none_of_the_fields() {
 }
 
 #[test]
-fn partial_leaves_out_what_does_not_match() {
+fn partial_leaves_out_documents_that_do_not_match() {
     let partial = index_with(IndexSpec {
         key: doc! { "a": 1 },
         partial_filter: Some(doc! { "b": doc! { "$gt": 5 } }),
@@ -228,7 +228,7 @@ fn a_wildcard_beside_other_fields_has_a_key_for_every_document() {
 }
 
 #[test]
-fn a_difference_touches_only_what_differs() {
+fn diff_entries_writes_only_changed_keys() {
     let index = index(doc! { "a": 1 });
     let of = |values: Value| {
         let mut out = DocumentBuilder::new();
@@ -239,6 +239,6 @@ fn a_difference_touches_only_what_differs() {
     let after = of(array![2.0, 3, 4]);
     let mut batch = nilometer_storage::WriteBatch::new();
     super::diff_entries(&mut batch, &index, &before, &after, b"r");
-    // 1 goes, 2 gets other type bits, 4 comes.
+    // Deletes 1, changes the type bits of 2, adds 4.
     assert_eq!(batch.len(), 3);
 }
