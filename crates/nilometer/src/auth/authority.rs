@@ -18,7 +18,7 @@ use super::privilege::Privileges;
 use super::role::{Role, damaged};
 use super::throttle::Throttle;
 use super::user::User;
-use crate::catalog::{Authorized, Catalog};
+use crate::catalog::{AuthDocumentKind, Catalog};
 use crate::error::{Error, ErrorCode, Result};
 
 /// A user of this name is there already.
@@ -53,11 +53,11 @@ impl Authority {
     /// Reads users and roles from the catalog.
     pub fn open(catalog: Arc<Catalog>) -> Result<Self> {
         let mut state = State::default();
-        for document in catalog.authorized(Authorized::User)? {
+        for document in catalog.auth_documents(AuthDocumentKind::User)? {
             let user = User::from_document(document.as_ref())?;
             state.users.insert(user.name.clone(), Arc::new(user));
         }
-        for document in catalog.authorized(Authorized::Role)? {
+        for document in catalog.auth_documents(AuthDocumentKind::Role)? {
             let role = Role::from_document(document.as_ref())?;
             state.roles.insert(role.name.clone(), Arc::new(role));
         }
@@ -78,7 +78,7 @@ impl Authority {
         let (mut changes, mut lost) = (Vec::new(), Vec::new());
         let mut read = |kind, what: &str, read: &dyn Fn(&Document) -> Result<Change>| {
             let mut kept = 0;
-            for (id, document) in damaged.authorized_as_found(kind)? {
+            for (id, document) in damaged.auth_documents_unchecked(kind)? {
                 match document.map(|document| read(&document)) {
                     Some(Ok(change)) => {
                         changes.push(change);
@@ -91,8 +91,8 @@ impl Authority {
         };
         let user = |d: &Document| User::from_document(d.as_ref()).map(Change::User);
         let role = |d: &Document| Role::from_document(d.as_ref()).map(Change::Role);
-        let users = read(Authorized::User, "user", &user)?;
-        let roles = read(Authorized::Role, "role", &role)?;
+        let users = read(AuthDocumentKind::User, "user", &user)?;
+        let roles = read(AuthDocumentKind::Role, "role", &role)?;
         self.put(changes)?;
         Ok((users, roles, lost))
     }
@@ -375,7 +375,7 @@ impl Authority {
             return Ok(());
         }
         let stored: Vec<_> = changes.iter().map(Change::stored).collect();
-        self.catalog.set_authorized(&stored)?;
+        self.catalog.write_auth_documents(&stored)?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         for change in changes {
             match change {
@@ -410,19 +410,27 @@ enum Change {
 }
 
 impl Change {
-    fn stored(&self) -> (Authorized, String, Option<Document>) {
+    fn stored(&self) -> (AuthDocumentKind, String, Option<Document>) {
         match self {
-            Self::User(user) => (Authorized::User, user.name.id(), Some(user.to_document())),
-            Self::NoUser(name) => (Authorized::User, name.id(), None),
-            Self::Role(role) => (Authorized::Role, role.name.id(), Some(role.to_document())),
-            Self::NoRole(name) => (Authorized::Role, name.id(), None),
+            Self::User(user) => (
+                AuthDocumentKind::User,
+                user.name.id(),
+                Some(user.to_document()),
+            ),
+            Self::NoUser(name) => (AuthDocumentKind::User, name.id(), None),
+            Self::Role(role) => (
+                AuthDocumentKind::Role,
+                role.name.id(),
+                Some(role.to_document()),
+            ),
+            Self::NoRole(name) => (AuthDocumentKind::Role, name.id(), None),
         }
     }
 }
 
 /// The secret kept in the catalog; made at the first opening.
 fn secret(catalog: &Catalog) -> Result<Vec<u8>> {
-    if let Some(kept) = catalog.authorized(Authorized::Secret)?.first() {
+    if let Some(kept) = catalog.auth_documents(AuthDocumentKind::Secret)?.first() {
         return match kept.get("secret") {
             ValueRef::Binary { bytes, .. } => Ok(bytes.to_vec()),
             _ => Err(damaged()),
@@ -433,7 +441,11 @@ fn secret(catalog: &Catalog) -> Result<Vec<u8>> {
         subtype: 0,
         bytes: secret.as_slice().into(),
     })};
-    catalog.set_authorized(&[(Authorized::Secret, SECRET_ID.to_owned(), Some(kept))])?;
+    catalog.write_auth_documents(&[(
+        AuthDocumentKind::Secret,
+        SECRET_ID.to_owned(),
+        Some(kept),
+    )])?;
     Ok(secret.to_vec())
 }
 
@@ -520,9 +532,9 @@ mod tests {
         from.create_role(role("r", "a", &[])).unwrap();
         from.create_user(user("u", &[("r", "a")])).unwrap();
         from.create_user(user("v", &[("read", "a")])).unwrap();
-        let broken = |id: &str, document| (Authorized::User, id.to_owned(), Some(document));
+        let broken = |id: &str, document| (AuthDocumentKind::User, id.to_owned(), Some(document));
         let nobody = [broken("a.broken", doc! {"user": 1})];
-        from.catalog.set_authorized(&nobody).unwrap();
+        from.catalog.write_auth_documents(&nobody).unwrap();
         let to: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let saved = open(&to).salvage(&from.catalog).unwrap();
         assert_eq!(saved, (2, 1, vec!["the user a.broken".to_owned()]));

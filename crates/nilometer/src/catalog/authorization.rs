@@ -12,7 +12,7 @@ pub(super) const AUTHORIZATION_PREFIX: &[u8] = b"\xFFauth\0";
 
 /// The kinds of documents stored for authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Authorized {
+pub enum AuthDocumentKind {
     /// A user.
     User,
     /// A role.
@@ -21,7 +21,7 @@ pub enum Authorized {
     Secret,
 }
 
-impl Authorized {
+impl AuthDocumentKind {
     fn prefix(self) -> Vec<u8> {
         let kind: &[u8] = match self {
             Self::User => b"user\0",
@@ -35,8 +35,8 @@ impl Authorized {
 impl Catalog {
     /// Returns all documents of one kind in the order of their ids. Fails with `DataCorruptionDetected` if
     /// a value is not a document.
-    pub fn authorized(&self, kind: Authorized) -> Result<Vec<Document>> {
-        let all = self.authorized_as_found(kind)?.into_iter();
+    pub fn auth_documents(&self, kind: AuthDocumentKind) -> Result<Vec<Document>> {
+        let all = self.auth_documents_unchecked(kind)?.into_iter();
         all.map(|(_, document)| {
             document.ok_or_else(|| {
                 Error::new(
@@ -49,7 +49,10 @@ impl Catalog {
     }
 
     /// Returns the values of one kind with their ids; `None` in place of a value that is not a document.
-    pub fn authorized_as_found(&self, kind: Authorized) -> Result<Vec<(String, Option<Document>)>> {
+    pub fn auth_documents_unchecked(
+        &self,
+        kind: AuthDocumentKind,
+    ) -> Result<Vec<(String, Option<Document>)>> {
         let prefix = kind.prefix();
         let snapshot = self.engine.snapshot()?;
         let mut found = Vec::new();
@@ -72,7 +75,10 @@ impl Catalog {
 
     /// Writes (`Some`) or removes (`None`) documents by kind and id in one atomic batch. Durable when it
     /// returns.
-    pub fn set_authorized(&self, changes: &[(Authorized, String, Option<Document>)]) -> Result<()> {
+    pub fn write_auth_documents(
+        &self,
+        changes: &[(AuthDocumentKind, String, Option<Document>)],
+    ) -> Result<()> {
         let mut batch = WriteBatch::new();
         for (kind, id, document) in changes {
             let mut key = kind.prefix();

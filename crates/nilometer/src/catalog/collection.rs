@@ -17,7 +17,7 @@ use nilometer_storage::KeyspaceId;
 use super::index_spec::IndexSpec;
 use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
-use super::timeseries_options::{Duplicates, TimeseriesOptions};
+use super::timeseries_options::{DuplicatePolicy, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 
 /// The keyspaces of a collection.
@@ -64,7 +64,7 @@ impl Storage {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DuplicateRule {
     /// The action taken on the second measurement.
-    pub answer: Duplicates,
+    pub policy: DuplicatePolicy,
     /// Upper bound in ms of the width of every bucket, existing or new, while this rule applies.
     pub span_ms: i64,
 }
@@ -73,7 +73,7 @@ impl DuplicateRule {
     /// Returns the rule set by the options of a collection.
     pub fn of(options: &TimeseriesOptions) -> Self {
         Self {
-            answer: options.duplicates.unwrap_or_default(),
+            policy: options.duplicates.unwrap_or_default(),
             span_ms: options.span_ms(),
         }
     }

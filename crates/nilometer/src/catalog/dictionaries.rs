@@ -15,7 +15,7 @@ use crate::error::Result;
 pub(super) const DICTIONARY_PREFIX: &[u8] = b"\xFFdictionary\0";
 
 /// A stored dictionary.
-pub struct KeptDictionary {
+pub struct StoredDictionary {
     /// The UUID of its collection.
     pub collection: [u8; 16],
     /// The number of the dictionary.
@@ -44,7 +44,7 @@ impl Catalog {
     }
 
     /// Returns all stored dictionaries.
-    pub fn dictionaries(&self) -> Result<Vec<KeptDictionary>> {
+    pub fn dictionaries(&self) -> Result<Vec<StoredDictionary>> {
         let snapshot = self.engine.snapshot()?;
         let mut kept = Vec::new();
         for item in snapshot.scan(self.keyspace, DICTIONARY_PREFIX, None, Direction::Forward)? {
@@ -56,7 +56,7 @@ impl Catalog {
                 continue;
             };
             if let Ok(number) = <[u8; 8]>::try_from(number) {
-                kept.push(KeptDictionary {
+                kept.push(StoredDictionary {
                     collection: *collection,
                     number: u64::from_be_bytes(number),
                     bytes,
@@ -67,7 +67,7 @@ impl Catalog {
     }
 
     /// Removes the dictionaries of collections that no longer exist.
-    pub(super) fn forget_old_dictionaries(&self) -> Result<()> {
+    pub(super) fn remove_orphaned_dictionaries(&self) -> Result<()> {
         let there: BTreeSet<[u8; 16]> = self.collections().iter().map(|c| c.uuid).collect();
         let mut batch = WriteBatch::new();
         for kept in self.dictionaries()? {

@@ -33,9 +33,9 @@ impl Catalog {
         now_ms: i64,
         choose: impl FnOnce(&[Arc<StoredIndex>]) -> Result<Vec<IndexSpec>>,
     ) -> Result<Vec<Arc<StoredIndex>>> {
-        let _closed = collection.indexes.close();
+        let _closed = collection.indexes.lock_exclusive();
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.same_collection(collection)?;
+        let now = self.current_or_error(collection)?;
         let there = now.indexes.all();
         let mut added = Vec::new();
         for spec in choose(&there)? {
@@ -52,7 +52,7 @@ impl Catalog {
     /// Stores that `index` is complete, then lets queries use it.
     pub fn finish_index(&self, collection: &Collection, index: &StoredIndex) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.same_collection(collection)?;
+        let now = self.current_or_error(collection)?;
         index.stored().ready = true;
         let mut batch = WriteBatch::new();
         batch.delete(self.keyspace, progress_key(index.keyspace));
@@ -83,9 +83,9 @@ impl Catalog {
         collection: &Collection,
         choose: impl FnOnce(&[Arc<StoredIndex>]) -> Result<Vec<KeyspaceId>>,
     ) -> Result<()> {
-        let _closed = collection.indexes.close();
+        let _closed = collection.indexes.lock_exclusive();
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.same_collection(collection)?;
+        let now = self.current_or_error(collection)?;
         let there = now.indexes.all();
         let gone = choose(&there)?;
         if gone.is_empty() {
@@ -111,7 +111,7 @@ impl Catalog {
         change: impl FnOnce(&mut IndexSpec),
     ) -> Result<Arc<StoredIndex>> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.same_collection(collection)?;
+        let now = self.current_or_error(collection)?;
         let mut all = now.indexes.all().to_vec();
         let Some(found) = all.iter_mut().find(|i| i.keyspace == keyspace) else {
             return Err(Error::new(
@@ -140,7 +140,7 @@ impl Catalog {
         }
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         index.stored().multikey |= bits;
-        if let Ok(now) = self.same_collection(collection) {
+        if let Ok(now) = self.current_or_error(collection) {
             self.store_indexes(&now, now.indexes.all().to_vec(), WriteBatch::new())?;
         }
         index.publish();
@@ -180,7 +180,7 @@ impl Catalog {
     }
 
     /// Returns the current version of `collection`. Fails with `NamespaceNotFound` if it was dropped.
-    fn same_collection(&self, collection: &Collection) -> Result<Arc<Collection>> {
+    fn current_or_error(&self, collection: &Collection) -> Result<Arc<Collection>> {
         self.collections()
             .into_iter()
             .find(|now| now.uuid == collection.uuid)
@@ -306,7 +306,7 @@ mod tests {
         let collection = catalog
             .create_collection(name, [1; 16], doc! {}, None)
             .unwrap();
-        let held = collection.indexes.hold();
+        let held = collection.indexes.lock_shared();
         std::thread::scope(|scope| {
             let adding = scope.spawn(|| {
                 catalog
@@ -319,6 +319,6 @@ mod tests {
             drop(held);
             adding.join().unwrap();
         });
-        assert_eq!(collection.indexes.hold().len(), 1);
+        assert_eq!(collection.indexes.lock_shared().len(), 1);
     }
 }

@@ -1,10 +1,10 @@
 //! The indexes of a collection, shared by all versions of it.
 //!
 //! ```text
-//! readers   all()    the current list; never blocks
-//! writers   hold()   the list, which does not change while the guard is held: from choosing the entries
-//!                    of a document until the engine has committed them
-//! changes            wait until no guard is held, store, then change the list
+//! readers   all()          the current list; never blocks
+//! writers   lock_shared()  the list, which does not change while the guard is held: from choosing the
+//!                          entries of a document until the engine has committed them
+//! changes                  wait until no guard is held, store, then change the list
 //! ```
 //!
 //! When a new index becomes visible, every writer that did not know it has committed, so a walk over the
@@ -35,20 +35,20 @@ pub struct StoredIndex {
     pub spec: IndexSpec,
     /// The keyspace of its entries.
     pub keyspace: KeyspaceId,
-    state: Arc<State>,
+    state: Arc<IndexState>,
     /// The compiled definition, set once by the module `index`.
     compiled: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The mutable state of an index.
-struct State {
+struct IndexState {
     ready: AtomicBool,
     multikey: AtomicU32,
     /// The number of queries that used it.
     uses: Arc<AtomicU64>,
     since_ms: AtomicI64,
     /// The state stored by the catalog, or about to be: never behind the fields above.
-    stored: Mutex<Durable>,
+    stored: Mutex<DurableIndexState>,
     /// The record key after which an interrupted build resumes.
     resume_after: Mutex<Option<Vec<u8>>>,
     /// The reason why the build cannot succeed.
@@ -57,7 +57,7 @@ struct State {
 
 /// The part of the state that survives a restart.
 #[derive(Clone, Copy)]
-pub(super) struct Durable {
+pub(super) struct DurableIndexState {
     pub(super) ready: bool,
     pub(super) multikey: u32,
 }
@@ -65,7 +65,7 @@ pub(super) struct Durable {
 impl StoredIndex {
     /// Makes an index whose entries are still to be built, created at `since_ms`.
     pub(super) fn building(spec: IndexSpec, keyspace: KeyspaceId, since_ms: i64) -> Self {
-        let durable = Durable {
+        let durable = DurableIndexState {
             ready: false,
             multikey: 0,
         };
@@ -74,14 +74,14 @@ impl StoredIndex {
 
     /// Makes the index of `_id` of an ordinary collection, which is not in the list: its entries belong to
     /// the collection, and its collation is that of the collection. `list` counts its uses.
-    pub fn of_ids(keyspace: KeyspaceId, collation: Option<Document>, list: &IndexList) -> Self {
+    pub fn id_index(keyspace: KeyspaceId, collation: Option<Document>, list: &IndexList) -> Self {
         let spec = IndexSpec {
             key: doc! { "_id": 1 },
             name: "_id_".to_owned(),
             collation,
             ..IndexSpec::default()
         };
-        let durable = Durable {
+        let durable = DurableIndexState {
             ready: true,
             multikey: 0,
         };
@@ -91,28 +91,33 @@ impl StoredIndex {
     /// Makes an index without stored entries.
     #[cfg(test)]
     pub(crate) fn for_tests(spec: IndexSpec, keyspace: KeyspaceId, multikey: u32) -> Self {
-        let durable = Durable {
+        let durable = DurableIndexState {
             ready: true,
             multikey,
         };
         Self::with_state(spec, keyspace, durable, 0)
     }
 
-    fn with_state(spec: IndexSpec, keyspace: KeyspaceId, durable: Durable, since_ms: i64) -> Self {
+    fn with_state(
+        spec: IndexSpec,
+        keyspace: KeyspaceId,
+        durable: DurableIndexState,
+        since_ms: i64,
+    ) -> Self {
         Self::counted(spec, keyspace, durable, since_ms, Arc::default())
     }
 
     fn counted(
         spec: IndexSpec,
         keyspace: KeyspaceId,
-        durable: Durable,
+        durable: DurableIndexState,
         since_ms: i64,
         uses: Arc<AtomicU64>,
     ) -> Self {
         Self {
             spec,
             keyspace,
-            state: Arc::new(State {
+            state: Arc::new(IndexState {
                 ready: AtomicBool::new(durable.ready),
                 multikey: AtomicU32::new(durable.multikey),
                 uses,
@@ -137,7 +142,7 @@ impl StoredIndex {
 
     /// Makes an index that belongs to no collection, to compute keys with.
     pub fn detached(spec: IndexSpec) -> Self {
-        let durable = Durable {
+        let durable = DurableIndexState {
             ready: true,
             multikey: 0,
         };
@@ -176,7 +181,7 @@ impl StoredIndex {
     }
 
     /// Resets the use counter, as after a change of the definition.
-    pub fn forget_uses(&self, now_ms: i64) {
+    pub fn reset_uses(&self, now_ms: i64) {
         self.state.uses.store(0, Ordering::Relaxed);
         self.state.since_ms.store(now_ms, Ordering::Relaxed);
     }
@@ -204,7 +209,7 @@ impl StoredIndex {
         &self.compiled
     }
 
-    pub(super) fn stored(&self) -> MutexGuard<'_, Durable> {
+    pub(super) fn stored(&self) -> MutexGuard<'_, DurableIndexState> {
         lock(&self.state.stored)
     }
 
@@ -231,7 +236,7 @@ impl StoredIndex {
     fn decode(stored: DocRef<'_>) -> Option<Self> {
         let spec = IndexSpec::from_document(stored.get("spec").as_document()?)?;
         let keyspace = u64::try_from(stored.get("keyspace").as_exact_i64()?).ok()?;
-        let durable = Durable {
+        let durable = DurableIndexState {
             ready: matches!(stored.get("ready"), ValueRef::Bool(true)),
             multikey: u32::try_from(stored.get("multikey").as_exact_i64()?).ok()?,
         };
@@ -301,7 +306,7 @@ impl IndexList {
     }
 
     /// Locks the list for a writer and returns the indexes to maintain, unchanged while the guard is held.
-    pub fn hold(&self) -> IndexListGuard<'_> {
+    pub fn lock_shared(&self) -> IndexListGuard<'_> {
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         IndexListGuard {
             indexes: self.all(),
@@ -310,7 +315,7 @@ impl IndexList {
     }
 
     /// Waits until no writer holds the list, and blocks new ones.
-    pub(super) fn close(&self) -> RwLockWriteGuard<'_, ()> {
+    pub(super) fn lock_exclusive(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -325,8 +330,8 @@ impl IndexList {
 }
 
 /// Returns the list of a new collection: an index of no documents is complete.
-pub(super) fn complete(spec: IndexSpec, keyspace: KeyspaceId) -> Indexes {
-    let durable = Durable {
+pub(super) fn complete_list(spec: IndexSpec, keyspace: KeyspaceId) -> Indexes {
+    let durable = DurableIndexState {
         ready: true,
         multikey: 0,
     };

@@ -11,33 +11,33 @@ use super::{Catalog, Collection};
 use crate::error::Result;
 
 /// Prefix of the keys of sizes; the UUID follows. No namespace starts with the byte FF.
-pub(super) const LOAD_PREFIX: &[u8] = b"\xFFload\0";
+pub(super) const CAPPED_SIZE_PREFIX: &[u8] = b"\xFFload\0";
 
 impl Catalog {
     /// Adds the size of a collection to `batch`.
-    pub fn put_load(&self, batch: &mut WriteBatch, collection: &Collection, load: Vec<u8>) {
-        batch.put(self.keyspace, load_key(collection.uuid), load);
+    pub fn put_capped_size(&self, batch: &mut WriteBatch, collection: &Collection, load: Vec<u8>) {
+        batch.put(self.keyspace, capped_size_key(collection.uuid), load);
     }
 
     /// Returns the size stored last for a collection.
-    pub fn load_of(&self, collection: &Collection) -> Result<Option<Vec<u8>>> {
+    pub fn capped_size(&self, collection: &Collection) -> Result<Option<Vec<u8>>> {
         let snapshot = self.engine.snapshot()?;
-        let found = snapshot.get(self.keyspace, &load_key(collection.uuid))?;
+        let found = snapshot.get(self.keyspace, &capped_size_key(collection.uuid))?;
         Ok(found.map(|load| load.to_vec()))
     }
 
     /// Removes the sizes of collections that no longer exist.
-    pub(super) fn forget_old_loads(&self) -> Result<()> {
+    pub(super) fn remove_orphaned_capped_sizes(&self) -> Result<()> {
         let there: BTreeSet<Vec<u8>> = self
             .collections()
             .iter()
-            .map(|collection| load_key(collection.uuid))
+            .map(|collection| capped_size_key(collection.uuid))
             .collect();
         let mut batch = WriteBatch::new();
         let snapshot = self.engine.snapshot()?;
-        for item in snapshot.scan(self.keyspace, LOAD_PREFIX, None, Direction::Forward)? {
+        for item in snapshot.scan(self.keyspace, CAPPED_SIZE_PREFIX, None, Direction::Forward)? {
             let (key, _) = item?;
-            if key.starts_with(LOAD_PREFIX) && !there.contains(&key[..]) {
+            if key.starts_with(CAPPED_SIZE_PREFIX) && !there.contains(&key[..]) {
                 batch.delete(self.keyspace, key.to_vec());
             }
         }
@@ -48,6 +48,6 @@ impl Catalog {
     }
 }
 
-fn load_key(uuid: [u8; 16]) -> Vec<u8> {
-    [LOAD_PREFIX, &uuid].concat()
+fn capped_size_key(uuid: [u8; 16]) -> Vec<u8> {
+    [CAPPED_SIZE_PREFIX, &uuid].concat()
 }

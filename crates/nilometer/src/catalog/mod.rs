@@ -26,14 +26,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
-pub use authorization::Authorized;
+pub use authorization::AuthDocumentKind;
 pub use collection::{Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value};
-pub use dictionaries::KeptDictionary;
+pub use dictionaries::StoredDictionary;
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
 pub use timeseries_options::{
-    BUCKET_SPAN_SECONDS_MAX, Duplicates, EXTENSION, Granularity, TimeseriesOptions,
+    BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
 };
 
 use collection::Entry;
@@ -100,7 +100,7 @@ impl Catalog {
                 authorization::AUTHORIZATION_PREFIX,
                 dictionaries::DICTIONARY_PREFIX,
                 index_changes::PROGRESS_PREFIX,
-                load::LOAD_PREFIX,
+                load::CAPPED_SIZE_PREFIX,
             ];
             if beside.iter().any(|prefix| key.starts_with(prefix)) {
                 continue;
@@ -125,14 +125,14 @@ impl Catalog {
             changes: Mutex::new(()),
         };
         catalog.load_build_progress()?;
-        catalog.forget_old_loads()?;
-        catalog.forget_old_dictionaries()?;
+        catalog.remove_orphaned_capped_sizes()?;
+        catalog.remove_orphaned_dictionaries()?;
         Ok(catalog)
     }
 
     /// Returns the entry called `namespace`.
     pub fn get(&self, namespace: &Namespace) -> Option<CatalogEntry> {
-        self.read(|entries| entries.get(namespace).cloned())
+        self.with_entries(|entries| entries.get(namespace).cloned())
     }
 
     /// Returns the collection called `namespace`; `None` for a view.
@@ -155,7 +155,7 @@ impl Catalog {
 
     /// Returns all entries of `database`, by name.
     pub fn list(&self, database: &str) -> Vec<(Namespace, CatalogEntry)> {
-        self.read(|entries| {
+        self.with_entries(|entries| {
             entries
                 .iter()
                 .filter(|(namespace, _)| namespace.database == database)
@@ -166,7 +166,7 @@ impl Catalog {
 
     /// Returns the names of all databases that have entries.
     pub fn databases(&self) -> Vec<String> {
-        self.read(|entries| {
+        self.with_entries(|entries| {
             let names: BTreeSet<_> = entries.keys().map(|n| n.database.clone()).collect();
             names.into_iter().collect()
         })
@@ -174,7 +174,7 @@ impl Catalog {
 
     /// Returns all collections of all databases.
     pub fn collections(&self) -> Vec<Arc<Collection>> {
-        self.read(|entries| {
+        self.with_entries(|entries| {
             entries
                 .values()
                 .filter_map(|entry| match entry {
@@ -222,12 +222,12 @@ impl Catalog {
         options: Document,
         timeseries: Option<TimeseriesOptions>,
     ) -> Result<Arc<Collection>> {
-        self.refuse_taken(&namespace)?;
+        self.check_name_is_free(&namespace)?;
         let kind = StorageKind::of(timeseries.as_ref(), &options);
         let storage = self.create_storage(uuid, kind)?;
         let created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
         let created = Arc::new(created);
-        self.store(vec![(
+        self.commit_entries(vec![(
             namespace,
             Some(CatalogEntry::Collection(created.clone())),
         )])?;
@@ -244,7 +244,7 @@ impl Catalog {
         timeseries: TimeseriesOptions,
     ) -> Result<Arc<Collection>> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        self.refuse_taken(&namespace)?;
+        self.check_name_is_free(&namespace)?;
         let buckets = namespace.buckets();
         let mut changes = Vec::new();
         let collection = match self.get(&buckets) {
@@ -253,14 +253,14 @@ impl Catalog {
             {
                 found
             }
-            Some(_) => return Err(taken(&buckets)),
+            Some(_) => return Err(name_taken(&buckets)),
             None => {
                 let storage = self.create_storage(uuid, StorageKind::Buckets)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
                 if let Some(spec) = created.default_index() {
                     let keyspace = self.create_index_keyspace(&created)?;
-                    created.indexes.set(indexes::complete(spec, keyspace));
+                    created.indexes.set(indexes::complete_list(spec, keyspace));
                 }
                 let created = Arc::new(created);
                 changes.push((
@@ -277,16 +277,16 @@ impl Catalog {
             options: Document::new(),
         };
         changes.push((namespace, Some(CatalogEntry::View(Arc::new(view)))));
-        self.store(changes)?;
+        self.commit_entries(changes)?;
         Ok(collection)
     }
 
     /// Creates a view. The name must be free.
     pub fn create_view(&self, view: View) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        self.refuse_taken(&view.namespace)?;
+        self.check_name_is_free(&view.namespace)?;
         let namespace = view.namespace.clone();
-        self.store(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
+        self.commit_entries(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
     }
 
     /// Removes the given names and the data of those that are collections. Skips unknown names.
@@ -296,7 +296,7 @@ impl Catalog {
             .iter()
             .filter_map(|n| Some((n.clone(), self.get(n)?)))
             .collect();
-        self.store(
+        self.commit_entries(
             found
                 .iter()
                 .map(|(namespace, _)| (namespace.clone(), None))
@@ -311,7 +311,7 @@ impl Catalog {
     }
 
     /// Changes the options of a collection. Holders of the old version keep the old options.
-    pub fn modify(
+    pub fn change_options(
         &self,
         collection: &Collection,
         options: Document,
@@ -319,7 +319,7 @@ impl Catalog {
         mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(now) = self.now(collection) else {
+        let Some(now) = self.current(collection) else {
             return Err(Error::new(
                 ErrorCode::NamespaceNotFound,
                 format!("ns does not exist: {}", collection.namespace),
@@ -327,7 +327,7 @@ impl Catalog {
         };
         let changed = Arc::new(now.modified(options, timeseries, mixed_schema));
         let namespace = changed.namespace.clone();
-        self.store(vec![(namespace, Some(CatalogEntry::Collection(changed)))])
+        self.commit_entries(vec![(namespace, Some(CatalogEntry::Collection(changed)))])
     }
 
     /// Stores that `collection` holds measurements outside 1970..2038. Durable when it returns.
@@ -336,18 +336,18 @@ impl Catalog {
             let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             collection.set_extended_range();
             // The caller's version may be older than a change of options or name.
-            if let Some(now) = self.now(collection) {
+            if let Some(now) = self.current(collection) {
                 now.set_extended_range();
-                self.store_again(now)?;
+                self.store_collection(now)?;
             }
         }
         Ok(())
     }
 
     /// Stores a collection whose flags have changed.
-    fn store_again(&self, collection: Arc<Collection>) -> Result<()> {
+    fn store_collection(&self, collection: Arc<Collection>) -> Result<()> {
         let namespace = collection.namespace.clone();
-        self.store(vec![(
+        self.commit_entries(vec![(
             namespace,
             Some(CatalogEntry::Collection(collection)),
         )])
@@ -391,15 +391,15 @@ impl Catalog {
         })
     }
 
-    fn refuse_taken(&self, namespace: &Namespace) -> Result<()> {
+    fn check_name_is_free(&self, namespace: &Namespace) -> Result<()> {
         match self.get(namespace) {
-            Some(_) => Err(taken(namespace)),
+            Some(_) => Err(name_taken(namespace)),
             None => Ok(()),
         }
     }
 
     /// Makes changes durable, then visible. `None` removes a name.
-    fn store(&self, changes: Vec<(Namespace, Option<CatalogEntry>)>) -> Result<()> {
+    fn commit_entries(&self, changes: Vec<(Namespace, Option<CatalogEntry>)>) -> Result<()> {
         let mut batch = WriteBatch::new();
         for (namespace, entry) in &changes {
             let key = encode_key(namespace);
@@ -427,12 +427,12 @@ impl Catalog {
         Ok(())
     }
 
-    fn read<T>(&self, look: impl FnOnce(&BTreeMap<Namespace, CatalogEntry>) -> T) -> T {
+    fn with_entries<T>(&self, look: impl FnOnce(&BTreeMap<Namespace, CatalogEntry>) -> T) -> T {
         look(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn taken(namespace: &Namespace) -> Error {
+fn name_taken(namespace: &Namespace) -> Error {
     Error::new(
         ErrorCode::NamespaceExists,
         format!("Collection {namespace} already exists."),

@@ -64,7 +64,7 @@ impl Namespace {
     }
 
     /// Returns the time-series collection of this bucket collection.
-    pub fn view_of_buckets(&self) -> Option<Self> {
+    pub fn timeseries_view(&self) -> Option<Self> {
         let name = self.collection.strip_prefix(BUCKETS_PREFIX)?;
         Some(Self {
             database: self.database.clone(),
@@ -123,6 +123,6 @@ mod tests {
         assert!(Namespace::new("db", &"c".repeat(300)).is_err());
         let buckets = Namespace::new("db", "ts").unwrap().buckets();
         assert_eq!(buckets.to_string(), "db.system.buckets.ts");
-        assert_eq!(buckets.view_of_buckets().unwrap().collection, "ts");
+        assert_eq!(buckets.timeseries_view().unwrap().collection, "ts");
     }
 }

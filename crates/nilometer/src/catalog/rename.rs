@@ -6,13 +6,13 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::{Catalog, CatalogEntry, Collection, Namespace, View, taken};
+use super::{Catalog, CatalogEntry, Collection, Namespace, View, name_taken};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
     /// Returns the collection with this UUID under its current name.
     pub fn by_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
-        self.read(|entries| {
+        self.with_entries(|entries| {
             entries.values().find_map(|entry| match entry {
                 CatalogEntry::Collection(found) if found.uuid == uuid => Some(found.clone()),
                 _ => None,
@@ -21,7 +21,7 @@ impl Catalog {
     }
 
     /// Returns the current version of `collection`, which may have other options or another name.
-    pub(super) fn now(&self, collection: &Collection) -> Option<Arc<Collection>> {
+    pub(super) fn current(&self, collection: &Collection) -> Option<Arc<Collection>> {
         self.collection(&collection.namespace)
             .filter(|now| now.uuid == collection.uuid)
             .or_else(|| self.by_uuid(collection.uuid))
@@ -59,7 +59,7 @@ impl Catalog {
             }
         };
         let renamed = CatalogEntry::Collection(Arc::new(source.renamed(to.clone())));
-        self.store(vec![(from.clone(), None), (to.clone(), Some(renamed))])?;
+        self.commit_entries(vec![(from.clone(), None), (to.clone(), Some(renamed))])?;
         drop(changing);
         if let Some(dropped) = &replaced {
             for keyspace in dropped.keyspaces() {
@@ -75,9 +75,9 @@ impl Catalog {
         match self.get(&view.namespace) {
             Some(CatalogEntry::View(_)) => {
                 let namespace = view.namespace.clone();
-                self.store(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
+                self.commit_entries(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
             }
-            Some(_) => Err(taken(&view.namespace)),
+            Some(_) => Err(name_taken(&view.namespace)),
             None => Err(Error::new(
                 ErrorCode::NamespaceNotFound,
                 format!("ns does not exist: {}", view.namespace),
@@ -114,7 +114,7 @@ mod tests {
             ErrorCode::NamespaceNotFound
         );
         // The current version is found from the old one.
-        assert_eq!(catalog.now(&first).unwrap().namespace, b);
+        assert_eq!(catalog.current(&first).unwrap().namespace, b);
         let keyspaces = engine.keyspaces().len();
         let again = Catalog::open(engine.clone()).unwrap();
         assert!(again.get(&a).is_none());

@@ -31,7 +31,7 @@ impl Catalog {
         let replaced = match self.get(target) {
             None => None,
             Some(CatalogEntry::Collection(found)) if found.timeseries == timeseries => Some(found),
-            Some(_) => return Err(changed(target)),
+            Some(_) => return Err(changed_meanwhile(target)),
         };
         let options = replaced.as_ref().map(|c| c.options.clone());
         let options = options.unwrap_or_default();
@@ -72,16 +72,16 @@ impl Catalog {
     /// Gives a prepared collection the name of `old`, which is dropped with its indexes. Fails if the name
     /// stands for another entry by now.
     pub fn install_converted(&self, fresh: &Arc<Collection>, old: &Collection) -> Result<()> {
-        let _closed = old.indexes.close();
+        let _closed = old.indexes.lock_exclusive();
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let target = &fresh.namespace;
         let known = |c: &Collection| (c.uuid, c.options.clone());
         match self.get(target) {
             Some(CatalogEntry::Collection(now)) if known(&now) == known(old) => {}
-            _ => return Err(changed(target)),
+            _ => return Err(changed_meanwhile(target)),
         }
         let entry = CatalogEntry::Collection(Arc::clone(fresh));
-        self.store(vec![(target.clone(), Some(entry))])?;
+        self.commit_entries(vec![(target.clone(), Some(entry))])?;
         self.discard(old)
     }
 
@@ -94,13 +94,13 @@ impl Catalog {
         view: Option<&Namespace>,
     ) -> Result<()> {
         // No index is added to the collection that is dropped.
-        let _closed = replaced.map(|old| old.indexes.close());
+        let _closed = replaced.map(|old| old.indexes.lock_exclusive());
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let target = &fresh.namespace;
         let now = match self.get(target) {
             None => None,
             Some(CatalogEntry::Collection(found)) => Some(found),
-            Some(CatalogEntry::View(_)) => return Err(changed(target)),
+            Some(CatalogEntry::View(_)) => return Err(changed_meanwhile(target)),
         };
         let known = |c: &Collection| {
             let indexes = c.indexes.all();
@@ -109,7 +109,7 @@ impl Catalog {
         };
         let is_as_prepared = replaced.is_none_or(|old| known(old).2 == known(fresh).2);
         if now.as_deref().map(known) != replaced.map(known) || !is_as_prepared {
-            return Err(changed(target));
+            return Err(changed_meanwhile(target));
         }
         let mut changes = vec![(
             target.clone(),
@@ -118,7 +118,7 @@ impl Catalog {
         if let Some(name) = view
             && now.is_none()
         {
-            self.refuse_taken(name)?;
+            self.check_name_is_free(name)?;
             let view = View {
                 namespace: name.clone(),
                 view_on: target.collection.clone(),
@@ -127,7 +127,7 @@ impl Catalog {
             };
             changes.push((name.clone(), Some(CatalogEntry::View(Arc::new(view)))));
         }
-        self.store(changes)?;
+        self.commit_entries(changes)?;
         match now {
             Some(old) => self.discard(&old),
             None => Ok(()),
@@ -146,7 +146,7 @@ impl Catalog {
     }
 }
 
-fn changed(target: &Namespace) -> Error {
+fn changed_meanwhile(target: &Namespace) -> Error {
     Error::new(
         ErrorCode::CommandFailed,
         format!("collection {target} changed while it was being replaced"),

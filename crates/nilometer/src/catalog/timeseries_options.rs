@@ -58,7 +58,7 @@ impl Granularity {
 
 /// The action taken on an inserted measurement whose series has one of the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Duplicates {
+pub enum DuplicatePolicy {
     /// Both are kept, as in MongoDB.
     #[default]
     Keep,
@@ -70,7 +70,7 @@ pub enum Duplicates {
     Error,
 }
 
-impl Duplicates {
+impl DuplicatePolicy {
     /// All actions, in documented order.
     const ALL: [Self; 4] = [Self::Keep, Self::Ignore, Self::Replace, Self::Error];
 
@@ -128,7 +128,7 @@ pub struct TimeseriesOptions {
     /// The unit to which the start of a bucket is rounded down, in seconds.
     pub rounding_seconds: i32,
     /// The duplicates option, if it was set.
-    pub duplicates: Option<Duplicates>,
+    pub duplicates: Option<DuplicatePolicy>,
 }
 
 impl TimeseriesOptions {
@@ -158,7 +158,9 @@ impl TimeseriesOptions {
                 ("bucketRoundingSeconds", value) => {
                     rounding = Some(seconds("bucketRoundingSeconds", value)?);
                 }
-                (EXTENSION, value) => duplicates = Duplicates::parse_extension("create", value)?,
+                (EXTENSION, value) => {
+                    duplicates = DuplicatePolicy::parse_extension("create", value)?
+                }
                 (other, _) => {
                     return Err(Error::unknown_field(format_args!(
                         "create.timeseries.{other}"
@@ -191,7 +193,7 @@ impl TimeseriesOptions {
 
     /// True if a collection with these options satisfies `create` with the options `asked`. A missing
     /// duplicates option accepts any.
-    pub fn serves(&self, asked: &Self) -> bool {
+    pub fn satisfies(&self, asked: &Self) -> bool {
         let duplicates = asked.duplicates.or(self.duplicates);
         *self
             == Self {
@@ -388,7 +390,7 @@ mod tests {
     fn the_duplicates_option_is_an_extension_field() {
         let of = |value: Value| doc! { "timeField": "t", "nilometer": value };
         let asked = |name: &str| of(doc! { "duplicates": name }.into());
-        for known in Duplicates::ALL {
+        for known in DuplicatePolicy::ALL {
             let options = parse(asked(known.name())).unwrap();
             assert_eq!(options.duplicates, Some(known));
             assert_eq!(parse(options.to_document()).unwrap(), options);
@@ -400,8 +402,8 @@ mod tests {
         let without = parse(doc! { "timeField": "t" }).unwrap();
         assert!(without.to_document().get("nilometer").is_missing());
         let ignore = parse(asked("ignore")).unwrap();
-        assert!(ignore.serves(&without) && ignore.serves(&ignore));
-        assert!(!without.serves(&ignore) && !ignore.serves(&parse(asked("keep")).unwrap()));
+        assert!(ignore.satisfies(&without) && ignore.satisfies(&ignore));
+        assert!(!without.satisfies(&ignore) && !ignore.satisfies(&parse(asked("keep")).unwrap()));
     }
 
     #[test]

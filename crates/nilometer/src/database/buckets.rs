@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::eval::Collation;
 use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
-use crate::index::buckets::{BucketIndex, KeyCount, WantedKeys};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount};
 use crate::query::source::{
     Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketScan,
     BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan,
@@ -83,7 +83,7 @@ impl Buckets {
                 return timeseries.scan_streamed(collection, stream, range);
             }
             BucketEntries::Within(wanted) => {
-                let walked = scan.walked.as_deref();
+                let walked = scan.scanned.as_deref();
                 timeseries.candidates(collection, &scan.index, (&**wanted, walked), range)
             }
             BucketEntries::Newest(components) | BucketEntries::Oldest(components) => {
@@ -300,7 +300,7 @@ impl BucketSource for Buckets {
     fn count_keys(
         &self,
         index: &BucketIndex,
-        wanted: &dyn WantedKeys,
+        wanted: &dyn IndexKeyFilter,
         limit: u64,
     ) -> Result<KeyCount> {
         self.timeseries.count_keys(index, wanted, limit)

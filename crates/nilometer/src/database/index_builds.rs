@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::Database;
 use crate::catalog::{Catalog, Collection, IndexSpec, Storage, StoredIndex};
 use crate::error::{ErrorCode, Result};
-use crate::index::{Build, BuildSource};
+use crate::index::{BuildSource, IndexBuild};
 use crate::operation::{Access, KillSwitch, OperationContext};
 use crate::services::{OperationEntry, Services};
 use crate::timeseries::Timeseries;
@@ -84,7 +84,7 @@ impl IndexBuilder {
             "Index build: starting"
         );
         let begun = self.services.clock.monotonic();
-        let build = Build {
+        let build = IndexBuild {
             catalog: &self.catalog,
             engine: &*self.engine,
             collection,

@@ -77,7 +77,7 @@ impl RecordSource for Plain {
             ..
         } = self.collection.storage
         {
-            all.push(Index::of(&Arc::new(StoredIndex::of_ids(
+            all.push(Index::of(&Arc::new(StoredIndex::id_index(
                 id_index,
                 self.collation.to_document(),
                 &self.collection.indexes,

@@ -25,8 +25,8 @@ use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef};
 use nilometer_storage::KeyspaceId;
 
-use super::compile::Compiled;
-use super::{Index, Keys, PartKind};
+use super::compile::CompiledIndex;
+use super::{DocumentKeys, Index, IndexPartKind};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
@@ -40,7 +40,7 @@ const META: &str = "meta";
 pub struct BucketIndex {
     /// The definition and state.
     pub stored: Arc<StoredIndex>,
-    made: Arc<Made>,
+    compiled: Arc<CompiledBucketIndex>,
 }
 
 /// The position of a key string relative to the wanted keys of a scan.
@@ -55,7 +55,7 @@ pub enum KeyPosition {
 }
 
 /// The keys a scan of an index selects.
-pub trait WantedKeys: Send + Sync + std::fmt::Debug {
+pub trait IndexKeyFilter: Send + Sync + std::fmt::Debug {
     /// Returns a lower bound of the wanted key strings.
     fn start(&self) -> Vec<u8>;
 
@@ -68,7 +68,7 @@ pub trait WantedKeys: Send + Sync + std::fmt::Debug {
 
 /// The result of a complete count of index entries, reused by the scan that follows.
 #[derive(Debug)]
-pub struct Walked {
+pub struct ScannedBuckets {
     /// The keyspace of the entries.
     pub keyspace: KeyspaceId,
     /// The version of the keyspace when it was read ([`nilometer_storage::Snapshot::version`]).
@@ -85,16 +85,16 @@ pub struct KeyCount {
     /// The number of entries, or the limit at which counting stopped.
     pub keys: u64,
     /// The buckets found, if the count is complete and no write to the index is in flight.
-    pub walked: Option<Arc<Walked>>,
+    pub scanned: Option<Arc<ScannedBuckets>>,
 }
 
 /// The compiled definition.
 #[derive(Debug)]
-struct Made {
+struct CompiledBucketIndex {
     /// The stored parts, with the partial filter.
-    whole: Arc<Compiled>,
+    whole: Arc<CompiledIndex>,
     /// The same without the filter.
-    unfiltered: Arc<Compiled>,
+    unfiltered: Arc<CompiledIndex>,
     is_static: bool,
     measurements: Vec<String>,
     /// Paths of points below `data`, and the bits of their parts.
@@ -108,53 +108,56 @@ impl BucketIndex {
     /// Compiles the index `stored` over buckets whose time field is `time_field`.
     pub fn of(stored: &Arc<StoredIndex>, time_field: &str) -> Result<Arc<Self>> {
         let slot = stored.compiled();
-        let known = slot.get().cloned().map(Arc::downcast::<Made>);
-        let made = match known {
-            Some(Ok(made)) => made,
+        let known = slot
+            .get()
+            .cloned()
+            .map(Arc::downcast::<CompiledBucketIndex>);
+        let compiled = match known {
+            Some(Ok(compiled)) => compiled,
             _ => {
-                let made = Arc::new(Made::new(&stored.spec, time_field)?);
+                let compiled = Arc::new(CompiledBucketIndex::new(&stored.spec, time_field)?);
                 // Two threads may race here; both compute the same value.
-                let _ = slot.set(made.clone());
-                made
+                let _ = slot.set(compiled.clone());
+                compiled
             }
         };
         Ok(Arc::new(Self {
             stored: stored.clone(),
-            made,
+            compiled,
         }))
     }
 
     /// Fails if `spec`, in bucket form, cannot be an index.
     pub fn check(spec: &IndexSpec, time_field: &str) -> Result<()> {
-        Made::new(spec, time_field).map(drop)
+        CompiledBucketIndex::new(spec, time_field).map(drop)
     }
 
     /// Returns the index as stored, for readers.
     pub fn index(&self) -> Index {
         Index {
             stored: self.stored.clone(),
-            compiled: self.made.whole.clone(),
+            compiled: self.compiled.whole.clone(),
         }
     }
 
     /// True if no measurement added to a bucket changes its entries.
     pub fn is_static(&self) -> bool {
-        self.made.is_static
+        self.compiled.is_static
     }
 
     /// Returns the keys of a bucket, regardless of the partial filter.
-    pub fn keys(&self, bucket: DocRef<'_>) -> Result<Keys> {
+    pub fn keys(&self, bucket: DocRef<'_>) -> Result<DocumentKeys> {
         let mut keys = self.unfiltered().keys(bucket)?;
         // Several cells do not imply arrays in documents.
-        keys.multikey &= !self.made.point_parts;
+        keys.multikey &= !self.compiled.point_parts;
         Ok(keys)
     }
 
     /// Returns the key strings of the cells from the first to the last, both included, in an index that
     /// begins with points; `None` for other indexes.
     pub fn cell_keys(&self, range: CellRange) -> Option<(Vec<u8>, Vec<u8>)> {
-        let first = self.made.whole.parts.first()?;
-        (first.kind == PartKind::TwoDSphereBucket).then(|| {
+        let first = self.compiled.whole.parts.first()?;
+        (first.kind == IndexPartKind::TwoDSphereBucket).then(|| {
             let key = |cell: i64| {
                 let mut builder = KeyBuilder::new(KeyOrder::ASCENDING);
                 builder.push(ValueRef::Int64(cell));
@@ -169,43 +172,45 @@ impl BucketIndex {
     pub fn unfiltered(&self) -> Index {
         Index {
             stored: self.stored.clone(),
-            compiled: self.made.unfiltered.clone(),
+            compiled: self.compiled.unfiltered.clone(),
         }
     }
 
     /// Returns the filter on bucket documents.
     pub fn partial_filter(&self) -> Option<&MatchExpression> {
-        self.made.whole.partial_filter.as_ref()
+        self.compiled.whole.partial_filter.as_ref()
     }
 
     /// Returns the measurement fields whose bounds are indexed, by their names in measurements. None may be
     /// an array.
     pub fn measurements(&self) -> &[String] {
-        &self.made.measurements
+        &self.compiled.measurements
     }
 
     /// Returns the measurement fields whose points are indexed, by their names in measurements.
     pub fn points(&self) -> &[String] {
-        &self.made.points
+        &self.compiled.points
     }
 
     /// Returns the part that stands for both bounds of the time, if the time is in the key.
     pub fn time_part(&self) -> Option<usize> {
-        self.made.time_part
+        self.compiled.time_part
     }
 
     /// True if a part on metadata is not stored as its value: such a part may refuse some values.
     pub fn may_refuse_meta(&self) -> bool {
-        self.made.whole.parts.iter().any(|part| {
+        self.compiled.whole.parts.iter().any(|part| {
             !matches!(
                 part.kind,
-                PartKind::Ascending | PartKind::Descending | PartKind::TwoDSphereBucket
+                IndexPartKind::Ascending
+                    | IndexPartKind::Descending
+                    | IndexPartKind::TwoDSphereBucket
             )
         })
     }
 }
 
-impl Made {
+impl CompiledBucketIndex {
     fn new(spec: &IndexSpec, time_field: &str) -> Result<Self> {
         let bounds = [
             format!("control.min.{time_field}"),
@@ -246,8 +251,8 @@ impl Made {
             key: key.finish(),
             ..spec.clone()
         };
-        let whole = Compiled::new(&kept)?;
-        let unfiltered = Compiled::new(&IndexSpec {
+        let whole = CompiledIndex::new(&kept)?;
+        let unfiltered = CompiledIndex::new(&IndexSpec {
             partial_filter: None,
             ..kept
         })?;
@@ -317,38 +322,43 @@ mod tests {
     use super::*;
     use nilometer_bson::{Value, doc};
 
-    fn made(key: Document, filter: Option<Document>) -> Made {
+    fn compiled(key: Document, filter: Option<Document>) -> CompiledBucketIndex {
         let spec = IndexSpec {
             key,
             name: "i".into(),
             partial_filter: filter,
             ..IndexSpec::default()
         };
-        Made::new(&spec, "t").unwrap()
+        CompiledBucketIndex::new(&spec, "t").unwrap()
     }
 
-    fn kept(made: &Made) -> Vec<&str> {
-        made.whole.parts.iter().map(|part| part.name()).collect()
+    fn kept(compiled: &CompiledBucketIndex) -> Vec<&str> {
+        compiled
+            .whole
+            .parts
+            .iter()
+            .map(|part| part.name())
+            .collect()
     }
 
     #[test]
     fn bounds_of_the_time_are_one_part() {
-        let default = made(
+        let default = compiled(
             doc! { "meta": 1, "control.min.t": 1, "control.max.t": 1 },
             None,
         );
         assert_eq!(kept(&default), ["meta", "control.min.t"]);
         assert!(default.is_static);
         assert_eq!(default.time_part, Some(1));
-        let descending = made(doc! { "control.max.t": -1, "control.min.t": -1 }, None);
+        let descending = compiled(doc! { "control.max.t": -1, "control.min.t": -1 }, None);
         assert_eq!(kept(&descending), ["control.min.t"]);
-        assert_eq!(descending.whole.parts[0].kind, PartKind::Descending);
+        assert_eq!(descending.whole.parts[0].kind, IndexPartKind::Descending);
         assert!(descending.is_static);
     }
 
     #[test]
     fn indexes_that_change_with_measurements_are_dynamic() {
-        let is_static = |key, filter| made(key, filter).is_static;
+        let is_static = |key, filter| compiled(key, filter).is_static;
         assert!(is_static(doc! { "meta.a": 1, "control.min.t": 1 }, None));
         assert!(!is_static(doc! { "meta.a": 1, "control.max.t": 1 }, None));
         assert!(!is_static(
@@ -363,7 +373,7 @@ mod tests {
         ));
         let bounded = doc! { "control.min.x": doc! { "$_internalExprLt": 5 } };
         assert!(!is_static(doc! { "meta": 1 }, Some(bounded)));
-        let both = made(
+        let both = compiled(
             doc! { "control.max.x": -1, "control.min.x": -1, "control.min.y.z": 1, "control.max.y.z": 1 },
             None,
         );

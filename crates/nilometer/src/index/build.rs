@@ -23,7 +23,7 @@ use nilometer_storage::{Durability, Engine, Snapshot, WriteBatch};
 use tracing::info;
 
 use super::unique::{PendingKeys, duplicate_key};
-use super::{Index, Keys, put_entries};
+use super::{DocumentKeys, Index, put_entries};
 use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::OperationContext;
@@ -32,10 +32,10 @@ use crate::operation::OperationContext;
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Interval of progress messages in the log.
-const TELL_EVERY: Duration = Duration::from_secs(3);
+const LOG_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Documents with their record keys, in key order.
-pub type Chunk = Vec<(Vec<u8>, Document)>;
+pub type DocumentChunk = Vec<(Vec<u8>, Document)>;
 
 /// The documents a build walks.
 pub trait BuildSource {
@@ -44,7 +44,11 @@ pub trait BuildSource {
 
     /// Returns the next documents after a record in the snapshot; empty at the end. Writers wait for a
     /// whole chunk, so it must be small.
-    fn documents_after(&self, snapshot: &dyn Snapshot, after: Option<&[u8]>) -> Result<Chunk>;
+    fn documents_after(
+        &self,
+        snapshot: &dyn Snapshot,
+        after: Option<&[u8]>,
+    ) -> Result<DocumentChunk>;
 
     /// Returns the number of documents, to report progress.
     fn document_count(&self) -> Result<u64>;
@@ -56,7 +60,7 @@ pub trait BuildSource {
     /// Returns the number of documents and the last record; `None` leaves the chunk to the build.
     fn fill(
         &self,
-        build: &Build<'_>,
+        build: &IndexBuild<'_>,
         after: Option<&[u8]>,
     ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
         let _ = (build, after);
@@ -65,7 +69,7 @@ pub trait BuildSource {
 }
 
 /// The build of some indexes of one collection.
-pub struct Build<'b> {
+pub struct IndexBuild<'b> {
     /// The catalog that defines the indexes.
     pub catalog: &'b Catalog,
     /// The engine that stores the entries.
@@ -81,13 +85,13 @@ pub struct Build<'b> {
 }
 
 /// One index and its changes by the current chunk.
-struct Filling {
+struct BuildingIndex {
     index: Arc<Index>,
     multikey: u32,
     pending: PendingKeys,
 }
 
-impl Build<'_> {
+impl IndexBuild<'_> {
     /// Builds the indexes and lets queries use them, or removes them. Returns the number of documents walked.
     pub fn run(&self) -> Result<u64> {
         let outcome = self.walk();
@@ -111,7 +115,7 @@ impl Build<'_> {
     }
 
     fn walk(&self) -> Result<u64> {
-        let mut filling = Vec::new();
+        let mut building = Vec::new();
         // Indexes built together have the same progress.
         let mut after = self.indexes.iter().filter_map(|i| i.resume_after()).min();
         if self.indexes.iter().any(|i| i.resume_after().is_none()) {
@@ -123,7 +127,7 @@ impl Build<'_> {
             self.source.document_count()?,
         );
         let clock = self.operation.clock();
-        let mut told = clock.monotonic();
+        let mut logged = clock.monotonic();
         let mut walked = 0;
         let mut more = true;
         while more {
@@ -131,7 +135,7 @@ impl Build<'_> {
             let begun = clock.monotonic();
             let mut done = 0;
             self.source.exclusively(&mut || {
-                (done, after) = self.fill_chunk(&mut filling, after.take())?;
+                (done, after) = self.fill_chunk(&mut building, after.take())?;
                 if done == 0 {
                     self.finish()?;
                 }
@@ -140,9 +144,9 @@ impl Build<'_> {
             more = done > 0;
             walked += done;
             progress.advance(done);
-            if begun.saturating_sub(told) >= TELL_EVERY {
-                told = begun;
-                self.tell_progress();
+            if begun.saturating_sub(logged) >= LOG_INTERVAL {
+                logged = begun;
+                self.log_progress();
             }
             if more && self.source.has_waiting_writers() {
                 let took = clock.monotonic().saturating_sub(begun);
@@ -152,7 +156,7 @@ impl Build<'_> {
         Ok(walked)
     }
 
-    fn tell_progress(&self) {
+    fn log_progress(&self) {
         if let Some((_, done, total)) = self.operation.progress().now() {
             let namespace = self.collection.namespace.to_string();
             info!(
@@ -169,16 +173,16 @@ impl Build<'_> {
     /// Writes the entries of one chunk. Returns the number of documents and the last record.
     fn fill_chunk(
         &self,
-        filling: &mut Vec<Filling>,
+        building: &mut Vec<BuildingIndex>,
         after: Option<Vec<u8>>,
     ) -> Result<(u64, Option<Vec<u8>>)> {
         self.check_not_aborted()?;
         if let Some(filled) = self.source.fill(self, after.as_deref()) {
             return filled;
         }
-        if filling.is_empty() {
+        if building.is_empty() {
             for stored in self.indexes {
-                filling.push(Filling {
+                building.push(BuildingIndex {
                     index: Index::of(stored)?,
                     multikey: 0,
                     pending: PendingKeys::default(),
@@ -192,11 +196,11 @@ impl Build<'_> {
         };
         let mut batch = WriteBatch::new();
         for (record, document) in &chunk {
-            for one in filling.iter_mut() {
+            for one in building.iter_mut() {
                 one.add(self.collection, &*snapshot, &mut batch, record, document)?;
             }
         }
-        for one in filling.iter_mut() {
+        for one in building.iter_mut() {
             let stored = &one.index.stored;
             self.catalog
                 .mark_multikey(self.collection, stored, one.multikey)?;
@@ -246,7 +250,7 @@ impl Build<'_> {
     }
 }
 
-impl Filling {
+impl BuildingIndex {
     fn add(
         &mut self,
         collection: &Collection,
@@ -258,14 +262,17 @@ impl Filling {
         let keys = self.index.keys(document.as_ref())?;
         if self.index.stored.spec.unique {
             let pending = &self.pending;
-            if let Some(key) =
-                pending.find_duplicate(&self.index, snapshot, record, (&Keys::default(), &keys))?
-            {
+            if let Some(key) = pending.find_duplicate(
+                &self.index,
+                snapshot,
+                record,
+                (&DocumentKeys::default(), &keys),
+            )? {
                 let namespace = &collection.namespace;
                 let document = Some(document.as_ref());
                 return Err(duplicate_key(namespace, &self.index, key, document));
             }
-            self.pending.change(record, &Keys::default(), &keys);
+            self.pending.change(record, &DocumentKeys::default(), &keys);
         }
         self.multikey |= keys.multikey;
         put_entries(batch, &self.index, &keys, record);

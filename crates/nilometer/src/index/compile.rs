@@ -10,7 +10,7 @@ use nilometer_bson::number::Number;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, ValueRef};
 
-use super::{Index, Part, PartKind};
+use super::{Index, IndexPart, IndexPartKind};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -23,8 +23,8 @@ const TWO_D_LIMIT: f64 = 180.0;
 
 /// A compiled definition.
 #[derive(Debug)]
-pub(super) struct Compiled {
-    pub(super) parts: Vec<Part>,
+pub(super) struct CompiledIndex {
+    pub(super) parts: Vec<IndexPart>,
     pub(super) components: usize,
     pub(super) order: KeyOrder,
     pub(super) collation: Collation,
@@ -38,11 +38,11 @@ impl Index {
     /// Compiles the index `stored`.
     pub fn of(stored: &Arc<StoredIndex>) -> Result<Arc<Self>> {
         let slot = stored.compiled();
-        let known = slot.get().cloned().map(Arc::downcast::<Compiled>);
+        let known = slot.get().cloned().map(Arc::downcast::<CompiledIndex>);
         let compiled = match known {
             Some(Ok(compiled)) => compiled,
             _ => {
-                let compiled = Arc::new(Compiled::new(&stored.spec)?);
+                let compiled = Arc::new(CompiledIndex::new(&stored.spec)?);
                 // Two threads may race here; both compute the same value.
                 let _ = slot.set(compiled.clone());
                 compiled
@@ -56,7 +56,7 @@ impl Index {
 
     /// Fails if `spec` cannot be an index.
     pub fn check(spec: &IndexSpec) -> Result<()> {
-        Compiled::new(spec).map(drop)
+        CompiledIndex::new(spec).map(drop)
     }
 
     pub(super) fn paths(&self) -> &[FieldPath] {
@@ -64,7 +64,7 @@ impl Index {
     }
 }
 
-impl Compiled {
+impl CompiledIndex {
     pub(super) fn new(spec: &IndexSpec) -> Result<Self> {
         let mut parts = Vec::new();
         let mut directions = Vec::new();
@@ -76,8 +76,8 @@ impl Compiled {
                 directions.len(),
             )?;
             match part.kind {
-                PartKind::Descending => directions.push(true),
-                PartKind::Wildcard { descending } => directions.extend([false, descending]),
+                IndexPartKind::Descending => directions.push(true),
+                IndexPartKind::Wildcard { descending } => directions.extend([false, descending]),
                 _ => directions.push(false),
             }
             parts.push(part);
@@ -87,7 +87,7 @@ impl Compiled {
         }
         let wildcards = parts
             .iter()
-            .filter(|part| matches!(part.kind, PartKind::Wildcard { .. }));
+            .filter(|part| matches!(part.kind, IndexPartKind::Wildcard { .. }));
         if wildcards.count() > 1 {
             return Err(refused("an index has at most one wildcard field"));
         }
@@ -111,10 +111,10 @@ impl Compiled {
     }
 }
 
-fn ordinary_paths(parts: &[Part]) -> Vec<FieldPath> {
+fn ordinary_paths(parts: &[IndexPart]) -> Vec<FieldPath> {
     let ordinary = parts
         .iter()
-        .filter(|part| !matches!(part.kind, PartKind::Wildcard { .. }));
+        .filter(|part| !matches!(part.kind, IndexPartKind::Wildcard { .. }));
     ordinary.filter_map(|part| part.path.clone()).collect()
 }
 
@@ -123,7 +123,7 @@ fn parse_part(
     value: ValueRef<'_>,
     options: &Document,
     component: usize,
-) -> Result<Part> {
+) -> Result<IndexPart> {
     let number = Number::of(value).map(Number::to_f64);
     let wildcard = match name.strip_suffix("$**") {
         Some("") => Some(None),
@@ -137,36 +137,36 @@ fn parse_part(
             Some(direction) if direction != 0.0 => direction < 0.0,
             _ => return Err(refused("a wildcard field is indexed by 1 or -1")),
         };
-        return Ok(Part {
+        return Ok(IndexPart {
             path: root,
-            kind: PartKind::Wildcard { descending },
+            kind: IndexPartKind::Wildcard { descending },
             component,
         });
     }
     let kind = match (number, value) {
-        (Some(direction), _) if direction > 0.0 => PartKind::Ascending,
-        (Some(direction), _) if direction < 0.0 => PartKind::Descending,
-        (_, ValueRef::String("hashed")) => PartKind::Hashed,
+        (Some(direction), _) if direction > 0.0 => IndexPartKind::Ascending,
+        (Some(direction), _) if direction < 0.0 => IndexPartKind::Descending,
+        (_, ValueRef::String("hashed")) => IndexPartKind::Hashed,
         (_, ValueRef::String("2d")) => two_d(options),
-        (_, ValueRef::String("2dsphere")) => PartKind::TwoDSphere,
-        (_, ValueRef::String("2dsphere_bucket")) => PartKind::TwoDSphereBucket,
+        (_, ValueRef::String("2dsphere")) => IndexPartKind::TwoDSphere,
+        (_, ValueRef::String("2dsphere_bucket")) => IndexPartKind::TwoDSphereBucket,
         _ => {
             return Err(refused(&format!(
                 "the field '{name}' cannot be indexed that way"
             )));
         }
     };
-    Ok(Part {
+    Ok(IndexPart {
         path: Some(FieldPath::parse_lenient(name)),
         kind,
         component,
     })
 }
 
-fn two_d(options: &Document) -> PartKind {
+fn two_d(options: &Document) -> IndexPartKind {
     let number = |name: &str| Number::of(options.get(name)).map(Number::to_f64);
     let bits = options.get("bits").as_exact_i64();
-    PartKind::TwoD {
+    IndexPartKind::TwoD {
         bits: bits
             .and_then(|bits| u32::try_from(bits).ok())
             .unwrap_or(TWO_D_BITS),
@@ -201,10 +201,10 @@ pub enum WildcardFields {
 
 impl WildcardFields {
     /// `$**` leaves out `_id` unless the projection names it.
-    fn parse(options: &Document, parts: &[Part]) -> Result<Self> {
+    fn parse(options: &Document, parts: &[IndexPart]) -> Result<Self> {
         let whole = parts
             .iter()
-            .any(|part| part.path.is_none() && matches!(part.kind, PartKind::Wildcard { .. }));
+            .any(|part| part.path.is_none() && matches!(part.kind, IndexPartKind::Wildcard { .. }));
         if !whole {
             return Ok(Self::All);
         }

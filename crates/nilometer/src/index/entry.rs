@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use nilometer_bson::key_string::{self, KeyOrder};
 use nilometer_storage::WriteBatch;
 
-use super::keys::{IndexKey, Keys};
+use super::keys::{DocumentKeys, IndexKey};
 use super::{Index, keys};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -38,14 +38,14 @@ pub fn split(entry: &[u8], order: KeyOrder, components: usize) -> Result<(&[u8],
 }
 
 /// Adds puts of the entries of a record to a batch.
-pub fn put_entries(batch: &mut WriteBatch, index: &Index, keys: &Keys, record: &[u8]) {
+pub fn put_entries(batch: &mut WriteBatch, index: &Index, keys: &DocumentKeys, record: &[u8]) {
     for one in &keys.keys {
         put(batch, index, one, record);
     }
 }
 
 /// Adds deletes of the entries of a record to a batch.
-pub fn delete_entries(batch: &mut WriteBatch, index: &Index, keys: &Keys, record: &[u8]) {
+pub fn delete_entries(batch: &mut WriteBatch, index: &Index, keys: &DocumentKeys, record: &[u8]) {
     for one in &keys.keys {
         batch.delete(index.stored.keyspace, key(one, record));
     }
@@ -55,8 +55,8 @@ pub fn delete_entries(batch: &mut WriteBatch, index: &Index, keys: &Keys, record
 pub fn diff_entries(
     batch: &mut WriteBatch,
     index: &Index,
-    before: &Keys,
-    after: &Keys,
+    before: &DocumentKeys,
+    after: &DocumentKeys,
     record: &[u8],
 ) {
     keys::compare(before, after, |order, one| match order {

@@ -1,9 +1,9 @@
 //! The keys of documents in an index, the layout of entries, and the building of indexes.
 //!
 //! ```text
-//! catalog::StoredIndex ──Index::of──▶ Index ──keys(document)──▶ Keys ──┬─ put_entries
-//!   definition as stored               parts, order, filter            ├─ delete_entries
-//!                                                                      └─ diff_entries (before, after)
+//! catalog::StoredIndex ──Index::of──▶ Index ──keys(document)──▶ DocumentKeys ──┬─ put_entries
+//!   definition as stored               parts, order, filter                    ├─ delete_entries
+//!                                                                              └─ diff_entries (before, after)
 //! ```
 //!
 //! The promise: the keys of a document depend on the document and the definition alone, so entries can be
@@ -33,15 +33,15 @@ use crate::catalog::StoredIndex;
 use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
 
-pub use build::{Build, BuildSource, Chunk};
+pub use build::{BuildSource, DocumentChunk, IndexBuild};
 pub use compile::WildcardFields;
 pub use entry::{KeyRange, delete_entries, diff_entries, put_entries};
-pub use keys::{IndexKey, KEY_BYTES_MAX, Keys};
+pub use keys::{DocumentKeys, IndexKey, KEY_BYTES_MAX};
 pub use unique::{PendingKeys, duplicate_key};
 
 /// How an index stores one field.
 #[derive(Clone, Debug, PartialEq)]
-pub enum PartKind {
+pub enum IndexPartKind {
     /// The value, ascending.
     Ascending,
     /// The value, descending.
@@ -70,16 +70,16 @@ pub enum PartKind {
 
 /// One field of the key pattern of an index.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct IndexPart {
     /// The field; for a wildcard the prefix of `$**`, `None` for the whole document.
     pub path: Option<FieldPath>,
     /// How the field is stored.
-    pub kind: PartKind,
+    pub kind: IndexPartKind,
     /// The first of its components in a key string.
     pub component: usize,
 }
 
-impl Part {
+impl IndexPart {
     /// Returns the dotted path of the field; empty for a wildcard over the whole document.
     pub fn name(&self) -> &str {
         self.path.as_ref().map_or("", FieldPath::as_str)
@@ -88,14 +88,17 @@ impl Part {
     /// Returns the number of its components.
     pub fn components(&self) -> usize {
         match self.kind {
-            PartKind::Wildcard { .. } => 2,
+            IndexPartKind::Wildcard { .. } => 2,
             _ => 1,
         }
     }
 
     /// True if the values themselves are stored, so that value ranges are index ranges.
     pub fn is_ordered(&self) -> bool {
-        matches!(self.kind, PartKind::Ascending | PartKind::Descending)
+        matches!(
+            self.kind,
+            IndexPartKind::Ascending | IndexPartKind::Descending
+        )
     }
 }
 
@@ -105,12 +108,12 @@ impl Part {
 pub struct Index {
     /// The definition and state.
     pub stored: Arc<StoredIndex>,
-    compiled: Arc<compile::Compiled>,
+    compiled: Arc<compile::CompiledIndex>,
 }
 
 impl Index {
     /// Returns the fields of the key pattern.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[IndexPart] {
         &self.compiled.parts
     }
 
@@ -143,7 +146,7 @@ impl Index {
     pub fn is_wildcard(&self) -> bool {
         self.parts()
             .iter()
-            .any(|part| matches!(part.kind, PartKind::Wildcard { .. }))
+            .any(|part| matches!(part.kind, IndexPartKind::Wildcard { .. }))
     }
 
     /// True if the index may leave documents out: sparse, partial, or by its type.
@@ -151,7 +154,9 @@ impl Index {
         self.compiled.partial_filter.is_some()
             || self.stored.spec.sparse
             || self.parts().iter().any(|part| {
-                !part.is_ordered() && part.kind != PartKind::Hashed && !self.is_compound_wildcard()
+                !part.is_ordered()
+                    && part.kind != IndexPartKind::Hashed
+                    && !self.is_compound_wildcard()
             })
     }
 

@@ -6,7 +6,7 @@ use nilometer_bson::key_string::{decode, prefix_end};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc, extjson};
 use nilometer_storage::{Direction, Snapshot};
 
-use super::{Index, IndexKey, Keys, entry};
+use super::{DocumentKeys, Index, IndexKey, entry};
 use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -21,7 +21,7 @@ pub struct PendingKeys {
 
 impl PendingKeys {
     /// Records that the keys of a record change. Keys that stay are in both.
-    pub fn change(&mut self, record: &[u8], before: &Keys, after: &Keys) {
+    pub fn change(&mut self, record: &[u8], before: &DocumentKeys, after: &DocumentKeys) {
         for key in &before.keys {
             self.removed.insert(entry::key(key, record));
             self.added.remove(&key.key);
@@ -45,7 +45,7 @@ impl PendingKeys {
         index: &Index,
         snapshot: &dyn Snapshot,
         record: &[u8],
-        (before, after): (&Keys, &'k Keys),
+        (before, after): (&DocumentKeys, &'k DocumentKeys),
     ) -> Result<Option<&'k IndexKey>> {
         let had = |key: &IndexKey| before.keys.iter().any(|known| known.key == key.key);
         for key in after.keys.iter().filter(|key| !had(key)) {

@@ -29,7 +29,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::index::Index;
-use crate::index::buckets::{BucketIndex, KeyCount, Walked, WantedKeys};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, ScannedBuckets};
 use crate::operation::OperationContext;
 use crate::session::UserName;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer};
@@ -390,20 +390,20 @@ pub struct BucketIndexScan {
     /// Which entries.
     pub entries: BucketEntries,
     /// Where they lead, if that was found out before.
-    pub walked: Option<Arc<Walked>>,
+    pub scanned: Option<Arc<ScannedBuckets>>,
 }
 
 /// Which entries of an index over buckets are wanted.
 #[derive(Clone, Debug)]
 pub enum BucketEntries {
     /// Those with these keys.
-    Within(Arc<dyn WantedKeys>),
+    Within(Arc<dyn IndexKeyFilter>),
     /// Those with these keys, which are one run of entries whose order is that of bucket ids.
-    InIdOrder(Arc<dyn WantedKeys>),
+    InIdOrder(Arc<dyn IndexKeyFilter>),
     /// Those with these keys, and the buckets in the order of the entries: not in that of their ids.
     InIndexOrder {
         /// Which.
-        keys: Arc<dyn WantedKeys>,
+        keys: Arc<dyn IndexKeyFilter>,
         /// From the last to the first.
         backward: bool,
     },
@@ -456,13 +456,13 @@ pub trait BucketSource: Send + Sync {
     fn count_keys(
         &self,
         index: &BucketIndex,
-        wanted: &dyn WantedKeys,
+        wanted: &dyn IndexKeyFilter,
         limit: u64,
     ) -> Result<KeyCount> {
         let _ = (index, wanted);
         Ok(KeyCount {
             keys: limit,
-            walked: None,
+            scanned: None,
         })
     }
 

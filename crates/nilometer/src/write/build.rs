@@ -7,7 +7,7 @@ use nilometer_storage::Snapshot;
 use super::records::{CollectionState, Records, document, keyspaces, read_chunk};
 use crate::catalog::Collection;
 use crate::error::Result;
-use crate::index::{BuildSource, Chunk};
+use crate::index::{BuildSource, DocumentChunk};
 
 /// Walks the records of a collection in the order of their ids.
 pub struct RecordWalk<'r> {
@@ -33,7 +33,11 @@ impl BuildSource for RecordWalk<'_> {
         work()
     }
 
-    fn documents_after(&self, snapshot: &dyn Snapshot, after: Option<&[u8]>) -> Result<Chunk> {
+    fn documents_after(
+        &self,
+        snapshot: &dyn Snapshot,
+        after: Option<&[u8]>,
+    ) -> Result<DocumentChunk> {
         let (records, _) = keyspaces(self.collection)?;
         let chunk = read_chunk(snapshot, records, after, false)?;
         chunk

@@ -148,7 +148,7 @@ impl Records {
         if let Some(known) = state.load.get() {
             return Ok(Some(known));
         }
-        let stored = self.catalog.load_of(collection)?;
+        let stored = self.catalog.capped_size(collection)?;
         let known = match stored.as_deref().and_then(Known::decode) {
             Some(known) => known,
             // Nothing was ever written, or by a version that did not keep it.

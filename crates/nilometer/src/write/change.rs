@@ -526,7 +526,7 @@ impl Writer<'_> {
             if let Some(known) = &mut self.known {
                 *known = known.after(load);
                 let catalog = &records.catalog;
-                catalog.put_load(&mut batch, self.collection, known.encode());
+                catalog.put_capped_size(&mut batch, self.collection, known.encode());
             }
             self.maintenance.commit(records, batch, durability)?;
             self.state.count.add(load.count);

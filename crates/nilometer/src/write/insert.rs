@@ -289,7 +289,7 @@ impl<'c> Inserting<'c> {
         let known = self.room.as_ref().map(Room::known);
         if let Some(known) = &known {
             let catalog = &self.records.catalog;
-            catalog.put_load(&mut batch, self.collection, known.encode());
+            catalog.put_capped_size(&mut batch, self.collection, known.encode());
         }
         let durability = self.options.durability;
         self.maintenance.commit(self.records, batch, durability)?;

@@ -20,7 +20,7 @@ use nilometer_storage::{Durability, Snapshot, WriteBatch};
 use super::records::Records;
 use crate::catalog::{Catalog, Collection, IndexListGuard};
 use crate::error::{Error, Result};
-use crate::index::{self, Index, Keys, PendingKeys, duplicate_key};
+use crate::index::{self, DocumentKeys, Index, PendingKeys, duplicate_key};
 
 /// The indexes of a collection in the hands of a writer.
 pub(super) struct Maintenance<'c> {
@@ -41,8 +41,8 @@ struct Maintained {
 
 /// What becomes of the entries of one record in one index.
 struct Change {
-    before: Keys,
-    after: Keys,
+    before: DocumentKeys,
+    after: DocumentKeys,
     /// Why the index, which is being built, cannot hold the record.
     failure: Option<Error>,
 }
@@ -50,7 +50,7 @@ struct Change {
 impl<'c> Maintenance<'c> {
     /// To be called with the writing lock of the collection held.
     pub(super) fn of(records: &'c Records, collection: &'c Collection) -> Result<Self> {
-        let held = collection.indexes.hold();
+        let held = collection.indexes.lock_shared();
         let indexes = held
             .iter()
             .map(|stored| {
@@ -103,13 +103,13 @@ impl<'c> Maintenance<'c> {
     ) -> Result<Change> {
         let index = &*maintained.index;
         // A document that has no keys because of an error never got entries.
-        let before = before.map_or_else(Keys::default, |document| {
+        let before = before.map_or_else(DocumentKeys::default, |document| {
             index.keys(document).unwrap_or_default()
         });
         let Some(document) = after else {
             return Ok(Change {
                 before,
-                after: Keys::default(),
+                after: DocumentKeys::default(),
                 failure: None,
             });
         };
@@ -127,7 +127,7 @@ impl<'c> Maintenance<'c> {
         let (after, failure) = match after {
             Ok(after) => (after, None),
             Err(error) if index.stored.is_ready() => return Err(error),
-            Err(error) => (Keys::default(), Some(error)),
+            Err(error) => (DocumentKeys::default(), Some(error)),
         };
         Ok(Change {
             before,

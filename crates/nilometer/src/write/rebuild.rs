@@ -37,7 +37,7 @@ impl Records {
     ) -> Result<Rebuilt> {
         self.exclusively(collection, || {
             // What is being built now is looked after by its build.
-            let held = collection.indexes.hold();
+            let held = collection.indexes.lock_shared();
             let complete = held.iter().filter(|index| index.is_ready());
             let indexes = complete.map(Index::of).collect::<Result<Vec<_>>>()?;
             let mut rebuild = Rebuild {

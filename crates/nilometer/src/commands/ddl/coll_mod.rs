@@ -14,8 +14,8 @@ use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_imag
 use super::{capped, collection_uuid, validation};
 use crate::args::Args;
 use crate::catalog::{
-    CatalogEntry, Collection, DuplicateRule, Duplicates, EXTENSION, Namespace, TimeseriesOptions,
-    View,
+    CatalogEntry, Collection, DuplicatePolicy, DuplicateRule, EXTENSION, Namespace,
+    TimeseriesOptions, View,
 };
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
@@ -159,7 +159,7 @@ impl Change<'_> {
             .duplicates
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        catalog.modify(buckets, options, timeseries, mixed_schema)?;
+        catalog.change_options(buckets, options, timeseries, mixed_schema)?;
         *rule = changed.unwrap_or_default();
         // Under "keep" nobody keeps marks.
         self.database.timeseries().claims.forget(buckets.uuid);
@@ -204,7 +204,7 @@ impl Change<'_> {
         let timeseries = buckets.timeseries.clone();
         self.database
             .catalog()
-            .modify(buckets, options, timeseries, mixed_schema)?;
+            .change_options(buckets, options, timeseries, mixed_schema)?;
         self.change_index(buckets, index)
     }
 
@@ -235,7 +235,7 @@ impl Change<'_> {
         if options != collection.options {
             self.database
                 .catalog()
-                .modify(collection, options, None, false)?;
+                .change_options(collection, options, None, false)?;
         }
         self.change_index(collection, index)
     }
@@ -338,7 +338,7 @@ impl TimeseriesOptions {
         ])?;
         let duplicates = match change.get(EXTENSION) {
             ValueRef::Missing => None,
-            extension => Duplicates::parse_extension("collMod", extension)?,
+            extension => DuplicatePolicy::parse_extension("collMod", extension)?,
         };
         let duplicates = duplicates.or(self.duplicates);
         if change.iter().all(|element| element.name() == EXTENSION) {

@@ -90,7 +90,7 @@ struct Creation<'a> {
 
 impl Creation<'_> {
     fn create(&self) -> Result<()> {
-        let is_buckets = self.namespace.view_of_buckets().is_some();
+        let is_buckets = self.namespace.timeseries_view().is_some();
         let timeseries = self.args.document("timeseries")?;
         match (timeseries, self.args.string("viewOn")?) {
             (Some(timeseries), _) if is_buckets => self.create_buckets(timeseries),

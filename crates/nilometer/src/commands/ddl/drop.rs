@@ -51,7 +51,7 @@ fn drop_collection(
         Some(CatalogEntry::View(_)) => {}
         Some(_) => {
             // Dropping the buckets takes along the view that makes them a collection.
-            if let Some(view) = namespace.view_of_buckets()
+            if let Some(view) = namespace.timeseries_view()
                 && catalog.timeseries(&view).is_some()
             {
                 doomed.push(view);

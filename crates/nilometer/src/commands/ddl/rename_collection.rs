@@ -59,7 +59,7 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     if from == to {
         return Err(illegal("Can't rename a collection to itself"));
     }
-    let are_buckets = |n: &Namespace| n.view_of_buckets().is_some();
+    let are_buckets = |n: &Namespace| n.timeseries_view().is_some();
     if are_buckets(&from) != are_buckets(&to) {
         return Err(illegal(
             "buckets of time-series collections can only be renamed to such buckets",

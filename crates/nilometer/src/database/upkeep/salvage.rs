@@ -248,7 +248,7 @@ impl Source {
             is_bucketed: collection.timeseries.is_some(),
             ..SalvagedCollection::default()
         };
-        let view = collection.namespace.view_of_buckets();
+        let view = collection.namespace.timeseries_view();
         let view = view.filter(|view| self.catalog.timeseries(view).is_some());
         if let Err(error) = create(target, collection, view.as_ref()) {
             salvaged.lose(format!("it cannot be made: {error}"));

@@ -15,11 +15,11 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::visit_keys_with_gaps;
 use nilometer_bson::{DocRef, Value, ValueRef};
 
-use super::{Keys, refused};
+use super::{DocumentKeys, refused};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::{LeafArrays, MatchPath};
 use crate::geo::{PlaneGrid, bucket_cells, index_cells};
-use crate::index::{Index, Part, PartKind};
+use crate::index::{Index, IndexPart, IndexPartKind};
 
 /// Most values of a column: more than any bucket holds; bounds the memory a damaged column can take.
 const COLUMN_VALUES_MAX: usize = 1 << 20;
@@ -31,15 +31,15 @@ const ARRAY_ON_THE_WAY: i32 = 183_934;
 const COLUMN: u8 = 7;
 
 /// True if a part is geographic.
-pub(super) fn is_geo(part: &Part) -> bool {
+pub(super) fn is_geo(part: &IndexPart) -> bool {
     matches!(
         part.kind,
-        PartKind::TwoD { .. } | PartKind::TwoDSphere | PartKind::TwoDSphereBucket
+        IndexPartKind::TwoD { .. } | IndexPartKind::TwoDSphere | IndexPartKind::TwoDSphereBucket
     )
 }
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
-pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Result<()> {
+pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
     let mut found = Vec::new();
     let multikey = combinations(index.parts(), document, &mut |values| {
         found.push(index.encode(values.iter().copied()));
@@ -53,7 +53,7 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Resul
 
 /// Visits the component values of each key. Returns a bit for each part with several values.
 fn combinations(
-    parts: &[Part],
+    parts: &[IndexPart],
     document: DocRef<'_>,
     visit: &mut dyn FnMut(&[ValueRef<'_>]),
 ) -> Result<u32> {
@@ -121,15 +121,17 @@ fn combine(
     }
 }
 
-fn keys_of_part(part: &Part, document: DocRef<'_>) -> Result<Vec<i64>> {
+fn keys_of_part(part: &IndexPart, document: DocRef<'_>) -> Result<Vec<i64>> {
     let root = ValueRef::Document(document);
     let longs = |value: ValueRef<'_>| -> Result<Vec<i64>> {
         match part.kind {
-            PartKind::TwoD { bits, min, max } => PlaneGrid::new(bits, min, max)?.index_keys(value),
+            IndexPartKind::TwoD { bits, min, max } => {
+                PlaneGrid::new(bits, min, max)?.index_keys(value)
+            }
             _ => Ok(index_cells(value)?.into_iter().map(|key| key.0).collect()),
         }
     };
-    if part.kind == PartKind::TwoDSphereBucket {
+    if part.kind == IndexPartKind::TwoDSphereBucket {
         return column_keys(part.name(), root);
     }
     let mut keys = Vec::new();
@@ -191,21 +193,21 @@ mod tests {
 
     use super::*;
 
-    fn part(name: &str, kind: PartKind, component: usize) -> Part {
-        Part {
+    fn part(name: &str, kind: IndexPartKind, component: usize) -> IndexPart {
+        IndexPart {
             path: FieldPath::parse(name).ok(),
             kind,
             component,
         }
     }
 
-    const FLAT: PartKind = PartKind::TwoD {
+    const FLAT: IndexPartKind = IndexPartKind::TwoD {
         bits: 26,
         min: -180.0,
         max: 180.0,
     };
 
-    fn rows(parts: &[Part], document: &Document) -> Result<(Vec<Vec<Value>>, u32)> {
+    fn rows(parts: &[IndexPart], document: &Document) -> Result<(Vec<Vec<Value>>, u32)> {
         let mut rows = Vec::new();
         let multikey = combinations(parts, document.as_ref(), &mut |values| {
             rows.push(values.iter().map(|v| v.to_value()).collect());
@@ -220,9 +222,9 @@ mod tests {
     #[test]
     fn documents_without_geography_have_no_key() {
         let parts = [
-            part("a", PartKind::Ascending, 0),
-            part("p", PartKind::TwoDSphere, 1),
-            part("q", PartKind::TwoDSphere, 2),
+            part("a", IndexPartKind::Ascending, 0),
+            part("p", IndexPartKind::TwoDSphere, 1),
+            part("q", IndexPartKind::TwoDSphere, 2),
         ];
         let of = |document: Document| rows(&parts, &document).unwrap();
         assert!(of(doc! {"a": 1}).0.is_empty());
@@ -256,8 +258,8 @@ mod tests {
     #[test]
     fn buckets_have_keys_of_their_columns() {
         let parts = [
-            part("control.min.v", PartKind::Ascending, 0),
-            part("data.p", PartKind::TwoDSphereBucket, 1),
+            part("control.min.v", IndexPartKind::Ascending, 0),
+            part("data.p", IndexPartKind::TwoDSphereBucket, 1),
         ];
         let bucket = |p: Value| {
             doc! {"control": doc! {"min": doc! {"v": 1}}, "data": doc! {"p": p}}
@@ -293,7 +295,7 @@ mod tests {
             rows(&parts, &damaged).unwrap_err().code,
             ErrorCode::DataCorruptionDetected
         );
-        let deep = [part("data.o.p", PartKind::TwoDSphereBucket, 0)];
+        let deep = [part("data.o.p", IndexPartKind::TwoDSphereBucket, 0)];
         let of = |o: Value| doc! {"data": doc! {"o": doc! {"0": o}}};
         assert_eq!(
             rows(&deep, &of(doc! {"p": array![1, 2]}.into()))

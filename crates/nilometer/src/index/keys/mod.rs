@@ -41,7 +41,7 @@ pub struct IndexKey {
 
 /// All keys of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
+pub struct DocumentKeys {
     /// Sorted, each key string once.
     pub keys: Vec<IndexKey>,
     /// One bit per part that met an array.
@@ -50,17 +50,17 @@ pub struct Keys {
 
 impl Index {
     /// Returns the keys of a document; empty if the index leaves it out.
-    pub fn keys(&self, document: DocRef<'_>) -> Result<Keys> {
+    pub fn keys(&self, document: DocRef<'_>) -> Result<DocumentKeys> {
         if let Some(filter) = self.partial_filter() {
             let context = EvalContext {
                 collator: self.collation().collator(),
                 ..EvalContext::default()
             };
             if !filter.matches(document, &context)? {
-                return Ok(Keys::default());
+                return Ok(DocumentKeys::default());
             }
         }
-        let mut out = Keys::default();
+        let mut out = DocumentKeys::default();
         if self.is_wildcard() {
             wildcard::keys(self, document, &mut out)?;
         } else if self.parts().iter().any(geo::is_geo) {
@@ -120,7 +120,11 @@ impl Index {
 
 /// Calls `change` for each key that is only in `before` (`Less`), only in `after` (`Greater`), or in both
 /// with different type bits (`Equal`, with the key of `after`).
-pub(super) fn compare(before: &Keys, after: &Keys, mut change: impl FnMut(Ordering, &IndexKey)) {
+pub(super) fn compare(
+    before: &DocumentKeys,
+    after: &DocumentKeys,
+    mut change: impl FnMut(Ordering, &IndexKey),
+) {
     let (mut old, mut new) = (before.keys.iter().peekable(), after.keys.iter().peekable());
     loop {
         let order = match (old.peek(), new.peek()) {

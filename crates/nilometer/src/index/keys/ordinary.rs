@@ -6,21 +6,21 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::{plain_value, visit_keys_with_gaps};
 use nilometer_bson::{DocRef, Value, ValueRef};
 
-use super::{IndexKey, Keys, or_null, refused};
+use super::{DocumentKeys, IndexKey, or_null, refused};
 use crate::error::{Error, Result};
 use crate::eval::expression::hashed_index_key;
-use crate::index::{Index, PartKind};
+use crate::index::{Index, IndexPartKind};
 
 /// Error code: an array at a hashed part.
 const HASHED_ARRAY: i32 = 16766;
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
-pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Result<()> {
+pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
     let mut hashes: Vec<Option<i64>> = Vec::new();
     if index
         .parts()
         .iter()
-        .any(|part| part.kind == PartKind::Hashed)
+        .any(|part| part.kind == IndexPartKind::Hashed)
     {
         hashes = hashes_of(index, document)?;
     }
@@ -85,7 +85,7 @@ fn hashes_of(index: &Index, document: DocRef<'_>) -> Result<Vec<Option<i64>>> {
     let parts = index.parts().iter().zip(index.paths());
     parts
         .map(|(part, path)| match part.kind {
-            PartKind::Hashed => hash(path),
+            IndexPartKind::Hashed => hash(path),
             _ => Ok(None),
         })
         .collect()

@@ -13,27 +13,27 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::visit_keys_with_gaps;
 use nilometer_bson::{ArrayRef, DocRef, ValueRef};
 
-use super::{Keys, refused};
+use super::{DocumentKeys, refused};
 use crate::error::{Error, ErrorCode, Result};
-use crate::index::{Index, PartKind, WildcardFields};
+use crate::index::{Index, IndexPartKind, WildcardFields};
 
 /// Deepest nesting followed: the limit of documents.
 const DEPTH_MAX: usize = 200;
 
 /// Path and value of one leaf.
-type Leaf<'a> = (String, ValueRef<'a>);
+type WildcardLeaf<'a> = (String, ValueRef<'a>);
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
-pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Result<()> {
+pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
     let Some((at, part)) = index
         .parts()
         .iter()
         .enumerate()
-        .find(|(_, part)| matches!(part.kind, PartKind::Wildcard { .. }))
+        .find(|(_, part)| matches!(part.kind, IndexPartKind::Wildcard { .. }))
     else {
         return Ok(());
     };
-    let mut leaves = Leaves {
+    let mut leaves = LeafCollector {
         fields: index.wildcard_fields(),
         found: Vec::new(),
         multikey: false,
@@ -76,13 +76,13 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Resul
 }
 
 /// Collects leaves.
-struct Leaves<'a, 'f> {
+struct LeafCollector<'a, 'f> {
     fields: &'f WildcardFields,
-    found: Vec<Leaf<'a>>,
+    found: Vec<WildcardLeaf<'a>>,
     multikey: bool,
 }
 
-impl<'a> Leaves<'a, '_> {
+impl<'a> LeafCollector<'a, '_> {
     /// Collects all leaves, or those at and below `root`.
     fn below_root(&mut self, document: DocRef<'a>, root: Option<&FieldPath>) -> Result<()> {
         let names: Vec<&str> = root.map(|root| root.names().collect()).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nilometer_bson::key_string::decode;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
-use super::{Index, Keys};
+use super::{DocumentKeys, Index};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::error::Result;
 use crate::eval::expression::hashed_index_key::hash;
@@ -23,7 +23,7 @@ fn index_with(spec: IndexSpec) -> Arc<Index> {
     Index::of(&Arc::new(StoredIndex::detached(spec))).unwrap()
 }
 
-fn try_keys(index: &Index, document: &Document) -> Result<Keys> {
+fn try_keys(index: &Index, document: &Document) -> Result<DocumentKeys> {
     index.keys(document.as_ref())
 }
 

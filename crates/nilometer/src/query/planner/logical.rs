@@ -9,7 +9,7 @@ use super::access::hint::Forced;
 use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
-use crate::index::buckets::{BucketIndex, Walked};
+use crate::index::buckets::{BucketIndex, ScannedBuckets};
 use crate::query::batch::{FieldSet, MeasurementShape};
 use crate::query::pipeline::{ProjectStage, Stage};
 use crate::query::planner::bounds::{IndexBounds, IndexShape};
@@ -142,7 +142,7 @@ pub struct IndexChoice {
     /// Which entries.
     pub entries: BucketEntries,
     /// Where they lead, if they were counted.
-    pub walked: Option<Arc<Walked>>,
+    pub scanned: Option<Arc<ScannedBuckets>>,
     /// Its parts as bounds see them.
     pub shape: Arc<IndexShape>,
     /// The bounds, for explain.
@@ -155,7 +155,7 @@ impl IndexChoice {
         BucketIndexScan {
             index: Arc::clone(&self.index),
             entries: self.entries.clone(),
-            walked: self.walked.clone(),
+            scanned: self.scanned.clone(),
         }
     }
 }

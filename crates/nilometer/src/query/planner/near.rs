@@ -24,7 +24,7 @@ use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{EvalContext, Expression, ParseContext};
 use crate::geo::{GeoTest, Metric, NearQuery, read_distance};
-use crate::index::{Index, PartKind};
+use crate::index::{Index, IndexPartKind};
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{
     GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, SortStage, Stage, geo_near_not_first,
@@ -148,10 +148,10 @@ fn near_query(asked: &GeoNearStage, settings: &ExecSettings) -> Result<NearQuery
 }
 
 /// True if keys of the kind can tell such distances.
-fn measures(kind: &PartKind, metric: Metric) -> bool {
+fn measures(kind: &IndexPartKind, metric: Metric) -> bool {
     match kind {
-        PartKind::TwoD { .. } => metric != Metric::Meters,
-        PartKind::TwoDSphere => metric != Metric::Plane,
+        IndexPartKind::TwoD { .. } => metric != Metric::Meters,
+        IndexPartKind::TwoDSphere => metric != Metric::Plane,
         _ => false,
     }
 }

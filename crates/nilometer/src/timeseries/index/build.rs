@@ -18,7 +18,7 @@ use nilometer_storage::{Direction, Durability, Snapshot, WriteBatch};
 use super::maintenance::Maintained;
 use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, Result};
-use crate::index::{self, Build, BuildSource};
+use crate::index::{self, BuildSource, IndexBuild};
 use crate::timeseries::Timeseries;
 use crate::timeseries::fold;
 use crate::timeseries::fold::BucketKeyspaces;
@@ -46,7 +46,7 @@ impl BuildSource for BucketWalk<'_> {
         work()
     }
 
-    fn documents_after(&self, _: &dyn Snapshot, _: Option<&[u8]>) -> Result<index::Chunk> {
+    fn documents_after(&self, _: &dyn Snapshot, _: Option<&[u8]>) -> Result<index::DocumentChunk> {
         Ok(Vec::new())
     }
 
@@ -61,7 +61,7 @@ impl BuildSource for BucketWalk<'_> {
 
     fn fill(
         &self,
-        build: &Build<'_>,
+        build: &IndexBuild<'_>,
         after: Option<&[u8]>,
     ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
         let from = after.and_then(|key| key.try_into().ok());
@@ -91,7 +91,7 @@ impl Timeseries {
         collection: &Collection,
         indexes: &[Arc<StoredIndex>],
         after: Option<[u8; 12]>,
-    ) -> Result<Chunk> {
+    ) -> Result<DocumentChunk> {
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
@@ -110,7 +110,7 @@ impl Timeseries {
             bytes_max: CHUNK_BYTES_MAX,
         };
         let mut batch = WriteBatch::new();
-        let mut chunk = Chunk::default();
+        let mut chunk = DocumentChunk::default();
         for bucket in next_buckets(&*snapshot, keyspaces, bounds, None)?.found {
             let RawBucket { id, ref tail, .. } = bucket;
             let stored = bucket.stored();
@@ -159,7 +159,7 @@ impl Timeseries {
 }
 
 #[derive(Default)]
-pub(crate) struct Chunk {
+pub(crate) struct DocumentChunk {
     buckets: u64,
     /// The last bucket; none if there was none any more.
     pub(crate) last: Option<[u8; 12]>,

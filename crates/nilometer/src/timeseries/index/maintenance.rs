@@ -49,7 +49,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::geo::bucket_cells;
 use crate::index::buckets::{BucketIndex, opening_document};
-use crate::index::{KEY_BYTES_MAX, Keys, delete_entries, diff_entries, put_entries};
+use crate::index::{DocumentKeys, KEY_BYTES_MAX, delete_entries, diff_entries, put_entries};
 use crate::timeseries::bucket_catalog::SeriesKey;
 use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
 
@@ -81,7 +81,7 @@ pub(crate) struct Maintained<'c> {
 impl<'c> Maintained<'c> {
     /// Holds the indexes of a bucket collection.
     pub(crate) fn hold(collection: &'c Collection) -> Result<Self> {
-        let list = collection.indexes.hold();
+        let list = collection.indexes.lock_shared();
         let stored = list.to_vec();
         Self::new(collection, &stored, Some(list))
     }
@@ -258,7 +258,7 @@ impl<'c> Maintained<'c> {
         stored: Option<DocRef<'_>>,
         meta: ValueRef<'_>,
         start_ms: i64,
-    ) -> Result<Vec<(Arc<BucketIndex>, Keys)>> {
+    ) -> Result<Vec<(Arc<BucketIndex>, DocumentKeys)>> {
         let opened = opening_document(meta, &self.options.time_field, start_ms);
         let expected = self.indexes.iter().map(|index| {
             let keys = match index.is_static() {
@@ -278,7 +278,7 @@ impl<'c> Maintained<'c> {
         Ok(())
     }
 
-    fn remember_arrays(&self, index: &BucketIndex, keys: &Keys) {
+    fn remember_arrays(&self, index: &BucketIndex, keys: &DocumentKeys) {
         if keys.multikey & !index.stored.multikey() == 0 {
             return;
         }
@@ -292,10 +292,14 @@ impl<'c> Maintained<'c> {
         }
     }
 
-    fn keys_if_any(&self, index: &BucketIndex, document: Option<DocRef<'_>>) -> Result<Keys> {
+    fn keys_if_any(
+        &self,
+        index: &BucketIndex,
+        document: Option<DocRef<'_>>,
+    ) -> Result<DocumentKeys> {
         match document {
             Some(document) => self.keys(index, document, Some(document)),
-            None => Ok(Keys::default()),
+            None => Ok(DocumentKeys::default()),
         }
     }
 
@@ -305,9 +309,9 @@ impl<'c> Maintained<'c> {
         index: &BucketIndex,
         document: DocRef<'_>,
         header: Option<DocRef<'_>>,
-    ) -> Result<Keys> {
+    ) -> Result<DocumentKeys> {
         if !self.belongs_into(index, document, header)? {
-            return Ok(Keys::default());
+            return Ok(DocumentKeys::default());
         }
         all_keys(index, document)
     }
@@ -425,7 +429,7 @@ impl<'c> Maintained<'c> {
 }
 
 /// The keys of a bucket, whatever a partial filter says of it.
-fn all_keys(index: &BucketIndex, document: DocRef<'_>) -> Result<Keys> {
+fn all_keys(index: &BucketIndex, document: DocRef<'_>) -> Result<DocumentKeys> {
     index.keys(document).map_err(|error| {
         let on_measurements = !index.measurements().is_empty();
         match error.code {

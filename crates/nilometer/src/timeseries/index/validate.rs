@@ -12,7 +12,7 @@ use nilometer_storage::{Direction, Snapshot};
 use super::maintenance::Maintained;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
-use crate::index::Keys;
+use crate::index::DocumentKeys;
 use crate::index::buckets::BucketIndex;
 use crate::index::entry;
 use crate::timeseries::Timeseries;
@@ -111,7 +111,7 @@ fn expected(
     collection: &Collection,
     indexes: &Maintained<'_>,
     id: [u8; 12],
-) -> Result<Vec<(Arc<BucketIndex>, Keys)>> {
+) -> Result<Vec<(Arc<BucketIndex>, DocumentKeys)>> {
     let (Some(keyspaces), Some(options)) =
         (BucketKeyspaces::of(collection), &collection.timeseries)
     else {

@@ -26,7 +26,7 @@ use super::BucketRange;
 use super::storage_iterator::behind;
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::index::buckets::{BucketIndex, KeyCount, KeyPosition, Walked, WantedKeys};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, KeyPosition, ScannedBuckets};
 use crate::timeseries::Timeseries;
 use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::tail;
@@ -51,7 +51,7 @@ const JUMPS_AFTER_LONG_WAY: usize = 16;
 pub(crate) struct IndexWalk<'w> {
     snapshot: &'w dyn Snapshot,
     keyspace: KeyspaceId,
-    wanted: &'w dyn WantedKeys,
+    wanted: &'w dyn IndexKeyFilter,
     end: Option<Vec<u8>>,
     scan: nilometer_storage::Scan,
     /// Keys looked at, wanted or not.
@@ -68,7 +68,7 @@ impl<'w> IndexWalk<'w> {
     pub(crate) fn new(
         snapshot: &'w dyn Snapshot,
         keyspace: KeyspaceId,
-        wanted: &'w dyn WantedKeys,
+        wanted: &'w dyn IndexKeyFilter,
     ) -> Result<Self> {
         let end = wanted.end();
         let start = wanted.start();
@@ -186,7 +186,7 @@ pub struct Stream {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
     /// Which entries of those between the two; all if it is not said.
-    wanted: Option<Arc<dyn WantedKeys>>,
+    wanted: Option<Arc<dyn IndexKeyFilter>>,
     range: BucketRange,
     backward: bool,
     count: Box<dyn Fn(u64) + Send>,
@@ -196,7 +196,7 @@ impl Stream {
     /// The wanted entries of `index`, from the last to the first if `backward`.
     pub fn new(
         index: &BucketIndex,
-        wanted: &Arc<dyn WantedKeys>,
+        wanted: &Arc<dyn IndexKeyFilter>,
         (range, backward): (BucketRange, bool),
         count: Box<dyn Fn(u64) + Send>,
     ) -> Self {
@@ -211,7 +211,7 @@ impl Stream {
     /// one value up to the time. Their order is that of the ids, as ids begin with the start.
     pub fn run(
         index: &BucketIndex,
-        wanted: &dyn WantedKeys,
+        wanted: &dyn IndexKeyFilter,
         range: BucketRange,
         count: Box<dyn Fn(u64) + Send>,
     ) -> Self {
@@ -276,7 +276,7 @@ impl Timeseries {
         &self,
         collection: &Collection,
         index: &BucketIndex,
-        (wanted, walked): (&dyn WantedKeys, Option<&Walked>),
+        (wanted, walked): (&dyn IndexKeyFilter, Option<&ScannedBuckets>),
         range: BucketRange,
     ) -> Result<Option<Found>> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
@@ -317,7 +317,7 @@ impl Timeseries {
     pub fn count_keys(
         &self,
         index: &BucketIndex,
-        wanted: &dyn WantedKeys,
+        wanted: &dyn IndexKeyFilter,
         limit: u64,
     ) -> Result<KeyCount> {
         let snapshot = self.engine.snapshot()?;
@@ -337,8 +337,8 @@ impl Timeseries {
         let walked = version.filter(|_| walk.done && ids.len() < CANDIDATES_MAX);
         Ok(KeyCount {
             keys: count.max(walk.examined / 2),
-            walked: walked.map(|version| {
-                Arc::new(Walked {
+            scanned: walked.map(|version| {
+                Arc::new(ScannedBuckets {
                     keyspace,
                     version,
                     ids,

@@ -181,7 +181,7 @@ impl IndexChange {
                 spec.expire_after_seconds = self.expire_after_seconds;
             }
         })?;
-        changed.forget_uses(database.services().clock.now_ms());
+        changed.reset_uses(database.services().clock.now_ms());
         Ok(reply.finish())
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn convert(
                 spec.unique = true;
                 spec.prepare_unique = false;
             })?;
-            changed.forget_uses(database.services().clock.now_ms());
+            changed.reset_uses(database.services().clock.now_ms());
         }
         Ok(())
     })

@@ -39,7 +39,7 @@ impl Creation<'_> {
         if catalog.get(&self.namespace).is_some() {
             let same = catalog.timeseries(&self.namespace).is_some_and(|known| {
                 let now = known.timeseries.as_ref();
-                now.is_some_and(|now| now.serves(&timeseries)) && known.options == options
+                now.is_some_and(|now| now.satisfies(&timeseries)) && known.options == options
             });
             return if same { Ok(()) } else { Err(self.exists()) };
         }

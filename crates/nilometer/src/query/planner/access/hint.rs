@@ -8,7 +8,7 @@ use nilometer_bson::{Document, ValueRef};
 
 use super::KeyLimits;
 use crate::error::{Error, Result};
-use crate::index::{Index, PartKind};
+use crate::index::{Index, IndexPartKind};
 
 /// `min` or `max` do not fit the index the hint names.
 const BOUNDS_DO_NOT_FIT: i32 = 51_174;
@@ -96,7 +96,10 @@ fn key_of(bound: &Document, index: &Index) -> Result<Vec<u8>> {
     let parts = index.parts();
     let fits = bound.iter().count() == parts.len()
         && parts.iter().zip(bound.iter()).all(|(part, element)| {
-            let plain = matches!(part.kind, PartKind::Ascending | PartKind::Descending);
+            let plain = matches!(
+                part.kind,
+                IndexPartKind::Ascending | IndexPartKind::Descending
+            );
             plain && part.name() == element.name()
         });
     if !fits {

@@ -2,7 +2,7 @@
 
 use crate::eval::Collation;
 use crate::geo::PlaneGrid;
-use crate::index::{Index, PartKind};
+use crate::index::{Index, IndexPartKind};
 use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
 
 /// The shape of an index for a query whose strings compare by `collation`; `None` if it is of a kind
@@ -13,19 +13,19 @@ pub fn shape_of(index: &Index, collation: &Collation) -> Option<IndexShape> {
     let mut parts = Vec::with_capacity(index.parts().len());
     for (at, part) in index.parts().iter().enumerate() {
         let form = match part.kind {
-            PartKind::Ascending | PartKind::Descending => PartForm::Ordered,
-            PartKind::Hashed if is_simple => PartForm::Hashed,
+            IndexPartKind::Ascending | IndexPartKind::Descending => PartForm::Ordered,
+            IndexPartKind::Hashed if is_simple => PartForm::Hashed,
             // Hashes of sort keys: nothing is looked up by them.
-            PartKind::Hashed => PartForm::Opaque,
-            PartKind::TwoDSphere => PartForm::Sphere,
-            PartKind::TwoD { bits, min, max } => {
+            IndexPartKind::Hashed => PartForm::Opaque,
+            IndexPartKind::TwoDSphere => PartForm::Sphere,
+            IndexPartKind::TwoD { bits, min, max } => {
                 PartForm::Plane(PlaneGrid::new(bits, min, max).ok()?)
             }
             _ => return None,
         };
         parts.push(PartShape {
             path: part.name().into(),
-            descending: part.kind == PartKind::Descending,
+            descending: part.kind == IndexPartKind::Descending,
             form,
             multikey: is_set(multikey, at),
         });

@@ -11,7 +11,7 @@ use nilometer_bson::{Value, ValueRef};
 use super::shape::{is_set, same_collation};
 use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
-use crate::index::{Index, PartKind};
+use crate::index::{Index, IndexPartKind};
 use crate::query::planner::bounds::{
     Assigned, IndexShape, Interval, PartBounds, PartForm, PartShape,
 };
@@ -28,7 +28,7 @@ pub fn readings(
     let [part] = index.parts() else {
         return Vec::new();
     };
-    let PartKind::Wildcard { descending } = part.kind else {
+    let IndexPartKind::Wildcard { descending } = part.kind else {
         return Vec::new();
     };
     let mut paths: Vec<&str> = Vec::new();

@@ -8,8 +8,8 @@ use super::last_point::keeps_only;
 use crate::eval::accumulator::AccumulatorKind;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, Dependencies};
-use crate::index::PartKind;
-use crate::index::buckets::{BucketIndex, WantedKeys};
+use crate::index::IndexPartKind;
+use crate::index::buckets::{BucketIndex, IndexKeyFilter};
 use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{GroupStage, Stage};
@@ -134,8 +134,8 @@ fn metas_for(
         index,
         components,
         filter: (!filters.is_empty()).then(|| MatchExpression::and(filters)),
-        start: keys.as_ref().map(WantedKeys::start).unwrap_or_default(),
-        end: keys.as_ref().and_then(WantedKeys::end),
+        start: keys.as_ref().map(IndexKeyFilter::start).unwrap_or_default(),
+        end: keys.as_ref().and_then(IndexKeyFilter::end),
         bounds: bounded.map(|(shape, bounds)| bounds.explain(&shape, false)),
     })
 }
@@ -193,7 +193,10 @@ fn values_in_front(index: &BucketIndex, paths: &[String]) -> Option<usize> {
     }
     let mut open: Vec<&String> = paths.iter().collect();
     for (at, part) in kept.parts().iter().enumerate() {
-        let is_value = matches!(part.kind, PartKind::Ascending | PartKind::Descending);
+        let is_value = matches!(
+            part.kind,
+            IndexPartKind::Ascending | IndexPartKind::Descending
+        );
         let name = part.name();
         if !is_value || !(name == "meta" || name.starts_with("meta.")) {
             return None;
@@ -278,7 +281,7 @@ fn point(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Op
             && time.is_some_and(|time| {
                 let kept = index.index();
                 let part = kept.parts().get(time);
-                part.is_some_and(|part| part.kind == PartKind::Ascending)
+                part.is_some_and(|part| part.kind == IndexPartKind::Ascending)
             })
     })?;
     let components = index.time_part()?;
@@ -289,7 +292,7 @@ fn point(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Op
             true => BucketEntries::Newest(components),
             false => BucketEntries::Oldest(components),
         },
-        walked: None,
+        scanned: None,
         bounds: IndexBounds::all(shape.parts.len()),
         shape: Arc::new(shape),
         index,

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
-use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyPosition};
 use crate::query::exec::ExecSettings;
 use crate::query::planner::access::{safety, shape_of, wildcard};
 use crate::query::planner::bounds::{IndexBounds, IndexShape, KeyBounds, Position};
@@ -94,7 +94,7 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
         let count = match &found.entries {
             BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => {
                 let counted = input.source.count_keys(&index, &**keys, limit)?;
-                found.walked = counted.walked;
+                found.scanned = counted.scanned;
                 counted.keys
             }
             BucketEntries::InIndexOrder { .. }
@@ -120,11 +120,11 @@ fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoic
         _ => None,
     })?;
     let ranges = ranges.into_iter().map(|range| index.cell_keys(range));
-    let keys: Arc<dyn WantedKeys> = Arc::new(WantedRanges(ranges.collect::<Option<_>>()?));
+    let keys: Arc<dyn IndexKeyFilter> = Arc::new(WantedRanges(ranges.collect::<Option<_>>()?));
     Some(IndexChoice {
         index: index.clone(),
         entries: BucketEntries::Within(keys),
-        walked: None,
+        scanned: None,
         shape: Arc::default(),
         bounds: IndexBounds::all(0),
     })
@@ -235,11 +235,11 @@ fn whole(index: &Arc<BucketIndex>, collation: &Collation) -> Option<IndexChoice>
     let kept = index.index();
     let shape = shape_of(&kept, collation).unwrap_or_default();
     let bounds = IndexBounds::all(shape.parts.len());
-    let keys: Arc<dyn WantedKeys> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
+    let keys: Arc<dyn IndexKeyFilter> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
     Some(IndexChoice {
         index: index.clone(),
         entries: BucketEntries::Within(keys),
-        walked: None,
+        scanned: None,
         shape: Arc::new(shape),
         bounds,
     })
@@ -251,7 +251,7 @@ fn with_bounds(
     shape: IndexShape,
     bounds: IndexBounds,
 ) -> IndexChoice {
-    let keys: Arc<dyn WantedKeys> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
+    let keys: Arc<dyn IndexKeyFilter> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
     let entries = if is_in_id_order(input, index, &shape, &bounds) {
         BucketEntries::InIdOrder(keys)
     } else {
@@ -260,7 +260,7 @@ fn with_bounds(
     IndexChoice {
         index: index.clone(),
         entries,
-        walked: None,
+        scanned: None,
         shape: Arc::new(shape),
         bounds,
     }
@@ -443,7 +443,7 @@ fn bound(test: &BoundTest, collation: &Collation) -> MatchExpression {
 #[derive(Debug)]
 struct WantedRanges(Vec<(Vec<u8>, Vec<u8>)>);
 
-impl WantedKeys for WantedRanges {
+impl IndexKeyFilter for WantedRanges {
     fn start(&self) -> Vec<u8> {
         self.0
             .first()
@@ -469,7 +469,7 @@ impl WantedKeys for WantedRanges {
 #[derive(Debug)]
 pub(super) struct Wanted(pub(super) KeyBounds);
 
-impl WantedKeys for Wanted {
+impl IndexKeyFilter for Wanted {
     fn start(&self) -> Vec<u8> {
         self.0.start()
     }

@@ -6,7 +6,7 @@ use super::Rule;
 use super::index_on_buckets::part_of;
 use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::eval::{Collation, ParseContext};
-use crate::index::PartKind;
+use crate::index::IndexPartKind;
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{BucketOrder, SortStage, Stage};
 use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan};
@@ -300,8 +300,8 @@ fn direction_of(
     let mut backward = None;
     for (at, part) in kept.parts().iter().enumerate() {
         let goes_down = match part.kind {
-            PartKind::Ascending => false,
-            PartKind::Descending => true,
+            IndexPartKind::Ascending => false,
+            IndexPartKind::Descending => true,
             _ => return None,
         };
         let bounds = choice.bounds.parts.get(at)?;

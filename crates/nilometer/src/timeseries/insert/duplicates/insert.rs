@@ -15,7 +15,7 @@ use nilometer_storage::Durability;
 
 use super::{Claimed, Screened, Twin};
 use crate::catalog::{
-    BUCKETS_PREFIX, Catalog, Collection, DuplicateRule, Duplicates, TimeseriesOptions,
+    BUCKETS_PREFIX, Catalog, Collection, DuplicatePolicy, DuplicateRule, TimeseriesOptions,
 };
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
@@ -106,8 +106,8 @@ impl Timeseries {
         let rule = rule.unwrap_or_else(PoisonError::into_inner);
         let indexes = Maintained::hold(collection)?;
         let mut grouped = self.group(catalog, collection, &indexes, documents, options)?;
-        let mut claimed = match rule.answer {
-            Duplicates::Keep => None,
+        let mut claimed = match rule.policy {
+            DuplicatePolicy::Keep => None,
             _ => Some(self.claim_groups(collection, &grouped)),
         };
         let late = match &mut claimed {
@@ -167,13 +167,15 @@ impl Timeseries {
             let Some(found) = self.screen(collection, rule, claimed, at, of)? else {
                 continue;
             };
-            match rule.answer {
-                Duplicates::Replace => late.extend(last_ones(group, found, timeseries, options)),
+            match rule.policy {
+                DuplicatePolicy::Replace => {
+                    late.extend(last_ones(group, found, timeseries, options))
+                }
                 answer => {
                     let mut twins = found.twins.into_iter();
                     group.measurements.retain(|one| {
                         let is_new = twins.next().is_none_or(|twin| twin == Twin::None);
-                        if !is_new && answer == Duplicates::Error {
+                        if !is_new && answer == DuplicatePolicy::Error {
                             refused.push(WriteError {
                                 index: one.index,
                                 error: duplicate(

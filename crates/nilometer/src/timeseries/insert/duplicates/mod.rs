@@ -32,7 +32,7 @@ pub(crate) use claims::{Claimed, Claims};
 use claims::{Memory, Window};
 use existing::Existing;
 
-use crate::catalog::{Collection, DuplicateRule, Duplicates};
+use crate::catalog::{Collection, DuplicatePolicy, DuplicateRule};
 use crate::error::Result;
 use crate::timeseries::Timeseries;
 use crate::timeseries::format::series_key::SeriesMeta;
@@ -121,7 +121,7 @@ impl Timeseries {
             let known = memory.window.as_ref().and_then(|window| window.has(*time));
             match known {
                 // Where it is has to be found out if it is to be replaced.
-                Some(true) if rule.answer != Duplicates::Replace => {
+                Some(true) if rule.policy != DuplicatePolicy::Replace => {
                     existing.times_ms.insert(*time);
                 }
                 Some(false) => {}

@@ -11,7 +11,7 @@ use nilometer_storage::{Durability, Engine, MemoryEngine};
 
 use super::{Load, Shared, assert_all_seen, on_disk};
 use crate::catalog::{IndexSpec, StoredIndex};
-use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyPosition};
 use crate::timeseries::BucketRange;
 use crate::timeseries::index::spec::{CollationOrigin, to_buckets};
 
@@ -32,7 +32,7 @@ const LOAD: Load = Load {
 #[derive(Debug)]
 struct Below(Option<Vec<u8>>);
 
-impl WantedKeys for Below {
+impl IndexKeyFilter for Below {
     fn start(&self) -> Vec<u8> {
         Vec::new()
     }
