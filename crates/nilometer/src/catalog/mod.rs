@@ -9,12 +9,12 @@
 //! documents: this module evaluates nothing.
 
 mod authorization;
+mod capped_sizes;
 mod collection;
 mod dictionaries;
 mod index_changes;
 mod index_spec;
 mod indexes;
-mod load;
 mod namespace;
 mod rename;
 mod replacement;
@@ -100,7 +100,7 @@ impl Catalog {
                 authorization::AUTHORIZATION_PREFIX,
                 dictionaries::DICTIONARY_PREFIX,
                 index_changes::PROGRESS_PREFIX,
-                load::CAPPED_SIZE_PREFIX,
+                capped_sizes::CAPPED_SIZE_PREFIX,
             ];
             if beside.iter().any(|prefix| key.starts_with(prefix)) {
                 continue;
