@@ -7,13 +7,14 @@
 //! { ns, type: "view", viewOn, pipeline, options }
 //! ```
 
-use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, RwLock};
 
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
 
+use super::CatalogEntry;
+use super::compiled::CompiledSlot;
 use super::index_spec::IndexSpec;
 use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
@@ -105,7 +106,7 @@ pub struct Collection {
     /// True once `collMod` changed the widths of buckets: existing buckets have other widths.
     widths_changed: bool,
     /// The compiled validator, set once by the module `write`.
-    validator: OnceLock<Arc<dyn Any + Send + Sync>>,
+    validator: CompiledSlot,
 }
 
 impl Collection {
@@ -129,7 +130,7 @@ impl Collection {
             extended_range: Arc::default(),
             mixed_schema: false,
             widths_changed: false,
-            validator: OnceLock::new(),
+            validator: CompiledSlot::default(),
         }
     }
 
@@ -152,7 +153,7 @@ impl Collection {
             indexes: self.indexes.clone(),
             // Shared, so that all versions of the collection see a change.
             extended_range: self.extended_range.clone(),
-            validator: OnceLock::new(),
+            validator: CompiledSlot::default(),
         }
     }
 
@@ -224,9 +225,12 @@ impl Collection {
         self.extended_range.load(Ordering::Acquire)
     }
 
-    /// Returns the slot for the compiled validator.
-    pub fn validator(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
-        &self.validator
+    /// Returns the compiled validator, which `compile` computes the first time.
+    pub fn get_or_compile_validator<T: Send + Sync + 'static>(
+        &self,
+        compile: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        self.validator.get_or_compile(compile)
     }
 
     /// Records that a measurement outside 1970..2038 exists.
@@ -347,14 +351,8 @@ pub fn pipeline_value(pipeline: &[Document]) -> Value {
     Value::Array(stages.collect::<Array>())
 }
 
-/// A decoded entry.
-pub(super) enum Entry {
-    Collection(Collection),
-    View(View),
-}
-
 /// Decodes a stored entry. Fails with `DataCorruptionDetected` on anything unexpected.
-pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
+pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<CatalogEntry> {
     let damaged = || {
         Error::new(
             ErrorCode::DataCorruptionDetected,
@@ -374,12 +372,12 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
             .map(|stage| stage.as_document().map(DocRef::to_document))
             .collect::<Option<Vec<_>>>()
             .ok_or_else(damaged)?;
-        return Ok(Entry::View(View {
+        return Ok(CatalogEntry::View(Arc::new(View {
             namespace,
             view_on,
             pipeline,
             options,
-        }));
+        })));
     }
     let ValueRef::Binary { bytes: uuid, .. } = entry.get("uuid") else {
         return Err(damaged());
@@ -418,7 +416,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
         collection.set_extended_range();
     }
-    Ok(Entry::Collection(collection))
+    Ok(CatalogEntry::Collection(Arc::new(collection)))
 }
 
 /// Returns the `$jsonSchema` every bucket collection has (the shape of MongoDB 8.0).

@@ -4,8 +4,6 @@
 //! durable before any bucket that needs it is written. The dictionaries of a dropped collection are removed
 //! when no reader uses them any more, and when the catalog is opened.
 
-use std::collections::BTreeSet;
-
 use nilometer_storage::{Bytes, Direction, Durability, WriteBatch};
 
 use super::Catalog;
@@ -64,21 +62,6 @@ impl Catalog {
             }
         }
         Ok(kept)
-    }
-
-    /// Removes the dictionaries of collections that no longer exist.
-    pub(super) fn remove_orphaned_dictionaries(&self) -> Result<()> {
-        let there: BTreeSet<[u8; 16]> = self.collections().iter().map(|c| c.uuid).collect();
-        let mut batch = WriteBatch::new();
-        for kept in self.dictionaries()? {
-            if !there.contains(&kept.collection) {
-                batch.delete(self.keyspace, key(kept.collection, kept.number));
-            }
-        }
-        if !batch.is_empty() {
-            self.engine.commit(batch, Durability::Buffered)?;
-        }
-        Ok(())
     }
 }
 

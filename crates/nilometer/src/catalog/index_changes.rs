@@ -179,19 +179,6 @@ impl Catalog {
         Ok(())
     }
 
-    /// Returns the current version of `collection`. Fails with `NamespaceNotFound` if it was dropped.
-    fn current_or_error(&self, collection: &Collection) -> Result<Arc<Collection>> {
-        self.collections()
-            .into_iter()
-            .find(|now| now.uuid == collection.uuid)
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorCode::NamespaceNotFound,
-                    format!("ns does not exist: {}", collection.namespace),
-                )
-            })
-    }
-
     /// Commits `batch` and the list, then makes the list visible.
     fn store_indexes(
         &self,

@@ -16,18 +16,16 @@
 //!
 //! Does not know the layout of entries: the module `index` does.
 
-use std::any::Any;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nilometer_bson::{Array, DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::KeyspaceId;
 
+use super::compiled::CompiledSlot;
 use super::index_spec::IndexSpec;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// An index of a collection.
 pub struct StoredIndex {
@@ -37,7 +35,7 @@ pub struct StoredIndex {
     pub keyspace: KeyspaceId,
     state: Arc<IndexState>,
     /// The compiled definition, set once by the module `index`.
-    compiled: OnceLock<Arc<dyn Any + Send + Sync>>,
+    compiled: CompiledSlot,
 }
 
 /// The mutable state of an index.
@@ -126,7 +124,7 @@ impl StoredIndex {
                 resume_after: Mutex::default(),
                 failure: Mutex::default(),
             }),
-            compiled: OnceLock::new(),
+            compiled: CompiledSlot::default(),
         }
     }
 
@@ -136,7 +134,7 @@ impl StoredIndex {
             spec,
             keyspace: self.keyspace,
             state: self.state.clone(),
-            compiled: OnceLock::new(),
+            compiled: CompiledSlot::default(),
         }
     }
 
@@ -204,9 +202,12 @@ impl StoredIndex {
         lock(&self.state.failure).get_or_insert(failure);
     }
 
-    /// Returns the slot for the compiled definition.
-    pub fn compiled(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
-        &self.compiled
+    /// Returns the compiled definition, which `compile` computes the first time.
+    pub fn get_or_compile<T: Send + Sync + 'static>(
+        &self,
+        compile: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        self.compiled.get_or_compile(compile)
     }
 
     pub(super) fn stored(&self) -> MutexGuard<'_, DurableIndexState> {

@@ -11,6 +11,7 @@
 mod authorization;
 mod capped_sizes;
 mod collection;
+mod compiled;
 mod dictionaries;
 mod index_changes;
 mod index_spec;
@@ -24,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use nilometer_bson::Document;
-use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
+use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 pub use authorization::AuthDocumentKind;
 pub use collection::{Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value};
@@ -35,8 +36,6 @@ pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name
 pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
 };
-
-use collection::Entry;
 
 use crate::error::{Error, ErrorCode, Result};
 
@@ -90,10 +89,9 @@ impl Catalog {
         };
         let mut entries = BTreeMap::new();
         let mut used = BTreeSet::from([keyspace]);
-        let scan =
-            engine
-                .snapshot()?
-                .scan(keyspace, &[], None, nilometer_storage::Direction::Forward)?;
+        let scan = engine
+            .snapshot()?
+            .scan(keyspace, &[], None, Direction::Forward)?;
         for item in scan {
             let (key, value) = item?;
             let beside = [
@@ -106,13 +104,10 @@ impl Catalog {
                 continue;
             }
             let namespace = decode_key(&key)?;
-            let entry = match collection::decode(namespace.clone(), &value)? {
-                Entry::Collection(found) => {
-                    used.extend(found.keyspaces());
-                    CatalogEntry::Collection(Arc::new(found))
-                }
-                Entry::View(found) => CatalogEntry::View(Arc::new(found)),
-            };
+            let entry = collection::decode(namespace.clone(), &value)?;
+            if let CatalogEntry::Collection(collection) = &entry {
+                used.extend(collection.keyspaces());
+            }
             entries.insert(namespace, entry);
         }
         for orphan in all.iter().filter(|k| !used.contains(&k.id)) {
@@ -125,9 +120,32 @@ impl Catalog {
             changes: Mutex::new(()),
         };
         catalog.load_build_progress()?;
-        catalog.remove_orphaned_capped_sizes()?;
-        catalog.remove_orphaned_dictionaries()?;
+        catalog.remove_orphans(capped_sizes::CAPPED_SIZE_PREFIX)?;
+        catalog.remove_orphans(dictionaries::DICTIONARY_PREFIX)?;
         Ok(catalog)
+    }
+
+    /// Removes the values below `prefix`, whose keys continue with the UUID of a collection, if the
+    /// collection no longer exists.
+    fn remove_orphans(&self, prefix: &[u8]) -> Result<()> {
+        let existing: BTreeSet<[u8; 16]> = self.collections().iter().map(|c| c.uuid).collect();
+        let mut batch = WriteBatch::new();
+        let snapshot = self.engine.snapshot()?;
+        for item in snapshot.scan(self.keyspace, prefix, None, Direction::Forward)? {
+            let (key, _) = item?;
+            let Some(rest) = key.strip_prefix(prefix) else {
+                break;
+            };
+            if let Some(uuid) = rest.first_chunk()
+                && !existing.contains(uuid)
+            {
+                batch.delete(self.keyspace, key.to_vec());
+            }
+        }
+        if !batch.is_empty() {
+            self.engine.commit(batch, Durability::Buffered)?;
+        }
+        Ok(())
     }
 
     /// Returns the entry called `namespace`.
@@ -319,12 +337,7 @@ impl Catalog {
         mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(now) = self.current(collection) else {
-            return Err(Error::new(
-                ErrorCode::NamespaceNotFound,
-                format!("ns does not exist: {}", collection.namespace),
-            ));
-        };
+        let now = self.current_or_error(collection)?;
         let changed = Arc::new(now.modified(options, timeseries, mixed_schema));
         let namespace = changed.namespace.clone();
         self.commit_entries(vec![(namespace, Some(CatalogEntry::Collection(changed)))])

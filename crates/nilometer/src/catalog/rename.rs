@@ -27,6 +27,16 @@ impl Catalog {
             .or_else(|| self.by_uuid(collection.uuid))
     }
 
+    /// Returns the current version of `collection`. Fails with `NamespaceNotFound` if it was dropped.
+    pub(super) fn current_or_error(&self, collection: &Collection) -> Result<Arc<Collection>> {
+        self.current(collection).ok_or_else(|| {
+            Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("ns does not exist: {}", collection.namespace),
+            )
+        })
+    }
+
     /// Renames `from` to `to`. An existing collection `to` is dropped if `replace` returns true for it.
     /// Returns the dropped collection.
     pub fn rename(

@@ -107,20 +107,8 @@ struct CompiledBucketIndex {
 impl BucketIndex {
     /// Compiles the index `stored` over buckets whose time field is `time_field`.
     pub fn of(stored: &Arc<StoredIndex>, time_field: &str) -> Result<Arc<Self>> {
-        let slot = stored.compiled();
-        let known = slot
-            .get()
-            .cloned()
-            .map(Arc::downcast::<CompiledBucketIndex>);
-        let compiled = match known {
-            Some(Ok(compiled)) => compiled,
-            _ => {
-                let compiled = Arc::new(CompiledBucketIndex::new(&stored.spec, time_field)?);
-                // Two threads may race here; both compute the same value.
-                let _ = slot.set(compiled.clone());
-                compiled
-            }
-        };
+        let compiled =
+            stored.get_or_compile(|| CompiledBucketIndex::new(&stored.spec, time_field))?;
         Ok(Arc::new(Self {
             stored: stored.clone(),
             compiled,

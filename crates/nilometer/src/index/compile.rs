@@ -37,17 +37,7 @@ pub(super) struct CompiledIndex {
 impl Index {
     /// Compiles the index `stored`.
     pub fn of(stored: &Arc<StoredIndex>) -> Result<Arc<Self>> {
-        let slot = stored.compiled();
-        let known = slot.get().cloned().map(Arc::downcast::<CompiledIndex>);
-        let compiled = match known {
-            Some(Ok(compiled)) => compiled,
-            _ => {
-                let compiled = Arc::new(CompiledIndex::new(&stored.spec)?);
-                // Two threads may race here; both compute the same value.
-                let _ = slot.set(compiled.clone());
-                compiled
-            }
-        };
+        let compiled = stored.get_or_compile(|| CompiledIndex::new(&stored.spec))?;
         Ok(Arc::new(Self {
             stored: stored.clone(),
             compiled,

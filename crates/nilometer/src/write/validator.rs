@@ -65,14 +65,8 @@ impl Validator {
         if collection.timeseries.is_some() || source.is_empty() {
             return Ok(None);
         }
-        let slot = collection.validator();
-        if let Some(Ok(known)) = slot.get().cloned().map(Arc::downcast::<Self>) {
-            return Ok(Some(known));
-        }
-        let made = Arc::new(Self::parse(source, collection.options.as_ref())?);
-        // Two threads may meet here; what they made is the same.
-        let _ = slot.set(made.clone());
-        Ok(Some(made))
+        let parse = || Self::parse(source, collection.options.as_ref());
+        collection.get_or_compile_validator(parse).map(Some)
     }
 
     /// Reads the options of a collection.
