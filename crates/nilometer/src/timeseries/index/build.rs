@@ -91,7 +91,7 @@ impl Timeseries {
         collection: &Collection,
         indexes: &[Arc<StoredIndex>],
         after: Option<[u8; 12]>,
-    ) -> Result<DocumentChunk> {
+    ) -> Result<Chunk> {
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
@@ -110,7 +110,7 @@ impl Timeseries {
             bytes_max: CHUNK_BYTES_MAX,
         };
         let mut batch = WriteBatch::new();
-        let mut chunk = DocumentChunk::default();
+        let mut chunk = Chunk::default();
         for bucket in next_buckets(&*snapshot, keyspaces, bounds, None)?.found {
             let RawBucket { id, ref tail, .. } = bucket;
             let stored = bucket.stored();
@@ -159,7 +159,7 @@ impl Timeseries {
 }
 
 #[derive(Default)]
-pub(crate) struct DocumentChunk {
+pub(crate) struct Chunk {
     buckets: u64,
     /// The last bucket; none if there was none any more.
     pub(crate) last: Option<[u8; 12]>,
