@@ -1,4 +1,4 @@
-//! A database in a process: a typed collection, an insert, a filter and a pipeline.
+//! An embedded database: a typed collection, an insert, a filter and a pipeline.
 //!
 //! Run it with `cargo run -p nilometer --example embedded`.
 

@@ -1,10 +1,10 @@
-//! What several threads remember together, and how much memory it may take: the shape of every cache whose budget follows
-//! the memory of the process (`database/memory.rs`). What is let go, and when, is each cache's own matter.
+//! A value shared by several threads, with a memory budget: the form of every cache whose budget depends on
+//! the memory of the process (`database/memory.rs`). Each cache decides what it evicts, and when.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Something behind a lock, with the bytes it may take.
+/// A locked value with a budget in bytes.
 #[derive(Debug)]
 pub(crate) struct Budgeted<T> {
     held: Mutex<T>,
@@ -12,7 +12,7 @@ pub(crate) struct Budgeted<T> {
 }
 
 impl<T: Default> Budgeted<T> {
-    /// Nothing yet; it may take so many bytes until something else is said.
+    /// Makes an empty value with a budget.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             held: Mutex::default(),
@@ -22,17 +22,17 @@ impl<T: Default> Budgeted<T> {
 }
 
 impl<T> Budgeted<T> {
-    /// What is held, also after a thread that had it panicked: each of these can do without what it has forgotten.
+    /// Locks the value, also after a panic of a holder: a cache may lose entries.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes it may take.
+    /// Returns the budget in bytes.
     pub(crate) fn bytes_max(&self) -> usize {
         self.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Changes what it may take. Nothing is let go here.
+    /// Changes the budget. Evicts nothing.
     pub(crate) fn set_bytes_max(&self, bytes: usize) {
         self.bytes_max.store(bytes, Ordering::Relaxed);
     }

@@ -1,8 +1,7 @@
-//! The database from Rust: typed collections over [`Database::run_command`].
+//! The Rust API of the database: typed collections over [`Database::run_command`].
 //!
-//! Everything here sends commands and reads replies, as a driver does over a connection, so it can
-//! do nothing a client could not. Documents are any type that `serde` can turn into BSON;
-//! [`bson::Document`] is one.
+//! Everything here sends commands and reads replies, as a driver does over a connection. Documents are any
+//! type that `serde` can convert to BSON, such as [`bson::Document`].
 //!
 //! ```
 //! use bson::{DateTime, doc};
@@ -43,7 +42,7 @@ impl Database {
         from_bson(&self.call(database, to_bson(command)?)?)
     }
 
-    /// The collection `database.name`, with documents of type `T`. It need not exist.
+    /// Returns the collection `database.name`, with documents of type `T`. It need not exist.
     pub fn collection<T>(&self, database: &str, name: &str) -> Collection<'_, T> {
         Collection {
             database: self,
@@ -66,7 +65,7 @@ impl Database {
     }
 }
 
-/// The error a reply reports, if it does.
+/// Fails with the error a reply reports, if any.
 pub(crate) fn check(reply: &Document) -> Result<()> {
     let error = |from: nilometer_bson::DocRef<'_>| {
         let code = from
@@ -107,8 +106,8 @@ pub struct Collection<'d, T> {
 }
 
 impl<'d, T> Collection<'d, T> {
-    /// Makes it a time-series collection with buckets for measurements seconds to minutes apart.
-    /// Does nothing if it is one with these options already.
+    /// Creates it as a time-series collection with buckets for measurements seconds to minutes apart. Does
+    /// nothing if it exists with these options.
     pub fn create_timeseries(&self, time_field: &str, meta_field: Option<&str>) -> Result<()> {
         self.create_timeseries_with(&bson::doc! {
             "timeField": time_field,
@@ -116,8 +115,8 @@ impl<'d, T> Collection<'d, T> {
         })
     }
 
-    /// Makes it a time-series collection with the given `timeseries` option of `create`; fields
-    /// that are null are left out.
+    /// Creates it as a time-series collection with the given `timeseries` option of `create`; null fields
+    /// are omitted.
     pub fn create_timeseries_with(&self, timeseries: &bson::Document) -> Result<()> {
         let given = to_bson(timeseries)?;
         let mut options = DocumentBuilder::new();
@@ -128,14 +127,14 @@ impl<'d, T> Collection<'d, T> {
         self.database.call(&self.db, command).map(drop)
     }
 
-    /// Removes it with everything in it.
+    /// Drops the collection.
     pub fn drop(&self) -> Result<()> {
         self.database
             .call(&self.db, doc! { "drop": self.name.as_str() })
             .map(drop)
     }
 
-    /// How many documents match `filter`.
+    /// Returns the number of documents that match `filter`.
     pub fn count(&self, filter: bson::Document) -> Result<u64> {
         let command = doc! { "count": self.name.as_str(), "query": to_bson(&filter)? };
         let reply = self.database.call(&self.db, command)?;
@@ -184,7 +183,7 @@ impl<'d, T: Serialize> Collection<'d, T> {
         self.insert_many([document])
     }
 
-    /// Inserts documents in order, all in one command (at most 100,000). Durable when it returns.
+    /// Inserts documents in order, in one command (at most 100,000). Durable when it returns.
     pub fn insert_many(&self, documents: impl IntoIterator<Item = T>) -> Result<()> {
         let mut values = Vec::new();
         for document in documents {
@@ -196,13 +195,13 @@ impl<'d, T: Serialize> Collection<'d, T> {
 }
 
 impl<'d, T: DeserializeOwned> Collection<'d, T> {
-    /// Reads the documents that match `filter`.
+    /// Returns the documents that match `filter`.
     pub fn find(&self, filter: bson::Document) -> Result<Cursor<'d, T>> {
         self.find_with(filter, bson::Document::new())
     }
 
-    /// Like [`Collection::find`] with further options of the `find` command: `sort`, `limit`,
-    /// `skip`, `projection`, `hint`, …
+    /// Like [`Collection::find`] with further options of the `find` command: `sort`, `limit`, `skip`,
+    /// `projection`, `hint`, …
     pub fn find_with(
         &self,
         filter: bson::Document,
@@ -218,12 +217,12 @@ impl<'d, T: DeserializeOwned> Collection<'d, T> {
     }
 }
 
-/// The results of a query, fetched batch by batch. Dropping it ends the query.
+/// The results of a query, fetched batch by batch. Dropping it closes the cursor.
 pub struct Cursor<'d, R> {
     database: &'d Database,
     db: String,
     collection: String,
-    /// 0 when the last batch is here.
+    /// 0 after the last batch.
     id: i64,
     batch: VecDeque<Document>,
     documents: PhantomData<fn() -> R>,
@@ -266,7 +265,7 @@ impl<R> Drop for Cursor<'_, R> {
         if self.id != 0 {
             let cursors = Value::from(vec![Value::from(self.id)]);
             let command = doc! { "killCursors": self.collection.as_str(), "cursors": cursors };
-            // The cursor may have timed out; either way it is gone.
+            // The cursor may have timed out; either way it is closed.
             let _ = self.database.call(&self.db, command);
         }
     }

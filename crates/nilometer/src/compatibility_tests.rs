@@ -1,8 +1,8 @@
-//! COMPATIBILITY.md says what the tables say.
+//! COMPATIBILITY.md agrees with the tables of the code.
 //!
-//! The page has a part for each table, between `<!-- table: NAME -->` and `<!-- end -->`. This test
-//! compares them with the code; with `UPDATE_EXPECT=1` in the environment (`cargo xtask
-//! compatibility`) it writes them. The sentences around the tables are written by hand.
+//! The page has a section for each table, between `<!-- table: NAME -->` and `<!-- end -->`. This test
+//! compares them with the code; with `UPDATE_EXPECT=1` in the environment (`cargo xtask compatibility`) it
+//! writes them. The text around the tables is written by hand.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::parameters::{Kind, PARAMETERS, SetAt};
 use crate::query::pipeline::{STAGES, Support};
 use crate::write::update::MODIFIER_NAMES;
 
-/// The page, from this crate's folder.
+/// The path of the page, from this crate's folder.
 const PAGE: &str = "../../COMPATIBILITY.md";
 
-/// Names that the filter table knows only to refuse them: JavaScript, text search.
+/// Operators the filter parser only refuses: JavaScript, text search.
 const REFUSED_IN_FILTERS: [&str; 2] = ["$where", "$text"];
 
 #[test]
-fn compatibility_page_is_in_step_with_the_tables() {
+fn compatibility_page_agrees_with_the_tables() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let page = std::fs::read_to_string(&path).expect("the page is there");
     let mut wanted = page.clone();
@@ -40,7 +40,7 @@ fn compatibility_page_is_in_step_with_the_tables() {
     }
 }
 
-/// Every table with its name.
+/// Returns every table with its name.
 fn tables() -> Vec<(&'static str, String)> {
     vec![
         ("commands", commands()),

@@ -1,7 +1,7 @@
-//! The database as a value: what an embedding program opens and the server serves.
+//! The database as a value: opened by an embedding program or by the server.
 //!
-//! Opening it ties the rooms together: engine, catalog, time series, records, cursors. Closing it
-//! (or dropping it) ends its threads and releases the directory.
+//! Opening it connects the modules: engine, catalog, time series, records, cursors. Closing or dropping it
+//! stops its threads and releases the directory.
 
 mod buckets;
 mod collections;
@@ -43,8 +43,8 @@ pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryPlan;
 
-/// The folder in a database's directory for what queries cannot hold in memory. Its files have no
-/// names and are gone when they are closed.
+/// The folder in the database directory for spilled query data. Its files are unnamed and disappear when
+/// closed.
 const SPILL_FOLDER: &str = "spill";
 
 /// An open database.
@@ -58,9 +58,9 @@ pub struct Database {
     authority: Arc<Authority>,
     query: QueryServices,
     disk: Arc<DiskWatch>,
-    /// Ended with the database.
+    /// Stopped when the database is dropped.
     _background: Background,
-    /// Ended with the database.
+    /// Stopped when the database is dropped.
     _resumed_builds: ResumedBuilds,
 }
 
@@ -71,12 +71,12 @@ impl Drop for Database {
 }
 
 impl Database {
-    /// Opens the database in the directory `path`, which is made if it is absent or empty.
+    /// Opens the database in the directory `path`, which is created if it is missing or empty.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, Environment::default())
     }
 
-    /// Opens the database in the directory `path` with everything it takes from outside.
+    /// Opens the database in the directory `path` with an environment.
     pub fn open_with(path: impl AsRef<Path>, environment: Environment) -> Result<Self> {
         let memory = environment.memory_limit();
         let engine = LsmEngine::open(path.as_ref(), LsmOptions::within(memory))?;
@@ -84,22 +84,22 @@ impl Database {
         Self::assemble(Arc::new(engine), environment, Some(spill))
     }
 
-    /// An empty database that lives as long as the value.
+    /// Opens an empty database in memory.
     pub fn in_memory() -> Result<Self> {
         Self::in_memory_with(Environment::default())
     }
 
-    /// The same, with an environment.
+    /// Opens an empty database in memory with an environment.
     pub fn in_memory_with(environment: Environment) -> Result<Self> {
         Self::with_engine(Arc::new(MemoryEngine::new()), environment)
     }
 
-    /// The database kept by `engine`. Its queries write nothing to disk, whatever they hold.
+    /// Opens the database stored by `engine`. Its queries never spill to disk.
     pub fn with_engine(engine: Arc<dyn Engine>, environment: Environment) -> Result<Self> {
         Self::assemble(engine, environment, None)
     }
 
-    // long function: one part after the other, each made of those before
+    // long function: builds the parts in order, each from the ones before
     fn assemble(
         engine: Arc<dyn Engine>,
         environment: Environment,
@@ -177,7 +177,7 @@ impl Database {
         })
     }
 
-    /// Makes the parts of the database follow parameters that were just set.
+    /// Applies the current parameters to the parts of the database.
     pub(crate) fn obey_parameters(&self) {
         obey_parameters(
             &self.services,
@@ -187,17 +187,17 @@ impl Database {
         );
     }
 
-    /// What commands share besides data.
+    /// Returns the shared services of commands.
     pub fn services(&self) -> &Arc<Services> {
         &self.services
     }
 
-    /// Runs one command and answers it; a failure is a reply too (`ok: 0`).
+    /// Runs one command and returns its reply; a failure is a reply too (`ok: 0`).
     pub fn run_command(&self, session: &mut ClientSession, request: &Request) -> Document {
         commands::run(self, session, request)
     }
 
-    /// Ends a user's logical session and the cursors that were opened in it.
+    /// Ends a user's logical session and closes its cursors.
     pub(crate) fn end_session(&self, id: SessionId, user: Option<&UserName>) {
         self.services.sessions.end(id, user);
         self.query
@@ -205,7 +205,7 @@ impl Database {
             .kill_where(|_, lsid, by| lsid == Some(id) && by == user);
     }
 
-    /// Writes everything out and compacts it: for benches and for copies of the directory.
+    /// Flushes and compacts everything: for benches and for copies of the directory.
     pub fn settle(&self) -> Result<()> {
         for collection in self.catalog.collections() {
             self.timeseries.seal_all(&collection)?;
@@ -214,7 +214,7 @@ impl Database {
         Ok(())
     }
 
-    /// Copies the database, without stopping writers, into the empty or absent directory `target`.
+    /// Copies the database, concurrently with writers, into the empty or missing directory `target`.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
         Ok(self.engine.checkpoint(target.as_ref())?)
     }
@@ -227,7 +227,7 @@ impl Database {
         Ok(self.engine.close()?)
     }
 
-    /// Closes every cursor: it holds what it reads from, which holds the cursors.
+    /// Closes every cursor. A cursor and its collections refer to each other.
     fn end_cursors(&self) {
         self.query.cursors.kill_where(|_, _, _| true);
     }
@@ -266,10 +266,13 @@ impl Database {
 }
 
 fn no_thread(error: std::io::Error) -> Error {
-    Error::new(ErrorCode::InternalError, format!("no thread: {error}"))
+    Error::new(
+        ErrorCode::InternalError,
+        format!("cannot start a thread: {error}"),
+    )
 }
 
-/// The limits of buckets the start-up parameters ask for.
+/// Returns the bucket limits of the start-up parameters.
 fn bucket_limits(services: &Services) -> BucketLimits {
     let given = &services.parameters;
     // The table of parameters keeps them at 1 or more.
@@ -284,8 +287,8 @@ fn bucket_limits(services: &Services) -> BucketLimits {
     }
 }
 
-/// The cache MongoDB would have on such a machine: half of the memory beyond one GiB, at least
-/// 256 MB. Active buckets share it. 0 where memory is unknown.
+/// Returns the cache size MongoDB would use on such a machine: half of the memory beyond one GiB, at least
+/// 256 MB; 0 if the memory is unknown. Active buckets share it.
 fn cache_bytes(memory_bytes: u64) -> u64 {
     const CACHE_BYTES_MIN: u64 = 256_000_000;
     match memory_bytes {
@@ -294,7 +297,7 @@ fn cache_bytes(memory_bytes: u64) -> u64 {
     }
 }
 
-/// Tells queries and the bucket catalog what the parameters say that may change at any time.
+/// Applies the run-time parameters to queries and the bucket catalog.
 fn obey_parameters(
     services: &Services,
     timeseries: &Timeseries,

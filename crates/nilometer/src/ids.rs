@@ -1,8 +1,8 @@
-//! Where identities and random numbers come from.
+//! Generation of identities and random numbers.
 //!
-//! By default a keyed hash (the standard library's, keyed by the system at the start) of a counter:
-//! nobody who sees some values can tell the next. It is no source for secrets; those of logging in
-//! come with logging in. A seeded source gives the same values every time, for tests.
+//! By default a keyed hash (the standard library's, keyed by the system at the start) of a counter, so that
+//! values are not predictable from earlier ones. Not for secrets: the module `auth` reads those from the
+//! system. A seeded source repeats the same values, for tests.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -16,12 +16,12 @@ enum Mixer {
     Seeded(u64),
 }
 
-/// Gives out identities and random numbers.
+/// A source of identities and random numbers.
 #[derive(Debug)]
 pub struct IdSource {
     mixer: Mixer,
     drawn: AtomicU64,
-    /// Five bytes that are this source's, in the middle of its object ids.
+    /// Five bytes that identify this source in its object ids.
     origin: [u8; 5],
     object_ids: AtomicU32,
 }
@@ -46,12 +46,12 @@ impl IdSource {
         source
     }
 
-    /// A source that gives the same values for the same `seed`.
+    /// Makes a source that returns the same values for the same `seed`.
     pub fn seeded(seed: u64) -> Self {
         Self::new(Mixer::Seeded(seed))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn random(&self) -> u64 {
         let n = self.drawn.fetch_add(1, Ordering::Relaxed);
         match &self.mixer {
@@ -60,7 +60,7 @@ impl IdSource {
         }
     }
 
-    /// A random UUID (version 4).
+    /// Returns a random UUID (version 4).
     pub fn uuid(&self) -> [u8; 16] {
         let bits = (u128::from(self.random()) << 64) | u128::from(self.random());
         const VERSION: u128 = 0xF << 76;
@@ -69,10 +69,10 @@ impl IdSource {
         bits.to_be_bytes()
     }
 
-    /// An object id made at `now_ms`: seconds, this source's five bytes, a counter.
+    /// Returns an object id for the time `now_ms`: seconds, the five bytes of this source, a counter.
     pub fn object_id(&self, now_ms: i64) -> ObjectId {
         let [a, b, c, d, e] = self.origin;
-        // The seconds are 32 bits by format, and wrap.
+        // The seconds have 32 bits in this format, and wrap.
         let [.., s0, s1, s2, s3] = now_ms.div_euclid(1000).to_be_bytes();
         let count = self.object_ids.fetch_add(1, Ordering::Relaxed);
         let [_, n0, n1, n2] = count.to_be_bytes();

@@ -1,20 +1,20 @@
-//! How documents are inserted and what became of them, whatever kind of collection they go to.
+//! Options and results of an insert, for all kinds of collections.
 
 use nilometer_bson::ObjectId;
 use nilometer_storage::Durability;
 
 use crate::error::{Error, Result};
 
-/// One document that could not be inserted.
+/// A document that was not inserted.
 #[derive(Clone, Debug)]
 pub struct WriteError {
-    /// Its place in the command.
+    /// Its position in the command.
     pub index: usize,
-    /// Why.
+    /// The reason.
     pub error: Error,
 }
 
-/// What became of an insert.
+/// The result of an insert.
 #[derive(Clone, Debug, Default)]
 pub struct InsertOutcome {
     /// Documents stored.
@@ -24,7 +24,7 @@ pub struct InsertOutcome {
 }
 
 impl InsertOutcome {
-    /// The first document's error, if any was refused.
+    /// Fails with the first error, if any document was refused.
     pub fn all(self) -> Result<()> {
         match self.errors.into_iter().next() {
             Some(refused) => Err(refused.error),
@@ -33,13 +33,13 @@ impl InsertOutcome {
     }
 }
 
-/// How an insert shall go.
+/// The options of an insert.
 #[derive(Clone, Copy)]
 pub struct InsertOptions<'a> {
-    /// Stop at the first document that is refused.
+    /// Stop at the first refused document.
     pub ordered: bool,
     /// When the command may be answered.
     pub durability: Durability,
-    /// Makes the `_id` of documents that come without one.
+    /// Generates the `_id` of documents without one.
     pub new_id: &'a dyn Fn() -> ObjectId,
 }

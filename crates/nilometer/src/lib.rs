@@ -1,6 +1,6 @@
 //! Nilometer, the database: command document in, reply document out.
 //!
-//! Knows no socket, no async runtime, no wire format and no command line; time comes from the
+//! Knows no socket, no async runtime, no wire format and no command line; its time comes from the
 //! [`operation::Clock`] it is opened with.
 
 pub mod args;

@@ -1,14 +1,13 @@
-//! Limits that clients are told and that hold for every way in.
+//! Limits reported to clients that apply to every interface.
 
-/// Bytes of a document a client may store.
+/// Largest stored document, in bytes.
 pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Bytes of a command document and of a document the server makes itself: room for a document of
-/// full size and what goes around it.
+/// Largest command document or internal document, in bytes: a document of full size with its envelope.
 pub const COMMAND_BYTES_MAX: usize = DOCUMENT_BYTES_MAX + 16 * 1024;
 
-/// Bytes of a message on the wire, header included.
+/// Largest message on the wire, in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
 
-/// Writes in one command.
+/// Most writes per command.
 pub const WRITE_BATCH_MAX: usize = 100_000;

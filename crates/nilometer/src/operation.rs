@@ -1,14 +1,14 @@
-//! One operation: the request that asks for it and the circumstances it runs under.
+//! One operation: its request and its execution context.
 //!
-//! A [`Request`] is what came in, already framed: the command document, and the document sequences
-//! that a client may send beside it. A sequence of 10,000 documents stays the one buffer it arrived
-//! in; only offsets into it are kept, and each document is borrowed when it is looked at.
+//! A [`Request`] is a framed message: the command document and the document sequences sent with it. A
+//! sequence of 10,000 documents stays in the buffer it arrived in; only offsets are stored, and each
+//! document is borrowed when accessed.
 //!
-//! An [`OperationContext`] is what the database adds: the time at which the operation counts as
-//! started, its deadline, and the switch that ends it early. Long work calls
-//! [`OperationContext::check_interrupt`] once per batch; nothing else stops it.
+//! An [`OperationContext`] is added by the database: the start time of the operation, its deadline, and the
+//! switch that ends it early. Long work calls [`OperationContext::check_interrupt`] once per batch; nothing
+//! else stops it.
 //!
-//! The database has no clock of its own: whoever opens it passes a [`Clock`].
+//! The database has no clock of its own: the program that opens it passes a [`Clock`].
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -21,16 +21,16 @@ use nilometer_bson::{DocRef, Document, Value, ValueRef};
 use crate::error::{Error, ErrorCode, Result};
 use crate::session::{ClientMetadata, SessionId, UserName};
 
-/// Where the database takes the time from.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since 1970, UTC.
+    /// Returns the time in ms since 1970, UTC.
     fn now_ms(&self) -> i64;
 
-    /// Time since a fixed point in the past; never goes back.
+    /// Returns the time since a fixed point in the past; never decreases.
     fn monotonic(&self) -> Duration;
 }
 
-/// The machine's clock.
+/// The system clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     started: Instant,
@@ -58,17 +58,17 @@ impl Clock for SystemClock {
     }
 }
 
-/// A command and the document sequences sent beside it.
+/// A command and the document sequences sent with it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The command: its first field names it, `$db` names the database.
     pub body: Document,
-    /// Fields whose documents were sent apart from the body (`documents`, `updates`, `ops`, …).
+    /// Fields whose documents were sent outside the body (`documents`, `updates`, `ops`, …).
     pub sequences: Vec<DocumentSequence>,
 }
 
 impl Request {
-    /// A request that is a command document alone.
+    /// Makes a request without document sequences.
     pub fn new(body: Document) -> Self {
         Self {
             body,
@@ -76,19 +76,19 @@ impl Request {
         }
     }
 
-    /// The command's name as sent: the first field of the body; empty if there is none.
+    /// Returns the name of the command: the first field of the body; empty if there is none.
     pub fn command_name(&self) -> &str {
         self.body.iter().next().map_or("", |e| e.name())
     }
 
-    /// The sequence called `name`, if one was sent.
+    /// Returns the sequence called `name`.
     pub fn sequence(&self, name: &str) -> Option<&DocumentSequence> {
         self.sequences.iter().find(|s| s.name == name)
     }
 
-    /// The documents of the field `name`, whether they came as a sequence or as an array in the
-    /// body. `None` if the field is not there at all. An array that holds anything but documents
-    /// is error 14, with `command` naming the field in the text.
+    /// Returns the documents of the field `name`, sent as a sequence or as an array in the body; `None` if
+    /// the field is missing. An array element that is not a document is error 14, with `command` naming the
+    /// field in the message.
     pub fn documents(&self, command: &str, name: &str) -> Result<Option<Documents<'_>>> {
         if let Some(sequence) = self.sequence(name) {
             return Ok(Some(Documents::Sequence(sequence.iter())));
@@ -118,7 +118,7 @@ impl Request {
     }
 }
 
-/// Documents that lie one behind the other in a shared buffer.
+/// Consecutive documents in a shared buffer.
 #[derive(Clone, Debug)]
 pub struct DocumentSequence {
     name: String,
@@ -127,8 +127,8 @@ pub struct DocumentSequence {
 }
 
 impl DocumentSequence {
-    /// A sequence called `name` of the documents that fill `buffer[span]` without gaps.
-    /// `None` if the span does not hold a whole number of framed documents.
+    /// Makes a sequence called `name` of the documents that fill `buffer[span]` without gaps. `None` if the
+    /// span does not hold a whole number of framed documents.
     pub fn new(name: String, buffer: Arc<Vec<u8>>, span: Range<usize>) -> Option<Self> {
         let mut ranges = Vec::new();
         let mut at = span.start;
@@ -145,27 +145,27 @@ impl DocumentSequence {
         })
     }
 
-    /// The field the documents belong to.
+    /// Returns the field the documents belong to.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Number of documents.
+    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// True when there is none.
+    /// True if the sequence is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The document at `index`.
+    /// Returns the document at `index`.
     pub fn get(&self, index: usize) -> Option<DocRef<'_>> {
         document_at(&self.buffer, self.ranges.get(index)?)
     }
 
-    /// The documents in order.
+    /// Returns an iterator over the documents.
     pub fn iter(&self) -> SequenceIter<'_> {
         SequenceIter {
             buffer: &self.buffer,
@@ -180,7 +180,7 @@ fn document_at<'a>(buffer: &'a [u8], range: &Range<u32>) -> Option<DocRef<'a>> {
     DocRef::new(buffer.get(start..end)?)
 }
 
-/// Walks a [`DocumentSequence`].
+/// Iterates over a [`DocumentSequence`].
 #[derive(Clone, Debug)]
 pub struct SequenceIter<'a> {
     buffer: &'a [u8],
@@ -199,7 +199,7 @@ impl<'a> Iterator for SequenceIter<'a> {
     }
 }
 
-/// Walks the documents of a field, wherever they were sent.
+/// Iterates over the documents of a field, however they were sent.
 #[derive(Clone, Debug)]
 pub enum Documents<'a> {
     /// Sent as a document sequence.
@@ -209,7 +209,7 @@ pub enum Documents<'a> {
 }
 
 impl Documents<'_> {
-    /// How many documents are left; an array is walked for it.
+    /// Returns the number of remaining documents; an array is walked to count them.
     pub fn remaining(&self) -> usize {
         match self {
             Self::Sequence(documents) => documents.ranges.len(),
@@ -236,25 +236,25 @@ impl<'a> Iterator for Documents<'a> {
     }
 }
 
-/// Ends an operation from outside: `killOp`, a session that is killed, a client that went away,
-/// or the shutdown. Copies share the switch; the first reason given stays.
+/// Ends an operation from outside: by `killOp`, a killed session, a disconnected client, or the shutdown.
+/// Clones share the switch; the first reason is kept.
 #[derive(Clone, Debug, Default)]
 pub struct KillSwitch(Arc<AtomicI32>);
 
 impl KillSwitch {
-    /// A switch that is not thrown.
+    /// Makes a switch that is not set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Throws the switch with the code the operation shall fail with.
+    /// Sets the switch with the code the operation will fail with.
     pub fn kill(&self, reason: ErrorCode) {
         let _ = self
             .0
             .compare_exchange(0, reason.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Why the switch was thrown, if it was.
+    /// Returns the reason if the switch is set.
     pub fn reason(&self) -> Option<ErrorCode> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -263,7 +263,7 @@ impl KillSwitch {
     }
 }
 
-/// How far long work has come, as `currentOp` shows it. Copies share it.
+/// The progress of long work, as shown by `currentOp`. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<ProgressState>);
 
@@ -275,18 +275,18 @@ struct ProgressState {
 }
 
 impl Progress {
-    /// Names the work and says how much there is; the first name stays.
+    /// Sets the name and the total of the work; the first name is kept.
     pub fn begin(&self, message: &str, total: u64) {
         self.0.message.get_or_init(|| message.to_owned());
         self.0.total.store(total, Ordering::Relaxed);
     }
 
-    /// So much of it is done.
+    /// Adds `by` to the completed work.
     pub fn advance(&self, by: u64) {
         self.0.done.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// What the work is called, what of it is done, and how much there is; none if it has not begun.
+    /// Returns the name, the completed part and the total of the work; `None` before it begins.
     pub fn now(&self) -> Option<(&str, u64, u64)> {
         let message = self.0.message.get()?;
         let done = self.0.done.load(Ordering::Relaxed);
@@ -294,7 +294,8 @@ impl Progress {
     }
 }
 
-/// What an operation looked at and gave, for the profiler and the log of slow ones. Copies share it.
+/// The keys and documents an operation examined and returned, for the profiler and the slow log. Clones
+/// share it.
 #[derive(Clone, Debug, Default)]
 pub struct Usage(Arc<UsageState>);
 
@@ -308,57 +309,57 @@ struct UsageState {
 }
 
 impl Usage {
-    /// A collection came into being, though no command asked for that by name.
+    /// Records a collection that was created implicitly.
     pub fn made(&self, namespace: String) {
         let made = &self.0.made;
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
         made.push(namespace);
     }
 
-    /// The collections that came into being.
+    /// Returns the implicitly created collections.
     pub fn all_made(&self) -> Vec<String> {
         let made = &self.0.made;
         made.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says how documents were found; the first word stays.
+    /// Sets the plan summary; the first is kept.
     pub fn found_by(&self, plan: &Arc<str>) {
         self.0.plan.get_or_init(|| Arc::clone(plan));
     }
 
-    /// So many keys of indexes and so many records or buckets were looked at.
+    /// Adds examined index keys and examined records or buckets.
     pub fn examined(&self, keys: u64, documents: u64) {
         self.0.keys.fetch_add(keys, Ordering::Relaxed);
         self.0.documents.fetch_add(documents, Ordering::Relaxed);
     }
 
-    /// So many documents were given to the client.
+    /// Adds documents returned to the client.
     pub fn gave(&self, documents: u64) {
         self.0.returned.fetch_add(documents, Ordering::Relaxed);
     }
 
-    /// How documents were found, if any were looked for.
+    /// Returns the plan summary, if there is one.
     pub fn plan(&self) -> Option<&str> {
         self.0.plan.get().map(|plan| &**plan)
     }
 
-    /// Keys looked at.
+    /// Returns the number of examined keys.
     pub fn keys_examined(&self) -> u64 {
         self.0.keys.load(Ordering::Relaxed)
     }
 
-    /// Records or buckets looked at.
+    /// Returns the number of examined records or buckets.
     pub fn documents_examined(&self) -> u64 {
         self.0.documents.load(Ordering::Relaxed)
     }
 
-    /// Documents given.
+    /// Returns the number of returned documents.
     pub fn returned(&self) -> u64 {
         self.0.returned.load(Ordering::Relaxed)
     }
 }
 
-/// What a command does to data.
+/// How a command accesses data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Neither reads nor writes collections.
@@ -369,12 +370,12 @@ pub enum Access {
     Write,
 }
 
-/// What level of durability and replication a write asks for.
+/// The durability a write requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteConcern {
-    /// False for `w: 0`: nobody waits for the answer.
+    /// False for `w: 0`: the client does not wait for the reply.
     pub acknowledged: bool,
-    /// False for `j: false`: the answer need not wait for the journal to be synced.
+    /// False for `j: false`: the reply need not wait for the journal to be synced.
     pub journaled: bool,
 }
 
@@ -387,50 +388,50 @@ impl Default for WriteConcern {
     }
 }
 
-/// What is not done to documents that are written.
+/// Checks that are skipped for written documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bypass {
-    /// The validator is not asked (`bypassDocumentValidation`).
+    /// Validation is skipped (`bypassDocumentValidation`).
     pub validation: bool,
-    /// Empty timestamps stay as they are (`bypassEmptyTsReplacement`).
+    /// Empty timestamps are kept (`bypassEmptyTsReplacement`).
     pub empty_timestamps: bool,
 }
 
 impl Bypass {
-    /// Documents are written as they are.
+    /// Skips all checks.
     pub const ALL: Self = Self {
         validation: true,
         empty_timestamps: true,
     };
 }
 
-/// The circumstances of one running operation.
+/// The execution context of one operation.
 #[derive(Clone)]
 pub struct OperationContext {
-    /// Number of the operation, as `currentOp` shows it and `killOp` takes it.
+    /// The operation number, as in `currentOp` and `killOp`.
     pub id: i32,
-    /// The database the command names in `$db`.
+    /// The database named by `$db`.
     pub database: String,
-    /// When the operation counts as started: `$$NOW`, one value for the whole command.
+    /// The start time of the operation: `$$NOW`, one value for the whole command.
     pub now_ms: i64,
     /// The `comment` of the command.
     pub comment: Option<Value>,
-    /// The logical session it belongs to.
+    /// The logical session.
     pub lsid: Option<SessionId>,
-    /// What the client told about itself.
+    /// The client.
     pub client: Arc<ClientMetadata>,
-    /// Who is logged in.
+    /// The logged-in user.
     pub user: Option<UserName>,
-    /// What the client asks of its writes.
+    /// The write concern.
     pub write_concern: WriteConcern,
-    /// `maxTimeMS` as given; 0 is none.
+    /// `maxTimeMS` of the command; 0 if none.
     pub max_time_ms: i64,
-    /// The command only tells how it would be done: nothing is taken from the plan cache.
+    /// True for `explain`: the plan cache is not used.
     pub is_explain: bool,
-    /// What documents are written without.
+    /// Checks that are skipped for written documents.
     pub bypass: Bypass,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Compared with the clock's monotonic time.
+    /// The deadline by the monotonic clock.
     pub(crate) deadline: Option<Duration>,
     pub(crate) kill: KillSwitch,
     pub(crate) progress: Progress,
@@ -438,7 +439,7 @@ pub struct OperationContext {
 }
 
 impl OperationContext {
-    /// A context for work nobody asked for over a connection: no deadline, no session.
+    /// Makes a context for internal work: no deadline, no session.
     pub fn internal(clock: Arc<dyn Clock>, database: &str) -> Self {
         Self {
             id: 0,
@@ -460,7 +461,7 @@ impl OperationContext {
         }
     }
 
-    /// The same operation for a thread that helps with it: what ends the one ends the other.
+    /// Returns the same operation for a helper thread: both end together.
     #[must_use]
     pub fn for_helper(&self) -> Self {
         Self {
@@ -472,7 +473,7 @@ impl OperationContext {
         }
     }
 
-    /// Fails if the operation was killed (the switch's code) or its time is over (code 50).
+    /// Fails if the operation was killed (the code of the switch) or has exceeded its time limit (code 50).
     /// Costs about as much as reading the clock: call it once per batch, not per value.
     pub fn check_interrupt(&self) -> Result<()> {
         if let Some(reason) = self.kill.reason() {
@@ -489,33 +490,33 @@ impl OperationContext {
         Ok(())
     }
 
-    /// The switch that ends this operation.
+    /// Returns the switch that ends this operation.
     pub fn kill_switch(&self) -> &KillSwitch {
         &self.kill
     }
 
-    /// Where long work says how far it is.
+    /// Returns the progress of this operation.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Where it is counted what was looked at.
+    /// Returns the usage counters of this operation.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// Moves the deadline to `time` from now, or takes it away.
+    /// Sets the deadline to `time` from now, or removes it.
     pub fn set_time_limit(&mut self, time: Option<Duration>) {
         self.deadline = time.map(|t| self.clock.monotonic().saturating_add(t));
     }
 
-    /// How long until the deadline; `None` if there is none, zero if it has passed.
+    /// Returns the time until the deadline; `None` if there is none, zero if it has passed.
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline
             .map(|deadline| deadline.saturating_sub(self.clock.monotonic()))
     }
 
-    /// The clock of the database.
+    /// Returns the clock of the database.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -546,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_gives_its_documents_in_order() {
+    fn a_sequence_returns_its_documents_in_order() {
         let given = [doc! {"a": 1}, doc! {}, doc! {"b": "x"}];
         let found = sequence(&given).expect("well framed");
         let read: Vec<Document> = found.iter().map(DocRef::to_document).collect();
@@ -579,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thrown_switch_and_a_passed_deadline_interrupt() {
+    fn a_kill_switch_and_a_deadline_interrupt() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let mut context = OperationContext::internal(clock, "test");
         assert!(context.check_interrupt().is_ok());

@@ -1,11 +1,11 @@
 //! Server parameters: one table of names, types, bounds and defaults, and their current values.
 //!
-//! An entry makes a typed method on [`Parameters`] for the core to read, and everything
-//! `getParameter` and `setParameter` need. The values are atomics: reading one costs a load, and a
-//! change at run time is seen by the next read. Parameters are set when the database is opened
+//! Each entry of the table defines a typed method on [`Parameters`] for the core, and the input of
+//! `getParameter` and `setParameter`. The values are atomics: reading one costs a load, and a change at run
+//! time is visible to the next read. Parameters are set when the database is opened
 //! ([`Parameters::set_at_startup`], for `--setParameter`) or while it runs, as each entry allows.
 //!
-//! A parameter stands here only if something obeys it.
+//! Every parameter in the table has an effect.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a value of this type must be.
+    /// Describes a valid value, for messages.
     fn takes(self) -> &'static str {
         match self {
             Self::Bool => "true or false",
@@ -41,7 +41,7 @@ impl Kind {
 /// When a parameter may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetAt {
-    /// Never: it tells a fact.
+    /// Never: it reports a fact.
     Never,
     /// On the command line and in the configuration file.
     Startup,
@@ -63,22 +63,22 @@ impl SetAt {
     }
 }
 
-/// What is fixed about a parameter.
+/// The definition of a parameter.
 #[derive(Debug)]
 pub struct ParameterSpec {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
     /// The type of its value.
     pub kind: Kind,
     /// When it may be set.
     pub set_at: SetAt,
-    /// Its value if nobody sets it (1 is true).
+    /// The default value (1 is true).
     pub default: i64,
     /// Smallest value allowed.
     pub min: i64,
     /// Largest value allowed.
     pub max: i64,
-    /// What it does, with the unit.
+    /// The effect, with the unit.
     pub help: &'static str,
 }
 
@@ -119,7 +119,7 @@ macro_rules! parameters {
 /// The largest value of an `Int` parameter.
 const INT_MAX: i64 = i32::MAX as i64;
 
-/// Threads that may be busy with one query at most.
+/// Most threads of one query.
 pub const QUERY_THREADS_MAX: usize = 64;
 
 parameters! {
@@ -193,7 +193,7 @@ impl Parameters {
             .map_or(0, |value| value.load(Ordering::Relaxed))
     }
 
-    /// The value of the parameter called `name`, as `getParameter` shows it.
+    /// Returns the value of the parameter called `name`, as `getParameter` shows it.
     pub fn value(&self, name: &str) -> Option<Value> {
         let position = PARAMETERS.iter().position(|p| p.name == name)?;
         let spec = PARAMETERS.get(position)?;
@@ -213,13 +213,13 @@ impl Parameters {
         })
     }
 
-    /// Tells whether [`Parameters::set_at_runtime`] would succeed, without setting anything. Code
-    /// 72 for a name that is none, 20 for one that may not be set now, 14 and 2 for bad values.
+    /// Fails if [`Parameters::set_at_runtime`] would fail, without setting the parameter. Code 72 for an
+    /// unknown name, 20 for one that may not be set now, 14 and 2 for bad values.
     pub fn check_at_runtime(&self, name: &str, value: ValueRef<'_>) -> Result<()> {
         runtime_value(name, value).map(|_| ())
     }
 
-    /// Sets a parameter while the database runs. Returns the value it had.
+    /// Sets a parameter while the database runs. Returns the previous value.
     pub fn set_at_runtime(&self, name: &str, value: ValueRef<'_>) -> Result<Value> {
         let (spec, number) = runtime_value(name, value)?;
         let before = self.value(name).unwrap_or_default();
@@ -227,7 +227,7 @@ impl Parameters {
         Ok(before)
     }
 
-    /// Sets a parameter before the database is opened, from text as a command line has it.
+    /// Sets a parameter before the database is opened, from the text of a command line.
     pub fn set_at_startup(&self, name: &str, text: &str) -> Result<()> {
         let spec = lookup(name)?;
         if !spec.set_at.startup() {
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_sound() {
+    fn the_table_is_consistent() {
         for (at, spec) in PARAMETERS.iter().enumerate() {
             assert!(
                 spec.min <= spec.default && spec.default <= spec.max,
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_obeys_time_type_and_bounds() {
+    fn setting_checks_time_type_and_bounds() {
         let parameters = Parameters::default();
         let set = |name, value| parameters.set_at_runtime(name, value).map_err(|e| e.code.0);
         assert!(matches!(

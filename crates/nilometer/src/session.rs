@@ -1,10 +1,10 @@
-//! Who is talking: the state of one connection, and the sessions that span connections.
+//! The state of one connection, and the ids of sessions that span connections.
 //!
-//! A [`ClientSession`] lives as long as a connection (or as long as an embedding program keeps it)
-//! and is handed to every command. A *logical* session, named by an `lsid`, may wander over many
-//! connections; those are kept for the whole database in `services::LogicalSessions`.
+//! A [`ClientSession`] lives as long as a connection (or as an embedding program keeps it) and is passed to
+//! every command. A *logical* session, named by an `lsid`, may use many connections;
+//! `services::LogicalSessions` stores them for the whole database.
 //!
-//! Nothing here knows sockets: what the transport wants shown is text it passes in.
+//! Does not know sockets: the transport passes addresses as text.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::auth::Login;
 pub use crate::auth::UserName;
 use crate::error::{Error, Result};
 
-/// What a client told about itself in its first `hello`, and where it comes from.
+/// The metadata a client sent in its first `hello`, and its addresses.
 #[derive(Clone, Debug, Default)]
 pub struct ClientMetadata {
     /// The `client` document of the handshake.
     pub document: Option<Document>,
-    /// Address of the peer as `host:port`; empty inside a process.
+    /// Address of the peer as `host:port`; empty for an embedded caller.
     pub remote: String,
-    /// The address the peer connected to; empty inside a process.
+    /// The address the peer connected to; empty for an embedded caller.
     pub local: String,
     /// True if the peer is on the same machine.
     pub same_machine: bool,
 }
 
 impl ClientMetadata {
-    /// The application name the client gave.
+    /// Returns the application name, if the client sent one.
     pub fn application_name(&self) -> Option<&str> {
         let application = self.document.as_ref()?.get("application").as_document()?;
         application.get("name").as_str()
@@ -38,22 +38,21 @@ impl ClientMetadata {
 /// The state of one connection.
 #[derive(Clone, Debug)]
 pub struct ClientSession {
-    /// Number of the connection, unique while the database is open.
+    /// The connection number, unique while the database is open.
     pub connection_id: i64,
-    /// What is known of the client.
+    /// The metadata of the client.
     pub client: Arc<ClientMetadata>,
-    /// Names of the compressors the transport offers, best first. The core compresses nothing; it
-    /// only answers in `hello` which of them the client knows too.
+    /// Names of the compressors the transport supports, best first. The core compresses nothing; `hello`
+    /// returns those the client supports too.
     pub compressors: Vec<&'static str>,
-    /// The subject of the certificate the client showed, if the transport has checked one: names as
-    /// RFC 2253 writes them.
+    /// The subject of the client's certificate, as in RFC 2253, if the transport has verified one.
     pub certificate_subject: Option<String>,
-    /// Who the client has shown to be.
+    /// The login of the client.
     pub login: Login,
 }
 
 impl ClientSession {
-    /// A session of connection number `connection_id` with what is known of the peer.
+    /// Makes a session of connection number `connection_id`.
     pub fn new(connection_id: i64, client: ClientMetadata) -> Self {
         Self {
             connection_id,
@@ -64,7 +63,7 @@ impl ClientSession {
         }
     }
 
-    /// A session for a caller in the same process.
+    /// Makes a session for an embedded caller.
     pub fn embedded() -> Self {
         let client = ClientMetadata {
             same_machine: true,
@@ -77,8 +76,8 @@ impl ClientSession {
     }
 }
 
-/// Names a logical session: the UUID of an `lsid`. (The `uid` MongoDB keeps beside it is the
-/// digest of the user's name and joins it when there are users.)
+/// The id of a logical session: the UUID of an `lsid`. MongoDB's `uid` beside it is the digest of the
+/// user's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub [u8; 16]);
 
@@ -86,7 +85,7 @@ pub struct SessionId(pub [u8; 16]);
 const SUBTYPE_UUID: u8 = 4;
 
 impl SessionId {
-    /// Reads `{id: UUID}`. `path` names the field in errors, as in `find.lsid`.
+    /// Parses `{id: UUID}`. `path` names the field in errors, as in `find.lsid`.
     pub fn parse(value: ValueRef<'_>, path: &str) -> Result<Self> {
         let Some(document) = value.as_document() else {
             return Err(Error::wrong_field_type(path, value, "object"));
@@ -120,7 +119,7 @@ impl SessionId {
         found.ok_or_else(|| Error::missing_field(format_args!("{path}.id")))
     }
 
-    /// `{id: UUID}`, as a client sends it.
+    /// Returns `{id: UUID}`, as a client sends it.
     pub fn to_document(self) -> Document {
         let id = ValueRef::Binary {
             subtype: SUBTYPE_UUID,
@@ -151,7 +150,7 @@ mod tests {
     use nilometer_bson::doc;
 
     #[test]
-    fn a_session_id_survives_its_document() {
+    fn a_session_id_round_trips() {
         let id = SessionId([7; 16]);
         let document = doc! {"lsid": id.to_document()};
         assert_eq!(

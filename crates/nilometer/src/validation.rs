@@ -1,25 +1,25 @@
-//! What a check of stored data found.
+//! The result of checking stored data.
 
-/// Problems described in one report; more are only counted.
+/// Most problems described in one report; all are counted.
 const PROBLEMS_TOLD_MAX: usize = 100;
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Validation {
-    /// Buckets or records looked at.
+    /// Buckets or records checked.
     pub checked: u64,
-    /// How many of them are wrong.
+    /// Problems found.
     pub invalid: u64,
-    /// Records that are sound and not as the validator wants them.
+    /// Sound records that do not conform to the validator.
     pub non_compliant: u64,
-    /// What is wrong, for the first of them.
+    /// Descriptions of the first problems.
     pub problems: Vec<String>,
     /// Each index with the number of its entries.
     pub keys_per_index: Vec<(String, u64)>,
 }
 
 impl Validation {
-    /// Notes what is wrong with an entry of an index.
+    /// Adds the problem of an index entry, if any.
     pub(crate) fn add_about_entry(&mut self, problem: Option<String>) {
         self.invalid += u64::from(problem.is_some());
         if self.problems.len() < PROBLEMS_TOLD_MAX {
@@ -27,14 +27,14 @@ impl Validation {
         }
     }
 
-    /// Notes what is wrong with one bucket or record.
+    /// Adds the problems of one bucket or record.
     pub(crate) fn add(&mut self, problems: Vec<String>) {
         self.checked += 1;
         self.invalid += u64::from(!problems.is_empty());
         self.tell(problems);
     }
 
-    /// Notes something that is wrong beside the buckets or records.
+    /// Adds a problem that belongs to no bucket or record.
     pub(crate) fn note(&mut self, problem: String) {
         self.invalid += 1;
         self.tell(vec![problem]);

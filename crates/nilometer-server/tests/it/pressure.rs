@@ -128,7 +128,7 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     // Reads go on, and nothing of what was refused is there.
     assert_eq!(count(&mut client), stored);
     assert_eq!(count(&mut server.connect()), stored);
-    let line = server.wait_for_line("Writes are refused; reads go on");
+    let line = server.wait_for_line("Writes are refused; reads proceed");
     assert!(
         line.contains("\"reason\":") && line.contains("no space left"),
         "{line}"
@@ -141,7 +141,7 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(count(&mut client), stored + 1);
-    server.wait_for_line("Writes are taken again");
+    server.wait_for_line("Writes are accepted again");
 }
 
 /// What the server sees as `path`.
@@ -220,7 +220,7 @@ fn a_disk_that_turns_read_only_refuses_writes_and_serves_reads() {
     }
     assert_ne!(insert(&mut client, &mut random, 1), 0);
     assert_ne!(insert(&mut server.connect(), &mut random, 2), 0);
-    let line = server.wait_for_line("Writes are refused; reads go on");
+    let line = server.wait_for_line("Writes are refused; reads proceed");
     assert!(line.contains("\"reason\":"), "{line}");
     assert_eq!(count(&mut client), 1);
     assert_eq!(count(&mut server.connect()), 1);

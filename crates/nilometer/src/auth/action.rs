@@ -1,18 +1,18 @@
-//! Everything a privilege can allow, by MongoDB's names, and sets of it.
+//! The actions a privilege can allow, by MongoDB's names, and sets of actions.
 //!
-//! Names that mean nothing on a standalone are known all the same, so that a role written for
-//! MongoDB can be created here unchanged.
+//! Actions without meaning on a standalone are accepted, so that a role written for MongoDB can be created
+//! unchanged.
 
 use crate::error::{Error, ErrorCode, Result};
 
 macro_rules! actions {
     ($($action:ident = $name:literal,)*) => {
-        /// Something a privilege can allow.
+        /// An action a privilege can allow.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs, reason = "MongoDB's names, listed once")]
         pub enum Action { $($action,)* }
 
-        /// All actions with their names, by name.
+        /// All actions with their names, sorted by name.
         const NAMED: &[(Action, &str)] = &[$((Action::$action, $name),)*];
     };
 }
@@ -136,13 +136,13 @@ actions! {
 }
 
 impl Action {
-    /// MongoDB's name.
+    /// Returns MongoDB's name.
     pub fn name(self) -> &'static str {
         let found = NAMED.iter().find(|(action, _)| *action == self);
         found.map_or("", |(_, name)| name)
     }
 
-    /// The action of this name.
+    /// Returns the action of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         let at = NAMED.binary_search_by(|(_, known)| known.cmp(&name)).ok()?;
         NAMED.get(at).map(|(action, _)| *action)
@@ -154,13 +154,13 @@ impl Action {
 pub struct ActionSet(u128);
 
 impl ActionSet {
-    /// No action.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Every action.
+    /// The set of all actions.
     pub const ALL: Self = Self(u128::MAX);
 
-    /// The set of these.
+    /// Returns the set of these actions.
     pub const fn of(actions: &[Action]) -> Self {
         let mut bits = 0;
         let mut rest = actions;
@@ -171,29 +171,29 @@ impl ActionSet {
         Self(bits)
     }
 
-    /// What is in either.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// What is here and not in `other`.
+    /// Returns the actions that are not in `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// True if all of `other` is here.
+    /// True if the set contains all of `other`.
     pub fn covers(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// True if there is none.
+    /// True if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The names, sorted; `anyAction` alone if everything is in it.
+    /// Returns the sorted names; `anyAction` alone if the set contains all actions.
     pub fn names(self) -> Vec<&'static str> {
         if self.covers(Self::of(&[Action::AnyAction])) {
             return vec![Action::AnyAction.name()];
@@ -204,7 +204,7 @@ impl ActionSet {
         within.map(|(_, name)| *name).collect()
     }
 
-    /// The set of the actions with these names; `anyAction` is all of them.
+    /// Returns the set of the actions with these names; `anyAction` is all of them.
     pub fn parse<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self> {
         let mut set = Self::NONE;
         for name in names {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_sets() {
+    fn sets_have_union_difference_and_names() {
         let both = ActionSet::of(&[Action::Find, Action::Insert]);
         assert!(both.covers(ActionSet::of(&[Action::Find])));
         assert!(!ActionSet::of(&[Action::Find]).covers(both));

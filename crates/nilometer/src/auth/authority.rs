@@ -1,7 +1,7 @@
-//! All users and roles: in memory, mirrored in the catalog, a change durable before it counts.
+//! All users and roles: in memory, mirrored in the catalog; a change is durable before it is visible.
 //!
-//! Every change makes the generation grow, by which connections notice that what they know of
-//! their user may be out of date.
+//! Every change increments the generation, by which connections detect that the cached grants of their user
+//! may be out of date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,10 +21,10 @@ use super::user::User;
 use crate::catalog::{AuthDocumentKind, Catalog};
 use crate::error::{Error, ErrorCode, Result};
 
-/// A user of this name is there already.
+/// Error code: a user of this name exists.
 const USER_EXISTS: i32 = 51_003;
 
-/// A role of this name is there already.
+/// Error code: a role of this name exists.
 const ROLE_EXISTS: i32 = 51_002;
 
 /// The key of the secret in the catalog.
@@ -36,14 +36,14 @@ struct State {
     roles: BTreeMap<RoleName, Arc<Role>>,
 }
 
-/// Who there is and who may do what.
+/// The users and roles of a database server.
 pub struct Authority {
     catalog: Arc<Catalog>,
     state: RwLock<State>,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
     generation: AtomicU64,
-    /// What the credentials of nobody are made from.
+    /// The key from which the credentials of non-existent users are derived.
     secret: Vec<u8>,
     /// Failed logins by address.
     pub throttle: Throttle,
@@ -72,7 +72,8 @@ impl Authority {
         })
     }
 
-    /// Takes over what can be read of the users and roles in a damaged catalog: how many, and what is lost.
+    /// Copies the readable users and roles of a damaged catalog. Returns the number of users and of roles,
+    /// and the names of the lost ones.
     pub fn salvage(&self, damaged: &Catalog) -> Result<(u64, u64, Vec<String>)> {
         let _changing = self.changing();
         let (mut changes, mut lost) = (Vec::new(), Vec::new());
@@ -97,7 +98,7 @@ impl Authority {
         Ok((users, roles, lost))
     }
 
-    /// Grows with every change.
+    /// Returns the number of changes so far.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -107,12 +108,12 @@ impl Authority {
         self.read(|state| state.users.is_empty() && state.roles.is_empty())
     }
 
-    /// The user of this name.
+    /// Returns the user of this name.
     pub fn user(&self, name: &UserName) -> Option<Arc<User>> {
         self.read(|state| state.users.get(name).cloned())
     }
 
-    /// All users, by name; of one database only if `db` says so.
+    /// Returns all users, by name; with `db`, those of one database.
     pub fn users(&self, db: Option<&str>) -> Vec<Arc<User>> {
         self.read(|state| {
             let all = state.users.values();
@@ -121,12 +122,12 @@ impl Authority {
         })
     }
 
-    /// The role of this name that somebody created.
+    /// Returns the user-defined role of this name.
     pub fn role(&self, name: &RoleName) -> Option<Arc<Role>> {
         self.read(|state| state.roles.get(name).cloned())
     }
 
-    /// All roles of a database that somebody created; of all databases if `db` is `None`.
+    /// Returns the user-defined roles of a database; of all databases if `db` is `None`.
     pub fn roles(&self, db: Option<&str>) -> Vec<Arc<Role>> {
         self.read(|state| {
             let all = state.roles.values();
@@ -135,12 +136,12 @@ impl Authority {
         })
     }
 
-    /// The names of the built-in roles of a database.
+    /// Returns the names of the built-in roles of a database.
     pub fn builtin_roles(&self, db: &str) -> Vec<RoleName> {
         builtin::names_in(db)
     }
 
-    /// What the role allows itself, without what it inherits.
+    /// Returns the privileges of the role, without inherited ones.
     pub fn own_privileges(&self, name: &RoleName) -> Option<Privileges> {
         match builtin::privileges(name) {
             Some(found) => Some(found),
@@ -148,8 +149,8 @@ impl Authority {
         }
     }
 
-    /// What somebody logs in with as `name`, and whether there is such a user. Both ways take the
-    /// same steps.
+    /// Returns the credentials to check a login as `name` against, and true if the user exists. Both cases
+    /// take the same steps.
     pub fn credentials(
         &self,
         name: &UserName,
@@ -164,9 +165,9 @@ impl Authority {
         }
     }
 
-    /// What the user of this name may do.
+    /// Returns the grants of the user of this name.
     pub fn grants(&self, name: &UserName) -> Option<Grants> {
-        // Taken first: a change in between makes this out of date, and it is worked out again.
+        // Read first: a change in between makes the grants out of date, and they are computed again.
         let generation = self.generation();
         let user = self.user(name)?;
         let inherited = self.inherited(&user.roles);
@@ -177,7 +178,7 @@ impl Authority {
         })
     }
 
-    /// What these roles come to with all they inherit. Roles that are no more count for nothing.
+    /// Returns the union of these roles and all they inherit. Dropped roles are ignored.
     pub fn inherited(&self, roles: &[RoleName]) -> Inherited {
         let mut found = Inherited::default();
         let mut seen = BTreeSet::new();
@@ -200,12 +201,12 @@ impl Authority {
         found
     }
 
-    /// Fails unless all these roles exist and may be given.
+    /// Fails unless all these roles exist and may be granted.
     pub fn check_roles(&self, roles: &[RoleName]) -> Result<()> {
         for name in roles {
             if builtin::is_reserved(name) {
                 return Err(Error::bad_value(format!(
-                    "the role {name} is the server's own and cannot be granted"
+                    "the role {name} is reserved for the server and cannot be granted"
                 )));
             }
             if !builtin::is_builtin(name) && self.role(name).is_none() {
@@ -215,7 +216,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Adds a user; the name must be free and the roles exist.
+    /// Adds a user; the name must be free and the roles must exist.
     pub fn create_user(&self, user: User) -> Result<()> {
         let _changing = self.changing();
         if self.user(&user.name).is_some() {
@@ -228,7 +229,7 @@ impl Authority {
         self.put(vec![Change::User(user)])
     }
 
-    /// Makes another of the user called `name`.
+    /// Changes the user called `name`.
     pub fn change_user(
         &self,
         name: &UserName,
@@ -251,7 +252,7 @@ impl Authority {
         self.put(vec![Change::NoUser(name.clone())])
     }
 
-    /// Removes all users of a database and tells how many there were.
+    /// Removes all users of a database; returns their number.
     pub fn drop_users(&self, db: &str) -> Result<usize> {
         let _changing = self.changing();
         let doomed = self.users(Some(db));
@@ -273,7 +274,7 @@ impl Authority {
         self.put(vec![Change::Role(role)])
     }
 
-    /// Makes another of the role called `name`.
+    /// Changes the role called `name`.
     pub fn change_role(
         &self,
         name: &RoleName,
@@ -287,7 +288,7 @@ impl Authority {
         self.put(vec![Change::Role(changed.clone())])
     }
 
-    /// Removes roles, and takes them from everybody who has them.
+    /// Removes roles, and revokes them from all users and roles.
     fn drop_role_names(&self, doomed: &[RoleName]) -> Result<()> {
         let mut changes: Vec<Change> = doomed.iter().cloned().map(Change::NoRole).collect();
         for user in self.users(None) {
@@ -308,14 +309,14 @@ impl Authority {
         self.put(changes)
     }
 
-    /// Removes a role, and takes it from everybody who has it.
+    /// Removes a role, and revokes it from all users and roles.
     pub fn drop_role(&self, name: &RoleName) -> Result<()> {
         let _changing = self.changing();
         self.own_role(name)?;
         self.drop_role_names(std::slice::from_ref(name))
     }
 
-    /// Removes all roles somebody created in a database and tells how many there were.
+    /// Removes all user-defined roles of a database; returns their number.
     pub fn drop_roles(&self, db: &str) -> Result<usize> {
         let _changing = self.changing();
         let doomed: Vec<_> = self
@@ -327,7 +328,7 @@ impl Authority {
         Ok(doomed.len())
     }
 
-    /// A role that can be changed: it exists and is not built in.
+    /// Returns a role that can be changed: it exists and is not built in.
     fn own_role(&self, name: &RoleName) -> Result<Arc<Role>> {
         if builtin::is_builtin(name) {
             return Err(Error::new(
@@ -338,8 +339,8 @@ impl Authority {
         self.role(name).ok_or_else(|| no_such_role(name))
     }
 
-    /// Fails unless the role stands on roles that exist and not on itself, and, in any database but
-    /// `admin`, reaches no further than that database.
+    /// Fails unless the inherited roles exist, do not include the role itself, and, outside `admin`, the
+    /// role is limited to its own database.
     fn check_role(&self, role: &Role) -> Result<()> {
         let refused = |text: String| Err(Error::new(ErrorCode::InvalidRoleModification, text));
         let db = role.name.db.as_str();
@@ -369,7 +370,7 @@ impl Authority {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes changes durable, then visible, then known.
+    /// Makes changes durable, then visible, then increments the generation.
     fn put(&self, changes: Vec<Change>) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
@@ -428,7 +429,7 @@ impl Change {
     }
 }
 
-/// The secret kept in the catalog; made at the first opening.
+/// Returns the secret stored in the catalog; creates it at the first opening.
 fn secret(catalog: &Catalog) -> Result<Vec<u8>> {
     if let Some(kept) = catalog.auth_documents(AuthDocumentKind::Secret)?.first() {
         return match kept.get("secret") {
@@ -449,12 +450,12 @@ fn secret(catalog: &Catalog) -> Result<Vec<u8>> {
     Ok(secret.to_vec())
 }
 
-/// There is no user of this name.
+/// Returns the error for a missing user.
 pub(super) fn no_such_user(name: &UserName) -> Error {
     Error::new(ErrorCode::UserNotFound, format!("User '{name}' not found"))
 }
 
-/// There is no role of this name.
+/// Returns the error for a missing role.
 pub(super) fn no_such_role(name: &RoleName) -> Error {
     Error::new(
         ErrorCode::RoleNotFound,
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_created_is_there_after_reopening() {
+    fn users_and_roles_survive_reopening() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let authority = open(&engine);
         assert!(authority.is_empty());
@@ -526,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_of_users_and_roles_is_saved() {
+    fn salvage_copies_readable_users_and_roles() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let from = open(&engine);
         from.create_role(role("r", "a", &[])).unwrap();
@@ -565,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_inherit_without_rings_and_within_their_database() {
+    fn roles_inherit_without_cycles_and_within_their_database() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let authority = open(&engine);
         let code = |r: Result<()>| r.unwrap_err().code.0;

@@ -1,9 +1,9 @@
-//! The roles that are there without being created.
+//! The built-in roles.
 //!
-//! Some belong to every database and are about it alone; those that reach further belong to
-//! `admin`. Who may read a database may not read the buckets of its time-series collections by
-//! their own name: the collection is what is shown to readers. Backup, restore and the
-//! administrator of a database may.
+//! Some exist in every database and are limited to it; those with a wider reach exist in `admin` only. A
+//! role that may read a database may not read the bucket collections of its time-series collections by
+//! their own names: readers use the time-series collection. Backup, restore and the administrator of a
+//! database may.
 
 use super::action::Action as A;
 use super::action::ActionSet;
@@ -11,10 +11,10 @@ use super::names::RoleName;
 use super::privilege::Privileges;
 use super::resource::Resource;
 
-/// Roles every database has.
+/// Roles of every database.
 const OF_DATABASES: &[&str] = &["dbAdmin", "dbOwner", "read", "readWrite", "userAdmin"];
 
-/// Roles only `admin` has.
+/// Roles of `admin` only.
 const OF_ADMIN: &[&str] = &[
     "__system",
     "backup",
@@ -31,7 +31,7 @@ const OF_ADMIN: &[&str] = &[
     "userAdminAnyDatabase",
 ];
 
-/// The role no user can have: it is the server's own.
+/// The role reserved for the server.
 const SYSTEM: &str = "__system";
 
 const READ: ActionSet = ActionSet::of(&[
@@ -91,7 +91,7 @@ const DB_ADMIN: ActionSet = ActionSet::of(&[
     A::Validate,
 ]);
 
-/// What an administrator of a database may do to its profile.
+/// Actions of a database administrator on `system.profile`.
 const DB_ADMIN_OF_PROFILE: ActionSet = READ.union(ActionSet::of(&[
     A::ConvertToCapped,
     A::CreateCollection,
@@ -187,7 +187,7 @@ const CLUSTER_MANAGER: ActionSet = ActionSet::of(&[
     A::SetFeatureCompatibilityVersion,
 ]);
 
-/// What reading a copy out takes, of whatever collection.
+/// Actions on collections needed by a backup.
 const BACKUP: ActionSet = ActionSet::of(&[
     A::CollStats,
     A::Find,
@@ -196,7 +196,7 @@ const BACKUP: ActionSet = ActionSet::of(&[
     A::ListSearchIndexes,
 ]);
 
-/// What writing a copy back takes.
+/// Actions on collections needed by a restore.
 const RESTORE: ActionSet = ActionSet::of(&[
     A::BypassDocumentValidation,
     A::CollMod,
@@ -209,21 +209,21 @@ const RESTORE: ActionSet = ActionSet::of(&[
     A::ListCollections,
 ]);
 
-/// Collections with users and roles.
+/// Collections of users and roles.
 const OF_USERS: [&str; 2] = ["system.users", "system.roles"];
 
-/// True if `name` is one of these roles.
+/// True if `name` is a built-in role.
 pub fn is_builtin(name: &RoleName) -> bool {
     OF_DATABASES.contains(&name.role.as_str())
         || (name.db == "admin" && OF_ADMIN.contains(&name.role.as_str()))
 }
 
-/// True if no user can be given the role.
+/// True if the role cannot be granted.
 pub(super) fn is_reserved(name: &RoleName) -> bool {
     name.role == SYSTEM
 }
 
-/// The names of the roles the database `db` has without their being created.
+/// Returns the names of the built-in roles of the database `db`.
 pub(super) fn names_in(db: &str) -> Vec<RoleName> {
     let more: &[&str] = if db == "admin" { OF_ADMIN } else { &[] };
     let mut all: Vec<_> = OF_DATABASES
@@ -235,7 +235,7 @@ pub(super) fn names_in(db: &str) -> Vec<RoleName> {
     all
 }
 
-/// What the role allows; `None` if it is no built-in one.
+/// Returns the privileges of a built-in role; `None` for other roles.
 pub(super) fn privileges(name: &RoleName) -> Option<Privileges> {
     if !is_builtin(name) {
         return None;
@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_about_their_database() {
+    fn roles_are_limited_to_their_database() {
         let role = |role: &str, db: &str| privileges(&RoleName::new(role, db));
         let find = ActionSet::of(&[A::Find]);
         let here = Target::collection("a", "c");

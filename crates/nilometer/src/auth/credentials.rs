@@ -1,4 +1,4 @@
-//! What is kept of a password: enough to check it, not enough to know it.
+//! Stored credentials: they verify a password but do not reveal it.
 //!
 //! Both mechanisms follow RFC 5802 (`SCRAM-SHA-1`) and RFC 7677 (`SCRAM-SHA-256`):
 //!
@@ -8,8 +8,8 @@
 //! ServerKey      = HMAC(SaltedPassword, "Server Key")
 //! ```
 //!
-//! For SHA-1 the password is the hexadecimal MD5 of `user:mongo:password`, as MongoDB's drivers
-//! have it; for SHA-256 it is prepared by SASLprep (RFC 4013).
+//! For SHA-1 the password is the hexadecimal MD5 of `user:mongo:password`, as in MongoDB's drivers; for
+//! SHA-256 it is prepared by SASLprep (RFC 4013).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// A way to prove a password.
+/// An authentication mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
     /// `SCRAM-SHA-1`.
@@ -34,7 +34,7 @@ impl Mechanism {
     /// Both, in the order MongoDB lists them.
     pub const ALL: [Self; 2] = [Self::Sha1, Self::Sha256];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha1 => "SCRAM-SHA-1",
@@ -42,12 +42,12 @@ impl Mechanism {
         }
     }
 
-    /// The mechanism of this name.
+    /// Returns the mechanism of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|m| m.name() == name)
     }
 
-    /// Bytes of a salt: what makes the first block of PBKDF2 whole, as MongoDB has them.
+    /// Returns the bytes of a salt, as in MongoDB: with them the first block of PBKDF2 is full.
     pub fn salt_bytes(self) -> usize {
         match self {
             Self::Sha1 => 16,
@@ -55,7 +55,7 @@ impl Mechanism {
         }
     }
 
-    /// Bytes of a digest.
+    /// Returns the bytes of a digest.
     pub fn digest_bytes(self) -> usize {
         match self {
             Self::Sha1 => 20,
@@ -73,7 +73,7 @@ impl Mechanism {
 
     /// HMAC of the RFC.
     pub fn hmac(self, key: &[u8], data: &[u8]) -> Vec<u8> {
-        // A key of HMAC may have any length, so making one never fails.
+        // HMAC accepts keys of any length, so this never fails.
         match self {
             Self::Sha1 => Hmac::<Sha1>::new_from_slice(key)
                 .map(|mac| mac.chain_update(data).finalize().into_bytes().to_vec()),
@@ -93,7 +93,7 @@ impl Mechanism {
         out
     }
 
-    /// The password as the mechanism wants it.
+    /// Returns the password in the form the mechanism hashes.
     pub fn prepare(self, user: &str, password: &str) -> Result<String> {
         match self {
             Self::Sha1 => Ok(digest_password(user, password)),
@@ -106,20 +106,20 @@ impl Mechanism {
     }
 }
 
-/// The hexadecimal MD5 of `user:mongo:password`.
+/// Returns the hexadecimal MD5 of `user:mongo:password`.
 fn digest_password(user: &str, password: &str) -> String {
     let digest = Md5::digest(format!("{user}:mongo:{password}"));
     digest.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// What is kept of a password for one mechanism.
+/// The stored credentials of one mechanism.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// How often the password is hashed.
+    /// Iterations of the password hash.
     pub iterations: u32,
-    /// What is hashed with it.
+    /// The salt of the password hash.
     pub salt: Vec<u8>,
-    /// Checks what a client proves.
+    /// Verifies the client's proof.
     pub stored_key: Vec<u8>,
     /// Proves the server to the client.
     pub server_key: Vec<u8>,
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// What is kept of a prepared password.
+    /// Derives the credentials of a prepared password.
     pub fn derive(mechanism: Mechanism, prepared: &str, salt: &[u8], iterations: u32) -> Self {
         let salted = mechanism.stretch(prepared.as_bytes(), salt, iterations);
         let client_key = mechanism.hmac(&salted, b"Client Key");
@@ -147,8 +147,8 @@ impl Credentials {
         }
     }
 
-    /// Credentials of somebody who does not exist: always the same for the same name, so that
-    /// asking twice tells nothing, and nobody has the password.
+    /// Returns the credentials of a non-existent user: the same for the same name, so that repeated
+    /// requests reveal nothing. No password matches them.
     pub fn of_nobody(mechanism: Mechanism, secret: &[u8], name: &str, iterations: u32) -> Self {
         let draw = |what: &str| {
             let seed = format!("{}\0{what}\0{name}", mechanism.name());
@@ -166,7 +166,7 @@ impl Credentials {
         }
     }
 
-    /// The stored document.
+    /// Encodes the stored document.
     pub fn to_document(&self) -> Document {
         doc! {
             "iterationCount": i32::try_from(self.iterations).unwrap_or(i32::MAX),
@@ -176,7 +176,7 @@ impl Credentials {
         }
     }
 
-    /// Reads the stored document.
+    /// Decodes the stored document.
     pub fn from_document(document: DocRef<'_>) -> Option<Self> {
         let bytes = |name: &str| BASE64.decode(document.get(name).as_str()?).ok();
         let ValueRef::Int32(iterations) = document.get("iterationCount") else {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn saslprep_joins_what_looks_alike() {
+    fn saslprep_normalises_equivalent_characters() {
         let prepare = |p: &str| Mechanism::Sha256.prepare("u", p);
         assert_eq!(prepare("\u{2168}").unwrap(), "IX");
         assert_eq!(prepare("I\u{AD}X").unwrap(), "IX");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_always_the_same() {
+    fn credentials_of_a_missing_user_are_deterministic() {
         let one = Credentials::of_nobody(Mechanism::Sha1, b"secret", "a.b", 10_000);
         assert_eq!(
             one,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_read_as_they_are_written() {
+    fn documents_round_trip() {
         let kept = Credentials::derive(Mechanism::Sha256, "pencil", b"0123456789", 4096);
         let read = Credentials::from_document(kept.to_document().as_ref());
         assert_eq!(read.as_ref(), Some(&kept));

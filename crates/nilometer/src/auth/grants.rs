@@ -1,35 +1,35 @@
-//! What one user may do, worked out once and kept by the connection.
+//! The privileges of one user, computed once and cached by the connection.
 
 use super::names::RoleName;
 use super::privilege::Privileges;
 use super::restriction::Restrictions;
 use super::user::User;
 
-/// A user with all roles followed to their end.
+/// A user with all inherited roles resolved.
 #[derive(Clone, Debug)]
 pub struct Grants {
-    /// The state of the authority this was worked out from.
+    /// The generation of the authority at the time of computation.
     pub(super) generation: u64,
     /// The user at that time.
     pub user: User,
-    /// Every role the user has, given or inherited.
+    /// Every role of the user, granted or inherited.
     pub inherited: Inherited,
 }
 
 impl Grants {
-    /// What the user may do.
+    /// Returns the privileges of the user.
     pub fn privileges(&self) -> &Privileges {
         &self.inherited.privileges
     }
 }
 
-/// What roles come to with all they inherit.
+/// The union of roles and all they inherit.
 #[derive(Clone, Debug, Default)]
 pub struct Inherited {
-    /// The roles themselves and all they stand on.
+    /// The roles and all inherited ones.
     pub roles: Vec<RoleName>,
-    /// What all of them allow together.
+    /// The union of their privileges.
     pub privileges: Privileges,
-    /// From where their holders may log in; all must hold.
+    /// Restrictions on login addresses; all must be met.
     pub restrictions: Vec<Restrictions>,
 }

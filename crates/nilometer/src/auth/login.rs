@@ -1,4 +1,4 @@
-//! The login of one connection: who it is, and what is under way.
+//! The login of one connection: its user and the authentication in progress.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use super::grants::Grants;
 use super::names::UserName;
 use super::scram::Conversation;
 
-/// Who a connection has shown to be. A connection is one user at a time; a later login takes the
-/// place of an earlier one.
+/// The authenticated user of a connection: one at a time; a later login replaces an earlier one.
 #[derive(Clone, Debug, Default)]
 pub struct Login {
     trusted: bool,
@@ -18,7 +17,7 @@ pub struct Login {
 }
 
 impl Login {
-    /// The login of a caller in the same process, who holds the database and may do everything.
+    /// Makes the login of an embedded caller, which may do everything.
     pub fn trusted() -> Self {
         Self {
             trusted: true,
@@ -26,12 +25,12 @@ impl Login {
         }
     }
 
-    /// True for a caller in the same process.
+    /// True for an embedded caller.
     pub fn is_trusted(&self) -> bool {
         self.trusted
     }
 
-    /// Notes a conversation that was begun, in place of an earlier one, and gives its number.
+    /// Stores a new conversation in place of an earlier one; returns its number.
     pub fn begin(&mut self, conversation: Conversation) -> i32 {
         self.conversations = self.conversations.wrapping_add(1);
         let shared = Arc::new(std::sync::Mutex::new(conversation));
@@ -39,34 +38,34 @@ impl Login {
         self.conversations
     }
 
-    /// The conversation under way and its number.
+    /// Returns the conversation in progress and its number.
     pub fn conversation(&self) -> Option<(i32, Arc<std::sync::Mutex<Conversation>>)> {
         self.conversation.clone()
     }
 
-    /// The conversation is over.
+    /// Ends the conversation.
     pub fn end_conversation(&mut self) {
         self.conversation = None;
     }
 
-    /// The user has shown who it is.
+    /// Logs the user in.
     pub fn succeed(&mut self, grants: Arc<Grants>) {
         self.grants = Some(grants);
     }
 
-    /// Nobody is logged in any more.
+    /// Logs the user out.
     pub fn log_out(&mut self) {
         self.grants = None;
         self.conversation = None;
     }
 
-    /// Who is logged in.
+    /// Returns the user.
     pub fn user(&self) -> Option<&UserName> {
         self.grants.as_ref().map(|grants| &grants.user.name)
     }
 
-    /// What the user may do, as of now. If something has changed since it is worked out again; a
-    /// user who is no more, or is another one of the same name, is logged out.
+    /// Returns the current grants of the user, recomputed if users or roles have changed. A user that was
+    /// dropped, or replaced by another of the same name, is logged out.
     pub fn grants(&mut self, authority: &Authority) -> Option<&Arc<Grants>> {
         let known = self.grants.as_ref()?;
         if known.generation != authority.generation() {
@@ -76,7 +75,7 @@ impl Login {
         self.grants.as_ref()
     }
 
-    /// What was known of the user at the last command.
+    /// Returns the grants at the last command.
     pub fn known_grants(&self) -> Option<&Arc<Grants>> {
         self.grants.as_ref()
     }

@@ -1,16 +1,16 @@
-//! Who may do what: users, roles, privileges, and how somebody proves to be a user.
+//! Authentication and authorization: users, roles, privileges, logins.
 //!
 //! ```text
-//! Authority ── users and roles, as the catalog keeps them; a number that grows with every change
+//! Authority ── users and roles, as stored by the catalog; a generation that grows with every change
 //!    │
 //!    ├─ Conversation   SCRAM, message by message, without a socket
-//!    └─ Grants         what a user may do: roles followed to their end, kept by the connection
-//!                      until the number has grown
+//!    └─ Grants         the privileges of a user: all roles resolved, cached by the connection
+//!                      until the generation changes
 //! ```
 //!
-//! Which command needs what is not said here but in the table of commands. The promises: a secret
-//! is compared in constant time; somebody who does not exist is answered exactly as somebody whose
-//! password is wrong; a change to a user holds for the next command of every open connection.
+//! The table of commands, not this module, says which privileges a command needs. The promises: a secret is
+//! compared in constant time; a login as a missing user is answered exactly like one with a wrong password;
+//! a change of a user takes effect with the next command of every open connection.
 
 mod action;
 mod authority;
@@ -44,18 +44,18 @@ pub use user::User;
 
 use crate::error::{Error, ErrorCode};
 
-/// The one answer to every failed login: it tells nothing about why.
+/// Returns the error of every failed login: it does not reveal the reason.
 pub fn failed() -> Error {
     Error::new(ErrorCode::AuthenticationFailed, "Authentication failed.")
 }
 
-/// Fills `bytes` with what nobody can guess.
+/// Returns cryptographically random bytes.
 pub fn unguessable<const N: usize>() -> crate::error::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|e| {
         Error::new(
             ErrorCode::InternalError,
-            format!("the system gives no random bytes: {e}"),
+            format!("cannot read random bytes from the system: {e}"),
         )
     })?;
     Ok(bytes)

@@ -6,20 +6,20 @@ use nilometer_bson::{Document, ValueRef, doc};
 
 use crate::error::{Error, Result};
 
-/// The database of users who are known by a certificate.
+/// The database of users authenticated by a certificate.
 pub const EXTERNAL: &str = "$external";
 
-/// A user and the database it belongs to.
+/// A user and its database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserName {
     /// The user.
     pub user: String,
-    /// Its database.
+    /// The database.
     pub db: String,
 }
 
 impl UserName {
-    /// The user `user` of the database `db`.
+    /// Returns the name of the user `user` of the database `db`.
     pub fn new(user: &str, db: &str) -> Self {
         Self {
             user: user.to_owned(),
@@ -34,17 +34,17 @@ impl fmt::Display for UserName {
     }
 }
 
-/// A role and the database it belongs to.
+/// A role and its database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RoleName {
     /// The role.
     pub role: String,
-    /// Its database.
+    /// The database.
     pub db: String,
 }
 
 impl RoleName {
-    /// The role `role` of the database `db`.
+    /// Returns the name of the role `role` of the database `db`.
     pub fn new(role: &str, db: &str) -> Self {
         Self {
             role: role.to_owned(),
@@ -52,7 +52,7 @@ impl RoleName {
         }
     }
 
-    /// Reads `"role"` (of the database `db`) or `{role, db}`. `path` names it in errors.
+    /// Parses `"role"` (of the database `db`) or `{role, db}`. `path` names the field in errors.
     pub fn parse(value: ValueRef<'_>, db: &str, path: &str) -> Result<Self> {
         match value {
             ValueRef::String(role) => check(role, path).map(|()| Self::new(role, db)),
@@ -65,12 +65,12 @@ impl RoleName {
         }
     }
 
-    /// `{role, db}`.
+    /// Returns `{role, db}`.
     pub fn to_document(&self) -> Document {
         doc! {"role": self.role.as_str(), "db": self.db.as_str()}
     }
 
-    /// `db.role`, the `_id` of its document.
+    /// Returns `db.role`, the `_id` of its document.
     pub fn id(&self) -> String {
         format!("{}.{}", self.db, self.role)
     }
@@ -83,7 +83,7 @@ impl fmt::Display for RoleName {
 }
 
 impl UserName {
-    /// Reads `"user"` (of the database `db`) or `{user, db}`. `path` names it in errors.
+    /// Parses `"user"` (of the database `db`) or `{user, db}`. `path` names the field in errors.
     pub fn parse(value: ValueRef<'_>, db: &str, path: &str) -> Result<Self> {
         match value {
             ValueRef::String(user) => check(user, path).map(|()| Self::new(user, db)),
@@ -96,18 +96,18 @@ impl UserName {
         }
     }
 
-    /// `{user, db}`.
+    /// Returns `{user, db}`.
     pub fn to_document(&self) -> Document {
         doc! {"user": self.user.as_str(), "db": self.db.as_str()}
     }
 
-    /// `db.user`, the `_id` of its document.
+    /// Returns `db.user`, the `_id` of its document.
     pub fn id(&self) -> String {
         format!("{}.{}", self.db, self.user)
     }
 }
 
-/// A name is not empty and holds no NUL: names are parts of keys.
+/// Fails if a name is empty or holds a NUL: names are parts of keys.
 fn check(name: &str, path: &str) -> Result<()> {
     if name.is_empty() || name.contains('\0') {
         return Err(Error::bad_value(format!(
@@ -117,7 +117,7 @@ fn check(name: &str, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reads `{<kind>: "…", db: "…"}`.
+/// Parses `{<kind>: "…", db: "…"}`.
 fn pair<'a>(
     document: nilometer_bson::DocRef<'a>,
     kind: &str,
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_in_both_forms() {
+    fn names_are_parsed_in_both_forms() {
         let short = doc! {"r": "read"};
         let long = doc! {"r": doc! {"role": "read", "db": "a"}};
         let read = |d: &Document| RoleName::parse(d.get("r"), "b", "roles");

@@ -1,4 +1,4 @@
-//! A privilege is a resource and what may be done to it; privileges are many of them.
+//! Privileges: actions allowed on resources.
 
 use nilometer_bson::{Array, DocRef, Document, Value, ValueRef, doc};
 
@@ -6,17 +6,17 @@ use super::action::{Action, ActionSet};
 use super::resource::{Resource, Target};
 use crate::error::{Error, Result};
 
-/// What may be done to a resource.
+/// The actions allowed on a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Privilege {
-    /// What it is about.
+    /// The resource.
     pub resource: Resource,
-    /// What may be done.
+    /// The actions.
     pub actions: ActionSet,
 }
 
 impl Privilege {
-    /// Reads `{resource, actions}`. `path` names it in errors.
+    /// Parses `{resource, actions}`. `path` names the field in errors.
     pub fn parse(document: DocRef<'_>, path: &str) -> Result<Self> {
         let (mut resource, mut actions) = (None, None);
         for element in document {
@@ -52,7 +52,7 @@ impl Privilege {
         })
     }
 
-    /// `{resource, actions}`.
+    /// Returns `{resource, actions}`.
     pub fn to_document(&self) -> Document {
         let names = self.actions.names().into_iter();
         let actions: Vec<Value> = names.map(Value::from).collect();
@@ -60,12 +60,12 @@ impl Privilege {
     }
 }
 
-/// Privileges, one for each resource.
+/// Privileges, at most one per resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Privileges(Vec<Privilege>);
 
 impl Privileges {
-    /// Adds what `privilege` allows.
+    /// Adds `privilege`.
     pub fn add(&mut self, privilege: &Privilege) {
         self.allow(&privilege.resource, privilege.actions);
     }
@@ -84,7 +84,7 @@ impl Privileges {
         }
     }
 
-    /// Takes `actions` on `resource` away. False if there was no privilege on it.
+    /// Revokes `actions` on `resource`. Returns false if there was no privilege on it.
     pub fn revoke(&mut self, resource: &Resource, actions: ActionSet) -> bool {
         let Some(known) = self.0.iter_mut().find(|p| p.resource == *resource) else {
             return false;
@@ -101,7 +101,7 @@ impl Privileges {
         }
     }
 
-    /// True if all of `actions` may be done to `target`.
+    /// True if all of `actions` are allowed on `target`.
     pub fn allows(&self, target: &Target, actions: ActionSet) -> bool {
         let mut allowed = ActionSet::NONE;
         for privilege in &self.0 {
@@ -115,7 +115,7 @@ impl Privileges {
         false
     }
 
-    /// True if something may be read in the database `db`, by whatever privilege.
+    /// True if some collection of the database `db` may be read.
     pub fn finds_anything_in(&self, db: &str) -> bool {
         let find = ActionSet::of(&[Action::Find]);
         let mut may_find = self.0.iter().filter(|p| p.actions.covers(find));
@@ -131,7 +131,7 @@ impl Privileges {
         })
     }
 
-    /// Each of them.
+    /// Returns an iterator over the privileges.
     pub fn iter(&self) -> impl Iterator<Item = &Privilege> {
         self.0.iter()
     }
@@ -141,13 +141,13 @@ impl Privileges {
         self.0.is_empty()
     }
 
-    /// An array of `{resource, actions}`.
+    /// Returns an array of `{resource, actions}`.
     pub fn to_value(&self) -> Value {
         let documents = self.0.iter().map(|p| Value::from(p.to_document()));
         Value::from(documents.collect::<Vec<_>>())
     }
 
-    /// Reads an array of `{resource, actions}`. `path` names it in errors.
+    /// Parses an array of `{resource, actions}`. `path` names the field in errors.
     pub fn parse(array: &Array, path: &str) -> Result<Self> {
         let mut all = Self::default();
         for value in array.as_ref().iter() {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_several_privileges_allow_together_is_allowed() {
+    fn several_privileges_together_allow_an_action_set() {
         let mut all = Privileges::default();
         all.allow(&Resource::database("d"), ActionSet::of(&[Action::Find]));
         all.allow(&Resource::named("d", "c"), ActionSet::of(&[Action::Insert]));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_read_as_they_are_written() {
+    fn documents_round_trip() {
         let given = doc! {"p": nilometer_bson::array![
             doc! {"resource": doc! {"cluster": true}, "actions": nilometer_bson::array!["top"]},
         ]};

@@ -1,17 +1,17 @@
-//! What a privilege is about, and what a command touches.
+//! The resource of a privilege, and the target of a command.
 //!
-//! | resource document | is about |
+//! | resource document | covers |
 //! |---|---|
 //! | `{cluster: true}` | the server as a whole |
 //! | `{db: "d", collection: "c"}` | one collection |
-//! | `{db: "d", collection: ""}` | the database, and its collections but the system's |
+//! | `{db: "d", collection: ""}` | the database, and its collections except system ones |
 //! | `{db: "", collection: "c"}` | collections of that name in every database |
-//! | `{db: "", collection: ""}` | every database but `local` and `config`, and their collections but the system's |
+//! | `{db: "", collection: ""}` | every database but `local` and `config`, and their collections except system ones |
 //! | `{db: "d", system_buckets: "c"}` | the buckets of a time-series collection, called by their own name |
 //! | `{anyResource: true}` | everything |
 //!
-//! Empty names in the form with `system_buckets` mean any, and `db` may be left out. Who may read a
-//! time-series collection need not be allowed to read its buckets by their own name.
+//! Empty names in the form with `system_buckets` mean any, and `db` may be omitted. A privilege to read a
+//! time-series collection does not include its bucket collection.
 
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
@@ -19,7 +19,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 use crate::catalog::BUCKETS_PREFIX;
 use crate::error::{Error, Result};
 
-/// What a privilege is about.
+/// The resource of a privilege.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// The server.
@@ -33,7 +33,7 @@ pub enum Resource {
         /// The collection.
         collection: String,
     },
-    /// Buckets of time-series collections by their own name; an empty name is any.
+    /// Bucket collections by their own names; an empty name is any.
     Buckets {
         /// The database.
         db: String,
@@ -42,7 +42,7 @@ pub enum Resource {
     },
 }
 
-/// What a command touches.
+/// The target of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The server.
@@ -51,24 +51,24 @@ pub enum Target {
     Database(String),
     /// A collection or view.
     Collection(String, String),
-    /// Everything there is, whatever its name.
+    /// Every resource.
     Everything,
 }
 
 impl Target {
-    /// The collection `collection` of `db`.
+    /// Returns the target collection `collection` of `db`.
     pub fn collection(db: &str, collection: &str) -> Self {
         Self::Collection(db.to_owned(), collection.to_owned())
     }
 }
 
 impl Resource {
-    /// The database `db` and its ordinary collections.
+    /// Returns the database `db` and its ordinary collections.
     pub fn database(db: &str) -> Self {
         Self::named(db, "")
     }
 
-    /// The collection `collection` of `db`; empty names are any.
+    /// Returns the collection `collection` of `db`; empty names are any.
     pub fn named(db: &str, collection: &str) -> Self {
         Self::Named {
             db: db.to_owned(),
@@ -76,7 +76,7 @@ impl Resource {
         }
     }
 
-    /// The buckets of any collection of `db`, or of all databases.
+    /// Returns the bucket collections of `db`; of all databases if it is empty.
     pub fn buckets(db: &str) -> Self {
         Self::Buckets {
             db: db.to_owned(),
@@ -84,7 +84,7 @@ impl Resource {
         }
     }
 
-    /// True if a privilege on this is one on `target`.
+    /// True if a privilege on this resource covers `target`.
     pub fn includes(&self, target: &Target) -> bool {
         match (self, target) {
             (Self::Any, _) | (Self::Cluster, Target::Cluster) => true,
@@ -108,7 +108,7 @@ impl Resource {
         }
     }
 
-    /// True if it lies within the database `db`.
+    /// True if the resource lies within the database `within`.
     pub fn is_within(&self, within: &str) -> bool {
         match self {
             Self::Named { db, .. } | Self::Buckets { db, .. } => db == within,
@@ -116,7 +116,7 @@ impl Resource {
         }
     }
 
-    /// Reads a resource document. `path` names it in errors.
+    /// Parses a resource document. `path` names the field in errors.
     pub fn parse(document: DocRef<'_>, path: &str) -> Result<Self> {
         let text = |name: &str| match document.get(name) {
             ValueRef::Missing => Ok(None),
@@ -170,7 +170,7 @@ impl Resource {
         }
     }
 
-    /// The resource document.
+    /// Returns the resource document.
     pub fn to_document(&self) -> Document {
         match self {
             Self::Cluster => doc! {"cluster": true},
@@ -190,7 +190,7 @@ impl Resource {
     }
 }
 
-/// True if the name `db` in a privilege, empty for any, stands for `target`.
+/// True if the name `db` in a privilege, empty for any, covers `target`.
 fn includes_database(db: &str, target: &str) -> bool {
     if db.is_empty() {
         !matches!(target, "local" | "config")
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_includes_what() {
+    fn resources_cover_their_targets() {
         let collection = Target::collection("d", "c");
         let system = Target::collection("d", "system.views");
         let buckets = Target::collection("d", "system.buckets.c");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_read_as_they_are_written() {
+    fn documents_round_trip() {
         for resource in [
             Resource::Any,
             Resource::Cluster,

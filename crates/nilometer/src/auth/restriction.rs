@@ -1,7 +1,7 @@
-//! From where somebody may log in: `authenticationRestrictions`.
+//! Addresses from which a user may log in: `authenticationRestrictions`.
 //!
-//! A list of `{clientSource: [range, …], serverAddress: [range, …]}`; one of them must hold, and in
-//! it all that is said. A range is an address, or an address and the number of bits that count.
+//! A list of `{clientSource: [range, …], serverAddress: [range, …]}`; at least one of them must match in
+//! all its fields. A range is an address, or an address and a number of prefix bits.
 
 use std::net::IpAddr;
 
@@ -48,12 +48,12 @@ struct Restriction {
     server: Option<Vec<Range>>,
 }
 
-/// From where somebody may log in; from anywhere if empty.
+/// The restrictions of a user or role; empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Restrictions(Vec<Restriction>);
 
 impl Restrictions {
-    /// Reads the array; missing is no restriction. `path` names it in errors.
+    /// Parses the array; missing means no restriction. `path` names the field in errors.
     pub fn parse(value: ValueRef<'_>, path: &str) -> Result<Self> {
         let array = match value {
             ValueRef::Missing | ValueRef::Null => return Ok(Self::default()),
@@ -80,7 +80,7 @@ impl Restrictions {
         Ok(Self(all))
     }
 
-    /// The array; missing if there is no restriction.
+    /// Returns the array; missing if there is no restriction.
     pub fn to_value(&self) -> Value {
         let list = |ranges: &Vec<Range>| {
             let texts = ranges.iter().map(|r| Value::from(r.text.as_str()));
@@ -98,8 +98,8 @@ impl Restrictions {
         Value::from(all.collect::<Vec<_>>())
     }
 
-    /// True if somebody may log in from `client` at `server`. Inside a process there are no addresses,
-    /// and what is restricted is refused.
+    /// True if a login from `client` at `server` is allowed. An embedded caller has no addresses, so
+    /// restrictions refuse it.
     pub fn allow(&self, client: Option<IpAddr>, server: Option<IpAddr>) -> bool {
         let within = |ranges: &Option<Vec<Range>>, address: Option<IpAddr>| match ranges {
             None => true,
@@ -111,7 +111,7 @@ impl Restrictions {
     }
 }
 
-/// A range, or an array of them.
+/// Parses a range, or an array of them.
 fn ranges(value: ValueRef<'_>, path: &str) -> Result<Vec<Range>> {
     let one = |value: ValueRef<'_>| match value {
         ValueRef::String(text) => Range::parse(text).ok_or_else(|| {
@@ -133,7 +133,7 @@ mod tests {
     use nilometer_bson::{array, doc};
 
     #[test]
-    fn addresses_within_and_without() {
+    fn restrictions_match_address_ranges() {
         let given = doc! {"r": array![
             doc! {"clientSource": array!["10.0.0.0/8", "::1"]},
             doc! {"serverAddress": array!["192.168.1.1"]},

@@ -1,4 +1,4 @@
-//! A role that somebody created, as `admin.system.roles` shows it.
+//! A user-defined role, as `admin.system.roles` shows it.
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
@@ -10,18 +10,18 @@ use crate::error::{Error, ErrorCode, Result};
 /// A role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
-    /// Its name.
+    /// The name.
     pub name: RoleName,
-    /// What it allows itself.
+    /// Its own privileges.
     pub privileges: Privileges,
-    /// The roles whose privileges it has, too.
+    /// The roles it inherits.
     pub roles: Vec<RoleName>,
-    /// From where its holders may log in.
+    /// The addresses from which its holders may log in.
     pub restrictions: Restrictions,
 }
 
 impl Role {
-    /// The stored document.
+    /// Encodes the stored document.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("_id", self.name.id())
@@ -33,7 +33,7 @@ impl Role {
         out.finish()
     }
 
-    /// Reads the stored document.
+    /// Decodes the stored document.
     pub fn from_document(document: DocRef<'_>) -> Result<Self> {
         let text = |name: &str| document.get(name).as_str().ok_or_else(damaged);
         let name = RoleName::new(text("role")?, text("db")?);
@@ -50,20 +50,20 @@ impl Role {
     }
 }
 
-/// The names of roles as an array of `{role, db}`.
+/// Returns role names as an array of `{role, db}`.
 pub(super) fn role_names(roles: &[RoleName]) -> Value {
     let documents = roles.iter().map(|role| Value::from(role.to_document()));
     Value::from(documents.collect::<Vec<_>>())
 }
 
-/// The field `roles` of a stored document.
+/// Parses the field `roles` of a stored document.
 pub(super) fn stored_roles(document: DocRef<'_>, db: &str) -> Result<Vec<RoleName>> {
     let roles = array(document, "roles");
     let names = roles.as_ref().iter();
     names.map(|v| RoleName::parse(v, db, "roles")).collect()
 }
 
-/// An array of a stored document; empty if it has none.
+/// Returns an array of a stored document; empty if it is missing.
 fn array(document: DocRef<'_>, name: &str) -> Array {
     match document.get(name) {
         ValueRef::Array(array) => Array::from_document(array.as_document().to_document()),
@@ -71,7 +71,7 @@ fn array(document: DocRef<'_>, name: &str) -> Array {
     }
 }
 
-/// What is stored of users and roles cannot be read.
+/// Returns the error for a stored user or role that cannot be decoded.
 pub(super) fn damaged() -> Error {
     Error::new(
         ErrorCode::DataCorruptionDetected,

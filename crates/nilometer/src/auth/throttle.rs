@@ -1,26 +1,26 @@
-//! Guessing takes time: a delay that grows with the failures of one address.
+//! Throttling of logins: a delay that grows with the failures of one address.
 //!
-//! The delay stands before the check, so that hanging up early gains nothing, and is by address,
-//! so that nobody can lock out a user from elsewhere. Addresses are forgotten after a quiet time;
-//! if too many are remembered, the one that has been quiet longest goes first.
+//! The delay precedes the check, so that disconnecting early gains nothing. It is per address, so that a
+//! user cannot be locked out from elsewhere. An address is removed after a quiet time; if there are too
+//! many, the one quiet for the longest time is removed first.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Failures that cost nothing: people mistype.
+/// Failures without a delay, for typing errors.
 pub(super) const FREE_FAILURES: u32 = 3;
 
-/// The delay after the first failure that costs; it doubles with each further one.
+/// The first delay; it doubles with each further failure.
 pub(super) const DELAY_MIN: Duration = Duration::from_millis(50);
 
 /// The longest delay.
 pub(super) const DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// How long a failure is remembered.
+/// How long a failure counts.
 pub(super) const MEMORY: Duration = Duration::from_secs(60);
 
-/// Addresses remembered at once.
+/// Most addresses stored at once.
 pub(super) const ADDRESSES_MAX: usize = 10_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +29,14 @@ struct Failures {
     last: Duration,
 }
 
-/// The failures of each address. Times are those of a clock that never goes back.
+/// The failures of each address. Times are those of a monotonic clock.
 #[derive(Debug, Default)]
 pub struct Throttle {
     addresses: Mutex<HashMap<String, Failures>>,
 }
 
 impl Throttle {
-    /// How long a login from `address` has to wait now.
+    /// Returns the current delay of a login from `address`.
     pub fn delay(&self, address: &str, now: Duration) -> Duration {
         let addresses = self
             .addresses
@@ -55,7 +55,7 @@ impl Throttle {
         }
     }
 
-    /// A login from `address` failed.
+    /// Records a failed login from `address`.
     pub fn failed(&self, address: &str, now: Duration) {
         let mut addresses = self
             .addresses
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_delay_grows_is_bounded_and_is_forgotten() {
+    fn the_delay_grows_to_a_bound_and_expires() {
         let throttle = Throttle::default();
         let now = Duration::from_secs(100);
         let mut delays = Vec::new();

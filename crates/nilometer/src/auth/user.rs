@@ -16,20 +16,20 @@ const SUBTYPE_UUID: u8 = 4;
 pub struct User {
     /// The name.
     pub name: UserName,
-    /// Tells the user from an earlier one of the same name.
+    /// Distinguishes the user from an earlier one of the same name.
     pub id: [u8; 16],
-    /// What proves a password, by mechanism. Empty for users of `$external`.
+    /// Credentials by mechanism. Empty for users of `$external`.
     pub credentials: Vec<(Mechanism, Credentials)>,
-    /// What the user was given.
+    /// The granted roles.
     pub roles: Vec<RoleName>,
-    /// What the administrator wants kept with the user.
+    /// The document `customData` of the administrator.
     pub custom_data: Option<Document>,
-    /// From where the user may log in.
+    /// The addresses from which the user may log in.
     pub restrictions: Restrictions,
 }
 
 impl User {
-    /// The mechanisms the user can log in by.
+    /// Returns the mechanisms the user can log in by.
     pub fn mechanisms(&self) -> Vec<&'static str> {
         if self.name.db == super::EXTERNAL {
             return vec!["external"];
@@ -37,13 +37,13 @@ impl User {
         self.credentials.iter().map(|(m, _)| m.name()).collect()
     }
 
-    /// The user's credentials of one mechanism.
+    /// Returns the user's credentials of one mechanism.
     pub fn credentials_of(&self, mechanism: Mechanism) -> Option<&Credentials> {
         let mut all = self.credentials.iter();
         all.find(|(m, _)| *m == mechanism).map(|(_, found)| found)
     }
 
-    /// The field `userId`.
+    /// Returns the field `userId`.
     pub fn user_id(&self) -> Value {
         Value::from(Binary {
             subtype: SUBTYPE_UUID,
@@ -51,7 +51,7 @@ impl User {
         })
     }
 
-    /// The field `credentials`.
+    /// Returns the field `credentials`.
     pub fn credentials_value(&self) -> Value {
         let mut credentials = DocumentBuilder::new();
         if self.name.db == super::EXTERNAL {
@@ -63,12 +63,12 @@ impl User {
         credentials.finish().into()
     }
 
-    /// The field `roles`.
+    /// Returns the field `roles`.
     pub fn roles_value(&self) -> Value {
         role_names(&self.roles)
     }
 
-    /// The stored document.
+    /// Encodes the stored document.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("_id", self.name.id())
@@ -82,7 +82,7 @@ impl User {
         out.finish()
     }
 
-    /// Reads the stored document.
+    /// Decodes the stored document.
     pub fn from_document(document: DocRef<'_>) -> Result<Self> {
         let text = |name: &str| document.get(name).as_str().ok_or_else(damaged);
         let name = UserName::new(text("user")?, text("db")?);

@@ -1,12 +1,12 @@
-//! A disk that does not answer: noticed by a thread that waits for no disk, told while it lasts.
+//! Detection of a disk that does not answer, on a thread that never waits for the disk.
 //!
-//! Four times a second the list of calls that are under way is looked at. One that is older than the
-//! parameter `nilometerStuckDiskMillis` is logged, again whenever its age has doubled, and once more when it
-//! has come back. Nothing is ended or refused: the writes that wait go on when the disk does, and reads go on
-//! meanwhile. [`DiskWatch::status`] is what `serverStatus` and a health check are told.
+//! Four times a second the pending calls to the disk are examined. One older than the parameter
+//! `nilometerStuckDiskMillis` is logged, again whenever its age has doubled, and once more when it returns.
+//! Nothing is cancelled or refused: waiting writes continue when the disk does, and reads proceed
+//! meanwhile. [`DiskWatch::status`] feeds `serverStatus` and the health check.
 //!
-//! That the engine takes no writes, as the disk is full or can no longer be written, is logged when it begins, with the
-//! reason, and when it ends.
+//! The engine refuses writes when the disk is full or cannot be written; the start, with the reason, and
+//! the end are logged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,43 +17,43 @@ use tracing::{info, warn};
 
 use crate::services::Services;
 
-/// What is known of calls that take long.
+/// Observes slow calls to the disk.
 pub(crate) struct DiskWatch {
     engine: Arc<dyn Engine>,
     services: Arc<Services>,
     told: Mutex<Told>,
 }
 
-/// What was told so far.
+/// The events logged so far.
 #[derive(Debug, Default)]
 struct Told {
-    /// Calls that were told of and have not come back, with the age from which they are told of again.
+    /// Logged calls that have not returned, with the age at which each is logged again.
     stuck: BTreeMap<u64, (DiskWait, Duration)>,
-    /// How many were told of.
+    /// The number of logged calls.
     total: u64,
-    /// It was told that no writes are taken.
+    /// True if the refusal of writes was logged.
     refuses: bool,
 }
 
-/// Something to tell.
+/// An event to log.
 #[derive(Debug, PartialEq, Eq)]
 enum Notice {
-    /// A call has not come back.
+    /// A call has not returned.
     Stuck(DiskWait),
-    /// It has. Its age is the last that was seen.
+    /// The call has returned. Its age is the last observed one.
     Over(DiskWait),
 }
 
-/// The disk as writes see it.
+/// The state of the disk for writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DiskStatus {
-    /// Calls that take longer than they may, now.
+    /// Calls that exceed the limit now.
     pub(crate) stuck: usize,
     /// The oldest of them.
     pub(crate) oldest: Option<DiskWait>,
-    /// How many there were since opening.
+    /// Their number since opening.
     pub(crate) total: u64,
-    /// The longest a call has taken since opening.
+    /// The longest call since opening.
     pub(crate) longest: Duration,
 }
 
@@ -66,7 +66,7 @@ impl DiskWatch {
         }
     }
 
-    /// How the disk does now.
+    /// Returns the current state of the disk.
     pub(crate) fn status(&self) -> DiskStatus {
         let limit = self.limit();
         let mut waits = self.engine.disk_waits();
@@ -79,7 +79,7 @@ impl DiskWatch {
         }
     }
 
-    /// Looks once, and logs what is to be told.
+    /// Examines the pending calls once and logs events.
     pub(super) fn look(&self) {
         self.look_at_writes();
         let waits = self.engine.disk_waits().in_flight;
@@ -106,7 +106,7 @@ impl DiskWatch {
 
     fn look_at_writes(&self) {
         let refusal = match self.engine.check_writable() {
-            // Who closes it knows.
+            // The caller that closed the engine knows.
             Err(Error::Closed) => return,
             outcome => outcome.err(),
         };
@@ -116,9 +116,9 @@ impl DiskWatch {
                 c = "STORAGE",
                 id = 22_444,
                 reason = %reason,
-                "Writes are refused; reads go on"
+                "Writes are refused; reads proceed"
             ),
-            (None, true) => info!(c = "STORAGE", id = 22_445, "Writes are taken again"),
+            (None, true) => info!(c = "STORAGE", id = 22_445, "Writes are accepted again"),
             _ => {}
         }
     }
@@ -135,7 +135,7 @@ impl DiskWatch {
 }
 
 impl Told {
-    /// Compares what is under way with what was told.
+    /// Compares the pending calls with the logged ones.
     fn look(&mut self, in_flight: Vec<DiskWait>, limit: Duration) -> Vec<Notice> {
         let mut notices = Vec::new();
         let mut before = std::mem::take(&mut self.stuck);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_told_of_at_the_limit_at_doublings_and_at_its_end() {
+    fn a_call_is_logged_at_the_limit_at_doublings_and_at_its_end() {
         let mut told = Told::default();
         let limit = Duration::from_millis(100);
         let mut look = |in_flight: &[(u64, u64)]| {

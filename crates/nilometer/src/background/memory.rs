@@ -1,14 +1,15 @@
-//! The memory of the process, kept below what it may use: an allocation that fails ends a program in Rust, and a
-//! system that has none left ends the largest.
+//! Keeps the memory of the process below its limit: a failed allocation aborts a Rust program, and a system
+//! without memory kills the largest process.
 //!
-//! What is large has a limit of its own: memtables, caches, the stages of queries, messages. They add up to less
-//! than there is; what they do not count may still come on top. So the memory in use is looked at four times a
-//! second: above [`SHORT_PERCENT`] of what the process may have, the cache of buckets is let go and commands that
-//! read or write documents are refused with `ExceededMemoryLimit` (146) while another is at work, until it is below
-//! [`ENOUGH_PERCENT`]: one at a time, so that nobody is shut out by what merely rests. What runs goes on, cursors can
-//! be read to their end and closed.
+//! Large consumers have limits of their own: memtables, caches, query stages, messages. These add up to
+//! less than the limit, but uncounted memory may exceed the rest. So the resident memory is examined four
+//! times a second: above [`SHORT_PERCENT`] of the limit, the bucket cache is cleared, and until the memory
+//! is below [`ENOUGH_PERCENT`] a command that reads or writes documents is refused with
+//! `ExceededMemoryLimit` (146) while another one runs. One at a time is always admitted, so that idle
+//! memory does not lock clients out. Running commands continue; cursors can be read to their end and
+//! closed.
 //!
-//! What a moment takes between two looks is not seen, and memory that other programs take neither.
+//! Peaks between two examinations are not seen, nor is the memory of other programs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,13 +19,13 @@ use tracing::{info, warn};
 use crate::services::Services;
 use crate::timeseries::Timeseries;
 
-/// Hundredths of the memory there is above which it is short.
+/// Percentage of the limit above which memory is short.
 const SHORT_PERCENT: u64 = 92;
 
-/// Hundredths below which there is enough again.
+/// Percentage of the limit below which memory suffices again.
 const ENOUGH_PERCENT: u64 = 85;
 
-/// Looks at the memory of the process.
+/// Observes the memory of the process.
 pub(super) struct MemoryWatch {
     services: Arc<Services>,
     timeseries: Arc<Timeseries>,
@@ -38,7 +39,7 @@ impl MemoryWatch {
         }
     }
 
-    /// Looks once.
+    /// Examines the memory once.
     pub(super) fn look(&self) {
         let host = &self.services.host;
         let limit = self.services.memory_limit();

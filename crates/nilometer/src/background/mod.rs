@@ -1,5 +1,5 @@
-//! Work the database does by itself, on threads it owns and joins: one that works, and one that never waits and
-//! watches the disk and the memory.
+//! Background threads of the database: one for maintenance, and one that never blocks and observes the disk
+//! and the memory.
 
 pub(crate) mod disk;
 mod memory;
@@ -20,24 +20,24 @@ use disk::DiskWatch;
 use memory::MemoryWatch;
 use ttl::TtlMonitor;
 
-/// How often the thread looks whether something is to be done.
+/// Interval of maintenance.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How often disk and memory are looked at.
+/// Interval of the observation of disk and memory.
 const WATCH_TICK: Duration = Duration::from_millis(250);
 
-/// What background work needs of the database.
+/// The parts of the database that background work uses.
 pub(crate) struct Needs {
     pub(crate) services: Arc<Services>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) timeseries: Arc<Timeseries>,
     pub(crate) records: Arc<Records>,
     pub(crate) disk: Arc<DiskWatch>,
-    /// Closes cursors nobody has asked for too long: the monotonic time now, and how long that is.
+    /// Closes cursors idle for too long: the monotonic time now, and the idle limit.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
 }
 
-/// The threads. Dropping it ends them.
+/// The threads. Dropping it stops them.
 pub(crate) struct Background {
     /// Dropped to stop a thread.
     stops: Vec<Sender<()>>,
@@ -81,7 +81,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         self.stops.clear();
         for thread in self.threads.drain(..) {
-            // A panic in a thread has been reported where it happened.
+            // A panic in a thread was reported when it occurred.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Removing what has expired, every `ttlMonitorSleepSecs`.
+//! The TTL monitor: removes expired documents every `ttlMonitorSleepSecs`.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -14,20 +14,20 @@ use crate::services::Services;
 use crate::timeseries::Timeseries;
 use crate::write::Records;
 
-/// When the last round was.
+/// The time of the last pass.
 pub(super) struct TtlMonitor {
     last: Duration,
 }
 
 impl TtlMonitor {
-    /// The first round comes a full interval from now.
+    /// Schedules the first pass one interval from now.
     pub(super) fn new(services: &Services) -> Self {
         Self {
             last: services.clock.monotonic(),
         }
     }
 
-    /// Does a round if it is time for one, until it is done or the database is closed.
+    /// Runs a pass if one is due, until it is complete or the database is closed.
     pub(super) fn tick(&mut self, needs: &Needs, stopped: &Receiver<()>) {
         let services = &needs.services;
         let sleep = u64::try_from(services.parameters.ttl_monitor_sleep_secs()).unwrap_or(60);
@@ -51,14 +51,14 @@ impl TtlMonitor {
                 return;
             }
             let now_ms = services.clock.now_ms();
-            // A collection that fails, as one just dropped does, is tried again next time.
+            // A collection that fails, for instance because it was dropped, is tried again in the next pass.
             let _ = expire(&needs.catalog, &collection, &needs.timeseries, now_ms);
             let _ = expire_records(&collection, &needs.records, now_ms, &check_interrupt);
         }
     }
 }
 
-/// Removes what has expired from one collection; returns how many buckets went.
+/// Removes expired buckets of one collection; returns their number.
 fn expire(
     catalog: &Catalog,
     collection: &Arc<Collection>,
@@ -76,7 +76,7 @@ fn expire(
     }
 }
 
-/// Removes from an ordinary collection what has expired under its indexes. Tells how many documents.
+/// Removes documents of an ordinary collection that expired under its indexes; returns their number.
 fn expire_records(
     collection: &Collection,
     records: &Records,
@@ -97,7 +97,7 @@ fn expire_records(
             };
             let index = Index::of(stored)?;
             let is_ordered = index.parts().iter().all(|part| part.is_ordered());
-            // An index on several fields expires nothing.
+            // A compound index expires nothing.
             if stored.is_ready() && is_ordered && index.parts().len() == 1 {
                 let limit_ms = now_ms.saturating_sub(seconds.saturating_mul(1000));
                 removed += records.expire(collection, &index, limit_ms, check_interrupt)?;
@@ -107,7 +107,7 @@ fn expire_records(
     Ok(removed)
 }
 
-/// `expireAfterSeconds` of a collection, in ms.
+/// Returns `expireAfterSeconds` of a collection, in ms.
 fn expire_after_ms(collection: &Collection) -> Option<i64> {
     match collection.options.get("expireAfterSeconds") {
         ValueRef::Missing => None,
@@ -126,7 +126,7 @@ mod tests {
     use crate::catalog::{IndexSpec, Namespace};
     use crate::operation::OperationContext;
 
-    /// The ids of the documents left of those with dates around a second ago.
+    /// Returns the ids of the remaining documents, whose dates are around the expiry limit.
     fn left(key: nilometer_bson::Document, partial: Option<nilometer_bson::Document>) -> Vec<i32> {
         const NOW_MS: i64 = 1_700_000_000_000;
         const AFTER_SECONDS: i64 = 10;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_enough_goes() {
+    fn documents_past_the_limit_expire() {
         let stays = [2, 5, 6, 7, 8];
         assert_eq!(left(doc! { "d": 1 }, None), stays);
         assert_eq!(left(doc! { "d": -1 }, None), stays);
@@ -199,7 +199,7 @@ mod tests {
         let gone = expire_records(&collection, database.records(), NOW_MS, &|| Ok(())).unwrap();
         assert_eq!(gone, 3000);
         assert_eq!(events.count(bson::doc! {}).unwrap(), 3);
-        // What is for buckets leaves it alone.
+        // The expiry of buckets ignores ordinary collections.
         let catalog = database.catalog();
         assert_eq!(
             expire(catalog, &collection, database.timeseries(), i64::MAX).unwrap(),
@@ -210,7 +210,7 @@ mod tests {
     const SPAN_MS: i64 = 3_600_000;
     const NOW_MS: i64 = 1_700_000_000_000;
 
-    /// A time series of measurements at these times, each in series "a" and in series "b".
+    /// A time-series collection of measurements at these times, each in series "a" and in series "b".
     struct Series {
         database: Database,
         session: crate::session::ClientSession,
@@ -246,7 +246,7 @@ mod tests {
             reply
         }
 
-        /// Makes an index on the time that expires what `filter` picks.
+        /// Creates an index on the time that expires the measurements `filter` selects.
         fn expiring(&mut self, direction: i32, seconds: i64, filter: nilometer_bson::Document) {
             let index = doc! {
                 "key": doc! { "t": direction },
@@ -257,7 +257,7 @@ mod tests {
             self.run(doc! { "createIndexes": "ts", "indexes": nilometer_bson::array![index] });
         }
 
-        /// A round of the monitor; tells how many buckets went.
+        /// Runs a pass of the monitor; returns the number of removed buckets.
         fn expire(&self, now_ms: i64) -> usize {
             let catalog = self.database.catalog();
             let name = Namespace::new("db", "ts").unwrap();
@@ -265,7 +265,7 @@ mod tests {
             expire(catalog, &collection, self.database.timeseries(), now_ms).unwrap()
         }
 
-        /// Series and times that are left, in ms before now.
+        /// Returns the remaining measurements as series and ms before now.
         fn left(&mut self) -> Vec<(String, i64)> {
             let sort = doc! { "m.s": 1, "t": -1 };
             let reply = self.run(doc! { "find": "ts", "sort": sort, "batchSize": 1000 });
@@ -300,7 +300,7 @@ mod tests {
         series.assert_valid();
     }
 
-    /// A time series whose measurements expire after `seconds`, if at all.
+    /// A time-series collection whose measurements expire after `seconds`, if given.
     fn create(seconds: Option<i64>) -> nilometer_bson::Document {
         doc! {
             "create": "ts",
@@ -310,16 +310,16 @@ mod tests {
     }
 
     #[test]
-    fn an_index_on_the_time_expires_whole_buckets_that_its_filter_picks() {
+    fn an_index_on_the_time_expires_whole_buckets_its_filter_selects() {
         for direction in [1, -1] {
             let old = SPAN_MS + 100_000;
-            // The second is expired itself; what its bucket could still hold is not.
+            // The second measurement has expired, but its bucket may still hold later ones.
             let mut series = Series::new(create(None), &[NOW_MS - old, NOW_MS - 90_000]);
             series.expiring(direction, 10, doc! { "m.s": "a" });
             assert_eq!(series.expire(NOW_MS), 1);
             is_left(&mut series, &[("a", 90_000), ("b", 90_000), ("b", old)]);
             assert_eq!(series.expire(NOW_MS), 0);
-            // An hour on the second may go as well.
+            // An hour later the second bucket expires as well.
             assert_eq!(series.expire(NOW_MS + SPAN_MS), 1);
             is_left(&mut series, &[("b", 90_000), ("b", old)]);
         }
@@ -338,7 +338,7 @@ mod tests {
         );
         assert_eq!(series.expire(NOW_MS), 3);
         is_left(&mut series, &[("a", 1000), ("b", 1000), ("b", old)]);
-        // An index that keeps longer than the collection keeps nothing.
+        // An index that keeps longer than the collection has no effect.
         let mut series = Series::new(create(Some(10)), &times);
         series.expiring(1, 1_000_000, doc! { "m.s": "a" });
         assert_eq!(series.expire(NOW_MS), 4);
@@ -374,13 +374,13 @@ mod tests {
     }
 
     #[test]
-    fn what_an_index_expires_is_judged_by_its_filter_and_its_new_age() {
+    fn expiry_uses_the_current_filter_and_age_of_an_index() {
         let mut series = Series::new(create(None), &[NOW_MS - SPAN_MS - 100_000]);
         series.expiring(1, 1_000_000, doc! { "m.s": "a" });
         assert_eq!(series.expire(NOW_MS), 0);
         let index = doc! { "name": "ttl", "expireAfterSeconds": 10 };
         series.run(doc! { "collMod": "ts", "index": index });
-        // Another series by then, which the filter does not pick.
+        // Now in another series, which the filter does not select.
         let change = doc! { "$set": doc! { "m.s": "c" } };
         let statement = doc! { "q": doc! { "m.s": "a" }, "u": change, "multi": true };
         series.run(doc! { "update": "ts", "updates": nilometer_bson::array![statement] });

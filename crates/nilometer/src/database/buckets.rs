@@ -1,7 +1,7 @@
-//! Buckets as queries see them: to unpack, or as documents.
+//! Bucket collections as a source of queries: buckets to unpack, or bucket documents.
 //!
-//! Joins the time-series room, which knows how buckets and their indexes lie in storage, with the
-//! traits of [`crate::query::source`].
+//! Joins the module `timeseries`, which knows how buckets and their indexes are stored, with the traits of
+//! [`crate::query::source`].
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::timeseries::{
     BucketRange, BucketScan as StoredBuckets, BucketView, StoredBucket, Stream, Timeseries,
 };
 
-/// What a plan relied on is no longer so.
+/// Error code: an assumption of the plan no longer holds.
 const QUERY_PLAN_KILLED: i32 = 175;
 
-/// Different metadata read from an index at a time.
+/// Distinct metadata read from an index at a time.
 const METAS_PER_PAGE: usize = 1024;
 
-/// The buckets of a time-series collection: to unpack, or as documents.
+/// The buckets of a time-series collection, to unpack or as documents.
 pub(crate) struct Buckets {
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
@@ -63,7 +63,7 @@ impl Buckets {
         BucketIndex::of(stored, &self.options.time_field)
     }
 
-    /// The buckets an index leads to; all in the range if there are too many of them.
+    /// Returns the buckets an index selects; all in the range if they are too many.
     pub(crate) fn by_index(
         &self,
         scan: &BucketIndexScan,
@@ -105,7 +105,7 @@ impl Buckets {
         };
         let found = match found {
             Ok(Some(found)) => found,
-            // Too many, or the index has gone since the query was planned.
+            // Too many, or the index was dropped after planning.
             Ok(None) => return timeseries.scan(collection, range),
             Err(_) if dropped() => return timeseries.scan(collection, range),
             Err(error) => return Err(error),
@@ -120,7 +120,7 @@ impl Buckets {
     }
 }
 
-/// Counts keys that are looked at.
+/// Returns a function that adds to the examined keys.
 fn count_into(counters: &Arc<ScanCounters>) -> Box<dyn Fn(u64) + Send> {
     let counters = Arc::clone(counters);
     Box::new(move |keys| {
@@ -157,7 +157,7 @@ impl RecordSource for Buckets {
         })))
     }
 
-    /// Counted: what the engine estimates includes keys that were rewritten and not yet merged.
+    /// Counts the buckets: the estimate of the engine includes keys that were rewritten and not yet merged.
     fn count_estimate(&self) -> Result<u64> {
         let range = BucketRange::default();
         let mut count = 0;
@@ -198,7 +198,7 @@ impl RecordSource for Buckets {
     }
 }
 
-/// Bucket documents and their indexes at one moment.
+/// A consistent view of bucket documents and their indexes.
 struct RawView(BucketView);
 
 impl RecordView for RawView {
@@ -329,7 +329,7 @@ impl BucketSource for Buckets {
             (from.unwrap_or(start), end),
             METAS_PER_PAGE,
         )?;
-        // It is marked before any such entry is there.
+        // The mark is set before any such entry is written.
         if index.stored.multikey() != 0 {
             return Err(Error::location(
                 QUERY_PLAN_KILLED,
@@ -359,7 +359,7 @@ impl BucketSource for Buckets {
     }
 }
 
-/// Whether two key patterns are the same: names in order, and directions by value.
+/// True if two key patterns are the same: names in order, and directions by value.
 fn is_same_key(a: nilometer_bson::DocRef<'_>, b: nilometer_bson::DocRef<'_>) -> bool {
     let (mut a, mut b) = (a.iter(), b.iter());
     loop {

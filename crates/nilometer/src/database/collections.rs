@@ -1,4 +1,4 @@
-//! Stored data as queries see it: the implementation of [`crate::query::source`].
+//! Stored data as a source of queries: the implementation of [`crate::query::source`].
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ impl Collections for StoredCollections {
                 )?])
             }
             ("$planCacheStats", Some(coll)) => {
-                // All hosts are this one.
+                // This server is the only host.
                 let args = Args::new("$planCacheStats", argument);
                 args.check_names(&["allHosts"])?;
                 args.boolean("allHosts")?;
@@ -144,7 +144,7 @@ impl Collections for StoredCollections {
     }
 }
 
-/// Answers `$currentOp`. Without access control nobody is logged in, and everything is everybody's.
+/// Answers `$currentOp`. Without access control there are no users, and all operations are shown.
 fn current_op(
     services: &Services,
     cursors: &CursorRegistry,
@@ -168,8 +168,8 @@ fn current_op(
         match element.name() {
             "allUsers" if value => shown.of_user = None,
             "allUsers" => {}
-            // No transaction can leave a session idle; no other server could be asked; nothing waits for a
-            // latch, of which a backtrace would tell.
+            // Sessions have no transactions to be idle in, there are no other servers to include, and no
+            // latches to report in backtraces.
             "idleSessions" | "localOps" | "backtrace" => {}
             "idleConnections" => shown.idle_connections = value,
             "truncateOps" => shown.truncate = value,
@@ -188,7 +188,7 @@ fn current_op(
     Ok(described)
 }
 
-/// The cursors that wait for the next `getMore`.
+/// Describes the cursors that wait for the next `getMore`.
 fn describe_idle(services: &Services, cursors: &CursorRegistry, shown: Shown<'_>) -> Vec<Document> {
     let host = &services.host;
     let (now, now_ms) = (services.clock.monotonic(), services.clock.now_ms());
@@ -226,9 +226,9 @@ fn describe_idle(services: &Services, cursors: &CursorRegistry, shown: Shown<'_>
     told.into_iter().flatten().collect()
 }
 
-/// Answers `$listLocalSessions` and `$listSessions`, which are the same where one process is all there is.
-/// They show the caller's own, unless others are asked for; without access control nobody is logged in, and
-/// all sessions are nobody's.
+/// Answers `$listLocalSessions` and `$listSessions`, which are the same for a single process. They show the
+/// caller's sessions, or those of the requested users. Without access control there are no users, and all
+/// sessions are shown.
 fn sessions(
     services: &Services,
     stage: &str,
@@ -266,7 +266,7 @@ impl StoredCollections {
         Buckets::new(self.timeseries.clone(), collection)
     }
 
-    /// The definitions of a database's views, as documents.
+    /// Returns the definitions of a database's views, as documents.
     fn system_views(&self, db: &str) -> Resolved {
         let mut views = Vec::new();
         for (namespace, entry) in self.catalog.list(db) {
@@ -278,7 +278,7 @@ impl StoredCollections {
     }
 }
 
-/// A collection of documents that are made when it is read; none is no collection.
+/// Returns a collection of generated documents; absent if there are none.
 fn fixed(documents: Vec<Document>) -> Resolved {
     if documents.is_empty() {
         Resolved::Absent
@@ -287,7 +287,7 @@ fn fixed(documents: Vec<Document>) -> Resolved {
     }
 }
 
-/// A view as `system.views` shows it.
+/// Returns a view as `system.views` shows it.
 pub(super) fn view_definition(
     catalog: &Catalog,
     namespace: &Namespace,
@@ -315,7 +315,7 @@ pub(super) fn view_definition(
     out.finish()
 }
 
-/// Documents that are at hand.
+/// A collection of documents in memory.
 struct Fixed(Vec<Document>);
 
 impl RecordSource for Fixed {

@@ -1,4 +1,4 @@
-//! Building indexes: in the command that asks for them, and at start those a crash interrupted.
+//! Index builds: in the command that creates the indexes, and at start those interrupted by a crash.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::services::{OperationEntry, Services};
 use crate::timeseries::Timeseries;
 use crate::write::Records;
 
-/// What a build needs of the database.
+/// The parts of the database an index build uses.
 #[derive(Clone)]
 pub(super) struct IndexBuilder {
     pub(super) services: Arc<Services>,
@@ -28,8 +28,8 @@ pub(super) struct IndexBuilder {
 }
 
 impl Database {
-    /// Adds the indexes `choose` asks for, when it is shown those there are, and fills them. What
-    /// fails leaves none of them.
+    /// Adds the indexes that `choose` returns, given the current list, and builds them. On failure none of
+    /// them remains.
     pub(crate) fn create_indexes(
         &self,
         collection: &Collection,
@@ -118,7 +118,7 @@ impl IndexBuilder {
         outcome.map(drop)
     }
 
-    /// Goes on with the builds of one collection that were interrupted.
+    /// Resumes the interrupted builds of one collection.
     fn resume(&self, collection: &Collection, stop: &Stop) -> Result<()> {
         let unfinished = self.catalog.unfinished_indexes(collection);
         let services = &self.services;
@@ -133,8 +133,8 @@ impl IndexBuilder {
             access: Access::Write,
             ..OperationEntry::of(&operation, collection.namespace.to_string())
         });
-        // One walk for those of one command would be enough; they are not told apart any more, and
-        // may have come differently far.
+        // Indexes of one command could share one walk, but the command of an index is not stored, and their
+        // progress may differ.
         unfinished
             .iter()
             .try_for_each(|index| self.build(collection, std::slice::from_ref(index), &operation))
@@ -149,7 +149,7 @@ fn command(collection: &Collection, indexes: Array) -> Document {
     }
 }
 
-/// Ends the builds of the thread below.
+/// Stops the builds of the thread.
 #[derive(Default)]
 struct Stop {
     stopping: AtomicBool,
@@ -178,14 +178,14 @@ impl Stop {
     }
 }
 
-/// The thread that goes on with interrupted builds. Dropping it interrupts it again.
+/// The thread that resumes interrupted builds. Dropping it interrupts them again.
 pub(super) struct ResumedBuilds {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ResumedBuilds {
-    /// Starts the thread, if there is anything to go on with.
+    /// Starts the thread, if there are interrupted builds.
     pub(super) fn start(builder: IndexBuilder) -> std::io::Result<Self> {
         let stop = Arc::new(Stop::default());
         let mut collections = builder.catalog.collections();
@@ -200,7 +200,7 @@ impl ResumedBuilds {
                     if stop.is_stopping() {
                         return;
                     }
-                    // A failure has been logged, and the index is gone.
+                    // A failure was logged, and the index was removed.
                     let _ = builder.resume(&collection, &stop);
                 }
             }
@@ -219,7 +219,7 @@ impl Drop for ResumedBuilds {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic in the thread has been reported where it happened.
+            // A panic in the thread was reported when it occurred.
             let _ = thread.join();
         }
     }

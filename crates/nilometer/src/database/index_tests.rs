@@ -1,6 +1,6 @@
-//! Indexes of ordinary collections: kept up to date, built beside writers, resumed, refused.
+//! Indexes of ordinary collections: maintained, built beside writers, resumed, refused.
 //!
-//! Whether entries are right is asked of `validate`, which computes them again from the documents.
+//! `validate` checks the entries by computing them again from the documents.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::query::source::{Collections, Direction, RecordSource, Resolved};
 use crate::services::Environment;
 use crate::session::ClientSession;
 
-/// Documents of the build a crash interrupts.
+/// Documents of the build that a crash interrupts.
 const CRASH_DOCUMENTS: i32 = 20_000;
 
 fn command(database: &Database, command: Document) -> Document {
@@ -48,7 +48,7 @@ impl IsArray for ValueRef<'_> {
     }
 }
 
-/// The code of the first write error of a command; 0 if there is none.
+/// Returns the code of the first write error of a command; 0 if there is none.
 fn write_error(database: &Database, wanted: Document) -> (i64, Document) {
     let reply = command(database, wanted);
     let Some(errors) = reply.get("writeErrors").as_array() else {
@@ -98,7 +98,7 @@ fn with_indexes(specs: Vec<IndexSpec>) -> Database {
     database
 }
 
-/// Fails unless entries are those the documents ask for; tells how many each index has.
+/// Fails unless the entries are those of the documents; returns the number of entries of each index.
 fn validate(database: &Database) -> Vec<i64> {
     let reply = run(database, doc! { "validate": "c" });
     assert!(
@@ -110,7 +110,7 @@ fn validate(database: &Database) -> Vec<i64> {
     counts.skip(1).collect()
 }
 
-/// A small document of values that meet each other often.
+/// Returns a small document of values that often coincide.
 fn random_document(seed: u64) -> Document {
     let at = |salt: u64| (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> salt) as i32;
     let value = |salt: u64| match at(salt) & 7 {
@@ -150,7 +150,7 @@ fn kinds() -> Vec<IndexSpec> {
 }
 
 #[test]
-fn entries_follow_the_documents_through_every_kind_of_change() {
+fn entries_follow_documents_through_every_kind_of_change() {
     let database = with_indexes(kinds());
     insert(&database, (0..300).map(random_document));
     assert!(validate(&database).iter().all(|count| *count > 0));
@@ -209,7 +209,7 @@ fn built_indexes_equal_maintained_ones() {
 }
 
 #[test]
-fn unique_keys_are_refused_twice() {
+fn duplicates_of_unique_keys_are_refused() {
     let sparse = IndexSpec {
         sparse: true,
         ..unique(doc! { "s": 1 })
@@ -250,7 +250,7 @@ fn unique_keys_are_refused_twice() {
     let unordered = doc! { "insert": "c", "documents": twice, "ordered": false };
     let (code, reply) = write_error(&database, unordered);
     assert_eq!((code, reply.get("index").as_exact_i64()), (11000, Some(1)));
-    // Updates; a document may take over what another gives up in the same statement only later.
+    // Updates; a key freed by an earlier statement may be reused by a later one only.
     let update = |filter: Document, change: Document, multi: bool| {
         let one = doc! { "q": filter, "u": change, "multi": multi };
         write_error(&database, doc! { "update": "c", "updates": array![one] }).0
@@ -279,7 +279,7 @@ fn unique_keys_are_refused_twice() {
 }
 
 #[test]
-fn a_document_no_index_can_hold_is_refused() {
+fn an_unindexable_document_is_refused() {
     let database = with_indexes(vec![
         spec(doc! { "a": 1, "b": 1 }),
         spec(doc! { "h": "hashed" }),
@@ -295,7 +295,7 @@ fn a_document_no_index_can_hold_is_refused() {
 }
 
 #[test]
-fn a_build_that_fails_leaves_nothing() {
+fn a_failed_build_leaves_no_index() {
     let database = with_indexes(Vec::new());
     let documents =
         (0..3000).map(|i| doc! { "_id": i, "a": i % 2999, "b": array![i], "c": array![1] });
@@ -321,7 +321,7 @@ fn a_build_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn what_a_writer_stores_against_an_index_being_built_fails_the_build() {
+fn a_write_that_violates_an_index_in_build_fails_the_build() {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let open = || Database::with_engine(engine.clone(), Environment::default()).unwrap();
     let database = open();
@@ -337,7 +337,7 @@ fn what_a_writer_stores_against_an_index_being_built_fails_the_build() {
     insert(&database, [doc! { "a": 1 }, doc! { "a": 1 }]);
     assert_eq!(index.build_failure().unwrap().code.0, 11000);
     drop(database);
-    // The reason outlives the process, and the index goes.
+    // The reason survives the process, and the index is removed.
     let wait = |database: &Database| {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !database
@@ -354,7 +354,7 @@ fn what_a_writer_stores_against_an_index_being_built_fails_the_build() {
     assert!(collection(&database).indexes.all().is_empty());
     let one = doc! { "q": doc! {}, "limit": 1 };
     run(&database, doc! { "delete": "c", "deletes": array![one] });
-    // Without a reason it is built.
+    // Without a reason the index is built.
     add(&database);
     drop(database);
     let database = open();
@@ -363,7 +363,7 @@ fn what_a_writer_stores_against_an_index_being_built_fails_the_build() {
 }
 
 #[test]
-fn a_build_ends_when_its_index_is_dropped() {
+fn dropping_an_index_aborts_its_build() {
     let database = with_indexes(Vec::new());
     insert(&database, (0..5000).map(|i| doc! { "_id": i, "a": i }));
     let keyspaces = database.engine().keyspaces().len();
@@ -387,7 +387,7 @@ fn a_build_ends_when_its_index_is_dropped() {
         dropped.unwrap();
         building.join().unwrap()
     });
-    // It may have been done just before.
+    // The build may already be complete.
     assert!(outcome.is_ok() || outcome.is_err_and(|e| e.code.0 == 276));
     assert!(collection.indexes.all().is_empty());
     assert_eq!(database.engine().keyspaces().len(), keyspaces);
@@ -395,7 +395,7 @@ fn a_build_ends_when_its_index_is_dropped() {
 }
 
 #[test]
-fn writers_go_on_while_indexes_are_built() {
+fn writers_proceed_while_indexes_are_built() {
     let database = with_indexes(Vec::new());
     for chunk in 0..4u64 {
         insert(
@@ -435,7 +435,7 @@ fn writers_go_on_while_indexes_are_built() {
 }
 
 #[test]
-fn what_out_and_merge_write_is_indexed() {
+fn documents_of_out_and_merge_are_indexed() {
     let database = with_indexes(kinds());
     insert(&database, (0..50).map(random_document));
     let from = doc! { "insert": "from", "documents": (100..400)
@@ -464,7 +464,7 @@ fn what_out_and_merge_write_is_indexed() {
 }
 
 #[test]
-fn an_index_with_a_collation_compares_by_it() {
+fn an_index_compares_by_its_collation() {
     let collation = doc! { "locale": "en", "strength": 2 };
     let database = with_indexes(vec![IndexSpec {
         collation: Some(collation),
@@ -501,7 +501,7 @@ fn an_index_with_a_collation_compares_by_it() {
     assert_eq!(validate(&database), [6]);
 }
 
-/// The entries in ranges of the index called `name`, with documents.
+/// Returns the entries in ranges of the index called `name`, with documents.
 fn scan(
     database: &Database,
     name: &str,
@@ -526,7 +526,7 @@ fn scan(
     }
     for (start, end) in ordered {
         let found = entries(start, end);
-        // Going on behind any entry gives what followed it.
+        // Resuming after any entry returns the entries that followed it.
         for at in (0..found.len()).step_by(17) {
             let position = found[at].position();
             let rest = match direction {
@@ -583,7 +583,7 @@ fn ranges_are_read_in_order_both_ways() {
 }
 
 #[test]
-fn a_crash_in_the_middle_of_a_build_is_made_good() {
+fn a_build_interrupted_by_a_crash_is_resumed() {
     let directory = tempfile::tempdir().unwrap();
     let status = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
@@ -613,7 +613,7 @@ fn a_crash_in_the_middle_of_a_build_is_made_good() {
     assert_eq!(write_error(&database, twice).0, 11000);
 }
 
-/// The process that crashes; nothing unless the test above started it.
+/// The process that crashes; does nothing unless started by the test above.
 #[test]
 fn crash_while_building() {
     let Some(directory) = std::env::var_os("NILOMETER_CRASH_IN") else {

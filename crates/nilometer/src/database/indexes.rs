@@ -1,8 +1,8 @@
-//! The indexes of a collection as they are shown: by `listIndexes`, `$indexStats` and `$listCatalog`.
+//! The indexes of a collection as `listIndexes`, `$indexStats` and `$listCatalog` show them.
 //!
-//! A time-series collection shows those of its buckets in the user's fields; one that no user could
-//! have asked for is left out there, and seen on the buckets only. Buckets are clustered by `_id`,
-//! which is no index of its own.
+//! A time-series collection shows the indexes of its buckets in terms of measurement fields. An index that
+//! has no such form is shown on the bucket collection only. Buckets are clustered by `_id`, which is not an
+//! index of its own.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use crate::error::Result;
 use crate::query::planner::access::ID_INDEX;
 use crate::timeseries::index::spec;
 
-/// Whose fields an index is shown in.
+/// The fields an index is shown in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexSide {
-    /// Those of measurements.
+    /// Fields of measurements.
     User,
-    /// Those of what is stored.
+    /// Fields of stored documents.
     Stored,
 }
 
-/// An index beside its definition as it is shown.
+/// An index with its definition as shown.
 pub(crate) struct ShownIndex {
     pub(crate) stored: Arc<StoredIndex>,
     pub(crate) spec: IndexSpec,
 }
 
-/// The indexes a collection shows on one side, besides that of `_id`.
+/// Returns the indexes of a collection, except the index of `_id`.
 pub(crate) fn shown_indexes(collection: &Collection, side: IndexSide) -> Vec<ShownIndex> {
     let all = collection.indexes.all();
     all.iter()
@@ -46,7 +46,7 @@ pub(crate) fn shown_indexes(collection: &Collection, side: IndexSide) -> Vec<Sho
         .collect()
 }
 
-/// The index on `_id`, where there is one, with the collection's collation.
+/// Returns the index on `_id`, if there is one, with the collation of the collection.
 pub(crate) fn id_index(collection: &Collection) -> Option<Document> {
     match collection.storage {
         Storage::Records { id_index: None, .. } => clustered_index(collection),
@@ -60,7 +60,7 @@ pub(crate) fn id_index(collection: &Collection) -> Option<Document> {
     }
 }
 
-/// The index a clustered collection is made with, as listed.
+/// Returns the clustered index, as listed.
 fn clustered_index(collection: &Collection) -> Option<Document> {
     let known = collection.options.get("clusteredIndex").as_document()?;
     let mut out = DocumentBuilder::new();
@@ -75,7 +75,7 @@ fn clustered_index(collection: &Collection) -> Option<Document> {
 }
 
 impl StoredCollections {
-    /// What `$indexStats` shows of a collection; nothing if there is none.
+    /// Returns the `$indexStats` of a collection; empty if it does not exist.
     pub(super) fn index_stats(&self, namespace: &Namespace) -> Result<Vec<Document>> {
         let (collection, side) = match self.catalog.timeseries(namespace) {
             Some(buckets) => (Some(buckets), IndexSide::User),

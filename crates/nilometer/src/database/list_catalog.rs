@@ -1,4 +1,4 @@
-//! `$listCatalog`: what the catalog knows, as documents.
+//! `$listCatalog`: the catalog as documents.
 //!
 //! A collection shows its options and indexes under `md` and the names of its keyspaces as
 //! `ident` and `idxIdent`; a view shows its definition.
@@ -12,7 +12,7 @@ use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
 use crate::error::{Error, ErrorCode, Result};
 
 impl StoredCollections {
-    /// The entries of one name, or of all databases.
+    /// Returns the entries of one namespace, or of all databases.
     pub(super) fn list_catalog(
         &self,
         db: &str,

@@ -1,17 +1,17 @@
-//! How the memory of the process is shared out.
+//! The distribution of the memory of the process.
 //!
-//! | part | where nothing else was set |
+//! | part | default |
 //! |---|---|
 //! | memtables | 384 MiB, at most an eighth of memory; they take about 1.3 times as much |
 //! | blocks of tables for reading | 256 MiB, at most a sixteenth |
 //! | opened buckets for queries | 256 MiB, at most a sixteenth (`nilometerBucketCacheBytes`) |
-//! | buckets that take measurements | a fortieth (`timeseriesIdleBucketExpiryMemoryUsageThreshold`) |
+//! | open buckets | a fortieth (`timeseriesIdleBucketExpiryMemoryUsageThreshold`) |
 //! | lists of sealed buckets, numbers of metadata, plans | a sixty-fourth each; about 60, 32 and 32 MiB |
 //! | stages of queries | half (`nilometerQueryMemoryBytes`) |
 //!
-//! Not planned: what a command takes that is under way, its message, threads, what is small. Messages are
-//! whoever speaks to clients' to bound; but where there is little memory, answers of many documents are made smaller
-//! ([`batch_bytes_max`]): clients ask for the rest in any case.
+//! Not included: running commands, their messages, threads, small structures. The transport bounds
+//! messages; with little memory, batches of several documents are made smaller ([`batch_bytes_max`]), and
+//! clients fetch the rest with `getMore`.
 
 use nilometer_storage::LsmOptions;
 
@@ -23,25 +23,25 @@ use crate::timeseries::{
     BUCKET_CACHE_BYTES_MAX, BUCKET_CATALOG_BYTES_MAX, BUCKET_LIST_BYTES_MAX, META_NUMBER_BYTES_MAX,
 };
 
-/// Memory queries may hold together where nobody knows how much there is.
+/// Memory limit of all queries if the memory of the machine is unknown.
 const QUERY_MEMORY_UNKNOWN: u64 = 1 << 30;
 
-/// The part of memory that open buckets may take: 2.5 %.
+/// Divisor of memory for open buckets: 2.5 %.
 const OPEN_BUCKETS_SHARE: u64 = 40;
 
-/// The part of memory that opened buckets may take, unless somebody sets it.
+/// Divisor of memory for the default bucket cache.
 const BUCKET_CACHE_SHARE: u64 = 16;
 
-/// The part of memory that each kind of what is merely remembered may take.
+/// Divisor of memory for each of the small caches.
 const REMEMBERED_SHARE: u64 = 64;
 
-/// The part of memory that an answer of several documents may take.
+/// Divisor of memory for a reply of several documents.
 const BATCH_SHARE: u64 = 128;
 
-/// What an answer may take however little memory there is.
+/// Least size of a reply of several documents.
 const BATCH_BYTES_MIN: u64 = 1 << 20;
 
-/// What an answer of several documents may take, in bytes.
+/// Returns the most bytes of a reply of several documents.
 pub(super) fn batch_bytes_max(services: &Services) -> usize {
     let share = services.memory_limit().map(|limit| limit / BATCH_SHARE);
     let bytes = share.map(|bytes| bytes.max(BATCH_BYTES_MIN));
@@ -50,7 +50,7 @@ pub(super) fn batch_bytes_max(services: &Services) -> usize {
     })
 }
 
-/// What each part may take, in bytes.
+/// The budget of each part, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryPlan {
     pub(super) memtables: u64,
@@ -64,7 +64,7 @@ pub(super) struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// What the parameters and the memory there is come to.
+    /// Computes the budgets from the parameters and the memory limit.
     pub(super) fn of(services: &Services) -> Self {
         let given = &services.parameters;
         let limit = services.memory_limit();
@@ -95,7 +95,7 @@ impl MemoryPlan {
         }
     }
 
-    /// All parts together.
+    /// Returns the sum of all budgets.
     pub(super) fn total(&self) -> u64 {
         let parts = [
             self.memtables,
@@ -111,7 +111,7 @@ impl MemoryPlan {
     }
 }
 
-/// A part of memory: what it holds now, and what it may hold.
+/// The use and the budget of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryPart {
     pub(crate) name: &'static str,
@@ -120,7 +120,7 @@ pub(crate) struct MemoryPart {
 }
 
 impl Database {
-    /// The parts of the plan, as they are counted. The allocator needs more: what lies between them.
+    /// Returns the use and budget of each part. The overhead of the allocator is not counted.
     pub(crate) fn memory_parts(&self) -> [MemoryPart; 8] {
         let plan = MemoryPlan::of(&self.services);
         let engine = self.engine().statistics();
@@ -147,7 +147,7 @@ impl Database {
         ]
     }
 
-    /// Bytes of memory that what the database holds may come to, by its limits.
+    /// Returns the sum of all budgets in bytes.
     pub fn memory_planned_bytes(&self) -> u64 {
         MemoryPlan::of(&self.services).total()
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_set_fits_into_any_memory() {
+    fn default_budgets_fit_any_memory() {
         for mib in [256, 512, 1024, 4096, 24_000, 500_000] {
             let planned = plan(mib * MIB, &[]).total();
             assert!(planned <= mib * MIB * 9 / 10, "{planned} of {mib} MiB");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_set_is_obeyed() {
+    fn parameters_override_default_budgets() {
         let set = [
             ("nilometerBucketCacheBytes", "1000000000"),
             ("nilometerQueryMemoryBytes", "2000000000"),

@@ -1,7 +1,7 @@
-//! Where `$out` and `$merge` write: the implementation of [`Outputs`].
+//! The targets of `$out` and `$merge`: the implementation of [`Outputs`].
 //!
-//! Ordinary collections here; [`StoredCollections::writable`] is the place where time series part from them
-//! ([`series`]). The contents of a replaced one are gathered in buckets of their own.
+//! Ordinary collections are here; [`StoredCollections::writable`] tells them from time-series collections
+//! ([`series`]). A replaced time-series collection gets new buckets.
 
 mod series;
 
@@ -21,22 +21,22 @@ use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
 use crate::services::Services;
 use crate::write::{CappedLimits, Checking, Records, Selection};
 
-/// Options of a time series for a collection that is none.
+/// Error code: time-series options for an ordinary collection.
 const NOT_A_TIME_SERIES: i32 = 7_268_700;
 
-/// `$out` into a capped collection.
+/// Error code: `$out` into a capped collection.
 const OUT_TO_CAPPED: i32 = 17_152;
 
-/// What a name stands for that is written to.
+/// The entry behind the name of a target.
 enum Writable {
     Nothing,
     Records(Arc<Collection>),
-    /// The collection of the buckets.
+    /// The bucket collection.
     Series(Arc<Collection>),
 }
 
 impl StoredCollections {
-    /// What is there of that name; what `stage` cannot write to is refused.
+    /// Returns the entry of a target; fails if `stage` cannot write to it.
     fn writable(&self, stage: &str, target: &Namespace) -> Result<Writable> {
         if let Some(buckets) = self.catalog.timeseries(target) {
             return Ok(Writable::Series(buckets));
@@ -62,7 +62,7 @@ impl StoredCollections {
     fn insert_options<'i>(new_id: &'i dyn Fn() -> ObjectId) -> InsertOptions<'i> {
         InsertOptions {
             ordered: true,
-            // Whoever needs it on disk waits once, at the end.
+            // Durability is established once, at the end.
             durability: Durability::Buffered,
             new_id,
         }
@@ -147,11 +147,11 @@ impl Outputs for StoredCollections {
     }
 }
 
-/// Contents that wait for their name.
+/// New contents that do not have their name yet.
 struct Fresh {
     stored: StoredCollections,
     collection: Arc<Collection>,
-    /// The name under which measurements are seen, if these are their buckets.
+    /// The name of the time-series collection, if the contents are its buckets.
     view: Option<Namespace>,
     replaced: Option<Arc<Collection>>,
     is_installed: bool,
@@ -207,13 +207,13 @@ impl Drop for Fresh {
     fn drop(&mut self) {
         if !self.is_installed {
             self.forget(&self.collection);
-            // Keyspaces that stay behind are dropped when the database is opened again.
+            // Keyspaces that remain are dropped when the database is opened again.
             drop(self.stored.catalog.discard(&self.collection));
         }
     }
 }
 
-/// Inserts documents, all or as many as come before the first that is refused.
+/// Inserts documents in order up to the first that is refused.
 fn insert<'a>(
     records: &Records,
     collection: &Collection,
@@ -233,7 +233,7 @@ fn insert<'a>(
     outcome.all()
 }
 
-/// Whether an index of the plain kind forbids two documents with the same values in these fields.
+/// True if a plain unique index forbids two documents with the same values in these fields.
 fn is_unique_on(spec: &IndexSpec, fields: &[FieldPath]) -> bool {
     let is_plain = |value: ValueRef<'_>| value.is_number();
     let parts: Vec<_> = spec.key.iter().collect();
@@ -256,7 +256,7 @@ fn collation_of(spec: &IndexSpec) -> Result<Collation> {
 /// An ordinary collection to merge into.
 struct Target {
     namespace: Namespace,
-    /// None until something is inserted into a collection that was not there.
+    /// `None` until the first insert creates the collection.
     collection: Option<Arc<Collection>>,
     services: Arc<Services>,
     catalog: Arc<Catalog>,
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_are_kept_and_say_what_is_unique() {
+    fn out_keeps_indexes_and_merge_requires_unique_ones() {
         let database = Database::in_memory().unwrap();
         let catalog = database.catalog();
         let name = Namespace::new("db", "to").unwrap();
@@ -399,7 +399,7 @@ mod tests {
             .collect();
         run(&database, &doc! {"insert": "c", "documents": documents});
 
-        // The arrays make the index of the collection to come a multikey one.
+        // The arrays make the index of the new collection multikey.
         assert_eq!(code(&database, array![doc! {"$out": "to"}]), 0);
         let fresh = catalog.collection(&name).unwrap();
         assert_ne!(fresh.uuid, [7; 16]);
@@ -409,12 +409,12 @@ mod tests {
         assert_eq!(validated.get("nrecords").as_exact_i64(), Some(20));
         assert!(validated.get("errors").as_array().unwrap().is_empty());
 
-        // What a unique index forbids leaves the target as it was.
+        // A unique violation leaves the target unchanged.
         let same = doc! {"$set": doc! {"k": 1}};
         assert_eq!(code(&database, array![same, doc! {"$out": "to"}]), 11_000);
         assert_eq!(catalog.collection(&name).unwrap().uuid, fresh.uuid);
 
-        // Merging goes by what is unique.
+        // `$merge` requires a unique index on its fields.
         let merged = |field: &str| {
             let key = doc! {"$project": doc! {"_id": 0, "k": 1, "tags.x": 1, "seen": "yes"}};
             let merge = doc! {"$merge": doc! {"into": "to", "on": field}};

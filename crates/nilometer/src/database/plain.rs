@@ -1,4 +1,4 @@
-//! An ordinary collection as queries see it.
+//! An ordinary collection as a source of queries.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct Plain {
     pub(super) collation: Collation,
 }
 
-/// An ordinary collection at one moment.
+/// A consistent view of an ordinary collection.
 struct PlainView {
     view: CollectionView,
     collection: Arc<Collection>,

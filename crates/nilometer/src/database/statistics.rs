@@ -1,4 +1,4 @@
-//! Sizes and counts of collections and databases, as `collStats`, `dbStats` and `$collStats` show them.
+//! Sizes and counts of collections and databases, for `collStats`, `dbStats` and `$collStats`.
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
@@ -15,18 +15,18 @@ use crate::write::CappedLimits;
 pub(crate) struct CollectionSizes {
     /// Documents, or buckets.
     pub(crate) count: u64,
-    /// Bytes of documents as stored, memory included.
+    /// Bytes of stored documents, including those in memory.
     pub(crate) data_bytes: u64,
     /// Bytes of their files.
     pub(crate) storage_bytes: u64,
     /// Bytes of index files.
     pub(crate) index_bytes: u64,
-    /// Indexes.
+    /// Number of indexes.
     pub(crate) indexes: u64,
 }
 
 impl StoredCollections {
-    /// The sizes of a collection.
+    /// Returns the sizes of a collection.
     pub(crate) fn sizes(&self, collection: &Collection) -> Result<CollectionSizes> {
         let mut sizes = CollectionSizes::default();
         match collection.storage {
@@ -57,7 +57,7 @@ impl StoredCollections {
         Ok(sizes)
     }
 
-    /// The indexes of a collection with the bytes of their files.
+    /// Returns the indexes of a collection with the bytes of their files.
     pub(super) fn index_sizes(&self, collection: &Collection) -> Result<Vec<(String, u64)>> {
         let mut indexes = Vec::new();
         if let Storage::Records {
@@ -77,7 +77,7 @@ impl StoredCollections {
         sized.collect()
     }
 
-    /// The `storageStats` of a collection or of a time-series view; sizes divided by `scale`.
+    /// Returns the `storageStats` of a collection or time-series collection; sizes divided by `scale`.
     pub(crate) fn storage_stats(&self, namespace: &Namespace, scale: i64) -> Result<Document> {
         let mut out = DocumentBuilder::new();
         let (collection, is_view) = match self.catalog.timeseries(namespace) {
@@ -160,7 +160,7 @@ impl StoredCollections {
         Ok(out.finish())
     }
 
-    /// The answer of `$collStats`.
+    /// Answers `$collStats`.
     pub(super) fn coll_stats_stage(
         &self,
         namespace: &Namespace,
@@ -178,7 +178,7 @@ impl StoredCollections {
         for element in argument {
             match element.name() {
                 "storageStats" => {
-                    // The last three say how MongoDB goes about it, not what it answers.
+                    // The last three are accepted and do not change the answer.
                     let known = ["scale", "verbose", "waitForLock", "numericOnly"];
                     let options = stage.nested("storageStats", &known)?;
                     for flag in known.iter().skip(1) {
@@ -195,7 +195,7 @@ impl StoredCollections {
                 }
                 "count" => {
                     stage.nested("count", &[])?;
-                    // Views, and time series as such, have none, as in MongoDB.
+                    // As in MongoDB, views and time-series collections have no count.
                     let collection = self.catalog.collection(namespace);
                     let collection =
                         collection.ok_or_else(|| nothing_to_tell("count", namespace))?;
@@ -220,7 +220,7 @@ impl StoredCollections {
         Ok(out.finish())
     }
 
-    /// The `dbStats` of a database.
+    /// Returns the `dbStats` of a database.
     pub(crate) fn db_stats(&self, database: &str, scale: i64) -> Result<Document> {
         let (mut collections, mut views) = (0i64, 0i64);
         let mut total = CollectionSizes::default();
@@ -260,7 +260,7 @@ impl StoredCollections {
     }
 }
 
-/// There is no collection to which the field `asked` of `$collStats` applies.
+/// Returns the error for a field of `$collStats` that requires an existing collection.
 fn nothing_to_tell(asked: &str, namespace: &Namespace) -> Error {
     Error::new(
         ErrorCode::NamespaceNotFound,
@@ -270,7 +270,7 @@ fn nothing_to_tell(asked: &str, namespace: &Namespace) -> Error {
     )
 }
 
-/// `indexDetails`, and the names of those that are still being built.
+/// Appends `indexDetails`, and the names of the indexes in build.
 fn append_index_details(
     out: &mut DocumentBuilder,
     collection: Option<&Collection>,
@@ -287,14 +287,14 @@ fn append_index_details(
     out.append("indexBuilds", Value::Array(names.collect::<Array>()));
 }
 
-/// Operations on a collection and what they took, by class.
+/// Returns the operations on a collection and their times, by class.
 fn latency_stats(top: &TopEntry, histograms: bool) -> Document {
     let mut out = DocumentBuilder::new();
     for (name, class) in [
         ("reads", Some(LatencyClass::Read)),
         ("writes", Some(LatencyClass::Write)),
         ("commands", Some(LatencyClass::Command)),
-        // There are none.
+        // There are no transactions.
         ("transactions", None),
     ] {
         let latency = class.map(|class| top.latency(class)).unwrap_or_default();
@@ -314,7 +314,7 @@ fn latency_stats(top: &TopEntry, histograms: bool) -> Document {
 }
 
 impl Database {
-    /// `serverStatus.bucketCatalog`; `None` while the catalog is empty.
+    /// Returns `serverStatus.bucketCatalog`; `None` while the catalog is empty.
     pub(crate) fn bucket_catalog_status(&self) -> Option<Document> {
         let bucket_catalog = &self.timeseries().bucket_catalog;
         let gauges = bucket_catalog.gauges();
@@ -337,14 +337,14 @@ impl Database {
                 "bucketsManaged": count(active),
                 "currentEra": i64::try_from(gauges.era).unwrap_or(i64::MAX),
                 "erasWithRemainingBuckets": count(gauges.eras),
-                // A clear is done when it returns: none is left to be done bucket by bucket.
+                // Clear operations are complete when they return.
                 "trackedClearOperations": 0i64,
             },
         );
         Some(out.finish())
     }
 
-    /// `serverStatus.catalogStats`.
+    /// Returns `serverStatus.catalogStats`.
     pub(crate) fn catalog_stats(&self) -> Document {
         let (mut collections, mut timeseries, mut views) = (0i32, 0i32, 0i32);
         let (mut internal_collections, mut internal_views, mut extended) = (0i32, 0i32, 0i32);

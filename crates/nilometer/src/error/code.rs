@@ -1,7 +1,7 @@
-//! Every error code this server answers with, in one table.
+//! Every error code of this server, in one table.
 //!
-//! Named codes carry MongoDB's number and name. Codes without a name of their own are shown as
-//! `Location` and the number, as MongoDB shows them.
+//! Named codes have MongoDB's number and name. Codes without a name are shown as `Location` and the number,
+//! as in MongoDB.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ macro_rules! codes {
             $(pub const $name: ErrorCode = ErrorCode($number);)*
         }
 
-        /// All named codes with their names, by number.
+        /// All named codes with their names.
         pub const NAMED: &[(ErrorCode, &str)] = &[$((ErrorCode($number), stringify!($name)),)*];
     };
 }
@@ -133,7 +133,7 @@ codes! {
 }
 
 impl ErrorCode {
-    /// MongoDB's name of the code, or `Location` and the number.
+    /// Returns MongoDB's name of the code, or `Location` and the number.
     pub fn name(self) -> String {
         match NAMED.iter().find(|(code, _)| *code == self) {
             Some((_, name)) => (*name).to_owned(),

@@ -1,8 +1,8 @@
-//! Complaints about a field of a command or a stage, by its whole path: `create.timeseries.timeField`,
+//! Errors about a field of a command or a stage, with its full path: `create.timeseries.timeField`,
 //! `$merge.into`.
 //!
-//! The sentences are MongoDB's, and programs match on them; so each is written here, once. What is
-//! allowed in which field is told where the field is read.
+//! The messages are MongoDB's, and programs match on them, so each is written here, once. The parser of a
+//! field decides what it accepts.
 
 use std::fmt::Display;
 
@@ -10,11 +10,11 @@ use nilometer_bson::ValueRef;
 
 use super::{Error, ErrorCode};
 
-/// Code of a field that is named twice.
+/// Error code: a field is named twice.
 const DUPLICATE_FIELD: i32 = 40_413;
 
 impl Error {
-    /// Code 40415: nobody knows the field.
+    /// Code 40415: the field is unknown.
     pub fn unknown_field(path: impl Display) -> Self {
         Self::new(
             ErrorCode::IDLUnknownField,
@@ -22,7 +22,7 @@ impl Error {
         )
     }
 
-    /// Code 40414: the field must be there.
+    /// Code 40414: a required field is missing.
     pub fn missing_field(path: impl Display) -> Self {
         Self::new(
             ErrorCode::IDLFailedToParse,
@@ -30,7 +30,7 @@ impl Error {
         )
     }
 
-    /// Code 40413: the field is there twice.
+    /// Code 40413: the field is named twice.
     pub fn duplicate_field(path: impl Display) -> Self {
         Self::location(
             DUPLICATE_FIELD,
@@ -38,7 +38,7 @@ impl Error {
         )
     }
 
-    /// Code 14: the field is a `found` and should be of the type `expected`.
+    /// Code 14: the field has the type of `found` instead of `expected`.
     pub fn wrong_field_type(path: impl Display, found: ValueRef<'_>, expected: &str) -> Self {
         Self::type_mismatch(format!(
             "BSON field '{path}' is the wrong type '{}', expected type '{expected}'",
@@ -46,7 +46,7 @@ impl Error {
         ))
     }
 
-    /// The same where values of several types would do.
+    /// The same where several types are accepted.
     pub fn wrong_field_types(path: impl Display, found: ValueRef<'_>, expected: &str) -> Self {
         Self::type_mismatch(format!(
             "BSON field '{path}' is the wrong type '{}', expected types '[{expected}']",

@@ -1,6 +1,6 @@
-//! The one error a client sees: a code from the table, a message, and labels.
+//! The error type of all commands: a code from the table, a message, and labels.
 //!
-//! Errors of the layers below are converted here, once, into MongoDB's codes.
+//! Errors of lower layers are converted here, once, into MongoDB's codes.
 
 mod code;
 mod field;
@@ -9,24 +9,24 @@ pub use code::{ErrorCode, NAMED};
 
 use nilometer_bson::Document;
 
-/// What a command answers when it cannot be done.
+/// A failed command.
 #[derive(Clone, Debug)]
 pub struct Error {
     /// MongoDB's code.
     pub code: ErrorCode,
-    /// Text for a person.
+    /// The message.
     pub message: String,
     /// Driver labels such as `RetryableWriteError`.
     pub labels: Vec<&'static str>,
-    /// Fields that go into the reply beside code and message (`errInfo`, `keyPattern`, …).
+    /// Further fields of the reply (`errInfo`, `keyPattern`, …).
     pub details: Option<Document>,
 }
 
-/// The result of anything a command does.
+/// The result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with a named code.
+    /// Makes an error with a named code.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -36,27 +36,27 @@ impl Error {
         }
     }
 
-    /// An error whose code has no name of its own.
+    /// Makes an error whose code has no name.
     pub fn location(code: i32, message: impl Into<String>) -> Self {
         Self::new(ErrorCode(code), message)
     }
 
-    /// Code 2.
+    /// Makes an error with code 2.
     pub fn bad_value(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::BadValue, message)
     }
 
-    /// Code 9.
+    /// Makes an error with code 9.
     pub fn failed_to_parse(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::FailedToParse, message)
     }
 
-    /// Code 14.
+    /// Makes an error with code 14.
     pub fn type_mismatch(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::TypeMismatch, message)
     }
 
-    /// Code 72.
+    /// Makes an error with code 72.
     pub fn invalid_options(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidOptions, message)
     }
@@ -68,7 +68,7 @@ impl Error {
         self
     }
 
-    /// Puts `context` in front of the message.
+    /// Prefixes the message with `context`.
     #[must_use]
     pub fn context(mut self, context: &str) -> Self {
         self.message = format!("{context} :: caused by :: {}", self.message);
@@ -85,7 +85,7 @@ impl std::fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<nilometer_storage::Error> for Error {
-    /// The one place where trouble with storage becomes an answer.
+    /// Converts an error of the storage engine.
     fn from(error: nilometer_storage::Error) -> Self {
         use nilometer_storage::Error as Storage;
         let code = match &error {
@@ -96,7 +96,7 @@ impl From<nilometer_storage::Error> for Error {
             Storage::NotEmpty { .. }
             | Storage::Within { .. }
             | Storage::ForeignDirectory { .. } => ErrorCode::BadValue,
-            // Whoever still held the collection that was kept there.
+            // The caller still held a collection that was dropped.
             Storage::UnknownKeyspace { .. } => {
                 return Self::new(
                     ErrorCode::QueryPlanKilled,

@@ -1,16 +1,16 @@
-//! The connections a transport has open, for `currentOp`: who is connected and asks nothing.
+//! The open connections of the transport, for idle connections in `currentOp`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::session::{ClientMetadata, UserName};
 
-/// Who is connected.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 pub struct Connected {
-    /// What the client told about itself.
+    /// The metadata the client sent.
     pub client: Arc<ClientMetadata>,
-    /// Who is logged in there.
+    /// The user logged in on the connection.
     pub user: Option<UserName>,
 }
 
@@ -25,31 +25,31 @@ impl Connections {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters connection `id`.
+    /// Adds connection `id`.
     pub fn open(&self, id: i64, client: Arc<ClientMetadata>) {
         self.lock().insert(id, Connected { client, user: None });
     }
 
-    /// Takes over what the client of connection `id`, if it is entered, has told of itself.
+    /// Updates the client metadata of connection `id`, if it is open.
     pub(crate) fn update(&self, id: i64, client: &Arc<ClientMetadata>) {
         if let Some(known) = self.lock().get_mut(&id) {
             known.client = client.clone();
         }
     }
 
-    /// Notes who is logged in on connection `id`, if it is entered.
+    /// Sets the user of connection `id`, if it is open.
     pub(crate) fn set_user(&self, id: i64, user: Option<&UserName>) {
         if let Some(known) = self.lock().get_mut(&id) {
             known.user = user.cloned();
         }
     }
 
-    /// Takes connection `id` out.
+    /// Removes connection `id`.
     pub fn close(&self, id: i64) {
         self.lock().remove(&id);
     }
 
-    /// All of them by number.
+    /// Returns all connections, by number.
     pub fn list(&self) -> Vec<(i64, Connected)> {
         let clients = self.lock();
         clients.iter().map(|(id, c)| (*id, c.clone())).collect()

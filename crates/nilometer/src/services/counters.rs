@@ -1,6 +1,6 @@
-//! Counters that only grow, and gauges, as `serverStatus` shows them.
+//! Counters and gauges of `serverStatus`.
 //!
-//! Each is one relaxed atomic: exact in sum, not a snapshot of one moment across counters.
+//! Each is one relaxed atomic: exact in sum, but several are not read at the same moment.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::top::LatencyClass;
 
-/// A number that many threads add to.
+/// A number that many threads increment.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -23,33 +23,33 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Takes one away; for gauges such as open connections.
+    /// Subtracts one; for gauges such as open connections.
     pub fn decrement(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The value as BSON has it.
+    /// Returns the value as a BSON long.
     pub fn as_i64(&self) -> i64 {
         i64::try_from(self.get()).unwrap_or(i64::MAX)
     }
 }
 
-/// How often a command ran and failed.
+/// Executions and failures of a command.
 #[derive(Debug, Default)]
 pub struct CommandCounter {
-    /// Runs, failed ones included.
+    /// Executions, including failed ones.
     pub total: Counter,
-    /// Runs that answered an error.
+    /// Executions that returned an error.
     pub failed: Counter,
 }
 
-/// Operations by kind, as `serverStatus.opcounters` has them. Inserts, updates and deletes count
-/// documents or statements, the others commands.
+/// Operations by type, as in `serverStatus.opcounters`. Inserts, updates and deletes count documents or
+/// statements, the others commands.
 #[derive(Debug, Default)]
 pub struct OpCounters {
     /// Documents to insert.
@@ -66,59 +66,59 @@ pub struct OpCounters {
     pub command: Counter,
 }
 
-/// Connections, as the transport reports them.
+/// Connections, as reported by the transport.
 #[derive(Debug, Default)]
 pub struct ConnectionCounters {
     /// Open now.
     pub current: Counter,
     /// Opened since the start.
     pub total_created: Counter,
-    /// Turned away because too many were open.
+    /// Refused because too many were open.
     pub rejected: Counter,
-    /// With a command running now.
+    /// With a running command.
     pub active: Counter,
-    /// How many may be open.
+    /// The limit of open connections.
     pub max: Counter,
 }
 
-/// Bytes and messages over the network, as the transport reports them.
+/// Bytes and messages of the network, as reported by the transport.
 #[derive(Debug, Default)]
 pub struct NetworkCounters {
-    /// Bytes of messages as they count uncompressed.
+    /// Bytes of received messages before compression.
     pub bytes_in: Counter,
-    /// Bytes of messages as they count uncompressed.
+    /// Bytes of sent messages before compression.
     pub bytes_out: Counter,
-    /// Bytes that came over the wire.
+    /// Bytes received on the wire.
     pub physical_bytes_in: Counter,
-    /// Bytes that went over the wire.
+    /// Bytes sent on the wire.
     pub physical_bytes_out: Counter,
-    /// Messages that came in.
+    /// Received messages.
     pub requests: Counter,
 }
 
-/// Errors by origin.
+/// Errors by cause.
 #[derive(Debug, Default)]
 pub struct AssertCounters {
-    /// Errors that are our fault.
+    /// Internal errors.
     pub regular: Counter,
-    /// Errors answered to clients.
+    /// Errors returned to clients.
     pub user: Counter,
 }
 
-/// Documents touched, as `serverStatus.metrics.document` has them.
+/// Documents, as in `serverStatus.metrics.document`.
 #[derive(Debug, Default)]
 pub struct DocumentCounters {
     /// Removed.
     pub deleted: Counter,
     /// Inserted.
     pub inserted: Counter,
-    /// Given to clients by reads.
+    /// Returned to clients by reads.
     pub returned: Counter,
     /// Changed.
     pub updated: Counter,
 }
 
-/// Commands of one class and the time they took.
+/// Commands of one class and their total time.
 #[derive(Debug, Default)]
 pub struct LatencyCounter {
     /// Microseconds.
@@ -136,7 +136,7 @@ impl LatencyCounter {
     }
 }
 
-/// What commands took, as `serverStatus.opLatencies` has it.
+/// Command times, as in `serverStatus.opLatencies`.
 #[derive(Debug, Default)]
 pub struct LatencyCounters {
     /// Commands that read documents.
@@ -148,7 +148,7 @@ pub struct LatencyCounters {
 }
 
 impl LatencyCounters {
-    /// The counter of a class.
+    /// Returns the counter of a class.
     pub fn of(&self, class: LatencyClass) -> &LatencyCounter {
         match class {
             LatencyClass::Read => &self.reads,
@@ -161,7 +161,7 @@ impl LatencyCounters {
 /// All counters of a database.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Operations by kind.
+    /// Operations by type.
     pub operations: OpCounters,
     /// Connections.
     pub connections: ConnectionCounters,
@@ -171,18 +171,18 @@ pub struct Counters {
     pub asserts: AssertCounters,
     /// Documents.
     pub documents: DocumentCounters,
-    /// What commands took.
+    /// Command times.
     pub latencies: LatencyCounters,
-    /// Operations that ended by `maxTimeMS`.
+    /// Operations that exceeded `maxTimeMS`.
     pub time_limit_exceeded: Counter,
-    /// Names that no command has.
+    /// Unknown command names.
     pub unknown_commands: Counter,
     commands: OnceLock<Vec<CommandCounter>>,
 }
 
 impl Counters {
-    /// The counters by position in the command table, which has `count` entries. The table is
-    /// another room's, so its length comes from there.
+    /// Returns the counters by position in the command table, which has `count` entries. The table belongs
+    /// to a module above, so the caller passes its length.
     pub fn commands(&self, count: usize) -> &[CommandCounter] {
         self.commands
             .get_or_init(|| (0..count).map(|_| CommandCounter::default()).collect())

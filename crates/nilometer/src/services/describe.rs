@@ -1,5 +1,5 @@
-//! What runs, who is connected and which sessions are open, as documents: for the commands and
-//! the aggregation stages that show them.
+//! Running operations, connections and sessions as documents, for the commands and aggregation stages that
+//! list them.
 
 use nilometer_bson::civil_date::iso_with_offset;
 use nilometer_bson::{Binary, Document, DocumentBuilder, Value, doc};
@@ -8,20 +8,20 @@ use sha2::{Digest, Sha256};
 use super::{OperationEntry, Services};
 use crate::session::{ClientMetadata, UserName};
 
-/// Bytes of a command that are shown whole; more is cut.
+/// Longest command shown in full, in bytes; longer ones are truncated.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1000;
 
-/// Bytes of one value in a command that is cut.
+/// Longest value kept in a truncated command, in bytes.
 const VALUE_BYTES_MAX: usize = 250;
 
-/// Which of the operations are to be described.
+/// Selects the operations to describe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shown<'a> {
-    /// Only this user's.
+    /// Only operations of this user.
     pub(crate) of_user: Option<&'a UserName>,
-    /// Connections that do nothing, too.
+    /// True to include idle connections.
     pub(crate) idle_connections: bool,
-    /// Long commands are cut.
+    /// True to truncate long commands.
     pub(crate) truncate: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn operations(services: &Services, shown: Shown<'_>) -> Vec<Document>
     described
 }
 
-/// The fields a connection has whether it is busy or not.
+/// Builds the fields that busy and idle connections share.
 fn common(
     services: &Services,
     id: i64,
@@ -101,7 +101,7 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
     out.finish()
 }
 
-/// A command as a list of operations shows it.
+/// Returns a command for a list of operations.
 pub(crate) fn shown(command: &Document, truncate: bool) -> Document {
     let bytes_max = if truncate {
         COMMAND_BYTES_MAX
@@ -111,7 +111,7 @@ pub(crate) fn shown(command: &Document, truncate: bool) -> Document {
     shown_command(command, bytes_max)
 }
 
-/// A command as it is shown: whole if it has no more bytes than these.
+/// Returns a command, truncated if it is longer than `bytes_max`.
 pub(crate) fn shown_command(command: &Document, bytes_max: usize) -> Document {
     match command.as_bytes().len() > bytes_max {
         true => cut(command),
@@ -119,7 +119,7 @@ pub(crate) fn shown_command(command: &Document, bytes_max: usize) -> Document {
     }
 }
 
-/// The kind of an operation as `op` shows it.
+/// Returns the type of an operation as `op` shows it.
 pub(crate) fn kind(command: &str) -> &str {
     match command {
         "find" => "query",
@@ -130,7 +130,7 @@ pub(crate) fn kind(command: &str) -> &str {
     }
 }
 
-/// What the command is and where, without its bulk.
+/// Truncates a command: large values are replaced.
 fn cut(command: &Document) -> Document {
     let mut short = DocumentBuilder::new();
     for element in command.iter() {
@@ -146,7 +146,7 @@ fn cut(command: &Document) -> Document {
     short.finish()
 }
 
-/// Describes the open logical sessions of those users whom `shows` picks, with their names if asked to.
+/// Describes the open logical sessions of the users that `shows` selects, with user names if `names_users`.
 pub(crate) fn sessions(
     services: &Services,
     names_users: bool,
@@ -157,7 +157,7 @@ pub(crate) fn sessions(
     let described = open.iter().map(|session| {
         let id = session.id.to_document();
         let name = session.user.as_ref().map(UserName::to_string);
-        // Where nobody logs in, that of nothing.
+        // Without a user, the digest of the empty name.
         let digest = Sha256::digest(name.as_deref().unwrap_or_default());
         let digest = Value::from(Binary {
             subtype: 0,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_shown_in_utc() {
+    fn times_are_shown_in_utc() {
         assert_eq!(
             iso_with_offset(1_700_000_000_123),
             "2023-11-14T22:13:20.123+00:00"

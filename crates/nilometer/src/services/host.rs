@@ -1,7 +1,7 @@
-//! What the database is told about the machine and the process it runs in.
+//! Facts about the machine and the process.
 //!
-//! The core asks neither the environment nor the operating system; whoever opens the database
-//! fills this in as far as it knows. What is unknown is left out of replies, not invented.
+//! The core reads neither the environment nor the operating system; the program that opens the database
+//! provides these facts. Unknown values are omitted from replies.
 
 use std::sync::Arc;
 
@@ -11,37 +11,37 @@ use super::{IdSource, LogRing};
 use crate::operation::{Clock, SystemClock};
 use crate::parameters::Parameters;
 
-/// Memory of the process at one moment.
+/// The memory of the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryUse {
-    /// Bytes in memory.
+    /// Resident bytes.
     pub resident_bytes: u64,
     /// Bytes of address space.
     pub virtual_bytes: u64,
-    /// Times the process waited for a page from the disk.
+    /// Major page faults.
     pub page_faults: u64,
 }
 
 /// The machine and the process.
 #[derive(Clone, Debug)]
 pub struct HostFacts {
-    /// Name of the machine.
+    /// Host name.
     pub hostname: String,
-    /// Port that is listened on; 0 if none is.
+    /// The listening port; 0 if none.
     pub port: u16,
-    /// Number of the process.
+    /// Process id.
     pub pid: u32,
-    /// Name of the program.
+    /// Program name.
     pub process: String,
     /// The command line.
     pub argv: Vec<String>,
-    /// The command line and configuration file as `getCmdLineOpts` shows them parsed.
+    /// The parsed command line and configuration file, as in `getCmdLineOpts`.
     pub parsed_options: Document,
     /// Processor cores.
     pub cores: usize,
     /// Memory of the machine in bytes; 0 if unknown.
     pub memory_bytes: u64,
-    /// Memory the process may use in bytes; 0 if unknown.
+    /// Memory limit of the process in bytes; 0 if unknown.
     pub memory_limit_bytes: u64,
     /// Family of the operating system, such as `Linux`.
     pub os_type: String,
@@ -58,7 +58,7 @@ pub struct HostFacts {
 }
 
 impl Default for HostFacts {
-    /// What can be known without asking anyone.
+    /// The facts available from the standard library.
     fn default() -> Self {
         Self {
             hostname: "localhost".to_owned(),
@@ -87,30 +87,30 @@ fn capitalised(word: &str) -> String {
     })
 }
 
-/// Everything a database takes from outside besides its directory.
+/// The dependencies a database is opened with, apart from its directory.
 pub struct Environment {
-    /// Where time comes from.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Server parameters, with what the command line set.
+    /// Server parameters, with the values of the command line.
     pub parameters: Parameters,
-    /// Where the log is kept for `getLog`.
+    /// The log lines for `getLog`.
     pub log: Arc<LogRing>,
     /// The machine and the process.
     pub host: HostFacts,
-    /// Where identities come from.
+    /// The source of identities.
     pub ids: IdSource,
-    /// True if clients may do only what their user is allowed.
+    /// True if clients need privileges.
     pub access_control: bool,
 }
 
 impl Environment {
-    /// Bytes of memory the process may have, if that is known.
+    /// Returns the memory limit of the process in bytes, if known.
     pub(crate) fn memory_limit(&self) -> Option<u64> {
         memory_limit(&self.parameters, &self.host)
     }
 }
 
-/// As much as the parameter says, else as the process may have of the machine.
+/// Returns the limit set by the parameter, else the limit of the process, else the memory of the machine.
 pub(super) fn memory_limit(parameters: &Parameters, host: &HostFacts) -> Option<u64> {
     let set = u64::try_from(parameters.nilometer_memory_bytes()).unwrap_or(0);
     let known = [set, host.memory_limit_bytes, host.memory_bytes];
@@ -118,7 +118,7 @@ pub(super) fn memory_limit(parameters: &Parameters, host: &HostFacts) -> Option<
 }
 
 impl Default for Environment {
-    /// The machine's clock, all parameters at their defaults, an empty log.
+    /// The system clock, default parameters, an empty log.
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock::default()),

@@ -1,18 +1,17 @@
-//! The last lines of the log, kept for `getLog`.
+//! The last lines of the log, for `getLog`.
 //!
-//! Whoever writes the log pushes its lines here as well. Old lines fall out; the number of lines
-//! ever written stays.
+//! The log writer pushes its lines here as well. The oldest lines are removed; the total count remains.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Lines kept of the whole log and of the warnings at the start.
+/// Lines stored per ring.
 const LINES_MAX: usize = 1024;
 
-/// Bytes kept of one line.
+/// Longest stored line, in bytes.
 const LINE_BYTES_MAX: usize = 10 * 1024;
 
-/// Lines and how many there ever were.
+/// The last lines and the total count.
 #[derive(Clone, Debug, Default)]
 pub struct LogLines {
     /// Lines written since the start.
@@ -31,7 +30,7 @@ impl LogLines {
     }
 }
 
-/// The first `LINE_BYTES_MAX` bytes of a line, ending at a character.
+/// Returns the first `LINE_BYTES_MAX` bytes of a line, cut at a character boundary.
 fn cut(line: &str) -> &str {
     let mut end = line.len().min(LINE_BYTES_MAX);
     while !line.is_char_boundary(end) {
@@ -40,7 +39,7 @@ fn cut(line: &str) -> &str {
     line.get(..end).unwrap_or("")
 }
 
-/// The rings `getLog` can ask for.
+/// The rings of `getLog`.
 #[derive(Debug, Default)]
 pub struct LogRing {
     global: Mutex<LogLines>,
@@ -56,12 +55,12 @@ impl LogRing {
         lock(&self.global).push(line);
     }
 
-    /// Adds a warning an operator should see on connecting.
+    /// Adds a startup warning, which clients show on connecting.
     pub fn push_startup_warning(&self, line: &str) {
         lock(&self.startup_warnings).push(line);
     }
 
-    /// The lines of the ring called `name`.
+    /// Returns the lines of the ring called `name`.
     pub fn lines(&self, name: &str) -> Option<LogLines> {
         match name {
             "global" => Some(lock(&self.global).clone()),
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_lines_fall_out_and_the_count_stays() {
+    fn old_lines_are_removed_but_counted() {
         let ring = LogRing::default();
         for at in 0..LINES_MAX + 10 {
             ring.push(&at.to_string());

@@ -1,9 +1,9 @@
-//! The sessions clients name with `lsid`.
+//! The logical sessions that clients name by `lsid`.
 //!
-//! A session begins with the first command that names it and ends by `endSessions`, by
-//! `killSessions`, or when it was idle for longer than clients are told
-//! ([`TIMEOUT_MINUTES`]). Nothing but its last use is kept here; cursors know their session. A client makes its
-//! ids up, so that of one user says nothing about that of another: a session is an id and who uses it.
+//! A session begins with the first command that names it and ends by `endSessions`, by `killSessions`, or
+//! after [`TIMEOUT_MINUTES`] without use. Only its last use is stored here; cursors store their session.
+//! Clients generate the ids, so the ids of different users may be equal: a session is identified by id and
+//! user.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,27 +12,27 @@ use hashbrown::{Equivalent, HashMap};
 use crate::error::{Error, ErrorCode, Result};
 use crate::session::{SessionId, UserName};
 
-/// Minutes without use after which a session is over; `hello` says so.
+/// Minutes without use after which a session ends, as `hello` reports.
 pub const TIMEOUT_MINUTES: i32 = 30;
 
 /// The same in milliseconds.
 const TIMEOUT_MS: i64 = TIMEOUT_MINUTES as i64 * 60_000;
 
-/// Time between two searches for sessions that are over.
+/// Interval between two searches for ended sessions.
 const SWEEP_INTERVAL_MS: i64 = 60_000;
 
 /// A session as `$listLocalSessions` shows it.
 #[derive(Clone, Debug)]
 pub struct SessionUse {
-    /// Which session.
+    /// The id.
     pub id: SessionId,
-    /// Whose it is; nobody's where nobody logs in.
+    /// The user; `None` without a login.
     pub user: Option<UserName>,
-    /// Milliseconds since 1970 of its last use.
+    /// Time of the last use in ms since 1970.
     pub last_use_ms: i64,
 }
 
-/// What tells sessions apart.
+/// The identity of a session.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Owned(SessionId, Option<UserName>);
 
@@ -59,7 +59,8 @@ pub struct LogicalSessions {
 }
 
 impl LogicalSessions {
-    /// Notes a use of `id` by `user`; begins the session if it is new. At most `max` may be open (code 261).
+    /// Records a use of `id` by `user`; begins the session if it is new. At most `max` may be open (code
+    /// 261).
     pub fn touch(
         &self,
         id: SessionId,
@@ -88,13 +89,13 @@ impl LogicalSessions {
         Ok(())
     }
 
-    /// Forgets a user's session; false if it was not known.
+    /// Removes a user's session; false if it does not exist.
     pub fn end(&self, id: SessionId, user: Option<&UserName>) -> bool {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.last_use.remove(&Key(id, user)).is_some()
     }
 
-    /// The sessions that are not over, in no order.
+    /// Returns the open sessions, unordered.
     pub fn list(&self, now_ms: i64) -> Vec<SessionUse> {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let open = table.last_use.iter().map(|(key, last)| SessionUse {
@@ -106,13 +107,13 @@ impl LogicalSessions {
             .collect()
     }
 
-    /// How many sessions are kept.
+    /// Returns the number of stored sessions.
     pub fn len(&self) -> usize {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.last_use.len()
     }
 
-    /// True when none is kept.
+    /// True if none is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_end_when_told_and_when_idle() {
+    fn sessions_end_by_command_and_when_idle() {
         let sessions = LogicalSessions::default();
         let (a, b, c) = (SessionId([1; 16]), SessionId([2; 16]), SessionId([3; 16]));
         sessions.touch(a, None, 0, 2).unwrap();
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_two_use_is_two_sessions() {
+    fn one_id_of_two_users_is_two_sessions() {
         let sessions = LogicalSessions::default();
         let (id, ann, bob) = (
             SessionId([1; 16]),

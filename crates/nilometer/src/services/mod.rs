@@ -1,7 +1,7 @@
-//! What commands share besides data: parameters, counters, running operations, sessions, the log.
+//! Shared services of commands besides data: parameters, counters, running operations, sessions, the log.
 //!
-//! Everything here is in memory, bounded by a named limit, and may be lost at any moment without
-//! harm to data. Nothing here is global: a process may hold several databases.
+//! Everything here is in memory, bounded by a named limit, and may be lost without harm to data. Nothing is
+//! global: a process may open several databases.
 
 mod connections;
 mod counters;
@@ -32,55 +32,55 @@ pub use crate::ids::IdSource;
 use crate::operation::Clock;
 use crate::parameters::Parameters;
 
-/// Takes what is to be written into the audit log.
+/// Receives the entries of the audit log.
 pub type AuditSink = Box<dyn Fn(&Document) + Send + Sync>;
 
-/// Reads the certificates of the transport anew; fails with a reason.
+/// Reloads the certificates of the transport; fails with a reason.
 pub type RotateCertificates = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Asks whoever runs the database to end.
+/// Requests the shutdown of the process.
 pub type ShutdownRequest = Box<dyn Fn() + Send + Sync>;
 
 /// The shared services of one database.
 pub struct Services {
-    /// The clock the database was opened with.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Server parameters.
     pub parameters: Parameters,
-    /// What happened so far.
+    /// Counters.
     pub counters: Counters,
-    /// What is running.
+    /// Running operations.
     pub operations: Operations,
-    /// The connections a transport has open.
+    /// Open connections of the transport.
     pub connections: Connections,
-    /// The logical sessions clients opened.
+    /// Logical sessions of clients.
     pub sessions: LogicalSessions,
-    /// Time spent per collection.
+    /// Time per collection.
     pub top: Top,
-    /// Which operations are told of.
+    /// Profiler settings.
     pub profiler: Profiler,
     /// The last lines of the log, for `getLog`.
     pub log: Arc<LogRing>,
     /// The machine and the process.
     pub host: HostFacts,
-    /// Where identities and random numbers come from.
+    /// The source of identities and random numbers.
     pub ids: Arc<IdSource>,
-    /// How the `shutdown` command ends the process, if there is one to end.
+    /// How the command `shutdown` ends the process, if it can.
     pub shutdown: OnceLock<ShutdownRequest>,
-    /// Where the audit log is written, if it is.
+    /// The audit log, if there is one.
     pub audit: OnceLock<AuditSink>,
-    /// How the transport reads its certificates anew, if it has any.
+    /// How the transport reloads its certificates, if it has any.
     pub rotate_certificates: OnceLock<RotateCertificates>,
-    /// True while the process has nearly all the memory it may have.
+    /// True while the process is near its memory limit.
     pub(crate) memory_is_short: AtomicBool,
-    /// True if clients may do only what their user is allowed.
+    /// True if clients need privileges.
     pub access_control: bool,
     started_ms: i64,
     started: Duration,
 }
 
 impl Services {
-    /// Services for a database opened now.
+    /// Starts the services of a database.
     pub fn new(environment: Environment) -> Self {
         let Environment {
             clock,
@@ -112,17 +112,17 @@ impl Services {
         }
     }
 
-    /// Bytes of memory the process may have, if that is known.
+    /// Returns the memory limit of the process in bytes, if known.
     pub fn memory_limit(&self) -> Option<u64> {
         host::memory_limit(&self.parameters, &self.host)
     }
 
-    /// When the database was opened, in milliseconds since 1970.
+    /// Returns the time at which the database was opened, in ms since 1970.
     pub fn started_ms(&self) -> i64 {
         self.started_ms
     }
 
-    /// How long it has been open.
+    /// Returns the time since the database was opened.
     pub fn uptime(&self) -> Duration {
         self.clock.monotonic().saturating_sub(self.started)
     }

@@ -1,8 +1,7 @@
-//! The operations that are running: what `currentOp` shows and `killOp` ends.
+//! The running operations: shown by `currentOp`, ended by `killOp`.
 //!
-//! An entry is there from [`Operations::begin`] until its guard is dropped, also when the handler
-//! fails. Numbers are given in order and wrap round; a number in use is never given twice at a time
-//! in practice (two thousand million operations lie between).
+//! An entry exists from [`Operations::begin`] until its guard is dropped, also if the handler fails.
+//! Numbers are sequential and wrap around; two thousand million operations lie between equal numbers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,19 +14,19 @@ use crate::error::ErrorCode;
 use crate::operation::{Access, KillSwitch, OperationContext, Progress, Usage};
 use crate::session::{ClientMetadata, SessionId, UserName};
 
-/// The table is split so that commands on many connections do not wait for one lock.
+/// The table is sharded so that commands on many connections do not contend for one lock.
 const SHARDS: usize = 16;
 
 /// A running operation.
 #[derive(Clone)]
 pub struct OperationEntry {
-    /// Its number.
+    /// The operation number.
     pub id: i32,
-    /// Number of the connection.
+    /// The connection number.
     pub connection_id: i64,
-    /// Who asked.
+    /// The client.
     pub client: Arc<ClientMetadata>,
-    /// Who is logged in there.
+    /// The logged-in user.
     pub user: Option<UserName>,
     /// The name of the command.
     pub command_name: &'static str,
@@ -35,26 +34,26 @@ pub struct OperationEntry {
     pub command: Document,
     /// Whether it reads or writes.
     pub access: Access,
-    /// Whether it may hold many documents.
+    /// True if it may hold many documents.
     pub takes_memory: bool,
     /// Database, or database and collection.
     pub namespace: String,
-    /// The session it belongs to.
+    /// The logical session.
     pub lsid: Option<SessionId>,
-    /// When it began, in milliseconds since 1970.
+    /// Its start, in ms since 1970.
     pub started_ms: i64,
-    /// When it began, by the clock that never goes back.
+    /// Its start, by the monotonic clock.
     pub started: Duration,
-    /// Ends it.
+    /// The switch that ends it.
     pub kill: KillSwitch,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
-    /// What it has looked at.
+    /// The keys and documents it examined.
     pub usage: Usage,
 }
 
 impl OperationEntry {
-    /// The entry of work nobody asked for over a connection, which begins now.
+    /// Makes the entry of internal work that starts now.
     pub fn of(operation: &OperationContext, namespace: String) -> Self {
         Self {
             user: operation.user.clone(),
@@ -86,13 +85,13 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// The next operation number.
+    /// Returns the next operation number.
     pub fn next_id(&self) -> i32 {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         (id & i32::MAX).wrapping_add(1) & i32::MAX
     }
 
-    /// Enters an operation until the guard is dropped.
+    /// Adds an operation until the guard is dropped.
     pub fn begin(&self, entry: OperationEntry) -> OperationGuard<'_> {
         let id = entry.id;
         self.shard(id).insert(id, Arc::new(entry));
@@ -102,7 +101,7 @@ impl Operations {
         }
     }
 
-    /// The running operations by number.
+    /// Returns the running operations by number.
     pub fn list(&self) -> Vec<Arc<OperationEntry>> {
         let mut all: Vec<_> = self
             .shards
@@ -125,7 +124,7 @@ impl Operations {
         }
     }
 
-    /// Ends all operations for which `which` holds, with `reason`.
+    /// Ends all operations that `which` selects, with `reason`.
     pub fn kill_where(&self, reason: ErrorCode, which: impl Fn(&OperationEntry) -> bool) {
         for entry in self.list() {
             if which(&entry) {
@@ -161,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operation_is_there_until_its_guard_is_dropped() {
+    fn an_operation_is_listed_until_its_guard_is_dropped() {
         let operations = Operations::default();
         let id = operations.next_id();
         let kill = KillSwitch::new();

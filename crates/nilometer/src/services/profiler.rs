@@ -1,14 +1,13 @@
-//! Which operations are to be told of: in the log, because they were slow, and in `system.profile`, where a
-//! database asks for it.
+//! The profiler settings: which operations are logged as slow, and which are written to `system.profile`.
 //!
 //! ```text
-//! level 0   the slow ones go to the log
-//! level 1   the same, and into system.profile
-//! level 2   the same, and all into system.profile
+//! level 0   slow operations are logged
+//! level 1   slow operations are logged and profiled
+//! level 2   slow operations are logged, all are profiled
 //! ```
 //!
-//! Of the slow ones a share may be chosen by chance. A database may name what is to be told of by a filter
-//! instead; then neither time nor chance decides.
+//! A random sample of the slow operations may be chosen. A database may set a filter instead; then neither
+//! time nor sampling decides.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,15 +17,15 @@ use nilometer_bson::Document;
 
 use crate::eval::matcher::MatchExpression;
 
-/// Milliseconds above which an operation is slow, unless something else is asked for.
+/// Default time in ms above which an operation is slow.
 const SLOW_MS_DEFAULT: i64 = 100;
 
-/// What is asked for one database.
+/// The profiler settings of one database.
 #[derive(Clone, Default)]
 pub struct Profiling {
     /// 0, 1 or 2.
     pub level: i32,
-    /// Which operations are told of, in place of the slow ones: as given, and ready to be asked.
+    /// A filter in place of the time limit: as the user wrote it, and compiled.
     pub filter: Option<(Document, Arc<MatchExpression>)>,
 }
 
@@ -49,27 +48,27 @@ impl Default for Profiler {
 }
 
 impl Profiler {
-    /// Milliseconds above which an operation is slow.
+    /// Returns the time in ms above which an operation is slow.
     pub fn slow_ms(&self) -> i64 {
         self.slow_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
+    /// Sets the time limit.
     pub fn set_slow_ms(&self, ms: i64) {
         self.slow_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// The share of slow operations that are told of.
+    /// Returns the share of slow operations to report.
     pub fn sample_rate(&self) -> f64 {
         f64::from_bits(self.sample_rate.load(Ordering::Relaxed))
     }
 
-    /// Sets it.
+    /// Sets the share.
     pub fn set_sample_rate(&self, rate: f64) {
         self.sample_rate.store(rate.to_bits(), Ordering::Relaxed);
     }
 
-    /// What is asked for a database.
+    /// Returns the settings of a database.
     pub fn of(&self, database: &str) -> Profiling {
         let databases = self
             .databases
@@ -78,7 +77,7 @@ impl Profiler {
         databases.get(database).cloned().unwrap_or_default()
     }
 
-    /// Asks for it.
+    /// Sets the settings of a database.
     pub fn set(&self, database: &str, profiling: Profiling) {
         let mut databases = self
             .databases
@@ -91,8 +90,7 @@ impl Profiler {
         }
     }
 
-    /// Whether an operation that took so long counts as slow and is among those chosen; `random` is a
-    /// random number.
+    /// True if an operation of this duration is slow and in the sample; `random` returns a random number.
     pub fn is_slow(&self, millis: i64, random: impl FnOnce() -> u64) -> bool {
         if millis <= self.slow_ms() {
             return false;
@@ -107,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_is_longer_than_the_limit_and_chosen() {
+    fn slow_operations_exceed_the_limit_and_are_sampled() {
         let profiler = Profiler::default();
         assert!(!profiler.is_slow(100, || 0));
         assert!(profiler.is_slow(101, || u64::MAX));

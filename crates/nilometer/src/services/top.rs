@@ -1,15 +1,15 @@
-//! Time spent per collection and kind of operation: what `top` and `$collStats` show.
+//! Time per collection and type of operation: shown by `top` and `$collStats`.
 //!
-//! At most [`NAMESPACES_MAX`] collections are followed; a collection that is dropped is forgotten.
+//! At most [`NAMESPACES_MAX`] collections are tracked; a dropped collection is removed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many collections are followed.
+/// Most tracked collections.
 const NAMESPACES_MAX: usize = 10_000;
 
-/// What an operation is counted as.
+/// The type of an operation in `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TopKind {
     /// `find`.
@@ -26,7 +26,7 @@ pub enum TopKind {
     Commands,
 }
 
-/// What an operation counts as in `latencyStats`.
+/// The class of an operation in `latencyStats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyClass {
     /// It reads documents.
@@ -37,10 +37,10 @@ pub enum LatencyClass {
     Command,
 }
 
-/// Places of a histogram: one for each power of two of microseconds, the last for all above.
+/// Buckets of a histogram: one per power of two of microseconds, the last for all above.
 const HISTOGRAM_PLACES: usize = 40;
 
-/// Count and time of one class, and how they are spread.
+/// Count, time and histogram of one class.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     /// All operations.
@@ -67,14 +67,14 @@ impl Latency {
         }
     }
 
-    /// The least microseconds of each place that holds something, and how many operations.
+    /// Returns the lower bound in microseconds and the count of each non-empty bucket.
     pub fn histogram(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let counted = self.places.iter().enumerate().filter(|(_, n)| **n > 0);
         counted.map(|(place, n)| (if place == 0 { 0 } else { 1 << place }, *n))
     }
 }
 
-/// Count and time of one kind.
+/// Count and time of one type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TopUse {
     /// Microseconds.
@@ -90,28 +90,28 @@ impl TopUse {
     }
 }
 
-/// The figures of one collection.
+/// The statistics of one collection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TopEntry {
     /// All operations.
     pub total: TopUse,
-    /// Those that only read.
+    /// Operations that only read.
     pub read_lock: TopUse,
-    /// Those that may write.
+    /// Operations that may write.
     pub write_lock: TopUse,
-    /// By kind, in the order of [`TopKind`].
+    /// By type, in the order of [`TopKind`].
     kinds: [TopUse; 6],
     /// By class, in the order of [`LatencyClass`].
     latencies: [Latency; 3],
 }
 
 impl TopEntry {
-    /// The figures of one kind.
+    /// Returns the statistics of one type.
     pub fn kind(&self, kind: TopKind) -> TopUse {
         self.kinds.get(kind as usize).copied().unwrap_or_default()
     }
 
-    /// The figures of one class.
+    /// Returns the statistics of one class.
     pub fn latency(&self, class: LatencyClass) -> Latency {
         self.latencies
             .get(class as usize)
@@ -120,14 +120,14 @@ impl TopEntry {
     }
 }
 
-/// The figures of all collections.
+/// The statistics of all collections.
 #[derive(Debug, Default)]
 pub struct Top {
     entries: Mutex<BTreeMap<String, TopEntry>>,
 }
 
 impl Top {
-    /// Counts an operation on `namespace`; one that is not followed yet is from now on if it `exists`.
+    /// Counts an operation on `namespace`. A new namespace is tracked if it `exists`.
     pub fn record(
         &self,
         namespace: &str,
@@ -161,19 +161,19 @@ impl Top {
         }
     }
 
-    /// The figures of one collection.
+    /// Returns the statistics of one collection.
     pub fn entry(&self, namespace: &str) -> TopEntry {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.get(namespace).copied().unwrap_or_default()
     }
 
-    /// Forgets a collection that is dropped.
+    /// Removes a dropped collection.
     pub fn forget(&self, namespace: &str) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.remove(namespace);
     }
 
-    /// All figures by namespace.
+    /// Returns all statistics by namespace.
     pub fn list(&self) -> BTreeMap<String, TopEntry> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.clone()

@@ -1,4 +1,4 @@
-//! The records of an ordinary collection as an index build walks them.
+//! The records of an ordinary collection as the source of an index build.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::{BuildSource, DocumentChunk};
 
-/// Walks the records of a collection in the order of their ids.
+/// Reads the records of a collection in the order of their keys.
 pub struct RecordWalk<'r> {
     records: &'r Records,
     collection: &'r Collection,
@@ -17,7 +17,7 @@ pub struct RecordWalk<'r> {
 }
 
 impl Records {
-    /// The records of `collection`, for a build.
+    /// Returns the records of `collection` as a build source.
     pub fn walk<'r>(&'r self, collection: &'r Collection) -> Result<RecordWalk<'r>> {
         Ok(RecordWalk {
             records: self,

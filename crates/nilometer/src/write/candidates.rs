@@ -1,9 +1,9 @@
-//! Where to look for the records a statement means, when somebody above knows better than to look
-//! everywhere.
+//! Candidates: records that a caller found through an index, so that a statement need not scan the
+//! collection.
 //!
-//! Whoever implements this promises that every record the selection's filter matches is among the
-//! candidates, as far as it is there when they are asked for; others may be. They are asked for under
-//! the writing lock, a few at a time, and each is tested again.
+//! An implementation promises that every record the filter of the selection matches at the time of the call
+//! is among the candidates; others may be. They are requested under the write lock, a few at a time, and
+//! each is tested again.
 
 use std::collections::HashSet;
 
@@ -15,10 +15,10 @@ use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
 
-/// Most candidates that are tested before other writers may come in.
+/// Most candidates tested under one acquisition of the write lock.
 const CANDIDATES_PER_LOCK: usize = 256;
 
-/// How many more candidates are asked for each time.
+/// Factor by which the number of requested candidates grows.
 const GROWTH: usize = 4;
 
 /// The key of a record.
@@ -26,23 +26,23 @@ pub type CandidateKey = Vec<u8>;
 
 /// Records that may be selected.
 pub trait Candidates: Send + Sync {
-    /// Begins to name them.
+    /// Starts an enumeration.
     fn begin(&self) -> Box<dyn CandidateKeys + '_>;
 
-    /// They come in the order the selection asks for.
+    /// True if the candidates come in the sort order of the selection.
     fn is_in_order(&self) -> bool;
 }
 
-/// Candidates, some at a time.
+/// An enumeration of candidates.
 pub trait CandidateKeys {
-    /// The next ones, at most so many, as things are now; `None` at the end. None at all means that
-    /// it takes longer to find one.
+    /// Returns at most `most` further candidates of the current state; `None` at the end. An empty vector
+    /// means that the search goes on in the next call.
     fn next(&mut self, most: usize) -> Result<Option<Vec<CandidateKey>>>;
 }
 
 impl Records {
-    /// Changes what is selected among candidates. A record that a change moved ahead of the walk is
-    /// met again and passed over.
+    /// Changes the selected records among the candidates. A record that a change moved ahead of the
+    /// enumeration is met again and skipped.
     pub(super) fn change_candidates(
         &self,
         collection: &Collection,
@@ -85,7 +85,7 @@ impl Records {
         }
     }
 
-    /// Changes the candidate that comes first in an order they do not have.
+    /// Changes the first selected candidate in the sort order, when candidates come in another order.
     fn change_first_candidate(
         &self,
         collection: &Collection,

@@ -1,17 +1,17 @@
-//! Collections that keep the newest documents and let the oldest go.
+//! Capped collections: they keep the newest documents and remove the oldest.
 //!
 //! ```text
-//! insert ──▶ new record ──▶ more documents or bytes than allowed? ──▶ the oldest go, in the same batch
+//! insert ──▶ new record ──▶ over the limit of documents or bytes? ──▶ remove the oldest, in the same batch
 //! ```
 //!
-//! Records are ordered by insertion, so the oldest are the first. A commit holds new records together
-//! with the removal of what they push out: at no moment, and after no crash, is there more than is
-//! allowed, unless an update has made documents larger or the limits were narrowed; the next insert
-//! mends that. Bytes are those of the documents themselves.
+//! Records are ordered by insertion, so the oldest come first. A commit holds new records together with the
+//! removal of the records they displace: the limits hold at any moment and after any crash, unless an
+//! update has made documents larger or the limits were lowered; the next insert restores them. Bytes are
+//! those of the documents themselves.
 //!
-//! How many documents and bytes there are is stored in the catalog, in the same batch as every change.
+//! The number of documents and bytes is stored in the catalog, in the same batch as every change.
 //!
-//! Whoever waits for new documents (a tailable cursor) waits for [`Arrivals`].
+//! Tailable cursors wait for new documents on [`Arrivals`].
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -27,17 +27,17 @@ use crate::error::{Error, Result};
 use crate::insertion::InsertOptions;
 use crate::operation::Bypass;
 
-/// How much a capped collection may hold.
+/// The limits of a capped collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CappedLimits {
     /// Bytes of all documents.
     pub bytes_max: i64,
-    /// Documents; no limit if `None`.
+    /// Number of documents; `None` if unlimited.
     pub count_max: Option<i64>,
 }
 
 impl CappedLimits {
-    /// The limits of `collection`, if it is capped.
+    /// Returns the limits of `collection`; `None` if it is not capped.
     pub fn of(collection: &Collection) -> Option<Self> {
         let options = &collection.options;
         let number = |name: &str| options.get(name).as_exact_i64();
@@ -55,7 +55,7 @@ impl CappedLimits {
     }
 }
 
-/// What a collection holds.
+/// The number and bytes of documents, or a change of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) count: i64,
@@ -78,21 +78,21 @@ pub(super) fn bytes_of(document: &Document) -> i64 {
     i64::try_from(document.as_bytes().len()).unwrap_or(i64::MAX)
 }
 
-/// The load of a capped collection, once somebody has asked for it. Set by whoever holds the writing lock.
+/// The size of a capped collection, once loaded. Set by the holder of the write lock.
 #[derive(Debug, Default)]
 pub(super) struct KnownLoad(Mutex<Option<Known>>);
 
-/// What is known of a capped collection; stored with every change of it.
+/// The state of a capped collection; stored with every change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) load: Load,
-    /// Up to this key all records have gone. Engines keep traces of what was removed for a while: looking
-    /// for the oldest record begins behind them.
+    /// All records up to this key were removed. Engines keep tombstones for a while: the search for the
+    /// oldest record starts after them.
     pub(super) gone_up_to: Option<Vec<u8>>,
 }
 
 impl Known {
-    /// The same after a change of the load.
+    /// Returns the state after a change of the size.
     pub(super) fn after(&self, change: Load) -> Self {
         Self {
             load: Load {
@@ -103,7 +103,7 @@ impl Known {
         }
     }
 
-    /// `count │ bytes │ key`, integers big-endian, the key empty if there is none.
+    /// Encodes as `count │ bytes │ key`, integers big-endian, the key empty if there is none.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (count, bytes) = (self.load.count.to_be_bytes(), self.load.bytes.to_be_bytes());
         let key = self.gone_up_to.as_deref().unwrap_or_default();
@@ -135,7 +135,7 @@ impl KnownLoad {
 }
 
 impl Records {
-    /// What a capped collection holds; `None` for others. To be called with the writing lock held.
+    /// Returns the state of a capped collection; `None` for others. The caller holds the write lock.
     pub(super) fn known_load(
         &self,
         collection: &Collection,
@@ -151,7 +151,7 @@ impl Records {
         let stored = self.catalog.capped_size(collection)?;
         let known = match stored.as_deref().and_then(Known::decode) {
             Some(known) => known,
-            // Nothing was ever written, or by a version that did not keep it.
+            // Nothing was written yet, or by a version that did not store the size.
             None => counted(snapshot, keyspaces(collection)?.0)?,
         };
         state.load.set(known.clone());
@@ -171,28 +171,28 @@ fn counted(snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<Known> {
     })
 }
 
-/// How many more of the oldest records are looked for each time, and at most.
+/// Growth and maximum of the number of oldest records read at a time.
 const LOOK_GROWTH: usize = 4;
 const LOOK_MAX: usize = 256;
 
-/// Making room in a capped collection, for one insert under the writing lock.
+/// Removes the oldest records during one insert under the write lock.
 pub(super) struct Room {
     limits: CappedLimits,
     records: KeyspaceId,
-    /// With what the batch adds and removes.
+    /// The size after the batch.
     pub(super) load: Load,
-    /// The oldest records of the snapshot that are still there.
+    /// The oldest records of the snapshot that are not removed yet.
     oldest: VecDeque<(Vec<u8>, Document)>,
-    /// The last record that was among them.
+    /// The last record read into `oldest`.
     looked_up_to: Option<Vec<u8>>,
-    /// How many are looked for next.
+    /// The number of records to read next.
     look_for: usize,
-    /// The last record that was to go.
+    /// The last record to remove.
     pub(super) gone_up_to: Option<Vec<u8>>,
 }
 
 impl Room {
-    /// None if the collection is not capped.
+    /// Returns `None` if the collection is not capped.
     pub(super) fn of(
         all: &Records,
         collection: &Collection,
@@ -215,7 +215,7 @@ impl Room {
         }))
     }
 
-    /// Refuses a document for which there would be no room in the empty collection.
+    /// Refuses a document larger than the limit.
     pub(super) fn check(&self, document: &Document) -> Result<()> {
         if bytes_of(document) > self.limits.bytes_max {
             return Err(Error::bad_value("object to insert exceeds cappedMaxSize"));
@@ -223,7 +223,7 @@ impl Room {
         Ok(())
     }
 
-    /// What is known once the batch is committed.
+    /// Returns the state once the batch is committed.
     pub(super) fn known(&self) -> Known {
         Known {
             load: self.load,
@@ -231,12 +231,12 @@ impl Room {
         }
     }
 
-    /// Takes a document in.
+    /// Adds a document to the size.
     pub(super) fn add(&mut self, document: &Document) {
         self.load.add(document);
     }
 
-    /// The oldest record of the snapshot, if there is more than is allowed: it must go.
+    /// Returns the oldest record of the snapshot if a limit is exceeded: it must be removed.
     pub(super) fn next_to_go(&mut self, snapshot: &dyn Snapshot) -> Result<ToGo> {
         if !self.limits.are_passed_by(self.load) {
             return Ok(ToGo::Nothing);
@@ -267,17 +267,17 @@ impl Room {
     }
 }
 
-/// What must go.
+/// The next record to remove.
 pub(super) enum ToGo {
-    /// There is room.
+    /// No limit is exceeded.
     Nothing,
     /// This record.
     Record(Vec<u8>, Document),
-    /// Something, and all that was in the snapshot has gone.
+    /// A record of the current batch: all records of the snapshot were removed.
     NotInSnapshot,
 }
 
-/// Tells those who wait that documents have come.
+/// Wakes waiting readers when documents were inserted.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     count: Mutex<u64>,
@@ -285,12 +285,12 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// How often documents have come.
+    /// Returns the number of inserts so far.
     pub fn count(&self) -> u64 {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until documents have come since there were `known`, or the time is over.
+    /// Waits until the number of inserts differs from `known`, or `time` has passed.
     pub fn wait(&self, known: u64, time: Duration) {
         let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -305,11 +305,11 @@ impl Arrivals {
     }
 }
 
-/// Bytes of documents that are copied together.
+/// Bytes of documents copied per batch.
 const COPIED_BYTES_MAX: usize = 4 << 20;
 
 impl Records {
-    /// Does something while nobody writes into a collection.
+    /// Runs `work` while no document of the collection changes.
     pub fn exclusively<T>(
         &self,
         collection: &Collection,
@@ -320,8 +320,8 @@ impl Records {
         work()
     }
 
-    /// Copies the documents of a collection into another one, in their order and unchecked. Those that the
-    /// other one refuses for their size are left out.
+    /// Copies the documents of a collection into another one, in order and unchecked. Documents too large
+    /// for the target are left out.
     pub fn copy(
         &self,
         source: &Collection,
@@ -335,7 +335,7 @@ impl Records {
         let options = InsertOptions {
             ordered: false,
             durability: Durability::Buffered,
-            // Documents that are stored have one.
+            // Stored documents have an `_id`.
             new_id: &|| ObjectId([0; 12]),
         };
         let mut documents = Vec::new();
@@ -356,7 +356,7 @@ impl Records {
         Ok(())
     }
 
-    /// Tells of new documents in `collection`, if it is capped.
+    /// Returns the arrivals of `collection`, if it is capped.
     pub fn arrivals(&self, collection: &Collection) -> Result<Option<std::sync::Arc<Arrivals>>> {
         match CappedLimits::of(collection) {
             Some(_) => Ok(Some(self.state(collection)?.arrivals.clone())),
@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_read_as_it_was_written() {
+    fn the_state_round_trips() {
         for gone_up_to in [None, Some(vec![0, 0, 7])] {
             let load = Load {
                 count: 3,

@@ -2,21 +2,21 @@
 //!
 //! ```text
 //! {_id: x, …}, {_id: {$in: […]}, …}      look-ups in the _id index
-//! what an index knows                    candidates in chunks ──▶ the same
+//! index scans                            candidates in chunks ──▶ as below
 //! anything else                          scan in chunks ──▶ test ──▶ change ──▶ one engine batch per chunk
 //! ```
 //!
-//! The writing lock of the collection is held from the reading of a chunk to its commit, so that no
-//! other writer changes a record between the test and the change, and released between chunks, so
-//! that a long statement does not keep others out. A record keeps its id when it changes and the scan
-//! goes by record id, so no record is met twice, whatever the change does to it. Where an order
-//! decides which record is changed, the lock is held over the whole scan.
+//! The write lock of the collection is held from the reading of a chunk to its commit, so that no other
+//! writer changes a record between the test and the change. It is released between chunks, so that a long
+//! statement does not block others. A record keeps its key when it changes and the scan follows the keys,
+//! so no record is met twice. If a sort order decides which record is changed, the lock is held over the
+//! whole scan.
 //!
-//! A statement that fails half-way leaves what it changed before: each document is atomic, the
-//! statement is not, as in MongoDB.
+//! A statement that fails half-way keeps its earlier changes: each document is atomic, the statement is
+//! not, as in MongoDB.
 //!
-//! A command of one change waits for the disk in its commit, together with other writers; a command of
-//! many commits them without waiting and calls [`Records::sync`] once, before it answers.
+//! A command of one change waits for the disk in its commit, together with other writers; a command of many
+//! commits them without waiting and calls [`Records::sync`] once, before it answers.
 
 use std::sync::Arc;
 
@@ -41,48 +41,48 @@ use crate::index::buckets::BucketIndex;
 use crate::insertion::InsertOptions;
 use crate::operation::Bypass;
 
-/// Times an upsert is tried again when another writer has inserted what it looked for.
+/// Retries of an upsert after another writer has inserted the document it searched for.
 const UPSERT_RETRIES_MAX: usize = 10;
 
-/// Look-ups by `_id` between which other writers may come in.
+/// Look-ups by `_id` under one acquisition of the write lock.
 const IDS_PER_LOCK: usize = 256;
 
-/// Bytes of new documents that one engine batch may gather.
+/// Bytes of new documents per engine batch.
 const BATCH_BYTES_MAX: usize = 32 << 20;
 
-/// Which records a statement is about.
+/// The records a statement selects, and how they are found.
 #[derive(Clone, Copy)]
 pub struct Selection<'a> {
-    /// What they match.
+    /// The condition they match.
     pub filter: &'a MatchExpression,
-    /// Which comes first, where only one is meant.
+    /// The order that decides which record comes first, if only one is selected.
     pub sort: Option<&'a SortPattern>,
-    /// All of them, or the first.
+    /// True to select all matching records, false to select the first.
     pub multi: bool,
-    /// True to look at the newest first.
+    /// True to scan from the newest record.
     pub backward: bool,
-    /// Where to look; everywhere if `None`.
+    /// The records to search; all if `None`.
     pub candidates: Option<&'a dyn Candidates>,
-    /// Measurements: whether no index is to be used.
+    /// Measurements: true to use no index.
     pub natural: bool,
-    /// Measurements: the index that is to be used.
+    /// Measurements: the index to use.
     pub hinted: Option<&'a Arc<BucketIndex>>,
-    /// Whether each batch waits for the disk. Where there are many, [`Records::sync`] behind the last
-    /// is cheaper.
+    /// Whether each batch waits for the disk. With many batches, one [`Records::sync`] after the last is
+    /// cheaper.
     pub durability: Durability,
     /// Time, variables, randomness.
     pub eval: EvalContext<'a>,
-    /// What is not done to the documents that are written.
+    /// Checks that are skipped for the written documents.
     pub bypass: Bypass,
-    /// How strings compare, if not by bytes: what `eval` borrows.
+    /// The collation, if strings do not compare by bytes; `eval` borrows it.
     pub collator: Option<&'a SharedCollator>,
-    /// Ends the statement from outside.
+    /// Fails if the statement was interrupted.
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
 }
 
 impl<'a> Selection<'a> {
-    /// The first record that matches, wherever it is; nothing waits for the disk. Strings compare as the
-    /// filter says.
+    /// Selects the first record that matches; nothing waits for the disk. Strings compare by the collation
+    /// of the filter.
     pub fn first(
         filter: &'a MatchExpression,
         eval: EvalContext<'a>,
@@ -104,7 +104,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// How changed documents are checked.
+    /// Returns how changed documents are checked.
     fn checking(&self) -> Checking<'a> {
         Checking {
             bypass: self.bypass,
@@ -113,21 +113,21 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// What an update statement did.
+/// The result of an update statement.
 #[derive(Clone, Debug, Default)]
 pub struct Updated {
-    /// Documents the filter matched.
+    /// The number of documents the filter matched.
     pub matched: u64,
-    /// Documents that are different now.
+    /// The number of documents that changed.
     pub modified: u64,
     /// The `_id` of the document an upsert inserted.
     pub upserted: Option<Value>,
-    /// The first document before and after, for those who ask for one.
+    /// The first document before and after, if requested.
     pub document: Option<Changed>,
 }
 
 impl Updated {
-    /// What an upsert did that found nothing and inserted `document`.
+    /// Returns the result of an upsert that matched nothing and inserted `document`.
     pub fn by_insert(document: Document) -> Self {
         Self {
             upserted: Some(document.get("_id").to_value()),
@@ -140,8 +140,8 @@ impl Updated {
         }
     }
 
-    /// Counts a document that matched; `after` is none if it stays as it is. `keep` is true if somebody
-    /// may ask for it.
+    /// Counts a matching document; `after` is `None` if it does not change. `keep` is true if the caller
+    /// returns the document.
     pub fn count(
         &mut self,
         before: &Document,
@@ -164,16 +164,16 @@ impl Updated {
 /// One document before and after.
 #[derive(Clone, Debug)]
 pub struct Changed {
-    /// As it was; none if an upsert made it.
+    /// The document before; `None` if an upsert inserted it.
     pub before: Option<Document>,
-    /// As it is; none if it was removed.
+    /// The document after; `None` if it was removed.
     pub after: Option<Document>,
     /// The array element the filter matched.
     pub position: Option<usize>,
 }
 
 impl Changed {
-    /// A document that is removed.
+    /// Returns the change of a removed document.
     pub fn removed(document: &Document, position: Option<usize>) -> Self {
         Self {
             before: Some(document.clone()),
@@ -183,18 +183,18 @@ impl Changed {
     }
 }
 
-/// What to do with a record.
+/// The change of one record.
 pub(super) enum Change {
     Keep,
     Replace(Document),
     Remove,
 }
 
-/// Decides about a record; the position is the array element the filter matched.
+/// Decides the change of a record; the position is the array element the filter matched.
 pub(super) type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
 
 impl Records {
-    /// Updates what is selected.
+    /// Updates the selected records.
     pub fn update(
         &self,
         collection: &Collection,
@@ -221,8 +221,8 @@ impl Records {
         result.map(|()| out)
     }
 
-    /// Updates what is selected, or inserts a document if nothing is. `supplied` is inserted instead
-    /// of what filter and update make.
+    /// Updates the selected records, or inserts a document if there is none. `supplied` is inserted in
+    /// place of the document derived from filter and update.
     pub fn upsert(
         &self,
         collection: &Collection,
@@ -251,7 +251,7 @@ impl Records {
             let outcome = self.insert(collection, only, options, selection.checking())?;
             match outcome.errors.into_iter().next() {
                 None => return Ok(Updated::by_insert(document)),
-                // If it was another upsert of the same `_id`, the filter finds its document now.
+                // If another upsert inserted the same `_id`, the filter finds its document now.
                 Some(failed)
                     if failed.error.code == ErrorCode::DuplicateKey
                         && tries < UPSERT_RETRIES_MAX
@@ -264,8 +264,8 @@ impl Records {
         }
     }
 
-    /// True if another writer may have inserted the very document an upsert looked for: by its
-    /// `_id`, or by all fields of a unique index.
+    /// True if another writer may have inserted the document an upsert searched for: by its `_id`, or by
+    /// all fields of a unique index.
     fn finds_rival(
         &self,
         collection: &Collection,
@@ -288,7 +288,7 @@ impl Records {
         }
     }
 
-    /// Removes what is selected; tells how many and, if only one was meant, which.
+    /// Removes the selected records; returns their number and, unless the selection is `multi`, the document.
     pub fn delete(
         &self,
         collection: &Collection,
@@ -306,12 +306,12 @@ impl Records {
         Ok((deleted, removed))
     }
 
-    /// Makes everything written so far durable.
+    /// Makes all earlier writes durable.
     pub fn sync(&self) -> Result<()> {
         Ok(self.engine.sync()?)
     }
 
-    /// Lets `decide` choose what becomes of each selected record, and does it.
+    /// Calls `decide` for each selected record and performs its decision.
     fn change(
         &self,
         collection: &Collection,
@@ -369,7 +369,7 @@ impl Records {
         Ok(())
     }
 
-    /// Changes the first record in the order asked for.
+    /// Changes the first record in the sort order.
     fn change_first(
         &self,
         collection: &Collection,
@@ -412,8 +412,8 @@ impl Records {
         Ok(())
     }
 
-    /// Decides about the records of a chunk and commits what comes of it; true when the one record
-    /// that was meant has been found. What was decided before an error stays decided.
+    /// Decides about the records of a chunk and commits the changes; true if a selection of one record is
+    /// complete. Decisions before an error are committed.
     pub(super) fn change_chunk(
         &self,
         state: &CollectionState,
@@ -458,7 +458,7 @@ impl Records {
     }
 }
 
-/// What gathers the changes of a chunk.
+/// Collects the changes of a chunk in a batch.
 struct Writer<'c> {
     state: &'c CollectionState,
     collection: &'c Collection,
@@ -467,14 +467,14 @@ struct Writer<'c> {
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     batch: WriteBatch,
-    /// What the batch changes.
+    /// The change of size by the batch.
     load: Load,
-    /// What there was before it, of a capped collection.
+    /// The state of a capped collection before the batch.
     known: Option<Known>,
 }
 
 impl Writer<'_> {
-    /// Decides about one record: none if it is not selected, else the bytes that went into the batch.
+    /// Decides about one record. Returns `None` if it is not selected, else the bytes added to the batch.
     fn change_record(
         &mut self,
         selection: Selection<'_>,
@@ -518,7 +518,7 @@ impl Writer<'_> {
             .change(&mut self.batch, &*self.snapshot, key, before, after)
     }
 
-    /// Commits what was gathered.
+    /// Commits the collected changes.
     fn commit(&mut self, records: &Records, durability: Durability) -> Result<()> {
         if !self.batch.is_empty() {
             let mut batch = std::mem::take(&mut self.batch);
@@ -539,7 +539,7 @@ impl Writer<'_> {
     }
 }
 
-/// The document an upsert inserts, with an `_id`.
+/// Returns the document an upsert inserts, with an `_id`.
 pub(crate) fn new_document(
     selection: Selection<'_>,
     change: &Update,
@@ -551,7 +551,7 @@ pub(crate) fn new_document(
     Ok(with_id(made, new_id))
 }
 
-/// True when the filter is an equality on each field of `pattern` and nothing else.
+/// True if the filter is an equality on each field of `pattern` and nothing else.
 fn asks_for_exactly(filter: &MatchExpression, pattern: DocRef<'_>) -> bool {
     let single = std::slice::from_ref(filter);
     let arms = match filter {
@@ -565,10 +565,11 @@ fn asks_for_exactly(filter: &MatchExpression, pattern: DocRef<'_>) -> bool {
     arms.len() == pattern.iter().count() && arms.iter().all(asked)
 }
 
-/// The values of which `_id` must be one, each once, if the filter says so.
+/// Returns the values that the filter requires of `_id`, each once; `None` if it does not restrict `_id` to
+/// values.
 ///
-/// The index tells only what compares as the filter does: all values if the collations are the same,
-/// else those without text.
+/// The index can only answer comparisons by its own collation: all values if the collations are equal, else
+/// those without text.
 pub(crate) fn ids_of<'f>(
     filter: &'f MatchExpression,
     index: &Collation,

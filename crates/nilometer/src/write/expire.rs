@@ -1,8 +1,7 @@
-//! Removing the records whose date under an index is old enough.
+//! Removing expired records through the index on their date.
 //!
-//! The index leads to them: its dates up to the limit are a range, and nothing but dates lies in it.
-//! A record with several dates, in an array, goes when the earliest is old enough. Between batches
-//! other writers come in.
+//! The dates up to the limit are one range of the index, which holds nothing else. A record with several
+//! dates, in an array, expires with the earliest. Other writers proceed between batches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,15 +18,15 @@ use crate::eval::matcher::MatchExpression;
 use crate::index::{Index, KeyRange};
 use crate::operation::Bypass;
 
-/// Records removed in one engine batch.
+/// Records removed per engine batch.
 const BATCH_RECORDS_MAX: usize = 1000;
 
 /// Records to remove: keys and documents.
 type Batch = Vec<(Vec<u8>, Document)>;
 
 impl Records {
-    /// Removes the records whose earliest date in `index`, which has one part, is not after
-    /// `limit_ms`. Tells how many went.
+    /// Removes the records whose earliest date in `index`, which has one part, is not after `limit_ms`.
+    /// Returns their number.
     pub fn expire(
         &self,
         collection: &Collection,
@@ -50,7 +49,7 @@ impl Records {
                     let name = &index.stored.spec.name;
                     return Err(Error::new(
                         ErrorCode::DataCorruptionDetected,
-                        format!("the index {name} names a record that is not there"),
+                        format!("the index {name} refers to a missing record"),
                     ));
                 };
                 batch.push((record, document));
@@ -77,8 +76,8 @@ impl Records {
         })
     }
 
-    /// Removes what `next` gives, until it gives nothing; other writers come in between. Tells how many
-    /// records went.
+    /// Removes the batches that `next` returns, until one is empty. Other writers proceed in between.
+    /// Returns the number of records removed.
     fn remove_batches(
         &self,
         collection: &Collection,
@@ -104,7 +103,7 @@ impl Records {
     }
 }
 
-/// All that is given, removed without waiting for the disk.
+/// Selects all given records, without waiting for the disk.
 fn everything<'a>(
     filter: &'a MatchExpression,
     check_interrupt: &'a dyn Fn() -> Result<()>,
@@ -116,7 +115,7 @@ fn everything<'a>(
     }
 }
 
-/// The key strings of the dates up to a limit.
+/// Returns the key strings of the dates up to a limit.
 fn dates_up_to(index: &Index, limit_ms: i64) -> KeyRange {
     let key = |ms: i64| {
         let mut builder = KeyBuilder::new(index.order());

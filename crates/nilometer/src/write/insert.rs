@@ -17,10 +17,10 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
-/// The largest document, in bytes.
+/// Largest document, in bytes.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 
-/// The document with `_id` in front, made if it has none.
+/// Returns the document with `_id` first; generates one if there is none.
 fn with_id_first(document: DocRef<'_>, new_id: &dyn Fn() -> ObjectId) -> Document {
     if document
         .iter()
@@ -40,7 +40,7 @@ fn with_id_first(document: DocRef<'_>, new_id: &dyn Fn() -> ObjectId) -> Documen
     out.finish()
 }
 
-/// The document, with an `_id` in front if it has none.
+/// Returns the document; generates an `_id` and puts it first if there is none.
 pub(crate) fn with_id(document: Document, new_id: &dyn Fn() -> ObjectId) -> Document {
     match document.as_ref().contains("_id") {
         true => document,
@@ -61,7 +61,7 @@ fn check(document: &Document) -> Result<()> {
     super::update::check::id(document.get("_id"))
 }
 
-/// The longest key of a document in a clustered collection: entries of other indexes end with it.
+/// Longest key of a document in a clustered collection, in bytes: entries of other indexes end with it.
 const CLUSTERED_KEY_BYTES_MAX: usize = 4096;
 
 fn key_too_long(key: &[u8]) -> Error {
@@ -92,8 +92,8 @@ fn duplicate(collection: &Collection, id: ValueRef<'_>, collation: &Collation) -
 }
 
 impl Records {
-    /// Inserts documents. Those that are accepted are stored together, unless they fill a capped
-    /// collection more than once; `Err` means that the last of them were not stored.
+    /// Inserts documents. Accepted documents are stored together, unless they fill a capped collection more
+    /// than once; `Err` means that the last of them were not stored.
     pub fn insert<'a>(
         &self,
         collection: &Collection,
@@ -113,7 +113,7 @@ impl Records {
                     inserting.put(document, id_key)?;
                     outcome.inserted += 1;
                 }
-                // The collection is gone; the caller may know of another.
+                // The collection was dropped; the caller may find its successor.
                 Err(error) if error.code == ErrorCode::QueryPlanKilled => return Err(error),
                 Err(error) => {
                     outcome.errors.push(WriteError { index, error });
@@ -131,7 +131,7 @@ impl Records {
     }
 }
 
-/// Documents on their way into a collection whose writing lock is held.
+/// An insert in flight. The caller holds the write lock of the collection.
 struct Inserting<'c> {
     records: &'c Records,
     collection: &'c Collection,
@@ -142,11 +142,11 @@ struct Inserting<'c> {
     maintenance: Maintenance<'c>,
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
-    /// What the batch adds to the `_id` index, and what it takes from it.
+    /// The `_id` keys the batch adds, and those it removes.
     fresh: HashSet<Vec<u8>>,
     freed: HashSet<Vec<u8>>,
     batch: WriteBatch,
-    /// What the batch changes.
+    /// The change of size by the batch.
     load: Load,
     room: Option<Room>,
     last: u64,
@@ -170,7 +170,7 @@ impl<'c> Inserting<'c> {
             if let Some(item) = scan.next() {
                 last = id_of(&item?.0);
             }
-            // No id comes again: behind those that have gone is where the oldest are looked for.
+            // Record ids are never reused: the oldest record is searched after the removed ones.
             let gone = room.as_ref().and_then(|room| room.gone_up_to.as_deref());
             last = last.max(gone.map_or(0, id_of));
         }
@@ -192,8 +192,8 @@ impl<'c> Inserting<'c> {
         })
     }
 
-    /// Checks a document and puts what its indexes need into the batch. Gives its key in the `_id`
-    /// index. On an error the batch is as it was.
+    /// Checks a document and puts its index entries into the batch. Returns its key in the `_id` index. On
+    /// an error the batch is unchanged.
     fn plan(&mut self, document: &Document) -> Result<Vec<u8>> {
         let (records, id_index) = keyspaces(self.collection)?;
         check(document)?;
@@ -229,7 +229,7 @@ impl<'c> Inserting<'c> {
         Ok(key)
     }
 
-    /// Puts a document that was planned into the batch, and with it what it pushes out.
+    /// Puts a planned document into the batch, and removes the records it displaces.
     fn put(&mut self, document: Document, id_key: Vec<u8>) -> Result<()> {
         let (records, id_index) = keyspaces(self.collection)?;
         let record = match id_index {
@@ -256,7 +256,7 @@ impl<'c> Inserting<'c> {
                 ToGo::Nothing => break,
                 ToGo::Record(key, document) => self.remove(key, &document)?,
                 ToGo::NotInSnapshot if self.batch.is_empty() => break,
-                // What must go is in this batch: it is written first.
+                // The record to remove is in this batch: write the batch first.
                 ToGo::NotInSnapshot => self.commit()?,
             }
         }
@@ -278,12 +278,12 @@ impl<'c> Inserting<'c> {
         Ok(())
     }
 
-    /// Commits what was gathered.
+    /// Commits the batch.
     fn commit(&mut self) -> Result<()> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        // Ids are given once, whatever becomes of the commit.
+        // A record id is used once, even if the commit fails.
         self.state.last_id.store(self.last, Ordering::Release);
         let mut batch = std::mem::take(&mut self.batch);
         let known = self.room.as_ref().map(Room::known);

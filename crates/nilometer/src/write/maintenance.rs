@@ -1,16 +1,16 @@
-//! Keeping the indexes of an ordinary collection in step with its records.
+//! Maintaining the indexes of an ordinary collection together with its records.
 //!
 //! ```text
-//! writing lock ──▶ hold the list ──▶ for each record: keys before, keys after, duplicates?
-//!                                       └─▶ entries into the batch of the record ──▶ commit
+//! write lock ──▶ lock the list ──▶ for each record: keys before, keys after, duplicates?
+//!                                     └─▶ entries into the batch of the record ──▶ commit
 //! ```
 //!
-//! A [`Maintenance`] lives for one engine batch, or for several committed one after the other under
-//! one writing lock, and holds the list of indexes until the last is committed. What it has put into
-//! the batch and what is stored together are what a new key is compared with.
+//! A [`Maintenance`] lives for one engine batch, or for several committed in sequence under one write lock,
+//! and locks the list of indexes until the last is committed. A new key is compared with the stored ones
+//! and with those of the batch.
 //!
-//! An index that is being built does not refuse a document: what it cannot hold makes the build
-//! fail, as if the walk had found it.
+//! An index that is being built does not refuse a document: a document it cannot hold makes the build fail,
+//! as if its walk had met the document.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::catalog::{Catalog, Collection, IndexListGuard};
 use crate::error::{Error, Result};
 use crate::index::{self, DocumentKeys, Index, PendingKeys, duplicate_key};
 
-/// The indexes of a collection in the hands of a writer.
+/// The indexes of a collection, locked for a writer.
 pub(super) struct Maintenance<'c> {
     catalog: &'c Catalog,
     collection: &'c Collection,
@@ -30,25 +30,25 @@ pub(super) struct Maintenance<'c> {
     _held: IndexListGuard<'c>,
 }
 
-/// One index and what the batch does to it.
+/// One index and its changes by the batch.
 struct Maintained {
     index: Arc<Index>,
-    /// Parts found to be arrays, to be stored before the batch is committed.
+    /// Parts that met arrays, to be stored before the batch is committed.
     multikey: u32,
-    /// For a unique index, what the batch does to it.
+    /// For a unique index, the changes by the batch.
     pending: PendingKeys,
 }
 
-/// What becomes of the entries of one record in one index.
+/// The change of the entries of one record in one index.
 struct Change {
     before: DocumentKeys,
     after: DocumentKeys,
-    /// Why the index, which is being built, cannot hold the record.
+    /// The reason why the index, which is being built, cannot hold the record.
     failure: Option<Error>,
 }
 
 impl<'c> Maintenance<'c> {
-    /// To be called with the writing lock of the collection held.
+    /// Locks the indexes of a collection. The caller holds its write lock.
     pub(super) fn of(records: &'c Records, collection: &'c Collection) -> Result<Self> {
         let held = collection.indexes.lock_shared();
         let indexes = held
@@ -69,8 +69,8 @@ impl<'c> Maintenance<'c> {
         })
     }
 
-    /// Adds to `batch` what turns the entries of `record` from those of `before` into those of
-    /// `after`. On an error the batch is as it was.
+    /// Adds the changes that turn the entries of `record` from those of `before` into those of `after` to
+    /// `batch`. On an error the batch is unchanged.
     pub(super) fn change(
         &mut self,
         batch: &mut WriteBatch,
@@ -102,7 +102,7 @@ impl<'c> Maintenance<'c> {
         after: Option<DocRef<'_>>,
     ) -> Result<Change> {
         let index = &*maintained.index;
-        // A document that has no keys because of an error never got entries.
+        // A document whose keys fail has no entries.
         let before = before.map_or_else(DocumentKeys::default, |document| {
             index.keys(document).unwrap_or_default()
         });
@@ -136,7 +136,7 @@ impl<'c> Maintenance<'c> {
         })
     }
 
-    /// To be called before a batch is committed: makes durable which indexes are multikey now.
+    /// Makes the multikey marks durable. Must be called before a batch is committed.
     pub(super) fn before_commit(&mut self) -> Result<()> {
         for maintained in &mut self.indexes {
             let stored = &maintained.index.stored;
@@ -146,14 +146,14 @@ impl<'c> Maintenance<'c> {
         Ok(())
     }
 
-    /// To be called after a batch was committed, if another follows with a new snapshot.
+    /// Must be called after a batch was committed, if another follows with a new snapshot.
     pub(super) fn after_commit(&mut self) {
         for maintained in &mut self.indexes {
             maintained.pending.clear();
         }
     }
 
-    /// Commits a batch with what belongs before and behind.
+    /// Commits a batch, with the steps before and after.
     pub(super) fn commit(
         &mut self,
         records: &Records,

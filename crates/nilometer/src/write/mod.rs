@@ -1,13 +1,12 @@
 //! Ordinary collections: documents under record ids, unique by `_id`.
 //!
-//! A record id is eight bytes, big-endian, counting up: natural order is the order of insertion. The
-//! `_id` index maps the key string of `_id` to the record id. Both change in one engine batch, and
-//! with them the entries of all other indexes ([`maintenance`]).
+//! A record id is eight bytes, big-endian, increasing: natural order is insertion order. The `_id` index
+//! maps the key string of `_id` to the record id. Both change in one engine batch, together with the
+//! entries of all other indexes ([`maintenance`]).
 //!
-//! [`update`] is the update language on one document and knows nothing of records; `change` brings
-//! the two together.
+//! [`update`] is the update language on one document and does not know records; `change` joins the two.
 //!
-//! A clustered collection has no record ids: its documents lie under the key strings of their `_id`,
+//! A clustered collection has no record ids: its documents are stored under the key strings of their `_id`,
 //! and entries of other indexes end with those.
 //!
 //! A capped collection keeps the newest of its documents ([`capped`]).

@@ -1,13 +1,12 @@
-//! Making the indexes of an ordinary collection agree with its records again (`reIndex`, and `validate`
-//! with `repair`).
+//! Repairing the indexes of an ordinary collection (`reIndex`, and `validate` with `repair`).
 //!
 //! ```text
-//! each entry    one that its record does not ask for goes
-//! each record   the entries its document asks for are written
+//! each entry    removed if its record does not have the key
+//! each record   its missing entries are written
 //! ```
 //!
-//! Nobody writes meanwhile. Queries go on: at every moment there are at least the entries that were
-//! right before, so no answer lacks a document. What a crash leaves is as right as before.
+//! Writers wait. Queries proceed: at every moment all entries exist that were right before, so no answer
+//! lacks a document. After a crash the indexes are no worse than before.
 
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
@@ -18,25 +17,25 @@ use crate::error::Result;
 use crate::eval::Collation;
 use crate::index::{Index, duplicate_key, entry};
 
-/// What was done.
+/// The repairs made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rebuilt {
-    /// Entries that were missing.
+    /// Missing entries written.
     pub added: u64,
-    /// Entries that were wrong.
+    /// Wrong entries removed.
     pub removed: u64,
 }
 
 impl Records {
-    /// Writes what is missing in the indexes that are complete, and removes what is wrong. Fails, and
-    /// has changed what it could, where two records claim one key of a unique index.
+    /// Writes the missing entries of the ready indexes and removes the wrong ones. Fails after all possible
+    /// repairs if two records have the same key of a unique index.
     pub fn rebuild_indexes(
         &self,
         collection: &Collection,
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<Rebuilt> {
         self.exclusively(collection, || {
-            // What is being built now is looked after by its build.
+            // Indexes in build are completed by their build.
             let held = collection.indexes.lock_shared();
             let complete = held.iter().filter(|index| index.is_ready());
             let indexes = complete.map(Index::of).collect::<Result<Vec<_>>>()?;
@@ -69,11 +68,11 @@ struct Rebuild<'r> {
     done: Rebuilt,
 }
 
-/// What is done with each key and value.
+/// Processes one key and value.
 type Each<'e> = dyn FnMut(&dyn Snapshot, &mut WriteBatch, &[u8], &[u8]) -> Result<()> + 'e;
 
 impl Rebuild<'_> {
-    /// Walks a keyspace and commits what is asked for, chunk by chunk.
+    /// Walks a keyspace; commits the changes of each chunk.
     fn walk(&self, keyspace: KeyspaceId, each: &mut Each<'_>) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
@@ -94,7 +93,7 @@ impl Rebuild<'_> {
         }
     }
 
-    /// The index of `_id`. Of two records with one `_id` the first keeps it.
+    /// Repairs the index of `_id`. Of two records with the same `_id` the first keeps it.
     fn ids(&mut self) -> Result<()> {
         let (records, id_index) = keyspaces(self.collection)?;
         let Some(id_index) = id_index else {
@@ -135,7 +134,7 @@ impl Rebuild<'_> {
         self.done.removed += done.removed;
     }
 
-    /// The entries records ask for.
+    /// Writes the missing entries of all records.
     fn add(&mut self, index: &Index) -> Result<()> {
         let (records, _) = keyspaces(self.collection)?;
         let keyspace = index.stored.keyspace;
@@ -158,7 +157,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Fails if two records have one key of a unique index.
+    /// Fails if two records have the same key of a unique index.
     fn check_unique(&self, index: &Index) -> Result<()> {
         let (records, _) = keyspaces(self.collection)?;
         let (order, components) = (index.order(), index.components());
@@ -180,7 +179,7 @@ impl Rebuild<'_> {
         })
     }
 
-    /// The entries nobody asks for.
+    /// Removes the entries no record has.
     fn remove(&mut self, index: &Index) -> Result<()> {
         let (records, _) = keyspaces(self.collection)?;
         let mut done = Rebuilt::default();
@@ -216,7 +215,7 @@ mod tests {
     use crate::Database;
     use crate::catalog::Namespace;
 
-    /// Everything in the indexes of a collection.
+    /// Returns all entries of the indexes of a collection.
     fn contents(database: &Database, collection: &Collection) -> Vec<(Vec<u8>, Vec<u8>)> {
         let snapshot = database.engine().snapshot().unwrap();
         let mut all = Vec::new();
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_as_it_was() {
+    fn repair_restores_damaged_indexes() {
         let database = Database::in_memory().unwrap();
         let plain = database.collection::<bson::Document>("db", "c");
         let made = (0..3000).map(|i| bson::doc! { "_id": i, "a": i % 10, "b": [i, -i] });
@@ -245,7 +244,7 @@ mod tests {
         let collection = database.catalog().collection(&name).unwrap();
         let before = contents(&database, &collection);
 
-        // Entries go, and others come.
+        // Remove some entries and add wrong ones.
         let (records, id_index) = keyspaces(&collection).unwrap();
         let mut batch = WriteBatch::new();
         for keyspace in collection.keyspaces().into_iter().filter(|k| *k != records) {

@@ -1,4 +1,4 @@
-//! Where the records of ordinary collections are, and reading them.
+//! The records of ordinary collections, and reading them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 
-/// Records read under one snapshot.
+/// Most records read under one snapshot.
 pub(super) const CHUNK_RECORDS_MAX: usize = 1024;
 
-/// Bytes read under one snapshot.
+/// Most bytes read under one snapshot.
 pub(super) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
 /// The records of all ordinary collections of a database.
@@ -24,20 +24,20 @@ pub struct Records {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) catalog: Arc<Catalog>,
     collections: Mutex<HashMap<[u8; 16], Arc<CollectionState>>>,
-    /// The last timestamp that was given out.
+    /// The last timestamp generated.
     pub(super) timestamp: AtomicU64,
 }
 
-/// What is kept in memory of one collection.
+/// The in-memory state of one collection.
 #[derive(Debug, Default)]
 pub(super) struct CollectionState {
-    /// How the `_id` index compares strings.
+    /// The collation of the `_id` index.
     pub(super) collation: Collation,
-    /// Held from the check for duplicates to the end of the commit.
+    /// The write lock: held from the check for duplicates to the end of the commit.
     writing: Mutex<()>,
-    /// How many wait for it.
+    /// The number of threads that wait for the lock.
     waiting: AtomicUsize,
-    /// The last record id given out; 0 before the first look.
+    /// The last record id used; 0 before it was read.
     pub(super) last_id: AtomicU64,
     pub(super) count: KnownCount,
     /// Of a capped collection.
@@ -46,7 +46,7 @@ pub(super) struct CollectionState {
 }
 
 impl CollectionState {
-    /// Keeps other writers out.
+    /// Acquires the write lock.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,18 +54,18 @@ impl CollectionState {
         writing
     }
 
-    /// Whether anybody waits for the lock.
+    /// True if a thread waits for the lock.
     pub(super) fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 }
 
-/// The number of records, once somebody has asked and they were counted.
+/// The number of records, once counted.
 #[derive(Debug, Default)]
 pub(super) struct KnownCount(Mutex<Option<i64>>);
 
 impl KnownCount {
-    /// Takes a commit into account; called by whoever holds the writing lock.
+    /// Adds the change of a commit. The caller holds the write lock.
     pub(super) fn add(&self, by: i64) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *known = known.map(|count| count + by);
@@ -73,7 +73,7 @@ impl KnownCount {
 }
 
 impl Records {
-    /// The records kept by `engine`, of the collections in `catalog`.
+    /// Opens the records stored by `engine`, of the collections in `catalog`.
     pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>) -> Self {
         Self {
             engine,
@@ -99,7 +99,7 @@ impl Records {
         Ok(state)
     }
 
-    /// Forgets what is in memory of a dropped collection.
+    /// Removes the state of a dropped collection.
     pub fn forget(&self, uuid: [u8; 16]) {
         let mut known = self
             .collections
@@ -108,7 +108,7 @@ impl Records {
         known.remove(&uuid);
     }
 
-    /// Reads records in the order of their ids, going on behind `after` (before it, if backward).
+    /// Reads records in key order, after `after` (before it, if backward).
     pub fn scan(
         &self,
         collection: &Collection,
@@ -118,7 +118,7 @@ impl Records {
         self.scan_within(collection, backward, after, KeyBounds::default())
     }
 
-    /// Like [`Records::scan`], of the records whose keys are within `bounds`.
+    /// Like [`Records::scan`], of the records with keys within `bounds`.
     pub fn scan_within(
         &self,
         collection: &Collection,
@@ -145,14 +145,14 @@ impl Records {
         })
     }
 
-    /// The record under this key, as it is now.
+    /// Returns the record with this key.
     pub fn fetch(&self, collection: &Collection, key: &[u8]) -> Result<Option<Document>> {
         let (records, _) = keyspaces(collection)?;
         let found = self.engine.snapshot()?.get(records, key)?;
         found.map(|bytes| document(&bytes)).transpose()
     }
 
-    /// The record whose `_id` is `id`, with its key.
+    /// Returns the record whose `_id` is `id`, with its key.
     pub fn find_by_id(
         &self,
         collection: &Collection,
@@ -173,7 +173,7 @@ impl Records {
             Error::new(
                 ErrorCode::DataCorruptionDetected,
                 format!(
-                    "the _id index of {} names a record that is not there",
+                    "the _id index of {} refers to a missing record",
                     collection.namespace
                 ),
             )
@@ -181,7 +181,8 @@ impl Records {
         Ok(Some((key.to_vec(), document(&found)?)))
     }
 
-    /// Number of records. The first time they are counted by walking the `_id` index, or themselves.
+    /// Returns the number of records. The first call counts the entries of the `_id` index, or the records
+    /// themselves.
     pub fn count(&self, collection: &Collection) -> Result<u64> {
         let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection)?;
@@ -205,35 +206,35 @@ impl Records {
     }
 }
 
-/// The key of an `_id` in the index.
+/// Returns the key of an `_id` in the index.
 pub(super) fn id_key(id: ValueRef<'_>, collation: &Collation) -> Vec<u8> {
     let mut key = KeyBuilder::with_collator(KeyOrder::ASCENDING, collation.collator());
     key.push(id);
     key.finish().0
 }
 
-/// The key of the record with this `_id` in a clustered collection of this collation.
+/// Returns the key of the record with this `_id` in a clustered collection of this collation.
 pub fn clustered_key(id: ValueRef<'_>, collation: &Collation) -> Vec<u8> {
     id_key(id, collation)
 }
 
-/// Between which keys records are, both included.
+/// Bounds of record keys, both inclusive.
 #[derive(Clone, Debug, Default)]
 pub struct KeyBounds {
-    /// The lowest.
+    /// The lowest key.
     pub min: Option<Vec<u8>>,
-    /// The highest.
+    /// The highest key.
     pub max: Option<Vec<u8>>,
 }
 
 impl KeyBounds {
-    /// True unless all keys are within.
+    /// True if a bound is set.
     pub fn is_bounded(&self) -> bool {
         self.min.is_some() || self.max.is_some()
     }
 }
 
-/// Record and index keyspace of an ordinary collection.
+/// Returns the record and index keyspaces of an ordinary collection.
 pub(super) fn keyspaces(collection: &Collection) -> Result<(KeyspaceId, Option<KeyspaceId>)> {
     match collection.storage {
         Storage::Records { records, id_index } => Ok((records, id_index)),
@@ -242,11 +243,15 @@ pub(super) fn keyspaces(collection: &Collection) -> Result<(KeyspaceId, Option<K
 }
 
 pub(super) fn document(bytes: &[u8]) -> Result<Document> {
-    Document::from_bytes(bytes.to_vec())
-        .ok_or_else(|| Error::new(ErrorCode::DataCorruptionDetected, "a record is no document"))
+    Document::from_bytes(bytes.to_vec()).ok_or_else(|| {
+        Error::new(
+            ErrorCode::DataCorruptionDetected,
+            "a record is not a document",
+        )
+    })
 }
 
-/// The keys and values of a keyspace behind `after` (before it, if backward), as many as a chunk has.
+/// Returns one chunk of the keys and values of a keyspace after `after` (before it, if backward).
 pub(super) fn read_chunk(
     snapshot: &dyn Snapshot,
     keyspace: KeyspaceId,
@@ -296,7 +301,7 @@ fn read_chunk_within(
     Ok(chunk)
 }
 
-/// A scan of an ordinary collection. A snapshot lives for one chunk of it.
+/// A scan of an ordinary collection. It holds a snapshot for one chunk only.
 pub struct RecordScan {
     engine: Arc<dyn Engine>,
     records: KeyspaceId,
@@ -308,7 +313,7 @@ pub struct RecordScan {
 }
 
 impl RecordScan {
-    /// The records of the next snapshot; none at the end.
+    /// Returns the records of the next chunk; empty at the end.
     pub(super) fn next_chunk(&mut self) -> Result<Vec<(Vec<u8>, Document)>> {
         if self.ready.is_empty() && !self.done {
             self.refill()?;

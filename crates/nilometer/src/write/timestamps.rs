@@ -1,5 +1,6 @@
-//! Empty timestamps: `Timestamp(0, 0)` at the top of an inserted or replacing document becomes the present
-//! one, each one later than the one before. That of `_id` stays, and so do those further inside.
+//! Empty timestamps: `Timestamp(0, 0)` at the top level of an inserted or replacing document becomes the
+//! current timestamp, each greater than the one before. Empty timestamps in `_id` and in nested documents
+//! stay.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use super::records::Records;
 use super::validator::Checking;
 
 impl Records {
-    /// The document with its empty timestamps replaced.
+    /// Returns the document with its empty timestamps replaced.
     pub(super) fn with_timestamps(&self, document: Document, checking: Checking<'_>) -> Document {
         let is_empty = |element: &Element<'_>| {
             let value = element.value();

@@ -1,8 +1,7 @@
-//! Do the records of an ordinary collection and its indexes agree?
+//! Checks that the records of an ordinary collection and its indexes agree.
 //!
-//! Both ways: every record has the entries its document asks for, and every entry leads to a record
-//! whose document asks for it. Each chunk is checked under one snapshot, so that writers at work make
-//! nothing look wrong.
+//! In both directions: every record has the entries of its document, and every entry leads to a record with
+//! that key. Each chunk is checked under one snapshot, so that concurrent writers cause no false reports.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::error::Result;
 use crate::index::{Index, entry};
 use crate::validation::Validation;
 
-/// What a check of one collection carries around.
+/// The context of the check of one collection.
 struct Check<'c> {
     records: KeyspaceId,
     id_index: Option<KeyspaceId>,
@@ -27,11 +26,11 @@ struct Check<'c> {
     check_interrupt: &'c dyn Fn() -> Result<()>,
 }
 
-/// What is done with each key and value, and the snapshot they come from.
+/// Processes one key and value, and the snapshot they come from.
 type Each<'e> = dyn FnMut(&dyn Snapshot, &[u8], &[u8]) -> Result<()> + 'e;
 
 impl Records {
-    /// Checks every record and every entry of every index that is complete.
+    /// Checks every record and every entry of every ready index.
     pub fn validate(
         &self,
         collection: &Collection,
@@ -99,7 +98,8 @@ impl Records {
 }
 
 impl Check<'_> {
-    /// Whether a record is as the validator wants it. What is no document is told of elsewhere.
+    /// True if a record conforms to the validator. A value that is not a document is reported by
+    /// [`CollectionCheck::record`].
     fn conforms(&self, value: &[u8]) -> Result<bool> {
         match (&self.validator, document(value)) {
             (Some(validator), Ok(document)) => validator.accepts(document.as_ref()),
@@ -107,7 +107,7 @@ impl Check<'_> {
         }
     }
 
-    /// What is wrong with a record: no document, or entries are missing.
+    /// Returns the problems of a record: not a document, or missing entries.
     fn record(&self, snapshot: &dyn Snapshot, key: &[u8], value: &[u8]) -> Result<Vec<String>> {
         let document = match document(value) {
             Ok(document) => document,
@@ -147,7 +147,7 @@ impl Check<'_> {
         Ok((!agrees).then(|| "the _id index has an entry without a record".to_owned()))
     }
 
-    /// What is wrong with an entry: it cannot be read, or its record does not ask for it.
+    /// Returns the problem of an entry: it cannot be read, or its record does not have the key.
     fn entry(
         &self,
         index: &Index,
@@ -175,7 +175,7 @@ impl Check<'_> {
     }
 }
 
-/// What an index lacks of a record.
+/// Returns a problem if an index lacks an entry of a record.
 fn missing_entry(
     index: &Index,
     snapshot: &dyn Snapshot,

@@ -1,17 +1,17 @@
-//! What documents of an ordinary collection must be like, and what happens to those that are not.
+//! The validator of an ordinary collection, and its effect on documents that do not conform.
 //!
 //! ```text
 //!                       off     moderate                    strict
 //! inserted              –       checked                     checked
 //! changed               –       if it conformed before      checked
-//! not conforming        error: refused with code 121        warn: told to the log, and written
+//! not conforming        error: refused with code 121        warn: logged and written
 //! ```
 //!
-//! The filter is that of the collection's options, parsed once and kept with the collection. It is
-//! asked under the collection's collation and sees no variables of the command. A change that changes
-//! nothing is not checked.
+//! The filter is the option `validator` of the collection, parsed once and kept with the collection. It
+//! uses the collation of the collection and no variables of the command. A change that changes nothing is
+//! not checked.
 //!
-//! Does not know buckets: what they must be like is in `timeseries`.
+//! Does not know buckets: `timeseries` validates them.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::operation::Bypass;
 /// The number MongoDB logs such a warning under.
 const WARNING_ID: i32 = 20_294;
 
-/// What documents must be like.
+/// A compiled validator.
 #[derive(Debug)]
 pub struct Validator {
     source: Document,
@@ -39,7 +39,7 @@ pub struct Validator {
     warns: bool,
 }
 
-/// Which changes are checked.
+/// The validation level: which changes are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Off,
@@ -50,14 +50,14 @@ enum Level {
 /// How the documents of a statement are checked.
 #[derive(Clone, Copy, Default)]
 pub struct Checking<'a> {
-    /// What is not done to them.
+    /// The checks that are skipped.
     pub bypass: Bypass,
     /// Time and randomness.
     pub eval: EvalContext<'a>,
 }
 
 impl Validator {
-    /// The validator of `collection`, if it has one.
+    /// Returns the validator of `collection`, if it has one.
     pub fn of(collection: &Collection) -> Result<Option<Arc<Self>>> {
         let ValueRef::Document(source) = collection.options.get("validator") else {
             return Ok(None);
@@ -69,7 +69,7 @@ impl Validator {
         collection.get_or_compile_validator(parse).map(Some)
     }
 
-    /// Reads the options of a collection.
+    /// Parses the options of a collection.
     fn parse(source: DocRef<'_>, options: DocRef<'_>) -> Result<Self> {
         let collation = Collation::of_stored(options)?;
         let expressions = ParseContext::new().with_collator(collation.shared());
@@ -87,7 +87,7 @@ impl Validator {
         })
     }
 
-    /// Checks a document that is to be stored in place of `before`, if that was there.
+    /// Checks a document that will replace `before`, if that exists.
     pub(super) fn check(
         &self,
         collection: &Collection,
@@ -132,7 +132,7 @@ impl Validator {
         Err(error.with_details(doc! { "errInfo": info }))
     }
 
-    /// Whether a stored document is as it must be.
+    /// True if a stored document conforms.
     pub(super) fn accepts(&self, document: DocRef<'_>) -> Result<bool> {
         let eval = EvalContext {
             collator: self.collation.collator(),

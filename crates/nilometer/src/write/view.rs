@@ -1,4 +1,4 @@
-//! An ordinary collection and its indexes at one moment, for reading by index.
+//! A consistent view of an ordinary collection and its indexes, for reading by index.
 
 use nilometer_bson::Document;
 use nilometer_storage::{Direction, KeyspaceId, Scan, Snapshot};
@@ -8,7 +8,7 @@ use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::{Index, entry};
 
-/// A snapshot, and where things are in it.
+/// A snapshot and the keyspaces of a collection.
 pub struct CollectionView {
     snapshot: Box<dyn Snapshot>,
     records: KeyspaceId,
@@ -19,7 +19,7 @@ pub struct CollectionView {
 pub type ViewEntry = (Vec<u8>, Vec<u8>, Vec<u8>);
 
 impl Records {
-    /// What the collection holds now.
+    /// Returns a view of the current state.
     pub fn view(&self, collection: &Collection) -> Result<CollectionView> {
         let (records, id_index) = keyspaces(collection)?;
         Ok(CollectionView {
@@ -31,7 +31,7 @@ impl Records {
 }
 
 impl CollectionView {
-    /// The record with this key.
+    /// Returns the record with this key.
     pub fn record(&self, key: &[u8]) -> Result<Option<Document>> {
         match self.snapshot.get(self.records, key)? {
             Some(bytes) => document(&bytes).map(Some),
@@ -39,8 +39,8 @@ impl CollectionView {
         }
     }
 
-    /// Entries of an index from `start` on and below `end`. The index of `_id` keeps the record's
-    /// key in the value of its entries, other indexes at the end of their keys.
+    /// Returns the entries of an index from `start` (inclusive) to `end` (exclusive). The index of `_id`
+    /// stores the record key in the value of its entries, other indexes at the end of their keys.
     pub fn entries(
         &self,
         index: &Index,

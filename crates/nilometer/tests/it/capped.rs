@@ -1,4 +1,4 @@
-//! Capped collections against a list that forgets its front; crashes; cursors that wait.
+//! Capped collections against a model that keeps the newest documents; crashes; tailable cursors.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,13 @@ use nilometer_bson::{Array, Document, Value, doc};
 use crate::random::Random;
 use crate::support::{Fixture, TemporaryDirectory, cursor, show};
 
-/// What a capped collection is: documents in the order they came, the oldest forgotten.
+/// The model of a capped collection: documents in insertion order, the oldest removed.
 #[derive(Clone)]
 struct Model {
     size: usize,
     max: usize,
     documents: Vec<(i32, usize)>,
-    /// All `_id`s ever taken, in order.
+    /// All accepted `_id`s, in order.
     history: Vec<i32>,
 }
 
@@ -68,7 +68,7 @@ fn check(fixture: &mut Fixture, model: &Model) {
     );
 }
 
-/// One random command, and the same on the model.
+/// Runs one random command on the collection and the model.
 fn step(fixture: &mut Fixture, model: &mut Model, random: &mut Random, next: &mut i32) {
     match random.below(12) {
         0 => {
@@ -102,7 +102,7 @@ fn step(fixture: &mut Fixture, model: &mut Model, random: &mut Random, next: &mu
         _ => {
             let mut documents = Vec::new();
             for _ in 0..=random.below(9) {
-                // Some come again.
+                // Sometimes an earlier `_id`.
                 let id = match random.below(5) {
                     0 => random.int(*next + 1),
                     _ => {
@@ -143,7 +143,7 @@ fn validate(fixture: &mut Fixture) {
 }
 
 #[test]
-fn fuzz_capped_collections_forget_their_front() {
+fn fuzz_capped_collections_keep_the_newest_documents() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
@@ -170,7 +170,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Cuts the end off the newest part of the log.
+/// Truncates the newest log file.
 fn tear(directory: &Path, bytes: u64) {
     let mut logs = Vec::new();
     let mut folders = vec![directory.to_owned()];
@@ -193,10 +193,10 @@ fn tear(directory: &Path, bytes: u64) {
     newest.set_len(length.saturating_sub(bytes)).unwrap();
 }
 
-/// What is in the directory at any moment is what a kill leaves behind. Everything acknowledged is there;
-/// with the end of the log torn off, there is a run of what was inserted, never more than is allowed.
+/// The files at any moment are those a kill leaves. All acknowledged documents survive; with a truncated
+/// log, a run of the inserts survives, and never more than the limits.
 #[test]
-fn a_crash_leaves_no_more_than_is_allowed() {
+fn a_crash_leaves_no_more_than_the_limits() {
     let directory = TemporaryDirectory::new();
     let mut fixture = Fixture::open(&directory.0);
     let mut model = begin(&mut fixture);
@@ -217,7 +217,7 @@ fn a_crash_leaves_no_more_than_is_allowed() {
         copy(&directory.0, &killed.0);
         let mut after = Fixture::open(&killed.0);
         check(&mut after, &model);
-        // What there is was not counted again, and is known all the same.
+        // The size is loaded, not counted again.
         let mut later = model.clone();
         for id in 100_000..100_004 {
             let made = document(id, 100 + (id % 7) as usize);
@@ -249,7 +249,7 @@ fn a_crash_leaves_no_more_than_is_allowed() {
 }
 
 #[test]
-fn an_emptied_collection_goes_on_after_reopening() {
+fn an_emptied_collection_accepts_inserts_after_reopening() {
     let directory = TemporaryDirectory::new();
     for round in 0..3 {
         let mut fixture = Fixture::open(&directory.0);
@@ -269,7 +269,7 @@ fn an_emptied_collection_goes_on_after_reopening() {
 }
 
 #[test]
-fn who_waits_is_woken_by_an_insert() {
+fn an_insert_wakes_a_waiting_cursor() {
     let mut fixture = Fixture::new();
     begin(&mut fixture);
     let documents = vec![Value::from(document(1, 1))];
@@ -306,9 +306,9 @@ fn run_on(database: &Database, command: Document) -> Document {
     database.run_command(&mut session, &nilometer::Request::new(body.finish()))
 }
 
-/// Writers side by side, and one who reads along: everything is met once, in one order.
+/// Concurrent writers and a tailable cursor: every document is read once, in one order.
 #[test]
-fn a_tail_meets_everything_once() {
+fn a_tailable_cursor_reads_every_document_once() {
     const WRITERS: i32 = 3;
     const EACH: i32 = 300;
     let database = Database::in_memory().unwrap();
@@ -357,9 +357,9 @@ fn a_tail_meets_everything_once() {
     assert_eq!(seen, stored);
 }
 
-/// What a writer was told is there is there, whatever becomes of the collection around it.
+/// Acknowledged documents survive a concurrent conversion of the collection.
 #[test]
-fn a_conversion_loses_nothing_that_was_acknowledged() {
+fn a_conversion_loses_no_acknowledged_document() {
     let database = Database::in_memory().unwrap();
     run_on(
         &database,

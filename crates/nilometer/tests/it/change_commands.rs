@@ -9,7 +9,7 @@ fn parsed(text: &str) -> Document {
     parse_document(text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// A collection "c" with the documents.
+/// Makes a collection "c" with the documents.
 fn with(documents: &[&str]) -> Fixture {
     let mut fixture = Fixture::new();
     let documents: Vec<Value> = documents.iter().map(|d| parsed(d).into()).collect();
@@ -25,7 +25,7 @@ fn contents(fixture: &mut Fixture, wanted: &[&str]) {
     assert_eq!(found, wanted);
 }
 
-/// Runs a command given as text; the reply without `ok`, as text.
+/// Runs a command given as text; returns the reply without `ok`, as text.
 fn reply(fixture: &mut Fixture, command: &str) -> String {
     let reply = fixture.run(parsed(command));
     let mut out = nilometer_bson::DocumentBuilder::new();
@@ -40,7 +40,7 @@ fn replies(fixture: &mut Fixture, command: &str, wanted: &str) {
     assert_eq!(reply(fixture, command), show(&parsed(wanted)), "{command}");
 }
 
-/// The codes of `writeErrors`, with their indexes.
+/// Returns the codes of `writeErrors`, with their indexes.
 fn write_errors(fixture: &mut Fixture, command: &str) -> Vec<(i64, i64)> {
     let reply = fixture.run(parsed(command));
     let errors = reply.get("writeErrors").as_array();
@@ -55,7 +55,7 @@ fn write_errors(fixture: &mut Fixture, command: &str) -> Vec<(i64, i64)> {
 }
 
 #[test]
-fn update_counts_what_it_matches_and_what_it_changes() {
+fn update_counts_matched_and_modified_documents() {
     let mut f = with(&[
         r#"{"_id":1,"a":1}"#,
         r#"{"_id":2,"a":1}"#,
@@ -88,7 +88,7 @@ fn update_counts_what_it_matches_and_what_it_changes() {
 
 #[test]
 fn every_match_is_updated_once() {
-    // Documents that move ahead in any order by value must not be met again.
+    // Documents that move ahead in an index must not be met again.
     let mut f = Fixture::new();
     let documents: Vec<Value> = (0..3000)
         .map(|at| doc! {"_id": at, "v": at % 7}.into())
@@ -130,7 +130,7 @@ fn upserts() {
     let list = made.get("upserted").as_array().unwrap();
     let entry = list.get(0).as_document().unwrap();
     assert!(matches!(entry.get("_id"), ValueRef::ObjectId(_)));
-    // Nothing is made without an upsert.
+    // Without `upsert` nothing is inserted.
     f.run(parsed(
         r#"{"update":"none","updates":[{"q":{},"u":{"y":2}}]}"#,
     ));
@@ -211,7 +211,7 @@ fn positions_filters_variables_and_constants() {
         r#"{"update":"c","let":{"want":2},"updates":[{"q":{"$expr":{"$eq":["$_id","$$want"]}},"u":[{"$set":{"a":"$$want","b":"$$add"}}],"c":{"add":7}}]}"#,
         r#"{"n":1,"nModified":1}"#,
     );
-    // In an operator it is a string like any other.
+    // In an operator it is an ordinary string.
     replies(
         &mut f,
         r#"{"update":"c","let":{"want":2},"updates":[{"q":{"_id":1},"u":{"$set":{"a":"$$want"}}}]}"#,
@@ -260,7 +260,7 @@ fn delete_one_and_many() {
         r#"{"n":2}"#,
     );
     contents(&mut f, &[r#"{"_id":2,"a":1}"#, r#"{"_id":3,"a":1}"#]);
-    // The _id is free again, and only then.
+    // The _id is free after the delete, not before.
     let insert = r#"{"insert":"c","documents":[{"_id":1}]}"#;
     replies(&mut f, insert, r#"{"n":1}"#);
     assert_eq!(write_errors(&mut f, insert), [(0, 11_000)]);
@@ -381,7 +381,7 @@ fn concurrent_writers_lose_nothing() {
             scope.spawn(move || {
                 let mut session = nilometer::ClientSession::embedded();
                 for at in 0..50 {
-                    // One counter by id, one by a scan, one made by whoever comes first.
+                    // One counter by id, one by a scan, one inserted by the first upsert.
                     let query = if at % 2 == 0 { doc! {"_id": 1} } else { doc! {"n": doc! {"$gte": 0}} };
                     let inc = doc! {"$inc": doc! {"n": 1}};
                     let rival = doc! {"q": doc! {"_id": "new"}, "u": doc! {"$inc": doc! {"k": 1}}, "upsert": true};
@@ -402,7 +402,7 @@ fn concurrent_writers_lose_nothing() {
 }
 
 #[test]
-fn many_are_named_by_their_ids() {
+fn changes_by_many_ids() {
     let mut f = Fixture::new();
     let documents: Vec<Value> = (0..1000)
         .map(|at| doc! {"_id": at, "v": 0}.into())
@@ -426,7 +426,7 @@ fn many_are_named_by_their_ids() {
 }
 
 #[test]
-fn changes_outlive_the_process() {
+fn changes_survive_reopening() {
     let directory = TemporaryDirectory::new();
     {
         let mut f = Fixture::open(&directory.0);
@@ -453,7 +453,7 @@ fn changes_outlive_the_process() {
     assert_eq!(errors, [(0, 11_000), (2, 11_000), (3, 11_000)]);
 }
 
-/// A small generator of numbers: the same on every machine, for every seed.
+/// A small random number generator: the same on every machine for the same seed.
 struct Draw(u64);
 
 impl Draw {
@@ -465,7 +465,7 @@ impl Draw {
     }
 }
 
-/// What a collection holds, in natural order: `_id` and `v`.
+/// The contents of a collection, in natural order: `_id` and `v`.
 type Model = Vec<(i64, i64)>;
 
 #[test]
@@ -487,11 +487,11 @@ fn random_changes_agree_with_a_list() {
     }
 }
 
-/// One command and what it does to the list; the counts must agree.
+/// Runs one command on the collection and the model; the counts must agree.
 fn random_change(f: &mut Fixture, model: &mut Model, draw: &mut Draw) {
     let (id, low, by) = (draw.below(8), draw.below(6), draw.below(4));
     let multi = draw.below(2) == 1;
-    // By id, by value, or by both, and what each means on the list.
+    // By id, by value, or by both, with the matching predicate on the model.
     let kind = draw.below(3);
     let query = match kind {
         0 => doc! {"_id": id},
@@ -506,7 +506,7 @@ fn random_change(f: &mut Fixture, model: &mut Model, draw: &mut Draw) {
     let chosen: Vec<usize> = (0..model.len()).filter(|at| selects(&model[*at])).collect();
     let chosen: Vec<usize> = match multi {
         true => chosen,
-        // Of a list of ids the one that is asked for first may come first.
+        // Of a list of ids, the first requested may come first.
         false if kind == 2 => chosen
             .iter()
             .copied()

@@ -1,12 +1,12 @@
-//! Changes of measurements and crashes: whatever the moment, what is there afterwards is what a prefix
-//! of the statements leaves on ordinary documents.
+//! Changes of measurements and crashes: after a crash at any moment, the collection equals ordinary
+//! documents after a prefix of the statements.
 //!
-//! The engine keeps a list of all it was told. A history of random commands is run once, and after each
-//! command, or each statement of one, the documents it leaves are noted with the place in that list. Then
-//! databases are opened over engines that did only the first so many of these things, as after the loss
-//! of everything behind. Folding, sealing and expiry go on meanwhile and must not show.
+//! The engine records all its operations. A history of random commands is run once; after each command, or
+//! each statement of one, the documents are recorded with the position in that list. Then databases are
+//! opened over engines with a prefix of the operations, as after the loss of the rest. Folding, sealing and
+//! expiry run meanwhile and must not be visible.
 //!
-//! A statement about many buckets is several batches; cut in between, each document is as before it or as
+//! A statement about many buckets is several batches; cut within it, each document is as before it or as
 //! after it.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ const HISTORIES_SOAK: u64 = 300;
 const COMMANDS: u64 = 25;
 const CRASHES: u64 = 12;
 
-/// Buckets that one batch of a statement changes at most.
+/// Most buckets changed by one batch of a statement.
 const BATCH_BUCKETS_MAX: i64 = 64;
 
 #[derive(Clone)]
@@ -41,7 +41,7 @@ enum Told {
     Commit(WriteBatch),
 }
 
-/// The memory engine with a list of all it was told.
+/// The memory engine with a list of all its operations.
 #[derive(Default)]
 struct Remembering {
     inner: MemoryEngine,
@@ -53,7 +53,7 @@ impl Remembering {
         self.told.lock().unwrap().len()
     }
 
-    /// An engine that was told only the first `count` things.
+    /// Returns an engine with the first `count` operations.
     fn cut(&self, count: usize) -> MemoryEngine {
         let engine = MemoryEngine::new();
         for told in self.told.lock().unwrap().iter().take(count) {
@@ -130,7 +130,7 @@ impl Engine for Remembering {
     }
 }
 
-/// The command as commands of one statement each.
+/// Returns the command as commands of one statement each.
 fn statements(rest: &Document) -> Vec<Document> {
     let lists = ["updates", "deletes"];
     let list = lists.into_iter().find_map(|name| {
@@ -154,9 +154,9 @@ fn run(fixture: &mut Fixture, collection: &str, name: &str, rest: &Document) -> 
     fixture.reply(merged(&[&head.finish(), rest]))
 }
 
-/// What is there after a statement.
+/// The documents after a statement.
 struct Moment {
-    /// What the engine was told so far.
+    /// The number of engine operations so far.
     position: usize,
     documents: Vec<String>,
     buckets: i64,
@@ -174,12 +174,12 @@ impl Moment {
     }
 }
 
-/// The `_id` a document begins with.
+/// Returns the `_id` at the start of a document.
 fn id_of(document: &str) -> &str {
     document.split(", ").next().unwrap_or(document)
 }
 
-/// True if every document is as in one of the two.
+/// True if every document is as in one of the two states.
 fn is_between(found: &[String], before: &[String], after: &[String]) -> bool {
     let by_id = |documents: &[String]| -> BTreeMap<String, String> {
         let pairs = documents.iter().map(|d| (id_of(d).to_owned(), d.clone()));
@@ -213,7 +213,7 @@ fn check_history(seed: u64) {
             measurement(&mut random, fresh).into()
         })
         .collect();
-    // The documents after so many of the things the engine was told.
+    // The documents by the number of engine operations.
     let mut history = vec![Moment::now(&engine, &mut fixture, &mut plain)];
     if !first.is_empty() {
         let insert = doc! {"documents": first};
@@ -249,8 +249,7 @@ fn check_history(seed: u64) {
     }
 }
 
-/// What is there after the first `cut` things is what was there before or after the statement that was
-/// under way then.
+/// The documents after the first `cut` operations are those before or after the statement in flight.
 fn check_cut(seed: u64, engine: &Remembering, cut: usize, history: &[Moment]) {
     let before = history.partition_point(|moment| moment.position <= cut) - 1;
     let database =
@@ -278,7 +277,7 @@ fn check_cut(seed: u64, engine: &Remembering, cut: usize, history: &[Moment]) {
 }
 
 #[test]
-fn after_a_crash_there_is_what_a_prefix_of_the_changes_left() {
+fn a_crash_leaves_a_prefix_of_the_changes() {
     let soak = std::env::var_os("NILOMETER_SOAK").is_some();
     let histories = if soak { HISTORIES_SOAK } else { HISTORIES };
     let first = std::env::var("NILOMETER_SEED").map_or(0, |text| text.parse().expect("a number"));

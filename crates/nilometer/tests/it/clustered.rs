@@ -1,11 +1,11 @@
-//! A clustered collection gives the answers of an ordinary one with the same documents, by fewer looks.
+//! A clustered collection gives the answers of an ordinary one with the same documents, and examines less.
 
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, array, doc};
 
 use crate::random::Random;
 use crate::support::{Fixture, show};
 
-/// An `_id`, of several types, few of each so that some are met again.
+/// Returns an `_id`, of several types, with few values of each so that some repeat.
 fn id(random: &mut Random) -> Value {
     match random.below(8) {
         0 => Value::from(random.int(20)),
@@ -65,7 +65,7 @@ impl Both {
         Self(fixture)
     }
 
-    /// The replies to a command on both, without what names the collection.
+    /// Returns the replies of both to a command, without collection names.
     fn replies(&mut self, command: &str, rest: &Document) -> [String; 2] {
         ["o", "c"].map(|name| {
             let mut whole = DocumentBuilder::new();
@@ -107,7 +107,7 @@ fn step(both: &mut Both, random: &mut Random) {
         }
         4 => {
             let all = doc! { "q": filter(random), "limit": 0 };
-            // Not too many at once.
+            // Limits the number of documents.
             if random.below(3) == 0 {
                 both.same("delete", doc! { "deletes": array![all] });
             }
@@ -128,7 +128,7 @@ fn step(both: &mut Both, random: &mut Random) {
 }
 
 #[test]
-fn fuzz_clustered_collections_answer_like_others() {
+fn fuzz_clustered_collections_answer_like_ordinary_ones() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let mut both = Both::new(seed);
@@ -147,7 +147,7 @@ fn fuzz_clustered_collections_answer_like_others() {
 }
 
 #[test]
-fn a_clustered_collection_is_there_after_reopening() {
+fn a_clustered_collection_survives_reopening() {
     let directory = crate::support::TemporaryDirectory::new();
     let mut fixture = Fixture::open(&directory.0);
     let index = doc! { "key": doc! { "_id": 1 }, "unique": true };

@@ -1,4 +1,4 @@
-//! What a collation lets a query skip: an index or a bound serves only comparisons that it agrees with.
+//! Collations and access paths: an index or a bound serves only comparisons with its own collation.
 
 use nilometer_bson::{Document, Value, array, doc};
 
@@ -23,7 +23,7 @@ fn the_id_index_serves_its_own_collation() {
     assert_eq!(fixture.all(by_text), [doc! {"_id": "a"}]);
     let other = doc! {"find": "c", "filter": doc! {"_id": "a"}, "collation": folding(1)};
     assert!(plan(&mut fixture, other).contains("COLLSCAN"));
-    // Numbers are the same under any.
+    // Numbers are the same under any collation.
     let number = doc! {"find": "c", "filter": doc! {"_id": 1}, "collation": folding(1)};
     assert!(plan(&mut fixture, number).contains("EXPRESS_IXSCAN"));
 }
@@ -75,7 +75,7 @@ fn equal_strings_come_once_from_an_index_of_the_same_collation() {
     assert_eq!((all.to_lowercase().as_str(), from_index), ("a b c", true));
     let (some, from_index) = ask(up("B"), None);
     assert_eq!((some.to_lowercase().as_str(), from_index), ("b c", true));
-    // Another collation, and tests that tell equal strings apart.
+    // Another collation, and comparisons that distinguish equal strings.
     let simple = ask(doc! {}, Some(doc! {"locale": "simple"}));
     assert!(!simple.1 && simple.0.len() == 9, "{simple:?}");
     let pattern = doc! {"m.h": doc! {"$regex": "^[AB]"}};

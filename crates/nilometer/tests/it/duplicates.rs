@@ -1,8 +1,8 @@
-//! Collections without measurements of the same series and time, against a map from the two to a document.
+//! Collections with a duplicates rule, against a map from series and time to a document.
 //!
-//! Random inserts, in order and not, of what is there and what is not; deletes and updates through the view;
-//! other widths of buckets, other rules, folding, reopening. Replies and documents are compared with those
-//! of the map after every command.
+//! Random inserts, in order and not, of existing and new measurements; deletes and updates through the
+//! view; other bucket widths, other rules, folding, reopening. Replies and documents are compared with
+//! those of the map after every command.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -54,7 +54,7 @@ struct Case {
     rule: &'static str,
     model: BTreeMap<Key, Document>,
     fresh: i32,
-    /// Times that go up from measurement to measurement.
+    /// A time that grows from measurement to measurement.
     clock_ms: i64,
     seed: u64,
 }
@@ -108,7 +108,7 @@ impl Case {
         let count = 1 + self.random.below(most);
         let mut documents: Vec<Document> = (0..count).map(|_| self.measurement()).collect();
         if self.random.below(4) == 0 && !self.model.is_empty() {
-            // What a client sends again that does not know whether it arrived.
+            // A retry by a client that does not know whether its insert succeeded.
             let at = self.random.below(self.model.len() as u64) as usize;
             let known: Vec<Document> = self.model.values().skip(at).take(20).cloned().collect();
             documents.extend(known);
@@ -168,7 +168,7 @@ impl Case {
         assert_eq!(number(&reply, "n"), (before - self.model.len()) as i64);
     }
 
-    /// Moves measurements to where nothing is.
+    /// Moves measurements to free times.
     fn move_some(&mut self) {
         let by_ms = 40 * 24 * 3_600_000 + self.random.below(5_000_000_000) as i64;
         let value = self.random.int(9);
@@ -234,7 +234,7 @@ impl Case {
     }
 }
 
-/// The remainder in a filter `{$mod: [3, r]}`.
+/// Returns the remainder in a filter `{$mod: [3, r]}`.
 fn number_of(filter: &Document, field: &str) -> i64 {
     let inner = filter.get(field).as_document().unwrap().get("$mod");
     let parts = inner.as_array().unwrap();
@@ -329,7 +329,7 @@ fn ids(fixture: &mut Fixture) -> Vec<i64> {
 }
 
 #[test]
-fn a_duplicate_is_told_of_as_by_a_unique_index() {
+fn a_duplicate_is_reported_as_by_a_unique_index() {
     let mut fixture = fixture("error");
     let reply = insert(&mut fixture, vec![at(1, 1), at(2, 2), at(1, 3), at(3, 4)]);
     assert_eq!(number(&reply, "n"), 2);
@@ -349,7 +349,7 @@ fn a_duplicate_is_told_of_as_by_a_unique_index() {
 }
 
 #[test]
-fn the_option_is_shown_where_it_was_given_and_changed_for_later_writes() {
+fn the_option_is_listed_if_set_and_changed_for_later_writes() {
     let mut fixture = fixture("ignore");
     let shown = |fixture: &mut Fixture| {
         let listed = fixture.all(doc! {"listCollections": 1, "filter": doc! {"name": "ts"}});
@@ -378,7 +378,7 @@ fn the_option_is_shown_where_it_was_given_and_changed_for_later_writes() {
     assert_eq!(change(&mut fixture, "keep"), 0);
     insert(&mut fixture, vec![at(1, 3), at(2, 4), at(2, 5)]);
     assert_eq!(ids(&mut fixture), [1, 3, 4, 5]);
-    // Of those that are there from before, one is left.
+    // One of the earlier duplicates remains.
     assert_eq!(change(&mut fixture, "replace"), 0);
     insert(&mut fixture, vec![at(1, 6)]);
     assert_eq!(ids(&mut fixture), [4, 5, 6]);
@@ -393,7 +393,7 @@ fn the_option_is_shown_where_it_was_given_and_changed_for_later_writes() {
 }
 
 #[test]
-fn upserts_and_merges_look_and_updates_do_not() {
+fn upserts_and_merges_search_and_updates_do_not() {
     let mut fixture = fixture("replace");
     insert(&mut fixture, vec![at(1, 1), at(2, 2)]);
     let time = Value::DateTime(START_MS + 60_000);
@@ -414,7 +414,7 @@ fn upserts_and_merges_look_and_updates_do_not() {
 }
 
 #[test]
-fn buckets_that_were_closed_by_hand_are_looked_into() {
+fn buckets_closed_by_raw_writes_are_searched() {
     for (rule, left) in [("ignore", [1, 2]), ("replace", [2, 3])] {
         let mut fixture = fixture(rule);
         insert(&mut fixture, vec![at(1, 1), at(2, 2)]);
@@ -426,7 +426,7 @@ fn buckets_that_were_closed_by_hand_are_looked_into() {
 }
 
 #[test]
-fn what_was_removed_or_moved_may_come_again() {
+fn removed_or_moved_measurements_may_be_inserted_again() {
     let mut fixture = fixture("error");
     // One of them late, so that its series has a window.
     insert(&mut fixture, vec![at(5, 1)]);
@@ -491,8 +491,8 @@ impl Client<'_> {
 const WRITERS: i64 = 4;
 const KEYS: i64 = 400;
 
-/// Every writer sends the same keys, in batches of its own, while measurements are moved out of the way
-/// and others folded.
+/// Every writer inserts the same keys, in batches of its own, while measurements are moved and buckets
+/// folded.
 fn race(rule: &'static str) {
     let database = Database::in_memory().unwrap();
     let share = || Client {
@@ -557,7 +557,7 @@ fn race(rule: &'static str) {
 }
 
 #[test]
-fn of_writers_at_the_same_time_one_comes_first() {
+fn concurrent_writers_store_one_of_equal_measurements() {
     for rule in ["ignore", "error", "replace"] {
         race(rule);
     }

@@ -1,5 +1,5 @@
-//! Geography over time series: the same answers as over an ordinary collection, buckets ruled out by
-//! their bounds, and `$geoNear` against the haversine formula.
+//! Geography over time series: the answers of an ordinary collection, buckets excluded by their bounds, and
+//! `$geoNear` against the haversine formula.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
@@ -23,7 +23,7 @@ fn point((lng, lat): (f64, f64)) -> Value {
     doc! {"type": "Point", "coordinates": array![lng, lat]}.into()
 }
 
-/// A value of the field: mostly points, in a form that is the same for one series or not.
+/// Returns a value of the field: mostly points, in a form that may be constant per series.
 fn place(random: &mut Random, at: (f64, f64), form: u64) -> Value {
     let at = (
         (at.0 + degrees(random, -3.0, 3.0)).clamp(-180.0, 180.0),
@@ -219,7 +219,7 @@ fn the_nearest_come_first() {
 }
 
 #[test]
-fn explain_counts_the_buckets_that_were_ruled_out() {
+fn explain_counts_the_excluded_buckets() {
     let mut fixture = Fixture::new();
     let options = doc! {"timeField": "t", "metaField": "m"};
     fixture.run(doc! {"create": "ts", "timeseries": options});

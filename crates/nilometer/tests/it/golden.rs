@@ -1,15 +1,14 @@
-//! Scripts of commands with the replies they get, in `testdata/<area>/<name>.script`.
+//! Scripts of commands with their replies, in `testdata/<area>/<name>.script`.
 //!
-//! A script is a list of steps between empty lines. A step is a command in extended JSON (which
-//! may break over lines), `---`, and its reply; lines that start with `#` are remarks. Commands run
-//! on the database "test" unless they have a `$db` of their own.
+//! A script is a list of steps separated by empty lines. A step is a command in extended JSON (which may
+//! span lines), `---`, and its reply; lines that start with `#` are comments. Commands run on the database
+//! "test" unless they have a `$db`.
 //!
-//! With UPDATE_EXPECT=1 the replies are written anew: read the difference before it is kept.
+//! With UPDATE_EXPECT=1 the replies are rewritten: review the difference before committing it.
 //!
-//! Clock and identities are fixed, so replies are the same every time. What is drawn at random all
-//! the same is the id of a cursor: it reads `"<cursor>"`, in replies as in commands. Longs are
-//! spelt out, ints and doubles differ by the point, and a compressed column shows its values as
-//! `$column`. Every script runs in memory and in a directory.
+//! Clock and identities are fixed, so replies are deterministic. Cursor ids are random: they are written
+//! `"<cursor>"`, in replies and in commands. Longs are spelt out, doubles have a decimal point, and a
+//! compressed column shows its values as `$column`. Every script runs in memory and in a directory.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,7 +28,7 @@ use crate::support::TemporaryDirectory;
 /// 2024-05-06T07:08:09.010Z.
 const NOW_MS: i64 = 1_714_979_289_010;
 
-/// Characters a value may have to be kept on one line.
+/// Longest value written on one line, in characters.
 const LINE_MAX: usize = 100;
 
 const CURSOR: &str = "<cursor>";
@@ -73,7 +72,7 @@ impl Runner {
         }
     }
 
-    /// The reply to a command, as text.
+    /// Returns the reply to a command, as text.
     fn answer(&mut self, command: &str) -> String {
         let command = match parse_document(command) {
             Ok(command) => command,
@@ -98,7 +97,7 @@ impl Runner {
         out
     }
 
-    /// The value with the last cursor's id where its name stands.
+    /// Returns the value with the last cursor's id in place of its placeholder.
     fn with_cursor(&self, value: ValueRef<'_>) -> Value {
         match value {
             ValueRef::String(CURSOR) => Value::Int64(self.cursors.last().copied().unwrap_or(1)),
@@ -110,7 +109,7 @@ impl Runner {
         }
     }
 
-    /// The value on one line.
+    /// Returns the value on one line.
     fn line(&self, value: ValueRef<'_>) -> String {
         match value {
             ValueRef::Int64(id) if self.cursors.contains(&id) => format!("\"{CURSOR}\""),
@@ -180,7 +179,7 @@ fn quoted(text: &str) -> String {
     value_to_relaxed(ValueRef::String(text))
 }
 
-/// The script with the replies that `runner` gives.
+/// Returns the script with the replies of `runner`.
 fn play(script: &str, mut runner: Runner) -> String {
     let mut steps = Vec::new();
     for step in script.split("\n\n").map(|step| step.trim_matches('\n')) {
@@ -212,7 +211,7 @@ fn scripts() -> Vec<PathBuf> {
     scripts
 }
 
-/// Where two texts part, with the step it happens in.
+/// Describes the first difference of two texts and its step.
 fn difference(expected: &str, got: &str) -> String {
     let pairs = expected.split("\n\n").zip(got.split("\n\n"));
     let differing = pairs.filter(|(a, b)| a != b).take(3);
@@ -250,7 +249,7 @@ fn scripts_get_their_replies() {
 }
 
 #[test]
-fn a_document_is_shown_on_short_lines() {
+fn documents_are_written_on_short_lines() {
     let runner = Runner::new(Database::in_memory().expect("a database"));
     let long = "x".repeat(80);
     let mut inner = DocumentBuilder::new();

@@ -1,10 +1,9 @@
-//! A collection with indexes answers as the same collection without them, whatever was written in
-//! between.
+//! A collection with indexes answers like the same collection without them.
 //!
-//! Random documents go into "plain" and "indexed"; random indexes are made on the second. Queries of
-//! every kind, with the planner's choice and with each index as a hint, must be answered alike, and
-//! updates and deletes must leave the same documents. The order of fields and of unsorted documents is
-//! taken out of the comparison.
+//! Random documents are inserted into "plain" and "indexed"; random indexes are created on the second.
+//! Queries of every kind, with the planner's choice and with each index as a hint, must give equal answers,
+//! and updates and deletes must leave equal documents. The order of fields and of unsorted documents is
+//! ignored.
 
 use nilometer_bson::extjson::value_to_canonical;
 use nilometer_bson::order::compare;
@@ -52,7 +51,7 @@ fn documents(random: &mut Random) -> Vec<Document> {
         out.append("_id", i64::try_from(at).unwrap());
         for name in ["a", "b", "c"] {
             if random.below(6) > 0 {
-                // Arrays in one field alone: two of them would be refused by an index of both.
+                // Arrays in one field only: an index of two array fields would refuse them.
                 out.append(name, value(random, arrays && name == "a"));
             }
         }
@@ -157,7 +156,7 @@ fn filter(random: &mut Random, depth: u32) -> Document {
     out.finish()
 }
 
-/// Two sets of documents, and where they disagree.
+/// Two collections, and their differences.
 struct Both {
     fixture: Fixture,
     indexes: Vec<Document>,
@@ -204,7 +203,7 @@ fn with(command: &Document, name: &str, collection: &str, more: &Document) -> Do
 }
 
 impl Both {
-    /// Asks both, the second also with every hint that may not leave out anything.
+    /// Queries both, the second also with every hint that covers all documents.
     fn ask(&mut self, name: &str, command: &Document) {
         let none = Document::new();
         let expected = self.answer(&with(command, name, "plain", &none));
@@ -249,7 +248,7 @@ impl Both {
         values
     }
 
-    /// Writes to both; they must do the same and hold the same afterwards.
+    /// Writes to both; results and documents must be equal.
     fn write(&mut self, name: &str, command: &Document) {
         let none = Document::new();
         let plain = self.fixture.run(with(command, name, "plain", &none));
@@ -291,7 +290,7 @@ fn world(fixture: Fixture, random: &mut Random) {
     for number in 0..1 + random.below(4) as usize {
         let spec = index(random, number);
         let create = doc! {"createIndexes": "indexed", "indexes": array![spec.clone()]};
-        // Arrays under a hash, or under two parts, are refused: then there is no such index.
+        // Arrays under a hash, or under two parts, are refused: then the index is not created.
         if both.fixture.code(create) == 0 {
             both.indexes.push(spec);
         }
@@ -434,7 +433,7 @@ fn joins_look_up_in_an_index() {
 }
 
 #[test]
-fn an_index_that_is_dropped_ends_what_reads_it() {
+fn dropping_an_index_ends_its_readers() {
     let mut fixture = Fixture::new();
     let documents: Vec<Value> = (0..1000)
         .map(|at| doc! {"_id": at, "a": at}.into())
@@ -447,14 +446,14 @@ fn an_index_that_is_dropped_ends_what_reads_it() {
     let (id, _, first) = crate::support::cursor(&reply, "firstBatch");
     assert_eq!(first.len(), 2);
     fixture.run(doc! {"dropIndexes": "c", "index": "a_1"});
-    // What was read already is still given.
+    // Entries already read are still returned.
     let more = doc! {"getMore": id, "collection": "c"};
     const QUERY_PLAN_KILLED: i64 = 175;
     assert_eq!(fixture.code(more), QUERY_PLAN_KILLED);
 }
 
 #[test]
-fn arrays_that_come_while_a_cursor_is_open_are_read_whole() {
+fn arrays_inserted_while_a_cursor_is_open_are_read_whole() {
     let filters = [doc! {"a": doc! {"$gte": 0}}, doc! {"a": doc! {"$ne": 5}}];
     let expected: [&[Document]; 2] = [&[doc! {"a": array![5, 6000, 7000]}], &[]];
     for (filter, expected) in filters.into_iter().zip(expected) {
@@ -516,7 +515,7 @@ fn a_partial_filter_on_texts_is_understood_by_collation() {
         let plan = show(&fixture.run(explain));
         assert_eq!(plan.contains("IXSCAN"), is_inside, "{below}");
     }
-    // A hint does not make a wildcard index answer for what it leaves out.
+    // A hint does not make a wildcard index cover documents it leaves out.
     let hinted = doc! {"find": "c", "filter": doc! {"a": doc! {"$lt": "100"}}, "hint": "all"};
     assert_eq!(fixture.all(hinted).len(), 4);
 }
@@ -575,7 +574,7 @@ fn geographic_indexes_change_no_answer() {
 }
 
 #[test]
-fn near_gives_what_measuring_all_documents_gives() {
+fn near_equals_measuring_all_documents() {
     let mut random = Random::new(11);
     let mut fixture = Fixture::new();
     let mut place = |spread: i32| -> (f64, f64) {
@@ -631,12 +630,12 @@ fn near_gives_what_measuring_all_documents_gives() {
             let measured = fixture.all(find.finish());
             let find = doc! {"find": "bounded", "filter": filter.clone()};
             let bounded = fixture.all(find.clone());
-            // Equal distances may come either way round.
+            // Equal distances may come in either order.
             assert!(is_same(&as_set(&measured), &as_set(&bounded)), "{filter:?}");
             let explain = doc! {"explain": find, "verbosity": "queryPlanner"};
             let plan = show(&fixture.run(explain));
             by_index += usize::from(plan.contains("IXSCAN") && plan.contains("GEO_NEAR_2D"));
-            // The nearest few are the first of all; no two places are the same, so nor are distances.
+            // The nearest few are the first of all; all places, and so all distances, are different.
             let find = doc! {"find": "bounded", "filter": filter.clone(), "skip": 2, "limit": 5};
             let few: Vec<Document> = measured.iter().skip(2).take(5).cloned().collect();
             assert_eq!(fixture.all(find), few, "{filter:?}");

@@ -1,11 +1,11 @@
-//! A time-series collection with indexes answers as an ordinary collection without any.
+//! A time-series collection with indexes answers like an ordinary collection without any.
 //!
-//! Random measurements, some of them there before an index and some after; random indexes of every
-//! kind; random questions, with and without hints, of measurements and of buckets as they are; and all the while buckets
-//! that roll over, fold, are sealed, taken up again, removed and put back as they were. Afterwards `validate` compares every
-//! index entry with those computed from scratch.
+//! Random measurements, inserted before and after the indexes are created; random indexes of every kind;
+//! random queries, with and without hints, of measurements and of raw buckets; meanwhile buckets roll over,
+//! are folded, sealed, reopened, removed and restored. Afterwards `validate` compares every index entry
+//! with a recomputed one.
 //!
-//! An index over measurements refuses arrays, so what the time series refuses is not given to the
+//! An index on measurements refuses arrays, so documents the time series refuses are not inserted into the
 //! ordinary collection either.
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
@@ -20,10 +20,10 @@ const DATABASES_SOAK: u64 = 400;
 
 const QUESTIONS: u32 = 40;
 
-/// Questions about buckets as they are.
+/// Queries of raw buckets.
 const RAW_QUESTIONS: u32 = 5;
 
-/// One part of a random key.
+/// Returns one part of a random key.
 fn part(random: &mut Random) -> (&'static str, Value) {
     let path = *random.pick(&[
         "m", "m", "m.x", "m.y", "t", "t", "a", "b", "c", "d", "a.x", "c.y.z", "_id",
@@ -76,7 +76,7 @@ fn index(random: &mut Random, number: usize) -> Document {
 struct Case {
     random: Random,
     fixture: Fixture,
-    /// Names and keys of indexes that hold every bucket: a hint at another asks for less.
+    /// Names and keys of indexes that contain every bucket: a hint at another may return fewer.
     whole: Vec<(String, Document)>,
     created: usize,
 }
@@ -88,7 +88,7 @@ impl Case {
         let command = doc! {"createIndexes": "ts", "indexes": array![index.clone()]};
         let reply = self.fixture.reply(command);
         if reply.get("ok").as_exact_i64() != Some(1) {
-            // Arrays there already, kinds of keys that do not go together.
+            // Refused because of existing arrays, or of incompatible key types.
             let code = reply.get("code").as_exact_i64().unwrap_or(0);
             let expected = [67, 72, 85, 86, 171, 5_930_501, 16_766, 7_246_201];
             assert!(
@@ -120,7 +120,7 @@ impl Case {
         self.fixture.run(doc! {"dropIndexes": "ts", "index": name});
     }
 
-    /// Inserts into the time series, and what it takes into the ordinary collection.
+    /// Inserts into the time series, and the accepted documents into the ordinary collection.
     fn insert(&mut self, documents: &[Document]) {
         let batch: Array = documents.iter().cloned().map(Value::from).collect();
         let insert = doc! {"insert": "ts", "documents": Value::Array(batch), "ordered": false};
@@ -148,7 +148,7 @@ impl Case {
         }
     }
 
-    /// Takes a bucket out and puts it back as it was.
+    /// Removes a bucket and restores it unchanged.
     fn put_bucket_back(&mut self) {
         let find = doc! {"find": "system.buckets.ts", "limit": 1, "skip": self.random.int(4)};
         let Some(bucket) = self.fixture.all(find).pop() else {
@@ -172,7 +172,7 @@ impl Case {
         self.fixture.run(doc! {"compact": "ts"});
     }
 
-    /// Buckets read as documents: by an index as by a scan.
+    /// Reads buckets as documents: an index and a scan must agree.
     fn ask_raw(&mut self, seed: u64) {
         let random = &mut self.random;
         const PATHS: [&str; 6] = [
@@ -210,7 +210,7 @@ impl Case {
         assert!(by_index == scanned, "seed {seed}: {}", show(&find));
     }
 
-    /// A question: one that any collection is asked, or one that indexes of metadata and time answer best.
+    /// Returns a query: a general one, or one suited to indexes of metadata and time.
     fn question(&mut self) -> Question {
         let random = &mut self.random;
         if random.below(4) > 0 {
@@ -219,7 +219,7 @@ impl Case {
         let path = random.pick::<&str>(&["m", "m.x", "m.y"]);
         let key = format!("${path}");
         let group = match random.below(3) {
-            // Where times may tie: the time alone.
+            // Where times may be equal: the time alone.
             0 => {
                 let order = *random.pick(&[1, -1]);
                 let end = doc! {"$top": doc! {"sortBy": doc! {"t": order}, "output": "$t"}};
@@ -253,7 +253,7 @@ impl Case {
             let at = self.random.below(self.whole.len() as u64) as usize;
             let (name, key) = self.whole[at].clone();
             asked.push(("hint by name", with_hint(&question.command, name.into())));
-            // A key that several indexes have names none of them.
+            // A key that several indexes have identifies none of them.
             let same = self.fixture.all(doc! {"listIndexes": "ts"});
             let same = same.iter().filter(|index| {
                 index.get("key").as_document().map(|k| k.to_document()) == Some(key.clone())
@@ -356,7 +356,7 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
     }
     case.create_index();
     if seed.is_multiple_of(6) {
-        // As after a crash: what was in memory is gone.
+        // Reopens, so that in-memory state is lost.
         let reopened = Fixture::open(&{
             drop(std::mem::replace(&mut case.fixture, Fixture::new()));
             directory.0.clone()
@@ -372,7 +372,7 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
     case.validate(seed);
 }
 
-/// The stage that reads buckets, for a filter and a hint.
+/// Returns the stage that reads buckets, for a filter and a hint.
 fn way(fixture: &mut Fixture, filter: Document, hint: Option<&str>) -> String {
     let mut find = DocumentBuilder::new();
     find.append("find", "ts").append("filter", filter);
@@ -392,9 +392,9 @@ fn one(name: &str, value: i32) -> Document {
     out.finish()
 }
 
-/// As MongoDB: the first part of the index must be bounded.
+/// As in MongoDB, the first part of the index must be bounded.
 #[test]
-fn an_index_on_a_measurement_serves_what_bounds_its_first_part() {
+fn an_index_on_a_measurement_serves_bounds_of_its_first_part() {
     let mut fixture = Fixture::with_measurements(300);
     for (name, direction) in [("up", 1), ("down", -1)] {
         let index = doc! {"key": doc! {"v": direction}, "name": name};

@@ -1,10 +1,10 @@
-//! Indexes, collations and changes together: a time series with random indexes of its own collations,
-//! whose measurements are updated and deleted through the view, answers as an ordinary collection
-//! without any index to which the same was done.
+//! Indexes, collations and changes together: a time series with random indexes of various collations, whose
+//! measurements are updated and deleted through the view, answers like an ordinary collection without
+//! indexes after the same commands.
 //!
-//! Strings come in forms that collations make equal; points lie in metadata and in measurements, under
-//! `2dsphere`, `2d` and the points of buckets. Nothing is an array, as indexes over measurements would
-//! refuse it. Afterwards `validate` compares every entry with those computed from scratch.
+//! Strings have forms that collations make equal; points are in metadata and in measurements, under
+//! `2dsphere`, `2d` and the points of buckets. There are no arrays, as indexes on measurements refuse them.
+//! Afterwards `validate` compares every entry with a recomputed one.
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
@@ -55,7 +55,7 @@ fn time(random: &mut Random) -> Value {
     })
 }
 
-/// Fields by name, as a time series keeps them.
+/// Returns metadata with sorted fields, as a time series stores it.
 fn meta(random: &mut Random) -> Document {
     let mut out = DocumentBuilder::new();
     if random.below(3) > 0 {
@@ -140,7 +140,7 @@ fn at(path: &str, test: impl Into<Value>) -> Document {
     out.finish()
 }
 
-/// A test of one path.
+/// Returns a predicate on one path.
 fn test(random: &mut Random) -> Document {
     let path: &str = random.pick::<&str>(&["s", "m.h", "k", "m.h", "s"]);
     match random.below(16) {
@@ -153,7 +153,7 @@ fn test(random: &mut Random) -> Document {
         5 => at(path, doc! {"$gt": text(random)}),
         6 => at("k", doc! {"$gt": random.int(8), "$lte": 9}),
         7 => at("m.r", random.int(3)),
-        // Of one field: updates put fields of metadata in another order than a series keeps.
+        // Of one field: updates order the fields of metadata differently than a series.
         8 => at("m", at("h", text(random))),
         9 => at("m.at", region(random, true)),
         10 | 11 => at("p", region(random, true)),
@@ -208,7 +208,7 @@ fn index(random: &mut Random, number: usize) -> Document {
             at("m.at", "2dsphere")
         }
         _ => {
-            // Expires what is from before 1970 and has been; never here, as nothing is that old.
+            // A TTL index that expires nothing here, as no date is old enough.
             partial = false;
             collated = false;
             out.append("expireAfterSeconds", 2_000_000_000i64);
@@ -266,12 +266,12 @@ struct Case {
 }
 
 impl Case {
-    /// Runs a command on both collections; both must answer alike.
+    /// Runs a command on both collections; the replies must be equal.
     fn both(&mut self, name: &str, rest: &Document) {
         self.both_with(name, rest, rest);
     }
 
-    /// Runs a command on both, each with what is given for it.
+    /// Runs a command on both, each with its own fields.
     fn both_with(&mut self, name: &str, rest: &Document, of_plain: &Document) {
         let mut run = |collection: &str, rest: &Document| {
             let mut command = DocumentBuilder::new();
@@ -285,7 +285,7 @@ impl Case {
         assert_eq!(found, wanted, "{}", self.context(rest));
     }
 
-    /// The name of an index that holds every measurement and can be hinted at, if there is one.
+    /// Returns the name of an index that contains every measurement and can be hinted, if there is one.
     fn any_whole_index(&mut self) -> Option<Value> {
         let indexes = self.fixture.all(doc! {"listIndexes": "ts"});
         let whole: Vec<&Document> = indexes.iter().filter(|index| is_whole(index)).collect();
@@ -325,7 +325,7 @@ impl Case {
         let reply = self
             .fixture
             .reply(doc! {"createIndexes": "ts", "indexes": array![index.clone()]});
-        // There already, with the same or another name.
+        // It exists already, with the same or another name.
         let code = reply.get("code").as_exact_i64().unwrap_or(0);
         assert!(
             [0, 85, 86].contains(&code),
@@ -361,7 +361,7 @@ impl Case {
         if let Some(own) = own {
             statement = with(statement, "collation", own);
         }
-        // The way to the measurements makes no difference.
+        // The access path makes no difference.
         let hint = match self.random.below(4) {
             0 => Some(doc! {"$natural": 1}.into()),
             1 => self.any_whole_index(),
@@ -375,7 +375,7 @@ impl Case {
         self.both_with(name, &at(field, hinted), &at(field, plain));
     }
 
-    /// The ids a filter finds, and what is counted and grouped, by any way there is to them.
+    /// Compares the ids a filter finds, counts and groups, by any access path.
     fn ask(&mut self) {
         let filter = filter(&mut self.random);
         let own = match self.random.below(3) {
@@ -409,7 +409,7 @@ impl Case {
         self.ask_metas(&filter);
     }
 
-    /// Values of the metadata, which may come from an index alone.
+    /// Compares values of the metadata, which may come from an index alone.
     fn ask_metas(&mut self, filter: &Document) {
         let meta_filter = match self.random.below(5) {
             0 => doc! {},
@@ -431,7 +431,7 @@ impl Case {
             let values = reply.get("values").as_array().unwrap();
             let mut values: Vec<String> = values.iter().map(by_name).collect();
             values.sort();
-            // Of another order of fields only where nothing puts them in order.
+            // The order of fields may differ if nothing sorts them.
             values.dedup();
             let group = doc! {"_id": doc! {"h": "$m.h", "r": "$m.r"}};
             let pipeline = array![doc! {"$match": meta_filter.clone()}, doc! {"$group": group}];
@@ -465,7 +465,7 @@ impl Case {
         }
     }
 
-    /// Under a collation one of several equal strings stands for all.
+    /// Under a collation one of several equal strings represents all.
     fn ask_collated(&mut self, filter: &Document) {
         let collation = doc! {"locale": "en", "strength": 1, "numericOrdering": true};
         let strength = *self.random.pick(&[1, 2]);
@@ -504,7 +504,7 @@ impl Case {
     }
 }
 
-/// True if an index holds every measurement.
+/// True if an index contains every measurement.
 fn is_whole(index: &Document) -> bool {
     let key = index.get("key").as_document();
     let ordered = key.is_some_and(|key| {
@@ -519,7 +519,7 @@ fn ids(documents: &[Document]) -> Vec<i64> {
     documents.iter().map(id).collect()
 }
 
-/// A value as text, fields of documents by name.
+/// Returns a value as text, with the fields of documents sorted by name.
 fn by_name(value: ValueRef<'_>) -> String {
     let ValueRef::Document(document) = value else {
         return format!("{value:?}");
@@ -592,7 +592,7 @@ fn changes_under_indexes_and_collations_change_no_answer() {
 }
 
 #[test]
-fn the_points_of_buckets_lead_to_the_same_measurements() {
+fn an_index_on_bucket_points_finds_the_same_measurements() {
     for seed in 0..4 {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
@@ -610,7 +610,7 @@ fn the_points_of_buckets_lead_to_the_same_measurements() {
         }
         let index = doc! {"key": doc! {"o.at": "2dsphere"}, "name": "places"};
         fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
-        // Behind its entries, so that tails are read beside them.
+        // After its entries, so that tails are read as well.
         for collection in ["ts", "plain"] {
             let late = doc! {"_id": 999, "t": Value::DateTime(START_MS + 5000), "m": 1, "o": doc! {"at": point(&mut Random::new(seed))}};
             fixture.run(doc! {"insert": collection, "documents": array![late]});

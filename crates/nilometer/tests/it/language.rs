@@ -1,8 +1,8 @@
-//! The language of version 8.0, name by name: each operator is there or refused with a reason in
-//! COMPATIBILITY.md, and each has a script that shows what it does.
+//! The language of version 8.0, name by name: each operator is supported or listed as refused in
+//! COMPATIBILITY.md, and has a script that shows it.
 //!
-//! The lists are those of the manual, written down here so that a name that is lost from a table is
-//! missed. COMPATIBILITY.md is written from the tables of the code; another test sees to that.
+//! The lists are those of the manual, repeated here so that a name missing from a table is found.
+//! COMPATIBILITY.md is generated from the tables of the code, as another test checks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,7 +44,7 @@ const EXPRESSIONS: &str = "$abs $acos $acosh $add $allElementsTrue $and $anyElem
 const VARIABLES: &str =
     "$$CLUSTER_TIME $$CURRENT $$DESCEND $$KEEP $$NOW $$PRUNE $$REMOVE $$ROOT $$USER_ROLES";
 
-/// A list, its table in COMPATIBILITY.md, and the folders its scripts lie in.
+/// A list, its table in COMPATIBILITY.md, and the folders of its scripts.
 const PARTS: [(&str, &str, &[&str]); 5] = [
     (STAGES, "stages", &["aggregate", "ddl", "geo", "windows"]),
     (
@@ -62,7 +62,7 @@ fn file(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The names between back quotes in a table of COMPATIBILITY.md.
+/// Returns the names in back quotes in a table of COMPATIBILITY.md.
 fn table(page: &str, name: &str) -> BTreeSet<String> {
     let start = format!("<!-- table: {name} -->");
     let (_, rest) = page.split_once(&start).expect("the table");
@@ -71,7 +71,7 @@ fn table(page: &str, name: &str) -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Words in quotation marks that begin with a dollar sign, in the commands of a folder's scripts.
+/// Returns the quoted words that begin with a dollar sign, in the commands of a folder's scripts.
 fn said_in(folder: &str) -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("testdata")
@@ -82,7 +82,7 @@ fn said_in(folder: &str) -> BTreeSet<String> {
         for step in script.split("\n\n") {
             let command = step.split("\n---").next().unwrap_or_default();
             let quoted = command.split('"').skip(1).step_by(2);
-            // A variable may be followed by a path.
+            // A path may follow a variable.
             let words = quoted.map(|word| word.split('.').next().unwrap_or(word));
             said.extend(words.filter(|word| word.starts_with('$')).map(String::from));
         }
@@ -91,7 +91,7 @@ fn said_in(folder: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_name_of_the_manual_is_answered_for_and_has_a_script() {
+fn every_name_of_the_manual_is_listed_and_has_a_script() {
     let page = file("../../COMPATIBILITY.md");
     let mut wrong = Vec::new();
     for (list, name, folders) in PARTS {
@@ -107,7 +107,7 @@ fn every_name_of_the_manual_is_answered_for_and_has_a_script() {
                 wrong.push(format!("{name}: no script for {operator}"));
             }
         }
-        // What a table has beyond the manual's list is of use inside the server alone.
+        // Further names in a table are for internal use only.
         let known: BTreeSet<&str> = list.split_whitespace().collect();
         let more = told.iter().filter(|word| word.starts_with('$'));
         let more = more.filter(|word| !known.contains(word.as_str()) && !word.starts_with("$_"));

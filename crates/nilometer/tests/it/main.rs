@@ -1,4 +1,4 @@
-//! What a client sees: commands in, replies out.
+//! Tests of the client's view: commands in, replies out.
 
 mod capped;
 mod change_commands;

@@ -1,4 +1,4 @@
-//! Groups of more series than are remembered by the numbers of their metadata (10,000): first each once, then each again.
+//! Groups of more series than the cache of metadata numbers holds (10,000): first each once, then each again.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
 use crate::support::{Fixture, TemporaryDirectory};
 
-/// More than are remembered, in two buckets each.
+/// More than the cache holds, in two buckets each.
 const SERIES: i64 = 10_400;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// The time of a round: two hours lie between them, so that none meets the bucket of another.
+/// Returns the time of a round. Rounds are two hours apart, so that each opens new buckets.
 fn time(round: i64) -> Value {
     Value::DateTime(1_700_000_000_000 + round * 2 * HOUR_MS)
 }
@@ -34,7 +34,7 @@ fn shown(value: ValueRef<'_>) -> String {
     nilometer_bson::extjson::value_to_relaxed(value)
 }
 
-/// What a group gives, by its key as it is shown.
+/// Returns the results of a group, by key as text.
 fn groups(fixture: &mut Fixture, stage: Document) -> HashMap<String, Document> {
     let pipeline = array![doc! {"$group": stage}];
     let cursor = doc! {"batchSize": 2 * SERIES};
@@ -48,7 +48,7 @@ fn groups(fixture: &mut Fixture, stage: Document) -> HashMap<String, Document> {
     found
 }
 
-/// How many measurements each group of this key has.
+/// Returns the number of measurements of each group with this key.
 fn counts(fixture: &mut Fixture, key: impl Into<Value>) -> Vec<i64> {
     let key: Value = key.into();
     let found = groups(fixture, doc! {"_id": key, "n": doc! {"$sum": 1}});
@@ -79,13 +79,13 @@ fn check(fixture: &mut Fixture) {
 }
 
 #[test]
-fn more_series_than_are_remembered_are_grouped_alike() {
+fn more_series_than_the_cache_holds_are_grouped_alike() {
     let directory = TemporaryDirectory::new();
     let mut fixture = Fixture::open(&directory.0);
     load(&mut fixture);
     check(&mut fixture);
     fixture.database.settle().unwrap();
-    // Opened for the first time, and found again.
+    // Opened for the first time, then from the cache.
     check(&mut fixture);
     check(&mut fixture);
 }

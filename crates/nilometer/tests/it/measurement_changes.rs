@@ -1,9 +1,9 @@
-//! Updates and deletes of measurements answer as those of ordinary documents do.
+//! Updates and deletes of measurements answer like those of ordinary documents.
 //!
-//! The same random commands run on a time-series collection and on an ordinary one with the same
-//! documents; replies and documents must be the same after each, and after reopening. Left out are the
-//! known differences: `_id` may change and the time must stay a date in a time series only. Statements
-//! about one document select it by `_id`, as no server promises which one else it would be.
+//! The same random commands run on a time-series collection and on an ordinary one with the same documents;
+//! replies and documents must be equal after each, and after reopening. Known differences are left out: in
+//! a time series `_id` may change and the time must stay a date. Statements about one document select it by
+//! `_id`, as otherwise the choice is unspecified.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -66,7 +66,7 @@ pub(crate) fn measurement(random: &mut Random, id: i32) -> Document {
     out.finish()
 }
 
-/// A filter; `ids` are those there may be.
+/// Returns a filter; `ids` is the number of existing ids.
 fn filter(random: &mut Random, ids: i32) -> Document {
     let number = random.int(6);
     match random.below(14) {
@@ -86,7 +86,7 @@ fn filter(random: &mut Random, ids: i32) -> Document {
     }
 }
 
-/// A filter, a modification, and further fields of the statement.
+/// Returns a filter, a modification, and further fields of the statement.
 fn modification(random: &mut Random) -> (Document, Value, Document) {
     let number = random.int(6);
     let none = || doc! {};
@@ -172,7 +172,7 @@ fn replacement(random: &mut Random, ids: i32) -> Document {
     doc! {"q": doc! {"_id": random.int(ids)}, "u": out.finish(), "upsert": upsert}
 }
 
-/// A command; `$name` in it stands for the collection.
+/// Returns a command; `$name` in it stands for the collection.
 pub(crate) fn command(random: &mut Random, ids: i32, fresh: &mut i32) -> (&'static str, Document) {
     match random.below(16) {
         0 | 1 => {
@@ -357,7 +357,7 @@ fn number(document: &Document, name: &str) -> i64 {
 }
 
 #[test]
-fn changes_at_the_same_time_are_each_there_once() {
+fn concurrent_changes_are_applied_once() {
     let database = Database::in_memory().unwrap();
     let share = || Client {
         database: &database,
@@ -389,7 +389,7 @@ fn changes_at_the_same_time_are_each_there_once() {
             scope.spawn(move || {
                 let mut random = Random::new(thread as u64);
                 for _ in 0..40 {
-                    // Later, so that it moves ahead of the scan; sometimes another series.
+                    // To a later time, so that it moves ahead of the scan; sometimes to another series.
                     let later = doc! {"$add": array!["$t", i64::from(random.int(3)) * 3_600_000]};
                     let set = doc! {"t": later, "n": doc! {"$add": array!["$n", 1]}};
                     let q = doc! {"_id": doc! {"$mod": array![3, random.int(3)]}};
@@ -447,8 +447,8 @@ fn changes_at_the_same_time_are_each_there_once() {
     );
 }
 
-/// Inserts by one client into a series all share: every third measurement stays as it is, the others are
-/// changed and deleted by whoever wants to.
+/// Inserts of one client into a shared series: every third measurement stays unchanged, any client may
+/// change and delete the others.
 fn insert_shared(mut client: Client<'_>, number: i64, kept: &Mutex<Vec<i64>>) {
     for round in 0..50 {
         let of = |at: i64| -> Value {
@@ -465,7 +465,7 @@ fn insert_shared(mut client: Client<'_>, number: i64, kept: &Mutex<Vec<i64>>) {
     }
 }
 
-/// Two fields that every change changes alike, and what nobody changes.
+/// Reads two fields that every change changes alike, and one that none changes.
 fn read_shared(mut client: Client<'_>, by_index: bool, kept: &Mutex<Vec<i64>>, done: &AtomicI64) {
     while done.load(Ordering::Acquire) < 5 {
         let mut known = kept.lock().unwrap().clone();
@@ -534,7 +534,7 @@ fn inserts_updates_deletes_and_reads_share_a_series() {
                 let some = doc! {"$mod": array![7, random.int(7)]};
                 let q = doc! {"m": random.int(2), "keep": 0, "_id": some};
                 if round % 2 == 0 {
-                    // What changed before it went is not known: only what never changed.
+                    // Earlier values of changed fields are unknown: only the constant one is checked.
                     let q = merged(&[&q, &doc! {"n": 0}]);
                     let deletes = array![doc! {"q": q, "limit": 0}];
                     let reply = client.run(doc! {"delete": "ts", "deletes": deletes});
@@ -589,7 +589,7 @@ fn a_changed_time_is_not_met_again() {
 }
 
 #[test]
-fn buckets_that_are_closed_are_left_alone() {
+fn closed_buckets_are_not_changed() {
     let mut fixture = Fixture::with_measurements(30);
     fixture.run(parsed(
         r#"{"update": "system.buckets.ts", "updates": [
@@ -611,7 +611,7 @@ fn buckets_that_are_closed_are_left_alone() {
     assert_eq!(fixture.all(doc! {"find": "ts"}).len(), 10);
 }
 
-/// The stage of a change, with its figures.
+/// Returns the stage of a change, with its statistics.
 fn explained(fixture: &mut Fixture, command: &str) -> Document {
     let explain = doc! {"explain": parsed(command), "verbosity": "executionStats"};
     let reply = fixture.run(explain);
@@ -623,7 +623,7 @@ fn explained(fixture: &mut Fixture, command: &str) -> Document {
 }
 
 #[test]
-fn explain_tells_what_a_change_would_do_and_does_nothing() {
+fn explain_describes_a_change_without_making_it() {
     let mut fixture = Fixture::with_measurements(30);
     let index = doc! {"key": doc! {"m.host": 1}, "name": "host"};
     fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
@@ -745,7 +745,7 @@ fn changes_are_counted_by_how_they_were_made() {
 }
 
 #[test]
-fn explain_tries_a_change_unless_only_its_plan_is_asked_for() {
+fn explain_executes_a_change_unless_only_the_plan_is_requested() {
     let mut fixture = Fixture::with_measurements(30);
     for (command, stage) in [
         (

@@ -1,4 +1,4 @@
-//! `$out` and `$merge`, and what queries write to disk on their way.
+//! `$out` and `$merge`, and queries that spill to disk.
 
 use nilometer_bson::{Document, Value, array, doc};
 
@@ -21,7 +21,7 @@ fn aggregate(collection: &str, stages: Value) -> Document {
 }
 
 #[test]
-fn what_was_put_out_is_there_after_reopening() {
+fn the_output_survives_reopening() {
     let directory = TemporaryDirectory::new();
     let mut fixture = filled(&directory);
     let group = doc! {"$group": doc! {"_id": "$k", "n": doc! {"$sum": 1}}};
@@ -29,7 +29,7 @@ fn what_was_put_out_is_there_after_reopening() {
         "c",
         array![group.clone(), doc! {"$sort": doc! {"_id": 1}}],
     ));
-    // The second time it takes the place of a collection.
+    // The second time it replaces a collection.
     for stages in [
         array![doc! {"$out": "sums"}],
         array![group, doc! {"$out": "sums"}],
@@ -45,7 +45,7 @@ fn what_was_put_out_is_there_after_reopening() {
 }
 
 #[test]
-fn a_cursor_without_a_first_batch_writes_when_it_is_asked() {
+fn a_cursor_without_a_first_batch_writes_on_get_more() {
     let directory = TemporaryDirectory::new();
     let mut fixture = filled(&directory);
     let stages = array![doc! {"$limit": 3}, doc! {"$out": "few"}];

@@ -15,8 +15,8 @@ fn ids(documents: &[Document]) -> Vec<i64> {
     documents.iter().map(id).collect()
 }
 
-/// Documents as text with their fields by name: a time-series collection shows time and metadata
-/// first, an ordinary one `_id`.
+/// Returns documents as text with sorted fields: a time-series collection returns time and metadata first,
+/// an ordinary one `_id`.
 fn by_name(documents: &[Document]) -> Vec<Vec<String>> {
     let fields = |d: &Document| {
         let mut fields: Vec<String> = d
@@ -52,7 +52,7 @@ fn find_answers_the_same_on_both_kinds_of_collection() {
 }
 
 #[test]
-fn find_cuts_orders_and_projects() {
+fn find_limits_sorts_and_projects() {
     let mut fixture = Fixture::with_measurements(50);
     for collection in COLLECTIONS {
         let command = doc! {
@@ -76,7 +76,7 @@ fn find_cuts_orders_and_projects() {
 }
 
 #[test]
-fn cursors_give_batches() {
+fn cursors_return_batches() {
     let mut fixture = Fixture::with_measurements(250);
     for collection in COLLECTIONS {
         let ns = format!("test.{collection}");
@@ -116,7 +116,7 @@ fn cursors_give_batches() {
 }
 
 #[test]
-fn a_cursor_reads_on_after_more_was_inserted() {
+fn a_cursor_continues_after_inserts() {
     let mut fixture = Fixture::with_measurements(120);
     for collection in COLLECTIONS {
         let (id, _, first) = cursor(&fixture.run(find(collection, doc! {})), "firstBatch");
@@ -147,7 +147,7 @@ fn large_batches_stop_at_sixteen_megabytes() {
     let more = doc! {"getMore": id, "collection": "c"};
     let (end, _, batch) = cursor(&fixture.run(more), "nextBatch");
     assert_eq!((end, batch.len()), (0, 3));
-    // Small documents: the names of the array's elements count too.
+    // Small documents: the names of array elements count too.
     for from in 0..2 {
         let documents: Vec<Value> = (0..9000)
             .map(|at| doc! {"_id": from * 9000 + at, "text": "x".repeat(1000)}.into())
@@ -449,7 +449,7 @@ fn buckets_can_be_read_as_documents() {
 }
 
 #[test]
-fn pipelines_that_make_much_of_little_end_when_their_time_is_over() {
+fn pipelines_with_growing_output_stop_at_their_time_limit() {
     let mut fixture = Fixture::with_measurements(1);
     let many = doc! {"$range": array!["$n", 100_000]};
     let more_than_5 = doc! {"$gt": array![doc! {"$size": many.clone()}, 5]};

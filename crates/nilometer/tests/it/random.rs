@@ -16,7 +16,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }
@@ -26,7 +26,7 @@ impl Random {
         self.below(end as u64) as i32
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }

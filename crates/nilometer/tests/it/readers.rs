@@ -1,5 +1,5 @@
-//! Readers beside heavy ingest, through commands: groups by several threads, a cache that is too small, cursors that go
-//! on while buckets are written, folded and sealed.
+//! Readers during heavy ingest, through commands: parallel groups, a cache that is too small, cursors that
+//! stay open while buckets are written, folded and sealed.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -10,15 +10,15 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::support::{TemporaryDirectory, show};
 
-/// How long writers and readers go on; with NILOMETER_SOAK set, longer.
+/// How long writers and readers run; with NILOMETER_SOAK set, longer.
 const DURATION: Duration = Duration::from_millis(800);
 const DURATION_SOAK: Duration = Duration::from_secs(20);
 
-/// Series that are written all the time, each by a thread.
+/// Series that are written continuously, each by a thread.
 const BUSY: i64 = 3;
-/// Series that were written before: more buckets than a query takes alone.
+/// Series that were written before: more buckets than one thread reads.
 const QUIET: i64 = 100;
-/// Measurements of one insert, all of one series: a thousand is a multiple, so that none meets two buckets.
+/// Measurements of one insert, all of one series: a divisor of a thousand, so that none spans two buckets.
 const BATCH: i64 = 50;
 
 struct Connection<'d> {
@@ -43,7 +43,7 @@ impl<'d> Connection<'d> {
         reply
     }
 
-    /// Inserts the batch of a series with this number. Its values add up to nothing.
+    /// Inserts batch number `batch` of a series. Its values add up to zero.
     fn insert(&mut self, series: i64, batch: i64) {
         let one = |at: i64| -> Value {
             let number = batch * BATCH + at;
@@ -82,8 +82,8 @@ fn values(counters: &[AtomicI64]) -> Vec<i64> {
     counters.iter().map(load).collect()
 }
 
-/// Each group of the answer holds what was acknowledged before, nothing that was not begun, and whole
-/// batches.
+/// Each group of the answer contains all batches acknowledged before, none that was not begun, and whole
+/// batches only.
 fn check_groups(connection: &mut Connection<'_>, progress: &Progress) {
     let before = values(&progress.acknowledged);
     let group = doc! {"_id": "$m.s", "n": doc! {"$sum": 1}, "v": doc! {"$sum": "$v"}};
@@ -117,7 +117,7 @@ fn check_groups(connection: &mut Connection<'_>, progress: &Progress) {
     }
 }
 
-/// A cursor over one series gives each measurement once, and all that were acknowledged before.
+/// A cursor over one series returns each measurement once, and all acknowledged before.
 fn check_cursor(connection: &mut Connection<'_>, progress: &Progress, series: i64) {
     let before = values(&progress.acknowledged)[series as usize];
     let filter = doc! {"m.s": series};
@@ -192,7 +192,7 @@ fn exercise(database: &Database) {
                 rounds
             })
         });
-        // A cache that holds a few buckets only, and one that holds none.
+        // A cache of a few buckets, and one of none.
         for bytes in [300_000, 0, 268_435_456] {
             std::thread::sleep(duration / 4);
             main.set("nilometerBucketCacheBytes", bytes);
@@ -211,12 +211,12 @@ fn exercise(database: &Database) {
 }
 
 #[test]
-fn whole_writes_are_seen_in_memory() {
+fn readers_see_whole_writes_in_memory() {
     exercise(&Database::in_memory().unwrap());
 }
 
 #[test]
-fn whole_writes_are_seen_on_disk() {
+fn readers_see_whole_writes_on_disk() {
     let directory = TemporaryDirectory::new();
     let database = Database::open(&directory.0).unwrap();
     exercise(&database);

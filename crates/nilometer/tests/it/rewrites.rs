@@ -1,8 +1,8 @@
-//! Rewrites over buckets, one list of pipelines for each kind: with every rule, without each rule that fires, and without
-//! any, over three collections, and over plain documents.
+//! Rewrites over buckets, one list of pipelines for each kind: with every rule, without each rule that
+//! fires, and without any, over three collections, and over plain documents.
 //!
-//! Random pipelines are asked elsewhere (`same_answers`); here stand those that a rewrite is made for, and next to them
-//! those it must leave alone. The last test holds docs/rewrites.md, which names all of them, against the code.
+//! `same_answers` runs random pipelines; here are those that a rewrite is made for, and similar ones that
+//! it must not apply to. The last test compares docs/rewrites.md, which lists the rewrites, with the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,10 +18,11 @@ use crate::support::{Fixture, show};
 const MIDNIGHT: i64 = 1_699_920_000_000;
 const MINUTE: i64 = 60_000;
 
-/// The collections, and the one of plain documents each is held against.
+/// The collections, each with the collection of plain documents it is compared with.
 const COLLECTIONS: [(&str, &str); 3] = [("ts", "plain"), ("fixed", "plain"), ("wide", "widely")];
 
-/// Three series over eleven hours, in no order, with fields of every kind; in `wide` some more before 1970 and after 2038.
+/// Three series over eleven hours, unordered, with fields of every kind; in `wide` some more before 1970
+/// and after 2038.
 fn fixture() -> Fixture {
     let mut fixture = Fixture::new();
     let standard = doc! {"timeField": "t", "metaField": "m"};
@@ -33,7 +34,7 @@ fn fixture() -> Fixture {
     }
     let mut documents: Vec<Value> = Vec::new();
     for at in 0..198i64 {
-        // Ten minutes apart, and some late.
+        // Ten minutes apart, some late.
         let minute = (at / 3) * 10 - if at % 7 == 0 { 25 } else { 0 };
         documents.push(measurement(at, MIDNIGHT + minute * MINUTE + at % 3 * 1000));
     }
@@ -64,7 +65,7 @@ fn measurement(id: i64, time: i64) -> Value {
     out.append("m", doc! {"h": host, "r": doc! {"x": id % 3 % 2, "z": 1}});
     out.append("_id", id);
     out.append("v", id % 11);
-    // Whole numbers and halves, missing at times, and once in a while no number.
+    // Whole numbers and halves, sometimes missing, rarely not numbers.
     let awkward = match id % 20 {
         3 => Value::Missing,
         5 => Value::Null,
@@ -83,7 +84,7 @@ fn measurement(id: i64, time: i64) -> Value {
     out.finish().into()
 }
 
-/// Each line is a pipeline in extended JSON; empty ones and those that begin with `//` are notes.
+/// Each line is a pipeline in extended JSON; empty lines and those that begin with `//` are comments.
 fn pipelines(text: &str) -> Vec<Value> {
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
@@ -109,7 +110,7 @@ fn pipelines(text: &str) -> Vec<Value> {
     lines.map(parse).collect()
 }
 
-/// What a collection answers, as text: in order if the last stage sorts by `_id`, or all the way down to it.
+/// Returns the answer of a collection as text: in order if the pipeline sorts by `_id` at or before its end.
 fn answer(fixture: &mut Fixture, collection: &str, stages: &Value) -> Vec<String> {
     let reply = fixture.reply(aggregate(collection, stages));
     if reply.get("ok").as_exact_i64() != Some(1) {
@@ -132,7 +133,8 @@ fn answer(fixture: &mut Fixture, collection: &str, stages: &Value) -> Vec<String
     texts
 }
 
-/// Whole numbers are one, whatever their type; top-level fields come in any order.
+/// Returns a document in which equal whole numbers of all types are the same, and top-level fields are
+/// sorted.
 fn canonical(document: &Document) -> String {
     fn text(value: ValueRef<'_>) -> String {
         match value {
@@ -166,7 +168,7 @@ fn leave_out(fixture: &mut Fixture, names: &[String]) {
     assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
 }
 
-/// Holds every pipeline against plain documents, and says how often each rule fired.
+/// Compares every pipeline with plain documents; returns how often each rule fired.
 fn check(text: &str) -> BTreeMap<String, usize> {
     let mut fixture = fixture();
     let all = crate::same_answers::known_rules(&mut fixture);
@@ -257,7 +259,7 @@ fn predicates_on_measurements_times_and_metadata() {
         [{"$match": {"m.h": {"$ne": "a"}, "m.r.x": {"$type": "number"}}}]
         [{"$match": {"m.q": {"$exists": false}, "m.h": {"$regex": "[ab]"}}}]
         [{"$match": {"m.h": {"$in": ["a", {"$regularExpression": {"pattern": "^c", "options": ""}}]}}}]
-        // Times: a border of fixed buckets is @6, and none lies at six plus a second.
+        // Times: a border of fixed buckets is @6; six plus a second is not one.
         [{"$match": {"t": {"$gt": @6}}}, {"$count": "n"}]
         [{"$match": {"t": {"$gte": @6}}}, {"$count": "n"}]
         [{"$match": {"t": {"$lt": @6}}}, {"$count": "n"}]
@@ -282,7 +284,7 @@ fn predicates_on_measurements_times_and_metadata() {
         [{"$match": {"t": {"$gte": {"$date": {"$numberLong": "2147483648000"}}}}}]
         [{"$match": {"t": {"$lte": {"$date": {"$numberLong": "2147483648000"}}}}}, {"$count": "n"}]
         [{"$match": {"$or": [{"t": {"$lt": {"$date": {"$numberLong": "0"}}}}, {"t": {"$gt": @10}}]}}]
-        // A filter finds its way forward, or is left behind.
+        // A filter that moves forward, or stays.
         [{"$sort": {"v": 1, "_id": 1}}, {"$match": {"m.h": "a"}}]
         [{"$project": {"v": 1, "x": "$m.h"}}, {"$match": {"x": "a", "v": 1}}]
         [{"$project": {"x": "$v", "w": 1}}, {"$match": {"x": 3}}]
@@ -497,7 +499,7 @@ fn sorts_limits_and_last_points() {
     );
 }
 
-/// The metadata field may be called nothing: predicates know it, and what writes it as a path is refused.
+/// The metadata field may have an empty name: predicates accept it, paths refuse it.
 #[test]
 fn an_empty_name_of_the_metadata_is_matched_and_no_path() {
     let mut fixture = Fixture::new();
@@ -533,7 +535,7 @@ fn an_empty_name_of_the_metadata_is_matched_and_no_path() {
     assert_eq!(fixture.code(sorted), 40_352);
 }
 
-/// Borders of fixed buckets decide until the buckets are changed, and never again.
+/// Borders of fixed buckets are used until the widths change, and never again.
 #[test]
 fn a_change_of_the_buckets_ends_what_their_borders_decide() {
     let mut fixture = fixture();
@@ -565,7 +567,8 @@ fn a_change_of_the_buckets_ends_what_their_borders_decide() {
     assert_eq!(answer(&mut fixture, "fixed", &stages), expected);
 }
 
-/// Buckets read as documents and unpacked by hand are the measurements; the collection itself is not unpacked twice.
+/// Buckets read as documents and unpacked explicitly give the measurements; the collection itself is not
+/// unpacked twice.
 #[test]
 fn unpacking_by_hand_gives_the_measurements() {
     let mut fixture = fixture();
@@ -591,7 +594,7 @@ fn unpacking_by_hand_gives_the_measurements() {
             assert_eq!(fixture.code(aggregate(collection, &twice)), 2);
             let unnamed = array![by_hand(name, doc! {"timeField": "t"})];
             assert_eq!(fixture.code(aggregate(&buckets, &unnamed)), 5_369_601);
-            // No bucket at all.
+            // Not a bucket.
             assert_eq!(fixture.code(aggregate(plain, &twice)), 2);
         }
         let some = doc! {
@@ -629,7 +632,7 @@ fn unpacking_by_hand_gives_the_measurements() {
     }
 }
 
-/// The files of Rust below a folder.
+/// Returns the Rust files below a folder.
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("a file").path();
@@ -641,7 +644,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Each line of a table in docs/rewrites.md says where a rewrite is and which tests hold it: those must be there.
+/// Each line of a table in docs/rewrites.md names the place of a rewrite and its tests: those must exist.
 #[test]
 fn every_rewrite_is_where_the_page_says_and_has_its_tests() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! The planner's rules as a client sees them: left out by name, and in explain.
+//! The planner's rules from the client's view: disabled by name, and in explain.
 
 use nilometer_bson::extjson::value_to_canonical;
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef, array, doc};
@@ -7,8 +7,8 @@ use crate::support::{Fixture, show};
 
 const T0: i64 = 1_700_000_000_000;
 
-/// Three series of ten buckets, a day apart; in each the earliest measurement came late, and a few came before
-/// the start of the first.
+/// Three series of ten buckets, a day apart; in each the earliest measurement arrived late, and a few
+/// precede the start of the first.
 fn series() -> Fixture {
     let mut fixture = Fixture::new();
     let options = doc! {"timeField": "t", "metaField": "m"};
@@ -41,13 +41,13 @@ fn explained(fixture: &mut Fixture, stages: &Value) -> Document {
     explained_of(fixture, "ts", stages)
 }
 
-/// What explain says of an aggregate, with figures.
+/// Returns the explain output of an aggregate, with statistics.
 pub(crate) fn explained_of(fixture: &mut Fixture, collection: &str, stages: &Value) -> Document {
     let command = aggregate(collection, stages);
     fixture.run(doc! {"explain": command, "verbosity": "executionStats"})
 }
 
-/// The names of the stages, and the first of them.
+/// Returns the names of the stages, and the first of them.
 pub(crate) fn stages_of(explained: &Document) -> (Vec<String>, Document) {
     let list = explained.get("stages").as_array().unwrap();
     let documents = list.iter().map(|stage| stage.as_document().unwrap());
@@ -58,7 +58,7 @@ pub(crate) fn stages_of(explained: &Document) -> (Vec<String>, Document) {
     (names, cursor.as_document().unwrap().to_document())
 }
 
-/// A value to compare.
+/// Returns a value as text, for comparison.
 fn text(value: impl Into<Value>) -> String {
     value_to_canonical(value.into().as_ref())
 }
@@ -86,7 +86,7 @@ pub(crate) fn rules_of(cursor: &Document) -> Vec<String> {
         .collect()
 }
 
-/// Which documents, in order.
+/// Returns the ids, in order.
 fn ids(list: &[Document]) -> Vec<Option<i64>> {
     let ids = list.iter().map(|document| document.get("_id"));
     ids.map(|id| id.as_exact_i64()).collect()
@@ -122,7 +122,7 @@ fn a_parameter_leaves_rules_out() {
     let (names, cursor) = stages_of(&explained(&mut fixture, &stages));
     assert!(!rules_of(&cursor).contains(&"SortLimit".to_owned()));
     assert!(names.contains(&"$limit".to_owned()));
-    // A name that is none changes nothing, and tells which there are.
+    // An unknown name changes nothing; the error lists the known ones.
     let reply = fixture.reply_on("admin", set(array!["Sortlimit"]));
     assert_eq!(reply.get("code").as_exact_i64(), Some(2));
     let message = reply.get("errmsg").as_str().unwrap();
@@ -134,7 +134,7 @@ fn a_parameter_leaves_rules_out() {
         text(reply.get("internalNilometerDisabledRules").to_value()),
         text(named)
     );
-    // As on a command line; and another database knows nothing of it.
+    // As on a command line; another database is not affected.
     let reply = fixture.reply_on("admin", set("NeededFields, SortLimit".into()));
     assert_eq!(reply.get("ok").as_exact_i64(), Some(1));
     let reply = Fixture::new().reply_on("admin", get);
@@ -160,7 +160,7 @@ fn extremes_and_counts_do_not_unpack() {
     assert_eq!(value_at(group, "$group._id"), text("$meta.h"));
     assert_eq!(value_at(group, "$group.least.$min"), text("$control.min.v"));
     assert_eq!(value_at(group, "$group.n.$sum"), text("$control.count"));
-    // What is deleted is counted no more.
+    // Deleted measurements are no longer counted.
     for collection in ["ts", "plain"] {
         let deletes = array![doc! {"q": doc! {"v": doc! {"$lte": 3}}, "limit": 0}];
         fixture.run(doc! {"delete": collection, "deletes": deletes});
@@ -243,7 +243,7 @@ fn sorts_and_limits_show_below() {
         value_at(sort.as_document().unwrap(), "$_internalBoundedSort.bound"),
         text(bound)
     );
-    // What it relies on is asserted of every bucket.
+    // The assumed bounds hold for every bucket.
     let spanned = doc! {"$subtract": array!["$control.max.t", "$control.min.t"]};
     let guard = doc! {"$expr": doc! {"$lte": array![spanned, doc! {"$const": 3_600_000i64}]}};
     let list = shown.get("stages").as_array().unwrap();
@@ -263,7 +263,7 @@ fn sorts_and_limits_show_below() {
         };
         let found = fixture.all(aggregate("ts", &pipeline));
         let expected = fixture.all(aggregate("plain", &pipeline));
-        // Of the sort by time alone three tie each time.
+        // Three ties each in the sort by time.
         assert_eq!(times(&found), times(&expected));
         if text(pipeline.clone()).contains("_id") {
             assert_eq!(found.len(), expected.len());
@@ -312,15 +312,15 @@ fn the_first_and_the_last_point_are_found_by_an_index() {
         assert_eq!(found.len(), 3);
         let (_, cursor) = stages_of(&explained(&mut fixture, &stages));
         assert!(rules_of(&cursor).contains(&"PointByIndex".to_owned()));
-        // Of ten or more buckets of each series the few that may have the point.
+        // Of ten or more buckets per series, the few that may have the point.
         assert!(examined(&cursor) <= 6, "{}", show(&cursor));
     }
 }
 
-/// A bucket as an old server left it: columns not compressed, measurements not counted.
+/// A bucket of an old server: columns not compressed, measurements not counted.
 fn plain_bucket(at_ms: i64, span_ms: i64, meta: &str, values: [i32; 3]) -> Document {
     let time = |at: i64| Value::DateTime(at_ms + at * span_ms / 2);
-    // Its id tells where it starts.
+    // Its id contains its start.
     let mut id = [0; 12];
     id[..4].copy_from_slice(&((at_ms / 1000) as u32).to_be_bytes());
     id[4] = meta.as_bytes()[0];
@@ -349,7 +349,7 @@ fn buckets_written_as_they_are_answer_alike() {
     };
     fixture.run(doc! {"create": "ts", "timeseries": options});
     let start = T0 / 3_600_000 * 3_600_000;
-    // Two within their hour, one over the border of two, and one that spans a day.
+    // Two within their hour, one across an hour border, and one that spans a day.
     let buckets = array![
         plain_bucket(start, 1_200_000, "a", [3, 1, 2]),
         plain_bucket(start + 60_000, 1_200_000, "b", [6, 5, 4]),
@@ -383,7 +383,7 @@ fn buckets_written_as_they_are_answer_alike() {
         array![doc! {"$sort": doc! {"t": 1, "v": 1}}, doc! {"$limit": 4}],
         array![doc! {"$count": "n"}],
     ] {
-        // Without its `_id`, which an ordinary collection has made up.
+        // Without the `_id`, which an ordinary collection generates.
         let without_id = doc! {"$unset": "_id"};
         let is_group = text(stages.clone()).contains("$group");
         let mut list: Vec<Value> = stages
@@ -447,7 +447,7 @@ fn sorts_come_in_the_order_of_an_index() {
     ] {
         check(all(), sort, hint, Some(way));
     }
-    // One value in front is in any order, a range of them is not.
+    // One leading value is unordered, a range of values is not.
     let one = || doc! {"m.g": Value::Null};
     check(one(), doc! {"m.h": -1, "t": -1}, "both", Some("backward"));
     let range = || doc! {"m.g": doc! {"$in": array![Value::Null, 5]}};
@@ -458,12 +458,12 @@ fn sorts_come_in_the_order_of_an_index() {
         ("up", doc! {"m": 1, "t": -1}),
         ("both", doc! {"m.h": 1, "t": -1}),
         ("values", doc! {"m.h": -1, "t": -1}),
-        // Ten buckets of each are gathered as well.
+        // Ten buckets of each are collected as well.
         ("", doc! {"m.h": -1, "t": -1}),
     ] {
         check(all(), sort, hint, None);
     }
-    // A limit ends the reading with the first bucket that says enough.
+    // A limit stops reading at the first bucket that suffices.
     let limited = array![
         doc! {"$sort": doc! {"m.h": -1, "t": -1}},
         doc! {"$limit": 3}
@@ -474,8 +474,8 @@ fn sorts_come_in_the_order_of_an_index() {
     assert_eq!(found, ids(&fixture.all(aggregate("plain", &limited))));
 }
 
-/// Dates before 1970 and after 2038, which ids of buckets cannot tell: sorts go by the bounds in headers, whatever was
-/// hinted, as they do where the other direction was asked for.
+/// Dates before 1970 and after 2038, which bucket ids cannot represent: sorts use the bounds in headers,
+/// with any hint and in either direction.
 #[test]
 fn dates_beyond_ids_are_sorted_by_the_bounds_of_buckets() {
     const LATE: i64 = 2_147_483_648_000;
@@ -548,7 +548,7 @@ fn few_of_many_are_drawn_from_random_buckets() {
     let (_, cursor) = stages_of(&explained(&mut fixture, &sample(2)));
     let stage = value_at(cursor.as_ref(), "queryPlanner.winningPlan.stage");
     assert_eq!(stage, text("SAMPLE_FROM_TIMESERIES_BUCKET"));
-    // Three or four measurements of a thousand places each: drawing is given up, and all are looked at.
+    // Three or four measurements of a thousand places each: sampling gives up, and all are read.
     assert!(examined(&cursor) > 30, "{}", show(&cursor));
     for size in [1, 7, 119, 200] {
         let found = fixture.all(aggregate("ts", &sample(size)));
@@ -579,10 +579,10 @@ fn few_of_many_are_drawn_from_random_buckets() {
         assert_eq!(found.len(), 3);
         seen.extend(found.iter().filter_map(|d| d.get("_id").as_exact_i64()));
     }
-    // 120 draws of 20,000: hardly any comes twice, and they come from everywhere.
+    // 120 samples of 20,000: hardly any repeats, and they are spread evenly.
     assert!(seen.len() > 100, "{}", seen.len());
     assert!(seen.iter().any(|id| *id < 5000) && seen.iter().any(|id| *id > 15_000));
-    // More than one in a hundred, or a filter before: as ever.
+    // More than one in a hundred, or a filter before: no sampling of buckets.
     let filtered = array![
         doc! {"$match": doc! {"m": doc! {"$gt": 1}}},
         doc! {"$sample": doc! {"size": 2}}

@@ -1,4 +1,4 @@
-//! A process that has nearly all the memory it may have.
+//! A process near its memory limit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use nilometer::services::{Environment, HostFacts, MemoryUse};
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
-/// What the test says the process takes.
+/// The resident memory the test reports.
 static RESIDENT_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// ExceededMemoryLimit.
@@ -15,7 +15,7 @@ const EXCEEDED: i64 = 146;
 
 const LIMIT_BYTES: u64 = 1 << 30;
 
-/// How long the test waits for it to be noticed.
+/// How long the test waits for the state to change.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn memory_use() -> Option<MemoryUse> {
@@ -50,7 +50,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A query that goes on until somebody kills it or its time is over.
+/// A query that runs until it is killed or its time limit.
 fn endless() -> Document {
     let all = |inner: Value| {
         let lookup = doc! {"from": "c", "as": "a", "pipeline": inner};
@@ -77,7 +77,7 @@ fn runs_a_query(database: &Database) -> Option<i64> {
 }
 
 #[test]
-fn beside_one_that_runs_others_are_refused_until_there_is_enough_again() {
+fn while_one_command_runs_others_are_refused_until_memory_suffices() {
     let host = HostFacts {
         memory_limit_bytes: LIMIT_BYTES,
         memory_use,
@@ -100,13 +100,13 @@ fn beside_one_that_runs_others_are_refused_until_there_is_enough_again() {
     std::thread::scope(|scope| {
         let query = scope.spawn(|| run(database, endless()));
         wait_until("it runs", || runs_a_query(database).is_some());
-        // Memory that is not short keeps nobody out.
+        // While memory suffices, no command is refused.
         assert_eq!(code(&run(database, small.clone())), 0);
         RESIDENT_BYTES.store(LIMIT_BYTES / 100 * 93, Ordering::Relaxed);
         wait_until("it is noticed", || is_short(database));
         assert_eq!(code(&run(database, small.clone())), EXCEEDED);
         assert_eq!(code(&run(database, find.clone())), EXCEEDED);
-        // What is under way goes on, and whoever wants to help may.
+        // Running commands continue, and administrative commands are accepted.
         let more = doc! {"getMore": id, "collection": "c", "$db": "test"};
         assert_eq!(code(&run(database, more)), 0);
         assert_eq!(
@@ -126,7 +126,7 @@ fn beside_one_that_runs_others_are_refused_until_there_is_enough_again() {
         assert_eq!(code(&run(database, kill)), 0);
         assert_ne!(code(&query.join().expect("no panic")), 0);
     });
-    // Alone one is served, however short memory is.
+    // A single command runs even if memory is short.
     assert!(is_short(database));
     assert_eq!(code(&run(database, small)), 0);
     assert_eq!(code(&run(database, find)), 0);

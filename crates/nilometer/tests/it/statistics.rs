@@ -1,4 +1,4 @@
-//! What `serverStatus` tells of time series, and the parameters that bound their buckets.
+//! The time-series sections of `serverStatus`, and the parameters that limit buckets.
 
 use nilometer::Database;
 use nilometer::parameters::Parameters;
@@ -8,7 +8,7 @@ use nilometer_storage::MemoryEngine;
 
 use crate::support::Fixture;
 
-/// A section of `serverStatus`, empty if it is absent.
+/// Returns a section of `serverStatus`, empty if it is absent.
 fn section(fixture: &mut Fixture, name: &str) -> Document {
     let status = fixture.run(doc! { "serverStatus": 1 });
     let section = status.get(name).as_document();
@@ -31,7 +31,7 @@ fn insert(fixture: &mut Fixture, name: &str, second: i64, meta: i64) {
 }
 
 #[test]
-fn the_bucket_catalog_has_a_section_while_it_holds_something() {
+fn the_bucket_catalog_has_a_section_while_it_is_not_empty() {
     let mut f = Fixture::new();
     create(&mut f, "ts");
     assert!(section(&mut f, "bucketCatalog").is_empty());
@@ -64,7 +64,7 @@ fn the_bucket_catalog_has_a_section_while_it_holds_something() {
     }
     f.run(doc! { "drop": "ts" });
     assert!(section(&mut f, "bucketCatalog").is_empty());
-    // Figures of the server outlive a collection; its own begin anew.
+    // Statistics of the server survive a collection; those of the collection restart.
     create(&mut f, "ts");
     insert(&mut f, "ts", 0, 1);
     let status = section(&mut f, "bucketCatalog");
@@ -113,7 +113,7 @@ fn raw_writes_and_extended_ranges_are_counted() {
 }
 
 #[test]
-fn parameters_bound_buckets_from_the_start_and_while_running() {
+fn parameters_limit_buckets_at_start_and_while_running() {
     let parameters = Parameters::default();
     for (name, value) in [
         ("timeseriesBucketMaxCount", "3"),
@@ -147,8 +147,8 @@ fn parameters_bound_buckets_from_the_start_and_while_running() {
     }
     let stats = section(&mut f, "bucketCatalog");
     assert_eq!(number(&stats, "numBucketsClosedDueToCount"), 2);
-    // With a threshold of one byte every series but the one just written goes to the archive; each
-    // of 32 locks keeps one.
+    // With a threshold of one byte every series but the last written one is archived; each of 32 locks
+    // keeps one.
     let threshold = doc! { "setParameter": 1, "timeseriesIdleBucketExpiryMemoryUsageThreshold": 1 };
     let reply = f.reply_on("admin", threshold);
     assert_eq!(reply.get("ok").as_exact_i64(), Some(1));
@@ -161,7 +161,7 @@ fn parameters_bound_buckets_from_the_start_and_while_running() {
 }
 
 #[test]
-fn what_commands_took_is_told_by_class() {
+fn command_times_are_reported_by_class() {
     let mut f = Fixture::new();
     let count = |f: &mut Fixture| {
         let all = section(f, "opLatencies");

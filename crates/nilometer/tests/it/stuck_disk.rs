@@ -1,4 +1,4 @@
-//! A disk that does not answer: what those see who write, those who read, and those who watch.
+//! A disk that does not answer: its effect on writers, readers and monitoring.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use nilometer_storage::{LsmEngine, LsmOptions};
 
 use crate::support::{TemporaryDirectory, show};
 
-/// How long the test waits for something that is to happen.
+/// How long the test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Milliseconds after which the disk counts as stuck.
+/// Time in ms after which the disk counts as stuck.
 const LIMIT_MS: i64 = 50;
 
 fn run(database: &Database, command: Document) -> Document {
@@ -24,7 +24,7 @@ fn run(database: &Database, command: Document) -> Document {
     reply
 }
 
-/// Stores one more measurement and one more document.
+/// Inserts one more measurement and one more document.
 fn insert(database: &Database, at: i64) {
     let measurement = doc! {"t": Value::DateTime(at * 1000), "m": 1, "_id": at};
     run(
@@ -37,7 +37,7 @@ fn insert(database: &Database, at: i64) {
     );
 }
 
-/// A figure of `serverStatus.storageEngine.disk`.
+/// Returns a field of `serverStatus.storageEngine.disk`.
 fn figure(database: &Database, name: &str) -> i64 {
     let status = run(database, doc! {"serverStatus": 1, "$db": "admin"});
     let engine = status
@@ -68,7 +68,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn writes_wait_reads_go_on_and_everybody_is_told() {
+fn writes_wait_reads_proceed_and_the_state_is_reported() {
     let directory = TemporaryDirectory::new();
     let file_system = FaultyFileSystem::new();
     let options = LsmOptions {
@@ -105,7 +105,7 @@ fn writes_wait_reads_go_on_and_everybody_is_told() {
         wait_until("it is counted", || figure(&database, "stuckTotal") > 0);
         let told = database.check_writable().expect_err("a stuck disk").message;
         assert!(told.contains("does not answer"), "{told}");
-        // What was acknowledged is read from the series that waits, and from everything else.
+        // Acknowledged data is read from the waiting series, and from everything else.
         for collection in ["ts", "plain"] {
             assert_eq!(count(&database, collection), 10, "{collection}");
         }

@@ -8,7 +8,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 static DIRECTORIES: AtomicU32 = AtomicU32::new(0);
 
-/// A fresh directory that goes away with its owner.
+/// A new directory that is removed when dropped.
 pub(crate) struct TemporaryDirectory(pub(crate) PathBuf);
 
 impl TemporaryDirectory {
@@ -38,7 +38,7 @@ impl Fixture {
         Self::of(Database::in_memory().unwrap())
     }
 
-    /// A database in a directory.
+    /// Opens a database in a directory.
     pub(crate) fn open(path: &Path) -> Self {
         Self::of(Database::open(path).unwrap())
     }
@@ -50,7 +50,7 @@ impl Fixture {
         }
     }
 
-    /// The reply to a command on the database "test".
+    /// Returns the reply to a command on the database "test".
     pub(crate) fn reply(&mut self, command: Document) -> Document {
         self.reply_on("test", command)
     }
@@ -65,26 +65,26 @@ impl Fixture {
         self.database.run_command(&mut self.session, &request)
     }
 
-    /// The reply to a command that must succeed.
+    /// Returns the reply to a command that must succeed.
     pub(crate) fn run(&mut self, command: Document) -> Document {
         let reply = self.reply(command);
         assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
         reply
     }
 
-    /// The code with which a command is refused; 0 if it is not.
+    /// Returns the error code of a command; 0 if it succeeds.
     pub(crate) fn code(&mut self, command: Document) -> i64 {
         let reply = self.reply(command);
         reply.get("code").as_exact_i64().unwrap_or(0)
     }
 
-    /// All documents of a cursor, batch by batch.
+    /// Returns all documents of a cursor, batch by batch.
     pub(crate) fn all(&mut self, command: Document) -> Vec<Document> {
         let reply = self.run(command);
         self.rest(reply)
     }
 
-    /// The documents of the cursor that `reply` opened.
+    /// Returns the documents of the cursor that `reply` opened.
     pub(crate) fn rest(&mut self, reply: Document) -> Vec<Document> {
         let (mut id, ns, mut documents) = cursor(&reply, "firstBatch");
         let collection = ns.split_once('.').unwrap().1.to_owned();
@@ -99,7 +99,7 @@ impl Fixture {
         documents
     }
 
-    /// A time-series collection "ts" and an ordinary one "plain" with the same measurements.
+    /// Makes a time-series collection "ts" and an ordinary one "plain" with the same measurements.
     pub(crate) fn with_measurements(count: i64) -> Self {
         let mut fixture = Self::new();
         let options = doc! {"timeField": "t", "metaField": "m"};
@@ -119,7 +119,7 @@ impl Fixture {
     }
 }
 
-/// Id, namespace and documents of a cursor in a reply.
+/// Returns id, namespace and documents of a cursor in a reply.
 pub(crate) fn cursor(reply: &Document, batch: &str) -> (i64, String, Vec<Document>) {
     let cursor = reply.get("cursor").as_document().unwrap();
     let ValueRef::Int64(id) = cursor.get("id") else {
@@ -133,7 +133,7 @@ pub(crate) fn cursor(reply: &Document, batch: &str) -> (i64, String, Vec<Documen
     (id, ns, documents.collect())
 }
 
-/// A document as text, for failing tests.
+/// Returns a document as text, for messages of failing tests.
 pub(crate) fn show(document: &Document) -> String {
     text(ValueRef::Document(document.as_ref()))
 }

@@ -1,5 +1,5 @@
-//! A validator accepts exactly what a query with the same filter finds, at every level, and says why it
-//! does not.
+//! A validator accepts exactly the documents that a query with the same filter finds, at every level, and
+//! reports the reason of a failure.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
@@ -103,7 +103,7 @@ fn filter(random: &mut Random, depth: u32) -> Document {
     out.finish()
 }
 
-/// The `_id`s the filter finds among all.
+/// Returns the `_id`s the filter finds among all.
 fn found(fixture: &mut Fixture, name: &str, filter: &Document) -> Vec<i64> {
     let command = doc! { "find": name, "filter": filter.clone(), "sort": doc! { "_id": 1 } };
     let documents = fixture.all(command);
@@ -166,7 +166,7 @@ fn fuzz_validators_accept_what_queries_find() {
             );
         }
 
-        // With everything there, each is replaced by something else.
+        // All documents exist; each is replaced by another.
         let mut unchecked = DocumentBuilder::new();
         for element in all("checked").iter() {
             unchecked.append_element(element);

@@ -1,5 +1,5 @@
-//! What is remembered between queries answers for the store as it is: the same questions again and again, between writes of
-//! all kinds, against a list of what was written.
+//! Caches between queries agree with the store: the same queries repeated, between writes of all kinds,
+//! against a list of the writes.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Draw {
     }
 }
 
-/// A database beside what has to be in it: time, series and value of each measurement.
+/// A database with its expected contents: time, series and value of each measurement.
 struct History<'d> {
     database: &'d Database,
     session: ClientSession,
@@ -114,7 +114,8 @@ impl History<'_> {
             .collect()
     }
 
-    /// Sums by hour and series within a window, all measurements of it from either end, and the newest of each series.
+    /// Queries sums by hour and series within a window, all its measurements from either end, and the
+    /// newest of each series.
     fn ask(&mut self, draw: &mut Draw) {
         let from = FROM_MS + draw.below(HOURS) * HOUR_MS - draw.below(3) * 1_800_000;
         let to = from + draw.below(HOURS) * HOUR_MS;
@@ -212,7 +213,7 @@ fn exercise(database: &Database, seed: u64) {
 }
 
 #[test]
-fn what_is_remembered_is_what_is_stored() {
+fn cached_answers_equal_stored_data() {
     let histories = match std::env::var_os("NILOMETER_LONG") {
         Some(_) => HISTORIES_LONG,
         None => HISTORIES,

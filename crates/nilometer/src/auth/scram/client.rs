@@ -1,7 +1,7 @@
-//! The client's half, for programs that log in to a server.
+//! The client side of SCRAM, for programs that log in to a server.
 //!
-//! The server must prove itself too: an answer with a wrong signature is an error, as is a challenge that asks for
-//! so few iterations that listening to it would help to guess the password.
+//! The server must prove itself too: an answer with a wrong signature is an error, and so is a challenge
+//! with so few iterations that an eavesdropper could guess the password.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -10,29 +10,29 @@ use subtle::ConstantTimeEq;
 use super::super::credentials::Mechanism;
 use crate::error::{Error, ErrorCode, Result};
 
-/// Fewest iterations a challenge may ask for; RFC 7677 names this number.
+/// Fewest iterations accepted in a challenge; the number of RFC 7677.
 const ITERATIONS_MIN: u32 = 4096;
 
-/// Most iterations a challenge may ask for: some seconds of work.
+/// Most iterations accepted in a challenge: some seconds of work.
 const ITERATIONS_MAX: u32 = 10_000_000;
 
 /// "No channel binding", in base64.
 const NO_BINDING: &str = "c=biws";
 
-/// A login seen from the client.
+/// The client's state of a login.
 pub struct Prover {
     mechanism: Mechanism,
-    /// The password as the mechanism wants it.
+    /// The password in the form the mechanism hashes.
     password: String,
     /// The first message without its header.
     bare: String,
     nonce: String,
-    /// What the server must answer to the proof.
+    /// The expected answer of the server to the proof.
     signature: Option<Vec<u8>>,
 }
 
 impl Prover {
-    /// Begins a login; the second value is the first message. Nobody must be able to guess `nonce`.
+    /// Starts a login; returns the first message as the second value. `nonce` must be unguessable.
     pub fn start(
         mechanism: Mechanism,
         user: &str,
@@ -62,14 +62,14 @@ impl Prover {
         (prover, first)
     }
 
-    /// Answers the server's challenge with the proof.
+    /// Returns the proof for the server's challenge.
     pub fn prove(&mut self, challenge: &[u8]) -> Result<String> {
-        let text = std::str::from_utf8(challenge).map_err(|_| distrusted("is no text"))?;
+        let text = std::str::from_utf8(challenge).map_err(|_| distrusted("is not text"))?;
         let mut parts = text.split(',');
         let mut part = |name| parts.next().and_then(|part| part.strip_prefix(name));
         let (Some(nonce), Some(salt), Some(iterations)) = (part("r="), part("s="), part("i="))
         else {
-            return Err(distrusted("is not of SCRAM's form"));
+            return Err(distrusted("is not a SCRAM message"));
         };
         if nonce.len() <= self.nonce.len() || !nonce.starts_with(&self.nonce) {
             return Err(distrusted("does not answer this login"));
@@ -93,7 +93,7 @@ impl Prover {
         Ok(format!("{unproven},p={}", BASE64.encode(proof)))
     }
 
-    /// Checks that the server knows the password's keys too.
+    /// Verifies that the server knows the keys of the password.
     pub fn check(&self, answer: &[u8]) -> Result<()> {
         let text = std::str::from_utf8(answer).unwrap_or_default();
         let told = text.strip_prefix("v=").and_then(|v| BASE64.decode(v).ok());
@@ -104,7 +104,7 @@ impl Prover {
     }
 }
 
-/// Why the server is not believed.
+/// Returns the error for a server that fails a check.
 fn distrusted(what: &str) -> Error {
     Error::new(
         ErrorCode::AuthenticationFailed,

@@ -1,4 +1,4 @@
-//! The server's half of SCRAM (RFC 5802, RFC 7677), message by message.
+//! The server side of SCRAM (RFC 5802, RFC 7677), message by message.
 //!
 //! ```text
 //! client-first   n,,n=user,r=<nonce>
@@ -8,9 +8,9 @@
 //! (empty)        (empty)                             unless the client asked to skip it
 //! ```
 //!
-//! Every way to fail has the same answer, and a name nobody has goes the same way as a wrong
-//! password, to the last comparison. Channel binding is refused: no driver of MongoDB offers it. The client's half is
-//! in [`client`].
+//! Every failure has the same answer, and a missing user takes the same steps as a wrong password, to the
+//! last comparison. Channel binding is refused: no MongoDB driver offers it. The client side is in
+//! [`client`].
 
 mod client;
 #[cfg(test)]
@@ -26,23 +26,23 @@ use super::credentials::{Credentials, Mechanism};
 use super::{UserName, failed};
 use crate::error::Result;
 
-/// Bytes of a client's message. A name has at most a few hundred, a nonce drivers make 24 to 32.
+/// Longest client message, in bytes. A name has at most a few hundred; drivers use nonces of 24 to 32.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
-/// What a client says first.
+/// The first message of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientFirst<'a> {
-    /// The part that says there is no channel binding.
+    /// The header, which states that there is no channel binding.
     header: &'a str,
     /// The rest, which is signed.
     bare: &'a str,
-    /// Who it claims to be.
+    /// The claimed user.
     pub user: String,
     nonce: &'a str,
 }
 
 impl<'a> ClientFirst<'a> {
-    /// Reads the first message.
+    /// Parses the first message.
     pub fn parse(payload: &'a [u8]) -> Result<Self> {
         if payload.len() > MESSAGE_BYTES_MAX {
             return Err(failed());
@@ -58,7 +58,7 @@ impl<'a> ClientFirst<'a> {
         let user = unescape(user.ok_or_else(failed)?).ok_or_else(failed)?;
         let nonce = fields.next().and_then(|f| f.strip_prefix("r="));
         let nonce = nonce.filter(|n| !n.is_empty()).ok_or_else(failed)?;
-        // Acting for somebody else is not offered.
+        // Authorization as another user is not supported.
         let other = authorize.strip_prefix("a=").map(unescape);
         if !authorize.is_empty() && other != Some(Some(user.clone())) {
             return Err(failed());
@@ -72,7 +72,7 @@ impl<'a> ClientFirst<'a> {
     }
 }
 
-/// `=2C` is a comma, `=3D` an equals sign; nothing else may follow one.
+/// Decodes `=2C` as a comma and `=3D` as an equals sign; `None` for any other escape.
 fn unescape(name: &str) -> Option<String> {
     let mut parts = name.split('=');
     let mut out = parts.next()?.to_owned();
@@ -90,11 +90,11 @@ fn unescape(name: &str) -> Option<String> {
 
 #[derive(Debug)]
 enum State {
-    /// The client owes its proof.
+    /// The client must send its proof.
     Challenged { channel: String, signed: String },
-    /// The client has proven itself and owes an empty message.
+    /// The proof was right; the client must send an empty message.
     Proven,
-    /// Over.
+    /// The conversation is over.
     Done,
 }
 
@@ -104,7 +104,7 @@ pub struct Conversation {
     mechanism: Mechanism,
     user: UserName,
     credentials: Credentials,
-    /// False if nobody has the name: then no proof is good enough.
+    /// False if the user does not exist: then no proof is accepted.
     exists: bool,
     nonce: String,
     skip_empty: bool,
@@ -112,8 +112,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Answers the first message. `nonce` is the server's part of the nonce; `exists` says that
-    /// `credentials` are a user's and not those of nobody.
+    /// Answers the first message. `nonce` is the server's part of the nonce; `exists` is false if
+    /// `credentials` are those of a missing user.
     pub fn start(
         mechanism: Mechanism,
         first: &ClientFirst<'_>,
@@ -141,22 +141,22 @@ impl Conversation {
         (conversation, answer)
     }
 
-    /// Who logs in.
+    /// Returns the user that logs in.
     pub fn user(&self) -> &UserName {
         &self.user
     }
 
-    /// How.
+    /// Returns the mechanism.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
-    /// True if the next message is the one that proves the password.
+    /// True if the next message is the proof.
     pub fn awaits_proof(&self) -> bool {
         matches!(self.state, State::Challenged { .. })
     }
 
-    /// Answers a later message, and says whether the user is logged in now.
+    /// Answers a later message. The second value is true if the user is logged in.
     pub fn go_on(&mut self, payload: &[u8]) -> Result<(String, bool)> {
         if payload.len() > MESSAGE_BYTES_MAX {
             return Err(failed());
@@ -175,7 +175,7 @@ impl Conversation {
         }
     }
 
-    /// Checks the proof and signs the answer.
+    /// Verifies the proof and signs the answer.
     fn check(&self, text: &str, channel: &str, signed: &str) -> Result<String> {
         let (unproven, proof) = text.rsplit_once(",p=").ok_or_else(failed)?;
         let mut fields = unproven.split(',');

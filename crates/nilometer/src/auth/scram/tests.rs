@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A conversation as a RFC prints it.
+/// A conversation as printed in an RFC.
 struct Vector {
     mechanism: Mechanism,
     password: &'static str,
@@ -64,7 +64,7 @@ impl Vector {
 }
 
 #[test]
-fn a_client_says_what_the_rfcs_say() {
+fn a_client_sends_the_messages_of_the_rfcs() {
     for vector in [SHA_1, SHA_256] {
         let mut prover = vector.prover();
         assert!(prover.check(vector.server_final.as_bytes()).is_err());
@@ -81,7 +81,7 @@ fn a_client_says_what_the_rfcs_say() {
 }
 
 #[test]
-fn a_client_trusts_not_every_challenge() {
+fn a_client_refuses_bad_challenges() {
     let first = SHA_256.server_first;
     let own_nonce = SHA_256.client_first.rsplit_once("r=").unwrap().1;
     for bad in [
@@ -157,7 +157,7 @@ fn a_proof_that_is_off_by_one_bit_anywhere_fails() {
 }
 
 #[test]
-fn nobody_fails_even_with_the_right_proof() {
+fn a_missing_user_fails_even_with_the_right_proof() {
     let (mut conversation, answer) = SHA_256.begin(false, true);
     assert_eq!(answer, SHA_256.server_first);
     let proof = SHA_256.client_final.as_bytes();
@@ -165,7 +165,7 @@ fn nobody_fails_even_with_the_right_proof() {
 }
 
 #[test]
-fn first_messages_that_are_refused() {
+fn malformed_first_messages_are_refused() {
     for bad in [
         "",
         "n",

@@ -1,7 +1,7 @@
-//! `$out` and `$merge` into time series: what is different there.
+//! `$out` and `$merge` into time-series collections.
 //!
-//! Two measurements are the same when their metadata and times are, or, by default, their `_id`. No index
-//! forbids a second one, so where `$merge` must not find one it looks.
+//! Two measurements are the same if their metadata and times are equal, or, by default, their `_id`. No
+//! unique index forbids a second one, so `$merge` searches first where it must not find one.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget};
 use crate::write::{Selection, Updated};
 
-/// Other options than those of the time series that is there.
+/// Error code: options differ from those of the existing time-series collection.
 const OTHER_OPTIONS: i32 = 7_406_103;
 
-/// Checks that the options `$out` names are those of the collection. Widths that were left out are not
-/// compared.
+/// Fails unless the options of `$out` agree with those of the collection. Widths are compared only if they
+/// were set.
 pub(super) fn check_options(
     wanted: &TimeseriesOptions,
     found: &Collection,
@@ -46,12 +46,12 @@ pub(super) fn check_options(
     ))
 }
 
-/// A time series to merge into.
+/// A time-series collection to merge into.
 pub(super) struct SeriesTarget {
-    /// Its name.
+    /// The name.
     pub(super) name: Namespace,
     pub(super) stored: StoredCollections,
-    /// The collection of the buckets.
+    /// The bucket collection.
     pub(super) collection: Arc<Collection>,
 }
 

@@ -1,5 +1,5 @@
-//! What is in a database directory, in figures: collections, buckets and how full they are, what their
-//! columns take, tails, indexes, the log.
+//! Statistics of a database directory: collections, buckets and their fill, the sizes of columns, tails,
+//! indexes, the log.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,23 +13,23 @@ use crate::catalog::{CatalogEntry, Collection, Storage};
 use crate::error::Result;
 use crate::timeseries::BucketRange;
 
-/// Damaged buckets that are described; more are only counted.
+/// Most damaged buckets described; all are counted.
 const DAMAGE_TOLD_MAX: usize = 20;
 
-/// A whole directory.
+/// The statistics of a directory.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What opening found in the log.
+    /// The recovery of the log at opening.
     pub recovery: Recovery,
-    /// Sizes of the whole.
+    /// Statistics of the engine.
     pub engine: EngineStatistics,
-    /// Views that are no time series.
+    /// Views that are not time-series collections.
     pub views: Vec<String>,
     /// The collections.
     pub collections: Vec<Figures>,
 }
 
-/// What a collection is.
+/// The type of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Buckets of measurements.
@@ -40,39 +40,39 @@ pub enum Kind {
     Clustered,
 }
 
-/// What a column takes over all buckets.
+/// The size of a column over all buckets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColumnFigures {
-    /// Buckets that have it.
+    /// Buckets that have the column.
     pub buckets: u64,
     /// Measurements of those buckets.
     pub measurements: u64,
-    /// Bytes of it in the bucket documents, as a client reads them.
+    /// Its bytes in the bucket documents that clients read.
     pub bytes: u64,
-    /// Bytes of it as it is stored.
+    /// Its stored bytes.
     pub stored_bytes: u64,
 }
 
-/// One collection.
+/// The statistics of one collection.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Its name; a time series by the name of its buckets.
+    /// The namespace; for time series that of the bucket collection.
     pub namespace: String,
-    /// What it is.
+    /// The type.
     pub kind: Kind,
     /// Documents, or buckets.
     pub count: u64,
-    /// Bytes of its files.
+    /// Bytes of files.
     pub disk_bytes: u64,
-    /// Bytes of it that only the log has.
+    /// Bytes that are in the log only.
     pub memory_bytes: u64,
-    /// Measurements, of a time series.
+    /// Measurements, for time series.
     pub measurements: u64,
     /// Buckets by version.
     pub versions: BTreeMap<i32, u64>,
-    /// Bucket documents that may still grow, and those that do not.
+    /// Documents of open buckets.
     pub open_documents: u64,
-    /// Bucket documents that do not grow.
+    /// Documents of sealed buckets.
     pub sealed_documents: u64,
     /// Entries of tails: measurements not yet folded into a document.
     pub tail_entries: u64,
@@ -80,13 +80,14 @@ pub struct Figures {
     pub columns: BTreeMap<String, ColumnFigures>,
     /// Indexes by name with the bytes of their files.
     pub indexes: Vec<(String, u64)>,
-    /// What cannot be read.
+    /// Descriptions of unreadable buckets.
     pub damage: Vec<String>,
-    /// How many buckets that are.
+    /// Number of unreadable buckets.
     pub damaged: u64,
 }
 
-/// Looks into the database in `path`, which must be there and not be open. Damage is told, not mended.
+/// Reads the statistics of the database in `path`, which must exist and not be open. Damage is reported,
+/// not repaired.
 pub fn inspect(path: &Path) -> Result<Inspection> {
     super::check_is_there(path)?;
     let engine = Arc::new(LsmEngine::open(path, LsmOptions::default())?);
@@ -109,7 +110,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
             }
         }
     }
-    // Figures were read; what could not be written back is for `verify`.
+    // The statistics are read; failures to write back concern `verify`.
     let _ = database.close();
     Ok(inspection)
 }

@@ -1,14 +1,14 @@
-//! What an operator does to a whole database: copy it, check it, look into it, save what can be saved.
+//! Offline maintenance of a whole database: copy, verification, inspection, salvage.
 //!
-//! | | of | changes |
+//! | function | applies to | changes |
 //! |---|---|---|
 //! | [`Database::checkpoint`] | a database that is open | nothing |
 //! | [`restore`] | a copy that is not open | nothing; makes a new directory |
-//! | [`verify`] | a directory that is not open | what any opening changes: the log begins a new file |
+//! | [`verify`] | a directory that is not open | what any opening changes: the log starts a new file |
 //! | [`inspect()`] | the same | the same |
-//! | [`salvage()`] | a directory that need not even open | nothing; makes a new directory |
+//! | [`salvage()`] | a damaged directory, even one that does not open | nothing; creates a new directory |
 //!
-//! What is lost or wrong is given back as text for a person; nothing here prints.
+//! Losses and errors are returned as text for the operator; nothing here prints.
 
 mod inspect;
 mod salvage;
@@ -25,27 +25,27 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::services::Environment;
 use crate::validation::Validation;
 
-/// What [`verify`] looked at and found.
+/// The result of [`verify`].
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
     /// Damage below the collections: of the log, of tables, of their checksums.
     pub damage: Vec<String>,
-    /// Each collection with what is wrong in it; a time series by the name of its buckets.
+    /// Each collection with its problems; time series by the name of the bucket collection.
     pub collections: Vec<(String, Validation)>,
 }
 
 impl Verification {
-    /// True if nothing is wrong.
+    /// True if there is no problem.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty() && self.collections.iter().all(|(_, found)| found.invalid == 0)
     }
 }
 
-/// Checks the database in `path`, which must be there and not be open: it opens it as a start does, reads
-/// every stored byte against its checksum, every document and bucket against what it claims, every index
-/// both ways.
+/// Verifies the database in `path`, which must exist and not be open: opens it like a start, and checks
+/// every stored byte against its checksum, every document and bucket against its invariants, every index in
+/// both directions.
 ///
-/// An error means that it cannot be looked at; damage is in the answer.
+/// An error means that verification was impossible; damage is part of the result.
 pub fn verify(path: &Path) -> Result<Verification> {
     let mut verification = Verification::default();
     let database = match open(path) {
@@ -69,24 +69,24 @@ pub fn verify(path: &Path) -> Result<Verification> {
                 .push(format!("{name} cannot be read: {error}")),
         }
     }
-    // What could not be written back was told of above.
+    // Failures to write back were reported above.
     let _ = database.close();
     Ok(verification)
 }
 
-/// Copies the database in `source`, which is not open, into the empty or absent directory `target`. The
-/// two share no file. `each` is told of every file and its bytes.
+/// Copies the database in `source`, which is not open, into the empty or missing directory `target`. The
+/// two share no file. `each` is called with every file and its bytes.
 pub fn restore(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
     check_is_there(source)?;
     Ok(nilometer_storage::copy_database(source, target, each)?)
 }
 
-/// Says in lines what a file of a database directory is.
+/// Describes a file of a database directory, in lines.
 pub fn describe_file(path: &Path) -> Result<Vec<String>> {
     Ok(nilometer_storage::describe_file(path)?)
 }
 
-/// Refuses a directory that is not there: opening would make an empty database of it.
+/// Fails if there is no database: opening would create an empty one.
 fn check_is_there(path: &Path) -> Result<()> {
     match path.join("FORMAT").is_file() {
         true => Ok(()),
@@ -97,14 +97,14 @@ fn check_is_there(path: &Path) -> Result<()> {
     }
 }
 
-/// A database at rest, opened without anything that would change it by itself.
+/// Opens a database without background changes.
 fn open(path: &Path) -> Result<Database> {
     check_is_there(path)?;
     let engine = LsmEngine::open(path, LsmOptions::default())?;
     Database::with_engine(std::sync::Arc::new(engine), at_rest()?)
 }
 
-/// How many entries a keyspace has.
+/// Returns the number of entries of a keyspace.
 fn count_entries(engine: &dyn Engine, keyspace: KeyspaceId) -> Result<u64> {
     let mut entries = 0;
     for item in engine
@@ -117,7 +117,7 @@ fn count_entries(engine: &dyn Engine, keyspace: KeyspaceId) -> Result<u64> {
     Ok(entries)
 }
 
-/// Surroundings in which nothing expires.
+/// Returns an environment in which nothing expires.
 fn at_rest() -> Result<Environment> {
     let environment = Environment::default();
     environment
@@ -127,7 +127,7 @@ fn at_rest() -> Result<Environment> {
 }
 
 impl Database {
-    /// Whether writes are taken now; the error says why not. Never waits for the disk.
+    /// Fails with the reason if writes are refused now. Never waits for the disk.
     pub fn check_writable(&self) -> Result<()> {
         self.engine.check_writable()?;
         match self.disk.status().oldest {
@@ -143,7 +143,7 @@ impl Database {
         }
     }
 
-    /// Checks one collection: its documents or buckets, and its indexes both ways.
+    /// Checks one collection: its documents or buckets, and its indexes in both directions.
     pub(crate) fn validate(
         &self,
         collection: &std::sync::Arc<crate::catalog::Collection>,

@@ -1,16 +1,15 @@
-//! Saving what can be read of a damaged directory into a new database.
+//! Salvage: copies the readable data of a damaged directory into a new database.
 //!
 //! ```text
 //! source ──copy──> working copy ──read past damage──> documents, buckets ──insert──> target
 //! ```
 //!
-//! The source is only read. From a copy of it, the engine of `nilometer-storage` hands out all that is
-//! whole; documents and bucket documents of that are inserted into a new database, with the options and
-//! indexes the catalog names. So everything derived is made anew: indexes, the series index, counts.
+//! The source is only read. From a copy of it, the engine of `nilometer-storage` returns all intact
+//! entries; their documents and bucket documents are inserted into a new database, with the options and
+//! indexes of the catalog. So all derived data is rebuilt: indexes, the series index, counts.
 //!
-//! What is lost is listed: per collection how many documents, and which buckets as far as an index still
-//! names them. It needs the catalog and the list of keyspaces; without them nobody knows what the bytes
-//! were.
+//! Losses are listed: per collection the number of documents, and the buckets that an index still names.
+//! Salvage requires the catalog and the list of keyspaces.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -30,30 +29,30 @@ use crate::session::ClientSession;
 use crate::timeseries::{BucketLimits, BucketRange, Timeseries};
 use crate::write::Records;
 
-/// Bytes of documents inserted at once.
+/// Bytes of documents per insert.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// Documents inserted at once.
+/// Documents per insert.
 const BATCH_DOCUMENTS: usize = 1000;
 
-/// What the profiler told of: no data of anybody's.
+/// The profile of operations, which is not user data.
 const PROFILE: &str = "system.profile";
 
-/// Losses of one collection that are described; more are only counted.
+/// Most losses described per collection; all are counted.
 const LOSSES_TOLD_MAX: usize = 100;
 
-/// One collection as it came over.
+/// The result for one collection.
 #[derive(Clone, Debug, Default)]
 pub struct SalvagedCollection {
-    /// Its name; a time series by the name of its buckets.
+    /// The namespace; for time series that of the bucket collection.
     pub namespace: String,
-    /// True if what is counted are buckets.
+    /// True if buckets are counted.
     pub is_bucketed: bool,
-    /// Documents or buckets that are in the target.
+    /// Documents or buckets in the target.
     pub kept: u64,
-    /// Those that are not, as far as anything still names them.
+    /// Lost ones, as far as an index still names them.
     pub lost: u64,
-    /// What is known of them, and of indexes that could not be made again.
+    /// Descriptions of losses, and of indexes that could not be rebuilt.
     pub losses: Vec<String>,
 }
 
@@ -65,18 +64,18 @@ impl SalvagedCollection {
     }
 }
 
-/// What came over, and what did not.
+/// The result of a salvage.
 #[derive(Clone, Debug, Default)]
 pub struct Salvaged {
     /// The collections.
     pub collections: Vec<SalvagedCollection>,
-    /// Users that are in the target.
+    /// Users in the target.
     pub users: u64,
-    /// Roles that are in the target, without the built-in ones.
+    /// User-defined roles in the target.
     pub roles: u64,
-    /// Users and roles that are not.
+    /// Lost users and roles.
     pub lost_users_and_roles: Vec<String>,
-    /// Damage that was met, with the part of the database it lies in.
+    /// Damage found, with its place in the database.
     pub damage: Vec<String>,
 }
 
@@ -90,13 +89,13 @@ impl Salvaged {
     }
 }
 
-/// Salvages the database in `source`, which is not open, into the empty or absent directory `target`.
-/// A working copy lies beside the target meanwhile, so there must be room for both.
+/// Salvages the database in `source`, which is not open, into the empty or missing directory `target`. A
+/// working copy exists beside the target meanwhile, so the disk must hold both.
 pub fn salvage(source: &Path, target: &Path) -> Result<Salvaged> {
     let work = working_copy(target)?;
     if work.exists() {
         return Err(Error::bad_value(format!(
-            "{} is in the way: remove it if no other salvage runs",
+            "{} exists: remove it if no other salvage runs",
             work.display()
         )));
     }
@@ -104,7 +103,7 @@ pub fn salvage(source: &Path, target: &Path) -> Result<Salvaged> {
     let salvaged = copied
         .map_err(Error::from)
         .and_then(|()| salvage_copy(&work, target));
-    // It was made here, a few lines above.
+    // This function created it.
     let removed = std::fs::remove_dir_all(&work);
     let salvaged = salvaged?;
     removed
@@ -112,11 +111,11 @@ pub fn salvage(source: &Path, target: &Path) -> Result<Salvaged> {
     Ok(salvaged)
 }
 
-/// The directory beside `target` for the copy that is read.
+/// Returns the path of the working copy beside `target`.
 fn working_copy(target: &Path) -> Result<PathBuf> {
-    let name = target.file_name().ok_or_else(|| {
-        Error::bad_value(format!("{} is no name for a directory", target.display()))
-    })?;
+    let name = target
+        .file_name()
+        .ok_or_else(|| Error::bad_value(format!("{} is not a directory name", target.display())))?;
     let mut name = name.to_owned();
     name.push(".salvage");
     Ok(target.with_file_name(name))
@@ -131,14 +130,14 @@ fn salvage_copy(work: &Path, target: &Path) -> Result<Salvaged> {
     for db in source.catalog.databases() {
         for (namespace, entry) in source.catalog.list(&db) {
             match entry {
-                // The profiler makes it anew.
+                // The profiler creates it again.
                 CatalogEntry::Collection(_) if namespace.collection == PROFILE => {}
                 CatalogEntry::Collection(collection) => {
                     salvaged
                         .collections
                         .push(source.copy(&collection, &database)?);
                 }
-                // It comes with its buckets.
+                // It is created with its buckets.
                 CatalogEntry::View(view) if view.is_timeseries() => {}
                 CatalogEntry::View(view) => views.push((namespace, view)),
             }
@@ -186,7 +185,7 @@ fn create_view(database: &Database, namespace: &Namespace, view: &View) -> Resul
         .map(drop)
 }
 
-/// The damaged database: just what is needed to read it, without threads that would write.
+/// The damaged database with the parts needed to read it, without threads that write.
 struct Source {
     engine: Arc<SalvageEngine>,
     catalog: Arc<Catalog>,
@@ -207,20 +206,20 @@ impl Source {
         })
     }
 
-    /// What each keyspace holds, in words.
+    /// Returns a description of each keyspace.
     fn keyspace_names(&self) -> BTreeMap<KeyspaceId, String> {
         let catalog = "the catalog of collections, users and roles".to_owned();
         let mut names = BTreeMap::from([(self.catalog.keyspace(), catalog)]);
         for collection in self.catalog.collections() {
             let namespace = &collection.namespace;
             for index in collection.indexes.all().iter() {
-                let name = format!("the index {} of {namespace}, made anew", index.spec.name);
+                let name = format!("the index {} of {namespace}, rebuilt", index.spec.name);
                 names.insert(index.keyspace, name);
             }
             let parts = match collection.storage {
                 Storage::Records { records, id_index } => vec![
                     (Some(records), "the documents"),
-                    (id_index, "the index on _id, made anew,"),
+                    (id_index, "the index on _id, rebuilt,"),
                 ],
                 Storage::Buckets {
                     open,
@@ -231,7 +230,7 @@ impl Source {
                     (Some(open), "the open buckets"),
                     (Some(sealed), "the sealed buckets"),
                     (Some(tail), "the newest measurements"),
-                    (Some(series), "the series index, made anew,"),
+                    (Some(series), "the series index, rebuilt,"),
                 ],
             };
             for (id, what) in parts {
@@ -241,7 +240,7 @@ impl Source {
         names
     }
 
-    /// Makes the collection in `target` and copies into it what can be read.
+    /// Creates the collection in `target` and copies its readable documents.
     fn copy(&self, collection: &Arc<Collection>, target: &Database) -> Result<SalvagedCollection> {
         let mut salvaged = SalvagedCollection {
             namespace: collection.namespace.to_string(),
@@ -251,7 +250,7 @@ impl Source {
         let view = collection.namespace.timeseries_view();
         let view = view.filter(|view| self.catalog.timeseries(view).is_some());
         if let Err(error) = create(target, collection, view.as_ref()) {
-            salvaged.lose(format!("it cannot be made: {error}"));
+            salvaged.lose(format!("it cannot be created: {error}"));
             return Ok(salvaged);
         }
         let mut inserter = Inserter::new(target, &collection.namespace);
@@ -293,7 +292,7 @@ impl Source {
         Ok(salvaged)
     }
 
-    /// Names the buckets the series index knows and nobody could read.
+    /// Adds the buckets that are in the series index but were not readable to the losses.
     fn name_lost_buckets(
         &self,
         series: KeyspaceId,
@@ -319,10 +318,10 @@ impl Source {
     }
 }
 
-/// Options that follow from others, and are not given to `create`.
+/// Options derived from others, not passed to `create`.
 const DERIVED_OPTIONS: [&str; 2] = ["validator", "clusteredIndex"];
 
-/// Makes a collection, or with its `view` a time series.
+/// Creates a collection; with `view`, a time-series collection.
 fn create(target: &Database, collection: &Collection, view: Option<&Namespace>) -> Result<()> {
     let namespace = &collection.namespace;
     let name = view.unwrap_or(namespace).collection.as_str();
@@ -347,7 +346,7 @@ fn create_index(target: &Database, namespace: &Namespace, spec: Document) -> Res
     target.call(&namespace.database, command).map(drop)
 }
 
-/// Inserts documents as they are, many at a time.
+/// Inserts documents unchanged, in batches.
 struct Inserter<'t> {
     target: &'t Database,
     namespace: &'t Namespace,

@@ -1,4 +1,4 @@
-//! `$addToSet`: elements an array does not hold yet.
+//! `$addToSet`: adds elements that an array does not contain.
 
 use nilometer_bson::{Element, Value, ValueRef};
 
@@ -50,7 +50,7 @@ fn push_new(items: &mut Vec<Value>, value: &Value, collation: &Collation) {
     }
 }
 
-/// `$addToSet`: a value, or `{$each: […]}`.
+/// Parses `$addToSet`: a value, or `{$each: […]}`.
 pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
     let collation = Collation::of(ctx);
     let mut values = Vec::new();

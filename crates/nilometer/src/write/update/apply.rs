@@ -1,17 +1,17 @@
-//! Walking a document beside the tree of an update.
+//! Walks a document along the tree of an update.
 //!
 //! Several nodes of the tree may lead to one value of the document: `a.0` and `a.$`, or `a.$[x]` and
-//! `a.$[y]`. They are walked together, as a list; a leaf must be alone in its list, or the update
-//! conflicts with itself (code 40).
+//! `a.$[y]`. They are walked together, as a list; a leaf must be alone in its list, or the update conflicts
+//! with itself (code 40).
 //!
 //! | a field is wanted in …            | what happens                                           |
 //! |-----------------------------------|--------------------------------------------------------|
-//! | an object that lacks it           | it is made behind the others                           |
-//! | an array, by index                | that element; behind the end nulls fill the gap        |
+//! | an object that lacks it           | it is appended                                         |
+//! | an array, by index                | that element; nulls fill a gap behind the end          |
 //! | an array, by name                 | error 28                                               |
 //! | a scalar, null included           | error 28                                               |
 //!
-//! Operators that make nothing (`$unset`, `$pull`, …) leave a missing field missing.
+//! Operators that create nothing (`$unset`, `$pull`, …) leave a missing field missing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,10 +25,10 @@ use super::tree::{Operators, PathNode};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 
-/// Nulls that may be put between the end of an array and a new element.
+/// Most nulls inserted between the end of an array and a new element.
 const PADDING_MAX: usize = 1_500_000;
 
-/// What stays the same during the walk.
+/// The constants of a walk.
 struct Walk<'w> {
     operators: &'w Operators,
     document: DocRef<'w>,
@@ -40,7 +40,7 @@ struct Walk<'w> {
 /// The children of nodes that lead to one object or array.
 type Children<'n> = BTreeMap<FieldName, Vec<&'n PathNode>>;
 
-/// The document after the update; `None` if nothing changes.
+/// Returns the document after the update; `None` if it does not change.
 pub(super) fn apply(
     operators: &Operators,
     document: DocRef<'_>,
@@ -61,7 +61,7 @@ pub(super) fn apply(
     Ok(changed.then(|| root.to_document()))
 }
 
-/// Runs `body` with `name` at the end of the path.
+/// Runs `body` with `name` appended to the path.
 fn at<T>(path: &mut String, name: &str, body: impl FnOnce(&mut String) -> T) -> T {
     let length = path.len();
     if length > 0 {
@@ -83,7 +83,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Applies `nodes` to a value that is there; true if it changed.
+    /// Applies `nodes` to an existing value; true if it changed.
     fn value(&self, nodes: &[&PathNode], target: &mut Node<'_>, path: &mut String) -> Result<bool> {
         if let Some(modifier) = only_leaf(nodes, path)? {
             let outcome = match target {
@@ -96,7 +96,7 @@ impl Walk<'_> {
                     *target = Node::New(value);
                     true
                 }
-                // Whoever holds the value takes it out; see `fields` and `elements`.
+                // The holder of the value removes it; see `fields` and `elements`.
                 Outcome::Remove => {
                     *target = Node::New(Value::Missing);
                     true
@@ -111,7 +111,7 @@ impl Walk<'_> {
         self.fields(&children, target, path)
     }
 
-    /// The children by name of nodes that all hold names.
+    /// Returns the children by name of nodes that all have named children.
     fn field_children<'n>(&self, nodes: &[&'n PathNode]) -> Result<Children<'n>> {
         let mut out = Children::new();
         for node in nodes {
@@ -219,7 +219,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Changes an array element; one that is removed leaves null in its place.
+    /// Changes an array element; a removed one becomes null.
     fn element(
         &self,
         nodes: &[&PathNode],
@@ -235,7 +235,7 @@ impl Walk<'_> {
         Ok(changed)
     }
 
-    /// Applies the children of `$[…]` nodes to the elements they are meant for.
+    /// Applies the children of `$[…]` nodes to the elements they match.
     fn elements(
         &self,
         children: &BTreeMap<&str, Vec<&PathNode>>,
@@ -271,7 +271,7 @@ impl Walk<'_> {
         Ok(changed)
     }
 
-    /// Makes what `nodes` want where there is nothing; `None` if they want nothing.
+    /// Creates the value that `nodes` set at a missing path; `None` if they set none.
     fn create(&self, nodes: &[&PathNode], path: &mut String) -> Result<Option<Node<'static>>> {
         if let Some(modifier) = only_leaf(nodes, path)? {
             if modifier.absent(self.inserting) != Absent::Create {
@@ -297,7 +297,8 @@ impl Walk<'_> {
         Ok((!fields.is_empty()).then_some(Node::Object(fields)))
     }
 
-    /// `holder`, the value at `path`, can have no field `name`: an error for all who want one.
+    /// Handles `holder`, the value at `path`, which cannot have a field `name`: an error for every modifier
+    /// that requires one.
     fn not_viable(
         &self,
         name: &FieldName,
@@ -327,7 +328,7 @@ impl Walk<'_> {
                 )));
             }
             for (below, nodes) in &self.field_children(nodes)? {
-                // All below fail for the same reason, or do not mind.
+                // All below fail for the same reason, or ignore the path.
                 if wants_place(nodes, self.inserting) {
                     return Err(error(format!(
                         "Cannot create field '{name}' in element {}",
@@ -341,7 +342,7 @@ impl Walk<'_> {
     }
 }
 
-/// The modifier, if the nodes end here; an error if some end here and others do not.
+/// Returns the modifier if the nodes end here; an error if some end here and others do not.
 fn only_leaf<'n>(nodes: &[&'n PathNode], path: &str) -> Result<Option<&'n dyn Modifier>> {
     match nodes {
         [PathNode::Leaf(modifier)] => Ok(Some(&**modifier)),
@@ -350,7 +351,7 @@ fn only_leaf<'n>(nodes: &[&'n PathNode], path: &str) -> Result<Option<&'n dyn Mo
     }
 }
 
-/// The children by identifier, if the nodes are of that kind; an error if only some are.
+/// Returns the children by identifier if the nodes are `Elements`; an error if only some are.
 fn element_children<'n>(
     nodes: &[&'n PathNode],
     path: &str,
@@ -374,7 +375,7 @@ fn element_children<'n>(
     }
 }
 
-/// True if some leaf below would fail where its way is blocked.
+/// True if some leaf below fails when its path is blocked.
 fn wants_place(nodes: &[&PathNode], inserting: bool) -> bool {
     nodes.iter().any(|node| match node {
         PathNode::Leaf(modifier) => modifier.absent(inserting) != Absent::Whatever,

@@ -1,6 +1,6 @@
 //! `$inc` and `$mul`.
 //!
-//! An int that overflows becomes a long; a long that overflows is an error, and never a double.
+//! An int that overflows becomes a long; a long that overflows is an error, never a double.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{Element, ValueRef};
@@ -15,7 +15,7 @@ struct Arithmetic {
     name: &'static str,
     operand: Number,
     compute: fn(Number, Number) -> Number,
-    /// What a missing field counts as.
+    /// The value of a missing field.
     start: Number,
 }
 
@@ -67,7 +67,7 @@ fn operand(argument: Element<'_>, verb: &str) -> Result<Number> {
     })
 }
 
-/// `$inc`.
+/// Parses `$inc`.
 pub(super) fn parse_inc(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
     Ok(Box::new(Arithmetic {
         name: "$inc",
@@ -77,7 +77,7 @@ pub(super) fn parse_inc(argument: Element<'_>, _: &ParseContext) -> Result<Box<d
     }))
 }
 
-/// `$mul`.
+/// Parses `$mul`.
 pub(super) fn parse_mul(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
     Ok(Box::new(Arithmetic {
         name: "$mul",

@@ -1,7 +1,7 @@
-//! `arrayFilters`: which elements `$[x]` stands for.
+//! `arrayFilters`: the elements that `$[x]` selects.
 //!
-//! Each filter speaks of one identifier: `{"x.grade": {$gte: 5}}` or `{x: {$gt: 3}}`. An element is
-//! tested as the value of a field of that name, so that a filter means here what it means anywhere.
+//! Each filter is on one identifier: `{"x.grade": {$gte: 5}}` or `{x: {$gt: 3}}`. An element is tested as
+//! the value of a field of that name, so that a filter has the same meaning as elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ impl ArrayFilters {
         Ok(Self(out))
     }
 
-    /// Refuses an identifier without a filter.
+    /// Fails on an identifier without a filter.
     pub(super) fn check_known(&self, identifier: &str, path: &str) -> Result<()> {
         if self.0.contains_key(identifier) {
             return Ok(());
@@ -49,7 +49,7 @@ impl ArrayFilters {
         )))
     }
 
-    /// Refuses a filter that no path uses.
+    /// Fails on a filter that no path uses.
     pub(super) fn check_used(&self, used: &BTreeSet<String>, update: DocRef<'_>) -> Result<()> {
         match self.0.keys().find(|name| !used.contains(*name)) {
             None => Ok(()),
@@ -79,7 +79,7 @@ impl ArrayFilters {
     }
 }
 
-/// The one first component all paths of the filter have.
+/// Returns the first path component that all paths of the filter share.
 fn identifier(filter: &MatchExpression) -> Result<String> {
     let dependencies = filter.dependencies();
     let names = dependencies.top_level_fields();

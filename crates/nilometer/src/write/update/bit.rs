@@ -24,7 +24,7 @@ impl Operation {
     }
 }
 
-/// An integer that remembers its width.
+/// An integer with its width.
 #[derive(Clone, Copy, Debug)]
 enum Integer {
     Int(i32),
@@ -47,7 +47,7 @@ impl Integer {
         }
     }
 
-    /// The sign of an int is spread over a long, so two ints always give an int.
+    /// Ints are sign-extended to longs, so two ints always give an int.
     fn combine(self, operation: Operation, other: Self) -> Self {
         let wide = operation.compute(self.wide(), other.wide());
         match (self, other, i32::try_from(wide)) {
@@ -99,7 +99,7 @@ impl Modifier for Bit {
     }
 }
 
-/// `$bit`: `{and: n, or: n, xor: n}`, applied in the order given.
+/// Parses `$bit`: `{and: n, or: n, xor: n}`, applied in the given order.
 pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
     const FORMAT: &str = "{$bit: {field: {and/or/xor: #}}}";
     let ValueRef::Document(given) = argument.value() else {

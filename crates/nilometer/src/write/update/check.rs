@@ -1,4 +1,4 @@
-//! What a document must be to be stored, checked after every update.
+//! Checks of a document before it is stored, after every update.
 
 use nilometer_bson::validate::{SIZE_MAX, STORED_DEPTH_MAX};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, order};
@@ -6,10 +6,10 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, order};
 use super::Update;
 use crate::error::{Error, ErrorCode, Result};
 
-/// A document that an update makes larger than [`SIZE_MAX`].
+/// Error code: an update makes a document larger than [`SIZE_MAX`].
 const TOO_LARGE: i32 = 17_419;
 
-/// Checks size, depth and the kind of `_id`.
+/// Checks the size, the depth and the type of `_id`.
 pub fn storable(document: &Document) -> Result<()> {
     let size = document.as_bytes().len();
     if size > SIZE_MAX {
@@ -27,7 +27,7 @@ pub fn storable(document: &Document) -> Result<()> {
     id(document.get("_id"))
 }
 
-/// Checks a value that shall be an `_id`.
+/// Checks a value for `_id`.
 pub fn id(id: ValueRef<'_>) -> Result<()> {
     match id {
         ValueRef::Array(_) | ValueRef::Regex { .. } | ValueRef::Undefined => Err(Error::new(
@@ -48,7 +48,7 @@ pub fn id(id: ValueRef<'_>) -> Result<()> {
     }
 }
 
-/// Refuses an update that changed `_id`, which is immutable in an ordinary collection.
+/// Fails if an update changed `_id`, which is immutable in an ordinary collection.
 pub fn id_unchanged(update: &Update, before: DocRef<'_>, after: &Document) -> Result<()> {
     let (old, new) = (before.get("_id"), after.get("_id"));
     if old.is_missing() || (!new.is_missing() && order::equal(old, new)) {
@@ -66,7 +66,7 @@ pub fn id_unchanged(update: &Update, before: DocRef<'_>, after: &Document) -> Re
     Err(Error::new(ErrorCode::ImmutableField, text))
 }
 
-/// The document with its `_id`, if it has one, in front.
+/// Returns the document with its `_id`, if any, first.
 pub fn with_id_first(document: Document) -> Document {
     let first_is_id = document.iter().next().is_none_or(|e| e.name() == "_id");
     if first_is_id || document.get("_id").is_missing() {
@@ -80,7 +80,7 @@ pub fn with_id_first(document: Document) -> Document {
     out.finish()
 }
 
-/// True if objects and arrays are nested at most `left` deep, the document itself counted.
+/// True if objects and arrays are nested at most `left` deep, including the document itself.
 fn depth_is_within(document: DocRef<'_>, left: usize) -> bool {
     left > 0
         && document.iter().all(|element| match element.value() {

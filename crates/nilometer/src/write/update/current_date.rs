@@ -1,4 +1,4 @@
-//! `$currentDate`: the time at which the operation started, as a date or a timestamp.
+//! `$currentDate`: the start time of the operation, as a date or a timestamp.
 
 use nilometer_bson::{Element, Timestamp, Value, ValueRef};
 
@@ -31,7 +31,7 @@ impl Modifier for CurrentDate {
     }
 }
 
-/// `$currentDate`: true, false, or `{$type: "date" | "timestamp"}`.
+/// Parses `$currentDate`: true, false, or `{$type: "date" | "timestamp"}`.
 pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
     let as_timestamp = match argument.value() {
         ValueRef::Bool(_) => false,

@@ -11,7 +11,7 @@ use crate::eval::{Collation, ParseContext};
 #[derive(Debug)]
 struct MinMax {
     value: Value,
-    /// How the operand must stand to the value to take its place.
+    /// The order of operand to value in which the operand replaces the value.
     replaces: Ordering,
     collation: Collation,
 }
@@ -32,7 +32,7 @@ impl Modifier for MinMax {
     }
 }
 
-/// `$min`.
+/// Parses `$min`.
 pub(super) fn parse_min(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
     Ok(Box::new(MinMax {
         value: argument.value().to_value(),
@@ -41,7 +41,7 @@ pub(super) fn parse_min(argument: Element<'_>, ctx: &ParseContext) -> Result<Box
     }))
 }
 
-/// `$max`.
+/// Parses `$max`.
 pub(super) fn parse_max(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
     Ok(Box::new(MinMax {
         value: argument.value().to_value(),

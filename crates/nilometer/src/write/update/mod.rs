@@ -1,25 +1,24 @@
-//! The update language: what a modification makes of one document.
+//! The update language: the effect of a modification on one document.
 //!
 //! ```text
 //! {$set: {"a.b": 1}, $push: {c: 2}}     operators    ──▶ tree of paths with a modifier at each end
 //! {a: 1, b: 2}                          replacement  ──▶ the document, `_id` kept
-//! [{$set: {a: "$b"}}, {$unset: "b"}]    pipeline     ──▶ stages, one after the other
+//! [{$set: {a: "$b"}}, {$unset: "b"}]    pipeline     ──▶ stages in sequence
 //!                                                │
-//! old document, matched array position ──────────┴──▶ new document, or none if nothing changes
+//! old document, matched array position ──────────┴──▶ new document, or `None` if it does not change
 //! ```
 //!
-//! The operators of one update are gathered in one tree ([`tree`]), so that two that touch the same
-//! place are found when the update is parsed (code 40) or, where `$` and `$[…]` decide which element
-//! is meant, when it is applied. Each family of modifiers is a file with a pure rule: the value at
-//! its path goes in, what becomes of it comes out ([`modifier`]). Walking to the path, making what is
-//! missing on the way, padding arrays and refusing paths through scalars is done once, in [`apply`].
+//! The operators of one update form one tree ([`tree`]), so that two operators on the same path are found
+//! when the update is parsed (code 40) or, where `$` and `$[…]` select the element, when it is applied.
+//! Each family of modifiers is a file with a pure function from the value at its path to the outcome
+//! ([`modifier`]). Walking to the path, creating missing objects, padding arrays and refusing paths through
+//! scalars is done once, in [`apply`].
 //!
-//! New fields are made in the order of their names, numbers by number, as MongoDB makes them, and
-//! not in the order in which the update names them.
+//! New fields are created in the order of their names, numbers in numeric order, as in MongoDB, not in the
+//! order of the update.
 //!
-//! Pure like [`crate::eval`]: no storage, no catalog, no clock. Whether `_id` may change is for the
-//! caller to say ([`check::id_unchanged`]): in an ordinary collection it may not, in a time-series
-//! collection it may.
+//! Pure like [`crate::eval`]: no storage, no catalog, no clock. The caller decides whether `_id` may change
+//! ([`check::id_unchanged`]): not in an ordinary collection, but in a time-series collection.
 
 mod add_to_set;
 mod apply;
@@ -72,8 +71,8 @@ enum Kind {
 }
 
 impl Update {
-    /// Parses the `u` of an update statement with its `arrayFilters`. Variables that pipelines may
-    /// use and the collation come from `ctx`.
+    /// Parses the `u` of an update statement with its `arrayFilters`. The collation and the variables of
+    /// pipelines come from `ctx`.
     pub fn parse(
         update: ValueRef<'_>,
         array_filters: Option<ArrayRef<'_>>,
@@ -107,14 +106,14 @@ impl Update {
         Ok(Self { kind })
     }
 
-    /// The replacement by a document, whatever its first name looks like.
+    /// Makes the replacement by a document, even if its first name starts with `$`.
     pub fn replacement(document: DocRef<'_>) -> Result<Self> {
         Ok(Self {
             kind: Kind::Replacement(replacement::parse(document)?),
         })
     }
 
-    /// True for a replacement document, which one document at most may be updated by.
+    /// True for a replacement document, which may update at most one document.
     pub fn is_replacement(&self) -> bool {
         matches!(self.kind, Kind::Replacement(_))
     }
@@ -124,7 +123,7 @@ impl Update {
         matches!(self.kind, Kind::Pipeline(_))
     }
 
-    /// True when [`Update::apply`] wants to know which array element the filter matched.
+    /// True if [`Update::apply`] needs the array position the filter matched.
     pub fn needs_position(&self) -> bool {
         match &self.kind {
             Kind::Operators(operators) => operators.needs_position(),
@@ -132,7 +131,7 @@ impl Update {
         }
     }
 
-    /// True if it consists of operators on the field `name` and what lies in it, and on nothing else.
+    /// True if it consists of operators on the field `name` and fields within it only.
     pub fn touches_only(&self, name: &str) -> bool {
         match &self.kind {
             Kind::Operators(operators) => operators.touches_only(name),
@@ -140,8 +139,8 @@ impl Update {
         }
     }
 
-    /// The document after the update; `None` if it stays byte for byte what it is. `position` is the
-    /// array index the filter matched, for the positional `$`.
+    /// Returns the document after the update; `None` if its bytes do not change. `position` is the array
+    /// index the filter matched, for the positional `$`.
     pub fn apply(
         &self,
         doc: DocRef<'_>,
@@ -168,7 +167,7 @@ impl Update {
         Ok(Some(after))
     }
 
-    /// The document an upsert inserts, given what [`document_of_filter`] makes of the filter. It may
+    /// Returns the document an upsert inserts, starting from the result of [`document_of_filter`]. It may
     /// lack an `_id`.
     pub fn apply_to_new(&self, base: &Document, ctx: &EvalContext<'_>) -> Result<Document> {
         let base = base.as_ref();
@@ -188,7 +187,7 @@ impl Update {
     }
 }
 
-/// An update document is operators if its first name is one; an empty one is a replacement.
+/// True if the first name of an update document is an operator; an empty document is a replacement.
 fn is_operators(document: DocRef<'_>) -> bool {
     document
         .iter()

@@ -1,7 +1,6 @@
-//! What stands at the end of an update's path, and the table of operators.
+//! The modifier at the end of a path, and the table of operators.
 //!
-//! A modifier sees the value at its path and says what becomes of it. It knows nothing of the way
-//! there: that is [`super::apply`]'s business.
+//! A modifier maps the value at its path to an outcome. [`super::apply`] walks the path.
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
@@ -9,50 +8,50 @@ use super::{add_to_set, arithmetic, bit, current_date, min_max, pop, pull, push,
 use crate::error::{Error, Result};
 use crate::eval::{EvalContext, ParseContext};
 
-/// What becomes of the value at a path.
+/// The effect of a modifier on the value at its path.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// It stays.
+    /// The value does not change.
     Unchanged,
-    /// It is replaced, or made.
+    /// The value is replaced or created.
     Set(Value),
-    /// It goes; as an element of an array it becomes null.
+    /// The value is removed; an array element becomes null.
     Remove,
 }
 
-/// What a modifier does where its path does not lead to a value.
+/// The effect of a modifier whose path leads to no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Absent {
-    /// The value is made, with everything missing on the way. A way through a scalar is an error.
+    /// The value and all missing objects on the path are created. A path through a scalar is an error.
     Create,
-    /// Nothing. A way through a scalar is an error.
+    /// Nothing. A path through a scalar is an error.
     Nothing,
-    /// Nothing, whatever is on the way.
+    /// Nothing, even for a path through a scalar.
     Whatever,
 }
 
-/// What a modifier may look at beside the value.
+/// The context of the value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf<'c> {
     /// The document before the update.
     pub(super) document: DocRef<'c>,
-    /// The path, with the indexes that `$` and `$[]` stand for.
+    /// The path, with the array indexes in place of `$` and `$[]`.
     pub(super) path: &'c str,
-    /// True when an upsert makes a new document.
+    /// True if an upsert creates a document.
     pub(super) inserting: bool,
-    /// Time.
+    /// The evaluation context, for the time.
     pub(super) eval: &'c EvalContext<'c>,
 }
 
 impl Leaf<'_> {
-    /// The last component of the path.
+    /// Returns the last component of the path.
     pub(super) fn field(&self) -> &str {
         self.path
             .rsplit_once('.')
             .map_or(self.path, |(_, last)| last)
     }
 
-    /// `{_id: …}` of the document, for messages.
+    /// Returns `{_id: …}` of the document, for messages.
     pub(super) fn id_text(&self) -> String {
         match self.document.get("_id") {
             ValueRef::Missing => "{no id}".to_owned(),
@@ -61,7 +60,7 @@ impl Leaf<'_> {
     }
 }
 
-/// `{name: value}`, for messages.
+/// Returns `{name: value}`, for messages.
 pub(super) fn shown(name: &str, value: ValueRef<'_>) -> String {
     format!(
         "{{{name}: {}}}",
@@ -69,19 +68,19 @@ pub(super) fn shown(name: &str, value: ValueRef<'_>) -> String {
     )
 }
 
-/// The rule of one operator at one path.
+/// The function of one operator at one path.
 pub(super) trait Modifier: std::fmt::Debug + Send + Sync {
-    /// What becomes of `current`, which is missing where the path leads nowhere.
+    /// Returns the effect on `current`, which is missing if the path leads to no value.
     fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome>;
 
-    /// What it does where its path leads nowhere.
+    /// Returns the effect if the path leads to no value.
     fn absent(&self, inserting: bool) -> Absent;
 }
 
-/// Makes a modifier from the element `path: argument`.
+/// Parses a modifier from the element `path: argument`.
 pub(super) type Parse = fn(Element<'_>, &ParseContext) -> Result<Box<dyn Modifier>>;
 
-/// The operator that moves values, which is two modifiers and no row of the table.
+/// The operator that moves values: two modifiers, not in the table.
 pub(super) const RENAME: &str = "$rename";
 
 /// The operators with one path each.
@@ -121,7 +120,7 @@ pub const MODIFIER_NAMES: [&str; 15] = [
     "$unset",
 ];
 
-/// The parser of an operator; `None` for `$rename`.
+/// Returns the parser of an operator; `None` for `$rename`.
 pub(super) fn find(name: &str) -> Result<Option<Parse>> {
     if name == RENAME {
         return Ok(None);

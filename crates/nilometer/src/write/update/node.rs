@@ -1,7 +1,7 @@
-//! A document while it is changed: bytes where nothing changed, lists where something does.
+//! A document during an update: bytes where nothing changed, lists where something did.
 //!
-//! A value is opened only when the way of an update leads through it; all others are copied as they
-//! are when the document is written again.
+//! A value is opened only if a path of the update leads through it; the others are copied when the document
+//! is written.
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 /// A value of the document.
 #[derive(Clone, Debug)]
 pub(super) enum Node<'a> {
-    /// As it was.
+    /// Unchanged.
     Old(ValueRef<'a>),
     /// Set by a modifier.
     New(Value),
-    /// An object the way leads through.
+    /// An opened object.
     Object(Vec<(Cow<'a, str>, Node<'a>)>),
-    /// An array the way leads through.
+    /// An opened array.
     Array(Vec<Node<'a>>),
 }
 
 impl<'a> Node<'a> {
-    /// Opens an object or array; anything else stays.
+    /// Opens an object or array; other values stay.
     pub(super) fn open(&mut self) {
         if let Self::Old(value) = *self {
             match value {
@@ -39,7 +39,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     pub(super) fn to_value(&self) -> Value {
         match self {
             Self::Old(value) => value.to_value(),
@@ -49,7 +49,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The document an opened object is.
+    /// Returns the document of an opened object.
     pub(super) fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::with_capacity(256);
         if let Self::Object(fields) = self {

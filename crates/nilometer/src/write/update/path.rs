@@ -7,13 +7,13 @@ use crate::error::{Error, ErrorCode, Result};
 /// Most components of a path.
 const COMPONENTS_MAX: usize = 200;
 
-/// The component that stands for the matched element.
+/// The component that selects the matched element.
 const POSITIONAL: &str = "$";
 
 /// One component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Component {
-    /// A field's name, or an array index.
+    /// The name of a field, or an array index.
     Field(FieldName),
     /// `$`: the element the filter matched.
     Positional,
@@ -21,7 +21,7 @@ pub(super) enum Component {
     Elements(String),
 }
 
-/// A name with the order in which new fields are made: numbers first, by number, then names.
+/// A name that sorts in the order in which new fields are created: numbers first, numerically, then names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FieldName {
     name: String,
@@ -29,7 +29,7 @@ pub(super) struct FieldName {
 }
 
 impl FieldName {
-    /// A name.
+    /// Makes a name.
     pub(super) fn new(name: &str) -> Self {
         let digits = !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
         let plain = digits && (name == "0" || !name.starts_with('0'));
@@ -39,12 +39,12 @@ impl FieldName {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     pub(super) fn as_str(&self) -> &str {
         &self.name
     }
 
-    /// The array index it denotes.
+    /// Returns the array index it denotes.
     pub(super) fn index(&self) -> Option<usize> {
         self.index.and_then(|index| usize::try_from(index).ok())
     }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_are_refused() {
+    fn invalid_paths_are_refused() {
         for (path, code) in [
             ("", 56),
             ("a.", 56),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_before_names_and_count_as_numbers() {
+    fn numbers_sort_before_names_and_numerically() {
         let mut names: Vec<FieldName> = ["b", "10", "9", "a", "1a", "01"]
             .into_iter()
             .map(FieldName::new)

@@ -1,5 +1,5 @@
-//! Updates that are pipelines: `$set` (`$addFields`), `$unset`, `$project`, `$replaceWith`
-//! (`$replaceRoot`), one after the other, with the expressions and variables of an aggregation.
+//! Updates by pipeline: `$set` (`$addFields`), `$unset`, `$project`, `$replaceWith` (`$replaceRoot`) in
+//! sequence, with the expressions and variables of an aggregation.
 
 use nilometer_bson::{ArrayRef, DocRef, Document, Element, Value, ValueRef};
 
@@ -7,26 +7,26 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::projection::{AddFields, Projection};
 use crate::eval::{EvalContext, Expression, ParseContext};
 
-/// Stages of an update at most.
+/// Most stages of an update.
 const STAGES_MAX: usize = 1000;
 
-/// A stage with more than one name.
+/// Error code: a stage with more than one name.
 const NOT_ONE_FIELD: i32 = 40_323;
-/// A name that no stage has.
+/// Error code: an unknown stage.
 const UNKNOWN_STAGE: i32 = 40_324;
-/// `$addFields` that is no object.
+/// Error code: `$addFields` without an object.
 const ADD_FIELDS_OPERAND: i32 = 40_272;
-/// `$project` that is no object.
+/// Error code: `$project` without an object.
 const PROJECT_OPERAND: i32 = 15_969;
-/// `$replaceRoot` that is no object.
+/// Error code: `$replaceRoot` without an object.
 const REPLACE_ROOT_OPERAND: i32 = 40_229;
-/// `$replaceRoot` with another option.
+/// Error code: `$replaceRoot` with an unknown option.
 const REPLACE_ROOT_OPTION: i32 = 40_230;
-/// `$replaceRoot` without `newRoot`.
+/// Error code: `$replaceRoot` without `newRoot`.
 const REPLACE_ROOT_MISSING: i32 = 40_231;
-/// A new root that is no object.
+/// Error code: a new root that is not an object.
 const NOT_AN_OBJECT: i32 = 40_228;
-/// More stages than [`STAGES_MAX`].
+/// Error code: more stages than [`STAGES_MAX`].
 const TOO_LONG: i32 = 7_749_501;
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl UpdatePipeline {
         Ok(Self(out))
     }
 
-    /// The document after all stages.
+    /// Returns the document after all stages.
     pub(super) fn apply(&self, doc: DocRef<'_>, eval: &EvalContext<'_>) -> Result<Document> {
         let mut current = doc.to_document();
         for stage in &self.0 {
@@ -161,7 +161,7 @@ fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
     }
 }
 
-/// Stages an aggregation knows and an update does not take: told apart from misspelt names.
+/// Stages of aggregations that updates do not support: their error differs from that of unknown names.
 const OTHER_STAGES: [&str; 36] = [
     "$bucket",
     "$bucketAuto",

@@ -1,4 +1,4 @@
-//! `$pop`: the first or last element of an array.
+//! `$pop`: removes the first or last element of an array.
 
 use nilometer_bson::{Element, Value, ValueRef};
 
@@ -41,7 +41,7 @@ impl Modifier for Pop {
     }
 }
 
-/// `$pop`: 1 for the last element, -1 for the first.
+/// Parses `$pop`: 1 for the last element, -1 for the first.
 pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
     let value = argument.value();
     if !value.is_number() {

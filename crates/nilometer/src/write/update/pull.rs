@@ -1,6 +1,6 @@
-//! `$pull` and `$pullAll`: elements taken out of an array.
+//! `$pull` and `$pullAll`: remove elements of an array.
 //!
-//! | operand of `$pull`      | an element goes if …                                       |
+//! | operand of `$pull`      | an element is removed if …                                 |
 //! |-------------------------|------------------------------------------------------------|
 //! | `{$gt: 3}`, a pattern   | it passes, as the value of a field would                   |
 //! | any other object        | it is an object that the operand, read as a filter, matches |
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::eval::matcher::{MatchExpression, PATH_OPERATOR_NAMES};
 use crate::eval::{Collation, EvalContext, ParseContext};
 
-/// The field an element is tested as.
+/// The field name under which an element is tested.
 const ELEMENT: &str = "element";
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Modifier for Pull {
     }
 }
 
-/// `$pull`.
+/// Parses `$pull`.
 pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
     let value = argument.value();
     let condition = match value {
@@ -101,14 +101,14 @@ pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn
     }))
 }
 
-/// A filter of one element, read as the value of a field.
+/// Parses a filter on one element, as the value of a field.
 fn of_element(condition: ValueRef<'_>, ctx: &ParseContext) -> Result<MatchExpression> {
     let mut filter = nilometer_bson::DocumentBuilder::new();
     filter.append_ref(ELEMENT, condition);
     MatchExpression::parse(filter.finish().as_ref(), ctx)
 }
 
-/// `$pullAll`.
+/// Parses `$pullAll`.
 pub(super) fn parse_all(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
     let ValueRef::Array(values) = argument.value() else {
         return Err(Error::bad_value(format!(

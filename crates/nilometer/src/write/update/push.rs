@@ -1,7 +1,7 @@
 //! `$push`, with `$each`, `$position`, `$sort`, `$slice`.
 //!
-//! Whatever order they are written in: the elements are put in at the position, then all are sorted,
-//! then the array is cut.
+//! The clauses apply in a fixed order: the elements are inserted at the position, then all are sorted, then
+//! the array is cut.
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
@@ -71,7 +71,7 @@ impl Modifier for Push {
     }
 }
 
-/// Where a position is in an array; a negative one counts from the end.
+/// Returns the index of a position in an array; a negative one counts from the end.
 fn index_of(position: i64, length: usize) -> usize {
     let distance = usize::try_from(position.unsigned_abs()).unwrap_or(usize::MAX);
     if position < 0 {
@@ -136,7 +136,7 @@ impl Sort {
     }
 }
 
-/// `$push`.
+/// Parses `$push`.
 pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
     let mut push = Push {
         values: Vec::new(),

@@ -1,9 +1,9 @@
-//! Generated operator updates against a naive implementation on a tree of owned values: one path at
-//! a time, no merging, no laziness.
+//! Generated operator updates against a naive implementation on a tree of owned values: one path at a time,
+//! no merging, no laziness.
 //!
-//! The oracle knows `$set`, `$unset`, `$inc` and `$push` on paths without `$`. Its paths never conflict
-//! (the generator sees to that), so the order of the operators matters only for the places of new
-//! fields, which both sides make in the order of names.
+//! The oracle supports `$set`, `$unset`, `$inc` and `$push` on paths without `$`. The generator avoids
+//! conflicting paths, so the order of the operators affects only the positions of new fields, which both
+//! sides create in the order of names.
 
 use super::Update;
 use super::path::FieldName;
@@ -47,7 +47,7 @@ impl Tree {
     }
 }
 
-/// What the operator does with the value at its path; `Err` is the code it fails with.
+/// Returns the effect of the operator on the value at its path; `Err` is the error code.
 fn leaf(operator: &str, operand: i32, current: Option<Tree>) -> Result<Option<Tree>, i32> {
     match (operator, current) {
         ("$unset", _) => Ok(None),
@@ -65,7 +65,7 @@ fn leaf(operator: &str, operand: i32, current: Option<Tree>) -> Result<Option<Tr
     }
 }
 
-/// Applies one operator at one path below `tree`; none if there is nothing and nothing is made.
+/// Applies one operator at one path below `tree`; `None` if the path is missing and nothing is created.
 fn naive(
     operator: &str,
     operand: i32,
@@ -119,7 +119,7 @@ fn naive(
     }
 }
 
-/// A small generator of numbers: the same on every machine, for every seed.
+/// A small random number generator: the same on every machine for the same seed.
 struct Draw(u64);
 
 impl Draw {
@@ -167,7 +167,7 @@ impl Draw {
     }
 }
 
-/// True if one path is the other or lies within it.
+/// True if one path equals the other or lies within it.
 fn overlap(a: &str, b: &str) -> bool {
     format!("{a}.").starts_with(&format!("{b}.")) || format!("{b}.").starts_with(&format!("{a}."))
 }
@@ -177,7 +177,7 @@ const OPERATORS: [&str; 4] = ["$set", "$unset", "$inc", "$push"];
 /// Operator, path, operand.
 type Change = (&'static str, String, i32);
 
-/// The update document of the changes: each operator once.
+/// Builds the update document of the changes: each operator once.
 fn update_of(changes: &[Change]) -> Document {
     let mut update = DocumentBuilder::new();
     for operator in OPERATORS {

@@ -1,8 +1,7 @@
-//! `$rename`: the value of one path moves to another.
+//! `$rename`: moves the value of one path to another.
 //!
-//! Two modifiers: one at the source that removes, one at the target that sets what the source held
-//! before the update. As two modifiers they take part in the search for conflicts. Arrays may stand on
-//! neither way.
+//! It consists of two modifiers: one removes the source, one sets the target to the value the source had
+//! before the update. Both take part in the detection of conflicts. Neither path may lead through an array.
 
 use nilometer_bson::{Element, ValueRef};
 
@@ -53,7 +52,7 @@ impl Modifier for Target {
     }
 }
 
-/// The value at `path` of the old document; an error if the way leads through an array.
+/// Returns the value at `path` of the old document; an error if the path leads through an array.
 fn find<'d>(leaf: &Leaf<'d>, path: &str, role: &str) -> Result<ValueRef<'d>> {
     let mut value = ValueRef::Document(leaf.document);
     let mut field = "";
@@ -74,7 +73,7 @@ fn find<'d>(leaf: &Leaf<'d>, path: &str, role: &str) -> Result<ValueRef<'d>> {
     Ok(value)
 }
 
-/// The two modifiers of `from: "to"`.
+/// Parses `from: "to"` into its two modifiers.
 pub(super) fn parse(argument: Element<'_>) -> Result<[(String, Box<dyn Modifier>); 2]> {
     let from = argument.name();
     let ValueRef::String(to) = argument.value() else {

@@ -1,10 +1,10 @@
-//! Replacement documents: everything but `_id` changes.
+//! Replacement documents: all fields but `_id` change.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// Checks a replacement: no name of its top level starts with `$`.
+/// Checks a replacement: no top-level name starts with `$`.
 pub(super) fn parse(document: DocRef<'_>) -> Result<Document> {
     let dollar = document.iter().find(|element| {
         let name = element.name();
@@ -24,7 +24,7 @@ pub(super) fn parse(document: DocRef<'_>) -> Result<Document> {
     }
 }
 
-/// `new` with its own `_id` in front, or that of `old` if it has none.
+/// Returns `new` with its own `_id` first, or that of `old` if it has none.
 pub(super) fn with_id_of(new: DocRef<'_>, old: DocRef<'_>) -> Document {
     let id = match new.get("_id") {
         ValueRef::Missing => old.get("_id"),

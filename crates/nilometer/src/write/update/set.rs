@@ -47,7 +47,7 @@ impl Modifier for Unset {
     }
 }
 
-/// True if two values are the same bytes: 1 and 1.0 are not.
+/// True if two values have the same bytes: 1 and 1.0 do not.
 pub(super) fn is_same(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
     if a.type_code() != b.type_code() {
         return false;
@@ -58,7 +58,7 @@ pub(super) fn is_same(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
     left == right
 }
 
-/// `$set`.
+/// Parses `$set`.
 pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
     Ok(Box::new(Set {
         value: argument.value().to_value(),
@@ -66,7 +66,7 @@ pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn M
     }))
 }
 
-/// `$setOnInsert`.
+/// Parses `$setOnInsert`.
 pub(super) fn parse_on_insert(
     argument: Element<'_>,
     _: &ParseContext,
@@ -77,7 +77,7 @@ pub(super) fn parse_on_insert(
     }))
 }
 
-/// `$unset`; its operand means nothing.
+/// Parses `$unset`; its operand is ignored.
 pub(super) fn parse_unset(_: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
     Ok(Box::new(Unset))
 }

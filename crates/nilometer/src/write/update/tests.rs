@@ -1,4 +1,4 @@
-//! Tables: a document, an update, what comes out. `same` is an update that changes nothing.
+//! Tables of a document, an update and the result. `same` marks an update that changes nothing.
 
 use nilometer_bson::extjson::{parse_document, parse_value, to_relaxed};
 use nilometer_bson::{DocRef, Document, ValueRef, doc};
@@ -76,7 +76,7 @@ fn set_and_unset() {
         (r#"{"a":1}"#, r#"{"$set":{"a":1}}"#, "same"),
         (r#"{"a":1}"#, r#"{"$set":{"a":1.5}}"#, r#"{"a":1.5}"#),
         (r#"{"a":1}"#, r#"{"$set":{}}"#, "same"),
-        // New fields in the order of their names, numbers by number.
+        // New fields in the order of their names, numbers numerically.
         (
             r#"{}"#,
             r#"{"$set":{"b":1,"a":2,"10":3,"9":4}}"#,
@@ -135,7 +135,7 @@ fn set_and_unset() {
 }
 
 #[test]
-fn what_is_no_update() {
+fn invalid_updates_are_refused() {
     refused(&[
         (r#"{}"#, r#"{"$foo":{"a":1}}"#, 9),
         (r#"{}"#, r#"{"$set":1}"#, 9),
@@ -658,7 +658,7 @@ fn upserts_start_from_the_equalities_of_the_filter() {
 }
 
 #[test]
-fn what_cannot_be_stored() {
+fn unstorable_results_are_refused() {
     let mut deep = doc! {"x": 1};
     for _ in 0..178 {
         deep = doc! {"a": deep};

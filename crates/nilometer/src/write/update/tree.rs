@@ -8,9 +8,9 @@
 //!        └ x ─ elements ─ e ─ fields ─ n  $inc 1
 //! ```
 //!
-//! Two modifiers at one place, or one above another, are a conflict: code 40. `$` cannot be placed
-//! before the document is known, so it has a place of its own here and is compared with the other
-//! children when the update is applied.
+//! Two modifiers at one path, or at a path and one above it, are a conflict: code 40. The element of `$` is
+//! unknown before the document is, so `$` has its own child here and is compared with the other children
+//! when the update is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +23,12 @@ use super::{apply, rename};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{EvalContext, ParseContext};
 
-/// A place in the tree.
+/// A node of the tree.
 #[derive(Debug)]
 pub(super) enum PathNode {
     /// The end of a path.
     Leaf(Box<dyn Modifier>),
-    /// Children by name, and what `$` leads to.
+    /// Children by name, and the child of `$`.
     Fields {
         children: BTreeMap<FieldName, PathNode>,
         positional: Option<Box<PathNode>>,
@@ -81,7 +81,7 @@ impl Operators {
             for argument in arguments {
                 match parse {
                     Some(parse) => {
-                        // The path is looked at first, as its errors are the plainer ones.
+                        // The path is parsed first, as its errors are clearer.
                         let components = path::parse(argument.name())?;
                         let modifier = parse(argument, ctx)?;
                         builder.insert(argument.name(), &components, modifier)?;
@@ -108,7 +108,7 @@ impl Operators {
         })
     }
 
-    /// True when some path has a `$`.
+    /// True if some path has a `$`.
     pub(super) fn needs_position(&self) -> bool {
         self.needs_position
     }
@@ -124,7 +124,7 @@ impl Operators {
         }
     }
 
-    /// The changed document; `None` if nothing changes.
+    /// Returns the changed document; `None` if it does not change.
     pub(super) fn apply(
         &self,
         doc: DocRef<'_>,
@@ -177,7 +177,7 @@ impl Builder<'_> {
     }
 }
 
-/// Puts a leaf into `parent`; `None` if something is there already.
+/// Puts a leaf into `parent`; `None` if there is a child already.
 fn place(parent: &mut PathNode, component: &Component, leaf: PathNode) -> Option<()> {
     match (parent, component) {
         (PathNode::Fields { children, .. }, Component::Field(name)) => {
@@ -203,8 +203,8 @@ fn place(parent: &mut PathNode, component: &Component, leaf: PathNode) -> Option
     Some(())
 }
 
-/// Goes one component down, making `below` if nothing is there; `None` if what is there is of
-/// another kind than `below`.
+/// Descends one component, inserting `below` if there is no child; `None` if the child is of another kind
+/// than `below`.
 fn descend<'t>(
     parent: &'t mut PathNode,
     component: &Component,
@@ -231,7 +231,7 @@ fn descend<'t>(
     }
 }
 
-/// `path` meets another modifier within its first `depth` components.
+/// Returns the error for `path`, which meets another modifier within its first `depth` components.
 fn conflict(path: &str, depth: usize) -> Error {
     let at: Vec<&str> = path.split('.').take(depth).collect();
     Error::new(

@@ -1,8 +1,8 @@
-//! The document an upsert starts from: what the filter says about equality.
+//! The initial document of an upsert: the equalities of the filter.
 //!
-//! `{a: 1, "b.c": 2, d: {$gt: 3}}` gives `{a: 1, b: {c: 2}}`. Equalities count at the top of the
-//! filter and in `$and`, and in an `$or` of one arm; a path that is named twice, or that lies within
-//! another, is error 54. A replacement takes only `_id` from the filter.
+//! `{a: 1, "b.c": 2, d: {$gt: 3}}` gives `{a: 1, b: {c: 2}}`. Equalities count at the top level of the
+//! filter, in `$and`, and in an `$or` of one arm; a path named twice, or within another, is error 54. A
+//! replacement takes only `_id` from the filter.
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
@@ -10,13 +10,13 @@ use super::{Kind, Update};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::{CompareOp, MatchExpression};
 
-/// A tree of the equalities' paths.
+/// A tree of the paths of the equalities.
 enum Tree {
     Value(Value),
     Object(Vec<(String, Tree)>),
 }
 
-/// What [`Update::apply_to_new`] starts from.
+/// Returns the document [`Update::apply_to_new`] starts from.
 pub fn document_of_filter(filter: &MatchExpression, update: &Update) -> Result<Document> {
     let mut found = Vec::new();
     collect(filter, &mut found);

@@ -1,10 +1,9 @@
-//! Random measurements: times at the ends of what a bucket can say, columns of one type, of few values, of
-//! anything.
+//! Random measurements: times at the limits of bucket ids, columns of one type, of few values, of any values.
 
 use super::*;
 
-/// Days that matter, as milliseconds since 1970: long before it, its eve, its first moment, an
-/// ordinary one, the end of 32-bit seconds, and after it.
+/// Significant days, in ms since 1970: long before 1970, its eve, its first moment, an ordinary one, the
+/// end of 32-bit seconds, and after it.
 pub(crate) const DAYS: [i64; 7] = [
     -2_208_988_800_000,
     -7_200_000,
@@ -69,7 +68,7 @@ pub(crate) fn value(random: &mut Random, depth: u32) -> Value {
     }
 }
 
-/// A kind of column: of one type, of few values, of anything.
+/// Returns a value of a kind of column: of one type, of few values, of any values.
 pub(crate) fn field(random: &mut Random, kind: u64, at: i32) -> Value {
     match kind {
         0 => Value::Int32(random.int(5)),
@@ -107,7 +106,7 @@ pub(crate) fn documents(random: &mut Random) -> Vec<Document> {
         0 => ["a", "meta", "control", "data"],
         _ => ["a", "b", "c", "d"],
     };
-    // Sometimes more than a bucket takes.
+    // Sometimes more than a bucket holds.
     let count = if random.below(16) == 0 {
         1200 + random.int(1500)
     } else {

@@ -1,16 +1,13 @@
-//! The promise of a time-series collection: it answers as an ordinary collection of the same
-//! documents would.
+//! The promise of a time-series collection: it answers like an ordinary collection of the same documents.
 //!
-//! Random measurements go into both kinds of collection, in memory and in a directory, which some of
-//! the time has so little memory for queries that they must spill to disk; random
-//! filters and pipelines must be answered alike by all four. The ordinary collection in memory is
-//! the oracle.
+//! Random measurements are inserted into both kinds of collection, in memory and in a directory, sometimes
+//! with so little query memory that queries must spill to disk; random filters and pipelines must have
+//! equal answers on all four. The ordinary collection in memory is the oracle.
 //!
-//! What no server promises is taken out of the comparison: the order of documents where nothing
-//! sorts them, the order of top-level fields, and, for grouped values, which of several equal
-//! numbers (1, 1.0) stands for all. Metadata has its fields in order, as a time series would put
-//! them. Numbers are quarters of small integers, so that sums do not
-//! depend on their order.
+//! Unspecified properties are ignored: the order of documents that are not sorted, the order of top-level
+//! fields, and, for grouped values, which of several equal numbers (1, 1.0) represents all. Metadata has
+//! sorted fields, as a time series would sort them. Numbers are quarters of small integers, so that sums do
+//! not depend on their order.
 
 mod documents;
 mod questions;
@@ -38,7 +35,7 @@ pub(crate) enum Compare {
     Set,
     /// As sequences of exact documents.
     Sequence,
-    /// As sets in which equal numbers are one.
+    /// As sets in which equal numbers are the same.
     Values,
 }
 
@@ -47,7 +44,7 @@ pub(crate) struct Question {
     pub(crate) command: Document,
 }
 
-/// A value as text in which equal numbers and strings are the same.
+/// Returns a value as text in which equal numbers and strings are the same.
 fn plain(value: ValueRef<'_>, fold: Fold) -> String {
     let number = match value {
         ValueRef::Int32(n) => f64::from(n),
@@ -88,7 +85,7 @@ fn canonical(document: &Document, compare: Compare, fold: Fold) -> String {
     fields.join(", ")
 }
 
-/// What a collection answers, as text: documents, values, a number or an error code.
+/// Returns the answer of a collection as text: documents, values, a number or an error code.
 pub(crate) fn answer(
     fixture: &mut Fixture,
     collection: &str,
@@ -169,7 +166,7 @@ fn fill(
     }
 }
 
-/// The document with its time within three ordinary days, which ids of buckets can tell.
+/// Returns the document with its time within three ordinary days, which bucket ids can represent.
 fn at_ordinary_times(document: &Document) -> Document {
     const DAYS_MS: i64 = 3 * 86_400_000;
     let mut out = DocumentBuilder::new();
@@ -185,7 +182,7 @@ fn at_ordinary_times(document: &Document) -> Document {
     out.finish()
 }
 
-/// The names of the planner's rules, as the error of a wrong one tells them.
+/// Returns the names of the planner's rules, from the error of a wrong one.
 pub(crate) fn known_rules(fixture: &mut Fixture) -> Vec<String> {
     let wrong = doc! {"setParameter": 1, "internalNilometerDisabledRules": array!["?"]};
     let reply = fixture.reply_on("admin", wrong);
@@ -202,7 +199,7 @@ pub(crate) fn known_rules(fixture: &mut Fixture) -> Vec<String> {
     names.split(", ").map(str::to_owned).collect()
 }
 
-/// Leaves no rule out, one, all, or all but one.
+/// Disables no rule, one, all, or all but one.
 fn leave_out_rules(fixture: &mut Fixture, random: &mut Random, rules: &[String]) {
     let one = random.pick(rules).clone();
     let names: Vec<Value> = match random.below(4) {
@@ -219,10 +216,10 @@ fn leave_out_rules(fixture: &mut Fixture, random: &mut Random, rules: &[String])
     assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
 }
 
-/// Asks one database; gives what differs, and adds the first line of every answer to `told`.
+/// Queries one database; returns the differences, and adds the first line of every answer to `told`.
 ///
-/// With collations, both collections have one, strings come in several forms, and questions ask for
-/// the same collation, another, or none.
+/// With collations, both collections have one, strings have several forms, and queries use the same
+/// collation, another, or none.
 fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<String> {
     let mut random = Random::new(seed);
     let mut documents = documents(&mut random);
@@ -251,7 +248,7 @@ fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<St
         stored = Fixture::open(&directory.0);
     }
     if seed.is_multiple_of(3) {
-        // Groups and sorts must write to disk. The database in memory has no place to write to.
+        // Groups and sorts must spill to disk. The database in memory has no directory to spill to.
         for name in [
             "internalDocumentSourceGroupMaxMemoryBytes",
             "internalQueryMaxBlockingSortMemoryUsageBytes",
@@ -372,11 +369,11 @@ fn check_databases(collations: bool) {
     let mut failures = Vec::new();
     for seed in first..first + databases {
         let differing = check_database(seed, collations, &mut told);
-        // Told at once: a long run may be ended early.
+        // Printed at once: a long run may be stopped early.
         differing.iter().for_each(|failure| println!("{failure}"));
         failures.extend(differing);
     }
-    // Questions that are refused or find nothing tell little.
+    // Queries that are refused or find nothing test little.
     let refused = told.iter().filter(|line| line.starts_with("code ")).count();
     let empty = told.iter().filter(|line| line.is_empty()).count();
     println!(

@@ -1,4 +1,4 @@
-//! Random questions: `find`, `count`, `distinct` and pipelines.
+//! Random queries: `find`, `count`, `distinct` and pipelines.
 
 use super::documents::{meta, scalar, time, value};
 use super::*;
@@ -73,7 +73,7 @@ pub(crate) fn sort(random: &mut Random) -> Document {
     if first != "_id" {
         let direction = sign(random);
         sort.append(&first, direction);
-        // As an index of metadata and time has it, or just not.
+        // In the order of an index of metadata and time, or nearly.
         if first.starts_with('m') && random.below(2) == 0 {
             let direction = sign(random);
             sort.append("t", direction);
@@ -145,7 +145,7 @@ pub(crate) fn group(random: &mut Random) -> Document {
         let operator = *random.pick(&["$sum", "$avg", "$min", "$max", "$count", "$addToSet"]);
         let accumulator = match operator {
             "$count" => doc! {"$count": doc! {}},
-            // The order of a set is nobody's promise; its size is.
+            // The order of a set is unspecified; its size is not.
             "$addToSet" => doc! {"$sum": doc! {"$size": array![array![argument]]}},
             other => {
                 let mut accumulator = DocumentBuilder::new();
@@ -158,7 +158,7 @@ pub(crate) fn group(random: &mut Random) -> Document {
     doc! {"$group": group.finish()}
 }
 
-/// Windows whose answer does not depend on the order of measurements of one moment.
+/// Returns windows whose answer does not depend on the order of measurements of the same time.
 pub(crate) fn windows(random: &mut Random) -> Document {
     let unit = *random.pick(&["second", "minute", "hour", "day"]);
     let low: Value = match random.below(3) {

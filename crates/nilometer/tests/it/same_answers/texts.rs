@@ -1,13 +1,13 @@
-//! Strings that are equal under a collation, and what makes them one for the comparison.
+//! Strings that are equal under a collation, and their canonical form for the comparison.
 
 use super::*;
 
-/// Which strings a collation makes equal, of those that [`vary`] makes.
+/// The strings made by [`vary`] that a collation considers equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fold {
     /// None.
     Nothing,
-    /// Numbers with and without zeros in front.
+    /// Numbers with and without leading zeros.
     Zeros,
     /// Lower and upper case.
     Case,
@@ -18,7 +18,7 @@ pub(crate) enum Fold {
 pub(crate) const FOLDS: [Fold; 4] = [Fold::Nothing, Fold::Zeros, Fold::Case, Fold::Marks];
 
 impl Fold {
-    /// The collation that does it.
+    /// Returns the collation.
     pub(crate) fn collation(self) -> Document {
         match self {
             Self::Nothing => doc! {"locale": "simple"},
@@ -28,7 +28,7 @@ impl Fold {
         }
     }
 
-    /// One string for all that are equal.
+    /// Returns the canonical form of equal strings.
     pub(crate) fn fold(self, text: &str) -> String {
         match self {
             Self::Nothing => text.to_owned(),
@@ -39,7 +39,7 @@ impl Fold {
     }
 }
 
-/// The value with its plain strings in other forms, some of which are equal under a collation.
+/// Returns the value with its plain strings in other forms, some of which are equal under a collation.
 pub(crate) fn vary(random: &mut Random, value: ValueRef<'_>) -> Value {
     let forms: &[&str] = match value {
         ValueRef::Document(inner) => return vary_fields(random, inner.to_document(), &[]).into(),
@@ -63,7 +63,7 @@ pub(crate) const TEXTS: [&str; 20] = [
     "a09", "Z", "z",
 ];
 
-/// The document with strings in `a` and in `b.x`, and mostly in its metadata.
+/// Returns the document with strings in `a` and in `b.x`, and mostly in its metadata.
 pub(crate) fn with_texts(random: &mut Random, document: Document) -> Document {
     let mut out = DocumentBuilder::new();
     for element in document.iter() {
@@ -87,7 +87,7 @@ pub(crate) fn with_texts(random: &mut Random, document: Document) -> Document {
     out.finish()
 }
 
-/// A filter that compares strings, which bounds of buckets may rule out.
+/// Returns a filter that compares strings, which bounds of buckets may exclude.
 pub(crate) fn text_filter(random: &mut Random) -> Document {
     let path = *random.pick(&["a", "b.x", "m"]);
     let text = *random.pick(&TEXTS);
@@ -110,7 +110,7 @@ pub(crate) fn text_filter(random: &mut Random) -> Document {
     filter.finish()
 }
 
-/// The document with its strings varied, but for the fields called `names`.
+/// Returns the document with its strings varied, except the fields called `names`.
 pub(crate) fn vary_fields(random: &mut Random, document: Document, names: &[&str]) -> Document {
     let mut out = DocumentBuilder::new();
     for element in document.iter() {
