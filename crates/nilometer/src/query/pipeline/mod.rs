@@ -464,7 +464,7 @@ pub static STAGES: &[StageEntry] = &[
     refused(
         "$queryStats",
         115,
-        "$queryStats is not supported: figures of queries by their shape are not gathered",
+        "$queryStats is not supported: statistics by query shape are not collected",
     ),
     stage("$redact", redact::parse),
     stage("$replaceRoot", replace_root::parse_replace_root),
