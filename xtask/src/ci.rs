@@ -1,7 +1,7 @@
 //! `cargo xtask ci`, `verify` and `fix`: every check of the project, in the order in which failures are cheapest.
 //!
 //! `verify` needs Rust alone and changes no file; `ci` is `verify`, the long steps, the clients, and the time budgets.
-//! `fix` does what can be done without thinking. All steps run even after one has failed, so that one run shows all
+//! `fix` repairs what tools can repair. All steps run even after one has failed, so that one run shows all
 //! failures; the summary gives the time of each step.
 
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ pub(crate) fn verify() -> Outcome {
     report(&steps)
 }
 
-/// Applies what tools can decide: clippy's suggestions, generated tables, line ends, format.
+/// Repairs what tools can repair: clippy's suggestions, generated tables, line ends, format.
 pub(crate) fn fix() -> Outcome {
     let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--fix"];
     run(cargo(clippy).args(["--allow-dirty", "--allow-staged"]))?;

@@ -1,21 +1,21 @@
-//! `cargo xtask deny`: licences, sources, duplicates and known weaknesses of everything that is linked, as
-//! `deny.toml` allows them.
+//! `cargo xtask deny`: licences, sources, duplicates and advisories of all dependencies, checked against `deny.toml`
+//! by cargo-deny.
 //!
-//! The work is cargo-deny's. If it is not installed, the version named here is built from crates.io into the target
-//! folder, once: two processor minutes and a half, which is why this is the last step of `ci`.
+//! If cargo-deny is not installed, the version named here is built from crates.io into the target folder, once. That
+//! takes two and a half processor minutes, so this is one of the last steps of `ci`.
 //!
-//! Weaknesses are listed in a repository of their own, which has to be fetched. Where it cannot be reached they are
-//! not checked, and the step says so without failing: it would fail on every machine that is kept off the network.
+//! Advisories are in a repository that must be fetched. Where it cannot be reached, the step prints `NOT CHECKED` and
+//! passes, so that `ci` works without a network.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::process::{Outcome, cargo, read, root, run, target_folder};
 
-/// What is built if none is installed.
+/// The version built if none is installed.
 const VERSION: &str = "0.20.2";
 
-/// Checks everything that can be checked here.
+/// Checks licences, bans and sources, and advisories if their list can be fetched.
 pub(crate) fn all() -> Outcome {
     let tool = tool()?;
     let deny = |arguments: &[&str]| {
@@ -32,7 +32,7 @@ pub(crate) fn all() -> Outcome {
     run(&mut deny(&["check", "--disable-fetch", "advisories"]))
 }
 
-/// The program: what is installed, or what is built now.
+/// The installed program, or else one built now.
 fn tool() -> Outcome<PathBuf> {
     let installed = PathBuf::from("cargo-deny");
     if works(&installed) {
@@ -50,7 +50,7 @@ fn tool() -> Outcome<PathBuf> {
         .arg(&folder)
         .arg("--target-dir")
         .arg(&build))?;
-    // Only the program is wanted; a folder that stays behind does no harm.
+    // A folder that cannot be removed does no harm.
     drop(std::fs::remove_dir_all(build));
     Ok(built)
 }

@@ -1,22 +1,22 @@
-//! `cargo xtask dist`: the release build, with what differs between machines taken out of it.
+//! `cargo xtask dist`: the release build, independent of the machine.
 //!
-//! | what would differ | what is done |
+//! | difference | removed by |
 //! |---|---|
 //! | folders of source, registry, toolchain and output, in panics and debug information | `--remap-path-prefix`, for C `-ffile-prefix-map` |
-//! | the moment of the build | `SOURCE_DATE_EPOCH` is the commit's |
-//! | the commit | `NILOMETER_COMMIT`, else what git says |
+//! | time of the build | `SOURCE_DATE_EPOCH` is the commit's |
+//! | the commit | `NILOMETER_COMMIT`, else the commit of the work tree |
 //! | versions of packages | `--locked` |
-//! | order of what compilers do at the same time | no incremental build; rustc does not depend on it |
+//! | order of parallel work | no incremental build; rustc's output does not depend on it |
 //!
-//! The same commit, compiler (`rustc -Vv`), C compiler and linker give the same bytes, in whatever folder. Nothing is
-//! promised across versions of those: the container file pins them.
+//! The same commit, compiler (`rustc -Vv`), C compiler and linker give the same bytes in any folder. Other versions of
+//! these tools may give other bytes; the container file pins them.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::process::{Outcome, cargo, read, root, run, target_folder};
 
-/// Takes effect on packages in C as well as on ours.
+/// Applies to packages in C, too.
 const PROFILE: &str = "release";
 
 /// Builds, and prints the hash of the program.
@@ -36,7 +36,7 @@ pub(crate) fn build() -> Outcome {
         .map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
     let c_flags: Vec<String> = c_flags.collect();
     build
-        // Separated as no path is.
+        // A separator that no path contains.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CFLAGS", c_flags.join(" "))
         .env("CARGO_INCREMENTAL", "0")
@@ -49,9 +49,7 @@ pub(crate) fn build() -> Outcome {
     if std::env::var_os("NILOMETER_COMMIT").is_none() {
         let dirty = git(&["status", "--porcelain", "--untracked-files=no"]);
         if dirty.is_ok_and(|changes| !changes.is_empty()) {
-            println!(
-                "there are changes that no commit has: the program will name the commit without them"
-            );
+            println!("uncommitted changes: the program will name the commit without them");
         }
     }
     run(&mut build)?;
@@ -65,8 +63,7 @@ pub(crate) fn build() -> Outcome {
     Ok(())
 }
 
-/// Folders whose names would be in the program, and what stands for them. The first that fits the start of a path is
-/// the last given, so the widest comes first.
+/// Folders whose names would be in the program, and their replacements. Later entries win, so the widest come first.
 fn places(target: &std::path::Path) -> Outcome<Vec<(String, &'static str)>> {
     let home = std::env::var_os("HOME")
         .map(PathBuf::from)
@@ -86,6 +83,6 @@ fn places(target: &std::path::Path) -> Outcome<Vec<(String, &'static str)>> {
 
 fn git(arguments: &[&str]) -> Outcome<String> {
     let mut command = Command::new("git");
-    let told = read(command.args(arguments).current_dir(root()))?;
-    Ok(told.trim().to_owned())
+    let output = read(command.args(arguments).current_dir(root()))?;
+    Ok(output.trim().to_owned())
 }

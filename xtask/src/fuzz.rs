@@ -1,12 +1,11 @@
 //! `cargo xtask fuzz`: the fuzz targets on a stable compiler.
 //!
-//! A target is a test whose name starts with `fuzz_`, in the crate whose bytes it attacks. It takes
-//! its seeds from `NILOMETER_FUZZ_SEED` (first seed) and `NILOMETER_FUZZ_RUNS` (how many), 0 and 200
-//! when they are not set, which is what `cargo test` runs; a failure names its seed. The libFuzzer
-//! shells in `fuzz/` call the same entry functions.
+//! A target is a test whose name starts with `fuzz_`, in the crate whose bytes it attacks. It reads its first seed from
+//! `NILOMETER_FUZZ_SEED` and the number of seeds from `NILOMETER_FUZZ_RUNS` (default 0 and 200, as in `cargo test`). A
+//! failure prints its seed. The libFuzzer shells in `fuzz/` call the same entry functions.
 //!
-//! `fuzz --inputs N` is another thing: a campaign of that many inputs against every way in, by the program in
-//! `fuzz/campaign`, optimised and with the checks of a debug build.
+//! `fuzz --inputs N` runs a campaign instead: that many inputs against every entry, by the program in `fuzz/campaign`,
+//! optimised and with the checks of a debug build.
 
 use crate::process::{self, Outcome, cargo, read};
 
@@ -16,8 +15,8 @@ const SMOKE_SEED: &str = "1000";
 /// Seeds for one named target unless `--runs` says otherwise.
 const NAMED_RUNS: &str = "10000";
 
-/// All crates together, as the tests are built: a crate on its own would be built with other
-/// features of what it stands on, and everything below it anew.
+/// All crates together, as the tests are built: a single crate would be built with other features of its dependencies,
+/// and so would they.
 const TESTS: [&str; 5] = ["test", "--workspace", "--quiet", "--lib", "--tests"];
 
 /// Runs the targets whose name contains `filter`.
@@ -37,8 +36,8 @@ fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
 
 /// Names of all targets.
 fn targets() -> Outcome<Vec<String>> {
-    let told = read(cargo(TESTS).args(["fuzz_", "--", "--list", "--format", "terse"]))?;
-    Ok(told
+    let list = read(cargo(TESTS).args(["fuzz_", "--", "--list", "--format", "terse"]))?;
+    Ok(list
         .lines()
         .filter_map(|line| line.strip_suffix(": test"))
         .filter(|name| is_target(name))
@@ -52,7 +51,7 @@ fn is_target(name: &str) -> bool {
         .is_some_and(|leaf| leaf.starts_with("fuzz_"))
 }
 
-/// A campaign; the arguments are the program's.
+/// Runs a campaign; the arguments are those of the program.
 fn campaign(arguments: &[&str]) -> Outcome {
     let fixed = [
         "run",
@@ -106,7 +105,7 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
             runs.unwrap_or(SMOKE_RUNS),
         ),
         Some(name) => {
-            // Replaying a seed means that seed; exploring means many.
+            // A given seed is replayed alone.
             let default = if seed.is_some() { "1" } else { NAMED_RUNS };
             let target = name.strip_prefix("fuzz_").unwrap_or(name);
             let target = format!("fuzz_{target}");

@@ -1,12 +1,12 @@
-//! `cargo xtask soak`: everything at once on one server for as long as is asked, as `tests/it/soak` of the server does
-//! for seconds. See the head there for what must hold at the end.
+//! `cargo xtask soak`: the soak test of the server (`tests/it/soak`) for minutes or hours. The head of the test says
+//! what must hold at the end.
 
 use crate::process::{Outcome, cargo, run};
 
 /// Minutes unless `--minutes` says otherwise.
 const MINUTES: u64 = 30;
 
-/// Seconds of the soak in `ci`, in the build that is there already.
+/// Seconds of the soak in `ci`, in the debug build.
 const CI_SECONDS: u64 = 60;
 
 const TEST: &str = "soak_ends_with";
@@ -28,7 +28,7 @@ pub(crate) fn long(arguments: &[&str]) -> Outcome {
     command.args(["--package", "nilometer-server", "--test", "it"]);
     command.args(["--", TEST, "--nocapture"]);
     command.env("NILOMETER_SOAK_SECONDS", (minutes * 60).to_string());
-    // Without one each run makes other choices; it says which.
+    // By default each run makes other choices; it prints its seed.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let chosen = now.map_or(0, |now| now.as_secs());
     command.env("NILOMETER_SEED", seed.unwrap_or(chosen).to_string());

@@ -1,6 +1,6 @@
-//! The names of the checks: a client that leaves one out is found out here.
+//! The names of the checks. A client that does not report one of its checks fails.
 
-/// What every driver does.
+/// Checks of every driver.
 pub(crate) const DRIVER: &[&str] = &[
     "connect_and_ping",
     "create_time_series",
@@ -65,7 +65,7 @@ pub(crate) const TOUR: &[&str] = &[
     "tour_end",
 ];
 
-/// What the shell does.
+/// Checks of the shell.
 pub(crate) const SHELL: &[&str] = &[
     "tour",
     "greeting",
@@ -109,7 +109,7 @@ pub(crate) const WEB: &[&str] = &[
     "web_loads_nothing_from_elsewhere",
 ];
 
-/// Users that log in.
+/// Checks of logins.
 pub(crate) const LOGINS: &[&str] = &["log_in_by_scram", "wrong_password"];
 
 /// Changes of measurements in the shell.
@@ -120,7 +120,7 @@ pub(crate) const SHELL_CHANGES: &[&str] = &[
     "explain_changes",
 ];
 
-/// Changes of measurements by who maps them to models and saves those.
+/// Changes of measurements through a library that maps documents to models.
 pub(crate) const MODELS: &[&str] = &[
     "create_collection",
     "save_new",
@@ -133,7 +133,7 @@ pub(crate) const MODELS: &[&str] = &[
     "update_and_delete",
 ];
 
-/// The same by who maps them to entities.
+/// The same through a library that maps documents to entities.
 pub(crate) const ENTITIES: &[&str] = &[
     "create_collection",
     "insert_entities",

@@ -1,4 +1,4 @@
-//! The clients: what each needs on the machine, how it is installed, how it is run.
+//! The clients: the programs each needs, how it is installed, how it runs.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,9 +11,9 @@ use super::checks::{
 use super::server::Server;
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
-/// A client that hangs is a failure, not a wait.
+/// A client that takes longer has failed.
 const RUN_MAX: Duration = Duration::from_secs(180);
-/// Registries are slow at times; one more try is cheap.
+/// Attempts to install; registries are slow at times.
 const INSTALL_TRIES: usize = 2;
 
 /// One client.
@@ -23,11 +23,11 @@ pub(crate) struct Client {
     pub(crate) name: &'static str,
     /// Programs it needs, each with the argument that prints its version.
     runtime: &'static [(&'static str, &'static str)],
-    /// Of these the ones that a Debian package brings, and its name. Root has them installed where they are
-    /// missing; nobody else is asked for a password.
+    /// Programs that a Debian package provides, and its name. Root installs missing ones; other users are not asked
+    /// for a password.
     packages: &'static [(&'static str, &'static str)],
-    /// Files that pin what is installed; while they do not change, it is installed once. None where
-    /// installing is a build that knows itself what is new.
+    /// Files that pin the installation; it is repeated when they change. None where installing is an incremental
+    /// build.
     pins: &'static [&'static str],
     /// Commands that install it.
     install: fn() -> Vec<Command>,
@@ -152,10 +152,10 @@ pub(crate) const CLIENTS: &[Client] = &[
     },
 ];
 
-/// Exactly what the lock file names, and none of the packages' own install scripts.
+/// Installs exactly the lock file, without install scripts of packages.
 const NPM_INSTALL: &[&str] = &["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
 
-/// What the project file names, to where Java finds it.
+/// Fetches the dependencies of the project file.
 const MAVEN_INSTALL: &[&str] = &[
     "--batch-mode",
     "--quiet",
@@ -164,7 +164,7 @@ const MAVEN_INSTALL: &[&str] = &[
 ];
 
 impl Client {
-    /// The first program it needs that is not there.
+    /// The first program it needs that is missing.
     pub(crate) fn missing_runtime(&self) -> Option<&'static str> {
         let there = |program, argument| crate::process::exists(program, argument);
         let mut needed = self.runtime.iter();
@@ -173,8 +173,7 @@ impl Client {
             .map(|(program, _)| *program)
     }
 
-    /// Installs the programs that are missing, where this is root on a Debian. What could not be installed is
-    /// still missing then.
+    /// Installs missing programs if the user is root on a Debian. Programs that cannot be installed stay missing.
     pub(crate) fn install_packages(&self) -> Outcome {
         let missing = |(program, _): &&(&str, &str)| !crate::process::exists(program, "--version");
         let missing: Vec<&str> = self
@@ -205,7 +204,7 @@ impl Client {
         .concat())
     }
 
-    /// Fetches what it is made of, unless that is there already.
+    /// Installs its packages unless they are installed.
     pub(crate) fn install(&self) -> Outcome {
         let pinned = self.pinned()?;
         let stamp = folder(self.name).join("target/installed");
@@ -213,7 +212,7 @@ impl Client {
             return Ok(());
         }
         if !pinned.is_empty() {
-            // Two versions of one library side by side make a third that nobody wrote.
+            // Files of two versions of one library must not mix.
             let _ = std::fs::remove_dir_all(folder(self.name).join("target"));
         }
         let mut outcome = Ok(());
@@ -241,7 +240,7 @@ impl Client {
         self.pins.iter().map(text).collect()
     }
 
-    /// Runs it against a server; gives what it printed.
+    /// Runs it against a server; returns its output.
     pub(crate) fn run(&self, server: &Server) -> Outcome<String> {
         let mut command = (self.start)();
         command
@@ -271,7 +270,7 @@ impl Client {
             .join()
             .map_err(|_| "reader died")?
             .map_err(|e| e.to_string())?;
-        // Reports are summed up at the end; what else it says is for whoever looks for the cause.
+        // Reports are summed up at the end; other output helps to find the cause of a failure.
         let is_report = |line: &&str| line.starts_with("ok ") || line.starts_with("not ok ");
         for line in output.lines().filter(|line| !is_report(line)) {
             println!("{line}");
@@ -288,7 +287,7 @@ fn folder(name: &str) -> PathBuf {
     root().join("conformance").join(name)
 }
 
-/// Where the Rust driver is built: beside the workspace's own output, so that one clean removes all.
+/// The target folder of the Rust driver: inside the workspace's, so that one clean removes both.
 fn rust_target() -> PathBuf {
     target_folder().join("conformance-rust")
 }

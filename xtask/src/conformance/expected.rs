@@ -1,6 +1,6 @@
-//! The ledger of checks that fail today.
+//! The list of checks that are expected to fail.
 //!
-//! It is TOML, of which this reads what the ledger uses: tables `[[failure]]` with string keys.
+//! The file is TOML; this reads the subset it uses: tables `[[failure]]` with string keys.
 
 use crate::process::{Outcome, root};
 

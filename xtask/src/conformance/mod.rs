@@ -1,6 +1,6 @@
 //! `cargo xtask conformance`: real clients against the built server.
 //!
-//! Each client gets a server of its own, on a free port and an empty directory, and prints one line
+//! Each client gets its own server, on a free port and an empty directory, and prints one line
 //! for each check. A check that fails must be listed in `conformance/expected_failures.toml` with
 //! its reason; one that is listed and passes is a failure as well. A client whose runtime is not on
 //! this machine is skipped, and the summary says why; where `CI` is set, a skip is a failure.
@@ -23,17 +23,17 @@ use server::Server;
 /// Drivers print whole replies into their errors.
 const REASON_CHARS_MAX: usize = 240;
 
-/// What came of one client.
+/// The result of one client.
 enum Verdict {
-    /// Everything as expected; how many checks passed.
+    /// As expected; the number of passed checks.
     Passed(usize),
-    /// It could not be run; why.
+    /// Not run; the reason.
     Skipped(String),
-    /// What was not as expected.
+    /// The deviations.
     Failed(Vec<String>),
 }
 
-/// A check's name, and what went wrong if it did.
+/// A check's name, and its error if it failed.
 type Report = (String, Option<String>);
 
 /// Runs the named clients, or all.
@@ -86,9 +86,9 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
     }
 }
 
-/// Follows the operator's guide, with the shell that conformance has installed.
+/// Follows the operator's guide, with the shell installed by conformance.
 pub(crate) fn guide() -> Outcome {
-    // What the README types first: without a name, `cargo run` has to find the one program.
+    // As in the README: without a name, `cargo run` has to find the one program.
     run_command(&mut cargo(["run", "--quiet", "--", "--version"]))?;
     let shell = CLIENTS.iter().find(|client| client.name == "mongosh");
     let shell = shell.ok_or("no client `mongosh`")?;
@@ -141,10 +141,10 @@ fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -
         Ok(server) => server,
         Err(reason) => return Verdict::Failed(vec![reason]),
     };
-    let told = client.run(&server);
+    let output = client.run(&server);
     let stopped = server.stop();
     let mut wrong = Vec::new();
-    let reports = match told {
+    let reports = match output {
         Ok(output) => read_reports(&output),
         Err(reason) => {
             wrong.push(reason);
@@ -162,7 +162,7 @@ fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -
     }
 }
 
-/// What in the reports is not as expected.
+/// Deviations of the reports from the expected checks.
 fn judge(
     client: &str,
     checks: &[&[&str]],
@@ -192,7 +192,7 @@ fn judge(
     wrong
 }
 
-/// Lines `ok NAME` and `not ok NAME: reason`; all else is talk.
+/// Lines `ok NAME` and `not ok NAME: reason`; other lines are ignored.
 fn read_reports(output: &str) -> Vec<Report> {
     let mut reports = Vec::new();
     for line in output.lines() {

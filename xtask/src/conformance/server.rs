@@ -1,4 +1,4 @@
-//! A server of the test's own: built, started on a free port over an empty directory, stopped.
+//! A server for one client: built, started on a free port over an empty directory, stopped.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ pub(crate) struct Server {
     folder: PathBuf,
 }
 
-/// Builds the server; gives its path.
+/// Builds the server; returns its path.
 pub(crate) fn build() -> Outcome<PathBuf> {
-    // The whole workspace's features, so that what the tests have built is used again.
+    // With the features of the whole workspace, so that the build of the tests is reused.
     run(&mut cargo([
         "build",
         "--quiet",
@@ -89,27 +89,27 @@ impl Server {
         ))
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     pub(crate) fn uri(&self) -> String {
         format!("mongodb://127.0.0.1:{}/", self.port)
     }
 
-    /// Where its web page is.
+    /// The address of its web page.
     pub(crate) fn web(&self) -> String {
         format!("http://127.0.0.1:{}", self.http_port)
     }
 
-    /// The program that runs, for who needs one more.
+    /// The path of the program, to start another.
     pub(crate) fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// Asks it to end; an error if it had died before, hangs, or reports a failure.
+    /// Stops it by a signal; an error if it died before, hangs, or reports a failure.
     pub(crate) fn stop(mut self) -> Outcome {
         if let Ok(Some(status)) = self.process.try_wait() {
             return Err(format!("the server died while the client ran ({status})"));
         }
-        // The shell has `kill` built in, also where the program is not installed.
+        // `kill` is built into the shell; the program may be missing.
         let line = format!("kill -TERM {}", self.process.id());
         run_quietly(Command::new("sh").args(["-c", &line]))?;
         let start = Instant::now();
@@ -142,7 +142,7 @@ fn run_quietly(command: &mut Command) -> Outcome {
         .ok_or_else(|| format!("{status}"))
 }
 
-/// A port nobody listens on at this moment.
+/// A port that is free at this moment.
 fn free_port() -> Outcome<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| e.to_string())?;
     Ok(listener.local_addr().map_err(|e| e.to_string())?.port())
