@@ -20,10 +20,7 @@ use std::collections::HashSet;
 
 use nilometer_bson::{ArrayRef, DocRef, Element, ValueRef};
 
-use crate::error::{Error, Result};
-
-/// "BSON field … value must be >= …".
-const OUT_OF_BOUNDS: i32 = 51_024;
+use crate::error::{Error, Result, location};
 
 /// Above this many fields repeated names are found by hashing, not by looking back.
 const LOOK_BACK_MAX: usize = 16;
@@ -239,7 +236,7 @@ impl<'a> Args<'a> {
     pub fn integer_at_least(&self, name: &str, min: i64) -> Result<Option<i64>> {
         match self.integer(name)? {
             Some(number) if number < min => Err(Error::location(
-                OUT_OF_BOUNDS,
+                location::OPTION_OUT_OF_BOUNDS,
                 format!("BSON field '{name}' value must be >= {min}, actual value '{number}'"),
             )),
             other => Ok(other),
@@ -250,7 +247,7 @@ impl<'a> Args<'a> {
     pub fn integer_within(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>> {
         match self.integer_at_least(name, min)? {
             Some(number) if number > max => Err(Error::location(
-                OUT_OF_BOUNDS,
+                location::OPTION_OUT_OF_BOUNDS,
                 format!("BSON field '{name}' value must be <= {max}, actual value '{number}'"),
             )),
             other => Ok(other),

@@ -12,7 +12,7 @@ use nilometer_bson::{Document, Value, ValueRef};
 
 use crate::auth::Login;
 pub use crate::auth::UserName;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// The metadata a client sent in its first `hello`, and its addresses.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +95,10 @@ impl SessionId {
             match (element.name(), element.value()) {
                 ("id", ValueRef::Binary { subtype, bytes }) if subtype == SUBTYPE_UUID => {
                     found = Some(bytes.try_into().map(Self).map_err(|_| {
-                        Error::location(50_755, "uuid must be a 16-byte binary field")
+                        Error::location(
+                            location::UUID_NOT_16_BYTES,
+                            "uuid must be a 16-byte binary field",
+                        )
                     })?);
                 }
                 ("id", ValueRef::Binary { subtype, .. }) => {

@@ -5,6 +5,7 @@
 //! modules in [`modules`], the order inside folders in [`layers`], limits as constants here. An exception stands in
 //! the code: a function longer than the limit carries `// long function: REASON` in the comment above it.
 
+mod error_codes;
 mod layers;
 mod links;
 mod modules;
@@ -88,6 +89,9 @@ fn with_clean_line_ends(text: &str) -> String {
 fn check_all(files: &[PathBuf]) -> Outcome<Vec<Violation>> {
     let base = root();
     let mut violations = Vec::new();
+    let table = base.join(error_codes::TABLE);
+    let table = std::fs::read_to_string(&table).map_err(|e| format!("{}: {e}", table.display()))?;
+    let error_numbers = error_codes::numbers(&table);
     for file in files {
         let path = file
             .strip_prefix(&base)
@@ -98,6 +102,13 @@ fn check_all(files: &[PathBuf]) -> Outcome<Vec<Violation>> {
         let mut found = check_text(&path, &text);
         if path.ends_with(".rs") {
             found.extend(check_rust(&path, &text));
+            if !is_test_file(&path) {
+                found.extend(error_codes::check(
+                    &path,
+                    &Source::new(&text),
+                    &error_numbers,
+                ));
+            }
         }
         if path.ends_with(".md") {
             found.extend(links::check(file, &text));

@@ -19,13 +19,7 @@ use super::role::{Role, damaged};
 use super::throttle::Throttle;
 use super::user::User;
 use crate::catalog::{AuthDocumentKind, Catalog};
-use crate::error::{Error, ErrorCode, Result};
-
-/// Error code: a user of this name exists.
-const USER_EXISTS: i32 = 51_003;
-
-/// Error code: a role of this name exists.
-const ROLE_EXISTS: i32 = 51_002;
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// The key of the secret in the catalog.
 const SECRET_ID: &str = "nobody";
@@ -221,7 +215,7 @@ impl Authority {
         let _changing = self.changing();
         if self.user(&user.name).is_some() {
             return Err(Error::location(
-                USER_EXISTS,
+                location::USER_EXISTS,
                 format!("User \"{}\" already exists", user.name),
             ));
         }
@@ -266,7 +260,7 @@ impl Authority {
         let _changing = self.changing();
         if builtin::is_builtin(&role.name) || self.role(&role.name).is_some() {
             return Err(Error::location(
-                ROLE_EXISTS,
+                location::ROLE_EXISTS,
                 format!("Role \"{}\" already exists", role.name),
             ));
         }

@@ -11,15 +11,9 @@ use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
 use super::{CommandSpec, Fields};
 use crate::args::{Args, truncated_i64};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::WriteConcern;
 use crate::session::SessionId;
-
-/// No `$db` in the command.
-const DB_MISSING: i32 = 40_571;
-
-/// `apiStrict` or `apiDeprecationErrors` without `apiVersion`.
-const API_VERSION_MISSING: i32 = 4_886_600;
 
 /// Read preference modes.
 const READ_PREFERENCE_MODES: &[&str] = &[
@@ -112,7 +106,7 @@ pub(crate) fn parse(spec: &CommandSpec, body: DocRef<'_>) -> Result<GenericArgs>
     transaction.check(parsed.lsid)?;
     let Some(database) = database else {
         return Err(Error::location(
-            DB_MISSING,
+            location::DB_MISSING,
             "OP_MSG requests require a $db argument",
         ));
     };
@@ -141,7 +135,7 @@ impl StableApi<'_> {
         match self.version {
             None if self.strict.is_some() || self.deprecation_errors.is_some() => {
                 Err(Error::location(
-                    API_VERSION_MISSING,
+                    location::API_VERSION_MISSING,
                     "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion",
                 ))
             }

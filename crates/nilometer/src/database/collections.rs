@@ -8,7 +8,7 @@ use nilometer_storage::Engine;
 use crate::args::Args;
 use crate::auth::Authority;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
 use crate::query::cursor::CursorRegistry;
 use crate::query::planner::access::cache::PlanCache;
@@ -118,7 +118,7 @@ impl Collections for StoredCollections {
             ("$indexStats", Some(coll)) => {
                 if !argument.is_empty() {
                     return Err(Error::location(
-                        28_803,
+                        location::INDEX_STATS_ARGUMENT,
                         "The $indexStats stage specification must be an empty object",
                     ));
                 }

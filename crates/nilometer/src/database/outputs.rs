@@ -13,19 +13,13 @@ use nilometer_storage::Durability;
 
 use super::collections::StoredCollections;
 use crate::catalog::{Catalog, CatalogEntry, Collection, IndexSpec, Namespace, TimeseriesOptions};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
 use crate::services::Services;
 use crate::write::{CappedLimits, Checking, Records, Selection};
-
-/// Error code: time-series options for an ordinary collection.
-const NOT_A_TIME_SERIES: i32 = 7_268_700;
-
-/// Error code: `$out` into a capped collection.
-const OUT_TO_CAPPED: i32 = 17_152;
 
 /// The entry behind the name of a target.
 enum Writable {
@@ -78,12 +72,12 @@ impl Outputs for StoredCollections {
         match (timeseries, self.writable("$out", target)?) {
             (_, Writable::Records(found)) if CappedLimits::of(&found).is_some() => {
                 Err(Error::location(
-                    OUT_TO_CAPPED,
+                    location::OUT_TO_CAPPED,
                     format!("namespace '{target}' is capped so it can't be used for $out"),
                 ))
             }
             (Some(_), Writable::Records(_)) => Err(Error::location(
-                NOT_A_TIME_SERIES,
+                location::OUT_NOT_TIMESERIES,
                 format!(
                     "Cannot create a time-series collection from the existing collection {target}"
                 ),

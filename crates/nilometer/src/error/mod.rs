@@ -5,7 +5,7 @@
 mod code;
 mod field;
 
-pub use code::{ErrorCode, NAMED};
+pub use code::{ErrorCode, NAMED, location};
 
 use nilometer_bson::Document;
 

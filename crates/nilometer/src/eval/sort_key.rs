@@ -22,27 +22,10 @@ use nilometer_bson::path::keys::{KeyError, plain_value, visit_keys};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::{Collation, Dependencies, EvalContext, ParseContext, expression};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Most fields a sort pattern may name.
 pub const SORT_KEYS_MAX: usize = 32;
-
-/// An empty pattern where a field is required.
-const EMPTY_PATTERN: i32 = 15976;
-/// A direction that is not a number.
-const DIRECTION_TYPE: i32 = 15974;
-/// A direction that is a number other than 1 and -1.
-const DIRECTION_VALUE: i32 = 15975;
-/// More than [`SORT_KEYS_MAX`] fields.
-const TOO_MANY_KEYS: i32 = 13103;
-/// A `$meta` that cannot be sorted by.
-const META_UNKNOWN: i32 = 31138;
-/// `$meta: "textScore"` without a text search.
-const NO_TEXT_SCORE: i32 = 40218;
-/// A field that occurs twice.
-const REPEATED_KEY: i32 = 7472500;
-/// A path component that is both array position and field name.
-const AMBIGUOUS_INDEX: i32 = 16746;
 
 /// What one part of a pattern sorts by.
 #[derive(Clone, Debug)]
@@ -127,7 +110,7 @@ impl SortPattern {
             if let SortBy::Field(path) = &part.by {
                 if paths.contains(path) {
                     return Err(Error::location(
-                        REPEATED_KEY,
+                        location::SORT_FIELD_TWICE,
                         format!("Field name duplication not allowed: {}", path.as_str()),
                     ));
                 }
@@ -137,12 +120,15 @@ impl SortPattern {
         }
         if parts.is_empty() {
             return Err(Error::location(
-                EMPTY_PATTERN,
+                location::SORT_EMPTY,
                 "$sort stage must have at least one sort key",
             ));
         }
         if parts.len() > SORT_KEYS_MAX {
-            return Err(Error::location(TOO_MANY_KEYS, "too many compound keys"));
+            return Err(Error::location(
+                location::TOO_MANY_KEY_FIELDS,
+                "too many compound keys",
+            ));
         }
         Ok(Self {
             parts,
@@ -343,7 +329,7 @@ fn key_error(error: KeyError) -> Error {
             Error::bad_value("cannot sort with keys that are parallel arrays")
         }
         ambiguous @ KeyError::AmbiguousIndex(_) => {
-            Error::location(AMBIGUOUS_INDEX, ambiguous.to_string())
+            Error::location(location::PATH_NUMBER_AMBIGUOUS, ambiguous.to_string())
         }
     }
 }
@@ -354,7 +340,7 @@ fn parse_part(name: &str, direction: ValueRef<'_>) -> Result<SortPart> {
     }
     if !direction.is_number() {
         return Err(Error::location(
-            DIRECTION_TYPE,
+            location::SORT_DIRECTION_TYPE,
             format!(
                 "Illegal key in $sort specification: {name}: directions are numbers or {{$meta: …}}"
             ),
@@ -365,7 +351,7 @@ fn parse_part(name: &str, direction: ValueRef<'_>) -> Result<SortPart> {
         Some(-1) => true,
         _ => {
             return Err(Error::location(
-                DIRECTION_VALUE,
+                location::SORT_DIRECTION_VALUE,
                 "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
             ));
         }
@@ -382,13 +368,13 @@ fn parse_meta(meta: DocRef<'_>) -> Result<SortPart> {
     let mut fields = meta.iter();
     let (Some(field), None) = (fields.next(), fields.next()) else {
         return Err(Error::location(
-            17312,
+            location::SORT_EXPRESSION_NOT_META,
             "$meta is the only expression supported by $sort right now",
         ));
     };
     if field.name() != "$meta" {
         return Err(Error::location(
-            17312,
+            location::SORT_EXPRESSION_NOT_META,
             "$meta is the only expression supported by $sort right now",
         ));
     }
@@ -398,15 +384,15 @@ fn parse_meta(meta: DocRef<'_>) -> Result<SortPart> {
             descending: true,
         }),
         Some("textScore") => Err(Error::location(
-            NO_TEXT_SCORE,
+            location::TEXT_SCORE_MISSING,
             "query requires text score metadata, but it is not available",
         )),
         Some(other) => Err(Error::location(
-            META_UNKNOWN,
+            location::SORT_META_UNKNOWN,
             format!("Illegal $meta sort: $meta: \"{other}\""),
         )),
         None => Err(Error::location(
-            META_UNKNOWN,
+            location::SORT_META_UNKNOWN,
             "Illegal $meta sort: the operand must be a string",
         )),
     }

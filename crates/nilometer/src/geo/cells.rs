@@ -26,7 +26,7 @@ use super::coordinates::LngLat;
 use super::parse::{Geometry, ParsePurpose};
 use super::query::{GeoKind, GeoTest, Region};
 use super::sphere::{Covered, Disc, SphereGeometry, SphereRegion};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Maximum number of cells in the covering of one stored line or polygon.
 const CELLS_PER_PART_MAX: usize = 20;
@@ -36,15 +36,6 @@ const FINEST_LEVEL: u8 = 23;
 
 /// Maximum number of cells in the covering of a query region.
 const CELLS_PER_QUERY_MAX: usize = 20;
-
-/// Error code of `2dsphere` indexes for geometry that cannot be indexed.
-const NOT_INDEXABLE: i32 = 16_755;
-
-/// Error code of `2dsphere_bucket` indexes for geometry that cannot be parsed.
-const BUCKET_MALFORMED: i32 = 183_934;
-
-/// Error code of `2dsphere_bucket` indexes for geometry that is not a point.
-const BUCKET_NOT_A_POINT: i32 = 183_493;
 
 /// A cell as stored in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,7 +104,7 @@ fn cells_of_one(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
         _ => {
             let kind = value.type_name();
             return Err(Error::location(
-                NOT_INDEXABLE,
+                location::GEOMETRY_NOT_INDEXABLE,
                 format!("geo element must be an array or object, not {kind}"),
             ));
         }
@@ -123,7 +114,7 @@ fn cells_of_one(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
     }
     let geometry = Geometry::parse(value, ParsePurpose::Stored).map_err(|error| {
         Error::location(
-            NOT_INDEXABLE,
+            location::GEOMETRY_NOT_INDEXABLE,
             format!("Can't extract geo keys: {}", error.message),
         )
     })?;
@@ -131,7 +122,7 @@ fn cells_of_one(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
     let shape = geometry.into_sphere().ok_or_else(|| {
         let (x, y) = pair.map_or((f64::NAN, f64::NAN), |p| (p.x, p.y));
         Error::location(
-            NOT_INDEXABLE,
+            location::GEOMETRY_NOT_INDEXABLE,
             format!(
                 "Can't extract geo keys: longitude/latitude is out of bounds, lng: {x} lat: {y}"
             ),
@@ -224,7 +215,7 @@ pub fn bucket_cells<'v>(values: impl IntoIterator<Item = ValueRef<'v>>) -> Resul
         }
         let malformed = |reason: &str| {
             Error::location(
-                BUCKET_MALFORMED,
+                location::INDEXED_POINT_IN_ARRAY,
                 format!("Can't extract geo keys: {reason}"),
             )
         };
@@ -232,7 +223,7 @@ pub fn bucket_cells<'v>(values: impl IntoIterator<Item = ValueRef<'v>>) -> Resul
             .map_err(|error| malformed(&error.message))?;
         if matches!(geometry, Geometry::Shape(_)) {
             return Err(Error::location(
-                BUCKET_NOT_A_POINT,
+                location::INDEXED_GEOMETRY_NOT_POINT,
                 "Time-series collections '2dsphere' indexes only support point data",
             ));
         }

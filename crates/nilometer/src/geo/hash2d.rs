@@ -18,7 +18,7 @@ use super::coordinates::PlanePoint;
 use super::parse::Geometry;
 use super::plane::PlaneRegion;
 use super::query::{GeoKind, GeoTest, Region};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Default number of bits of each coordinate.
 pub const BITS_DEFAULT: u32 = 26;
@@ -28,12 +28,6 @@ pub const BITS_MAX: u32 = 32;
 
 /// Number of ranges in a covering above which squares are no longer split.
 const RANGES_MAX: usize = 32;
-
-/// A point outside the grid.
-const OUT_OF_BOUNDS: i32 = 13_027;
-
-/// A value that is not a point.
-const NOT_A_POINT: i32 = 13_026;
 
 /// The area and resolution of a `2d` index.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,7 +98,7 @@ impl PlaneGrid {
         // The upper end is included: 180 degrees east is a common value.
         if !(inside(point.x) || point.x == self.max) || !(inside(point.y) || point.y == self.max) {
             return Err(Error::location(
-                OUT_OF_BOUNDS,
+                location::GEO_2D_OUT_OF_BOUNDS,
                 format!(
                     "point not in interval of [ {}, {} ] :: caused by :: {{ : {}, : {} }}",
                     self.min, self.max, point.x, point.y
@@ -149,7 +143,7 @@ impl PlaneGrid {
         let point = Geometry::stored(value).and_then(|geometry| geometry.plane_point());
         let point = point.ok_or_else(|| {
             Error::location(
-                NOT_A_POINT,
+                location::GEO_2D_NOT_POINT,
                 "geo values must be 'legacy coordinate pairs' for 2d indexes",
             )
         })?;
@@ -284,8 +278,14 @@ mod tests {
         assert_eq!(hash(1.5, 0.5), 0b0010);
         assert_eq!(hash(2.5, 3.5), 0b1101);
         assert_eq!(hash(4.0, 4.0), 0b1111, "the end itself is the last cell");
-        assert_eq!(grid.hash(p(4.1, 0.0)).unwrap_err().code.0, OUT_OF_BOUNDS);
-        assert_eq!(grid.hash(p(-0.1, 0.0)).unwrap_err().code.0, OUT_OF_BOUNDS);
+        assert_eq!(
+            grid.hash(p(4.1, 0.0)).unwrap_err().code.0,
+            location::GEO_2D_OUT_OF_BOUNDS
+        );
+        assert_eq!(
+            grid.hash(p(-0.1, 0.0)).unwrap_err().code.0,
+            location::GEO_2D_OUT_OF_BOUNDS
+        );
     }
 
     #[test]
@@ -313,8 +313,14 @@ mod tests {
         assert_eq!(keys(point.into()).unwrap(), keys(array![1, 2]).unwrap());
         let two = keys(array![array![1, 2], array![-1, 2]]).unwrap();
         assert!(two.len() == 2 && two[0] < two[1]);
-        assert_eq!(keys("x".into()).unwrap_err().code.0, NOT_A_POINT);
-        assert_eq!(keys(array![181, 0]).unwrap_err().code.0, OUT_OF_BOUNDS);
+        assert_eq!(
+            keys("x".into()).unwrap_err().code.0,
+            location::GEO_2D_NOT_POINT
+        );
+        assert_eq!(
+            keys(array![181, 0]).unwrap_err().code.0,
+            location::GEO_2D_OUT_OF_BOUNDS
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use nilometer_bson::{Document, DocumentBuilder};
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{KillSwitch, OperationContext};
 use crate::query::batch::Pending;
 use crate::query::exec::Executor;
@@ -490,19 +490,19 @@ fn check_user(id: i64, opened: Option<&UserName>, asking: Option<&UserName>) -> 
 fn check_session(id: i64, opened: Option<SessionId>, asking: Option<SessionId>) -> Result<()> {
     match (opened, asking) {
         (None, Some(_)) => Err(Error::location(
-            50_736,
+            location::CURSOR_WITHOUT_SESSION,
             format!(
                 "Cannot run getMore on cursor {id}, which was not created in a session, in a session"
             ),
         )),
         (Some(_), None) => Err(Error::location(
-            50_737,
+            location::CURSOR_NEEDS_SESSION,
             format!(
                 "Cannot run getMore on cursor {id}, which was created in a session, without an lsid"
             ),
         )),
         (Some(a), Some(b)) if a != b => Err(Error::location(
-            50_738,
+            location::CURSOR_OF_OTHER_SESSION,
             format!("Cannot run getMore on cursor {id}, which was created in another session"),
         )),
         _ => Ok(()),

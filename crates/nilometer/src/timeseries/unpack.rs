@@ -8,13 +8,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::format::bucket_document::BucketDocument;
-use crate::error::{Error, Result};
-
-/// Metadata of the deprecated type `undefined`.
-const UNDEFINED_METADATA: i32 = 5_369_600;
-
-/// A bucket has metadata, and nobody said what it is called.
-const METADATA_NOT_NAMED: i32 = 5_369_601;
+use crate::error::{Error, Result, location};
 
 /// What measurements show, and under which names.
 pub struct Shown<'s> {
@@ -43,14 +37,14 @@ pub fn measurements(
     let meta = match (shown.meta_field, bucket.meta) {
         (_, ValueRef::Undefined) => {
             return Err(Error::location(
-                UNDEFINED_METADATA,
+                location::BUCKET_META_UNDEFINED,
                 "metadata of the type undefined cannot be unpacked",
             ));
         }
         (None, ValueRef::Missing) => None,
         (None, _) => {
             return Err(Error::location(
-                METADATA_NOT_NAMED,
+                location::BUCKET_META_UNNAMED,
                 "the buckets hold metadata, but no metaField is given",
             ));
         }

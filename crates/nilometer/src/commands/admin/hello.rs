@@ -17,7 +17,7 @@ use crate::args::Args;
 use crate::commands::security::authentication;
 use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::limits;
 use crate::operation::Request;
 use crate::services::TIMEOUT_MINUTES;
@@ -32,9 +32,6 @@ const CLIENT_METADATA_BYTES_MAX: usize = 512;
 
 /// Bytes of the application's name.
 const APPLICATION_NAME_BYTES_MAX: usize = 128;
-
-/// `maxAwaitTimeMS` without `topologyVersion`, or the other way round.
-const AWAIT_WITHOUT_TOPOLOGY: i32 = 31_368;
 
 pub(crate) const HELLO: CommandSpec = CommandSpec {
     fields: Fields::Any,
@@ -134,11 +131,11 @@ fn check_await(args: &Args<'_>) -> Result<()> {
     let time = args.integer_at_least("maxAwaitTimeMS", 0)?.is_some();
     match (topology, time) {
         (true, false) => Err(Error::location(
-            AWAIT_WITHOUT_TOPOLOGY,
+            location::AWAIT_WITHOUT_TOPOLOGY_VERSION,
             "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'",
         )),
         (false, true) => Err(Error::location(
-            AWAIT_WITHOUT_TOPOLOGY,
+            location::AWAIT_WITHOUT_TOPOLOGY_VERSION,
             "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'",
         )),
         _ => Ok(()),

@@ -7,7 +7,7 @@ use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::operation::Request;
 
 pub(crate) const COLL_STATS: CommandSpec = CommandSpec {
@@ -41,7 +41,7 @@ fn scale(args: &Args<'_>) -> Result<i64> {
         None => Ok(1),
         Some(scale) if scale > 0 => Ok(scale),
         Some(scale) => Err(Error::location(
-            51_024,
+            location::OPTION_OUT_OF_BOUNDS,
             format!("BSON field 'scale' value must be >= 1, actual value '{scale}'"),
         )),
     }

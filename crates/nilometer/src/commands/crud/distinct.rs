@@ -14,7 +14,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
@@ -45,9 +45,6 @@ pub(crate) const FIELDS: &[&str] = &["key", "query", "collation", "hint"];
 
 /// Bytes of values one answer holds.
 const DISTINCT_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// The answer would be larger.
-const DISTINCT_TOO_BIG: i32 = 17_217;
 
 fn run(
     database: &Database,
@@ -110,7 +107,7 @@ impl Values {
         self.out.append_indexed(count, value);
         if self.out.len() > DISTINCT_BYTES_MAX {
             return Err(Error::location(
-                DISTINCT_TOO_BIG,
+                location::DISTINCT_TOO_LARGE,
                 "distinct too big, 16mb cap",
             ));
         }

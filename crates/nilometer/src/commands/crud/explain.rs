@@ -12,7 +12,7 @@ use crate::args::Args;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{OperationContext, Request};
 use crate::query::exec::Executor;
 use crate::query::explain::{Execution, Top, explain};
@@ -45,9 +45,6 @@ pub(crate) const GENERIC_FIELDS: &[&str] = &[
     "apiStrict",
     "apiDeprecationErrors",
 ];
-
-/// An explanation that would have to write.
-const WRITES_NOT_EXECUTED: i32 = 51_029;
 
 /// How much is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +166,7 @@ pub(crate) fn explained_with(
     } = planned;
     if verbosity != Verbosity::QueryPlanner && plan.stages.iter().any(Stage::writes) {
         return Err(Error::location(
-            WRITES_NOT_EXECUTED,
+            location::EXPLAIN_WRITES,
             "explain of an aggregate with $out or $merge only tells the plan: use the verbosity 'queryPlanner'",
         ));
     }

@@ -15,7 +15,7 @@ use crate::catalog::{CatalogEntry, Namespace};
 use crate::commands::ddl::collection_uuid;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::operation::Request;
@@ -28,9 +28,6 @@ use crate::query::planner::needs::Needs;
 use crate::query::planner::{AccessPath, Input, LogicalPlan};
 use crate::query::source::Direction;
 use crate::services::LatencyClass;
-
-/// Code of a path that is the empty string, wherever it stands.
-const EMPTY_PATH: i32 = 40_352;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -77,9 +74,6 @@ pub(crate) const FIELDS: &[&str] = &[
     "$_resumeAfter",
     collection_uuid::NAME,
 ];
-
-/// A hint that names no index there is, or `min` and `max` without a hint.
-const MIN_MAX_WITHOUT_HINT: i32 = 51_173;
 
 fn run(
     database: &Database,
@@ -225,7 +219,7 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
     {
         let pattern =
             SortPattern::parse(pattern, expressions).map_err(|error| match error.code {
-                ErrorCode(EMPTY_PATH) => error,
+                ErrorCode(location::PATH_EMPTY) => error,
                 // What is a stage's own code in `$sort` is a bad value in `find`.
                 _ => Error {
                     code: ErrorCode::BadValue,
@@ -376,7 +370,7 @@ fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
 
 fn without_hint() -> Error {
     Error::location(
-        MIN_MAX_WITHOUT_HINT,
+        location::MIN_MAX_WITHOUT_HINT,
         "When using min()/max() a hint of which index to use must be provided",
     )
 }

@@ -14,7 +14,7 @@ use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::Collation;
 use crate::operation::{OperationContext, Request};
 use crate::services::LatencyClass;
@@ -73,9 +73,6 @@ const NAMES: Names = Names {
     update: "u",
     constants: "c",
 };
-
-/// `c` beside something other than a pipeline.
-const CONSTANTS_WITHOUT_PIPELINE: i32 = 51_198;
 
 #[derive(Default)]
 struct Totals {
@@ -195,7 +192,7 @@ pub(crate) fn check_combination(update: &Update, multi: bool, constants: bool) -
     }
     if constants && !update.is_pipeline() {
         return Err(Error::location(
-            CONSTANTS_WITHOUT_PIPELINE,
+            location::CONSTANTS_WITHOUT_PIPELINE,
             "Constant values may only be specified for pipeline updates",
         ));
     }

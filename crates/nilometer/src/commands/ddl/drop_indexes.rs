@@ -12,7 +12,7 @@ use crate::catalog::{Collection, Namespace};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::database::indexes::IndexSide;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::Request;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -96,12 +96,12 @@ fn chosen(
     }
 }
 
-/// The index a collection is clustered by.
-const CLUSTERED: i32 = 5_979_800;
-
 fn cannot_drop_id(collection: &Collection) -> Error {
     if collection.is_clustered() {
-        return Error::location(CLUSTERED, "It is illegal to drop the clusteredIndex");
+        return Error::location(
+            location::CLUSTERED_INDEX_DROPPED,
+            "It is illegal to drop the clusteredIndex",
+        );
     }
     Error::new(ErrorCode::InvalidOptions, "cannot drop _id index")
 }

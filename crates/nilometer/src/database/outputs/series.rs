@@ -11,14 +11,11 @@ use nilometer_bson::{DocRef, Document, ObjectId, doc};
 use super::super::collections::StoredCollections;
 use crate::catalog::{Collection, Granularity, Namespace, TimeseriesOptions};
 use crate::commands::crud::view_change::Measurements;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget};
 use crate::write::{Selection, Updated};
-
-/// Error code: options differ from those of the existing time-series collection.
-const OTHER_OPTIONS: i32 = 7_406_103;
 
 /// Fails unless the options of `$out` agree with those of the collection. Widths are compared only if they
 /// were set.
@@ -39,7 +36,7 @@ pub(super) fn check_options(
         return Ok(());
     }
     Err(Error::location(
-        OTHER_OPTIONS,
+        location::OUT_OTHER_TIMESERIES_OPTIONS,
         format!(
             "the time-series options given to $out are not those of the existing collection {name}"
         ),

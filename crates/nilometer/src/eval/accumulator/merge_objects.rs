@@ -7,12 +7,9 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::matcher::value_tests::shown;
 use crate::eval::memory_bytes;
-
-/// The value is neither an object nor null.
-const NOT_AN_OBJECT: i32 = 40400;
 
 /// An object under construction.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +28,7 @@ impl Merged {
             }
             nullish if nullish.is_nullish() => Ok(()),
             other => Err(Error::location(
-                NOT_AN_OBJECT,
+                location::MERGE_OBJECTS_NOT_OBJECT,
                 format!(
                     "$mergeObjects requires object inputs, but input {} is of type {}",
                     shown(other),

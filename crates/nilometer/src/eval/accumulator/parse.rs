@@ -5,35 +5,13 @@ use nilometer_bson::{DocRef, Value, ValueRef};
 use super::percentile::PercentileList;
 use super::registry::ACCUMULATORS;
 use super::{AccumulatorKind as K, AccumulatorSpec};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::value_tests::{exact_i64, shown};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Collation, Expression, ParseContext};
 
 pub(super) type ParseFn = fn(K, &str, ValueRef<'_>, &ParseContext) -> Result<AccumulatorSpec>;
 
-const UNKNOWN: i32 = 15952;
-const NOT_AN_ACCUMULATOR: i32 = 40234;
-const DOTTED_OUTPUT: i32 = 40235;
-const DOLLAR_OUTPUT: i32 = 40236;
-const NOT_UNARY: i32 = 40237;
-const SEVERAL_AT_ONCE: i32 = 40238;
-const N_TYPE: i32 = 5_787_902;
-const N_FRACTION: i32 = 5_787_903;
-const N_NOT_POSITIVE: i32 = 5_787_908;
-const FIRST_N_OBJECT: i32 = 5_787_801;
-const MIN_N_OBJECT: i32 = 5_787_900;
-const N_UNKNOWN_FIELD: i32 = 5_787_901;
-const N_MISSING: i32 = 5_787_906;
-const N_NO_INPUT: i32 = 5_787_907;
-const TOP_OBJECT: i32 = 5_788_001;
-const TOP_UNKNOWN_FIELD: i32 = 5_788_002;
-const TOP_NO_N: i32 = 5_788_003;
-const TOP_NO_OUTPUT: i32 = 5_788_004;
-const TOP_NO_SORT: i32 = 5_788_005;
-const TOP_SORT_OBJECT: i32 = 10065;
-const PERCENTILE_OBJECT: i32 = 7_429_703;
-const MEDIAN_OBJECT: i32 = 7_436_100;
 /// Code of an operator where a number of documents is required.
 const COUNT_ARGUMENT: ErrorCode = ErrorCode::TypeMismatch;
 
@@ -42,19 +20,19 @@ impl AccumulatorSpec {
     pub fn parse_field(output: &str, value: ValueRef<'_>, ctx: &ParseContext) -> Result<Self> {
         if output.contains('.') {
             return Err(Error::location(
-                DOTTED_OUTPUT,
+                location::ACCUMULATOR_OUTPUT_DOTTED,
                 format!("The field name '{output}' cannot contain '.'"),
             ));
         }
         if output.starts_with('$') {
             return Err(Error::location(
-                DOLLAR_OUTPUT,
+                location::ACCUMULATOR_OUTPUT_DOLLAR,
                 format!("The field name '{output}' cannot be an operator name"),
             ));
         }
         let not_an_accumulator = || {
             Error::location(
-                NOT_AN_ACCUMULATOR,
+                location::ACCUMULATOR_NOT_OBJECT,
                 format!("The field '{output}' must be an accumulator object"),
             )
         };
@@ -66,7 +44,7 @@ impl AccumulatorSpec {
         }
         if fields.next().is_some() {
             return Err(Error::location(
-                SEVERAL_AT_ONCE,
+                location::ACCUMULATOR_NOT_ONE,
                 format!("The field '{output}' must specify one accumulator"),
             ));
         }
@@ -76,8 +54,12 @@ impl AccumulatorSpec {
     /// Parses the argument of the accumulator called `name`.
     pub fn parse(name: &str, argument: ValueRef<'_>, ctx: &ParseContext) -> Result<Self> {
         let row = ACCUMULATORS.iter().find(|row| row.name == name);
-        let row = row
-            .ok_or_else(|| Error::location(UNKNOWN, format!("unknown group operator '{name}'")))?;
+        let row = row.ok_or_else(|| {
+            Error::location(
+                location::ACCUMULATOR_UNKNOWN,
+                format!("unknown group operator '{name}'"),
+            )
+        })?;
         (row.parse)(row.kind.unwrap_or(K::Sum), name, argument, ctx)
     }
 
@@ -105,7 +87,7 @@ pub(super) fn unary(
         ValueRef::Array(array) if array.len() == 1 => array.get(0),
         ValueRef::Array(_) => {
             return Err(Error::location(
-                NOT_UNARY,
+                location::ACCUMULATOR_NOT_UNARY,
                 format!("The {name} accumulator is a unary operator"),
             ));
         }
@@ -201,12 +183,18 @@ pub(super) fn several(
     ctx: &ParseContext,
 ) -> Result<AccumulatorSpec> {
     let not_object = match kind {
-        K::FirstN | K::LastN => FIRST_N_OBJECT,
-        _ => MIN_N_OBJECT,
+        K::FirstN | K::LastN => location::FIRST_N_NOT_OBJECT,
+        _ => location::MIN_N_NOT_OBJECT,
     };
-    let fields = Fields::of(argument, not_object, &["n", "input"], N_UNKNOWN_FIELD, name)?;
-    let n = fields.required("n", N_MISSING, name)?;
-    let input = fields.required("input", N_NO_INPUT, name)?;
+    let fields = Fields::of(
+        argument,
+        not_object,
+        &["n", "input"],
+        location::N_FIELD_UNKNOWN,
+        name,
+    )?;
+    let n = fields.required("n", location::N_MISSING, name)?;
+    let input = fields.required("input", location::N_INPUT_MISSING, name)?;
     Ok(AccumulatorSpec {
         n: Some(parse_n(n, name, ctx)?),
         ..AccumulatorSpec::of(kind, Expression::parse(input, ctx)?, ctx)
@@ -226,18 +214,24 @@ pub(super) fn ranked(
     } else {
         &["output", "sortBy"]
     };
-    let fields = Fields::of(argument, TOP_OBJECT, known, TOP_UNKNOWN_FIELD, name)?;
+    let fields = Fields::of(
+        argument,
+        location::TOP_NOT_OBJECT,
+        known,
+        location::TOP_FIELD_UNKNOWN,
+        name,
+    )?;
     let n = if plural {
-        let n = fields.required("n", TOP_NO_N, name)?;
+        let n = fields.required("n", location::TOP_N_MISSING, name)?;
         Some(parse_n(n, name, ctx)?)
     } else {
         None
     };
-    let output = fields.required("output", TOP_NO_OUTPUT, name)?;
-    let sort = fields.required("sortBy", TOP_NO_SORT, name)?;
+    let output = fields.required("output", location::TOP_OUTPUT_MISSING, name)?;
+    let sort = fields.required("sortBy", location::TOP_SORT_BY_MISSING, name)?;
     let sort = sort.as_document().ok_or_else(|| {
         Error::location(
-            TOP_SORT_OBJECT,
+            location::OBJECT_EXPECTED,
             format!(
                 "invalid parameter: expected an object (sortBy), found {}",
                 shown(sort)
@@ -263,7 +257,7 @@ fn parse_n(n: ValueRef<'_>, name: &str, ctx: &ParseContext) -> Result<Expression
 pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
     if !value.is_number() {
         return Err(Error::location(
-            N_TYPE,
+            location::N_NOT_NUMBER,
             format!(
                 "Value for 'n' of {name} must be of integral type, but found {}",
                 shown(value)
@@ -272,7 +266,7 @@ pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
     }
     let n = exact_i64(value).ok_or_else(|| {
         Error::location(
-            N_FRACTION,
+            location::N_NOT_WHOLE,
             format!(
                 "Value for 'n' of {name} must be of integral type, but found {}",
                 shown(value)
@@ -281,7 +275,7 @@ pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
     })?;
     if n <= 0 {
         return Err(Error::location(
-            N_NOT_POSITIVE,
+            location::N_NOT_POSITIVE,
             format!("'n' of {name} must be greater than 0, found {n}"),
         ));
     }
@@ -296,8 +290,8 @@ pub(super) fn percentile(
     ctx: &ParseContext,
 ) -> Result<AccumulatorSpec> {
     let (not_object, known): (i32, &[&str]) = match kind {
-        K::Median => (MEDIAN_OBJECT, &["input", "method"]),
-        _ => (PERCENTILE_OBJECT, &["input", "p", "method"]),
+        K::Median => (location::MEDIAN_NOT_OBJECT, &["input", "method"]),
+        _ => (location::PERCENTILE_NOT_OBJECT, &["input", "p", "method"]),
     };
     let (unknown, missing) = (ErrorCode::IDLUnknownField.0, ErrorCode::IDLFailedToParse.0);
     let fields = Fields::of(argument, not_object, known, unknown, name)?;

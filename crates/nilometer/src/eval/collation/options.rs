@@ -20,16 +20,13 @@ use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::locale::{self, Found};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// The locale name of the simple collation.
 const SIMPLE: &str = "simple";
 
 /// The ICU version that MongoDB reports and that clients may send back.
 const VERSION: &str = "57.1";
-
-/// "BSON field … value must be >= …".
-const OUT_OF_BOUNDS: i32 = 51_024;
 
 const STRENGTH_MIN: i64 = 1;
 const STRENGTH_MAX: i64 = 5;
@@ -263,7 +260,7 @@ impl<'a> Fields<'a> {
         let out_of_bounds = |bound: &str| {
             let text =
                 format!("BSON field 'strength' value must be {bound}, actual value '{number}'");
-            Err(Error::location(OUT_OF_BOUNDS, text))
+            Err(Error::location(location::OPTION_OUT_OF_BOUNDS, text))
         };
         match number {
             ..0 => out_of_bounds(">= 0"),

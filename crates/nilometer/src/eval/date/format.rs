@@ -15,7 +15,7 @@ use std::fmt::Write;
 use nilometer_bson::civil_date::{CivilDateTime, MINUTE_MS};
 
 use super::zone::TimeZone;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// English names of the months.
 pub(super) const MONTHS: [&str; 12] = [
@@ -176,7 +176,7 @@ fn four_digits(year: i64) -> Result<i64> {
         return Ok(year);
     }
     Err(Error::location(
-        18537,
+        location::DATE_FORMAT_YEAR_OUT_OF_RANGE,
         format!("$dateToString is only defined on year 0-9999, tried to use year {year}"),
     ))
 }

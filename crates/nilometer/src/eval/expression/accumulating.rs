@@ -21,7 +21,7 @@ use super::comparison::compare;
 use super::evaluated::Evaluated;
 use super::operation::{Call, arg};
 use super::registry::{NamedArgument, NamedArguments, required};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Returns the values to accumulate.
 fn operands<'v>(values: &'v [Evaluated<'_>]) -> Vec<ValueRef<'v>> {
@@ -102,15 +102,18 @@ fn std_dev<'s>(values: &[Evaluated<'s>], missing: u32) -> Evaluated<'s> {
     Evaluated::from((squares / f64::from(count - missing)).sqrt())
 }
 
-pub(super) const FIRST_N: NamedArguments = n_arguments(5_787_801);
-pub(super) const MIN_N: NamedArguments = n_arguments(5_787_900);
+pub(super) const FIRST_N: NamedArguments = n_arguments(location::FIRST_N_NOT_OBJECT);
+pub(super) const MIN_N: NamedArguments = n_arguments(location::MIN_N_NOT_OBJECT);
 
-const N_FIELDS: &[NamedArgument] = &[required("input", 5_787_907), required("n", 5_787_906)];
+const N_FIELDS: &[NamedArgument] = &[
+    required("input", location::N_INPUT_MISSING),
+    required("n", location::N_MISSING),
+];
 
 const fn n_arguments(not_object: i32) -> NamedArguments {
     NamedArguments {
         not_object,
-        unknown: 5_787_901,
+        unknown: location::N_FIELD_UNKNOWN,
         fields: N_FIELDS,
     }
 }
@@ -119,20 +122,25 @@ const fn n_arguments(not_object: i32) -> NamedArguments {
 fn read_n(value: ValueRef<'_>) -> Result<usize> {
     let Some(number) = Number::of(value) else {
         return Err(Error::location(
-            5_787_902,
+            location::N_NOT_NUMBER,
             format!(
                 "Value for 'n' must be of integral type, but found {}",
                 value.type_name()
             ),
         ));
     };
-    let n = number
-        .to_i64_exact()
-        .ok_or_else(|| Error::location(5_787_903, "Value for 'n' must be of integral type"))?;
-    usize::try_from(n)
-        .ok()
-        .filter(|n| *n > 0)
-        .ok_or_else(|| Error::location(5_787_908, format!("'n' must be greater than 0, found {n}")))
+    let n = number.to_i64_exact().ok_or_else(|| {
+        Error::location(
+            location::N_NOT_WHOLE,
+            "Value for 'n' must be of integral type",
+        )
+    })?;
+    usize::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| {
+        Error::location(
+            location::N_NOT_POSITIVE,
+            format!("'n' must be greater than 0, found {n}"),
+        )
+    })
 }
 
 pub(super) fn some_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
@@ -140,7 +148,7 @@ pub(super) fn some_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Resul
     let input = arg(values, 0);
     let Some(array) = input.as_array() else {
         return Err(Error::location(
-            5_788_200,
+            location::N_INPUT_NOT_ARRAY,
             format!("Input must be an array, but found {}", input.type_name()),
         ));
     };

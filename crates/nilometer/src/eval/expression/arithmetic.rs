@@ -20,7 +20,7 @@ use super::operation::{Call, arg};
 use super::parse::Parser;
 use super::registry::OperatorSpec;
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// The operator of an [`Arithmetic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,15 +153,15 @@ impl ArithmeticOperator {
                 Self::Add => a.add(b),
                 Self::Subtract => a.subtract(b),
                 Self::Multiply => a.multiply(b),
-                Self::Divide => a
-                    .divide(b)
-                    .map_err(|_| Error::location(16608, "can't $divide by zero"))?,
+                Self::Divide => a.divide(b).map_err(|_| {
+                    Error::location(location::DIVIDE_BY_ZERO, "can't $divide by zero")
+                })?,
             };
             return Ok(number.to_ref());
         }
         match (self, left, right) {
             (Self::Add, ValueRef::DateTime(_), ValueRef::DateTime(_)) => Err(Error::location(
-                16612,
+                location::ADD_TWO_DATES,
                 "only one date allowed in an $add expression",
             )),
             (Self::Add, ValueRef::DateTime(date), number)
@@ -263,7 +263,7 @@ pub(super) fn modulo<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
     }
     let (Some(a), Some(b)) = (Number::of(left), Number::of(right)) else {
         return Err(Error::location(
-            16611,
+            location::MOD_NOT_NUMERIC,
             format!(
                 "$mod only supports numeric types, not {} and {}",
                 left.type_name(),
@@ -273,7 +273,7 @@ pub(super) fn modulo<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
     };
     a.modulo(b)
         .map(Evaluated::from)
-        .map_err(|_| Error::location(16610, "can't $mod by zero"))
+        .map_err(|_| Error::location(location::MOD_BY_ZERO, "can't $mod by zero"))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::{Call, arg};
 use super::{VALUE_BYTES_MAX, check_bytes};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Collects values into an array. Beyond the size limit of a value it accepts no more; the
 /// evaluator of the operator then returns an error.
@@ -88,11 +88,15 @@ pub(super) fn elem_at<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Resul
         return Ok(Evaluated::NULL);
     }
     if array.as_array().is_none() {
-        return Err(not_an_array(28689, call.name, array.as_ref()));
+        return Err(not_an_array(
+            location::ARRAY_ELEMENT_NOT_ARRAY,
+            call.name,
+            array.as_ref(),
+        ));
     }
     if !index.is_number() {
         return Err(Error::location(
-            28690,
+            location::ARRAY_ELEM_AT_INDEX_TYPE,
             format!(
                 "$arrayElemAt's second argument must be a numeric value, but is {}",
                 index.type_name()
@@ -101,7 +105,7 @@ pub(super) fn elem_at<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Resul
     }
     let index = integral_i32(index).ok_or_else(|| {
         Error::location(
-            28691,
+            location::ARRAY_ELEM_AT_INDEX_RANGE,
             "$arrayElemAt's second argument must be representable as a 32-bit integer",
         )
     })?;
@@ -122,7 +126,11 @@ fn at_end<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>, index: i64) -> Resul
         return Ok(Evaluated::NULL);
     }
     if array.as_array().is_none() {
-        return Err(not_an_array(28689, call.name, array.as_ref()));
+        return Err(not_an_array(
+            location::ARRAY_ELEMENT_NOT_ARRAY,
+            call.name,
+            array.as_ref(),
+        ));
     }
     Ok(element(array, index))
 }
@@ -133,7 +141,7 @@ pub(super) fn size<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eval
             i32::try_from(array.len()).unwrap_or(i32::MAX),
         )),
         other => Err(Error::location(
-            17124,
+            location::SIZE_NOT_ARRAY,
             format!(
                 "The argument to $size must be an array, but was of type: {}",
                 other.type_name()
@@ -152,9 +160,18 @@ pub(super) fn slice<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     }
     let array = arg(values, 0);
     let Some(array) = array.as_array() else {
-        return Err(not_an_array(28724, call.name, array.as_ref()));
+        return Err(not_an_array(
+            location::SLICE_NOT_ARRAY,
+            call.name,
+            array.as_ref(),
+        ));
     };
-    let second = slice_number(arg(values, 1).as_ref(), "Second", 28725, 28726)?;
+    let second = slice_number(
+        arg(values, 1).as_ref(),
+        "Second",
+        location::SLICE_SECOND_TYPE,
+        location::SLICE_SECOND_RANGE,
+    )?;
     let length = array.len();
     let (start, count) = match values.get(2) {
         None => match usize::try_from(second) {
@@ -165,10 +182,18 @@ pub(super) fn slice<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
             }
         },
         Some(third) => {
-            let count = slice_number(third.as_ref(), "Third", 28727, 28728)?;
+            let count = slice_number(
+                third.as_ref(),
+                "Third",
+                location::SLICE_THIRD_TYPE,
+                location::SLICE_THIRD_RANGE,
+            )?;
             let count = usize::try_from(count).ok().filter(|count| *count > 0);
             let count = count.ok_or_else(|| {
-                Error::location(28729, "Third argument to $slice must be positive")
+                Error::location(
+                    location::SLICE_THIRD_NOT_POSITIVE,
+                    "Third argument to $slice must be positive",
+                )
             })?;
             let start = match usize::try_from(second) {
                 Ok(start) => start,
@@ -217,7 +242,7 @@ pub(super) fn reverse<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<E
         }
         value if value.is_nullish() => Ok(Evaluated::NULL),
         other => Err(Error::location(
-            34435,
+            location::REVERSE_ARRAY_NOT_ARRAY,
             format!(
                 "The argument to $reverseArray must be an array, but was of type: {}",
                 other.type_name()
@@ -234,7 +259,7 @@ pub(super) fn concat<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
             value if value.is_nullish() => return Ok(Evaluated::NULL),
             other => {
                 return Err(Error::location(
-                    28664,
+                    location::CONCAT_ARRAYS_NOT_ARRAY,
                     format!(
                         "$concatArrays only supports arrays, not {}",
                         other.type_name()
@@ -268,15 +293,30 @@ pub(super) fn range<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
             )
         })
     };
-    let start = number(0, "starting value", 34443, 34444)?;
-    let end = number(1, "ending value", 34445, 34446)?;
+    let start = number(
+        0,
+        "starting value",
+        location::RANGE_START_TYPE,
+        location::RANGE_START_RANGE,
+    )?;
+    let end = number(
+        1,
+        "ending value",
+        location::RANGE_END_TYPE,
+        location::RANGE_END_RANGE,
+    )?;
     let step = match values.get(2) {
         None => 1,
-        Some(_) => number(2, "step value", 34447, 34448)?,
+        Some(_) => number(
+            2,
+            "step value",
+            location::RANGE_STEP_TYPE,
+            location::RANGE_STEP_RANGE,
+        )?,
     };
     if step == 0 {
         return Err(Error::location(
-            34449,
+            location::RANGE_STEP_ZERO,
             "$range requires a non-zero step value",
         ));
     }

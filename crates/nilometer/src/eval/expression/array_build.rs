@@ -18,7 +18,7 @@ use super::evaluated::Evaluated;
 use super::operation::{Call, Operation, arg};
 use super::parse::Parser;
 use super::registry::OperatorSpec;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// The form of the pairs; the first pair decides.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,7 +35,11 @@ pub(super) fn array_to_object<'s>(
         ValueRef::Array(array) => array,
         value if value.is_nullish() => return Ok(Evaluated::NULL),
         other => {
-            return Err(error(40386, "requires an array input", other.type_name()));
+            return Err(error(
+                location::ARRAY_TO_OBJECT_NOT_ARRAY,
+                "requires an array input",
+                other.type_name(),
+            ));
         }
     };
     let mut form = None;
@@ -54,17 +58,17 @@ pub(super) fn array_to_object<'s>(
             other => {
                 return Err(match form {
                     Some(Form::Arrays) => error(
-                        40396,
+                        location::ARRAY_TO_OBJECT_OBJECT_AFTER_PAIR,
                         "requires a consistent input format: after an array all must be arrays",
                         other.type_name(),
                     ),
                     Some(Form::Objects) => error(
-                        40391,
+                        location::ARRAY_TO_OBJECT_PAIR_AFTER_OBJECT,
                         "requires a consistent input format: after an object all must be objects",
                         other.type_name(),
                     ),
                     None => error(
-                        40398,
+                        location::ARRAY_TO_OBJECT_ELEMENT_TYPE,
                         "requires pairs as arrays or as objects with k and v",
                         other.type_name(),
                     ),
@@ -98,16 +102,16 @@ fn pair_of_array(pair: ArrayRef<'_>) -> Result<(&str, ValueRef<'_>)> {
     let mut parts = pair.iter();
     match (parts.next(), parts.next(), parts.next()) {
         (Some(ValueRef::String(name)), Some(value), None) => {
-            check_name(name, 4_940_400)?;
+            check_name(name, location::ARRAY_TO_OBJECT_FIRST_NUL)?;
             Ok((name, value))
         }
         (Some(other), Some(_), None) => Err(error(
-            40395,
+            location::ARRAY_TO_OBJECT_FIRST_NOT_STRING,
             "requires the first of a pair to be a string",
             other.type_name(),
         )),
         _ => Err(error(
-            40397,
+            location::ARRAY_TO_OBJECT_PAIR_LENGTH,
             "requires arrays of size 2",
             &format!("array of size {}", pair.len()),
         )),
@@ -118,22 +122,26 @@ fn pair_of_object(pair: DocRef<'_>) -> Result<(&str, ValueRef<'_>)> {
     let count = pair.iter().count();
     if count != 2 {
         return Err(error(
-            40392,
+            location::ARRAY_TO_OBJECT_KEY_COUNT,
             "requires objects with exactly the keys k and v",
             &format!("{count} keys"),
         ));
     }
     match (pair.get("k"), pair.get("v")) {
         (ValueRef::Missing, _) | (_, ValueRef::Missing) => Err(error(
-            40393,
+            location::ARRAY_TO_OBJECT_KEYS,
             "requires objects with the keys k and v",
             "other keys",
         )),
         (ValueRef::String(name), value) => {
-            check_name(name, 4_940_401)?;
+            check_name(name, location::ARRAY_TO_OBJECT_K_NUL)?;
             Ok((name, value))
         }
-        (other, _) => Err(error(40394, "requires k to be a string", other.type_name())),
+        (other, _) => Err(error(
+            location::ARRAY_TO_OBJECT_K_NOT_STRING,
+            "requires k to be a string",
+            other.type_name(),
+        )),
     }
 }
 
@@ -164,7 +172,7 @@ pub(super) fn object_to_array<'s>(
         }
         value if value.is_nullish() => Ok(Evaluated::NULL),
         other => Err(Error::location(
-            40390,
+            location::OBJECT_TO_ARRAY_NOT_OBJECT,
             format!(
                 "$objectToArray requires an object input, found: {}",
                 other.type_name()
@@ -190,12 +198,17 @@ impl Zip {
         let mut zip = Self::default();
         for element in doc.iter() {
             match (element.name(), element.value()) {
-                ("inputs", list) => zip.inputs = operands(parser, list, "inputs", 34461)?,
-                ("defaults", list) => zip.defaults = operands(parser, list, "defaults", 34462)?,
+                ("inputs", list) => {
+                    zip.inputs = operands(parser, list, "inputs", location::ZIP_INPUTS_NOT_ARRAY)?
+                }
+                ("defaults", list) => {
+                    zip.defaults =
+                        operands(parser, list, "defaults", location::ZIP_DEFAULTS_NOT_ARRAY)?
+                }
                 ("useLongestLength", ValueRef::Bool(longest)) => zip.longest = longest,
                 ("useLongestLength", other) => {
                     return Err(zip_error(
-                        34463,
+                        location::ZIP_LONGEST_NOT_BOOL,
                         format!(
                             "useLongestLength must be a bool, found {}",
                             other.type_name()
@@ -204,7 +217,7 @@ impl Zip {
                 }
                 (other, _) => {
                     return Err(zip_error(
-                        34464,
+                        location::ZIP_ARGUMENT_UNKNOWN,
                         format!("found an unknown argument: {other}"),
                     ));
                 }
@@ -216,16 +229,22 @@ impl Zip {
 
     fn check(&self) -> Result<()> {
         let wrong = if self.inputs.is_empty() {
-            (34465, "requires at least one input array")
+            (
+                location::ZIP_INPUTS_EMPTY,
+                "requires at least one input array",
+            )
         } else if self.defaults.is_empty() {
             return Ok(());
         } else if !self.longest {
             (
-                34466,
+                location::ZIP_DEFAULTS_WITHOUT_LONGEST,
                 "cannot specify defaults unless useLongestLength is true",
             )
         } else if self.defaults.len() != self.inputs.len() {
-            (34467, "defaults and inputs must have the same length")
+            (
+                location::ZIP_DEFAULTS_LENGTH,
+                "defaults and inputs must have the same length",
+            )
         } else {
             return Ok(());
         };
@@ -263,7 +282,7 @@ pub(super) fn parse_zip(
 ) -> Result<Expression> {
     let ValueRef::Document(doc) = value else {
         return Err(zip_error(
-            34460,
+            location::ZIP_NOT_OBJECT,
             format!(
                 "only supports an object as an argument, found {}",
                 value.type_name()
@@ -298,7 +317,7 @@ pub(super) fn zip<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
             value if value.is_nullish() => return Ok(Evaluated::NULL),
             other => {
                 return Err(Error::location(
-                    34468,
+                    location::ZIP_INPUT_NOT_ARRAY,
                     format!(
                         "$zip found a non-array expression in input: {}",
                         other.type_name()

@@ -15,7 +15,7 @@ use super::evaluated::Evaluated;
 use super::operation::{Call, Operation, Prepared, arg};
 use super::scope::Scope;
 use super::string_search::search_bound;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Minimum number of constants for which a set is built.
 const SET_ELEMENTS_MIN: usize = 16;
@@ -51,7 +51,7 @@ pub(super) fn is_in<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
     let list = operation.value(1, scope)?;
     let Some(list) = list.as_array() else {
         return Err(Error::location(
-            40081,
+            location::IN_NOT_ARRAY,
             format!(
                 "$in requires an array as a second argument, found: {}",
                 list.type_name()
@@ -77,7 +77,7 @@ pub(super) fn index_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Resu
         value if value.is_nullish() => return Ok(Evaluated::NULL),
         other => {
             return Err(Error::location(
-                40090,
+                location::INDEX_OF_ARRAY_NOT_ARRAY,
                 format!(
                     "$indexOfArray requires an array as a first argument, found: {}",
                     other.type_name()

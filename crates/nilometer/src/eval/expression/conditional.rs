@@ -14,7 +14,7 @@ use super::operation::Operation;
 use super::parse::{Parser, missing, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// `$cond`.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ fn cond_object(parser: &mut Parser<'_>, doc: DocRef<'_>) -> Result<[Expression; 
             "else" => &mut otherwise,
             other => {
                 return Err(Error::location(
-                    17083,
+                    location::COND_ARGUMENT_UNKNOWN,
                     format!("Unrecognized parameter to $cond: {other}"),
                 ));
             }
@@ -79,9 +79,9 @@ fn cond_object(parser: &mut Parser<'_>, doc: DocRef<'_>) -> Result<[Expression; 
         part.ok_or_else(|| Error::location(code, format!("Missing '{name}' parameter to $cond")))
     };
     Ok([
-        required(condition, "if", 17080)?,
-        required(then, "then", 17081)?,
-        required(otherwise, "else", 17082)?,
+        required(condition, "if", location::COND_IF_MISSING)?,
+        required(then, "then", location::COND_THEN_MISSING)?,
+        required(otherwise, "else", location::COND_ELSE_MISSING)?,
     ])
 }
 
@@ -91,7 +91,11 @@ pub(super) fn parse_switch(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let doc = object(value, 40060, "$switch requires an object as an argument")?;
+    let doc = object(
+        value,
+        location::SWITCH_NOT_OBJECT,
+        "$switch requires an object as an argument",
+    )?;
     let mut arguments = Vec::new();
     let mut default = None;
     for element in doc.iter() {
@@ -103,7 +107,7 @@ pub(super) fn parse_switch(
             }
             ("branches", other) => {
                 return Err(Error::location(
-                    40061,
+                    location::SWITCH_BRANCHES_NOT_ARRAY,
                     format!(
                         "$switch expected an array for 'branches', found: {}",
                         other.type_name()
@@ -113,7 +117,7 @@ pub(super) fn parse_switch(
             ("default", value) => default = Some(parser.operand(value)?),
             (other, _) => {
                 return Err(Error::location(
-                    40067,
+                    location::SWITCH_ARGUMENT_UNKNOWN,
                     format!("$switch found an unknown argument: {other}"),
                 ));
             }
@@ -121,7 +125,7 @@ pub(super) fn parse_switch(
     }
     if arguments.is_empty() {
         return Err(Error::location(
-            40068,
+            location::SWITCH_BRANCHES_EMPTY,
             "$switch requires at least one branch.",
         ));
     }
@@ -132,7 +136,7 @@ pub(super) fn parse_switch(
 fn switch_branch(parser: &mut Parser<'_>, branch: ValueRef<'_>) -> Result<[Expression; 2]> {
     let ValueRef::Document(doc) = branch else {
         return Err(Error::location(
-            40062,
+            location::SWITCH_BRANCH_NOT_OBJECT,
             format!(
                 "$switch expected each branch to be an object, found: {}",
                 branch.type_name()
@@ -146,7 +150,7 @@ fn switch_branch(parser: &mut Parser<'_>, branch: ValueRef<'_>) -> Result<[Expre
             "then" => &mut then,
             other => {
                 return Err(Error::location(
-                    40063,
+                    location::SWITCH_BRANCH_ARGUMENT_UNKNOWN,
                     format!("$switch found an unknown argument to a branch: {other}"),
                 ));
             }
@@ -156,11 +160,11 @@ fn switch_branch(parser: &mut Parser<'_>, branch: ValueRef<'_>) -> Result<[Expre
     match (case, then) {
         (Some(case), Some(then)) => Ok([case, then]),
         (None, _) => Err(Error::location(
-            40064,
+            location::SWITCH_CASE_MISSING,
             "$switch requires each branch have a 'case' expression",
         )),
         (_, None) => Err(Error::location(
-            40065,
+            location::SWITCH_THEN_MISSING,
             "$switch requires each branch have a 'then' expression.",
         )),
     }
@@ -180,7 +184,7 @@ pub(super) fn switch<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<
     match default {
         Some(default) => default.eval(scope),
         None => Err(Error::location(
-            40066,
+            location::SWITCH_NO_MATCH,
             "$switch could not find a matching branch for an input, and no default was specified.",
         )),
     }
@@ -202,7 +206,7 @@ pub(super) fn parse_if_null(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let operands = parser.two_or_more(spec, value, 1_257_300)?;
+    let operands = parser.two_or_more(spec, value, location::COMPARISON_ARGUMENT_COUNT)?;
     let arguments = operands.into_iter().map(Some).collect();
     Ok(Operation::new(spec, arguments).into_expression())
 }

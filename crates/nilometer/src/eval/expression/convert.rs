@@ -30,7 +30,7 @@ use super::numeric::integral;
 use super::operation::{Call, Operation, arg};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::date::{DateFormat, parse_date};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
@@ -418,7 +418,7 @@ pub(super) fn convert<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result
 fn read_format(value: ValueRef<'_>) -> Result<Format> {
     let ValueRef::String(name) = value else {
         return Err(Error::location(
-            4_341_107,
+            location::CONVERT_FORMAT_NOT_STRING,
             format!(
                 "$convert requires that 'format' be a string, found: {}",
                 value.type_name()
@@ -427,7 +427,7 @@ fn read_format(value: ValueRef<'_>) -> Result<Format> {
     };
     Format::parse(name).ok_or_else(|| {
         Error::location(
-            4_341_125,
+            location::CONVERT_FORMAT_UNKNOWN,
             format!("Invalid 'format' argument for $convert: {name}"),
         )
     })

@@ -10,7 +10,7 @@ use nilometer_bson::ValueRef;
 
 use super::evaluated::Evaluated;
 use super::operation::{Operation, Prepared};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::date::{TimeZone, Unit, Weekday};
 
 /// Returns the instant of a value: a date, or the seconds of an object id or a timestamp.
@@ -27,7 +27,7 @@ pub(super) fn date_ms(value: ValueRef<'_>) -> Option<i64> {
 pub(super) fn require_date(value: ValueRef<'_>) -> Result<i64> {
     date_ms(value).ok_or_else(|| {
         Error::location(
-            16006,
+            location::DATE_CONVERSION,
             format!("can't convert from BSON type {} to Date", value.type_name()),
         )
     })
@@ -37,7 +37,7 @@ pub(super) fn require_date(value: ValueRef<'_>) -> Result<i64> {
 pub(super) fn zone(value: ValueRef<'_>) -> Result<TimeZone> {
     let ValueRef::String(text) = value else {
         return Err(Error::location(
-            40517,
+            location::TIME_ZONE_NOT_STRING,
             format!(
                 "timezone must evaluate to a string, found {}",
                 value.type_name()
@@ -46,7 +46,7 @@ pub(super) fn zone(value: ValueRef<'_>) -> Result<TimeZone> {
     };
     TimeZone::parse(text).ok_or_else(|| {
         Error::location(
-            40485,
+            location::TIME_ZONE_UNKNOWN,
             format!("unrecognized time zone identifier: \"{text}\""),
         )
     })
@@ -99,7 +99,7 @@ pub(super) fn unit(value: ValueRef<'_>, name: &str, of_type: i32, of_value: i32)
 pub(super) fn start_of_week(value: ValueRef<'_>, name: &str) -> Result<Weekday> {
     let ValueRef::String(text) = value else {
         return Err(Error::location(
-            5_439_015,
+            location::START_OF_WEEK_NOT_STRING,
             format!(
                 "{name} requires 'startOfWeek' to be a string, but got {}",
                 value.type_name()
@@ -108,7 +108,7 @@ pub(super) fn start_of_week(value: ValueRef<'_>, name: &str) -> Result<Weekday> 
     };
     Weekday::parse(text).ok_or_else(|| {
         Error::location(
-            5_439_016,
+            location::START_OF_WEEK_UNKNOWN,
             format!(
                 "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {text}"
             ),

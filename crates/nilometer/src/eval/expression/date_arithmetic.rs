@@ -20,27 +20,27 @@ use super::numeric::integral;
 use super::operation::{Operation, Prepared};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::date::{self, AddError, TimeZone, Unit, Weekday};
 
 pub(super) const ADD: NamedArguments = NamedArguments {
-    not_object: 5_166_400,
-    unknown: 5_166_401,
+    not_object: location::DATE_ADD_NOT_OBJECT,
+    unknown: location::DATE_ADD_ARGUMENT_UNKNOWN,
     fields: &[
-        required("startDate", 5_166_402),
-        required("unit", 5_166_402),
-        required("amount", 5_166_402),
+        required("startDate", location::DATE_ADD_ARGUMENT_MISSING),
+        required("unit", location::DATE_ADD_ARGUMENT_MISSING),
+        required("amount", location::DATE_ADD_ARGUMENT_MISSING),
         optional("timezone"),
     ],
 };
 
 pub(super) const DIFF: NamedArguments = NamedArguments {
-    not_object: 5_166_301,
-    unknown: 5_166_302,
+    not_object: location::DATE_DIFF_NOT_OBJECT,
+    unknown: location::DATE_DIFF_ARGUMENT_UNKNOWN,
     fields: &[
-        required("startDate", 5_166_303),
-        required("endDate", 5_166_304),
-        required("unit", 5_166_305),
+        required("startDate", location::DATE_DIFF_START_DATE_MISSING),
+        required("endDate", location::DATE_DIFF_END_DATE_MISSING),
+        required("unit", location::DATE_DIFF_UNIT_MISSING),
         optional("timezone"),
         optional("startOfWeek"),
     ],
@@ -62,21 +62,29 @@ pub(super) fn add<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Eva
     }
     let start = date_ms(start.as_ref()).ok_or_else(|| {
         Error::location(
-            5_166_403,
+            location::DATE_ADD_START_DATE_NOT_DATE,
             format!("{name} requires startDate to be convertible to a date"),
         )
     })?;
-    let unit = date_arguments::unit(unit.as_ref(), name, 5_166_404, 9)?;
+    let unit = date_arguments::unit(
+        unit.as_ref(),
+        name,
+        location::DATE_ADD_UNIT_NOT_STRING,
+        ErrorCode::FailedToParse.0,
+    )?;
     let amount = integral(amount.as_ref()).ok_or_else(|| {
         Error::location(
-            5_166_405,
+            location::DATE_ADD_AMOUNT_NOT_WHOLE,
             format!("{name} expects integer amount of time units"),
         )
     })?;
     let zone = zone_of(operation, timezone.as_ref())?;
     let amount = if name == "$dateSubtract" {
         amount.checked_neg().ok_or_else(|| {
-            Error::location(6_045_000, "invalid $dateSubtract 'amount' parameter value")
+            Error::location(
+                location::DATE_SUBTRACT_AMOUNT_INVALID,
+                "invalid $dateSubtract 'amount' parameter value",
+            )
         })?
     } else {
         amount
@@ -84,13 +92,16 @@ pub(super) fn add<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Eva
     match date::add(start, unit, amount, &zone) {
         Ok(ms) => Ok(Evaluated::Borrowed(ValueRef::DateTime(ms))),
         Err(AddError::Amount) => Err(Error::location(
-            5_976_500,
+            location::DATE_ADD_AMOUNT_OUT_OF_RANGE,
             format!(
                 "invalid {name} 'amount' parameter value: {amount} {}",
                 unit.name()
             ),
         )),
-        Err(AddError::Result) => Err(Error::location(5_166_406, format!("{name} overflowed"))),
+        Err(AddError::Result) => Err(Error::location(
+            location::DATE_ADD_OVERFLOW,
+            format!("{name} overflowed"),
+        )),
     }
 }
 
@@ -114,7 +125,7 @@ pub(super) fn diff<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     let instant = |value: &Evaluated<'_>, which: &str| {
         date_ms(value.as_ref()).ok_or_else(|| {
             Error::location(
-                5_166_307,
+                location::DATE_DIFF_NOT_DATE,
                 format!(
                     "{name} requires '{which}' to be a date, but got {}",
                     value.type_name()
@@ -124,7 +135,12 @@ pub(super) fn diff<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     };
     let start = instant(&start, "startDate")?;
     let end = instant(&end, "endDate")?;
-    let unit = date_arguments::unit(unit.as_ref(), name, 5_439_013, 5_439_014)?;
+    let unit = date_arguments::unit(
+        unit.as_ref(),
+        name,
+        location::TIME_UNIT_NOT_STRING,
+        location::TIME_UNIT_UNKNOWN,
+    )?;
     let zone = zone_of(operation, timezone.as_ref())?;
     let first_day = match start_of_week {
         None => Weekday::Sunday,
@@ -169,7 +185,13 @@ impl Operation {
         Some(Difference {
             start: self.argument(0)?,
             end: self.argument(1)?,
-            unit: date_arguments::unit(unit, name, 5_439_013, 5_439_014).ok()?,
+            unit: date_arguments::unit(
+                unit,
+                name,
+                location::TIME_UNIT_NOT_STRING,
+                location::TIME_UNIT_UNKNOWN,
+            )
+            .ok()?,
             zone: self.prepared()?,
             first_day,
         })

@@ -21,11 +21,11 @@ use super::operation::{Operation, Prepared};
 use super::parse::Parser;
 use super::registry::{NamedArguments, OperatorSpec, optional};
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
-    not_object: 40519,
-    unknown: 40518,
+    not_object: location::DATE_FROM_PARTS_NOT_OBJECT,
+    unknown: location::DATE_FROM_PARTS_ARGUMENT_UNKNOWN,
     fields: &[
         optional("timezone"),
         optional("year"),
@@ -62,19 +62,19 @@ pub(super) fn parse(
     };
     if !given(YEAR..YEAR + 1) && !given(ISO_YEAR..ISO_YEAR + 1) {
         return Err(Error::location(
-            40516,
+            location::DATE_PARTS_YEAR_MISSING,
             "$dateFromParts requires either 'year' or 'isoWeekYear' to be present",
         ));
     }
     if given(YEAR..YEAR + 1) && given(ISO_YEAR..HOUR) {
         return Err(Error::location(
-            40489,
+            location::DATE_PARTS_NATURAL_WITH_ISO,
             "$dateFromParts does not allow mixing natural dates with ISO dates",
         ));
     }
     if given(ISO_YEAR..ISO_YEAR + 1) && given(YEAR..ISO_YEAR) {
         return Err(Error::location(
-            40525,
+            location::DATE_PARTS_ISO_WITH_NATURAL,
             "$dateFromParts does not allow mixing ISO dates with natural dates",
         ));
     }
@@ -148,7 +148,7 @@ pub(super) fn date_from_parts<'s>(
 fn read_part(value: ValueRef<'_>, name: &str) -> Result<i64> {
     let Some(part) = integral(value) else {
         return Err(Error::location(
-            40515,
+            location::DATE_PART_NOT_INTEGER,
             format!(
                 "'{name}' must evaluate to an integer, found {}",
                 value.type_name()
@@ -156,10 +156,10 @@ fn read_part(value: ValueRef<'_>, name: &str) -> Result<i64> {
         ));
     };
     let (range, code) = match name {
-        "year" => (1..=9999, 40523),
-        "isoWeekYear" => (1..=9999, 31095),
+        "year" => (1..=9999, location::YEAR_OUT_OF_RANGE),
+        "isoWeekYear" => (1..=9999, location::ISO_WEEK_YEAR_OUT_OF_RANGE),
         "second" | "millisecond" => return read_fine_part(part, name),
-        _ => (PART_MIN..=PART_MAX, 31034),
+        _ => (PART_MIN..=PART_MAX, location::DATE_PART_OUT_OF_RANGE),
     };
     if !range.contains(&part) {
         return Err(Error::location(
@@ -179,7 +179,7 @@ fn read_fine_part(part: i64, name: &str) -> Result<i64> {
     let limit = i64::MAX / 4 / if name == "second" { SECOND_MS } else { 1 };
     if part.unsigned_abs() > limit.unsigned_abs() {
         return Err(Error::location(
-            31034,
+            location::DATE_PART_OUT_OF_RANGE,
             format!("'{name}' is out of range: {part}"),
         ));
     }

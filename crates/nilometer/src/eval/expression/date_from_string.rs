@@ -17,14 +17,14 @@ use super::evaluated::Evaluated;
 use super::operation::{Operation, Prepared};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::date::{DateFormat, parse_date};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
-    not_object: 40540,
-    unknown: 40541,
+    not_object: location::DATE_FROM_STRING_NOT_OBJECT,
+    unknown: location::DATE_FROM_STRING_ARGUMENT_UNKNOWN,
     fields: &[
-        required("dateString", 40542),
+        required("dateString", location::DATE_FROM_STRING_DATE_STRING_MISSING),
         optional("format"),
         optional("timezone"),
         optional("onError"),
@@ -40,7 +40,7 @@ pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
 fn read_format(value: ValueRef<'_>) -> Result<DateFormat> {
     let ValueRef::String(text) = value else {
         return Err(Error::location(
-            40684,
+            location::DATE_FROM_STRING_FORMAT_NOT_STRING,
             format!(
                 "$dateFromString requires that 'format' be a string, found: {}",
                 value.type_name()

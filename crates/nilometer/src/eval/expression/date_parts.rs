@@ -17,7 +17,7 @@ use super::operation::{Operation, Prepared};
 use super::parse::Parser;
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Arguments of the operation: date, timezone.
 pub(super) fn parse(
@@ -40,7 +40,7 @@ pub(super) fn parse(
                     "timezone" => timezone,
                     other => {
                         return Err(Error::location(
-                            40535,
+                            location::DATE_PART_OPTION_UNKNOWN,
                             format!("unrecognized option to {}: \"{other}\"", spec.name),
                         ));
                     }
@@ -49,7 +49,7 @@ pub(super) fn parse(
             }
             if arguments.first().is_none_or(Option::is_none) {
                 return Err(Error::location(
-                    40539,
+                    location::DATE_PART_DATE_MISSING,
                     format!("missing 'date' argument to {}", spec.name),
                 ));
             }
@@ -58,7 +58,7 @@ pub(super) fn parse(
         ValueRef::Array(array) => {
             if array.len() != 1 {
                 return Err(Error::location(
-                    40536,
+                    location::DATE_PART_ARRAY_LENGTH,
                     format!(
                         "{} accepts exactly one argument if given an array, but was given {}",
                         spec.name,
@@ -119,10 +119,10 @@ fn small(part: i64) -> i32 {
 }
 
 pub(super) const TO_PARTS: NamedArguments = NamedArguments {
-    not_object: 40524,
-    unknown: 40520,
+    not_object: location::DATE_TO_PARTS_NOT_OBJECT,
+    unknown: location::DATE_TO_PARTS_ARGUMENT_UNKNOWN,
     fields: &[
-        required("date", 40522),
+        required("date", location::DATE_TO_PARTS_DATE_MISSING),
         optional("timezone"),
         optional("iso8601"),
     ],
@@ -140,7 +140,7 @@ pub(super) fn to_parts<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Resul
         Some(value) if value.is_nullish() => return Ok(Evaluated::NULL),
         Some(other) => {
             return Err(Error::location(
-                40521,
+                location::DATE_TO_PARTS_ISO8601_NOT_BOOL,
                 format!(
                     "iso8601 must evaluate to a bool, found {}",
                     other.type_name()

@@ -17,14 +17,14 @@ use super::evaluated::Evaluated;
 use super::operation::{Operation, Prepared};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::date::{DateFormat, FormatError, TimeZone};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
-    not_object: 18629,
-    unknown: 18534,
+    not_object: location::DATE_TO_STRING_NOT_OBJECT,
+    unknown: location::DATE_TO_STRING_ARGUMENT_UNKNOWN,
     fields: &[
-        required("date", 18628),
+        required("date", location::DATE_TO_STRING_DATE_MISSING),
         optional("format"),
         optional("timezone"),
         optional("onNull"),
@@ -52,7 +52,7 @@ pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
 fn read_format(value: ValueRef<'_>) -> Result<DateFormat> {
     let ValueRef::String(text) = value else {
         return Err(Error::location(
-            18533,
+            location::DATE_TO_STRING_FORMAT_NOT_STRING,
             format!(
                 "$dateToString requires that 'format' be a string, found: {}",
                 value.type_name()
@@ -65,9 +65,12 @@ fn read_format(value: ValueRef<'_>) -> Result<DateFormat> {
 /// Returns the errors of invalid formats, common to formatting and parsing.
 pub(super) fn format_error(error: FormatError) -> Error {
     match error {
-        FormatError::Dangling => Error::location(18535, "Unmatched '%' at end of format string"),
+        FormatError::Dangling => Error::location(
+            location::DATE_FORMAT_PERCENT_UNMATCHED,
+            "Unmatched '%' at end of format string",
+        ),
         FormatError::Unknown(letter) => Error::location(
-            18536,
+            location::DATE_FORMAT_LETTER_UNKNOWN,
             format!("Invalid format character '%{letter}' in format string"),
         ),
     }

@@ -21,15 +21,15 @@ use super::numeric::integral;
 use super::parse::{Parser, missing};
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::date::{TimeZone, Unit, Weekday, date_trunc_ms};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
-    not_object: 5_439_007,
-    unknown: 5_439_008,
+    not_object: location::DATE_TRUNC_NOT_OBJECT,
+    unknown: location::DATE_TRUNC_ARGUMENT_UNKNOWN,
     fields: &[
-        required("date", 5_439_009),
-        required("unit", 5_439_010),
+        required("date", location::DATE_TRUNC_DATE_MISSING),
+        required("unit", location::DATE_TRUNC_UNIT_MISSING),
         optional("binSize"),
         optional("timezone"),
         optional("startOfWeek"),
@@ -210,7 +210,7 @@ impl DateTrunc {
 fn require_date(value: ValueRef<'_>) -> Result<i64> {
     date_ms(value).ok_or_else(|| {
         Error::location(
-            5_439_012,
+            location::DATE_TRUNC_NOT_DATE,
             format!(
                 "$dateTrunc requires 'date' to be a date, but got {}",
                 value.type_name()
@@ -244,7 +244,12 @@ fn read_bins(
     if nullish(unit, bin_size, timezone, start_of_week) {
         return Ok(None);
     }
-    let unit = date_arguments::unit(unit.as_ref(), "$dateTrunc", 5_439_013, 5_439_014)?;
+    let unit = date_arguments::unit(
+        unit.as_ref(),
+        "$dateTrunc",
+        location::TIME_UNIT_NOT_STRING,
+        location::TIME_UNIT_UNKNOWN,
+    )?;
     let bin_size = match bin_size {
         None => 1,
         Some(value) => read_bin_size(value.as_ref())?,
@@ -270,7 +275,7 @@ fn read_bins(
 fn read_bin_size(value: ValueRef<'_>) -> Result<i64> {
     let Some(size) = integral(value) else {
         return Err(Error::location(
-            5_439_017,
+            location::DATE_TRUNC_BIN_SIZE_TYPE,
             format!(
                 "$dateTrunc requires 'binSize' to be a 64-bit integer, but got value of type {}",
                 value.type_name()
@@ -279,7 +284,7 @@ fn read_bin_size(value: ValueRef<'_>) -> Result<i64> {
     };
     if size < 1 {
         return Err(Error::location(
-            5_439_018,
+            location::DATE_TRUNC_BIN_SIZE_NOT_POSITIVE,
             format!("$dateTrunc requires 'binSize' to be greater than 0, but got value {size}"),
         ));
     }

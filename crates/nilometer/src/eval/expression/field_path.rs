@@ -7,7 +7,7 @@ use nilometer_bson::ValueRef;
 use nilometer_bson::path::{FieldPath, PathError, PathValue, check_name};
 
 use super::evaluated::Evaluated;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Parses `a.b.c` (without a leading dollar sign).
 pub(crate) fn parse_path(text: &str) -> Result<FieldPath> {
@@ -18,7 +18,7 @@ pub(crate) fn parse_path(text: &str) -> Result<FieldPath> {
 pub(crate) fn check_field_name(name: &str) -> Result<()> {
     if name.contains('.') {
         return Err(Error::location(
-            16412,
+            location::FIELD_NAME_DOTTED,
             format!(
                 "FieldPath field names may not contain '.', given '{name}'. \
                  Consider using $getField or $setField."
@@ -31,11 +31,11 @@ pub(crate) fn check_field_name(name: &str) -> Result<()> {
 /// Returns MongoDB's error for an invalid path.
 pub(crate) fn path_error(error: PathError, text: &str) -> Error {
     let code = match error {
-        PathError::Empty => 40352,
-        PathError::TrailingDot => 40353,
-        PathError::EmptyComponent => 15998,
-        PathError::DollarPrefix => 16410,
-        PathError::EmbeddedNul => 16411,
+        PathError::Empty => location::PATH_EMPTY,
+        PathError::TrailingDot => location::PATH_TRAILING_DOT,
+        PathError::EmptyComponent => location::PATH_COMPONENT_EMPTY,
+        PathError::DollarPrefix => location::PATH_DOLLAR_PREFIX,
+        PathError::EmbeddedNul => location::PATH_NUL,
         PathError::TooLong => crate::ErrorCode::Overflow.0,
     };
     Error::location(code, format!("{error} (given '{text}')"))

@@ -18,7 +18,7 @@ use super::operation::Operation;
 use super::parse::{Parser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::variables::check_user_name;
 
 /// Error codes of an operator's arguments.
@@ -78,12 +78,12 @@ pub(super) fn parse_map(
     value: ValueRef<'_>,
 ) -> Result<Expression> {
     let codes = Codes {
-        not_object: 16878,
-        unknown: 16879,
+        not_object: location::MAP_NOT_OBJECT,
+        unknown: location::MAP_ARGUMENT_UNKNOWN,
     };
     let doc = members(value, "$map", &["input", "as", "in"], codes)?;
-    let input = required(doc, "input", "$map", 16880)?;
-    let body = required(doc, "in", "$map", 16882)?;
+    let input = required(doc, "input", "$map", location::MAP_INPUT_MISSING)?;
+    let body = required(doc, "in", "$map", location::MAP_IN_MISSING)?;
     let name = element_name(doc)?;
     let input = parser.operand(input)?;
     let slot = parser.bind(name);
@@ -101,12 +101,12 @@ pub(super) fn parse_filter(
     value: ValueRef<'_>,
 ) -> Result<Expression> {
     let codes = Codes {
-        not_object: 28646,
-        unknown: 28647,
+        not_object: location::FILTER_NOT_OBJECT,
+        unknown: location::FILTER_ARGUMENT_UNKNOWN,
     };
     let doc = members(value, "$filter", &["input", "as", "cond", "limit"], codes)?;
-    let input = required(doc, "input", "$filter", 28648)?;
-    let condition = required(doc, "cond", "$filter", 28650)?;
+    let input = required(doc, "input", "$filter", location::FILTER_INPUT_MISSING)?;
+    let condition = required(doc, "cond", "$filter", location::FILTER_COND_MISSING)?;
     let name = element_name(doc)?;
     let input = parser.operand(input)?;
     let limit = match doc.get("limit") {
@@ -128,13 +128,18 @@ pub(super) fn parse_reduce(
     value: ValueRef<'_>,
 ) -> Result<Expression> {
     let codes = Codes {
-        not_object: 40075,
-        unknown: 40076,
+        not_object: location::REDUCE_NOT_OBJECT,
+        unknown: location::REDUCE_ARGUMENT_UNKNOWN,
     };
     let doc = members(value, "$reduce", &["input", "initialValue", "in"], codes)?;
-    let input = required(doc, "input", "$reduce", 40077)?;
-    let initial = required(doc, "initialValue", "$reduce", 40078)?;
-    let body = required(doc, "in", "$reduce", 40079)?;
+    let input = required(doc, "input", "$reduce", location::REDUCE_INPUT_MISSING)?;
+    let initial = required(
+        doc,
+        "initialValue",
+        "$reduce",
+        location::REDUCE_INITIAL_VALUE_MISSING,
+    )?;
+    let body = required(doc, "in", "$reduce", location::REDUCE_IN_MISSING)?;
     let input = parser.operand(input)?;
     let initial = parser.operand(initial)?;
     let bindings = vec![parser.bind("this"), parser.bind("value")];
@@ -158,7 +163,7 @@ pub(super) fn map<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Eva
         return Ok(Evaluated::NULL);
     }
     let Some(array) = input.as_array() else {
-        return Err(not_an_array(16883, "$map", &input));
+        return Err(not_an_array(location::MAP_INPUT_NOT_ARRAY, "$map", &input));
     };
     let mut out = ArrayBuilder::default();
     for element in array.iter() {
@@ -174,7 +179,11 @@ pub(super) fn filter<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<
         return Ok(Evaluated::NULL);
     }
     let Some(array) = input.as_array() else {
-        return Err(not_an_array(28651, "$filter", &input));
+        return Err(not_an_array(
+            location::FILTER_INPUT_NOT_ARRAY,
+            "$filter",
+            &input,
+        ));
     };
     let mut left = match operation.optional(2, scope)? {
         None => usize::MAX,
@@ -200,7 +209,7 @@ fn filter_limit(limit: ValueRef<'_>) -> Result<usize> {
     }
     let Some(limit) = integral_i32(limit) else {
         return Err(Error::location(
-            327_391,
+            location::FILTER_LIMIT_TYPE,
             format!(
                 "$filter: limit must be represented as a 32-bit integral value: {}",
                 limit.type_name()
@@ -212,7 +221,7 @@ fn filter_limit(limit: ValueRef<'_>) -> Result<usize> {
         .filter(|limit| *limit > 0)
         .ok_or_else(|| {
             Error::location(
-                327_392,
+                location::FILTER_LIMIT_NOT_POSITIVE,
                 format!("$filter: limit must be greater than 0: {limit}"),
             )
         })
@@ -224,7 +233,11 @@ pub(super) fn reduce<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<
         return Ok(Evaluated::NULL);
     }
     let Some(array) = input.as_array() else {
-        return Err(not_an_array(40080, "$reduce", &input));
+        return Err(not_an_array(
+            location::REDUCE_INPUT_NOT_ARRAY,
+            "$reduce",
+            &input,
+        ));
     };
     let mut value: Value = operation.value(1, scope)?.into_value();
     for element in array.iter() {

@@ -14,7 +14,7 @@ use super::operation::Operation;
 use super::parse::{Parser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::variables::check_user_name;
 
 /// Arguments of the operation: the variables in order, then `in`. Bindings: one for each.
@@ -23,23 +23,30 @@ pub(super) fn parse(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let doc = object(value, 16874, "$let only supports an object as its argument")?;
+    let doc = object(
+        value,
+        location::LET_NOT_OBJECT,
+        "$let only supports an object as its argument",
+    )?;
     for element in doc.iter() {
         if !matches!(element.name(), "vars" | "in") {
             return Err(Error::location(
-                16875,
+                location::LET_FIELD_UNKNOWN,
                 format!("Unrecognized parameter to $let: {}", element.name()),
             ));
         }
     }
     let vars = match doc.get("vars") {
         ValueRef::Missing => {
-            return Err(Error::location(16876, "Missing 'vars' parameter to $let"));
+            return Err(Error::location(
+                location::LET_VARS_MISSING,
+                "Missing 'vars' parameter to $let",
+            ));
         }
         ValueRef::Document(vars) => vars,
         other => {
             return Err(Error::location(
-                10065,
+                location::OBJECT_EXPECTED,
                 format!(
                     "invalid parameter: expected an object (vars), found: {}",
                     other.type_name()
@@ -49,7 +56,10 @@ pub(super) fn parse(
     };
     let body = match doc.get("in") {
         ValueRef::Missing => {
-            return Err(Error::location(16877, "Missing 'in' parameter to $let"));
+            return Err(Error::location(
+                location::LET_IN_MISSING,
+                "Missing 'in' parameter to $let",
+            ));
         }
         body => body,
     };

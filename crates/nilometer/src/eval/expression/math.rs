@@ -18,7 +18,7 @@ use super::decimal_math;
 use super::evaluated::Evaluated;
 use super::numeric::integer;
 use super::operation::{Call, arg};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Returns the operand of an operator that takes one number; `None` for null.
 pub(super) fn single_number(
@@ -31,7 +31,7 @@ pub(super) fn single_number(
     }
     Number::of(value).map(Some).ok_or_else(|| {
         Error::location(
-            28765,
+            location::MATH_NOT_NUMERIC,
             format!(
                 "{} only supports numeric types, not {}",
                 call.name,
@@ -44,10 +44,9 @@ pub(super) fn single_number(
 pub(super) fn abs<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
     match single_number(values, call)? {
         None => Ok(Evaluated::NULL),
-        Some(number) => number
-            .abs()
-            .map(Evaluated::from)
-            .ok_or_else(|| Error::location(28680, "can't take $abs of long long min")),
+        Some(number) => number.abs().map(Evaluated::from).ok_or_else(|| {
+            Error::location(location::ABS_OVERFLOW, "can't take $abs of long long min")
+        }),
     }
 }
 
@@ -96,7 +95,7 @@ pub(super) fn sqrt<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<E
         && number.to_f64() < 0.0
     {
         return Err(Error::location(
-            28714,
+            location::SQRT_NEGATIVE,
             "$sqrt's argument must be greater than or equal to 0",
         ));
     }
@@ -104,12 +103,20 @@ pub(super) fn sqrt<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<E
 }
 
 pub(super) fn ln<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    require_positive(single_number(values, call)?, call.name, 28766)?;
+    require_positive(
+        single_number(values, call)?,
+        call.name,
+        location::LN_NOT_POSITIVE,
+    )?;
     function(values, call, f64::ln, decimal_math::ln)
 }
 
 pub(super) fn log10<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    require_positive(single_number(values, call)?, call.name, 28761)?;
+    require_positive(
+        single_number(values, call)?,
+        call.name,
+        location::LOG10_NOT_POSITIVE,
+    )?;
     function(values, call, f64::log10, decimal_math::log10)
 }
 
@@ -138,22 +145,22 @@ pub(super) fn log<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
     }
     let Some(number) = Number::of(value) else {
         return Err(Error::location(
-            28756,
+            location::LOG_NOT_NUMERIC,
             format!("$log's argument must be numeric, not {}", value.type_name()),
         ));
     };
     let Some(base_number) = Number::of(base) else {
         return Err(Error::location(
-            28757,
+            location::LOG_BASE_NOT_NUMERIC,
             format!("$log's base must be numeric, not {}", base.type_name()),
         ));
     };
-    require_positive(Some(number), "$log", 28758)?;
+    require_positive(Some(number), "$log", location::LOG_NOT_POSITIVE)?;
     if !base_number.is_nan()
         && (!is_positive(base_number) || base_number.compare(Number::Int(1)).is_eq())
     {
         return Err(Error::location(
-            28759,
+            location::LOG_BASE_INVALID,
             format!(
                 "$log's base must be a positive number not equal to 1, but is {}",
                 base_number.to_f64()
@@ -177,13 +184,13 @@ pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
     }
     let Some(b) = Number::of(base) else {
         return Err(Error::location(
-            28762,
+            location::POW_BASE_NOT_NUMERIC,
             format!("$pow's base must be numeric, not {}", base.type_name()),
         ));
     };
     let Some(e) = Number::of(exponent) else {
         return Err(Error::location(
-            28763,
+            location::POW_EXPONENT_NOT_NUMERIC,
             format!(
                 "$pow's exponent must be numeric, not {}",
                 exponent.type_name()
@@ -192,7 +199,7 @@ pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
     };
     if !b.is_truthy() && e.compare(Number::Int(0)).is_lt() && !e.is_nan() {
         return Err(Error::location(
-            28764,
+            location::POW_ZERO_TO_NEGATIVE,
             "$pow cannot take a base of 0 and a negative exponent",
         ));
     }

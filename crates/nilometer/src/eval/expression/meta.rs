@@ -14,7 +14,7 @@ use super::operation::Operation;
 use super::parse::{Parser, missing};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 
 const KINDS: &[&str] = &[
     "geoNearDistance",
@@ -42,11 +42,11 @@ pub(super) fn parse_meta(
     match value {
         ValueRef::String(kind) if KINDS.contains(&kind) => Ok(missing()),
         ValueRef::String(other) => Err(Error::location(
-            17308,
+            location::META_UNKNOWN,
             format!("Unsupported argument to $meta: {other}"),
         )),
         other => Err(Error::location(
-            17307,
+            location::META_NOT_STRING,
             format!(
                 "$meta only supports string arguments, found: {}",
                 other.type_name()
@@ -67,7 +67,7 @@ pub(super) fn parse_rand(
     };
     if !empty {
         return Err(Error::location(
-            3_040_501,
+            location::RAND_WITH_ARGUMENT,
             "$rand does not currently accept arguments",
         ));
     }

@@ -20,7 +20,7 @@ use super::parse::Parser;
 use super::registry::{NamedArguments, OperatorSpec, required};
 use super::scope::Scope;
 use super::{Expression, check_bytes};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Arguments of the operation: field, input.
 pub(super) fn parse_get_field(
@@ -46,7 +46,7 @@ pub(super) fn parse_get_field(
                     "input" => &mut input,
                     other => {
                         return Err(Error::location(
-                            3_041_701,
+                            location::GET_FIELD_ARGUMENT_UNKNOWN,
                             format!("$getField found an unknown argument: {other}"),
                         ));
                     }
@@ -54,10 +54,16 @@ pub(super) fn parse_get_field(
                 *slot = Some(parser.operand(element.value())?);
             }
             let field = field.ok_or_else(|| {
-                Error::location(3_041_702, "$getField requires 'field' to be specified")
+                Error::location(
+                    location::GET_FIELD_FIELD_MISSING,
+                    "$getField requires 'field' to be specified",
+                )
             })?;
             let input = input.ok_or_else(|| {
-                Error::location(3_041_703, "$getField requires 'input' to be specified")
+                Error::location(
+                    location::GET_FIELD_INPUT_MISSING,
+                    "$getField requires 'input' to be specified",
+                )
             })?;
             (field, input)
         }
@@ -69,7 +75,7 @@ pub(super) fn get_field<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Resu
     let field = operation.value(0, scope)?;
     let Some(name) = field.as_str() else {
         return Err(Error::location(
-            3_041_704,
+            location::GET_FIELD_FIELD_NOT_STRING,
             format!(
                 "$getField requires 'field' to evaluate to type String, but got {}",
                 field.type_name()
@@ -87,19 +93,22 @@ pub(super) fn get_field<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Resu
 }
 
 pub(super) const SET_FIELD: NamedArguments = NamedArguments {
-    not_object: 4_161_100,
-    unknown: 4_161_101,
+    not_object: location::SET_FIELD_NOT_OBJECT,
+    unknown: location::SET_FIELD_ARGUMENT_UNKNOWN,
     fields: &[
-        required("field", 4_161_102),
-        required("input", 4_161_109),
-        required("value", 4_161_103),
+        required("field", location::SET_FIELD_FIELD_MISSING),
+        required("input", location::SET_FIELD_INPUT_MISSING),
+        required("value", location::SET_FIELD_VALUE_MISSING),
     ],
 };
 
 pub(super) const UNSET_FIELD: NamedArguments = NamedArguments {
-    not_object: 4_161_100,
-    unknown: 4_161_101,
-    fields: &[required("field", 4_161_102), required("input", 4_161_109)],
+    not_object: location::SET_FIELD_NOT_OBJECT,
+    unknown: location::SET_FIELD_ARGUMENT_UNKNOWN,
+    fields: &[
+        required("field", location::SET_FIELD_FIELD_MISSING),
+        required("input", location::SET_FIELD_INPUT_MISSING),
+    ],
 };
 
 /// Evaluates `$setField` and `$unsetField`, which has no third argument and so sets to missing.
@@ -107,7 +116,7 @@ pub(super) fn set_field<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Res
     let (field, input, value) = (arg(values, 0), arg(values, 1), arg(values, 2).as_ref());
     let Some(name) = field.as_str() else {
         return Err(Error::location(
-            4_161_107,
+            location::SET_FIELD_FIELD_NOT_STRING,
             format!(
                 "{} requires 'field' to evaluate to type String, but got {}",
                 call.name,
@@ -117,7 +126,7 @@ pub(super) fn set_field<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Res
     };
     if name.contains('\0') {
         return Err(Error::location(
-            9_534_700,
+            location::SET_FIELD_FIELD_NUL,
             format!("{} requires 'field' without null bytes", call.name),
         ));
     }
@@ -126,7 +135,7 @@ pub(super) fn set_field<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Res
     }
     let Some(doc) = input.as_document() else {
         return Err(Error::location(
-            4_161_105,
+            location::SET_FIELD_INPUT_NOT_OBJECT,
             format!(
                 "{} requires 'input' to evaluate to type Object, but got {}",
                 call.name,
@@ -172,7 +181,7 @@ fn check_element(value: ValueRef<'_>, name: &str) -> Result<()> {
         ValueRef::Document(_) => Ok(()),
         value if value.is_nullish() => Ok(()),
         other => Err(Error::location(
-            40400,
+            location::MERGE_OBJECTS_NOT_OBJECT,
             format!(
                 "{name} requires object inputs, but input is of type {}",
                 other.type_name()

@@ -14,7 +14,7 @@ use super::operation::Operation;
 use super::registry::{self, Arguments, NamedArguments, OperatorSpec, Status};
 use super::variable::INNER_SLOT_MIN;
 use super::{EXPRESSION_DEPTH_MAX, Expression};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::variables::ParseContext;
 
 /// Parser of operands, with the variables bound at the current place.
@@ -71,7 +71,7 @@ impl<'c> Parser<'c> {
             Some(first) if first.name().starts_with('$') => {
                 if elements.next().is_some() {
                     return Err(Error::location(
-                        15983,
+                        location::EXPRESSION_NOT_ONE_FIELD,
                         format!(
                             "an object representing an expression must have exactly one field, \
                              the first is '{}'",
@@ -93,7 +93,7 @@ impl<'c> Parser<'c> {
             check_field_name(name)?;
             if !names.insert(name) {
                 return Err(Error::location(
-                    16406,
+                    location::OBJECT_FIELD_TWICE,
                     format!("duplicate field name specified in object literal: '{name}'"),
                 ));
             }

@@ -18,16 +18,16 @@ use super::evaluated::Evaluated;
 use super::operation::{Operation, Prepared};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::matcher::regex::Pattern;
 use crate::eval::memory_bytes;
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
-    not_object: 51103,
-    unknown: 51031,
+    not_object: location::REGEX_NOT_OBJECT,
+    unknown: location::REGEX_ARGUMENT_UNKNOWN,
     fields: &[
-        required("input", 51022),
-        required("regex", 51023),
+        required("input", location::REGEX_INPUT_MISSING),
+        required("regex", location::REGEX_REGEX_MISSING),
         optional("options"),
     ],
 };
@@ -55,7 +55,7 @@ fn compile(
         Some(value) if value.is_nullish() => "",
         Some(other) => {
             return Err(Error::location(
-                51106,
+                location::REGEX_OPTIONS_NOT_STRING,
                 format!(
                     "{name} needs 'options' to be of type string, got {}",
                     other.type_name()
@@ -67,7 +67,7 @@ fn compile(
         ValueRef::Regex { pattern, options } => {
             if !options.is_empty() && !given.is_empty() {
                 return Err(Error::location(
-                    51107,
+                    location::REGEX_OPTIONS_TWICE,
                     format!(
                         "{name} found regex option(s) specified in both 'regex' and 'option' fields"
                     ),
@@ -79,7 +79,7 @@ fn compile(
         value if value.is_nullish() => return Ok(None),
         other => {
             return Err(Error::location(
-                51105,
+                location::REGEX_REGEX_TYPE,
                 format!(
                     "{name} needs 'regex' to be of type string or regex, got {}",
                     other.type_name()
@@ -90,16 +90,19 @@ fn compile(
     for (what, text) in [("regex", pattern), ("options", options)] {
         if text.contains('\0') {
             return Err(Error::location(
-                51109,
+                location::REGEX_NUL,
                 format!("{name} found null byte in '{what}'"),
             ));
         }
     }
     Pattern::parse(pattern, options).map(Some).map_err(|error| {
-        if error.code.0 == 51108 {
+        if error.code.0 == location::REGEX_FLAG_INVALID {
             error
         } else {
-            Error::location(51111, format!("Invalid Regex in {name}: {}", error.message))
+            Error::location(
+                location::REGEX_INVALID,
+                format!("Invalid Regex in {name}: {}", error.message),
+            )
         }
     })
 }
@@ -112,7 +115,7 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
         value if value.is_nullish() => None,
         other => {
             return Err(Error::location(
-                51104,
+                location::REGEX_INPUT_NOT_STRING,
                 format!(
                     "{name} needs 'input' to be of type string, got {}",
                     other.type_name()

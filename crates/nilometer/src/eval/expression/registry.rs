@@ -14,7 +14,7 @@ use super::operation::{Call, Operation, Prepared};
 use super::parse::Parser;
 use super::scope::Scope;
 use super::{Expression, table};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// Called with all arguments evaluated.
 pub(crate) type EagerFn = for<'s> fn(&[Evaluated<'s>], Call<'_, 's>) -> Result<Evaluated<'s>>;
@@ -224,20 +224,20 @@ impl Arguments {
     pub(crate) fn count_error(self, operator: &str, count: usize) -> Error {
         match self {
             Self::Between(min, max) => Error::location(
-                28667,
+                location::ARGUMENT_COUNT_RANGE,
                 format!(
                     "Expression {operator} takes at least {min} arguments, and at most {max}, \
                      but {count} were passed in."
                 ),
             ),
             Self::Exactly(n) => Error::location(
-                16020,
+                location::ARGUMENT_COUNT,
                 format!(
                     "Expression {operator} takes exactly {n} arguments. {count} were passed in."
                 ),
             ),
             Self::Any | Self::Named(_) | Self::Own => Error::location(
-                16020,
+                location::ARGUMENT_COUNT,
                 format!("Expression {operator} cannot take {count} arguments."),
             ),
         }

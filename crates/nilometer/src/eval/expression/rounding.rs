@@ -12,7 +12,7 @@ use nilometer_bson::number::Number;
 use super::evaluated::Evaluated;
 use super::numeric::integral;
 use super::operation::Call;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Minimum place.
 const PLACE_MIN: i64 = -20;
@@ -38,7 +38,7 @@ fn at_place<'s>(
     let value = values.next().unwrap_or_default();
     let Some(number) = Number::of(value) else {
         return Err(Error::location(
-            51081,
+            location::ROUND_NOT_NUMERIC,
             format!(
                 "{} only supports numeric types, not {}",
                 call.name,
@@ -50,7 +50,7 @@ fn at_place<'s>(
         None => 0,
         Some(place) => integral(place).ok_or_else(|| {
             Error::location(
-                51082,
+                location::ROUND_PLACE_NOT_WHOLE,
                 format!(
                     "precision argument to {} must be an integral value",
                     call.name
@@ -60,7 +60,7 @@ fn at_place<'s>(
     };
     if !(PLACE_MIN..=PLACE_MAX).contains(&place) {
         return Err(Error::location(
-            51083,
+            location::ROUND_PLACE_OUT_OF_RANGE,
             format!(
                 "cannot apply {} with precision value {place} value must be in [-20, 100]",
                 call.name
@@ -71,7 +71,12 @@ fn at_place<'s>(
     number
         .round(place, rounding)
         .map(Evaluated::from)
-        .ok_or_else(|| Error::location(51080, format!("{} of a long leaves its range", call.name)))
+        .ok_or_else(|| {
+            Error::location(
+                location::ROUND_OVERFLOW,
+                format!("{} of a long leaves its range", call.name),
+            )
+        })
 }
 
 #[cfg(test)]

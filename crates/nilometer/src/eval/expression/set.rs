@@ -21,7 +21,7 @@ use super::evaluated::{Evaluated, is_true};
 use super::operation::{Call, Operation, arg};
 use super::parse::Parser;
 use super::registry::OperatorSpec;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// A value in a set ordered by the operation's collation.
 #[derive(Clone, Copy)]
@@ -84,7 +84,10 @@ pub(super) fn union<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
         if value.is_nullish() {
             return Ok(Evaluated::NULL);
         }
-        all.append(&mut members(require_array(value, call.name, 17043)?, call));
+        all.append(&mut members(
+            require_array(value, call.name, location::SET_UNION_NOT_ARRAY)?,
+            call,
+        ));
     }
     Ok(build(all))
 }
@@ -98,7 +101,10 @@ pub(super) fn intersection<'s>(
         if value.is_nullish() {
             return Ok(Evaluated::NULL);
         }
-        let set = members(require_array(value, call.name, 17047)?, call);
+        let set = members(
+            require_array(value, call.name, location::SET_INTERSECTION_NOT_ARRAY)?,
+            call,
+        );
         common = Some(match common {
             None => set,
             Some(common) => common.intersection(&set).copied().collect(),
@@ -115,8 +121,11 @@ pub(super) fn difference<'s>(
     if left.is_nullish() || right.is_nullish() {
         return Ok(Evaluated::NULL);
     }
-    let left = require_array(left, call.name, 17048)?;
-    let mut seen = members(require_array(right, call.name, 17049)?, call);
+    let left = require_array(left, call.name, location::SET_DIFFERENCE_FIRST_NOT_ARRAY)?;
+    let mut seen = members(
+        require_array(right, call.name, location::SET_DIFFERENCE_SECOND_NOT_ARRAY)?,
+        call,
+    );
     let collator = call.scope.context.collator;
     let kept: Vec<Member<'_>> = left
         .iter()
@@ -131,7 +140,7 @@ pub(super) fn parse_equals(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let operands = parser.two_or_more(spec, value, 17045)?;
+    let operands = parser.two_or_more(spec, value, location::SET_EQUALS_ARGUMENT_COUNT)?;
     let arguments = operands.into_iter().map(Some).collect();
     Ok(Operation::new(spec, arguments).into_expression())
 }
@@ -140,7 +149,10 @@ pub(super) fn equals<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result
     let mut first: Option<BTreeSet<Member<'_>>> = None;
     let mut equal = true;
     for value in values {
-        let set = members(require_array(value, call.name, 17044)?, call);
+        let set = members(
+            require_array(value, call.name, location::SET_EQUALS_NOT_ARRAY)?,
+            call,
+        );
         match &first {
             None => first = Some(set),
             Some(first) => equal &= *first == set,
@@ -150,8 +162,19 @@ pub(super) fn equals<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result
 }
 
 pub(super) fn is_subset<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    let left = require_array(arg(values, 0), call.name, 17046)?;
-    let right = members(require_array(arg(values, 1), call.name, 17042)?, call);
+    let left = require_array(
+        arg(values, 0),
+        call.name,
+        location::SET_IS_SUBSET_FIRST_NOT_ARRAY,
+    )?;
+    let right = members(
+        require_array(
+            arg(values, 1),
+            call.name,
+            location::SET_IS_SUBSET_SECOND_NOT_ARRAY,
+        )?,
+        call,
+    );
     let collator = call.scope.context.collator;
     let subset = left
         .iter()
@@ -160,12 +183,20 @@ pub(super) fn is_subset<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Res
 }
 
 pub(super) fn all_true<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    let array = require_array(arg(values, 0), call.name, 17040)?;
+    let array = require_array(
+        arg(values, 0),
+        call.name,
+        location::ALL_ELEMENTS_TRUE_NOT_ARRAY,
+    )?;
     Ok(Evaluated::from(array.iter().all(is_true)))
 }
 
 pub(super) fn any_true<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    let array = require_array(arg(values, 0), call.name, 17041)?;
+    let array = require_array(
+        arg(values, 0),
+        call.name,
+        location::ANY_ELEMENT_TRUE_NOT_ARRAY,
+    )?;
     Ok(Evaluated::from(array.iter().any(is_true)))
 }
 

@@ -5,14 +5,14 @@ use nilometer_bson::ValueRef;
 
 use super::evaluated::Evaluated;
 use super::operation::{Call, arg};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 pub(super) fn bson<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::Document(doc) => Ok(length(doc.as_bytes().len())),
         value if value.is_nullish() => Ok(Evaluated::NULL),
         other => Err(Error::location(
-            31393,
+            location::BSON_SIZE_NOT_OBJECT,
             format!(
                 "$bsonSize requires a document input, found: {}",
                 other.type_name()
@@ -27,7 +27,7 @@ pub(super) fn binary<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
         ValueRef::Binary { bytes, .. } => Ok(length(bytes.len())),
         value if value.is_nullish() => Ok(Evaluated::NULL),
         other => Err(Error::location(
-            51276,
+            location::BINARY_SIZE_TYPE,
             format!(
                 "$binarySize requires a string or BinData argument, found: {}",
                 other.type_name()

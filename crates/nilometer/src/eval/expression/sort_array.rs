@@ -23,7 +23,7 @@ use super::operation::Operation;
 use super::parse::{Parser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// The order of elements.
 enum Order {
@@ -39,7 +39,7 @@ pub(super) fn parse(
 ) -> Result<Expression> {
     let doc = object(
         value,
-        2_942_500,
+        location::SORT_ARRAY_NOT_OBJECT,
         "$sortArray requires an object as an argument",
     )?;
     let (mut input, mut order) = (None, None);
@@ -49,7 +49,7 @@ pub(super) fn parse(
             "sortBy" => order = Some(parse_order(element.value())?),
             other => {
                 return Err(Error::location(
-                    2_942_501,
+                    location::SORT_ARRAY_ARGUMENT_UNKNOWN,
                     format!("$sortArray found an unknown argument: {other}"),
                 ));
             }
@@ -57,13 +57,13 @@ pub(super) fn parse(
     }
     let Some(input) = input else {
         return Err(Error::location(
-            2_942_502,
+            location::SORT_ARRAY_INPUT_MISSING,
             "$sortArray requires 'input' to be specified",
         ));
     };
     let Some(order) = order else {
         return Err(Error::location(
-            2_942_503,
+            location::SORT_ARRAY_SORT_BY_MISSING,
             "$sortArray requires 'sortBy' to be specified",
         ));
     };
@@ -81,7 +81,7 @@ fn parse_order(value: ValueRef<'_>) -> Result<Order> {
                 .collect::<Result<Vec<_>>>()?;
             if fields.is_empty() {
                 return Err(Error::location(
-                    2_942_505,
+                    location::SORT_ARRAY_SORT_BY_INVALID,
                     "The 'sortBy' argument to $sortArray must not be an empty object",
                 ));
             }
@@ -91,7 +91,7 @@ fn parse_order(value: ValueRef<'_>) -> Result<Order> {
             descending: direction(number)?,
         }),
         other => Err(Error::location(
-            2_942_505,
+            location::SORT_ARRAY_SORT_BY_INVALID,
             format!(
                 "The 'sortBy' argument to $sortArray must be 1, -1 or an object, found: {}",
                 other.type_name()
@@ -105,7 +105,7 @@ fn direction(value: ValueRef<'_>) -> Result<bool> {
         Some(1) => Ok(false),
         Some(-1) => Ok(true),
         _ => Err(Error::location(
-            2_942_506,
+            location::SORT_ARRAY_DIRECTION,
             "The $sort element value must be either 1 or -1",
         )),
     }
@@ -118,7 +118,7 @@ pub(super) fn sort<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     }
     let Some(array) = input.as_array() else {
         return Err(Error::location(
-            2_942_504,
+            location::SORT_ARRAY_INPUT_NOT_ARRAY,
             format!(
                 "The input argument to $sortArray must be an array, but was of type: {}",
                 input.type_name()

@@ -22,7 +22,7 @@ use super::check_bytes;
 use super::evaluated::Evaluated;
 use super::operation::{Call, arg};
 use super::registry::{NamedArguments, required};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::date::DateFormat;
 
 /// Returns the text form of a value; the empty string for null and missing.
@@ -40,7 +40,7 @@ pub(super) fn coerce_to_string(value: ValueRef<'_>) -> Result<Cow<'_, str>> {
         ValueRef::Timestamp(t) => Cow::Owned(DateFormat::iso_utc(i64::from(t.seconds) * 1000)?),
         other => {
             return Err(Error::location(
-                16007,
+                location::STRING_CONVERSION,
                 format!(
                     "can't convert from BSON type {} to String",
                     other.type_name()
@@ -61,7 +61,7 @@ pub(super) fn concat<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result
             value if value.is_nullish() => return Ok(Evaluated::NULL),
             other => {
                 return Err(Error::location(
-                    16702,
+                    location::CONCAT_NOT_STRING,
                     format!("$concat only supports strings, not {}", other.type_name()),
                 ));
             }
@@ -88,11 +88,13 @@ pub(super) fn strcasecmp<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Resul
 }
 
 pub(super) fn len_bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    length(values, call, 34473, str::len)
+    length(values, call, location::STR_LEN_BYTES_NOT_STRING, str::len)
 }
 
 pub(super) fn len_cp<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    length(values, call, 34471, |text| text.chars().count())
+    length(values, call, location::STR_LEN_CP_NOT_STRING, |text| {
+        text.chars().count()
+    })
 }
 
 fn length<'s>(
@@ -125,7 +127,7 @@ pub(super) fn split<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
         (ValueRef::String(text), ValueRef::String(delimiter)) => (text, delimiter),
         (ValueRef::String(_), other) => {
             return Err(Error::location(
-                40086,
+                location::SPLIT_SECOND_NOT_STRING,
                 format!(
                     "$split requires an expression that evaluates to a string as a second \
                      argument, found: {}",
@@ -135,7 +137,7 @@ pub(super) fn split<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
         }
         (other, _) => {
             return Err(Error::location(
-                40085,
+                location::SPLIT_FIRST_NOT_STRING,
                 format!(
                     "$split requires an expression that evaluates to a string as a first \
                      argument, found: {}",
@@ -146,7 +148,7 @@ pub(super) fn split<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
     };
     if delimiter.is_empty() {
         return Err(Error::location(
-            40087,
+            location::SPLIT_SEPARATOR_EMPTY,
             "$split requires a non-empty separator",
         ));
     }
@@ -158,12 +160,12 @@ pub(super) fn split<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
 }
 
 pub(super) const REPLACE: NamedArguments = NamedArguments {
-    not_object: 51751,
-    unknown: 51750,
+    not_object: location::REPLACE_NOT_OBJECT,
+    unknown: location::REPLACE_ARGUMENT_UNKNOWN,
     fields: &[
-        required("input", 51749),
-        required("find", 51748),
-        required("replacement", 51747),
+        required("input", location::REPLACE_INPUT_MISSING),
+        required("find", location::REPLACE_FIND_MISSING),
+        required("replacement", location::REPLACE_REPLACEMENT_MISSING),
     ],
 };
 
@@ -190,7 +192,11 @@ fn replace<'s>(
 ) -> Result<Evaluated<'s>> {
     let mut texts = [""; 3];
     let mut null = false;
-    let names = [("input", 51746), ("find", 51745), ("replacement", 51744)];
+    let names = [
+        ("input", location::REPLACE_INPUT_NOT_STRING),
+        ("find", location::REPLACE_FIND_NOT_STRING),
+        ("replacement", location::REPLACE_REPLACEMENT_NOT_STRING),
+    ];
     for ((value, text), (name, code)) in values.iter().zip(&mut texts).zip(names) {
         match value.as_ref() {
             ValueRef::String(found) => *text = found,

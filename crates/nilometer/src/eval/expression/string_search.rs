@@ -9,7 +9,7 @@ use nilometer_bson::ValueRef;
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::{Call, arg};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Parses a bound of a search, with the codes common to all `$indexOf…` operators.
 pub(super) fn search_bound(
@@ -24,7 +24,7 @@ pub(super) fn search_bound(
     let value = value.as_ref();
     let Some(bound) = integral_i32(value) else {
         return Err(Error::location(
-            40096,
+            location::INDEX_OF_BOUND_TYPE,
             format!(
                 "{name} requires an integral {what} index, found a value of type: {}",
                 value.type_name()
@@ -33,7 +33,7 @@ pub(super) fn search_bound(
     };
     usize::try_from(bound).map(Some).map_err(|_| {
         Error::location(
-            40097,
+            location::INDEX_OF_BOUND_NEGATIVE,
             format!("{name} requires a nonnegative {what} index, found: {bound}"),
         )
     })
@@ -69,7 +69,15 @@ fn found<'s>(position: Option<usize>) -> Evaluated<'s> {
 }
 
 pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    let Some((text, token)) = operands(values, call, [40091, 40092])? else {
+    let Some((text, token)) = operands(
+        values,
+        call,
+        [
+            location::INDEX_OF_BYTES_FIRST_NOT_STRING,
+            location::INDEX_OF_BYTES_SECOND_NOT_STRING,
+        ],
+    )?
+    else {
         return Ok(Evaluated::NULL);
     };
     let start = search_bound(values, 2, call.name, "starting")?.unwrap_or(0);
@@ -94,7 +102,15 @@ pub(super) fn code_points<'s>(
     values: &[Evaluated<'s>],
     call: Call<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    let Some((text, token)) = operands(values, call, [40093, 40094])? else {
+    let Some((text, token)) = operands(
+        values,
+        call,
+        [
+            location::INDEX_OF_CP_FIRST_NOT_STRING,
+            location::INDEX_OF_CP_SECOND_NOT_STRING,
+        ],
+    )?
+    else {
         return Ok(Evaluated::NULL);
     };
     let start = search_bound(values, 2, call.name, "starting")?.unwrap_or(0);

@@ -11,7 +11,7 @@ use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::{Call, arg};
 use super::string::coerce_to_string;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
     let text = coerce_to_string(arg(values, 0).as_ref())?;
@@ -29,11 +29,19 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
                 )
             })
     };
-    let start = whole(arg(values, 1).as_ref(), 16034, "starting index")?;
-    let length = whole(arg(values, 2).as_ref(), 16035, "length")?;
+    let start = whole(
+        arg(values, 1).as_ref(),
+        location::SUBSTR_START_TYPE,
+        "starting index",
+    )?;
+    let length = whole(
+        arg(values, 2).as_ref(),
+        location::SUBSTR_LENGTH_TYPE,
+        "length",
+    )?;
     let start = usize::try_from(start).map_err(|_| {
         Error::location(
-            50752,
+            location::SUBSTR_START_NEGATIVE,
             format!(
                 "{}: starting index must be non-negative (got: {start})",
                 call.name
@@ -45,7 +53,7 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     }
     if !text.is_char_boundary(start) {
         return Err(Error::location(
-            28656,
+            location::SUBSTR_START_IN_CHARACTER,
             format!(
                 "{}: Invalid range, starting index is a UTF-8 continuation byte.",
                 call.name
@@ -58,7 +66,7 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     match text.get(start..end) {
         Some(part) => Ok(Evaluated::from(part.to_owned())),
         None => Err(Error::location(
-            28657,
+            location::SUBSTR_END_IN_CHARACTER,
             format!(
                 "{}: Invalid range, ending index is in the middle of a UTF-8 character.",
                 call.name
@@ -72,9 +80,21 @@ pub(super) fn code_points<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Resu
     let start = position(
         arg(values, 1).as_ref(),
         "starting index",
-        [34450, 34451, 34455],
+        [
+            location::SUBSTR_CP_START_TYPE,
+            location::SUBSTR_CP_START_RANGE,
+            location::SUBSTR_CP_START_NEGATIVE,
+        ],
     )?;
-    let length = position(arg(values, 2).as_ref(), "length", [34452, 34453, 34454])?;
+    let length = position(
+        arg(values, 2).as_ref(),
+        "length",
+        [
+            location::SUBSTR_CP_LENGTH_TYPE,
+            location::SUBSTR_CP_LENGTH_RANGE,
+            location::SUBSTR_CP_LENGTH_NEGATIVE,
+        ],
+    )?;
     Ok(Evaluated::from(
         text.chars().skip(start).take(length).collect::<String>(),
     ))

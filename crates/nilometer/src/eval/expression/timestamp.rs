@@ -6,14 +6,24 @@ use nilometer_bson::value::Timestamp;
 
 use super::evaluated::Evaluated;
 use super::operation::{Call, arg};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 pub(super) fn second<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    part(values, call, 5_687_301, |timestamp| timestamp.seconds)
+    part(
+        values,
+        call,
+        location::TS_SECOND_NOT_TIMESTAMP,
+        |timestamp| timestamp.seconds,
+    )
 }
 
 pub(super) fn increment<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    part(values, call, 5_687_302, |timestamp| timestamp.increment)
+    part(
+        values,
+        call,
+        location::TS_INCREMENT_NOT_TIMESTAMP,
+        |timestamp| timestamp.increment,
+    )
 }
 
 fn part<'s>(

@@ -13,7 +13,7 @@ use super::decimal_math::{self, circular, hyperbolic, periodic};
 use super::evaluated::Evaluated;
 use super::math::{function, single_number};
 use super::operation::{Call, arg};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Returns an error unless `low <= value <= high`; NaN is accepted.
 fn domain(
@@ -30,7 +30,7 @@ fn domain(
                     || number.compare(Number::Double(high)).is_gt()) =>
         {
             Err(Error::location(
-                50989,
+                location::TRIGONOMETRY_OUT_OF_RANGE,
                 format!(
                     "cannot apply {} to {}, value must be in {shown}",
                     call.name,
@@ -130,7 +130,10 @@ pub(super) fn atan2<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
             )
         })
     };
-    let (y, x) = (number(y, 51044)?, number(x, 51045)?);
+    let (y, x) = (
+        number(y, location::ATAN2_FIRST_NOT_NUMERIC)?,
+        number(x, location::ATAN2_SECOND_NOT_NUMERIC)?,
+    );
     Ok(match (y, x) {
         (Number::Decimal(_), _) | (_, Number::Decimal(_)) => {
             Evaluated::from(decimal_math::atan2(y.to_decimal(), x.to_decimal()))

@@ -10,12 +10,15 @@ use super::evaluated::Evaluated;
 use super::operation::Operation;
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
-    not_object: 50696,
-    unknown: 50694,
-    fields: &[required("input", 50695), optional("chars")],
+    not_object: location::TRIM_NOT_OBJECT,
+    unknown: location::TRIM_ARGUMENT_UNKNOWN,
+    fields: &[
+        required("input", location::TRIM_INPUT_MISSING),
+        optional("chars"),
+    ],
 };
 
 /// The characters removed by default.
@@ -41,7 +44,11 @@ pub(super) fn trim<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
         )
     };
     let Some(input_text) = input.as_str() else {
-        return Err(text(input.as_ref(), "input", 50699));
+        return Err(text(
+            input.as_ref(),
+            "input",
+            location::TRIM_INPUT_NOT_STRING,
+        ));
     };
     let chars: Vec<char>;
     let cut = match operation.optional(1, scope)? {
@@ -52,7 +59,13 @@ pub(super) fn trim<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
                 chars = found.chars().collect();
                 &chars
             }
-            None => return Err(text(value.as_ref(), "chars", 50700)),
+            None => {
+                return Err(text(
+                    value.as_ref(),
+                    "chars",
+                    location::TRIM_CHARS_NOT_STRING,
+                ));
+            }
         },
     };
     let trimmed = match name {

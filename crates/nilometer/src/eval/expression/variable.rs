@@ -18,7 +18,7 @@ use super::evaluated::Evaluated;
 use super::field_path::{follow, parse_path};
 use super::parse::Parser;
 use super::scope::Scope;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::Dependencies;
 use crate::eval::variables::check_read_name;
 
@@ -92,7 +92,7 @@ impl Parser<'_> {
         let path = text.strip_prefix('$').unwrap_or(text);
         if path.is_empty() {
             return Err(Error::location(
-                16872,
+                location::VARIABLE_NAME_MISSING,
                 "'$' by itself is not a valid FieldPath",
             ));
         }
@@ -133,13 +133,13 @@ impl Parser<'_> {
             (None, "USER_ROLES") => Variable::UserRoles,
             (None, "CLUSTER_TIME") => {
                 return Err(Error::location(
-                    51144,
+                    location::CLUSTER_TIME_UNAVAILABLE,
                     "Builtin variable '$$CLUSTER_TIME' is not available",
                 ));
             }
             (None, _) => {
                 return Err(Error::location(
-                    17276,
+                    location::VARIABLE_UNDEFINED,
                     format!("Use of undefined variable: {name}"),
                 ));
             }

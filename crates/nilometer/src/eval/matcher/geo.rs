@@ -13,12 +13,9 @@ use nilometer_bson::{DocRef, Document, Element, ValueRef, doc};
 use super::MatchExpression;
 use super::parse::{Level, Parser};
 use super::path::{LeafArrays, MatchPath};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::ParseContext;
 use crate::geo::{GeoTest, NearQuery, find_near_operator, may_hold};
-
-/// `$near` in a filter that does not sort.
-const NEAR_NOT_ALLOWED: i32 = 5_626_500;
 
 /// Whether a `$near` is allowed at the current place of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +155,7 @@ pub(super) fn near(
 ) -> Result<MatchExpression> {
     match parser.near {
         NearPlace::Refused => Err(Error::location(
-            NEAR_NOT_ALLOWED,
+            location::NEAR_NOT_ALLOWED,
             "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators \
              require sorting geospatial data. If you do not need sort, consider using $geoWithin \
              instead.",

@@ -16,7 +16,7 @@ use super::path::MatchPath;
 use super::regex::Pattern;
 use super::value_tests::{BitTest, BitTestKind, ModTest, TypeSet, parse_size};
 use super::{MatchExpression, geo, rewrite};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
 use crate::eval::expression::is_true;
 
@@ -25,11 +25,6 @@ type Parsed = Result<Option<MatchExpression>>;
 type TopLevel = fn(Parser<'_>, Element<'_>) -> Parsed;
 /// Also receives the whole operator document, since `$regex` and `$options` belong together.
 type OnPath = fn(Parser<'_>, &MatchPath, Element<'_>, DocRef<'_>) -> Parsed;
-
-/// Options given twice: code if `$regex` comes first.
-const OPTIONS_AFTER_PATTERN: i32 = 51074;
-/// Options given twice: code if `$options` comes first.
-const OPTIONS_BEFORE_PATTERN: i32 = 51075;
 
 /// Operators in place of a field.
 const TOP_LEVEL: &[(&str, TopLevel)] = &[
@@ -437,9 +432,9 @@ fn regex(_: Parser<'_>, path: &MatchPath, element: Element<'_>, all: DocRef<'_>)
     };
     if given.is_some() && !embedded.is_empty() {
         let code = if position("$options") < position("$regex") {
-            OPTIONS_BEFORE_PATTERN
+            location::REGEX_OPTIONS_BEFORE_PATTERN
         } else {
-            OPTIONS_AFTER_PATTERN
+            location::REGEX_OPTIONS_AFTER_PATTERN
         };
         return Err(Error::location(
             code,

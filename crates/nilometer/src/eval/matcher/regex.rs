@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::regex_syntax::{self, End, Translated};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Maximum length of a pattern, in bytes.
 pub const PATTERN_BYTES_MAX: usize = 32_764;
@@ -25,13 +25,6 @@ pub const BACKTRACK_STEPS_MAX: usize = 1_000_000;
 
 /// Maximum size of a compiled pattern in bytes, exceeded by large counted repetitions.
 const COMPILED_BYTES_MAX: usize = 32 << 20;
-
-/// Code of unknown option letters.
-const INVALID_FLAG: i32 = 51108;
-/// Code of a pattern that does not compile.
-const INVALID_PATTERN: i32 = 51091;
-/// Code of a match that exceeds the step limit.
-const MATCH_FAILED: i32 = 51156;
 
 /// A compiled pattern with its source. Cheap to clone.
 #[derive(Clone)]
@@ -82,7 +75,7 @@ impl Flags {
                 'u' => {}
                 other => {
                     return Err(Error::location(
-                        INVALID_FLAG,
+                        location::REGEX_FLAG_INVALID,
                         format!("invalid flag in regex options: {other}"),
                     ));
                 }
@@ -143,7 +136,7 @@ impl Pattern {
             Engine::Linear(regex) => Ok(regex.is_match(text)),
             Engine::Backtracking(regex) => regex.is_match(text).map_err(|e| {
                 Error::location(
-                    MATCH_FAILED,
+                    location::REGEX_MATCH_FAILED,
                     format!("Error occurred while matching regular expression: {e}"),
                 )
             }),
@@ -167,7 +160,7 @@ impl Pattern {
             Engine::Backtracking(regex) => {
                 let groups = regex.captures_from_pos(text, from).map_err(|e| {
                     Error::location(
-                        MATCH_FAILED,
+                        location::REGEX_MATCH_FAILED,
                         format!("Error occurred while matching regular expression: {e}"),
                     )
                 })?;
@@ -237,7 +230,7 @@ impl Engine {
 
 fn invalid(reason: &str) -> Error {
     Error::location(
-        INVALID_PATTERN,
+        location::REGEX_PATTERN_INVALID,
         format!("Regular expression is invalid: {reason}"),
     )
 }
@@ -336,17 +329,17 @@ mod tests {
     #[test]
     fn refuses_what_it_cannot_do() {
         for (pattern, options, code) in [
-            ("(", "", INVALID_PATTERN),
-            ("a**", "", INVALID_PATTERN),
-            ("a+++", "", INVALID_PATTERN),
-            ("a+{2}", "", INVALID_PATTERN),
-            ("*a", "", INVALID_PATTERN),
-            ("[z-a]", "", INVALID_PATTERN),
-            ("(*COMMIT)a", "", INVALID_PATTERN),
-            ("(?C)a", "", INVALID_PATTERN),
-            ("a\\", "", INVALID_PATTERN),
-            ("a{1000}{1000}{1000}", "", INVALID_PATTERN),
-            ("a", "g", INVALID_FLAG),
+            ("(", "", location::REGEX_PATTERN_INVALID),
+            ("a**", "", location::REGEX_PATTERN_INVALID),
+            ("a+++", "", location::REGEX_PATTERN_INVALID),
+            ("a+{2}", "", location::REGEX_PATTERN_INVALID),
+            ("*a", "", location::REGEX_PATTERN_INVALID),
+            ("[z-a]", "", location::REGEX_PATTERN_INVALID),
+            ("(*COMMIT)a", "", location::REGEX_PATTERN_INVALID),
+            ("(?C)a", "", location::REGEX_PATTERN_INVALID),
+            ("a\\", "", location::REGEX_PATTERN_INVALID),
+            ("a{1000}{1000}{1000}", "", location::REGEX_PATTERN_INVALID),
+            ("a", "g", location::REGEX_FLAG_INVALID),
             ("a\0", "", 2),
         ] {
             let error = Pattern::parse(pattern, options).unwrap_err();
@@ -360,7 +353,7 @@ mod tests {
         let slow = Pattern::parse("^(?:(a+)+)\\1?$(?=x)", "").unwrap();
         match slow.is_match(&text) {
             Ok(found) => assert!(!found),
-            Err(e) => assert_eq!(e.code.0, MATCH_FAILED),
+            Err(e) => assert_eq!(e.code.0, location::REGEX_MATCH_FAILED),
         }
     }
 

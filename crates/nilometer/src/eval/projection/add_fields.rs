@@ -9,15 +9,9 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use super::ProjectionInput;
 use super::apply::{Environment, Mode, write_fields};
 use super::tree::{Collision, Item, Node};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::{Dependencies, EvalContext, Expression, ParseContext};
-
-const EMPTY: i32 = 40177;
-const COLLISION: i32 = 40176;
-const EMPTY_OBJECT: i32 = 40180;
-const MIXED_OBJECT: i32 = 40181;
-const DOTTED_IN_OBJECT: i32 = 40183;
 
 /// A parsed `$addFields`.
 #[derive(Clone, Debug)]
@@ -31,7 +25,7 @@ impl AddFields {
     pub fn parse(spec: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
         if spec.is_empty() {
             return Err(Error::location(
-                EMPTY,
+                location::ADD_FIELDS_EMPTY,
                 "specification must have at least one field",
             ));
         }
@@ -134,7 +128,7 @@ fn entry(root: &mut Node, path: String, value: ValueRef<'_>, ctx: &ParseContext)
     };
     let Some(first) = inner.iter().next() else {
         return Err(Error::location(
-            EMPTY_OBJECT,
+            location::ADD_FIELDS_EMPTY_OBJECT,
             format!("an empty object is not a valid value. Found empty object at path {path}"),
         ));
     };
@@ -146,13 +140,13 @@ fn entry(root: &mut Node, path: String, value: ValueRef<'_>, ctx: &ParseContext)
         let name = element.name();
         if name.starts_with('$') {
             return Err(Error::location(
-                MIXED_OBJECT,
+                location::ADD_FIELDS_MIXED_OBJECT,
                 format!("Bad projection specification, cannot mix fields and the operator {name}"),
             ));
         }
         if name.contains('.') {
             return Err(Error::location(
-                DOTTED_IN_OBJECT,
+                location::ADD_FIELDS_DOTTED_IN_OBJECT,
                 format!("cannot use dotted field name '{name}' in a sub object"),
             ));
         }
@@ -174,7 +168,7 @@ fn insert(root: &mut Node, path: &str, item: Item) -> Result<()> {
         Err(Collision::Same) => root.path_from(&parts),
     };
     Err(Error::location(
-        COLLISION,
+        location::ADD_FIELDS_PATH_COLLISION,
         format!(
             "specification contains two conflicting paths. Cannot specify both '{path}' and '{other}'"
         ),

@@ -2,21 +2,10 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Element, ValueRef};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::matcher::value_tests::{exact_i64, shown};
-
-/// The position of the matching array element is not known.
-const NO_POSITION: i32 = 51246;
-/// The matching element is not in this array.
-const WRONG_POSITION: i32 = 51247;
-/// `$slice` of a value that is neither number nor array.
-const SLICE_OPERAND: i32 = 31273;
-/// `$slice` of an array that is not two numbers.
-const SLICE_PAIR: i32 = 31272;
-/// `$slice` with a limit that is not positive.
-const SLICE_LIMIT: i32 = 31257;
 
 /// The range of array elements to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +35,14 @@ impl Slice {
         }
         let Some(pair) = operand.as_array() else {
             return Err(Error::location(
-                SLICE_OPERAND,
+                location::PROJECTION_SLICE_OPERAND,
                 "$slice only supports numbers and [skip, limit] arrays",
             ));
         };
         let (skip, limit) = (pair.get(0), pair.get(1));
         if pair.len() != 2 || !skip.is_number() || !limit.is_number() {
             return Err(Error::location(
-                SLICE_PAIR,
+                location::PROJECTION_SLICE_PAIR,
                 "$slice array argument should be of form [skip, limit]",
             ));
         }
@@ -63,7 +52,7 @@ impl Slice {
         };
         if slice.limit <= 0 {
             return Err(Error::location(
-                SLICE_LIMIT,
+                location::PROJECTION_SLICE_LIMIT,
                 format!("$slice limit must be positive, got {}", shown(limit)),
             ));
         }
@@ -106,7 +95,7 @@ fn integer(value: ValueRef<'_>) -> Result<i64> {
     match nilometer_bson::number::Number::of(value) {
         Some(number) if !number.is_nan() => Ok(number.to_f64() as i64),
         _ => Err(Error::location(
-            SLICE_OPERAND,
+            location::PROJECTION_SLICE_OPERAND,
             "$slice only supports numbers and [skip, limit] arrays",
         )),
     }
@@ -180,13 +169,13 @@ fn write_positional(
 fn matched_element<'a>(array: ArrayRef<'a>, position: Option<usize>) -> Result<ValueRef<'a>> {
     let position = position.ok_or_else(|| {
         Error::location(
-            NO_POSITION,
+            location::POSITIONAL_NO_MATCH,
             "positional operator '.$' couldn't find a matching element in the array",
         )
     })?;
     match array.get(position) {
         ValueRef::Missing => Err(Error::location(
-            WRONG_POSITION,
+            location::POSITIONAL_OTHER_ARRAY,
             "positional operator '.$' element mismatch",
         )),
         value => Ok(value),

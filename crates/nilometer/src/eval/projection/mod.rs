@@ -39,14 +39,11 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 pub use add_fields::{AddFields, FieldWriter};
 pub use array_operators::Slice;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::{Dependencies, EvalContext, Expression};
 use apply::{Environment, write_fields};
 use array_operators::apply_positional;
 use tree::{Item, Node};
-
-/// A `$meta` value that the query does not provide.
-const META_UNAVAILABLE: i32 = 40218;
 
 /// Treatment of the fields that a projection does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +203,7 @@ impl ProjectionInput<'_> {
         };
         value.ok_or_else(|| {
             Error::location(
-                META_UNAVAILABLE,
+                location::TEXT_SCORE_MISSING,
                 format!("query requires {name} metadata, but it is not available"),
             )
         })

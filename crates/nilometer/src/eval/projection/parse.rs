@@ -16,32 +16,10 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use super::array_operators::Slice;
 use super::tree::{Child, Collision, Item, Node};
 use super::{MetaField, Mode, Projection};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::expression::{is_true, parse_path};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Expression, ParseContext};
-
-const EMPTY_PROJECT: i32 = 51272;
-const EMPTY_OBJECT: i32 = 51270;
-const COLLISION_BELOW: i32 = 31249;
-const COLLISION_SAME: i32 = 31250;
-const INCLUSION_IN_EXCLUSION: i32 = 31253;
-const EXCLUSION_IN_INCLUSION: i32 = 31254;
-const EXPRESSION_IN_EXCLUSION: i32 = 31252;
-const POSITIONAL_IN_PROJECT: i32 = 31324;
-const POSITIONAL_TWICE: i32 = 31276;
-const POSITIONAL_IN_EXCLUSION: i32 = 31395;
-const POSITIONAL_VALUE: i32 = 31271;
-const POSITIONAL_PATH: i32 = 31270;
-const POSITIONAL_AND_ELEM_MATCH: i32 = 31255;
-const ELEM_MATCH_OPERAND: i32 = 31274;
-const ELEM_MATCH_NESTED: i32 = 31275;
-const META_UNKNOWN: i32 = 17308;
-const META_OPERAND: i32 = 17307;
-const META_UNAVAILABLE: i32 = super::META_UNAVAILABLE;
-const UNSET_OPERAND: i32 = 31002;
-const UNSET_EMPTY: i32 = 31119;
-const UNSET_ELEMENT: i32 = 31120;
 
 /// The command a specification belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +49,7 @@ impl Projection {
     pub fn parse_project(spec: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
         if spec.is_empty() {
             return Err(Error::location(
-                EMPTY_PROJECT,
+                location::PROJECTION_EMPTY,
                 "Invalid $project :: caused by :: projection specification must have at least one \
                  field",
             ));
@@ -89,14 +67,14 @@ impl Projection {
             ValueRef::Array(paths) => {
                 if paths.is_empty() {
                     return Err(Error::location(
-                        UNSET_EMPTY,
+                        location::UNSET_EMPTY,
                         "$unset specification must be a string or an array with at least one field",
                     ));
                 }
                 for path in paths.iter() {
                     let path = path.as_str().ok_or_else(|| {
                         Error::location(
-                            UNSET_ELEMENT,
+                            location::UNSET_ELEMENT_NOT_STRING,
                             "$unset specification must be a string or an array containing only \
                              string values",
                         )
@@ -106,7 +84,7 @@ impl Projection {
             }
             _ => {
                 return Err(Error::location(
-                    UNSET_OPERAND,
+                    location::UNSET_OPERAND,
                     "$unset specification must be a string or an array",
                 ));
             }
@@ -134,7 +112,7 @@ impl<'c> Parser<'c> {
         }
         if self.positional.is_some() && self.has_elem_match {
             return Err(Error::location(
-                POSITIONAL_AND_ELEM_MATCH,
+                location::PROJECTION_POSITIONAL_AND_ELEM_MATCH,
                 "Cannot specify positional operator and $elemMatch.",
             ));
         }
@@ -192,7 +170,7 @@ impl<'c> Parser<'c> {
     fn object(&mut self, path: String, inner: DocRef<'_>, value: ValueRef<'_>) -> Result<()> {
         let Some(first) = inner.iter().next() else {
             return Err(Error::location(
-                EMPTY_OBJECT,
+                location::PROJECTION_EMPTY_OBJECT,
                 format!(
                     "An empty sub-projection is not a valid value. Found empty object at path \
                      {path}"
@@ -237,11 +215,11 @@ impl<'c> Parser<'c> {
         }
         match (self.mode, keep) {
             (Some(Mode::Exclusion), true) => Err(Error::location(
-                INCLUSION_IN_EXCLUSION,
+                location::PROJECTION_INCLUSION_IN_EXCLUSION,
                 format!("Cannot do inclusion on field {path} in exclusion projection"),
             )),
             (Some(Mode::Inclusion), false) => Err(Error::location(
-                EXCLUSION_IN_INCLUSION,
+                location::PROJECTION_EXCLUSION_IN_INCLUSION,
                 format!("Cannot do exclusion on field {path} in inclusion projection"),
             )),
             (_, true) => {
@@ -258,7 +236,7 @@ impl<'c> Parser<'c> {
     fn computed(&mut self, path: &str, value: ValueRef<'_>) -> Result<()> {
         if self.mode == Some(Mode::Exclusion) {
             return Err(Error::location(
-                EXPRESSION_IN_EXCLUSION,
+                location::PROJECTION_EXPRESSION_IN_EXCLUSION,
                 "Cannot use an expression other than $meta in exclusion projection",
             ));
         }
@@ -268,9 +246,12 @@ impl<'c> Parser<'c> {
     }
 
     fn meta(&mut self, path: &str, operand: ValueRef<'_>) -> Result<()> {
-        let name = operand
-            .as_str()
-            .ok_or_else(|| Error::location(META_OPERAND, "$meta requires a string argument"))?;
+        let name = operand.as_str().ok_or_else(|| {
+            Error::location(
+                location::META_NOT_STRING,
+                "$meta requires a string argument",
+            )
+        })?;
         let field = match name {
             "sortKey" => MetaField::SortKey,
             "recordId" => MetaField::RecordId,
@@ -285,13 +266,13 @@ impl<'c> Parser<'c> {
             | "randVal"
             | "searchSequenceToken" => {
                 return Err(Error::location(
-                    META_UNAVAILABLE,
+                    location::TEXT_SCORE_MISSING,
                     format!("query requires {name} metadata, but it is not available"),
                 ));
             }
             _ => {
                 return Err(Error::location(
-                    META_UNKNOWN,
+                    location::META_UNKNOWN,
                     format!("Unsupported argument to $meta: {name}"),
                 ));
             }
@@ -315,7 +296,7 @@ impl<'c> Parser<'c> {
     fn elem_match(&mut self, path: &str, operand: ValueRef<'_>) -> Result<()> {
         if !matches!(operand, ValueRef::Document(_)) {
             return Err(Error::location(
-                ELEM_MATCH_OPERAND,
+                location::PROJECTION_ELEM_MATCH_OPERAND,
                 format!(
                     "elemMatch: Invalid argument, object required, but got {}",
                     operand.type_name()
@@ -324,7 +305,7 @@ impl<'c> Parser<'c> {
         }
         if path.contains('.') {
             return Err(Error::location(
-                ELEM_MATCH_NESTED,
+                location::PROJECTION_ELEM_MATCH_NESTED,
                 "Cannot use $elemMatch projection on a nested field",
             ));
         }
@@ -340,19 +321,19 @@ impl<'c> Parser<'c> {
     fn positional(&mut self, array: &str, value: ValueRef<'_>) -> Result<()> {
         if self.dialect == Dialect::Project {
             return Err(Error::location(
-                POSITIONAL_IN_PROJECT,
+                location::PROJECTION_POSITIONAL_IN_PROJECT,
                 "Cannot use positional projection in aggregation projection",
             ));
         }
         if self.positional.is_some() {
             return Err(Error::location(
-                POSITIONAL_TWICE,
+                location::PROJECTION_POSITIONAL_TWICE,
                 "Cannot specify more than one positional projection per query.",
             ));
         }
         if array.split('.').any(|name| name == "$") {
             return Err(Error::location(
-                POSITIONAL_PATH,
+                location::PROJECTION_POSITIONAL_PATH,
                 "As of 4.4, it's illegal to specify positional operator in the middle of a path. \
                  Positional projection may only be used at the end",
             ));
@@ -364,7 +345,7 @@ impl<'c> Parser<'c> {
                 positional_in_exclusion()
             } else {
                 Error::location(
-                    POSITIONAL_VALUE,
+                    location::PROJECTION_POSITIONAL_VALUE,
                     "positional projection cannot be used with an expression or sub-object",
                 )
             });
@@ -382,7 +363,7 @@ impl<'c> Parser<'c> {
 
 fn positional_in_exclusion() -> Error {
     Error::location(
-        POSITIONAL_IN_EXCLUSION,
+        location::PROJECTION_POSITIONAL_IN_EXCLUSION,
         "positional projection cannot be used with exclusion",
     )
 }
@@ -390,9 +371,12 @@ fn positional_in_exclusion() -> Error {
 fn collision(path: &str, at: &Collision) -> Error {
     match at {
         Collision::Below(rest) => Error::location(
-            COLLISION_BELOW,
+            location::PROJECTION_PATH_BELOW_OTHER,
             format!("Path collision at {path} remaining portion {rest}"),
         ),
-        Collision::Same => Error::location(COLLISION_SAME, format!("Path collision at {path}")),
+        Collision::Same => Error::location(
+            location::PROJECTION_PATH_TWICE,
+            format!("Path collision at {path}"),
+        ),
     }
 }

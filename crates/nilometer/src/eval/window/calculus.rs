@@ -8,15 +8,9 @@ use nilometer_bson::{Value, ValueRef};
 
 use super::numbers;
 use super::sliding::{Aggregate, slide};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::accumulator::Total;
 use crate::eval::date::Unit;
-
-const DERIVATIVE_UNIT_NO_DATE: i32 = 5_624_900;
-const DERIVATIVE_DATE_NO_UNIT: i32 = 5_624_901;
-const DERIVATIVE_NO_NUMBER: i32 = 5_624_902;
-const INTEGRAL_UNIT_NO_DATE: i32 = 5_423_901;
-const INTEGRAL_DATE_NO_UNIT: i32 = 5_423_902;
 
 /// Error codes of `$derivative` or `$integral`.
 struct Codes {
@@ -26,14 +20,14 @@ struct Codes {
 }
 
 const DERIVATIVE: Codes = Codes {
-    unit_no_date: DERIVATIVE_UNIT_NO_DATE,
-    date_no_unit: DERIVATIVE_DATE_NO_UNIT,
+    unit_no_date: location::DERIVATIVE_UNIT_WITHOUT_DATE,
+    date_no_unit: location::DERIVATIVE_DATE_WITHOUT_UNIT,
     name: "$derivative",
 };
 
 const INTEGRAL: Codes = Codes {
-    unit_no_date: INTEGRAL_UNIT_NO_DATE,
-    date_no_unit: INTEGRAL_DATE_NO_UNIT,
+    unit_no_date: location::INTEGRAL_UNIT_WITHOUT_DATE,
+    date_no_unit: location::INTEGRAL_DATE_WITHOUT_UNIT,
     name: "$integral",
 };
 
@@ -101,7 +95,7 @@ pub(super) fn derivative(
         }
         let (Some(low), Some(high)) = (height(low), height(high)) else {
             return Err(Error::location(
-                DERIVATIVE_NO_NUMBER,
+                location::DERIVATIVE_NOT_NUMBER,
                 "$derivative expects its input to be numeric",
             ));
         };

@@ -4,10 +4,7 @@ use nilometer_bson::block::{ColumnBlock, ColumnBlockBuilder};
 use nilometer_bson::number::Number;
 use nilometer_bson::{Value, ValueRef};
 
-use crate::error::{Error, Result};
-
-/// Two documents of a partition have the same sort value, so interpolation is undefined.
-const REPEATED_SORT_VALUE: i32 = 6_050_106;
+use crate::error::{Error, Result, location};
 
 /// Returns the value `by` positions away; `default` beyond the partition and for missing values.
 pub(super) fn shift(column: &ColumnBlock, by: i64, default: &Value) -> ColumnBlock {
@@ -81,7 +78,7 @@ pub(super) fn linear(column: &ColumnBlock, sort_values: &ColumnBlock) -> Result<
             && !from.distance(*to)?.is_truthy()
         {
             return Err(Error::location(
-                REPEATED_SORT_VALUE,
+                location::FILL_SORT_VALUE_TWICE,
                 "There can be no repeated values in the sort field",
             ));
         }

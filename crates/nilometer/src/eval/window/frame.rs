@@ -14,13 +14,8 @@ use nilometer_bson::number::Number;
 use nilometer_bson::order::compare;
 use nilometer_bson::{Value, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::date::{self, TimeZone, Unit};
-
-/// A range without unit over a value that is not a number.
-const SORT_VALUE_NOT_NUMBER: i32 = 5_429_414;
-/// A range with unit over a value that is not a date.
-const SORT_VALUE_NOT_DATE: i32 = 5_429_513;
 
 /// One end of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +167,7 @@ fn check(value: ValueRef<'_>, unit: Option<Unit>) -> Result<()> {
     match (unit, value) {
         (Some(_), ValueRef::DateTime(_)) => Ok(()),
         (Some(_), other) => Err(Error::location(
-            SORT_VALUE_NOT_DATE,
+            location::WINDOW_RANGE_NOT_DATE,
             format!(
                 "Invalid range: Expected the sortBy field to be a Date, but it was {}",
                 other.type_name()
@@ -180,7 +175,7 @@ fn check(value: ValueRef<'_>, unit: Option<Unit>) -> Result<()> {
         )),
         (None, number) if number.is_number() => Ok(()),
         (None, other) => Err(Error::location(
-            SORT_VALUE_NOT_NUMBER,
+            location::WINDOW_RANGE_NOT_NUMBER,
             format!(
                 "Invalid range: Expected the sortBy field to be a number, but it was {}",
                 other.type_name()

@@ -5,7 +5,7 @@ use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
 use super::frame::{Bound, Bounds};
 use super::{SetWindowFields, WindowFunction, WindowOutput};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
@@ -13,16 +13,6 @@ use crate::eval::matcher::value_tests::{exact_i64, shown};
 use crate::eval::projection::FieldWriter;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Expression, ParseContext};
-
-const CONFLICTING_PATHS: i32 = 6_307_900;
-const LOWER_ABOVE_UPPER: i32 = 5_339_900;
-const DOCUMENTS_WITHOUT_SORT: i32 = 5_339_901;
-const RANGE_WITHOUT_SORT: i32 = 5_339_902;
-const UNIT_TOO_LONG: i32 = 5_490_710;
-const RANK_WINDOW: i32 = 5_371_601;
-const RANK_WITHOUT_SORT: i32 = 5_371_602;
-const RANK_ARGUMENT: i32 = 5_371_603;
-const LINEAR_SORT: i32 = 605_001;
 
 /// Accumulators that are also window functions.
 const ACCUMULATORS: &[&str] = &[
@@ -188,7 +178,7 @@ impl SetWindowFields {
             .map(|element| parse_output(element, sort_by.as_ref(), ctx))
             .collect::<Result<Vec<_>>>()?;
         let writer = FieldWriter::new(outputs.iter().map(|output| output.path.as_str()))
-            .map_err(|e| Error::location(CONFLICTING_PATHS, e.message))?;
+            .map_err(|e| Error::location(location::WINDOW_OUTPUT_PATHS_CONFLICT, e.message))?;
         Ok(Self {
             // A constant puts all documents into one partition.
             partition_by: partition_by.filter(|by: &Expression| by.as_constant().is_none()),
@@ -317,7 +307,7 @@ fn parse_bounds(window: ValueRef<'_>, ctx: &ParseContext) -> Result<Bounds> {
 
 fn lower_above_upper() -> Error {
     Error::location(
-        LOWER_ABOVE_UPPER,
+        location::WINDOW_LOWER_ABOVE_UPPER,
         "Lower bound must not exceed upper bound of a window",
     )
 }
@@ -391,14 +381,14 @@ fn check_bounds(bounds: &Bounds, sort_by: Option<&SortPattern>) -> Result<()> {
     match bounds {
         bounds if bounds.is_all() => Ok(()),
         Bounds::Documents(..) if sort_by.is_none() => Err(Error::location(
-            DOCUMENTS_WITHOUT_SORT,
+            location::WINDOW_DOCUMENTS_WITHOUT_SORT,
             "Document-based bounds require a sortBy",
         )),
         Bounds::Documents(..) => Ok(()),
         Bounds::Range(..) => match sort_by.and_then(SortPattern::single_field) {
             Some((_, false)) => Ok(()),
             _ => Err(Error::location(
-                RANGE_WITHOUT_SORT,
+                location::WINDOW_RANGE_WITHOUT_SORT,
                 "Range-based bounds require sortBy a single field, in ascending order",
             )),
         },
@@ -428,7 +418,7 @@ fn over_time(c: &Context<'_>, argument: ValueRef<'_>) -> Result<(Expression, Opt
     };
     if let Some(unit) = unit.filter(|unit| unit.months().is_some()) {
         return Err(Error::location(
-            UNIT_TOO_LONG,
+            location::WINDOW_UNIT_TOO_LONG,
             format!("unit must be 'week' or smaller, found '{}'", unit.name()),
         ));
     }
@@ -506,19 +496,19 @@ fn rank(
 ) -> Result<WindowFunction> {
     if !argument.as_document().is_some_and(DocRef::is_empty) {
         return Err(Error::location(
-            RANK_ARGUMENT,
+            location::RANK_WITH_ARGUMENT,
             format!("{} must be specified with '{{}}' as the value", c.name),
         ));
     }
     if c.bounds.is_some() {
         return Err(Error::location(
-            RANK_WINDOW,
+            location::RANK_WITH_WINDOW,
             format!("{} does not accept a 'window' field", c.name),
         ));
     }
     if c.sort_by.is_none_or(|sort| sort.parts().len() != 1) {
         return Err(Error::location(
-            RANK_WITHOUT_SORT,
+            location::RANK_WITHOUT_SORT,
             format!(
                 "{} must be specified with a top level sortBy expression with exactly one element",
                 c.name
@@ -537,7 +527,7 @@ fn linear_fill(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction
     c.refuse_window()?;
     if c.sort_by.and_then(SortPattern::single_field).is_none() {
         return Err(Error::location(
-            LINEAR_SORT,
+            location::LINEAR_FILL_SORT,
             "$linearFill must be specified with a top level sortBy expression with exactly one \
              element",
         ));

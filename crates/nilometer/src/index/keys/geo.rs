@@ -16,16 +16,13 @@ use nilometer_bson::path::keys::visit_keys_with_gaps;
 use nilometer_bson::{DocRef, Value, ValueRef};
 
 use super::{DocumentKeys, refused};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::{LeafArrays, MatchPath};
 use crate::geo::{PlaneGrid, bucket_cells, index_cells};
 use crate::index::{Index, IndexPart, IndexPartKind};
 
 /// Most values of a column: more than any bucket holds; bounds the memory a damaged column can take.
 const COLUMN_VALUES_MAX: usize = 1 << 20;
-
-/// Error code: an array on the path to the points of measurements. Such points could not all be found again.
-const ARRAY_ON_THE_WAY: i32 = 183_934;
 
 /// The binary subtype of a compressed column.
 const COLUMN: u8 = 7;
@@ -179,7 +176,7 @@ fn column_keys(path: &str, bucket: ValueRef<'_>) -> Result<Vec<i64>> {
         };
         points.push(point.ok_or_else(|| {
             Error::location(
-                ARRAY_ON_THE_WAY,
+                location::INDEXED_POINT_IN_ARRAY,
                 format!("Can't extract geo keys: there is an array on the way to '{inner}'"),
             )
         })?);

@@ -21,14 +21,11 @@ use nilometer_bson::path::keys::{KeyError, visit_keys};
 use nilometer_bson::{DocRef, Value, ValueRef};
 
 use super::Index;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::EvalContext;
 
 /// Longest key string, in bytes: it fits an engine key together with the record key.
 pub const KEY_BYTES_MAX: usize = 60_000;
-
-/// Error code: a number in a path that is both an array position and a field name.
-const AMBIGUOUS_INDEX: i32 = 16746;
 
 /// One key: the key string, and the type bits it does not contain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,7 +153,7 @@ fn or_null(value: ValueRef<'_>) -> ValueRef<'_> {
 fn refused(error: &KeyError) -> Error {
     let code = match error {
         KeyError::ParallelArrays(..) => ErrorCode::CannotIndexParallelArrays,
-        KeyError::AmbiguousIndex(_) => ErrorCode(AMBIGUOUS_INDEX),
+        KeyError::AmbiguousIndex(_) => ErrorCode(location::PATH_NUMBER_AMBIGUOUS),
     };
     Error::new(code, error.to_string())
 }

@@ -7,12 +7,9 @@ use nilometer_bson::path::keys::{plain_value, visit_keys_with_gaps};
 use nilometer_bson::{DocRef, Value, ValueRef};
 
 use super::{DocumentKeys, IndexKey, or_null, refused};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::expression::hashed_index_key;
 use crate::index::{Index, IndexPartKind};
-
-/// Error code: an array at a hashed part.
-const HASHED_ARRAY: i32 = 16766;
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
 pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
@@ -75,7 +72,7 @@ fn hashes_of(index: &Index, document: DocRef<'_>) -> Result<Vec<Option<i64>>> {
     let hash = |path: &FieldPath| match plain_value(path, document) {
         Some(value) => Ok(Some(hash_of(value, index))),
         None => Err(Error::location(
-            HASHED_ARRAY,
+            location::HASHED_ARRAY,
             format!(
                 "hashed indexes do not currently support array values. Found array at path: {}",
                 path.as_str()

@@ -12,7 +12,7 @@ use nilometer_bson::order::canonical_type;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{PipelineContext, Stage, group, sort};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::Collation;
 use crate::eval::Expression;
 
@@ -25,7 +25,7 @@ pub(super) fn parse(
 ) -> Result<()> {
     let Some(spec) = value.as_document() else {
         return Err(Error::location(
-            40_201,
+            location::BUCKET_NOT_OBJECT,
             format!(
                 "Argument to $bucket stage must be an object, but found type: {}.",
                 value.type_name()
@@ -45,7 +45,7 @@ pub(super) fn parse(
             "output" => output = Some(check_output(value)?),
             other => {
                 return Err(Error::location(
-                    40_197,
+                    location::BUCKET_OPTION_UNKNOWN,
                     format!("Unrecognized option to $bucket: {other}."),
                 ));
             }
@@ -53,7 +53,7 @@ pub(super) fn parse(
     }
     let (Some(boundaries), false) = (boundaries, group_by.is_missing()) else {
         return Err(Error::location(
-            40_198,
+            location::BUCKET_OPTION_MISSING,
             "$bucket requires 'groupBy' and 'boundaries' to be specified.",
         ));
     };
@@ -88,7 +88,7 @@ fn check_group_by(value: ValueRef<'_>) -> Result<ValueRef<'_>> {
         Ok(value)
     } else {
         Err(Error::location(
-            40_202,
+            location::BUCKET_GROUP_BY,
             "The $bucket 'groupBy' field must be defined as a $-prefixed path or an expression object",
         ))
     }
@@ -107,7 +107,7 @@ fn constant(cx: &PipelineContext, value: ValueRef<'_>, code: i32, what: &str) ->
 fn parse_boundaries(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Vec<Value>> {
     let Some(list) = value.as_array() else {
         return Err(Error::location(
-            40_200,
+            location::BUCKET_BOUNDARIES_NOT_ARRAY,
             format!(
                 "The $bucket 'boundaries' field must be an array, but found type: {}.",
                 value.type_name()
@@ -116,11 +116,18 @@ fn parse_boundaries(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Vec<Val
     };
     let boundaries: Vec<Value> = list
         .iter()
-        .map(|value| constant(cx, value, 40_191, "'boundaries'"))
+        .map(|value| {
+            constant(
+                cx,
+                value,
+                location::BUCKET_BOUNDARY_NOT_CONSTANT,
+                "'boundaries'",
+            )
+        })
         .collect::<Result<_>>()?;
     if boundaries.len() < 2 {
         return Err(Error::location(
-            40_192,
+            location::BUCKET_BOUNDARIES_TOO_FEW,
             format!(
                 "The $bucket 'boundaries' field must have at least 2 values, but found {} value(s).",
                 boundaries.len()
@@ -132,7 +139,7 @@ fn parse_boundaries(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Vec<Val
         let [low, high] = pair else { continue };
         if canonical_type(low.as_ref()) != canonical_type(high.as_ref()) {
             return Err(Error::location(
-                40_193,
+                location::BUCKET_BOUNDARIES_MIXED,
                 format!(
                     "All values in the 'boundaries' option to $bucket must have the same type. Found conflicting types {} and {}.",
                     low.type_name(),
@@ -142,7 +149,7 @@ fn parse_boundaries(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Vec<Val
         }
         if collation.compare(low.as_ref(), high.as_ref()) != Ordering::Less {
             return Err(Error::location(
-                40_194,
+                location::BUCKET_BOUNDARIES_UNSORTED,
                 "The 'boundaries' option to $bucket must be sorted in ascending order",
             ));
         }
@@ -151,7 +158,12 @@ fn parse_boundaries(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Vec<Val
 }
 
 fn parse_default(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Value> {
-    constant(cx, value, 40_195, "'default' field")
+    constant(
+        cx,
+        value,
+        location::BUCKET_DEFAULT_NOT_CONSTANT,
+        "'default' field",
+    )
 }
 
 fn check_default(default: &Value, boundaries: &[Value], collation: &Collation) -> Result<()> {
@@ -165,7 +177,7 @@ fn check_default(default: &Value, boundaries: &[Value], collation: &Collation) -
         Ok(())
     } else {
         Err(Error::location(
-            40_199,
+            location::BUCKET_DEFAULT_WITHIN,
             "The $bucket 'default' field must be less than the lowest boundary or greater than or equal to the highest boundary.",
         ))
     }
@@ -175,7 +187,7 @@ fn check_output(value: ValueRef<'_>) -> Result<Document> {
     match value.as_document() {
         Some(output) => Ok(output.to_document()),
         None => Err(Error::location(
-            40_196,
+            location::BUCKET_OUTPUT_NOT_OBJECT,
             format!(
                 "The $bucket 'output' field must be an object, but found type: {}.",
                 value.type_name()

@@ -7,7 +7,7 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef, doc};
 
 use super::group::parse_field;
 use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression};
 use crate::query::exec::BoxOperator;
@@ -62,7 +62,7 @@ pub(super) fn parse(
 ) -> Result<()> {
     let Some(spec) = value.as_document() else {
         return Err(Error::location(
-            40_240,
+            location::BUCKET_AUTO_NOT_OBJECT,
             format!(
                 "The argument to $bucketAuto must be an object, but found type: {}.",
                 value.type_name()
@@ -75,7 +75,7 @@ pub(super) fn parse(
     }
     let (Some(group_by), Some(buckets)) = (options.group_by, options.buckets) else {
         return Err(Error::location(
-            40_246,
+            location::BUCKET_AUTO_OPTION_MISSING,
             "$bucketAuto requires 'groupBy' and 'buckets' to be specified.",
         ));
     };
@@ -119,7 +119,7 @@ impl Options {
             }
             ("granularity", other) => {
                 return Err(Error::location(
-                    40_261,
+                    location::BUCKET_AUTO_GRANULARITY_NOT_STRING,
                     format!(
                         "The $bucketAuto 'granularity' field must be a string, but found type: {}.",
                         other.type_name()
@@ -128,7 +128,7 @@ impl Options {
             }
             (other, _) => {
                 return Err(Error::location(
-                    40_245,
+                    location::BUCKET_AUTO_OPTION_UNKNOWN,
                     format!("Unrecognized option to $bucketAuto: {other}."),
                 ));
             }
@@ -144,7 +144,7 @@ fn parse_group_by(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Expressio
             Expression::parse(value, &cx.expressions)
         }
         _ => Err(Error::location(
-            40_239,
+            location::BUCKET_AUTO_GROUP_BY,
             "The $bucketAuto 'groupBy' field must be defined as a $-prefixed path or an expression object",
         )),
     }
@@ -153,7 +153,7 @@ fn parse_group_by(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Expressio
 fn parse_buckets(value: ValueRef<'_>) -> Result<usize> {
     let Some(number) = Number::of(value) else {
         return Err(Error::location(
-            40_241,
+            location::BUCKET_AUTO_COUNT_NOT_NUMBER,
             format!(
                 "The $bucketAuto 'buckets' field must be a numeric value, but found type: {}.",
                 value.type_name()
@@ -163,7 +163,7 @@ fn parse_buckets(value: ValueRef<'_>) -> Result<usize> {
     let whole = number.to_i64_exact().and_then(|n| i32::try_from(n).ok());
     let Some(whole) = whole else {
         return Err(Error::location(
-            40_242,
+            location::BUCKET_AUTO_COUNT_NOT_32_BIT,
             "The $bucketAuto 'buckets' field must be representable as a 32-bit integer",
         ));
     };
@@ -172,7 +172,7 @@ fn parse_buckets(value: ValueRef<'_>) -> Result<usize> {
         .filter(|n| *n > 0)
         .ok_or_else(|| {
             Error::location(
-                40_243,
+                location::BUCKET_AUTO_COUNT_NOT_POSITIVE,
                 format!(
                     "The $bucketAuto 'buckets' field must be greater than 0, but found: {whole}."
                 ),
@@ -186,7 +186,7 @@ fn parse_output(
 ) -> Result<Vec<(Arc<str>, AccumulatorSpec)>> {
     let Some(output) = value.as_document() else {
         return Err(Error::location(
-            40_244,
+            location::BUCKET_AUTO_OUTPUT_NOT_OBJECT,
             format!(
                 "The $bucketAuto 'output' field must be an object, but found type: {}.",
                 value.type_name()
@@ -198,7 +198,7 @@ fn parse_output(
         let field = parse_field(element.name(), element.value(), &cx.expressions)?;
         if field.n_depends_on_group() {
             return Err(Error::location(
-                4_544_714,
+                location::BUCKET_AUTO_OUTPUT_READS_KEY,
                 "an accumulator of $bucketAuto may not depend on the key of its bucket",
             ));
         }

@@ -3,7 +3,7 @@
 use nilometer_bson::{Value, ValueRef, doc};
 
 use super::{PipelineContext, Stage, group, project};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Parses `$count`.
 pub(super) fn parse(
@@ -25,37 +25,37 @@ pub(super) fn parse(
 fn check_name(value: ValueRef<'_>) -> Result<&str> {
     let Some(name) = value.as_str() else {
         return Err(Error::location(
-            40_156,
+            location::COUNT_NOT_STRING,
             "the count field must be a non-empty string",
         ));
     };
     if name.is_empty() {
         return Err(Error::location(
-            40_157,
+            location::COUNT_EMPTY,
             "the count field must be a non-empty string",
         ));
     }
     if name.starts_with('$') {
         return Err(Error::location(
-            40_158,
+            location::COUNT_DOLLAR_PREFIX,
             "the count field cannot be a $-prefixed path",
         ));
     }
     if name.contains('\0') {
         return Err(Error::location(
-            40_159,
+            location::COUNT_NUL,
             "the count field cannot contain a null byte",
         ));
     }
     if name.contains('.') {
         return Err(Error::location(
-            40_160,
+            location::COUNT_DOTTED,
             "the count field cannot contain '.'",
         ));
     }
     if name == "_id" {
         return Err(Error::location(
-            9_039_800,
+            location::COUNT_IS_ID,
             "the count field cannot be '_id'",
         ));
     }

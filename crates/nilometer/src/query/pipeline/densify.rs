@@ -14,34 +14,13 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage, object};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
 use crate::query::exec::BoxOperator;
 use crate::query::exec::window::densify::{Densify, Point};
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
-
-/// A step that does not lead upward.
-const STEP_NOT_POSITIVE: i32 = 5_733_401;
-/// Bounds that are no pair in ascending order, nor one of the two words.
-const BOUNDS_INVALID: i32 = 5_733_402;
-/// A pair of bounds that is no pair.
-const BOUNDS_NOT_TWO: i32 = 5_733_403;
-/// A number followed by a date.
-const BOUNDS_MIXED: i32 = 5_733_406;
-/// `partition` where there are none.
-const PARTITION_WITHOUT_FIELDS: i32 = 5_733_408;
-/// A unit for numbers.
-const UNIT_WITH_NUMBERS: i32 = 5_733_409;
-/// Decimal bounds and a step of another type.
-const BOUNDS_DECIMAL: i32 = 5_876_900;
-/// A part of a unit of time.
-const STEP_FRACTION: i32 = 6_586_400;
-/// A partition field that is the field, or lies in it.
-const PARTITION_IN_FIELD: i32 = 8_993_000;
-/// A partition field that the field lies in.
-const FIELD_IN_PARTITION: i32 = 9_554_500;
 
 /// `$densify`, parsed.
 #[derive(Clone, Debug)]
@@ -194,13 +173,13 @@ pub(super) fn parse(
     for path in &partition_by {
         if path.starts_with(&field) {
             return Err(Error::location(
-                PARTITION_IN_FIELD,
+                location::DENSIFY_PARTITION_IN_FIELD,
                 "$densify 'partitionByFields' may not contain 'field' or a field below it",
             ));
         }
         if field.starts_with(path) {
             return Err(Error::location(
-                FIELD_IN_PARTITION,
+                location::DENSIFY_FIELD_IN_PARTITION,
                 "$densify 'partitionByFields' may not contain a prefix of 'field'",
             ));
         }
@@ -261,7 +240,7 @@ fn parse_range(range: DocRef<'_>, has_partitions: bool) -> Result<(DensifyStep, 
     }
     if step.is_nan() || step.compare(Number::Int(0)).is_le() {
         return Err(Error::location(
-            STEP_NOT_POSITIVE,
+            location::DENSIFY_STEP_NOT_POSITIVE,
             "the step parameter in a range statement must be a strictly positive numeric value",
         ));
     }
@@ -271,7 +250,7 @@ fn parse_range(range: DocRef<'_>, has_partitions: bool) -> Result<(DensifyStep, 
         Some(unit) => {
             let whole = step.to_i64_exact().ok_or_else(|| {
                 Error::location(
-                    STEP_FRACTION,
+                    location::DENSIFY_STEP_NOT_WHOLE,
                     "The step parameter in a range statement must be a whole number when densifying a date range",
                 )
             })?;
@@ -287,13 +266,13 @@ fn parse_bounds(
     unit: Option<Unit>,
     has_partitions: bool,
 ) -> Result<DensifyBounds> {
-    let invalid = |text: &str| Error::location(BOUNDS_INVALID, text);
+    let invalid = |text: &str| Error::location(location::DENSIFY_BOUNDS_INVALID, text);
     let pair = match bounds {
         ValueRef::String("full") => return Ok(DensifyBounds::Full),
         ValueRef::String("partition") if has_partitions => return Ok(DensifyBounds::Partition),
         ValueRef::String("partition") => {
             return Err(Error::location(
-                PARTITION_WITHOUT_FIELDS,
+                location::DENSIFY_PARTITION_WITHOUT_FIELDS,
                 "One may not specify the bounds as 'partition' without specifying a non-empty \
                  array of partitionByFields. You may have meant to specify 'full' bounds.",
             ));
@@ -314,7 +293,7 @@ fn parse_bounds(
     };
     if pair.len() != 2 {
         return Err(Error::location(
-            BOUNDS_NOT_TWO,
+            location::DENSIFY_BOUNDS_NOT_TWO,
             "A bounding array in a range statement must have exactly two elements",
         ));
     }
@@ -322,7 +301,7 @@ fn parse_bounds(
     match (low, unit) {
         (Point::Number(_), Some(_)) => {
             return Err(Error::location(
-                UNIT_WITH_NUMBERS,
+                location::DENSIFY_UNIT_WITH_NUMBERS,
                 "Numeric bounds may not have unit parameter",
             ));
         }
@@ -339,7 +318,7 @@ fn parse_bounds(
     let is_decimal = |point| matches!(point, Point::Number(Number::Decimal(_)));
     if (is_decimal(low) || is_decimal(high)) && !matches!(step, Number::Decimal(_)) {
         return Err(Error::location(
-            BOUNDS_DECIMAL,
+            location::DENSIFY_BOUNDS_DECIMAL,
             "Decimal bounds require a decimal step",
         ));
     }
@@ -348,7 +327,7 @@ fn parse_bounds(
 
 /// Two dates or two numbers.
 fn parse_pair(pair: ArrayRef<'_>) -> Result<(Point, Point)> {
-    let invalid = |text: &str| Error::location(BOUNDS_INVALID, text);
+    let invalid = |text: &str| Error::location(location::DENSIFY_BOUNDS_INVALID, text);
     Ok(match (pair.get(0), pair.get(1)) {
         (ValueRef::DateTime(low), ValueRef::DateTime(high)) => {
             (Point::Date(low), Point::Date(high))
@@ -362,7 +341,7 @@ fn parse_pair(pair: ArrayRef<'_>) -> Result<(Point, Point)> {
             (Some(low), Some(high)) => (Point::Number(low), Point::Number(high)),
             (Some(_), None) => {
                 return Err(Error::location(
-                    BOUNDS_MIXED,
+                    location::DENSIFY_BOUNDS_MIXED,
                     "Numeric bounds must both be numeric",
                 ));
             }

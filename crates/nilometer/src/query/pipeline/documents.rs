@@ -3,7 +3,7 @@
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::Expression;
 use crate::query::exec::BoxOperator;
 use crate::query::exec::scan::documents::ComputedDocuments;
@@ -70,7 +70,7 @@ pub(super) fn parse(
 /// The error for an argument that gives no array of documents.
 pub(crate) fn not_an_array(value: ValueRef<'_>) -> Error {
     Error::location(
-        5_858_203,
+        location::DOCUMENTS_NOT_ARRAY,
         format!(
             "an array is expected by $documents, found {}",
             value.type_name()

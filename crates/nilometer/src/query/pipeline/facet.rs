@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::query::exec::BoxOperator;
 use crate::query::exec::join::facet::Facet;
 use crate::query::planner::needs::{Needs, needs_of};
@@ -53,7 +53,7 @@ pub(super) fn parse(
 ) -> Result<()> {
     let Some(document) = value.as_document().filter(|d| !d.is_empty()) else {
         return Err(Error::location(
-            40_169,
+            location::FACET_NOT_OBJECT,
             "the $facet specification must be a non-empty object",
         ));
     };
@@ -68,7 +68,7 @@ pub(super) fn parse(
         }
         let Some(array) = element.value().as_array() else {
             return Err(Error::location(
-                40_170,
+                location::FACET_NOT_ARRAY,
                 format!(
                     "arguments to $facet must be arrays, {name} is type {}",
                     element.value().type_name()
@@ -79,7 +79,7 @@ pub(super) fn parse(
         for value in array.iter() {
             let Some(stage) = value.as_document() else {
                 return Err(Error::location(
-                    40_171,
+                    location::FACET_STAGE_NOT_OBJECT,
                     format!(
                         "elements of arrays in $facet spec must be non-empty objects, {name} argument contained an element of type {}",
                         value.type_name()

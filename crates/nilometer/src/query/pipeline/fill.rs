@@ -13,19 +13,8 @@
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{PipelineContext, Stage, object, project, set_window_fields};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
-
-/// What a field shall become is no object.
-const FIELD_NOT_OBJECT: i32 = 6_050_200;
-/// Neither a value nor a method, or both.
-const NOT_ONE_WAY: i32 = 6_050_201;
-/// A method nobody knows.
-const UNKNOWN_METHOD: i32 = 6_050_202;
-/// No field at all.
-const NO_FIELDS: i32 = 6_050_203;
-/// Partitions by expression and by fields at once.
-const TWO_PARTITIONS: i32 = 6_050_204;
 
 /// Parses `$fill`.
 pub(super) fn parse(
@@ -75,7 +64,7 @@ pub(super) fn parse(
     };
     if output.is_empty() {
         return Err(Error::location(
-            NO_FIELDS,
+            location::FILL_OUTPUT_EMPTY,
             "The output field must contain at least one field to fill",
         ));
     }
@@ -114,7 +103,7 @@ fn partition(
     Ok(match (partition_by, by_fields) {
         (Some(_), Some(_)) => {
             return Err(Error::location(
-                TWO_PARTITIONS,
+                location::FILL_TWO_PARTITIONS,
                 "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'",
             ));
         }
@@ -150,7 +139,7 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
         parse_path(path)?;
         let Some(spec) = field.value().as_document() else {
             return Err(Error::location(
-                FIELD_NOT_OBJECT,
+                location::FILL_OUTPUT_NOT_OBJECT,
                 format!(
                     "Each field in the $fill 'output' must be an object, but '{path}' is {}",
                     field.value().type_name()
@@ -174,7 +163,7 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
             }
             (ValueRef::Missing, ValueRef::String(other)) => {
                 return Err(Error::location(
-                    UNKNOWN_METHOD,
+                    location::FILL_METHOD_UNKNOWN,
                     format!("Method must be either 'locf' or 'linear', found '{other}'"),
                 ));
             }
@@ -191,7 +180,7 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
             }
             _ => {
                 return Err(Error::location(
-                    NOT_ONE_WAY,
+                    location::FILL_VALUE_AND_METHOD,
                     "Each output field of $fill must have exactly one of 'value' and 'method'",
                 ));
             }

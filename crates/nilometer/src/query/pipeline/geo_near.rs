@@ -17,7 +17,7 @@ use nilometer_bson::number::Number;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::{Dependencies, Expression, ParseContext};
@@ -27,20 +27,6 @@ use crate::query::exec::row::geo_near::GeoDistance;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 
-/// No `near`.
-const NEAR_MISSING: i32 = 5_860_400;
-/// `near` reads documents.
-const NEAR_NOT_CONSTANT: i32 = 5_860_401;
-/// No `distanceField`, or no string.
-const DISTANCE_FIELD_NO_STRING: i32 = 16_606;
-/// `includeLocs` is no string.
-const INCLUDE_LOCS_NO_STRING: i32 = 16_607;
-/// `minDistance` reads documents.
-const MIN_NOT_CONSTANT: i32 = 7_555_701;
-/// `maxDistance` reads documents.
-const MAX_NOT_CONSTANT: i32 = 7_555_702;
-/// The stage stands behind others.
-const NOT_FIRST: i32 = 40_603;
 /// Options that are no more, with their codes.
 const GONE: [(&str, i32); 3] = [("start", 50_856), ("num", 50_857), ("limit", 50_858)];
 
@@ -144,7 +130,7 @@ impl OtherStage for GeoNearStage {
 /// The error of a `$geoNear` behind other stages.
 pub(crate) fn not_first() -> Error {
     Error::location(
-        NOT_FIRST,
+        location::GEO_NEAR_NOT_FIRST,
         "$geoNear was not the first stage in the pipeline after optimization. Is optimization \
          disabled or inhibited?",
     )
@@ -208,11 +194,18 @@ impl<'a> Options<'a> {
         match name {
             "near" => self.near = Some(value),
             "distanceField" => {
-                self.distance_field =
-                    Some(string(value, name, ErrorCode(DISTANCE_FIELD_NO_STRING))?);
+                self.distance_field = Some(string(
+                    value,
+                    name,
+                    ErrorCode(location::GEO_NEAR_DISTANCE_FIELD_NOT_STRING),
+                )?);
             }
             "includeLocs" => {
-                self.include_locs = Some(string(value, name, ErrorCode(INCLUDE_LOCS_NO_STRING))?);
+                self.include_locs = Some(string(
+                    value,
+                    name,
+                    ErrorCode(location::GEO_NEAR_INCLUDE_LOCS_NOT_STRING),
+                )?);
             }
             "key" => {
                 let key = string(value, name, ErrorCode::TypeMismatch)?;
@@ -287,16 +280,11 @@ fn constant(value: ValueRef<'_>, cx: &ParseContext, name: &str, code: i32) -> Re
     Ok(expression)
 }
 
-/// Parses `$geoNear`.
-pub(super) fn parse(
-    cx: &PipelineContext,
-    _: &'static str,
-    value: ValueRef<'_>,
-    out: &mut Vec<Stage>,
-) -> Result<()> {
+/// Reads the specification without checking which options are missing.
+fn read_options(value: ValueRef<'_>) -> Result<Options<'_>> {
     let Some(spec) = value.as_document() else {
         return Err(Error::location(
-            10_065,
+            location::OBJECT_EXPECTED,
             "invalid parameter: expected an object ($geoNear)",
         ));
     };
@@ -304,12 +292,26 @@ pub(super) fn parse(
     for element in spec {
         options.read(element.name(), element.value())?;
     }
-    let near = options
-        .near
-        .ok_or_else(|| Error::location(NEAR_MISSING, "$geoNear requires a 'near' argument"))?;
+    Ok(options)
+}
+
+/// Parses `$geoNear`.
+pub(super) fn parse(
+    cx: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let options = read_options(value)?;
+    let near = options.near.ok_or_else(|| {
+        Error::location(
+            location::GEO_NEAR_NEAR_MISSING,
+            "$geoNear requires a 'near' argument",
+        )
+    })?;
     let distance_field = options.distance_field.ok_or_else(|| {
         Error::location(
-            DISTANCE_FIELD_NO_STRING,
+            location::GEO_NEAR_DISTANCE_FIELD_NOT_STRING,
             "$geoNear requires a 'distanceField' option as a String",
         )
     })?;
@@ -330,10 +332,23 @@ pub(super) fn parse(
     };
     let stage = GeoNearStage {
         from: NearFrom::Stage {
-            near: constant(near, expressions, "near", NEAR_NOT_CONSTANT)?,
+            near: constant(
+                near,
+                expressions,
+                "near",
+                location::GEO_NEAR_NEAR_NOT_CONSTANT,
+            )?,
             spherical: options.spherical,
-            min: limit(options.min, "minDistance", MIN_NOT_CONSTANT)?,
-            max: limit(options.max, "maxDistance", MAX_NOT_CONSTANT)?,
+            min: limit(
+                options.min,
+                "minDistance",
+                location::GEO_NEAR_MIN_NOT_CONSTANT,
+            )?,
+            max: limit(
+                options.max,
+                "maxDistance",
+                location::GEO_NEAR_MAX_NOT_CONSTANT,
+            )?,
         },
         key: options.key.map(MatchPath::new),
         query,
@@ -375,7 +390,10 @@ mod tests {
         }
         assert_eq!(of(full.finish()), 0);
         assert_eq!(code(array![doc! {"$geoNear": 1}]), 10_065);
-        assert_eq!(of(doc! {"distanceField": "d"}), super::NEAR_MISSING);
+        assert_eq!(
+            of(doc! {"distanceField": "d"}),
+            crate::error::location::GEO_NEAR_NEAR_MISSING
+        );
         assert_eq!(of(doc! {"near": near.clone()}), 16_606);
         for (name, value, expected) in [
             ("distanceField", Value::from(1), 16_606),

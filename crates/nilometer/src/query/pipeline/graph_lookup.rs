@@ -7,7 +7,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{MatchStage, OtherStage, PipelineContext, Stage, object};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::Expression;
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::{MatchExpression, MatchPath};
@@ -15,21 +15,6 @@ use crate::query::exec::BoxOperator;
 use crate::query::exec::join::graph_lookup::GraphLookup;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
-
-/// A depth that is no number.
-const DEPTH_NOT_NUMBER: i32 = 40_100;
-/// A depth below zero.
-const DEPTH_NEGATIVE: i32 = 40_101;
-/// A depth that is no whole number.
-const DEPTH_NOT_WHOLE: i32 = 40_102;
-/// An argument that should be a string.
-const NOT_A_STRING: i32 = 40_103;
-/// An argument nobody knows.
-const UNKNOWN_ARGUMENT: i32 = 40_104;
-/// An argument that must be there.
-const MISSING_ARGUMENT: i32 = 40_105;
-/// A restriction that is no filter.
-const MATCH_NOT_OBJECT: i32 = 40_185;
 
 /// `$graphLookup`, parsed.
 #[derive(Clone, Debug)]
@@ -106,7 +91,7 @@ pub(super) fn parse(
         arguments.connect_to,
     ) else {
         return Err(Error::location(
-            MISSING_ARGUMENT,
+            location::GRAPH_LOOKUP_ARGUMENT_MISSING,
             "$graphLookup requires 'as', 'startWith', 'connectFromField', and 'connectToField' to be specified.",
         ));
     };
@@ -145,7 +130,7 @@ impl Arguments {
             "restrictSearchWithMatch" => {
                 let Some(filter) = value.as_document() else {
                     return Err(Error::location(
-                        MATCH_NOT_OBJECT,
+                        location::GRAPH_LOOKUP_MATCH_NOT_OBJECT,
                         format!(
                             "restrictSearchWithMatch must be an object, found {}",
                             value.type_name()
@@ -164,7 +149,7 @@ impl Arguments {
             "depthField" => self.depth_field = Some(parse_path(parse_string(name, value)?)?),
             other => {
                 return Err(Error::location(
-                    UNKNOWN_ARGUMENT,
+                    location::GRAPH_LOOKUP_ARGUMENT_UNKNOWN,
                     format!("Unknown argument to $graphLookup: {other}"),
                 ));
             }
@@ -176,7 +161,7 @@ impl Arguments {
 fn parse_string<'a>(name: &str, value: ValueRef<'a>) -> Result<&'a str> {
     value.as_str().ok_or_else(|| {
         Error::location(
-            NOT_A_STRING,
+            location::GRAPH_LOOKUP_ARGUMENT_NOT_STRING,
             format!(
                 "expected string as argument for {name}, found: {}",
                 value.type_name()
@@ -188,7 +173,7 @@ fn parse_string<'a>(name: &str, value: ValueRef<'a>) -> Result<&'a str> {
 fn parse_depth(value: ValueRef<'_>) -> Result<i64> {
     let Some(number) = Number::of(value) else {
         return Err(Error::location(
-            DEPTH_NOT_NUMBER,
+            location::GRAPH_LOOKUP_DEPTH_NOT_NUMBER,
             format!(
                 "maxDepth requires a numeric argument, found type: {}",
                 value.type_name()
@@ -197,13 +182,13 @@ fn parse_depth(value: ValueRef<'_>) -> Result<i64> {
     };
     if number.compare(Number::Int(0)).is_lt() && !number.is_nan() {
         return Err(Error::location(
-            DEPTH_NEGATIVE,
+            location::GRAPH_LOOKUP_DEPTH_NEGATIVE,
             "maxDepth requires a nonnegative argument",
         ));
     }
     number.to_i64_exact().ok_or_else(|| {
         Error::location(
-            DEPTH_NOT_WHOLE,
+            location::GRAPH_LOOKUP_DEPTH_NOT_WHOLE,
             "maxDepth could not be represented as a long long",
         )
     })
@@ -237,7 +222,11 @@ mod tests {
         assert_eq!(graph("none", Value::Missing), 0);
         assert_eq!(graph("from", Value::Missing), 9);
         for name in ["startWith", "connectFromField", "connectToField", "as"] {
-            assert_eq!(graph(name, Value::Missing), MISSING_ARGUMENT, "{name}");
+            assert_eq!(
+                graph(name, Value::Missing),
+                location::GRAPH_LOOKUP_ARGUMENT_MISSING,
+                "{name}"
+            );
         }
         for name in [
             "from",
@@ -246,14 +235,30 @@ mod tests {
             "as",
             "depthField",
         ] {
-            assert_eq!(graph(name, 1.into()), NOT_A_STRING, "{name}");
+            assert_eq!(
+                graph(name, 1.into()),
+                location::GRAPH_LOOKUP_ARGUMENT_NOT_STRING,
+                "{name}"
+            );
         }
         assert_eq!(graph("as", "$x".into()), 16_410);
-        assert_eq!(graph("maxDepth", "1".into()), DEPTH_NOT_NUMBER);
-        assert_eq!(graph("maxDepth", (-1).into()), DEPTH_NEGATIVE);
-        assert_eq!(graph("maxDepth", 1.5.into()), DEPTH_NOT_WHOLE);
+        assert_eq!(
+            graph("maxDepth", "1".into()),
+            location::GRAPH_LOOKUP_DEPTH_NOT_NUMBER
+        );
+        assert_eq!(
+            graph("maxDepth", (-1).into()),
+            location::GRAPH_LOOKUP_DEPTH_NEGATIVE
+        );
+        assert_eq!(
+            graph("maxDepth", 1.5.into()),
+            location::GRAPH_LOOKUP_DEPTH_NOT_WHOLE
+        );
         assert_eq!(graph("maxDepth", 1.0.into()), 0);
-        assert_eq!(graph("restrictSearchWithMatch", 1.into()), MATCH_NOT_OBJECT);
+        assert_eq!(
+            graph("restrictSearchWithMatch", 1.into()),
+            location::GRAPH_LOOKUP_MATCH_NOT_OBJECT
+        );
         assert_eq!(
             graph(
                 "restrictSearchWithMatch",
@@ -261,7 +266,10 @@ mod tests {
             ),
             0
         );
-        assert_eq!(graph("what", 1.into()), UNKNOWN_ARGUMENT);
+        assert_eq!(
+            graph("what", 1.into()),
+            location::GRAPH_LOOKUP_ARGUMENT_UNKNOWN
+        );
         assert_eq!(code(array![doc! {"$graphLookup": 1}]), 9);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::exec::group::first_bins::FirstGroups;
@@ -109,7 +109,7 @@ pub(super) fn parse(
 ) -> Result<()> {
     let Some(spec) = value.as_document() else {
         return Err(Error::location(
-            15_947,
+            location::GROUP_NOT_OBJECT,
             "a group's fields must be specified in an object",
         ));
     };
@@ -119,7 +119,7 @@ pub(super) fn parse(
         if element.name() == "_id" {
             if key.is_some() {
                 return Err(Error::location(
-                    15_948,
+                    location::GROUP_ID_TWICE,
                     "a group's _id may only be specified once",
                 ));
             }
@@ -131,7 +131,7 @@ pub(super) fn parse(
     }
     let Some(key) = key else {
         return Err(Error::location(
-            15_955,
+            location::GROUP_WITHOUT_ID,
             "a group specification must include an _id",
         ));
     };

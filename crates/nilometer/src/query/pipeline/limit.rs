@@ -4,7 +4,7 @@ use nilometer_bson::ValueRef;
 use nilometer_bson::number::Number;
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Parses `$limit`.
 pub(super) fn parse_limit(
@@ -13,9 +13,12 @@ pub(super) fn parse_limit(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let n = non_negative(name, 5_107_201, value)?;
+    let n = non_negative(name, location::LIMIT_INVALID, value)?;
     if n == 0 {
-        return Err(Error::location(15_958, "the limit must be positive"));
+        return Err(Error::location(
+            location::LIMIT_NOT_POSITIVE,
+            "the limit must be positive",
+        ));
     }
     out.push(Stage::Limit(n));
     Ok(())
@@ -28,7 +31,7 @@ pub(super) fn parse_skip(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let n = non_negative(name, 5_107_200, value)?;
+    let n = non_negative(name, location::SKIP_INVALID, value)?;
     out.push(Stage::Skip(n));
     Ok(())
 }

@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, ValueRef};
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::query::planner::needs::Needs;
 
@@ -59,7 +59,7 @@ pub(super) fn parse(
 ) -> Result<()> {
     let Some(document) = value.as_document() else {
         return Err(Error::location(
-            15_959,
+            location::MATCH_NOT_OBJECT,
             "the match filter must be an expression in an object",
         ));
     };

@@ -14,7 +14,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{OtherStage, OutputTarget, PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::variables::check_user_name;
 use crate::eval::{Expression, ParseContext};
@@ -23,25 +23,6 @@ use crate::query::exec::sink::merge::Merge;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 use crate::write::update::Update;
-
-/// Neither a name nor an object.
-const NOT_A_TARGET: i32 = 51_182;
-/// Modes that do not go together.
-const MODES: i32 = 51_189;
-/// `whenMatched` neither a string nor a pipeline.
-const MATCHED_TYPE: i32 = 51_191;
-/// Variables where nothing can read them.
-const LET_WITHOUT_PIPELINE: i32 = 51_199;
-/// `on` neither a string nor an array.
-const ON_TYPE: i32 = 51_186;
-/// `on` without a field.
-const ON_EMPTY: i32 = 51_187;
-/// A field of `on` that is no string.
-const ON_ELEMENT: i32 = 51_134;
-/// A field named twice in `on`.
-const ON_TWICE: i32 = 31_465;
-/// A collection of the server's own.
-const SPECIAL_COLLECTION: i32 = 31_319;
 
 /// `$merge`, parsed.
 #[derive(Clone, Debug)]
@@ -130,7 +111,7 @@ pub(super) fn parse(
         }
         other => {
             return Err(Error::location(
-                NOT_A_TARGET,
+                location::MERGE_TARGET,
                 format!(
                     "{name} requires a string or object argument, but found {}",
                     other.type_name()
@@ -141,7 +122,7 @@ pub(super) fn parse(
     let collection = target.collection();
     if collection.starts_with("system.") {
         return Err(Error::location(
-            SPECIAL_COLLECTION,
+            location::MERGE_TO_SPECIAL_COLLECTION,
             format!("Cannot $merge to special collection: {collection}"),
         ));
     }
@@ -182,7 +163,7 @@ impl Options {
             }
             ("whenMatched", other) => {
                 return Err(Error::location(
-                    MATCHED_TYPE,
+                    location::MERGE_MATCHED_TYPE,
                     format!(
                         "$merge 'whenMatched' must be a string or an array, but found {}",
                         other.type_name()
@@ -234,7 +215,7 @@ impl Options {
         };
         if self.variables.is_some() {
             return Err(Error::location(
-                LET_WITHOUT_PIPELINE,
+                location::MERGE_LET_WITHOUT_PIPELINE,
                 format!("Cannot use 'let' variables with 'whenMatched: {mode}' mode"),
             ));
         }
@@ -259,7 +240,7 @@ fn check_modes(matched: &WhenMatched, not_matched: Option<WhenNotMatched>) -> Re
     match not_matched {
         Some(mode @ (WhenNotMatched::Discard | WhenNotMatched::Fail)) if needs_insert => {
             Err(Error::location(
-                MODES,
+                location::MERGE_MODES,
                 format!(
                     "Combination of $merge modes 'whenMatched: {}' and 'whenNotMatched: {}' is not supported",
                     if matches!(matched, WhenMatched::Keep) {
@@ -286,14 +267,14 @@ fn parse_on(value: ValueRef<'_>) -> Result<Vec<FieldPath>> {
         ValueRef::Array(paths) => {
             if paths.is_empty() {
                 return Err(Error::location(
-                    ON_EMPTY,
+                    location::MERGE_ON_EMPTY,
                     "If explicitly specifying $merge 'on', must include at least one field",
                 ));
             }
             for path in paths.iter() {
                 let Some(path) = path.as_str() else {
                     return Err(Error::location(
-                        ON_ELEMENT,
+                        location::MERGE_ON_ELEMENT,
                         format!(
                             "$merge 'on' array elements must be strings, but found {}",
                             path.type_name()
@@ -303,7 +284,7 @@ fn parse_on(value: ValueRef<'_>) -> Result<Vec<FieldPath>> {
                 let path = parse_path(path)?;
                 if on.contains(&path) {
                     return Err(Error::location(
-                        ON_TWICE,
+                        location::MERGE_ON_TWICE,
                         format!(
                             "Found a duplicate field in the $merge.on list: '{}'",
                             path.as_str()
@@ -315,7 +296,7 @@ fn parse_on(value: ValueRef<'_>) -> Result<Vec<FieldPath>> {
         }
         other => {
             return Err(Error::location(
-                ON_TYPE,
+                location::MERGE_ON_TYPE,
                 format!(
                     "$merge 'on' field must be either a string or an array of strings, but found {}",
                     other.type_name()
@@ -347,35 +328,41 @@ mod tests {
     fn targets_are_checked() {
         let into = |into: Value| code(array![doc! {"$merge": doc! {"into": into}}]);
         assert_eq!(code(array![doc! {"$merge": "c"}]), 0);
-        assert_eq!(code(array![doc! {"$merge": 1}]), NOT_A_TARGET);
+        assert_eq!(code(array![doc! {"$merge": 1}]), location::MERGE_TARGET);
         assert_eq!(code(array![doc! {"$merge": doc! {}}]), 40_414);
         assert_eq!(into("c".into()), 0);
         assert_eq!(into(doc! {"coll": "c"}.into()), 0);
         assert_eq!(into(doc! {"db": "d"}.into()), 40_414);
         assert_eq!(into(doc! {"coll": "c", "x": 1}.into()), 40_415);
         assert_eq!(into(1.into()), 14);
-        assert_eq!(into("system.views".into()), SPECIAL_COLLECTION);
+        assert_eq!(
+            into("system.views".into()),
+            location::MERGE_TO_SPECIAL_COLLECTION
+        );
     }
 
     #[test]
     fn on_is_checked() {
         assert_eq!(merge("on", "a.b".into()), 0);
-        assert_eq!(merge("on", 1.into()), ON_TYPE);
-        assert_eq!(merge("on", array![]), ON_EMPTY);
-        assert_eq!(merge("on", array![1]), ON_ELEMENT);
-        assert_eq!(merge("on", array!["a", "a"]), ON_TWICE);
+        assert_eq!(merge("on", 1.into()), location::MERGE_ON_TYPE);
+        assert_eq!(merge("on", array![]), location::MERGE_ON_EMPTY);
+        assert_eq!(merge("on", array![1]), location::MERGE_ON_ELEMENT);
+        assert_eq!(merge("on", array!["a", "a"]), location::MERGE_ON_TWICE);
         assert_eq!(merge("on", "$a".into()), 16_410);
     }
 
     #[test]
     fn modes_are_checked() {
-        assert_eq!(merge("whenMatched", 1.into()), MATCHED_TYPE);
+        assert_eq!(merge("whenMatched", 1.into()), location::MERGE_MATCHED_TYPE);
         assert_eq!(merge("whenMatched", "lose".into()), 2);
         assert_eq!(merge("whenNotMatched", "lose".into()), 2);
         assert_eq!(merge("whenNotMatched", 1.into()), 14);
         assert_eq!(merge("what", 1.into()), 40_415);
         assert_eq!(merge("let", 1.into()), 14);
-        assert_eq!(merge("let", doc! {"x": 1}.into()), LET_WITHOUT_PIPELINE);
+        assert_eq!(
+            merge("let", doc! {"x": 1}.into()),
+            location::MERGE_LET_WITHOUT_PIPELINE
+        );
         let set = |value: &str| array![doc! {"$set": doc! {"a": value}}];
         assert_eq!(merge("whenMatched", set("$$new.a")), 0);
         assert_eq!(merge("whenMatched", set("$$old.a")), 17_276);
@@ -392,7 +379,7 @@ mod tests {
                 let expected = if fits || not_matched == "insert" {
                     0
                 } else {
-                    MODES
+                    location::MERGE_MODES
                 };
                 assert_eq!(code(array![doc! {"$merge": spec}]), expected);
             }

@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::ParseContext;
 use crate::query::exec::BoxOperator;
 use crate::query::planner::needs::Needs;
@@ -399,12 +399,6 @@ const fn refused(name: &'static str, code: i32, reason: &'static str) -> StageEn
     }
 }
 
-/// Code of a stage that only Atlas has.
-const SEARCH_NOT_ENABLED: i32 = 31_082;
-
-/// Code of a change stream on anything but a replica set.
-const ONLY_ON_REPLICA_SETS: i32 = 40_573;
-
 /// All stages of MongoDB 8.0 a client may name.
 pub static STAGES: &[StageEntry] = &[
     stage("$_internalUnpackBucket", unpack_bucket::parse_internal),
@@ -414,12 +408,12 @@ pub static STAGES: &[StageEntry] = &[
     stage("$bucketAuto", bucket_auto::parse),
     refused(
         "$changeStream",
-        ONLY_ON_REPLICA_SETS,
+        location::REPLICA_SET_ONLY,
         "The $changeStream stage is only supported on replica sets",
     ),
     refused(
         "$changeStreamSplitLargeEvent",
-        ONLY_ON_REPLICA_SETS,
+        location::REPLICA_SET_ONLY,
         "The $changeStreamSplitLargeEvent stage is only supported on replica sets",
     ),
     source("$collStats", introspection::parse),
@@ -446,7 +440,7 @@ pub static STAGES: &[StageEntry] = &[
     ),
     refused(
         "$listSearchIndexes",
-        SEARCH_NOT_ENABLED,
+        location::SEARCH_NOT_ENABLED,
         "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires additional configuration",
     ),
     source("$listSessions", introspection::parse),
@@ -472,19 +466,19 @@ pub static STAGES: &[StageEntry] = &[
     stage("$sample", sample::parse),
     refused(
         "$search",
-        SEARCH_NOT_ENABLED,
+        location::SEARCH_NOT_ENABLED,
         "Using $search and $vectorSearch aggregation stages requires additional configuration",
     ),
     refused(
         "$searchMeta",
-        SEARCH_NOT_ENABLED,
+        location::SEARCH_NOT_ENABLED,
         "Using $search and $vectorSearch aggregation stages requires additional configuration",
     ),
     stage("$set", project::parse_add_fields),
     stage("$setWindowFields", set_window_fields::parse),
     refused(
         "$shardedDataDistribution",
-        6_789_100,
+        location::SHARDED_CLUSTER_ONLY,
         "The $shardedDataDistribution stage can only be run on a sharded cluster",
     ),
     stage("$skip", limit::parse_skip),
@@ -495,7 +489,7 @@ pub static STAGES: &[StageEntry] = &[
     stage("$unwind", unwind::parse),
     refused(
         "$vectorSearch",
-        SEARCH_NOT_ENABLED,
+        location::SEARCH_NOT_ENABLED,
         "Using $search and $vectorSearch aggregation stages requires additional configuration",
     ),
 ];
@@ -510,7 +504,7 @@ pub fn parse_pipeline<'a>(
     while let Some((at, document)) = stages.next() {
         if at >= PIPELINE_STAGES_MAX {
             return Err(Error::location(
-                7_749_501,
+                location::PIPELINE_TOO_LONG,
                 format!("Pipeline length must be no longer than {PIPELINE_STAGES_MAX} stages"),
             ));
         }
@@ -560,7 +554,7 @@ fn parse_stage(
     let mut elements = document.iter();
     let (Some(element), None) = (elements.next(), elements.next()) else {
         return Err(Error::location(
-            40_323,
+            location::STAGE_NOT_ONE_FIELD,
             "A pipeline stage specification object must contain exactly one field.",
         ));
     };
@@ -571,7 +565,7 @@ fn parse_stage(
         .and_then(|at| STAGES.get(at))
     else {
         return Err(Error::location(
-            40_324,
+            location::STAGE_UNKNOWN,
             format!("Unrecognized pipeline stage name: '{name}'"),
         ));
     };
@@ -589,13 +583,13 @@ fn check_place(place: Place, entry: &StageEntry, position: Position) -> Result<(
     let name = entry.name;
     if place == Place::Facet && !entry.in_facet {
         return Err(Error::location(
-            40_600,
+            location::STAGE_NOT_IN_FACET,
             format!("{name} is not allowed to be used within a $facet stage"),
         ));
     }
     if entry.first && !position.is_first {
         return Err(Error::location(
-            40_602,
+            location::STAGE_NOT_FIRST,
             format!("{name} is only valid as the first stage in a pipeline"),
         ));
     }
@@ -605,7 +599,7 @@ fn check_place(place: Place, entry: &StageEntry, position: Position) -> Result<(
     match place {
         Place::Top | Place::Facet if position.is_last => Ok(()),
         Place::Top | Place::Facet => Err(Error::location(
-            40_601,
+            location::STAGE_NOT_LAST,
             format!("{name} can only be the final stage in the pipeline"),
         )),
         Place::View => Err(Error::new(
@@ -613,11 +607,11 @@ fn check_place(place: Place, entry: &StageEntry, position: Position) -> Result<(
             format!("{name} cannot be used in a view"),
         )),
         Place::Lookup => Err(Error::location(
-            51_047,
+            location::STAGE_NOT_IN_LOOKUP,
             format!("{name} is not allowed within a $lookup's sub-pipeline"),
         )),
         Place::Union => Err(Error::location(
-            31_441,
+            location::STAGE_NOT_IN_UNION_WITH,
             format!("{name} is not allowed within a $unionWith's sub-pipeline"),
         )),
     }
@@ -661,7 +655,10 @@ mod tests {
             code(array![doc! {"$limit": 1}, doc! {"$documents": array![]}]),
             40_602
         );
-        assert_eq!(code(array![doc! {"$search": doc! {}}]), SEARCH_NOT_ENABLED);
+        assert_eq!(
+            code(array![doc! {"$search": doc! {}}]),
+            location::SEARCH_NOT_ENABLED
+        );
     }
 
     #[test]

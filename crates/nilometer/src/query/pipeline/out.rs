@@ -6,16 +6,11 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, OutputTarget, PipelineContext, Stage};
 use crate::catalog::{BUCKETS_PREFIX, TimeseriesOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::query::exec::BoxOperator;
 use crate::query::exec::sink::out::Out;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
-
-/// Neither a name nor an object.
-const NOT_A_TARGET: i32 = 16_990;
-/// A collection of the server's own.
-const SPECIAL_COLLECTION: i32 = 17_385;
 
 /// `$out`, parsed.
 #[derive(Clone, Debug)]
@@ -77,7 +72,7 @@ pub(super) fn parse(
         }
         other => {
             return Err(Error::location(
-                NOT_A_TARGET,
+                location::OUT_TARGET,
                 format!(
                     "$out only supports a string or object argument, but found {}",
                     other.type_name()
@@ -94,7 +89,7 @@ pub(super) fn parse(
             "special collection"
         };
         return Err(Error::location(
-            SPECIAL_COLLECTION,
+            location::OUT_TO_SPECIAL_COLLECTION,
             format!("Can't $out to {what}: {collection}"),
         ));
     }
@@ -128,13 +123,19 @@ mod tests {
         let out = |spec: Value| code(array![doc! {"$out": spec}]);
         assert_eq!(out("c".into()), 0);
         assert_eq!(out(doc! {"db": "d", "coll": "c"}.into()), 0);
-        assert_eq!(out(1.into()), NOT_A_TARGET);
+        assert_eq!(out(1.into()), location::OUT_TARGET);
         assert_eq!(out(doc! {"db": "d"}.into()), 40_414);
         assert_eq!(out(doc! {"coll": "c"}.into()), 40_414);
         assert_eq!(out(doc! {"db": "d", "coll": 1}.into()), 14);
         assert_eq!(out(doc! {"db": "d", "coll": "c", "x": 1}.into()), 40_415);
-        assert_eq!(out("system.views".into()), SPECIAL_COLLECTION);
-        assert_eq!(out("system.buckets.x".into()), SPECIAL_COLLECTION);
+        assert_eq!(
+            out("system.views".into()),
+            location::OUT_TO_SPECIAL_COLLECTION
+        );
+        assert_eq!(
+            out("system.buckets.x".into()),
+            location::OUT_TO_SPECIAL_COLLECTION
+        );
         let series = |options: nilometer_bson::Document| {
             out(doc! {"db": "d", "coll": "c", "timeseries": options}.into())
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::projection::{AddFields, MetaField, Mode, Projection};
 use crate::eval::sort_key::SortPattern;
@@ -245,7 +245,7 @@ pub(super) fn parse_project(
 ) -> Result<()> {
     let Some(spec) = value.as_document() else {
         return Err(Error::location(
-            15_969,
+            location::PROJECT_NOT_OBJECT,
             "$project specification must be an object",
         ));
     };
@@ -264,7 +264,7 @@ pub(super) fn parse_add_fields(
 ) -> Result<()> {
     let Some(spec) = value.as_document() else {
         return Err(Error::location(
-            40_272,
+            location::ADD_FIELDS_NOT_OBJECT,
             format!(
                 "{name} specification stage must be an object, got {}",
                 value.type_name()

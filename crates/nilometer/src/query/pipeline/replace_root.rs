@@ -3,7 +3,7 @@
 use nilometer_bson::{Value, ValueRef};
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::Expression;
 
 /// `$replaceRoot`, parsed.
@@ -37,7 +37,7 @@ pub(super) fn parse_replace_root(
 ) -> Result<()> {
     let Some(document) = value.as_document() else {
         return Err(Error::location(
-            40_229,
+            location::REPLACE_ROOT_NOT_OBJECT,
             format!(
                 "expected an object as specification for $replaceRoot stage, got {}",
                 value.type_name()
@@ -48,7 +48,7 @@ pub(super) fn parse_replace_root(
     for element in document {
         if element.name() != "newRoot" {
             return Err(Error::location(
-                40_230,
+                location::REPLACE_ROOT_OPTION_UNKNOWN,
                 format!(
                     "unrecognized option to $replaceRoot stage: {}, only valid option is 'newRoot'.",
                     element.name()
@@ -59,7 +59,7 @@ pub(super) fn parse_replace_root(
     }
     if new_root.is_missing() {
         return Err(Error::location(
-            40_231,
+            location::REPLACE_ROOT_WITHOUT_NEW_ROOT,
             "no newRoot specified for the $replaceRoot stage",
         ));
     }

@@ -3,7 +3,7 @@
 use nilometer_bson::{DocumentBuilder, ValueRef, doc};
 
 use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::query::exec::BoxOperator;
 use crate::query::exec::row::sample::Sample;
 use crate::query::planner::needs::Needs;
@@ -46,7 +46,7 @@ pub(super) fn parse(
 ) -> Result<()> {
     let Some(document) = value.as_document() else {
         return Err(Error::location(
-            28_745,
+            location::SAMPLE_NOT_OBJECT,
             "the $sample stage specification must be an object",
         ));
     };
@@ -54,14 +54,14 @@ pub(super) fn parse(
     for element in document {
         if element.name() != "size" {
             return Err(Error::location(
-                28_748,
+                location::SAMPLE_OPTION_UNKNOWN,
                 format!("unrecognized option to $sample: {}", element.name()),
             ));
         }
         let value = element.value();
         if !value.is_number() {
             return Err(Error::location(
-                28_746,
+                location::SAMPLE_SIZE_NOT_NUMBER,
                 "size argument to $sample must be a number",
             ));
         }
@@ -72,14 +72,17 @@ pub(super) fn parse(
                 .filter(|n| *n > 0)
                 .ok_or_else(|| {
                     Error::location(
-                        28_747,
+                        location::SAMPLE_SIZE_NOT_POSITIVE,
                         "size argument to $sample must be a positive integer",
                     )
                 })?,
         );
     }
     let Some(size) = size else {
-        return Err(Error::location(28_749, "$sample stage must specify a size"));
+        return Err(Error::location(
+            location::SAMPLE_SIZE_MISSING,
+            "$sample stage must specify a size",
+        ));
     };
     out.push(Stage::Other(std::sync::Arc::new(SampleStage { size })));
     Ok(())

@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Dependencies;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::MeasurementBlock;
@@ -183,7 +183,7 @@ pub(super) fn parse(
 ) -> Result<()> {
     let Some(document) = value.as_document() else {
         return Err(Error::location(
-            15_973,
+            location::SORT_NOT_OBJECT,
             "the $sort key specification must be an object",
         ));
     };

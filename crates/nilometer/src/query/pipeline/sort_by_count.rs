@@ -3,7 +3,7 @@
 use nilometer_bson::{ValueRef, doc};
 
 use super::{PipelineContext, Stage, group, sort};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 
 /// Parses `$sortByCount`.
 pub(super) fn parse(
@@ -30,18 +30,18 @@ fn check_key(value: ValueRef<'_>) -> Result<()> {
                 Ok(())
             } else {
                 Err(Error::location(
-                    40_147,
+                    location::SORT_BY_COUNT_OBJECT,
                     "the sortByCount field must be defined as a $-prefixed path or an expression inside an object",
                 ))
             }
         }
         ValueRef::String(text) if text.starts_with('$') => Ok(()),
         ValueRef::String(_) => Err(Error::location(
-            40_148,
+            location::SORT_BY_COUNT_STRING,
             "the sortByCount field must be defined as a $-prefixed path or an expression inside an object",
         )),
         _ => Err(Error::location(
-            40_149,
+            location::SORT_BY_COUNT_OPERAND,
             "the sortByCount field must be specified as a string or as an object",
         )),
     }

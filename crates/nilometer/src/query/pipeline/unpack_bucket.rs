@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::FieldSet;
 use crate::query::exec::BoxOperator;
@@ -75,23 +75,6 @@ impl OtherStage for UnpackBucketStage {
     }
 }
 
-/// Codes of `$_unpackBucket`.
-mod code {
-    pub(super) const NOT_AN_OBJECT: i32 = 5_612_400;
-    pub(super) const TIME_FIELD_TYPE: i32 = 5_612_401;
-    pub(super) const META_FIELD_TYPE: i32 = 5_612_402;
-    pub(super) const META_FIELD_DOTTED: i32 = 5_612_403;
-    pub(super) const OTHER_OPTION: i32 = 5_612_404;
-    pub(super) const NO_TIME_FIELD: i32 = 5_612_405;
-    pub(super) const TIME_FIELD_NUL: i32 = 9_568_703;
-    pub(super) const META_FIELD_NUL: i32 = 9_568_704;
-    /// Of `$_internalUnpackBucket`.
-    pub(super) const INTERNAL_TIME_FIELD_NUL: i32 = 9_568_701;
-    pub(super) const INTERNAL_META_FIELD_NUL: i32 = 9_568_702;
-    pub(super) const SHOWN_NAME_NUL: i32 = 9_568_705;
-    pub(super) const COMPUTED_NAME_NUL: i32 = 9_568_706;
-}
-
 /// A name without a NUL byte.
 fn without_nul(name: &str, what: &str, code: i32) -> Result<Arc<str>> {
     if name.contains('\0') {
@@ -113,7 +96,7 @@ pub(super) fn parse(
     let fail = |code, what: &str| Error::location(code, format!("{name}: {what}"));
     let Some(document) = value.as_document() else {
         return Err(fail(
-            code::NOT_AN_OBJECT,
+            location::UNPACK_NOT_OBJECT,
             "the specification must be an object",
         ));
     };
@@ -121,32 +104,45 @@ pub(super) fn parse(
     for option in document {
         match (option.name(), option.value()) {
             ("timeField", ValueRef::String(text)) => {
-                time_field = Some(without_nul(text, "timeField", code::TIME_FIELD_NUL)?);
+                time_field = Some(without_nul(
+                    text,
+                    "timeField",
+                    location::UNPACK_TIME_FIELD_NUL,
+                )?);
             }
             ("timeField", _) => {
-                return Err(fail(code::TIME_FIELD_TYPE, "timeField must be a string"));
+                return Err(fail(
+                    location::UNPACK_TIME_FIELD_TYPE,
+                    "timeField must be a string",
+                ));
             }
             ("metaField", ValueRef::String(text)) => {
                 if text.contains('.') {
                     return Err(fail(
-                        code::META_FIELD_DOTTED,
+                        location::UNPACK_META_FIELD_DOTTED,
                         "metaField must be a single field",
                     ));
                 }
-                meta_field = Some(without_nul(text, "metaField", code::META_FIELD_NUL)?);
+                meta_field = Some(without_nul(
+                    text,
+                    "metaField",
+                    location::UNPACK_META_FIELD_NUL,
+                )?);
             }
             ("metaField", _) => {
-                return Err(fail(code::META_FIELD_TYPE, "metaField must be a string"));
+                return Err(fail(
+                    location::UNPACK_META_FIELD_TYPE,
+                    "metaField must be a string",
+                ));
             }
             (other, _) => {
                 let what = format!("unrecognized option '{other}'");
-                return Err(fail(code::OTHER_OPTION, &what));
+                return Err(fail(location::UNPACK_OPTION_UNKNOWN, &what));
             }
         }
     }
-    let Some(time_field) = time_field else {
-        return Err(fail(code::NO_TIME_FIELD, "timeField is required"));
-    };
+    let missing = || fail(location::UNPACK_TIME_FIELD_MISSING, "timeField is required");
+    let time_field = time_field.ok_or_else(missing)?;
     out.push(Stage::Other(Arc::new(UnpackBucketStage {
         name,
         time_field,
@@ -187,11 +183,11 @@ pub(super) fn parse_internal(
         let (option, value) = (option.name(), option.value());
         match (option, value) {
             ("timeField", ValueRef::String(text)) => {
-                let code = code::INTERNAL_TIME_FIELD_NUL;
+                let code = location::INTERNAL_UNPACK_TIME_FIELD_NUL;
                 time_field = Some(without_nul(text, option, code)?);
             }
             ("metaField", ValueRef::String(text)) => {
-                let code = code::INTERNAL_META_FIELD_NUL;
+                let code = location::INTERNAL_UNPACK_META_FIELD_NUL;
                 stage.meta_field = Some(without_nul(text, option, code)?);
             }
             ("timeField" | "metaField", _) => return Err(wrong(option, "a string")),
@@ -201,7 +197,7 @@ pub(super) fn parse_internal(
                         "{name}: either 'include' or 'exclude' is given, once"
                     )));
                 }
-                let names = names(name, option, value, code::SHOWN_NAME_NUL)?;
+                let names = names(name, option, value, location::UNPACK_INCLUDED_NAME_NUL)?;
                 let names: BTreeSet<Arc<str>> = names.into_iter().collect();
                 stage.fields = match option {
                     "include" => FieldSet::Only(names),
@@ -209,7 +205,7 @@ pub(super) fn parse_internal(
                 };
             }
             ("computedMetaProjFields", _) => {
-                stage.copied = names(name, option, value, code::COMPUTED_NAME_NUL)?;
+                stage.copied = names(name, option, value, location::UNPACK_COMPUTED_NAME_NUL)?;
             }
             ("eventFilter", ValueRef::Document(filter)) => {
                 stage.event_filter = Some(parsed(filter, cx)?);

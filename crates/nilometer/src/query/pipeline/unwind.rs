@@ -6,7 +6,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
 
 /// `$unwind`, parsed.
@@ -48,7 +48,7 @@ pub(super) fn parse(
         ValueRef::Document(document) => options.read(document)?,
         other => {
             return Err(Error::location(
-                15_981,
+                location::UNWIND_OPERAND,
                 format!(
                     "expected either a string or an object as specification for $unwind stage, got {}",
                     other.type_name()
@@ -58,13 +58,13 @@ pub(super) fn parse(
     }
     let Some(path) = options.path.filter(|path| !path.is_empty()) else {
         return Err(Error::location(
-            28_812,
+            location::UNWIND_PATH_MISSING,
             "no path specified to $unwind stage",
         ));
     };
     let Some(path) = path.strip_prefix('$') else {
         return Err(Error::location(
-            28_818,
+            location::UNWIND_PATH_PREFIX,
             format!("path option to $unwind stage should be prefixed with a '$': {path}"),
         ));
     };
@@ -91,7 +91,7 @@ impl Options {
                 ("path", ValueRef::String(text)) => self.path = Some(text.into()),
                 ("path", other) => {
                     return Err(Error::location(
-                        28_808,
+                        location::UNWIND_PATH_NOT_STRING,
                         format!(
                             "expected a string as the path for $unwind stage, got {}",
                             other.type_name()
@@ -101,7 +101,7 @@ impl Options {
                 ("preserveNullAndEmptyArrays", ValueRef::Bool(keep)) => self.preserve_empty = keep,
                 ("preserveNullAndEmptyArrays", other) => {
                     return Err(Error::location(
-                        28_809,
+                        location::UNWIND_PRESERVE_NOT_BOOL,
                         format!(
                             "expected a boolean for the preserveNullAndEmptyArrays option to $unwind stage, got {}",
                             other.type_name()
@@ -111,7 +111,7 @@ impl Options {
                 ("includeArrayIndex", value) => self.index_path = Some(parse_index_path(value)?),
                 (other, _) => {
                     return Err(Error::location(
-                        28_811,
+                        location::UNWIND_OPTION_UNKNOWN,
                         format!("unrecognized option to $unwind stage: {other}"),
                     ));
                 }
@@ -126,14 +126,14 @@ fn parse_index_path(value: ValueRef<'_>) -> Result<FieldPath> {
         ValueRef::String(text) if !text.is_empty() => text,
         _ => {
             return Err(Error::location(
-                28_810,
+                location::UNWIND_INDEX_NAME_INVALID,
                 "expected a non-empty string for the includeArrayIndex option to $unwind stage",
             ));
         }
     };
     if text.starts_with('$') {
         return Err(Error::location(
-            28_822,
+            location::UNWIND_INDEX_NAME_PREFIX,
             format!(
                 "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {text}"
             ),

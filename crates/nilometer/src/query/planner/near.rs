@@ -19,7 +19,7 @@ use nilometer_bson::order::Collator;
 use nilometer_bson::{DocRef, Value};
 
 use super::logical::Input;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{EvalContext, Expression, ParseContext};
@@ -30,17 +30,6 @@ use crate::query::pipeline::{
     GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, SortStage, Stage, geo_near_not_first,
 };
 use crate::query::source::BucketOptions;
-
-/// On a time-series collection: no `key`.
-const KEY_MISSING: i32 = 5_860_206;
-/// On measurements: `query`.
-const QUERY_REFUSED: i32 = 5_860_207;
-/// On measurements: `includeLocs`.
-const INCLUDE_LOCS_REFUSED: i32 = 5_860_208;
-/// The point is no point at all.
-const NEAR_NO_POINT: i32 = 5_860_402;
-/// `$near` where nothing is sorted.
-const NEAR_NOT_ALLOWED: i32 = 5_626_500;
 
 /// Puts stages that measure and order in the place of a `$geoNear` at the front of `stages`.
 pub fn settle(input: &Input, stages: Vec<Stage>, settings: &ExecSettings) -> Result<Vec<Stage>> {
@@ -54,7 +43,7 @@ pub fn settle(input: &Input, stages: Vec<Stage>, settings: &ExecSettings) -> Res
     let is_find = matches!(asked.from, NearFrom::Find(_));
     if is_find && (at > 0 || matches!(input, Input::Buckets(_))) {
         return Err(Error::location(
-            NEAR_NOT_ALLOWED,
+            location::NEAR_NOT_ALLOWED,
             "$geoNear, $near, and $nearSphere are not allowed on a view or a time-series collection",
         ));
     }
@@ -130,7 +119,7 @@ fn near_query(asked: &GeoNearStage, settings: &ExecSettings) -> Result<NearQuery
     let near = near.evaluate(DocRef::EMPTY, &cx)?;
     if !matches!(near, Value::Document(_) | Value::Array(_)) {
         return Err(Error::location(
-            NEAR_NO_POINT,
+            location::GEO_NEAR_NEAR_NOT_POINT,
             "$geoNear requires near argument to be a GeoJSON object or an array",
         ));
     }
@@ -206,7 +195,7 @@ fn on_buckets(
 ) -> Result<MatchPath> {
     let Some(key) = &asked.key else {
         return Err(Error::location(
-            KEY_MISSING,
+            location::GEO_NEAR_KEY_MISSING,
             "Must specify 'key' option for $geoNear on a time-series collection",
         ));
     };
@@ -220,14 +209,14 @@ fn on_buckets(
     }
     if asked.query.is_some() {
         return Err(Error::location(
-            QUERY_REFUSED,
+            location::GEO_NEAR_QUERY_ON_MEASUREMENTS,
             "$geoNear 'query' is not supported on a measurement of a time-series collection; use a \
              $match stage instead",
         ));
     }
     if asked.output.include_locs.is_some() {
         return Err(Error::location(
-            INCLUDE_LOCS_REFUSED,
+            location::GEO_NEAR_INCLUDE_LOCS_ON_MEASUREMENTS,
             "$geoNear 'includeLocs' is not supported on a measurement of a time-series collection",
         ));
     }
@@ -300,12 +289,18 @@ mod tests {
         let key = |name: &str| ("key", Value::from(name));
         let query = ("query", Value::from(doc! {"v": 1}));
         let locs = ("includeLocs", Value::from("l"));
-        assert_eq!(of(&[], &[]).1, KEY_MISSING);
+        assert_eq!(of(&[], &[]).1, location::GEO_NEAR_KEY_MISSING);
         assert_eq!(of(&[key("m.p")], &[]).1, 291);
         assert_eq!(of(&[key("m.p")], &["meta.p"]), ("m.p".into(), 0));
         assert_eq!(of(&[key("m.p"), query.clone()], &["meta.p"]).1, 0);
         assert_eq!(of(&[key("p")], &[]), ("p".into(), 0));
-        assert_eq!(of(&[key("p"), query], &[]).1, QUERY_REFUSED);
-        assert_eq!(of(&[key("p"), locs], &[]).1, INCLUDE_LOCS_REFUSED);
+        assert_eq!(
+            of(&[key("p"), query], &[]).1,
+            location::GEO_NEAR_QUERY_ON_MEASUREMENTS
+        );
+        assert_eq!(
+            of(&[key("p"), locs], &[]).1,
+            location::GEO_NEAR_INCLUDE_LOCS_ON_MEASUREMENTS
+        );
     }
 }

@@ -44,7 +44,7 @@ use nilometer_bson::{DocRef, ValueRef, type_code};
 use nilometer_storage::WriteBatch;
 
 use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, TimeseriesOptions};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::geo::bucket_cells;
@@ -52,12 +52,6 @@ use crate::index::buckets::{BucketIndex, opening_document};
 use crate::index::{DocumentKeys, KEY_BYTES_MAX, delete_entries, diff_entries, put_entries};
 use crate::timeseries::bucket_catalog::SeriesKey;
 use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
-
-/// An indexed measurement is an array.
-const INDEXED_MEASUREMENT_IS_ARRAY: i32 = 5_930_501;
-
-/// A point lies in an array: not all such points could be found again.
-const ARRAY_ON_THE_WAY_TO_POINT: i32 = 183_934;
 
 /// Bytes of a key string that are kept free for lead bytes, ends and times.
 const KEY_BYTES_RESERVED: usize = 1_000;
@@ -477,7 +471,7 @@ impl BucketHeader for DocumentHeader<'_> {
 
 fn is_array(what: &str) -> Error {
     Error::location(
-        INDEXED_MEASUREMENT_IS_ARRAY,
+        location::INDEXED_MEASUREMENT_IS_ARRAY,
         format!("Indexed measurement field contains an array value: {what}"),
     )
 }
@@ -505,7 +499,7 @@ fn point_at<'a>(measurement: DocRef<'a>, path: &str) -> Result<ValueRef<'a>> {
             ValueRef::Document(inner) => inner.get(part),
             ValueRef::Array(_) => {
                 return Err(Error::location(
-                    ARRAY_ON_THE_WAY_TO_POINT,
+                    location::INDEXED_POINT_IN_ARRAY,
                     format!("Can't extract geo keys: '{path}' leads through an array"),
                 ));
             }

@@ -10,15 +10,12 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef, 
 
 use super::keys::rename_meta;
 use crate::catalog::TimeseriesOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::matcher::{CompareOp, FILTER_DEPTH_MAX};
-
-/// The code for filters that bounds cannot answer.
-const UNSUPPORTED_FILTER: i32 = 5_916_301;
 
 fn unsupported(what: &str) -> Error {
     Error::location(
-        UNSUPPORTED_FILTER,
+        location::BUCKET_INDEX_FILTER_UNSUPPORTED,
         format!("unsupported predicate in the partial filter of a time-series index: {what}"),
     )
 }

@@ -4,17 +4,14 @@ use nilometer_bson::validate::{SIZE_MAX, STORED_DEPTH_MAX};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, order};
 
 use super::Update;
-use crate::error::{Error, ErrorCode, Result};
-
-/// Error code: an update makes a document larger than [`SIZE_MAX`].
-const TOO_LARGE: i32 = 17_419;
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// Checks the size, the depth and the type of `_id`.
 pub fn storable(document: &Document) -> Result<()> {
     let size = document.as_bytes().len();
     if size > SIZE_MAX {
         return Err(Error::location(
-            TOO_LARGE,
+            location::UPDATED_DOCUMENT_TOO_LARGE,
             format!("Resulting document after update is larger than {SIZE_MAX}"),
         ));
     }

@@ -3,31 +3,12 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, Element, Value, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::projection::{AddFields, Projection};
 use crate::eval::{EvalContext, Expression, ParseContext};
 
 /// Most stages of an update.
 const STAGES_MAX: usize = 1000;
-
-/// Error code: a stage with more than one name.
-const NOT_ONE_FIELD: i32 = 40_323;
-/// Error code: an unknown stage.
-const UNKNOWN_STAGE: i32 = 40_324;
-/// Error code: `$addFields` without an object.
-const ADD_FIELDS_OPERAND: i32 = 40_272;
-/// Error code: `$project` without an object.
-const PROJECT_OPERAND: i32 = 15_969;
-/// Error code: `$replaceRoot` without an object.
-const REPLACE_ROOT_OPERAND: i32 = 40_229;
-/// Error code: `$replaceRoot` with an unknown option.
-const REPLACE_ROOT_OPTION: i32 = 40_230;
-/// Error code: `$replaceRoot` without `newRoot`.
-const REPLACE_ROOT_MISSING: i32 = 40_231;
-/// Error code: a new root that is not an object.
-const NOT_AN_OBJECT: i32 = 40_228;
-/// Error code: more stages than [`STAGES_MAX`].
-const TOO_LONG: i32 = 7_749_501;
 
 #[derive(Debug)]
 enum Stage {
@@ -50,7 +31,7 @@ impl UpdatePipeline {
         for stage in stages.iter() {
             if out.len() == STAGES_MAX {
                 return Err(Error::location(
-                    TOO_LONG,
+                    location::PIPELINE_TOO_LONG,
                     format!("Pipeline length must be no longer than {STAGES_MAX} stages"),
                 ));
             }
@@ -64,7 +45,7 @@ impl UpdatePipeline {
                 (Some(element), None) => out.push(parse_stage(element, ctx)?),
                 _ => {
                     return Err(Error::location(
-                        NOT_ONE_FIELD,
+                        location::STAGE_NOT_ONE_FIELD,
                         "A pipeline stage specification object must contain exactly one field.",
                     ));
                 }
@@ -85,7 +66,7 @@ impl UpdatePipeline {
                     Value::Document(document) => document,
                     other => {
                         return Err(Error::location(
-                            NOT_AN_OBJECT,
+                            location::NEW_ROOT_NOT_OBJECT,
                             format!(
                                 "{called} must evaluate to an object, but the type of the resulting \
                                  value was: '{}'",
@@ -115,23 +96,25 @@ fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
     };
     match element.name() {
         name @ ("$addFields" | "$set") => {
-            let spec = operand(name, ADD_FIELDS_OPERAND)?;
+            let spec = operand(name, location::ADD_FIELDS_NOT_OBJECT)?;
             AddFields::parse(spec, ctx)
                 .map(Stage::AddFields)
                 .map_err(|error| error.context(&format!("Invalid {name}")))
         }
         "$unset" => Projection::parse_unset(value, ctx).map(Stage::Projection),
-        "$project" => Projection::parse_project(operand("$project", PROJECT_OPERAND)?, ctx)
-            .map(Stage::Projection),
+        "$project" => {
+            Projection::parse_project(operand("$project", location::PROJECT_NOT_OBJECT)?, ctx)
+                .map(Stage::Projection)
+        }
         "$replaceWith" => Ok(Stage::Replace {
             expression: Expression::parse(value, ctx)?,
             called: "'replacement document'",
         }),
         "$replaceRoot" => {
-            let options = operand("$replaceRoot", REPLACE_ROOT_OPERAND)?;
+            let options = operand("$replaceRoot", location::REPLACE_ROOT_NOT_OBJECT)?;
             if let Some(other) = options.iter().find(|e| e.name() != "newRoot") {
                 return Err(Error::location(
-                    REPLACE_ROOT_OPTION,
+                    location::REPLACE_ROOT_OPTION_UNKNOWN,
                     format!(
                         "unrecognized option to $replaceRoot stage: {}, only valid option is 'newRoot'.",
                         other.name()
@@ -141,7 +124,7 @@ fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
             let new_root = options.get("newRoot");
             if new_root.is_missing() {
                 return Err(Error::location(
-                    REPLACE_ROOT_MISSING,
+                    location::REPLACE_ROOT_WITHOUT_NEW_ROOT,
                     "no newRoot specified for the $replaceRoot stage",
                 ));
             }
@@ -155,7 +138,7 @@ fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
             format!("{other} is not allowed to be used within an update"),
         )),
         other => Err(Error::location(
-            UNKNOWN_STAGE,
+            location::STAGE_UNKNOWN,
             format!("Unrecognized pipeline stage name: '{other}'"),
         )),
     }

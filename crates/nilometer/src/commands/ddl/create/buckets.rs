@@ -7,7 +7,7 @@ use nilometer_bson::{DocRef, ValueRef, order};
 
 use super::Creation;
 use crate::catalog::{TimeseriesOptions, bucket_validator};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// Options buckets never take.
 const NOT_WITH_BUCKETS: &[&str] = &[
@@ -25,9 +25,6 @@ const NOT_WITH_BUCKETS: &[&str] = &[
     "encryptedFields",
     "flags",
 ];
-
-/// A clustered index spelt out, where `true` is meant.
-const CLUSTERED_INDEX_SPELT_OUT: i32 = 5_979_703;
 
 impl Creation<'_> {
     /// Creates a bucket collection.
@@ -78,7 +75,7 @@ impl Creation<'_> {
                     }
                 }
                 Err(Error::location(
-                    CLUSTERED_INDEX_SPELT_OUT,
+                    location::CLUSTERED_INDEX_FORMAT,
                     "the clustered index of buckets is not spelt out: 'clusteredIndex' must be true",
                 ))
             }

@@ -3,13 +3,7 @@
 use nilometer_bson::{DocRef, Document, ValueRef, doc};
 
 use crate::args::Args;
-use crate::error::{Error, ErrorCode, Result};
-
-/// `true` where the index is to be spelt out.
-pub(super) const LEGACY_FORMAT: i32 = 5_979_703;
-
-/// `unique: false`.
-const NOT_UNIQUE: i32 = 5_979_700;
+use crate::error::{Error, ErrorCode, Result, location};
 
 const INDEX_VERSION: i64 = 2;
 
@@ -33,7 +27,7 @@ pub(super) fn checked(index: DocRef<'_>) -> Result<Document> {
         Some(true) => {}
         Some(false) => {
             return Err(Error::location(
-                NOT_UNIQUE,
+                location::CLUSTERED_INDEX_NOT_UNIQUE,
                 "The clusteredIndex option requires unique: true to be specified",
             ));
         }

@@ -6,7 +6,7 @@ use super::Creation;
 use super::clustered;
 use crate::args::Args;
 use crate::commands::ddl::{capped, validation};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
 
 /// The largest `expireAfterSeconds`: the seconds a date of 64-bit milliseconds can span.
@@ -91,7 +91,7 @@ impl Creation<'_> {
             ValueRef::Document(index) => clustered::checked(index)?,
             ValueRef::Bool(_) => {
                 return Err(Error::location(
-                    clustered::LEGACY_FORMAT,
+                    location::CLUSTERED_INDEX_FORMAT,
                     "'clusteredIndex' as a boolean is for the buckets of time-series collections",
                 ));
             }

@@ -4,22 +4,10 @@ use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, ValueRef};
 
 use super::Target;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// Fields one index may have.
 const FIELDS_MAX: usize = 32;
-
-/// More fields than that.
-const TOO_MANY_FIELDS: i32 = 13_103;
-
-/// More than one hashed field.
-const TWO_HASHED: i32 = 31_303;
-
-/// More than one field on the plane.
-const TWO_GEO: i32 = 16_800;
-
-/// A field on the plane behind another one.
-const GEO_NOT_FIRST: i32 = 16_801;
 
 /// The last part of a wildcard.
 pub(super) const WILDCARD: &str = "$**";
@@ -74,7 +62,7 @@ pub(super) fn check(key: DocRef<'_>, target: Target) -> Result<Shape> {
         planes += i32::from(plugin == Some("2d"));
         if plugin == Some("2d") && !names.is_empty() && planes == 1 {
             return Err(Error::location(
-                GEO_NOT_FIRST,
+                location::GEO_2D_FIELD_NOT_FIRST,
                 "2d has to be first in index",
             ));
         }
@@ -95,18 +83,21 @@ pub(super) fn check(key: DocRef<'_>, target: Target) -> Result<Shape> {
     }
     if hashed > 1 {
         return Err(Error::location(
-            TWO_HASHED,
+            location::TWO_HASHED_FIELDS,
             format!("A maximum of one index field is allowed to be hashed but found {hashed}"),
         ));
     }
     if planes > 1 {
-        return Err(Error::location(TWO_GEO, "can't have 2 geo fields"));
+        return Err(Error::location(
+            location::TWO_2D_FIELDS,
+            "can't have 2 geo fields",
+        ));
     }
     match names.len() {
         0 => return Err(refused("Index keys cannot be an empty object")),
         count if count > FIELDS_MAX => {
             return Err(Error::location(
-                TOO_MANY_FIELDS,
+                location::TOO_MANY_KEY_FIELDS,
                 format!("too many compound keys: {count}, at most {FIELDS_MAX} are allowed"),
             ));
         }
@@ -259,9 +250,15 @@ mod tests {
         ] {
             assert_eq!(code(key.clone()), 67, "{key:?}");
         }
-        assert_eq!(code(doc! { "a": "hashed", "b": "hashed" }), TWO_HASHED);
-        assert_eq!(code(doc! { "a": "2d", "b": "2d" }), TWO_GEO);
-        assert_eq!(code(doc! { "a": 1, "b": "2d" }), GEO_NOT_FIRST);
+        assert_eq!(
+            code(doc! { "a": "hashed", "b": "hashed" }),
+            location::TWO_HASHED_FIELDS
+        );
+        assert_eq!(code(doc! { "a": "2d", "b": "2d" }), location::TWO_2D_FIELDS);
+        assert_eq!(
+            code(doc! { "a": 1, "b": "2d" }),
+            location::GEO_2D_FIELD_NOT_FIRST
+        );
         let wide = |count: usize| {
             let mut key = DocumentBuilder::new();
             (0..count).for_each(|at| {
@@ -270,7 +267,7 @@ mod tests {
             key.finish()
         };
         assert_eq!(code(wide(32)), 0);
-        assert_eq!(code(wide(33)), TOO_MANY_FIELDS);
+        assert_eq!(code(wide(33)), location::TOO_MANY_KEY_FIELDS);
     }
 
     #[test]

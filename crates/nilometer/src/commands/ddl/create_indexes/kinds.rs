@@ -7,10 +7,7 @@ use super::key::{Shape, refused};
 use super::spec::{flag, keep};
 use crate::args::Args;
 use crate::catalog::IndexSpec;
-use crate::error::{Error, Result};
-
-/// Hashes that meet say nothing of equality.
-const HASHED_UNIQUE: i32 = 16_764;
+use crate::error::{Error, Result, location};
 
 /// The versions of the index on the sphere, and the one that is made.
 const SPHERE_VERSIONS: std::ops::RangeInclusive<i64> = 1..=3;
@@ -150,7 +147,7 @@ fn projection(args: &Args<'_>, shape: Shape) -> Result<()> {
 pub(super) fn check(spec: &IndexSpec, shape: Shape, plugin: &str) -> Result<()> {
     if plugin == "hashed" && spec.refuses_duplicates() {
         return Err(Error::location(
-            HASHED_UNIQUE,
+            location::HASHED_UNIQUE,
             "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.",
         ));
     }

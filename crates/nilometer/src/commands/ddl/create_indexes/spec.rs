@@ -12,7 +12,7 @@ use super::key::{Shape, refused};
 use super::{kinds, partial_filter};
 use crate::args::{Args, truncated_i64};
 use crate::catalog::{Collection, IndexSpec};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, ParseContext};
 use crate::index::Index;
@@ -56,12 +56,6 @@ const FIELDS_OF_ID: &[&str] = &["key", "name", "v", "ns", "collation", "clustere
 
 /// The version all indexes have.
 const INDEX_VERSION: i64 = 2;
-
-/// `clustered` on a collection that is not.
-const NOT_CLUSTERED: i32 = 6_243_700;
-
-/// The filter of an index of a time-series collection is no object.
-const FILTER_NO_OBJECT: i32 = 10_065;
 
 /// Where the index will be.
 pub(super) struct Place<'a> {
@@ -201,7 +195,7 @@ fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Resu
     if args.boolean("clustered")? == Some(true) {
         if !is_clustered {
             return Err(Error::location(
-                NOT_CLUSTERED,
+                location::CLUSTERED_ON_OTHER_COLLECTION,
                 "Cannot create index with option 'clustered' on a collection that is not already clustered",
             ));
         }
@@ -254,7 +248,7 @@ fn filter(args: &Args<'_>, target: Target) -> Result<Option<Document>> {
         ValueRef::Missing => Ok(None),
         ValueRef::Document(filter) => Ok(Some(filter.to_document())),
         other if target == Target::Timeseries => Err(Error::location(
-            FILTER_NO_OBJECT,
+            location::OBJECT_EXPECTED,
             format!(
                 "invalid parameter: expected an object (partialFilterExpression), found {}",
                 other.type_name()

@@ -10,16 +10,7 @@ use nilometer_bson::decimal128::Rounding;
 use nilometer_bson::number::Number;
 use nilometer_bson::{Decimal128, Value, ValueRef};
 
-use crate::error::{Error, Result};
-
-/// A name that is no series.
-const UNKNOWN_SERIES: i32 = 40_257;
-/// A value that is no number.
-const NOT_A_NUMBER: i32 = 40_258;
-/// A value that is NaN.
-const NAN: i32 = 40_259;
-/// A value below zero.
-const NEGATIVE: i32 = 40_260;
+use crate::error::{Error, Result, location};
 
 /// Powers of ten among which every decimal, and so every double, lies.
 const TEN_EXPONENTS: (i32, i32) = (-6_200, 6_150);
@@ -94,7 +85,7 @@ impl Granularity {
         match known {
             Some((_, series)) => Ok(Self::Preferred(series)),
             None => Err(Error::location(
-                UNKNOWN_SERIES,
+                location::GRANULARITY_UNKNOWN,
                 format!("Unknown rounding granularity '{name}'"),
             )),
         }
@@ -104,7 +95,7 @@ impl Granularity {
     pub fn check(value: ValueRef<'_>) -> Result<Number> {
         let Some(number) = Number::of(value) else {
             return Err(Error::location(
-                NOT_A_NUMBER,
+                location::GRANULARITY_VALUE_NOT_NUMBER,
                 format!(
                     "$bucketAuto can specify a 'granularity' with numeric boundaries only, but found a value with type: {}",
                     value.type_name()
@@ -113,13 +104,13 @@ impl Granularity {
         };
         if number.is_nan() {
             return Err(Error::location(
-                NAN,
+                location::GRANULARITY_VALUE_NAN,
                 "$bucketAuto can specify a 'granularity' with numeric boundaries only, but found a NaN",
             ));
         }
         if number.compare(Number::Int(0)).is_lt() {
             return Err(Error::location(
-                NEGATIVE,
+                location::GRANULARITY_VALUE_NEGATIVE,
                 "$bucketAuto can specify a 'granularity' with non-negative numbers only, but found a negative number",
             ));
         }
@@ -299,10 +290,13 @@ mod tests {
     #[test]
     fn what_cannot_be_rounded() {
         let code = |value: Value| Granularity::check(value.as_ref()).unwrap_err().code.0;
-        assert_eq!(code("x".into()), NOT_A_NUMBER);
-        assert_eq!(code(Value::Null), NOT_A_NUMBER);
-        assert_eq!(code(f64::NAN.into()), NAN);
-        assert_eq!(code((-1).into()), NEGATIVE);
-        assert_eq!(Granularity::parse("R6").unwrap_err().code.0, UNKNOWN_SERIES);
+        assert_eq!(code("x".into()), location::GRANULARITY_VALUE_NOT_NUMBER);
+        assert_eq!(code(Value::Null), location::GRANULARITY_VALUE_NOT_NUMBER);
+        assert_eq!(code(f64::NAN.into()), location::GRANULARITY_VALUE_NAN);
+        assert_eq!(code((-1).into()), location::GRANULARITY_VALUE_NEGATIVE);
+        assert_eq!(
+            Granularity::parse("R6").unwrap_err().code.0,
+            location::GRANULARITY_UNKNOWN
+        );
     }
 }

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
 use super::foreign_table::{Kept, Waiting, values_at};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::{Collation, ParseContext};
@@ -29,11 +29,6 @@ use crate::query::exec::row::unwind::with_value_at;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{GraphLookupStage, MatchStage, Stage};
 use crate::query::planner::Builder;
-
-/// More found than there is room for.
-const TOO_MUCH_FOUND: i32 = 40_099;
-/// A document that cannot be told from others.
-const NO_ID: i32 = 40_271;
 
 /// Walks through another collection.
 pub struct GraphLookup {
@@ -135,7 +130,7 @@ impl GraphLookup {
                 let id = document.get("_id").to_value();
                 if id.is_missing() {
                     return Err(Error::location(
-                        NO_ID,
+                        location::GRAPH_LOOKUP_WITHOUT_ID,
                         format!(
                             "Documents in the '{}' namespace must contain an _id for de-duplication in $graphLookup",
                             self.stage.from
@@ -181,7 +176,7 @@ impl GraphLookup {
 fn count(memory: &mut MemoryGauge, bytes: usize) -> Result<()> {
     memory.add(bytes).map_err(|_| {
         Error::location(
-            TOO_MUCH_FOUND,
+            location::GRAPH_LOOKUP_TOO_MUCH_FOUND,
             "$graphLookup reached maximum memory consumption",
         )
     })
@@ -374,6 +369,6 @@ mod tests {
         };
         let stages = array![doc! {"$graphLookup": spec}];
         let error = run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap_err();
-        assert_eq!(error.code.0, TOO_MUCH_FOUND);
+        assert_eq!(error.code.0, location::GRAPH_LOOKUP_TOO_MUCH_FOUND);
     }
 }

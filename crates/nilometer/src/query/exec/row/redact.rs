@@ -2,14 +2,11 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::EvalContext;
 use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{REDACT_ANSWERS, RedactStage};
-
-/// An answer that is none of the three.
-const UNKNOWN_ANSWER: i32 = 17_053;
 
 /// Leaves out parts of documents.
 pub struct Redact {
@@ -95,7 +92,7 @@ impl Redaction<'_> {
                 Ok(Some(out.finish()))
             }
             _ => Err(Error::location(
-                UNKNOWN_ANSWER,
+                location::REDACT_RESULT,
                 "$redact's expression should not return anything aside from the variables \
                  $$KEEP, $$DESCEND, and $$PRUNE",
             )),
@@ -171,7 +168,7 @@ mod tests {
         assert!(kept == vec![document.clone()]);
         for other in [Value::from("$a"), 1.into(), "$none".into()] {
             let error = redact(other, document.clone()).unwrap_err();
-            assert_eq!(error.code.0, UNKNOWN_ANSWER);
+            assert_eq!(error.code.0, location::REDACT_RESULT);
         }
     }
 }

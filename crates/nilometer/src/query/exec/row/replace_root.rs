@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, Value};
 
 use super::row_by_row::OneByOne;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::ReplaceRootStage;
@@ -30,7 +30,7 @@ fn replace(stage: &ReplaceRootStage, row: &Document, cx: &ExecContext<'_>) -> Re
     match stage.expression.evaluate(row.as_ref(), &cx.eval)? {
         Value::Document(document) => Ok(document),
         other => Err(Error::location(
-            40_228,
+            location::NEW_ROOT_NOT_OBJECT,
             format!(
                 "PlanExecutor error during aggregation :: caused by :: {} must evaluate to an object, but the type of the resulting value was: '{}'",
                 stage.called,

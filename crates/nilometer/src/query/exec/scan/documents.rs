@@ -2,7 +2,7 @@
 
 use nilometer_bson::{DocRef, Document};
 
-use crate::error::Result;
+use crate::error::{Result, location};
 use crate::eval::Expression;
 use crate::query::batch::Batch;
 use crate::query::exec::{ExecContext, Operator, RowsInMaking};
@@ -65,7 +65,7 @@ impl Operator for ComputedDocuments {
             for value in array.iter() {
                 let Some(document) = value.as_document() else {
                     return Err(crate::Error::location(
-                        40_228,
+                        location::NEW_ROOT_NOT_OBJECT,
                         format!(
                             "'replacement document' must evaluate to an object, but an element of $documents was: {}",
                             value.type_name()

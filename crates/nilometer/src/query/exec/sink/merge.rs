@@ -15,7 +15,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array};
 
 use crate::catalog::Namespace;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::query::batch::Batch;
@@ -25,15 +25,6 @@ use crate::query::planner::Builder;
 use crate::query::source::{Change, Collections, MergeTarget, outputs_of};
 use crate::write::update::Update;
 use crate::write::with_id;
-
-/// Nothing that would make the fields of `on` unique.
-const NOT_UNIQUE: i32 = 51_183;
-/// A field of `on` that is null, missing or behind an array.
-const ON_MISSING: i32 = 51_132;
-/// A field of `on` that is an array.
-const ON_ARRAY: i32 = 51_185;
-/// A document that should have been there.
-const NOT_FOUND: i32 = 13_113;
 
 /// Writes into a collection.
 pub struct Merge {
@@ -56,7 +47,7 @@ impl Merge {
         let collation = Collation::from(builder.settings.collator.clone());
         if !writer.has_unique_index_on(&stage.on, &collation)? {
             return Err(Error::location(
-                NOT_UNIQUE,
+                location::MERGE_ON_NOT_UNIQUE,
                 "Cannot find index to verify that join fields will be unique",
             ));
         }
@@ -117,7 +108,7 @@ impl Merge {
         let was_there = to.change(change, cx.operation)?;
         if !was_there && self.stage.not_matched == WhenNotMatched::Fail {
             return Err(Error::location(
-                NOT_FOUND,
+                location::MERGE_NOT_FOUND,
                 "$merge could not find a matching document in the target collection for at least one document in the source collection",
             ));
         }
@@ -144,11 +135,11 @@ impl Merge {
 fn on_value<'a>(row: DocRef<'a>, path: &FieldPath) -> Result<ValueRef<'a>> {
     match crate::query::exec::row::unwind::value_at(row, path) {
         ValueRef::Array(_) => Err(Error::location(
-            ON_ARRAY,
+            location::MERGE_ON_ARRAY,
             "$merge write error: 'on' field cannot be an array",
         )),
         value if value.is_nullish() => Err(Error::location(
-            ON_MISSING,
+            location::MERGE_ON_MISSING,
             "$merge write error: 'on' field cannot be missing, null, undefined or an array",
         )),
         value => Ok(value),

@@ -32,7 +32,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::densify_buckets;
 use super::densify_buckets::PartitionedBuckets;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::eval::date::{self, TimeZone};
 use crate::eval::memory_bytes;
 use crate::query::batch::Batch;
@@ -44,11 +44,6 @@ use crate::query::pipeline::{DensifyBounds, DensifyInput, DensifyStage, DensifyS
 
 /// Whose memory it is.
 pub(crate) const NAME: &str = "$densify";
-
-/// A value of the wrong kind in a document.
-const WRONG_KIND: i32 = 6_053_600;
-/// More documents than may be made.
-const TOO_MANY: i32 = 5_897_900;
 
 /// Documents a `$densify` may make, unless a parameter says otherwise.
 pub const DENSIFY_DOCUMENTS_MAX: u64 = 500_000;
@@ -390,7 +385,7 @@ impl Partition {
 fn take_one(left: &mut u64) -> Result<()> {
     *left = left.checked_sub(1).ok_or_else(|| {
         Error::location(
-            TOO_MANY,
+            location::DENSIFY_TOO_MANY_DOCUMENTS,
             "Generated too many documents in $densify; the limit is internalQueryMaxAllowedDensifyDocs",
         )
     })?;
@@ -521,11 +516,11 @@ fn point_of(stage: &DensifyStage, row: DocRef<'_>) -> Result<Option<Point>> {
     match (point, stage.step) {
         (Some(point), _) => Ok(Some(point)),
         (None, DensifyStep::Date(..)) => Err(Error::location(
-            WRONG_KIND,
+            location::DENSIFY_VALUE_TYPE,
             "Encountered non-date value in collection when step has a date unit.",
         )),
         (None, DensifyStep::Number(_)) => Err(Error::location(
-            WRONG_KIND,
+            location::DENSIFY_VALUE_TYPE,
             "Encountered non-numeric value in collection when step does not have a date unit.",
         )),
     }
@@ -738,10 +733,16 @@ mod tests {
         };
         let numbers = doc! {"step": 1, "bounds": "full"};
         let days = doc! {"step": 1, "unit": "day", "bounds": "full"};
-        assert_eq!(code(numbers.clone(), "x".into()), WRONG_KIND);
-        assert_eq!(code(numbers.clone(), Value::DateTime(0)), WRONG_KIND);
-        assert_eq!(code(numbers, array![1]), WRONG_KIND);
-        assert_eq!(code(days.clone(), 1.into()), WRONG_KIND);
+        assert_eq!(
+            code(numbers.clone(), "x".into()),
+            location::DENSIFY_VALUE_TYPE
+        );
+        assert_eq!(
+            code(numbers.clone(), Value::DateTime(0)),
+            location::DENSIFY_VALUE_TYPE
+        );
+        assert_eq!(code(numbers, array![1]), location::DENSIFY_VALUE_TYPE);
+        assert_eq!(code(days.clone(), 1.into()), location::DENSIFY_VALUE_TYPE);
         assert_eq!(code(days, Value::DateTime(0)), 0);
     }
 
@@ -754,12 +755,24 @@ mod tests {
         };
         let one = doc! {"step": 1, "bounds": "full"};
         assert_eq!(code(one.clone(), [0.into(), 500_001.into()]), 500_002);
-        assert_eq!(code(one.clone(), [0.into(), 500_002.into()]), TOO_MANY);
+        assert_eq!(
+            code(one.clone(), [0.into(), 500_002.into()]),
+            location::DENSIFY_TOO_MANY_DOCUMENTS
+        );
         let [low, high] = [1e300, 1e301].map(Value::Double);
-        assert_eq!(code(one.clone(), [low, high]), TOO_MANY);
+        assert_eq!(
+            code(one.clone(), [low, high]),
+            location::DENSIFY_TOO_MANY_DOCUMENTS
+        );
         let infinite = [f64::NEG_INFINITY, f64::INFINITY].map(Value::Double);
-        assert_eq!(code(one.clone(), infinite), TOO_MANY);
-        assert_eq!(code(one, [f64::NAN.into(), 0.into()]), TOO_MANY);
+        assert_eq!(
+            code(one.clone(), infinite),
+            location::DENSIFY_TOO_MANY_DOCUMENTS
+        );
+        assert_eq!(
+            code(one, [f64::NAN.into(), 0.into()]),
+            location::DENSIFY_TOO_MANY_DOCUMENTS
+        );
         let ends = [Value::DateTime(i64::MAX - 10), Value::DateTime(i64::MAX)];
         let day = doc! {"step": 1, "unit": "day", "bounds": "full"};
         assert_eq!(code(day, ends), 2);

@@ -7,13 +7,8 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{Document, ValueRef};
 
 use super::KeyLimits;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, location};
 use crate::index::{Index, IndexPartKind};
-
-/// `min` or `max` do not fit the index the hint names.
-const BOUNDS_DO_NOT_FIT: i32 = 51_174;
-/// No key lies between `min` and `max`.
-const MIN_NOT_BELOW_MAX: i32 = 51_175;
 
 /// What a client asks to be used.
 #[derive(Clone, Debug)]
@@ -83,7 +78,7 @@ impl Forced {
             && min >= max
         {
             return Err(Error::location(
-                MIN_NOT_BELOW_MAX,
+                location::MIN_NOT_BELOW_MAX,
                 "error processing query: planner returned error :: caused by :: The value provided \
                  for min() does not come before the value provided for max() in the hinted index",
             ));
@@ -104,7 +99,7 @@ fn key_of(bound: &Document, index: &Index) -> Result<Vec<u8>> {
         });
     if !fits {
         return Err(Error::location(
-            BOUNDS_DO_NOT_FIT,
+            location::MIN_MAX_NOT_OF_INDEX,
             "error processing query: planner returned error :: caused by :: The index chosen is \
              not compatible with min/max",
         ));
