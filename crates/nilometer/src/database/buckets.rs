@@ -11,7 +11,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
 
 use crate::catalog::{Collection, StoredIndex};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
@@ -25,9 +25,6 @@ use crate::timeseries::index::spec;
 use crate::timeseries::{
     BucketRange, BucketScan as StoredBuckets, BucketView, StoredBucket, Stream, Timeseries,
 };
-
-/// Error code: an assumption of the plan no longer holds.
-const QUERY_PLAN_KILLED: i32 = 175;
 
 /// Distinct metadata read from an index at a time.
 const METAS_PER_PAGE: usize = 1024;
@@ -331,8 +328,8 @@ impl BucketSource for Buckets {
         )?;
         // The mark is set before any such entry is written.
         if index.stored.multikey() != 0 {
-            return Err(Error::location(
-                QUERY_PLAN_KILLED,
+            return Err(Error::new(
+                ErrorCode::QueryPlanKilled,
                 "the index was found to hold elements of arrays while it was read",
             ));
         }

@@ -8,10 +8,7 @@ use std::fmt::Display;
 
 use nilometer_bson::ValueRef;
 
-use super::{Error, ErrorCode};
-
-/// Error code: a field is named twice.
-const DUPLICATE_FIELD: i32 = 40_413;
+use super::{Error, ErrorCode, location};
 
 impl Error {
     /// Code 40415: the field is unknown.
@@ -33,7 +30,7 @@ impl Error {
     /// Code 40413: the field is named twice.
     pub fn duplicate_field(path: impl Display) -> Self {
         Self::location(
-            DUPLICATE_FIELD,
+            location::FIELD_TWICE,
             format!("BSON field '{path}' is a duplicate field"),
         )
     }
