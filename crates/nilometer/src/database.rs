@@ -116,7 +116,7 @@ impl Database {
         obey_parameters(&services, &timeseries, &memory, &plans);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {
-            timeseries.seal_leftovers(&collection)?;
+            timeseries.seal_unsealed(&collection)?;
         }
         let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
         let collections = Arc::new(StoredCollections {
@@ -223,7 +223,7 @@ impl Database {
     pub fn close(&self) -> Result<()> {
         self.end_cursors();
         self.query.workers.close();
-        self.timeseries.wait_for_chores()?;
+        self.timeseries.wait_for_maintenance()?;
         Ok(self.engine.close()?)
     }
 

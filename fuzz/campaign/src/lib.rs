@@ -284,7 +284,7 @@ mod tests {
     fn folding() -> usize {
         let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
         let names = tasks.filter_map(|t| std::fs::read_to_string(t.ok()?.path().join("comm")).ok());
-        names.filter(|name| name.trim() == "bucket-chores").count()
+        names.filter(|name| name.trim() == "bucket-upkeep").count()
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn run(needs: &Needs, stopped: &Receiver<()>) {
         let idle = needs.services.parameters.cursor_timeout_millis();
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
         (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
-        needs.timeseries.let_dropped_go();
+        needs.timeseries.release_dropped();
         if !needs.services.memory_is_short.load(Ordering::Relaxed) {
             needs.timeseries.open_fresh();
         }

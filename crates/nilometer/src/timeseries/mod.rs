@@ -1,52 +1,58 @@
-//! Time-series collections: from measurements to buckets and back.
+//! Time-series collections: measurements are stored in buckets, column by column.
 //!
 //! ```text
-//! insert ─► bucket_catalog ─► tail entries ─► fold ─► bucket document (open) ─► seal ─► sealed
-//!                                    └───────────────┴───── read ─────┴──────────────────┘
+//! insert ─► bucket_catalog ─► tail entries ─► fold ─► open bucket document ─► seal ─► sealed bucket
+//!                                  └────────────────────┴──────── scan ────────┴──────────┘
 //! ```
 //!
-//! [`bucket_catalog`] decides which bucket takes a measurement, [`format::tail`] is what an insert writes,
-//! [`fold`] turns tails into the bucket documents that [`format::bucket_document`] describes, [`format::sealed`] is
-//! how those lie in storage, and [`cache::opened_bucket`] walks them in the order of their ids. Whatever else changes
-//! or removes a bucket goes through [`modify::bucket_changes`]: raw writes ([`modify::raw`]), expiry ([`modify::expire`]), updates and
-//! deletes of measurements ([`modify`]). Which measurements are there already is asked of
-//! [`insert::duplicates`], where a collection wants to know.
+//! In reading order:
 //!
-//! Does not know queries or commands.
+//! - [`insert`] groups measurements by series; [`bucket_catalog`] chooses a bucket for each and writes tail entries.
+//! - [`format`] describes the stored bytes; [`fold`] merges tails into bucket documents, and seals them.
+//! - [`scan`] reads buckets by id or by index; [`cache`] keeps opened buckets; [`index`] maintains indexes over buckets.
+//! - [`modify`] changes and removes stored measurements and buckets.
+//! - [`rewrite`] turns predicates on measurements into predicates on buckets; [`unpack`] reads a bucket document for a query.
+//!
+//! [`Timeseries`] owns the parts. Its methods stand in the `mod.rs` of the folder that does the work. Does not import queries
+//! or commands.
+
+mod insert;
 
 mod bucket_catalog;
-pub(crate) mod cache;
 mod fold;
 pub(crate) mod format;
+
+pub(crate) mod cache;
 pub mod index;
-mod insert;
-mod metrics;
-mod modify;
-pub mod rewrite;
 mod scan;
+
+mod modify;
+
+pub mod rewrite;
 pub mod unpack;
+
+mod metrics;
 mod validate;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use nilometer_storage::Engine;
 
 pub use bucket_catalog::{
-    BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, Gauges,
+    BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, CatalogGauges,
 };
 pub use cache::bucket_cache::{BUCKET_CACHE_BYTES_MAX, BucketCache};
 pub use cache::opened_bucket::StoredBucket;
 pub use index::build::BucketWalk;
 pub use index::view::BucketView;
 pub use metrics::TimeseriesMetrics;
-pub use modify::raw::{BucketFate, RawChange};
+pub use modify::raw::{BucketChange, RawChangeOptions};
 pub use modify::{
     DecideMeasurement, DecideSeries, ExplainedSelection, FindBuckets, MeasurementAction,
-    MeasurementFate, MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
+    MeasurementChange, MeasurementSelection, ModifyStats, SeriesChange, WriteLockGuard,
 };
 pub use scan::distinct_metas::MetaPage;
 pub use scan::index_scan::{CANDIDATES_MAX, Found, Stream};
@@ -54,23 +60,26 @@ pub use scan::{BucketRange, BucketScan};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
-use fold::queue::ChoreQueue;
+use fold::BucketKeyspaces;
+use fold::queue::MaintenanceQueue;
 use format::sealed::{Dictionaries, SAMPLES};
 
-/// Everything that time-series collections of one database share.
+/// The time-series collections of one database.
 pub struct Timeseries {
     engine: Arc<dyn Engine>,
-    /// Which buckets are open.
+    /// The open buckets.
     pub bucket_catalog: Arc<BucketCatalog>,
-    /// What happened to measurements and buckets other than by inserting.
+    /// Counts of changes other than inserts.
     pub metrics: TimeseriesMetrics,
-    /// What stored buckets of each collection have in common.
+    /// Headers and texts that the stored buckets of a collection share.
     dictionaries: Arc<Dictionaries>,
-    chores: ChoreQueue,
-    turns: modify::Turns,
-    /// Series that inserts are alone with.
-    pub(crate) claims: insert::duplicates::Claims,
-    /// Opened buckets, for the next reader.
+    /// Folds and seals buckets behind the inserts.
+    maintenance: MaintenanceQueue,
+    /// Held by statements that change measurements.
+    write_locks: modify::WriteLocks,
+    /// Held by inserts that look for duplicates.
+    pub(crate) series_locks: insert::duplicates::SeriesLocks,
+    /// Opened buckets, for later reads.
     pub bucket_cache: BucketCache,
     /// Buckets that were sealed lately, to be opened before a reader asks.
     fresh: Arc<cache::prefetch::Fresh>,
@@ -82,8 +91,6 @@ pub struct Timeseries {
     /// Numbers that stand for metadata.
     metas: Arc<cache::meta_ids::MetaNumbers>,
     column_names: cache::column_names::ColumnNames,
-    /// Collections that were inserted into, for the chores of their buckets.
-    collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
 
 /// Memory that lists of buckets may take if nothing else is said, in bytes.
@@ -94,7 +101,7 @@ pub const BUCKET_LIST_BYTES_MAX: usize =
 pub const META_NUMBER_BYTES_MAX: usize = cache::meta_ids::META_NUMBER_BYTES_MAX;
 
 impl Timeseries {
-    /// Changes the memory that lists of buckets and numbers of metadata may take.
+    /// Sets the memory that lists of buckets and numbers of metadata may take.
     pub fn set_list_bytes_max(&self, bucket_lists: usize, meta_numbers: usize) {
         let outermost = (bucket_lists / 4).min(scan::latest_buckets::OUTERMOST_BYTES_MAX);
         self.outermost.set_bytes_max(outermost);
@@ -117,38 +124,49 @@ impl Timeseries {
     ) -> Result<Self> {
         let bucket_catalog = Arc::new(BucketCatalog::new(limits, first_suffix));
         let dictionaries = Arc::new(Dictionaries::open(catalog, SAMPLES)?);
-        let chores =
-            ChoreQueue::start(engine.clone(), bucket_catalog.clone(), dictionaries.clone());
-        Ok(Self::with_chores(
+        let maintenance =
+            MaintenanceQueue::start(engine.clone(), bucket_catalog.clone(), dictionaries.clone());
+        Ok(Self::with_maintenance(
             engine,
             bucket_catalog,
             dictionaries,
-            chores,
+            maintenance,
         ))
     }
 
-    fn with_chores(
+    fn with_maintenance(
         engine: Arc<dyn Engine>,
         bucket_catalog: Arc<BucketCatalog>,
         dictionaries: Arc<Dictionaries>,
-        chores: ChoreQueue,
+        maintenance: MaintenanceQueue,
     ) -> Self {
         Self {
             dictionaries,
             engine,
             bucket_catalog,
             metrics: TimeseriesMetrics::default(),
-            fresh: chores.fresh(),
-            chores,
-            turns: modify::Turns::default(),
-            claims: insert::duplicates::Claims::default(),
+            fresh: maintenance.fresh(),
+            maintenance,
+            write_locks: modify::WriteLocks::default(),
+            series_locks: insert::duplicates::SeriesLocks::default(),
             bucket_cache: BucketCache::default(),
             start_ranges: scan::index_scan::StartRanges::default(),
             outermost: scan::latest_buckets::Outermost::default(),
             rosters: cache::sealed_bucket_list::Rosters::default(),
             metas: Arc::default(),
             column_names: cache::column_names::ColumnNames::default(),
-            collections: RwLock::default(),
         }
+    }
+
+    /// Forgets what is in memory of a collection that was dropped.
+    pub fn forget(&self, collection: &Collection) {
+        let uuid = collection.uuid;
+        self.bucket_catalog.forget(uuid);
+        self.series_locks.forget(uuid);
+        self.dictionaries.forget(uuid);
+        if let Some(keyspaces) = BucketKeyspaces::of(collection) {
+            self.rosters.forget(keyspaces.sealed);
+        }
+        self.maintenance.unregister(uuid);
     }
 }

@@ -20,7 +20,7 @@ use crate::eval::Collation;
 use crate::eval::sort_key::SortKey;
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
-use crate::timeseries::{BucketFate, BucketRange, RawChange};
+use crate::timeseries::{BucketChange, BucketRange, RawChangeOptions};
 use crate::write::update::{self, Update};
 use crate::write::{Changed, Selection, Updated, ids_of, new_document};
 
@@ -44,7 +44,7 @@ impl Buckets<'_> {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
             }
             out.count(document, after.as_ref(), position, !selection.multi);
-            Ok(after.map_or(BucketFate::Keep, BucketFate::Replace))
+            Ok(after.map_or(BucketChange::Keep, BucketChange::Replace))
         })?;
         Ok(out)
     }
@@ -90,7 +90,7 @@ impl Buckets<'_> {
             if !selection.multi {
                 removed = Some(Changed::removed(document, position));
             }
-            Ok(BucketFate::Remove)
+            Ok(BucketChange::Remove)
         })?;
         Ok((deleted, removed))
     }
@@ -138,12 +138,12 @@ impl Buckets<'_> {
         found: &[ObjectId],
         decide: &mut Decide<'_>,
     ) -> Result<bool> {
-        let how = RawChange {
+        let how = RawChangeOptions {
             check_interrupt: selection.check_interrupt,
             durability: selection.durability,
         };
         let mut any = false;
-        self.database.timeseries().change_raw(
+        self.database.timeseries().modify_buckets(
             self.database.catalog(),
             self.collection,
             found,
@@ -153,7 +153,7 @@ impl Buckets<'_> {
                     .filter
                     .matches_with_position(document.as_ref(), &selection.eval)?;
                 if !matches {
-                    return Ok(BucketFate::Keep);
+                    return Ok(BucketChange::Keep);
                 }
                 any = true;
                 decide(document, position)
@@ -193,7 +193,7 @@ impl Buckets<'_> {
 }
 
 /// Decides about a bucket document; the position is the array element the filter matched.
-type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<BucketFate> + 'd;
+type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<BucketChange> + 'd;
 
 /// Where the selected buckets are: by their ids if the filter says them.
 fn ranges(selection: Selection<'_>) -> Vec<BucketRange> {

@@ -21,8 +21,8 @@ use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
 use crate::query::source::ScanCounters;
 use crate::timeseries::{
-    FindBuckets, MeasurementAction, MeasurementFate, MeasurementSelection, MeasurementsChanged,
-    SeriesFate, Turn,
+    FindBuckets, MeasurementAction, MeasurementChange, MeasurementSelection, ModifyStats,
+    SeriesChange, WriteLockGuard,
 };
 use crate::write::update::{Update, document_of_filter};
 use crate::write::{Changed, Selection, Updated, with_id};
@@ -51,7 +51,7 @@ pub(crate) struct Effect {
     pub(crate) way: Way,
     pub(crate) updated: Updated,
     pub(crate) deleted: u64,
-    pub(crate) stats: MeasurementsChanged,
+    pub(crate) stats: ModifyStats,
     /// What was looked at to find the buckets.
     pub(crate) examined: Arc<ScanCounters>,
 }
@@ -89,9 +89,9 @@ impl<'a> Measurements<'a> {
         }
     }
 
-    fn turn(self, selection: &Selection<'_>) -> Result<Turn<'a>> {
+    fn turn(self, selection: &Selection<'_>) -> Result<WriteLockGuard<'a>> {
         let timeseries = &self.stored.timeseries;
-        timeseries.take_turn(self.collection, selection.check_interrupt)
+        timeseries.lock_writes(self.collection, selection.check_interrupt)
     }
 
     /// Waits for the disk behind a change, outside of the turn.
@@ -146,7 +146,7 @@ impl<'a> Measurements<'a> {
 
     fn remove(
         self,
-        turn: &Turn<'_>,
+        turn: &WriteLockGuard<'_>,
         selection: Selection<'_>,
         dry: bool,
         removed: &mut Option<Changed>,
@@ -158,29 +158,29 @@ impl<'a> Measurements<'a> {
         let wanted = measurement_selection(selection, dry, Some(&find));
         let way = self.delete_way(selection)?;
         let mut deleted = 0;
-        let mut stats = MeasurementsChanged::default();
+        let mut stats = ModifyStats::default();
         match way {
-            Way::Series => timeseries.change_series(
+            Way::Series => timeseries.modify_series(
                 turn,
                 catalog,
                 self.collection,
                 wanted,
                 &mut |_, count| {
                     deleted += count;
-                    Ok(SeriesFate::Remove)
+                    Ok(SeriesChange::Remove)
                 },
             )?,
             Way::Measurements => {
                 let mut take = |document: &Document| {
                     let position = self.position(selection, document)?;
                     *removed = Some(Changed::removed(document, position));
-                    Ok(MeasurementFate::Remove)
+                    Ok(MeasurementChange::Remove)
                 };
                 let action = match selection.multi {
                     true => MeasurementAction::Remove,
                     false => MeasurementAction::Decide(&mut take),
                 };
-                stats = timeseries.change_measurements(
+                stats = timeseries.modify_measurements(
                     turn,
                     catalog,
                     self.collection,
@@ -240,7 +240,7 @@ impl<'a> Measurements<'a> {
 
     fn apply(
         self,
-        turn: &Turn<'_>,
+        turn: &WriteLockGuard<'_>,
         selection: Selection<'_>,
         change: &Update,
         dry: bool,
@@ -269,9 +269,9 @@ impl<'a> Measurements<'a> {
                 None => None,
             };
             updated.count(document, after.as_ref(), position, !selection.multi);
-            Ok(after.map_or(MeasurementFate::Keep, MeasurementFate::Replace))
+            Ok(after.map_or(MeasurementChange::Keep, MeasurementChange::Replace))
         };
-        let stats = timeseries.change_measurements(
+        let stats = timeseries.modify_measurements(
             turn,
             &self.stored.catalog,
             self.collection,
@@ -290,7 +290,7 @@ impl<'a> Measurements<'a> {
     /// The metadata of all measurements of a bucket changes alike.
     fn apply_to_series(
         self,
-        turn: &Turn<'_>,
+        turn: &WriteLockGuard<'_>,
         selection: Selection<'_>,
         change: &Update,
         dry: bool,
@@ -299,7 +299,7 @@ impl<'a> Measurements<'a> {
         let mut updated = Updated::default();
         let examined = Arc::<ScanCounters>::default();
         let find = |range| self.find(&selection, range, &examined);
-        timeseries.change_series(
+        timeseries.modify_series(
             turn,
             &self.stored.catalog,
             self.collection,
@@ -309,15 +309,15 @@ impl<'a> Measurements<'a> {
                 let after = change.apply(meta.as_ref(), position, &selection.eval)?;
                 updated.matched += count;
                 let Some(after) = after else {
-                    return Ok(SeriesFate::Keep);
+                    return Ok(SeriesChange::Keep);
                 };
                 updated.modified += count;
                 let meta = after.iter().next().map(|element| element.value());
                 let meta = meta.unwrap_or(ValueRef::Missing).to_value();
-                Ok(SeriesFate::Meta(meta))
+                Ok(SeriesChange::Meta(meta))
             },
         )?;
-        let stats = MeasurementsChanged {
+        let stats = ModifyStats {
             matched: updated.matched,
             unpacked: 0,
         };
@@ -354,7 +354,7 @@ impl<'a> Measurements<'a> {
 
     fn insert(
         self,
-        turn: &Turn<'_>,
+        turn: &WriteLockGuard<'_>,
         operation: &OperationContext,
         selection: Selection<'_>,
         change: &Update,
@@ -376,7 +376,7 @@ impl<'a> Measurements<'a> {
             durability: Durability::Buffered,
             new_id: &new_id,
         };
-        let outcome = timeseries.insert_in_turn(
+        let outcome = timeseries.insert_with_lock(
             &self.stored.catalog,
             self.collection,
             std::iter::once(document.as_ref()),

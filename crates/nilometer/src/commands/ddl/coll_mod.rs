@@ -162,7 +162,7 @@ impl Change<'_> {
         catalog.change_options(buckets, options, timeseries, mixed_schema)?;
         *rule = changed.unwrap_or_default();
         // Under "keep" nobody keeps marks.
-        self.database.timeseries().claims.forget(buckets.uuid);
+        self.database.timeseries().series_locks.forget(buckets.uuid);
         drop(rule);
         if widths {
             // Buckets opened from now on have the new widths; open ones are taken up again under them.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nilometer_bson::{Element, ObjectId, ValueRef, type_code};
 
-use super::field_layout::Walked;
-use super::field_names::Names;
+use super::field_layout::FieldRange;
+use super::field_names::FieldNames;
 use super::series::SERIES_MEMORY_BYTES;
 use super::staging::StagedEntry;
 use crate::catalog::TimeseriesOptions;
@@ -37,7 +37,7 @@ pub(crate) struct Measurement<'a> {
     /// Its fields.
     pub(crate) document: nilometer_bson::DocRef<'a>,
     /// The same in the plan of the command, if they fit into one.
-    pub(crate) walked: Option<Walked>,
+    pub(crate) layout_range: Option<FieldRange>,
 }
 
 impl<'a> Measurement<'a> {
@@ -136,7 +136,7 @@ impl Drop for MemoryUse {
 pub(crate) struct BucketColumn {
     pub(crate) name: Arc<str>,
     /// Of the name, to tell most others apart at once.
-    mark: u64,
+    fingerprint: u64,
     schema: Schema,
     /// True once an entry that names it has been committed.
     pub(crate) committed: bool,
@@ -145,7 +145,7 @@ pub(crate) struct BucketColumn {
 impl BucketColumn {
     fn new(name: Arc<str>, schema: Schema) -> Self {
         Self {
-            mark: mark(name.as_bytes()),
+            fingerprint: fingerprint(name.as_bytes()),
             name,
             schema,
             committed: false,
@@ -154,7 +154,7 @@ impl BucketColumn {
 }
 
 /// A number made of a name's length, beginning and end.
-fn mark(name: &[u8]) -> u64 {
+fn fingerprint(name: &[u8]) -> u64 {
     let mut short = [0; 8];
     let (first, last) = match (name.first_chunk(), name.last_chunk()) {
         (Some(first), Some(last)) => (*first, *last),
@@ -200,12 +200,12 @@ pub(crate) struct OpenBucket {
     /// The clear operations before it was opened.
     pub(crate) era: u64,
     /// By the places of names: where their columns were found last.
-    found_at: [u8; PLACES_KEPT],
+    column_of_name: [u8; CACHED_NAMES],
     memory: MemoryUse,
 }
 
 /// Places of names for which a bucket remembers where their columns are.
-const PLACES_KEPT: usize = 32;
+const CACHED_NAMES: usize = 32;
 
 /// The id of a bucket: the low 32 bits of the seconds of its start, and a suffix of its own.
 pub(super) fn id_of(start_ms: i64, suffix: [u8; 8]) -> [u8; 12] {
@@ -224,7 +224,7 @@ impl OpenBucket {
         time_ms: i64,
         meta_bytes: usize,
         mut memory: MemoryUse,
-        names: &mut Names,
+        names: &mut FieldNames,
     ) -> Self {
         memory.add(BUCKET_MEMORY_BYTES + meta_bytes);
         let start_ms = options.round_down_ms(time_ms);
@@ -248,7 +248,7 @@ impl OpenBucket {
             closing: false,
             kept_open: false,
             era: 0,
-            found_at: [0; PLACES_KEPT],
+            column_of_name: [0; CACHED_NAMES],
             memory,
         }
     }
@@ -260,7 +260,7 @@ impl OpenBucket {
         name: &str,
         min: ValueRef<'_>,
         max: ValueRef<'_>,
-        names: &mut Names,
+        names: &mut FieldNames,
     ) -> Option<()> {
         // A column without extremes holds nothing but missing values.
         let mut schema = Schema::of(min);
@@ -287,7 +287,7 @@ impl OpenBucket {
     }
 
     /// One of its entries was committed.
-    pub(crate) fn arrive(&mut self, entry: &StagedEntry) {
+    pub(crate) fn entry_committed(&mut self, entry: &StagedEntry) {
         self.in_flight -= 1;
         self.header_committed |= entry.with_header;
         for at in &entry.named {
@@ -307,10 +307,10 @@ impl OpenBucket {
         {
             return Some(hint);
         }
-        let mark = mark(name);
+        let fingerprint = fingerprint(name);
         self.columns
             .iter()
-            .position(|c| c.mark == mark && c.name.as_bytes() == name)
+            .position(|c| c.fingerprint == fingerprint && c.name.as_bytes() == name)
     }
 
     /// The column of a name that may be shared and has this place, if the column may hold scalars of this type without a
@@ -322,7 +322,7 @@ impl OpenBucket {
         place: u16,
         type_code: u8,
     ) -> Option<usize> {
-        let kept = self.found_at.get(usize::from(place));
+        let kept = self.column_of_name.get(usize::from(place));
         let mut at = kept.map_or(0, |at| usize::from(*at));
         // Others may give the place to another name.
         let is_it = |column: &BucketColumn| Arc::ptr_eq(&column.name, name);
@@ -344,8 +344,10 @@ impl OpenBucket {
                 at
             }
         };
-        if let (Some(kept), Ok(at)) = (self.found_at.get_mut(usize::from(place)), u8::try_from(at))
-        {
+        if let (Some(kept), Ok(at)) = (
+            self.column_of_name.get_mut(usize::from(place)),
+            u8::try_from(at),
+        ) {
             *kept = at;
         }
         Some(at)
@@ -363,7 +365,7 @@ impl OpenBucket {
         &mut self,
         column: Option<usize>,
         field: &Field<'_>,
-        names: &mut Names,
+        names: &mut FieldNames,
     ) -> usize {
         // A first appearance is stored three times: in data, control.min and control.max.
         let mut weight = 1;

@@ -21,32 +21,32 @@ const MEMORY_SHARE: usize = 16;
 const SET_IDS: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Departed {
+struct Hint {
     /// The upper half of the series' hash; 0 of an empty place.
-    mark: u32,
+    tag: u32,
     id: [u8; 12],
 }
 
-type Set = [Departed; SET_IDS];
+type Set = [Hint; SET_IDS];
 
 /// The ids of one stripe.
 #[derive(Debug, Default)]
-pub(super) struct DepartedBuckets {
+pub(super) struct EvictedBucketHints {
     sets: Vec<Set>,
 }
 
-fn mark(series: u64) -> u32 {
+fn tag(series: u64) -> u32 {
     (series >> 32) as u32 | 1
 }
 
-impl DepartedBuckets {
+impl EvictedBucketHints {
     fn set(&mut self, series: u64) -> Option<&mut Set> {
         let at = ((series & u64::from(u32::MAX)) * self.sets.len() as u64) >> 32;
         self.sets.get_mut(at as usize)
     }
 
     /// Forgets all ids, and gives their memory back.
-    pub(super) fn forget(&mut self, usage: &Usage) {
+    pub(super) fn clear(&mut self, usage: &Usage) {
         self.fit(0, usage);
     }
 
@@ -64,20 +64,20 @@ impl DepartedBuckets {
     /// Keeps the id of a bucket whose series leaves memory.
     pub(super) fn keep(&mut self, series: u64, id: [u8; 12], memory_max: usize, usage: &Usage) {
         self.fit(memory_max, usage);
-        let mark = mark(series);
+        let tag = tag(series);
         if let Some(set) = self.set(series) {
             let mut places = set.iter();
-            let free = places.position(|departed| [0, mark].contains(&departed.mark));
+            let free = places.position(|hint| [0, tag].contains(&hint.tag));
             set.copy_within(..free.unwrap_or(SET_IDS - 1), 1);
-            set[0] = Departed { mark, id };
+            set[0] = Hint { tag, id };
         }
     }
 
     /// Takes the id kept of a series that comes back.
     pub(super) fn take(&mut self, series: u64) -> Option<[u8; 12]> {
-        let mark = mark(series);
-        let departed = self.set(series)?.iter_mut().find(|d| d.mark == mark)?;
-        Some(std::mem::take(departed).id)
+        let tag = tag(series);
+        let hint = self.set(series)?.iter_mut().find(|d| d.tag == tag)?;
+        Some(std::mem::take(hint).id)
     }
 }
 
@@ -88,32 +88,32 @@ mod tests {
     #[test]
     fn ids_are_taken_once_and_the_oldest_gives_way() {
         let usage = Usage::default();
-        let mut departed = DepartedBuckets::default();
-        assert_eq!(departed.take(1 << 40), None);
+        let mut hint = EvictedBucketHints::default();
+        assert_eq!(hint.take(1 << 40), None);
         // Room for one set.
         let memory_max = MEMORY_SHARE * STRIPES;
         let series = |n: u64| n << 40 | n;
         for n in 1..=6 {
-            departed.keep(series(n), [n as u8; 12], memory_max, &usage);
+            hint.keep(series(n), [n as u8; 12], memory_max, &usage);
         }
         assert_eq!(usage.bytes.load(Ordering::Relaxed), size_of::<Set>());
-        assert_eq!(departed.take(series(2)), None);
-        assert_eq!(departed.take(series(4)), Some([4; 12]));
-        assert_eq!(departed.take(series(4)), None);
+        assert_eq!(hint.take(series(2)), None);
+        assert_eq!(hint.take(series(4)), Some([4; 12]));
+        assert_eq!(hint.take(series(4)), None);
         // What was taken left room; what is kept again is kept once.
-        departed.keep(series(7), [7; 12], memory_max, &usage);
-        departed.keep(series(3), [8; 12], memory_max, &usage);
+        hint.keep(series(7), [7; 12], memory_max, &usage);
+        hint.keep(series(3), [8; 12], memory_max, &usage);
         for (n, id) in [(3, 8), (5, 5), (6, 6), (7, 7)] {
-            assert_eq!(departed.take(series(n)), Some([id; 12]), "{n}");
-            assert_eq!(departed.take(series(n)), None);
+            assert_eq!(hint.take(series(n)), Some([id; 12]), "{n}");
+            assert_eq!(hint.take(series(n)), None);
         }
         // Another size begins anew.
-        departed.keep(series(1), [1; 12], memory_max * 128, &usage);
+        hint.keep(series(1), [1; 12], memory_max * 128, &usage);
         assert_eq!(usage.bytes.load(Ordering::Relaxed), 2 * size_of::<Set>());
-        departed.forget(&usage);
+        hint.clear(&usage);
         assert_eq!(usage.bytes.load(Ordering::Relaxed), 0);
-        assert_eq!(departed.take(series(1)), None);
-        departed.keep(series(1), [1; 12], 0, &usage);
-        assert_eq!(departed.take(series(1)), None);
+        assert_eq!(hint.take(series(1)), None);
+        hint.keep(series(1), [1; 12], 0, &usage);
+        assert_eq!(hint.take(series(1)), None);
     }
 }

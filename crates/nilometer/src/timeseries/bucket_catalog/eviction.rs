@@ -16,7 +16,7 @@ use crate::timeseries::format::series_key::SeriesMeta;
 /// A bucket the catalog has forgotten and keeps from being taken up again.
 #[derive(Debug)]
 #[must_use = "what is evicted must be released"]
-pub(crate) struct Evicted {
+pub(crate) struct EvictedBucket {
     key: Arc<SeriesKey>,
     id: [u8; 12],
 }
@@ -29,7 +29,7 @@ impl BucketCatalog {
         collection: [u8; 16],
         meta: SeriesMeta,
         id: [u8; 12],
-    ) -> Option<Evicted> {
+    ) -> Option<EvictedBucket> {
         let key = self.series_key(collection, meta);
         let mut stripe = self.stripe(&key).lock();
         let series = stripe.series.entry(key.clone()).or_default();
@@ -41,7 +41,7 @@ impl BucketCatalog {
         series.removing.push(id);
         drop(stripe);
         self.unfreeze(collection, id);
-        Some(Evicted { key, id })
+        Some(EvictedBucket { key, id })
     }
 
     /// Like [`BucketCatalog::evict`], but waits for what is on its way into the bucket; it takes
@@ -51,7 +51,7 @@ impl BucketCatalog {
         collection: [u8; 16],
         meta: SeriesMeta,
         id: [u8; 12],
-    ) -> Evicted {
+    ) -> EvictedBucket {
         let key = self.series_key(collection, meta);
         let lock = self.stripe(&key);
         let mut stripe = lock.lock();
@@ -66,18 +66,18 @@ impl BucketCatalog {
         }
         drop(stripe);
         self.unfreeze(collection, id);
-        Evicted { key, id }
+        EvictedBucket { key, id }
     }
 
     /// Ends the change of buckets.
-    pub(crate) fn release(&self, evicted: Vec<Evicted>) {
-        for Evicted { key, id } in evicted {
+    pub(crate) fn release(&self, evicted: Vec<EvictedBucket>) {
+        for EvictedBucket { key, id } in evicted {
             let mut stripe = self.stripe(&key).lock();
             if let Some(series) = stripe.series.get_mut(&key) {
                 if let Some(at) = series.removing.iter().position(|other| *other == id) {
                     series.removing.swap_remove(at);
                 }
-                stripe.tidy(&key);
+                stripe.remove_if_empty(&key);
             }
         }
     }
@@ -98,7 +98,7 @@ impl BucketCatalog {
                 series.queued &= key.collection != collection;
             }
             if stripe.series.is_empty() {
-                stripe.departed.forget(&self.usage);
+                stripe.hints.clear(&self.usage);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nilometer_bson::document::decode_value;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code};
 
-use super::field_names::Names;
+use super::field_names::FieldNames;
 
 /// Fields a plan holds; those of further measurements are walked again.
 const FIELDS_MAX: usize = 1 << 21;
@@ -22,7 +22,7 @@ const LENGTH_BYTES: usize = 4;
 
 /// A field of a measurement: a name of the plan, and a value.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PlannedField {
+pub(crate) struct LayoutField {
     /// Of a number its bytes, which are looked at nowhere else.
     bits: u64,
     /// Where in its document the value begins.
@@ -30,11 +30,11 @@ pub(crate) struct PlannedField {
     /// The place of its name.
     pub(crate) name: u16,
     pub(super) type_code: u8,
-    /// Of a text its number ([`Texts`]); 0 if it has none.
+    /// Of a text its number ([`TextNumbers`]); 0 if it has none.
     pub(super) text: u8,
 }
 
-impl PlannedField {
+impl LayoutField {
     /// The field with a name of this place whose value begins at `at` in its document.
     #[inline]
     pub(crate) fn new(name: u16, element: &Element<'_>, at: usize) -> Self {
@@ -50,7 +50,7 @@ impl PlannedField {
 
     /// Gives the field, which is a text, its number.
     #[inline]
-    pub(crate) fn number_text(&mut self, document: DocRef<'_>, texts: &mut Texts) {
+    pub(crate) fn number_text(&mut self, document: DocRef<'_>, texts: &mut TextNumbers) {
         let value = document.as_bytes().get(self.at()..);
         let value = value.and_then(|value| {
             let length = u32::from_le_bytes(*value.first_chunk()?);
@@ -95,54 +95,53 @@ const TEXTS_MAX: usize = u8::MAX as usize;
 const TEXT_BYTES_MAX: usize = 64;
 
 /// Texts of a field that are looked at for one that comes again.
-const LATEST: usize = 4;
+const LATEST_TEXTS: usize = 4;
 
 /// Numbers of texts that fields repeat: who has met a number knows the text without a look at the document.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct TextNumbers {
     /// Their values by number, the first of which is 1.
-    known: Vec<Box<[u8]>>,
+    texts: Vec<Box<[u8]>>,
     /// By the places of names the numbers given last; 0 for none.
-    latest: Vec<[u8; LATEST]>,
+    latest_numbers: Vec<[u8; LATEST_TEXTS]>,
 }
 
-impl Texts {
+impl TextNumbers {
     /// The number of the value of a field; 0 if it gets none.
     #[inline]
     fn number(&mut self, name: u16, value: &[u8]) -> u8 {
         let place = usize::from(name);
         let is_it = |number: &u8| {
-            let known = self.known.get(usize::from(*number).wrapping_sub(1));
-            known.is_some_and(|known| **known == *value)
+            let text = self.texts.get(usize::from(*number).wrapping_sub(1));
+            text.is_some_and(|text| **text == *value)
         };
-        let latest = self.latest.get(place);
+        let latest = self.latest_numbers.get(place);
         match latest.and_then(|latest| latest.iter().copied().find(is_it)) {
-            Some(known) => known,
+            Some(number) => number,
             None => self.add(place, value),
         }
     }
 
     #[inline(never)]
     fn add(&mut self, place: usize, value: &[u8]) -> u8 {
-        if self.known.len() == TEXTS_MAX || value.len() > TEXT_BYTES_MAX {
+        if self.texts.len() == TEXTS_MAX || value.len() > TEXT_BYTES_MAX {
             return 0;
         }
-        if self.latest.len() <= place {
-            self.latest.resize(place + 1, [0; LATEST]);
+        if self.latest_numbers.len() <= place {
+            self.latest_numbers.resize(place + 1, [0; LATEST_TEXTS]);
         }
-        self.known.push(value.into());
-        let number = self.known.len() as u8;
-        if let Some(latest) = self.latest.get_mut(place) {
-            latest.rotate_right(1);
-            latest[0] = number;
-        }
+        self.texts.push(value.into());
+        let number = self.texts.len() as u8;
+        let latest = &mut self.latest_numbers[place];
+        latest.rotate_right(1);
+        latest[0] = number;
         number
     }
 }
 
 /// Which fields of a plan are those of a measurement, its metadata left out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Walked {
+pub(crate) struct FieldRange {
     start: u32,
     count: u32,
     /// Bytes of their values.
@@ -151,18 +150,18 @@ pub(crate) struct Walked {
 
 /// The fields of many measurements, and their names.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) names: Names,
+pub(crate) struct FieldLayout {
+    pub(crate) names: FieldNames,
     /// What identities are called.
     pub(super) id_name: Arc<str>,
     /// The place of that name.
     pub(super) id_place: u16,
-    fields: Vec<PlannedField>,
+    fields: Vec<LayoutField>,
 }
 
-impl Plan {
+impl FieldLayout {
     /// One without fields.
-    pub(crate) fn new(mut names: Names) -> Self {
+    pub(crate) fn new(mut names: FieldNames) -> Self {
         Self {
             id_name: names.get(b"_id"),
             // Without a place it is looked for among the columns each time.
@@ -184,7 +183,7 @@ impl Plan {
     }
 
     /// Adds a field; false if the plan is full.
-    pub(crate) fn add(&mut self, field: PlannedField) -> bool {
+    pub(crate) fn add(&mut self, field: LayoutField) -> bool {
         if self.fields.len() >= FIELDS_MAX {
             return false;
         }
@@ -194,7 +193,7 @@ impl Plan {
 
     /// Adds the fields of these places, given as bits, in their order; false if the plan is full.
     #[inline]
-    pub(crate) fn add_places(&mut self, fields: &[PlannedField], mut places: u64) -> bool {
+    pub(crate) fn add_places(&mut self, fields: &[LayoutField], mut places: u64) -> bool {
         if self.fields.len() + fields.len() > FIELDS_MAX {
             return false;
         }
@@ -213,8 +212,8 @@ impl Plan {
     }
 
     /// What was added from `start` on: the fields of one measurement.
-    pub(crate) fn walked(&self, start: usize, bytes: usize) -> Option<Walked> {
-        Some(Walked {
+    pub(crate) fn range(&self, start: usize, bytes: usize) -> Option<FieldRange> {
+        Some(FieldRange {
             start: u32::try_from(start).ok()?,
             count: u32::try_from(self.fields.len() - start).ok()?,
             bytes: u32::try_from(bytes).ok()?,
@@ -222,9 +221,9 @@ impl Plan {
     }
 
     /// The fields of a measurement.
-    pub(crate) fn fields(&self, walked: Walked) -> &[PlannedField] {
-        let fields = self.fields.get(walked.start as usize..);
-        let fields = fields.and_then(|fields| fields.get(..walked.count as usize));
+    pub(crate) fn fields(&self, range: FieldRange) -> &[LayoutField] {
+        let fields = self.fields.get(range.start as usize..);
+        let fields = fields.and_then(|fields| fields.get(..range.count as usize));
         fields.unwrap_or_default()
     }
 }

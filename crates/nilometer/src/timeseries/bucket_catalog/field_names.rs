@@ -254,15 +254,15 @@ impl Table {
 
 /// Names by place.
 #[derive(Clone, Debug)]
-pub(crate) struct Names(Arc<Table>);
+pub(crate) struct FieldNames(Arc<Table>);
 
-impl Default for Names {
+impl Default for FieldNames {
     fn default() -> Self {
         Self(Arc::new(Table::new()))
     }
 }
 
-impl Names {
+impl FieldNames {
     pub(crate) fn len(&self) -> usize {
         self.0.known.len()
     }
@@ -285,23 +285,23 @@ impl Names {
 
     /// The place of the name that `bytes` begin with, behind which there is a zero, and its length.
     #[inline(always)]
-    pub(crate) fn at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+    pub(crate) fn find_at_start(&self, bytes: &[u8]) -> Option<(u16, usize)> {
         match bytes.first_chunk().and_then(Beginning::in_window) {
             Some((beginning, length)) => Some((self.0.alike(beginning).next()?, length)),
-            None => self.at_front_of_few(bytes),
+            None => self.find_at_start_slow(bytes),
         }
     }
 
     /// How many names come before the one that `bytes` begin with, in their order, and its length.
     #[inline(always)]
-    pub(crate) fn rank_at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        let (place, length) = self.at_front(bytes)?;
+    pub(crate) fn rank_at_start(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+        let (place, length) = self.find_at_start(bytes)?;
         Some((*self.0.ranks.get(usize::from(place))?, length))
     }
 
     /// The place of a name at the front that has few bytes behind it, or is long.
     #[inline(never)]
-    fn at_front_of_few(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+    fn find_at_start_slow(&self, bytes: &[u8]) -> Option<(u16, usize)> {
         if let Some((beginning, length)) = Beginning::in_short_window(bytes) {
             let place = self.0.alike(beginning).next()?;
             return (length < bytes.len()).then_some((place, length));
@@ -344,8 +344,8 @@ impl Names {
 /// they have low places.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CollectionNames {
-    pub(crate) fields: Names,
-    pub(crate) meta: Names,
+    pub(crate) fields: FieldNames,
+    pub(crate) meta: FieldNames,
 }
 
 #[cfg(test)]
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn names_have_one_place_each_and_are_found_by_how_they_begin() {
-        let mut names = Names::default();
+        let mut names = FieldNames::default();
         let places = LIKE_EACH_OTHER.map(|name| names.place(name.as_bytes()).unwrap());
         assert_eq!(places, [0, 1, 2, 3, 4, 5, 6, 7]);
         for (name, place) in LIKE_EACH_OTHER.into_iter().zip(places) {
@@ -381,21 +381,27 @@ mod tests {
                     let expected = (Beginning::of(name.as_bytes()), name.len());
                     assert_eq!(Beginning::in_window(window), Some(expected));
                 }
-                let found = names.at_front(&element);
+                let found = names.find_at_start(&element);
                 assert_eq!(found, Some((place, name.len())), "{name}");
             }
         }
         assert_eq!(names.len(), LIKE_EACH_OTHER.len());
         for other in ["b", "usage_", "usage_guest_nicer", "usage_guest_nic"] {
-            assert!(names.at_front(&in_document(other, 20)).is_none(), "{other}");
+            assert!(
+                names.find_at_start(&in_document(other, 20)).is_none(),
+                "{other}"
+            );
             assert!(names.place_of(other.as_bytes()).is_none());
         }
-        assert!(names.at_front(b"usage_user").is_none(), "it does not end");
+        assert!(
+            names.find_at_start(b"usage_user").is_none(),
+            "it does not end"
+        );
     }
 
     #[test]
     fn names_of_all_lengths_and_many_that_begin_alike_are_found() {
-        let mut names = Names::default();
+        let mut names = FieldNames::default();
         let long = |n: usize| format!("a name of sixteen or more bytes {n}");
         let all: Vec<String> = (0..40)
             .map(|length| "x".repeat(length))
@@ -411,9 +417,9 @@ mod tests {
             let rank = sorted.iter().position(|other| *other == name).unwrap();
             for behind in [0, 5, 40] {
                 let element = in_document(name, behind);
-                let found = names.at_front(&element);
+                let found = names.find_at_start(&element);
                 assert_eq!(found, Some((place as u16, name.len())), "{name}");
-                let found = names.rank_at_front(&element);
+                let found = names.rank_at_start(&element);
                 assert_eq!(found, Some((rank as u16, name.len())), "{name}");
             }
         }
@@ -421,7 +427,7 @@ mod tests {
 
     #[test]
     fn few_names_have_slots_of_their_own() {
-        let mut names = Names::default();
+        let mut names = FieldNames::default();
         for n in 0..24 {
             names.place(format!("usage_{n}").as_bytes()).unwrap();
         }
@@ -436,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_grows_leaves_the_first_alone() {
-        let mut first = Names::default();
+        let mut first = FieldNames::default();
         let kept = first.get(b"a");
         let mut second = first.clone();
         second.get(b"b");
@@ -446,7 +452,7 @@ mod tests {
 
     #[test]
     fn there_are_names_the_table_does_not_take() {
-        let mut names = Names::default();
+        let mut names = FieldNames::default();
         assert_eq!(names.place(b"\xff"), None);
         assert_eq!(&*names.get(b"\xff"), "\u{fffd}");
         for n in 0..NAMES_MAX {

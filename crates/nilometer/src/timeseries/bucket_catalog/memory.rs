@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 
 use super::series::{SeriesKey, Stripe};
 use super::stats::increment;
-use super::{BucketCatalog, Chore};
+use super::{BucketCatalog, MaintenanceTask};
 
 /// Series looked at by one attempt to give memory back.
 const LOOKS_MAX: usize = 64;
 
 /// What is in memory now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gauges {
+pub struct CatalogGauges {
     /// Buckets with their columns in memory that take measurements.
     pub open: usize,
     /// Of them, those with nothing on its way.
@@ -52,10 +52,10 @@ impl BucketCatalog {
     }
 
     /// What is in memory now, counted.
-    pub fn gauges(&self) -> Gauges {
-        let mut gauges = Gauges {
+    pub fn gauges(&self) -> CatalogGauges {
+        let mut gauges = CatalogGauges {
             era: self.era.load(Ordering::Relaxed),
-            ..Gauges::default()
+            ..CatalogGauges::default()
         };
         let mut eras = BTreeSet::new();
         for lock in &self.stripes {
@@ -73,11 +73,11 @@ impl BucketCatalog {
     }
 
     /// Gives memory back if there is too little, from a stripe and not from the series just written.
-    pub(super) fn expire_idle(
+    pub(super) fn evict_idle(
         &self,
         stripe: &mut Stripe,
         spared: &SeriesKey,
-        chores: &mut Vec<Chore>,
+        tasks: &mut Vec<MaintenanceTask>,
     ) {
         let mut left = self.limits.expiry_count_max;
         for _ in 0..LOOKS_MAX {
@@ -107,14 +107,14 @@ impl BucketCatalog {
             series.queued = false;
             if let Some(last) = series.archived.last() {
                 let memory_max = self.memory_max.load(Ordering::Relaxed);
-                let departed = &mut stripe.departed;
-                departed.keep(key.hash(), last.id, memory_max, &self.usage);
+                let hints = &mut stripe.hints;
+                hints.keep(key.hash(), last.id, memory_max, &self.usage);
             }
             for bucket in series.archived.drain(..) {
                 increment(&counters.closed_due_to_memory_threshold, 1);
-                chores.push(Chore::SealIdle(key.collection, bucket.id));
+                tasks.push(MaintenanceTask::SealIdle(key.collection, bucket.id));
             }
-            stripe.tidy(&key);
+            stripe.remove_if_empty(&key);
         }
     }
 }

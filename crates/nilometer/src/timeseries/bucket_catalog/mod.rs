@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub(crate) use bucket::Measurement;
-pub(crate) use eviction::Evicted;
-pub(crate) use field_layout::{Plan, PlannedField, Texts, Walked};
-pub(crate) use field_names::{CollectionNames, Names};
-pub use memory::Gauges;
+pub(crate) use eviction::EvictedBucket;
+pub(crate) use field_layout::{FieldLayout, FieldRange, LayoutField, TextNumbers};
+pub(crate) use field_names::{CollectionNames, FieldNames};
+pub use memory::CatalogGauges;
 pub use rollover::BucketLimits;
 pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
@@ -46,7 +46,7 @@ pub(crate) use stats::increment;
 use bucket::Usage;
 pub(crate) use reopening::BucketStorage;
 use series::StripeLock;
-pub(crate) use series_cache::{Aliases, KnownAliases};
+pub(crate) use series_cache::{SeriesCache, SeriesCacheReader};
 use staging::StagedEntry;
 
 use super::format::series_key::SeriesMeta;
@@ -62,7 +62,7 @@ const FOLD_ROWS_MIN: usize = 128;
 
 /// Work on a bucket that an insert leaves behind.
 #[derive(Clone, Debug)]
-pub(crate) enum Chore {
+pub(crate) enum MaintenanceTask {
     /// Write the bucket's document with its tail folded in; it stays open.
     Fold(Arc<SeriesKey>, [u8; 12]),
     /// Write the document of this collection's bucket among the sealed ones; nothing is added any
@@ -73,7 +73,7 @@ pub(crate) enum Chore {
     SealIdle([u8; 16], [u8; 12]),
 }
 
-impl Chore {
+impl MaintenanceTask {
     /// The collection of the bucket.
     pub(crate) fn collection(&self) -> [u8; 16] {
         match self {
@@ -91,7 +91,7 @@ impl Chore {
 
 /// A bucket's entry on its way, to be reported by [`BucketCatalog::finish`].
 #[derive(Debug)]
-pub(crate) struct InFlight {
+pub(crate) struct InFlightEntry {
     key: Arc<SeriesKey>,
     entry: StagedEntry,
 }
@@ -100,7 +100,7 @@ pub(crate) struct InFlight {
 pub struct BucketCatalog {
     stripes: Vec<StripeLock>,
     hasher: RandomState,
-    aliases: Aliases,
+    series_cache: SeriesCache,
     /// The last eight bytes of the next bucket's id.
     next_suffix: AtomicU64,
     counters: RwLock<HashMap<[u8; 16], Arc<BucketCounters>>>,
@@ -127,7 +127,7 @@ impl BucketCatalog {
         Self {
             stripes: (0..STRIPES).map(|_| StripeLock::default()).collect(),
             hasher: RandomState::new(),
-            aliases: Aliases::default(),
+            series_cache: SeriesCache::default(),
             next_suffix: AtomicU64::new(first_suffix),
             counters: RwLock::default(),
             names: Mutex::default(),
@@ -163,11 +163,11 @@ impl BucketCatalog {
     }
 
     /// Keeps names, where they are more than are known: those of fields or of metadata.
-    pub(crate) fn keep_names(
+    pub(crate) fn store_names(
         &self,
         collection: [u8; 16],
-        which: fn(&mut CollectionNames) -> &mut Names,
-        found: &Names,
+        which: fn(&mut CollectionNames) -> &mut FieldNames,
+        found: &FieldNames,
     ) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let known = which(names.entry(collection).or_default());
@@ -201,8 +201,8 @@ impl BucketCatalog {
     }
 
     /// What is remembered of metadata as clients send it.
-    pub(crate) fn aliases(&self) -> &Aliases {
-        &self.aliases
+    pub(crate) fn series_cache(&self) -> &SeriesCache {
+        &self.series_cache
     }
 
     /// The share of the cache that each active bucket has now, in bytes.
@@ -233,12 +233,12 @@ impl BucketCatalog {
     pub(crate) fn finish(
         &self,
         collection: [u8; 16],
-        in_flight: Vec<InFlight>,
+        in_flight: Vec<InFlightEntry>,
         committed: bool,
-    ) -> Vec<Chore> {
-        let mut chores = Vec::new();
-        let mut arrived = Arrived::default();
-        for InFlight { key, entry } in in_flight {
+    ) -> Vec<MaintenanceTask> {
+        let mut tasks = Vec::new();
+        let mut committed_counts = CommitCounts::default();
+        for InFlightEntry { key, entry } in in_flight {
             let lock = self.stripe(&key);
             let mut stripe = lock.lock();
             let Some(series) = stripe.series.get_mut(&key) else {
@@ -246,14 +246,14 @@ impl BucketCatalog {
             };
             if !committed {
                 series.abandon(entry.bucket);
-                stripe.tidy(&key);
-                lock.tell(&stripe);
+                stripe.remove_if_empty(&key);
+                lock.notify(&stripe);
                 continue;
             }
-            arrived.count(&entry);
+            committed_counts.count(&entry);
             let of_entry = series.buckets_mut().find(|b| b.id == entry.bucket);
             if let Some(bucket) = of_entry {
-                bucket.arrive(&entry);
+                bucket.entry_committed(&entry);
                 let unfolded = bucket.count - bucket.folded_count;
                 if bucket.in_flight == 0
                     && !bucket.closing
@@ -261,24 +261,24 @@ impl BucketCatalog {
                     && bucket.count >= bucket.fold_asked_at + FOLD_ROWS_MIN
                 {
                     bucket.fold_asked_at = bucket.count;
-                    chores.push(Chore::Fold(key.clone(), bucket.id));
+                    tasks.push(MaintenanceTask::Fold(key.clone(), bucket.id));
                 }
                 series.closing.retain(|bucket| {
                     let done = bucket.in_flight == 0;
                     if done {
-                        chores.push(Chore::Seal(key.collection, bucket.id));
+                        tasks.push(MaintenanceTask::Seal(key.collection, bucket.id));
                     }
                     !done
                 });
-                stripe.settle(&key);
-                self.expire_idle(&mut stripe, &key, &mut chores);
+                stripe.queue_idle(&key);
+                self.evict_idle(&mut stripe, &key, &mut tasks);
             }
-            lock.tell(&stripe);
+            lock.notify(&stripe);
         }
         if committed {
-            arrived.report(&self.counters(collection));
+            committed_counts.report(&self.counters(collection));
         }
-        chores
+        tasks
     }
 
     /// If nothing of the bucket is in flight: the sequence number up to which its tail may be folded.
@@ -310,14 +310,14 @@ impl BucketCatalog {
 
 /// Entries that were committed, counted.
 #[derive(Debug, Default)]
-struct Arrived {
+struct CommitCounts {
     entries: i64,
     measurements: i64,
     opening: i64,
     unsorting: i64,
 }
 
-impl Arrived {
+impl CommitCounts {
     fn count(&mut self, entry: &StagedEntry) {
         self.entries += 1;
         self.measurements += entry.rows as i64;

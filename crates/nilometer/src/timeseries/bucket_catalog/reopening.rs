@@ -11,9 +11,9 @@ use nilometer_storage::WriteBatch;
 
 use super::BucketCatalog;
 use super::bucket::{Measurement, MemoryUse, OpenBucket};
-use super::rollover::{self, BucketLimits, Facts, Rollover};
+use super::rollover::{self, BucketLimits, Rollover, RolloverInput};
 use super::series::Series;
-use super::staging::{Found, look_up};
+use super::staging::{MatchedFields, match_fields};
 use super::stats::{BucketCounters, increment};
 use crate::catalog::TimeseriesOptions;
 use crate::error::{ErrorCode, Result};
@@ -45,7 +45,7 @@ pub(crate) trait BucketStorage {
 }
 
 /// What decides whether a bucket takes a measurement.
-pub(super) struct Check<'c> {
+pub(super) struct AdmissionCheck<'c> {
     pub(super) catalog: &'c BucketCatalog,
     pub(super) collection: [u8; 16],
     pub(super) limits: BucketLimits,
@@ -58,15 +58,15 @@ pub(super) struct Check<'c> {
 
 /// Whether a bucket has room for a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    Enough,
+pub(super) enum Space {
+    Free,
     /// It is above its limit and stays open, as its measurements are large and few.
     KeptOpen,
-    None(Rollover),
+    Exhausted(Rollover),
 }
 
 /// A value of storage; `None`, and the bucket is frozen, if what is stored cannot be read.
-fn readable<T>(check: &Check<'_>, id: [u8; 12], read: Result<T>) -> Result<Option<T>> {
+fn readable<T>(check: &AdmissionCheck<'_>, id: [u8; 12], read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.code == ErrorCode::DataCorruptionDetected => {
@@ -77,12 +77,12 @@ fn readable<T>(check: &Check<'_>, id: [u8; 12], read: Result<T>) -> Result<Optio
     }
 }
 
-impl Check<'_> {
+impl AdmissionCheck<'_> {
     pub(super) fn is_frozen(&self, id: [u8; 12]) -> bool {
         self.catalog.is_frozen(self.collection, id)
     }
 
-    fn facts(&self, bucket: &OpenBucket, measurement: &Measurement<'_>) -> Facts {
+    fn input(&self, bucket: &OpenBucket, measurement: &Measurement<'_>) -> RolloverInput {
         let bytes = bucket.bytes_bound();
         let derived_bytes = if bytes > self.bytes_min {
             self.catalog.derived_bytes()
@@ -94,7 +94,7 @@ impl Check<'_> {
         let few = bucket.count < self.limits.count_min;
         let matters = bytes + most > rollover::LARGE_BUCKET_BYTES_MAX
             || few && bytes > self.limits.bytes_max.min(derived_bytes);
-        Facts {
+        RolloverInput {
             start_ms: bucket.start_ms,
             span_ms: self.options.span_ms(),
             time_ms: measurement.time_ms,
@@ -110,60 +110,66 @@ impl Check<'_> {
 
     /// Whether the bucket has room for the measurement, whatever its types.
     /// `staged` rows of this command are on their way into it.
-    pub(super) fn room(
+    pub(super) fn space(
         &self,
         bucket: &mut OpenBucket,
         measurement: &Measurement<'_>,
         staged: usize,
-    ) -> Result<Room> {
+    ) -> Result<Space> {
         if self.is_frozen(bucket.id) {
-            return Ok(Room::None(Rollover::Frozen));
+            return Ok(Space::Exhausted(Rollover::Frozen));
         }
-        let mut facts = self.facts(bucket, measurement);
-        let mut reason = rollover::decide(&facts, &self.limits);
-        let limit = self.limits.bytes_max.min(facts.derived_bytes);
+        let mut input = self.input(bucket, measurement);
+        let mut reason = rollover::decide(&input, &self.limits);
+        let limit = self.limits.bytes_max.min(input.derived_bytes);
         let by_size = matches!(reason, Some(Rollover::Size | Rollover::CachePressure))
-            || reason.is_none() && facts.bytes > limit;
+            || reason.is_none() && input.bytes > limit;
         if by_size && bucket.unmeasured_bytes > 0 && staged == 0 && bucket.in_flight == 0 {
             // The bound counts new values uncompressed; the limit is on the compressed document.
             let measured = self.storage.measure(bucket.id);
             let Some(bytes) = readable(self, bucket.id, measured)? else {
-                return Ok(Room::None(Rollover::Frozen));
+                return Ok(Space::Exhausted(Rollover::Frozen));
             };
             bucket.measured_bytes = bytes;
             bucket.unmeasured_bytes = 0;
-            facts = self.facts(bucket, measurement);
-            reason = rollover::decide(&facts, &self.limits);
+            input = self.input(bucket, measurement);
+            reason = rollover::decide(&input, &self.limits);
         }
         Ok(match reason {
-            Some(reason) => Room::None(reason),
-            None if facts.bytes > limit => Room::KeptOpen,
-            None => Room::Enough,
+            Some(reason) => Space::Exhausted(reason),
+            None if input.bytes > limit => Space::KeptOpen,
+            None => Space::Free,
         })
     }
 
     /// Counts a bucket that took a measurement although it is above its limit.
-    pub(super) fn count_room(&self, bucket: &mut OpenBucket, room: Room) {
-        if room == Room::KeptOpen && !bucket.kept_open {
+    pub(super) fn count_space(&self, bucket: &mut OpenBucket, space: Space) {
+        if space == Space::KeptOpen && !bucket.kept_open {
             bucket.kept_open = true;
             increment(&self.counters.kept_open_due_to_large_measurements, 1);
         }
     }
 
     /// Why a bucket that is taken up again does not take the measurement.
-    fn refuses(
+    fn rejection(
         &self,
         bucket: &mut OpenBucket,
         measurement: &Measurement<'_>,
     ) -> Result<Option<Rollover>> {
-        Ok(match self.room(bucket, measurement, 0)? {
-            Room::None(reason) => Some(reason),
+        Ok(match self.space(bucket, measurement, 0)? {
+            Space::Exhausted(reason) => Some(reason),
             // A schema change is looked for also where the measurements are large.
-            _ if !look_up(bucket, self.options, measurement, &mut Found::default()) => {
+            _ if !match_fields(
+                bucket,
+                self.options,
+                measurement,
+                &mut MatchedFields::default(),
+            ) =>
+            {
                 Some(Rollover::SchemaChange)
             }
-            room => {
-                self.count_room(bucket, room);
+            space => {
+                self.count_space(bucket, space);
                 None
             }
         })
@@ -188,16 +194,16 @@ fn added_bytes(
     bytes.sum()
 }
 
-/// The bucket to go on with for `measurement`, if there is one; it is out of `series` then. `guess` may be one that the
+/// The bucket to go on with for `measurement`, if there is one; it is out of `series` then. `hint` may be one that the
 /// series had before it left memory.
 pub(super) fn reopen(
     series: &mut Series,
     meta: &SeriesMeta,
     measurement: &Measurement<'_>,
-    guess: Option<[u8; 12]>,
-    check: &Check<'_>,
+    hint: Option<[u8; 12]>,
+    check: &AdmissionCheck<'_>,
 ) -> Result<Option<Box<OpenBucket>>> {
-    if let Some(found) = fetch(series, meta, measurement, check)? {
+    if let Some(found) = reopen_archived(series, meta, measurement, check)? {
         return Ok(Some(found));
     }
     if !check.storage.may_query() {
@@ -207,15 +213,15 @@ pub(super) fn reopen(
         measurement.time_ms.saturating_sub(check.options.span_ms()),
         measurement.time_ms,
     );
-    let guess = guess.filter(|id| may_start_within(*id, within));
-    if let Some(id) = guess
-        && let Some(found) = take_stored(series, meta, measurement, id, check)?
+    let hint = hint.filter(|id| may_start_within(*id, within));
+    if let Some(id) = hint
+        && let Some(found) = reopen_stored(series, meta, measurement, id, check)?
     {
         return Ok(Some(found));
     }
     for id in check.storage.find(meta, within)? {
-        if Some(id) != guess
-            && let Some(found) = take_stored(series, meta, measurement, id, check)?
+        if Some(id) != hint
+            && let Some(found) = reopen_stored(series, meta, measurement, id, check)?
         {
             return Ok(Some(found));
         }
@@ -232,11 +238,11 @@ fn may_start_within(id: [u8; 12], (after_ms, until_ms): (i64, i64)) -> bool {
 }
 
 /// Looks among the archived buckets.
-fn fetch(
+fn reopen_archived(
     series: &mut Series,
     meta: &SeriesMeta,
     measurement: &Measurement<'_>,
-    check: &Check<'_>,
+    check: &AdmissionCheck<'_>,
 ) -> Result<Option<Box<OpenBucket>>> {
     let time_ms = measurement.time_ms;
     // The latest that starts early enough: later ones are behind it.
@@ -263,13 +269,13 @@ fn fetch(
                 failed();
                 return Ok(None);
             };
-            match take_up(&document, next_sequence, meta, check) {
-                TakenUp::Usable(bucket) => bucket,
-                TakenUp::Unwanted => {
+            match open_document(&document, next_sequence, meta, check) {
+                ReopenCandidate::Usable(bucket) => bucket,
+                ReopenCandidate::Unsuitable => {
                     failed();
                     return Ok(None);
                 }
-                TakenUp::Unusable => {
+                ReopenCandidate::Damaged => {
                     failed();
                     increment(&check.counters.reopenings_failed, 1);
                     return Ok(None);
@@ -277,7 +283,7 @@ fn fetch(
             }
         }
     };
-    match check.refuses(&mut bucket, measurement) {
+    match check.rejection(&mut bucket, measurement) {
         Ok(None) => {
             increment(&check.counters.fetched, 1);
             increment(&check.counters.reopened, 1);
@@ -289,19 +295,19 @@ fn fetch(
             Ok(None)
         }
         Err(error) => {
-            series.let_go(*bucket);
+            series.discard(*bucket);
             Err(error)
         }
     }
 }
 
 /// Takes up a bucket in storage if it can take the measurement.
-fn take_stored(
+fn reopen_stored(
     series: &mut Series,
     meta: &SeriesMeta,
     measurement: &Measurement<'_>,
     id: [u8; 12],
-    check: &Check<'_>,
+    check: &AdmissionCheck<'_>,
 ) -> Result<Option<Box<OpenBucket>>> {
     let counters = &check.counters;
     let failed = || {
@@ -320,12 +326,12 @@ fn take_stored(
     let Some((document, next_sequence)) = loaded else {
         return Ok(None);
     };
-    let mut bucket = match take_up(&document, next_sequence, meta, check) {
-        TakenUp::Usable(bucket) => bucket,
-        TakenUp::Unwanted => return Ok(None),
-        TakenUp::Unusable => return failed(),
+    let mut bucket = match open_document(&document, next_sequence, meta, check) {
+        ReopenCandidate::Usable(bucket) => bucket,
+        ReopenCandidate::Unsuitable => return Ok(None),
+        ReopenCandidate::Damaged => return failed(),
     };
-    if check.refuses(&mut bucket, measurement)?.is_some() {
+    if check.rejection(&mut bucket, measurement)?.is_some() {
         return Ok(None);
     }
     series.archived.retain(|archived| archived.id != id);
@@ -335,33 +341,33 @@ fn take_stored(
 }
 
 /// What comes of a bucket that was found.
-enum TakenUp {
+enum ReopenCandidate {
     Usable(Box<OpenBucket>),
     /// It is of another series, full or closed for good: no search asks for it.
-    Unwanted,
+    Unsuitable,
     /// It claims to be wanted, and must not be written to.
-    Unusable,
+    Damaged,
 }
 
 /// The catalog's view of a bucket document.
-fn take_up(
+fn open_document(
     document: &Document,
     next_sequence: u32,
     meta: &SeriesMeta,
-    check: &Check<'_>,
-) -> TakenUp {
+    check: &AdmissionCheck<'_>,
+) -> ReopenCandidate {
     let time_field = &check.options.time_field;
     let Ok(bucket) = BucketDocument::parse(document.as_ref(), time_field) else {
-        return TakenUp::Unusable;
+        return ReopenCandidate::Damaged;
     };
     let full = bucket.count >= check.limits.count_max;
     if bucket.closed || full || SeriesMeta::of(bucket.meta) != *meta {
-        return TakenUp::Unwanted;
+        return ReopenCandidate::Unsuitable;
     }
     let (ValueRef::DateTime(start_ms), ValueRef::DateTime(last_ms)) =
         (bucket.min.get(time_field), bucket.max.get(time_field))
     else {
-        return TakenUp::Unusable;
+        return ReopenCandidate::Damaged;
     };
     let memory = MemoryUse::new(check.catalog.usage.clone());
     let mut names = check.catalog.names(check.collection).fields;
@@ -379,7 +385,7 @@ fn take_up(
     open.measured_bytes = document.as_bytes().len();
     open.era = check.catalog.era();
     if bucket.data.get(time_field).is_missing() {
-        return TakenUp::Unusable;
+        return ReopenCandidate::Damaged;
     }
     // The time column comes first, as in a bucket that is folded.
     let (times, others): (Vec<_>, Vec<_>) =
@@ -390,8 +396,8 @@ fn take_up(
         let (min, max) = (bucket.min.get(name), bucket.max.get(name));
         let restored = open.restore_column(name, min, max, &mut names);
         if restored.is_none() {
-            return TakenUp::Unusable;
+            return ReopenCandidate::Damaged;
         }
     }
-    TakenUp::Usable(Box::new(open))
+    ReopenCandidate::Usable(Box::new(open))
 }

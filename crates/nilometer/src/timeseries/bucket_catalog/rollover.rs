@@ -79,7 +79,7 @@ pub(crate) enum Rollover {
 
 /// What is asked about a bucket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct RolloverInput {
     /// `control.min` of the time, in ms.
     pub(crate) start_ms: i64,
     /// Span of the collection's buckets, in ms.
@@ -97,33 +97,33 @@ pub(crate) struct Facts {
 }
 
 /// The reason to close the bucket rather than add the measurement, schema aside.
-pub(crate) fn decide(facts: &Facts, limits: &BucketLimits) -> Option<Rollover> {
-    if facts.time_ms < facts.start_ms {
+pub(crate) fn decide(input: &RolloverInput, limits: &BucketLimits) -> Option<Rollover> {
+    if input.time_ms < input.start_ms {
         return Some(Rollover::TimeBackward);
     }
     // Times 2^32 seconds apart agree in a bucket's id; the subtraction must not wrap either.
-    if facts
+    if input
         .time_ms
-        .checked_sub(facts.start_ms)
-        .is_none_or(|ahead| ahead >= facts.span_ms)
+        .checked_sub(input.start_ms)
+        .is_none_or(|ahead| ahead >= input.span_ms)
     {
         return Some(Rollover::TimeForward);
     }
-    if facts.count >= limits.count_max {
+    if input.count >= limits.count_max {
         return Some(Rollover::Count);
     }
-    let with_it = facts.bytes.saturating_add(facts.measurement_bytes);
+    let with_it = input.bytes.saturating_add(input.measurement_bytes);
     let over = |bytes: usize, of_all: usize| match bytes {
         bytes if bytes > of_all => Some(Rollover::Size),
-        bytes if bytes > facts.derived_bytes => Some(Rollover::CachePressure),
+        bytes if bytes > input.derived_bytes => Some(Rollover::CachePressure),
         _ => None,
     };
-    if facts.count >= limits.count_min {
+    if input.count >= limits.count_min {
         let too_large = with_it > LARGE_BUCKET_BYTES_MAX;
-        over(facts.bytes, limits.bytes_max).or(too_large.then_some(Rollover::Size))
-    } else if facts.count > 0 && facts.bytes > limits.bytes_max.min(facts.derived_bytes) {
+        over(input.bytes, limits.bytes_max).or(too_large.then_some(Rollover::Size))
+    } else if input.count > 0 && input.bytes > limits.bytes_max.min(input.derived_bytes) {
         over(with_it, LARGE_BUCKET_BYTES_MAX)
-    } else if facts.count > 0 && with_it > LARGE_BUCKET_BYTES_MAX {
+    } else if input.count > 0 && with_it > LARGE_BUCKET_BYTES_MAX {
         Some(Rollover::Size)
     } else {
         None
@@ -134,8 +134,8 @@ pub(crate) fn decide(facts: &Facts, limits: &BucketLimits) -> Option<Rollover> {
 mod tests {
     use super::*;
 
-    fn facts() -> Facts {
-        Facts {
+    fn input() -> RolloverInput {
+        RolloverInput {
             start_ms: 0,
             span_ms: 3_600_000,
             time_ms: 10,
@@ -146,10 +146,10 @@ mod tests {
         }
     }
 
-    fn check(limits: &BucketLimits, change: fn(&mut Facts), expected: Option<Rollover>) {
-        let mut facts = facts();
-        change(&mut facts);
-        assert_eq!(decide(&facts, limits), expected, "{facts:?}");
+    fn check(limits: &BucketLimits, change: fn(&mut RolloverInput), expected: Option<Rollover>) {
+        let mut input = input();
+        change(&mut input);
+        assert_eq!(decide(&input, limits), expected, "{input:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::bucket::{MemoryUse, OpenBucket};
-use super::evicted_bucket_hints::DepartedBuckets;
+use super::evicted_bucket_hints::EvictedBucketHints;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::has_arrays;
 
@@ -60,9 +60,9 @@ impl Hash for SeriesKey {
 
 /// Takes the hash that a series brings along.
 #[derive(Debug, Default)]
-pub(crate) struct Brought(u64);
+pub(crate) struct PrecomputedHasher(u64);
 
-impl Hasher for Brought {
+impl Hasher for PrecomputedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -80,7 +80,7 @@ impl Hasher for Brought {
 }
 
 /// A map by series.
-pub(crate) type SeriesMap<V> = HashMap<Arc<SeriesKey>, V, BuildHasherDefault<Brought>>;
+pub(crate) type SeriesMap<V> = HashMap<Arc<SeriesKey>, V, BuildHasherDefault<PrecomputedHasher>>;
 
 /// A bucket that may be taken up again.
 #[derive(Debug)]
@@ -173,7 +173,7 @@ impl Series {
 
     /// Forgets a bucket, but not before its entries have arrived: its next sequence number is known
     /// only here, so it must not be taken up again while one of them is on its way.
-    pub(super) fn let_go(&mut self, bucket: OpenBucket) {
+    pub(super) fn discard(&mut self, bucket: OpenBucket) {
         if bucket.in_flight > 0 {
             self.close(bucket);
         }
@@ -217,12 +217,12 @@ impl Series {
     /// Takes a bucket out of those that are offered for measurements.
     pub(super) fn remove(&mut self, id: [u8; 12]) {
         if let Some(bucket) = self.open.take_if(|bucket| bucket.id == id) {
-            self.let_go(*bucket);
+            self.discard(*bucket);
         }
         if let Some(at) = self.archived.iter().position(|a| a.id == id)
             && let Some(bucket) = self.archived.remove(at).known
         {
-            self.let_go(*bucket);
+            self.discard(*bucket);
         }
     }
 
@@ -231,7 +231,7 @@ impl Series {
         let archived = std::mem::take(&mut self.archived);
         let archived = archived.into_iter().filter_map(|a| a.known);
         for bucket in self.open.take().into_iter().chain(archived) {
-            self.let_go(*bucket);
+            self.discard(*bucket);
         }
     }
 }
@@ -243,7 +243,7 @@ pub(super) struct Stripe {
     /// Series that may leave memory, the one queued first in front.
     pub(super) idle: VecDeque<Arc<SeriesKey>>,
     /// Where the last buckets are of series that left it.
-    pub(super) departed: DepartedBuckets,
+    pub(super) hints: EvictedBucketHints,
     /// Those who wait for entries to arrive.
     waiting: usize,
 }
@@ -251,7 +251,7 @@ pub(super) struct Stripe {
 impl Stripe {
     /// After a series was written to: forgets it if nothing is left of it, else puts it where it is
     /// found when memory is short.
-    pub(super) fn settle(&mut self, key: &Arc<SeriesKey>) {
+    pub(super) fn queue_idle(&mut self, key: &Arc<SeriesKey>) {
         let Some(series) = self.series.get_mut(key) else {
             return;
         };
@@ -270,7 +270,7 @@ impl Stripe {
     }
 
     /// Forgets a series of which nothing is left.
-    pub(super) fn tidy(&mut self, key: &SeriesKey) {
+    pub(super) fn remove_if_empty(&mut self, key: &SeriesKey) {
         if self.series.get(key).is_some_and(Series::is_empty) {
             self.series.remove(key);
         }
@@ -282,7 +282,7 @@ impl Stripe {
 pub(super) struct StripeLock {
     stripe: Mutex<Stripe>,
     /// Told when entries have arrived.
-    arrived: Condvar,
+    entries_arrived: Condvar,
 }
 
 impl StripeLock {
@@ -293,7 +293,7 @@ impl StripeLock {
     /// Waits until entries have arrived.
     pub(super) fn wait<'g>(&self, mut guard: MutexGuard<'g, Stripe>) -> MutexGuard<'g, Stripe> {
         guard.waiting += 1;
-        let waited = self.arrived.wait(guard);
+        let waited = self.entries_arrived.wait(guard);
         let mut guard = waited.unwrap_or_else(PoisonError::into_inner);
         guard.waiting -= 1;
         guard
@@ -301,9 +301,9 @@ impl StripeLock {
 
     /// Tells those who wait that entries have arrived. Hardly ever does anybody: the common case is
     /// no call of the system.
-    pub(super) fn tell(&self, stripe: &Stripe) {
+    pub(super) fn notify(&self, stripe: &Stripe) {
         if stripe.waiting > 0 {
-            self.arrived.notify_all();
+            self.entries_arrived.notify_all();
         }
     }
 }

@@ -16,7 +16,7 @@ use nilometer_bson::type_code;
 use super::series::SeriesKey;
 
 /// Places, some of them side by side for each hash.
-const PLACES: usize = 32_768;
+const SLOTS: usize = 32_768;
 
 /// Places for a hash. Two would leave some of a few thousand series without one.
 const WAYS: usize = 4;
@@ -25,31 +25,31 @@ const WAYS: usize = 4;
 const LINE_BYTES: usize = 64;
 
 /// Longer metadata is not remembered, in bytes. With all places taken the table holds 32 MiB.
-const RAW_BYTES_MAX: usize = 1024;
+const KEY_BYTES_MAX: usize = 1024;
 
 /// One way to find a series.
 #[derive(Debug)]
-struct Alias {
+struct CachedSeries {
     hash: u64,
     key: Arc<SeriesKey>,
-    sent: Sent,
+    cache_key: CacheKey,
 }
 
 #[derive(Debug)]
-enum Sent {
+enum CacheKey {
     /// As these bytes.
     Bytes(Box<[u8]>),
     /// As those of the normalised metadata, once they are in order. Beside them what tells the order in which they came last.
-    InOrder(AtomicU64),
+    Normalized(AtomicU64),
 }
 
-impl Alias {
+impl CachedSeries {
     /// The bytes it is found by.
     fn bytes(&self) -> &[u8] {
-        match &self.sent {
-            Sent::Bytes(bytes) => bytes,
+        match &self.cache_key {
+            CacheKey::Bytes(bytes) => bytes,
             // Behind the type.
-            Sent::InOrder(_) => match self.key.meta.as_bytes().split_first() {
+            CacheKey::Normalized(_) => match self.key.meta.as_bytes().split_first() {
                 Some((&type_code::DOCUMENT, bytes)) => bytes,
                 _ => &[],
             },
@@ -59,64 +59,72 @@ impl Alias {
 
 /// The table.
 #[derive(Debug, Default)]
-pub(crate) struct Aliases {
+pub(crate) struct SeriesCache {
     /// Made when one is first used.
-    places: RwLock<Vec<Option<Alias>>>,
+    slots: RwLock<Vec<Option<CachedSeries>>>,
     /// Who finds metadata of equal hashes makes them take each other's place, no more.
     hasher: RandomState,
 }
 
-impl Aliases {
+impl SeriesCache {
     /// The hash of bytes that were sent.
     pub(crate) fn hash(&self, collection: [u8; 16], raw: &[u8]) -> u64 {
         self.hasher.hash_one((collection, raw))
     }
 
     /// The hash of bytes that were put in order: another one, as they may have been sent, too.
-    pub(crate) fn hash_in_order(&self, collection: [u8; 16], bytes: &[u8]) -> u64 {
+    pub(crate) fn hash_normalized(&self, collection: [u8; 16], bytes: &[u8]) -> u64 {
         self.hash(collection, bytes).rotate_left(u64::BITS / 2)
     }
 
     /// What is remembered, for some looks at it. Whoever has this must not put anything.
-    pub(crate) fn read(&self) -> KnownAliases<'_> {
-        KnownAliases(self.places.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn read(&self) -> SeriesCacheReader<'_> {
+        SeriesCacheReader(self.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Remembers what series the bytes with this hash name.
     pub(crate) fn put(&self, hash: u64, raw: &[u8], key: Arc<SeriesKey>) {
-        if raw.len() <= RAW_BYTES_MAX {
-            let sent = Sent::Bytes(raw.into());
-            self.keep(Alias { hash, key, sent });
+        if raw.len() <= KEY_BYTES_MAX {
+            let cache_key = CacheKey::Bytes(raw.into());
+            self.insert(CachedSeries {
+                hash,
+                key,
+                cache_key,
+            });
         }
     }
 
     /// Remembers what series metadata with this hash names when it is in order.
-    pub(crate) fn put_in_order(&self, hash: u64, sent_as: u64, key: Arc<SeriesKey>) {
-        if key.meta.len() <= RAW_BYTES_MAX {
-            let sent = Sent::InOrder(AtomicU64::new(sent_as));
-            self.keep(Alias { hash, key, sent });
+    pub(crate) fn put_normalized(&self, hash: u64, field_order: u64, key: Arc<SeriesKey>) {
+        if key.meta.len() <= KEY_BYTES_MAX {
+            let cache_key = CacheKey::Normalized(AtomicU64::new(field_order));
+            self.insert(CachedSeries {
+                hash,
+                key,
+                cache_key,
+            });
         }
     }
 
-    fn keep(&self, alias: Alias) {
-        let ways = ways(alias.hash);
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
-        if places.is_empty() {
-            places.resize_with(PLACES, || None);
+    fn insert(&self, cached: CachedSeries) {
+        let ways = ways(cached.hash);
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if slots.is_empty() {
+            slots.resize_with(SLOTS, || None);
         }
-        if let Some(ways) = places.get_mut(ways) {
+        if let Some(ways) = slots.get_mut(ways) {
             ways.rotate_right(1);
             if let Some(first) = ways.first_mut() {
-                *first = Some(alias);
+                *first = Some(cached);
             }
         }
     }
 }
 
 /// The table while nobody puts anything into it.
-pub(crate) struct KnownAliases<'a>(RwLockReadGuard<'a, Vec<Option<Alias>>>);
+pub(crate) struct SeriesCacheReader<'a>(RwLockReadGuard<'a, Vec<Option<CachedSeries>>>);
 
-impl KnownAliases<'_> {
+impl SeriesCacheReader<'_> {
     /// The series that metadata with the bytes `raw` and this hash names, if it is remembered.
     pub(crate) fn get(
         &self,
@@ -124,61 +132,65 @@ impl KnownAliases<'_> {
         collection: [u8; 16],
         raw: &[u8],
     ) -> Option<Arc<SeriesKey>> {
-        let found = self.find(hash, |alias| {
-            alias.key.collection == collection
-                && matches!(&alias.sent, Sent::Bytes(known) if **known == *raw)
+        let found = self.find(hash, |cached| {
+            cached.key.collection == collection
+                && matches!(&cached.cache_key, CacheKey::Bytes(known) if **known == *raw)
         });
         found.cloned()
     }
 
     /// The series that metadata names which has these bytes and this hash when in order, if it is remembered; and whether it
     /// was sent in the same order the last time.
-    pub(crate) fn get_in_order(
+    pub(crate) fn get_normalized(
         &self,
         hash: u64,
         collection: [u8; 16],
         bytes: &[u8],
-        sent_as: u64,
+        field_order: u64,
     ) -> Option<(&Arc<SeriesKey>, bool)> {
-        let mut as_before = false;
-        let found = self.find(hash, |alias| {
-            let Sent::InOrder(before) = &alias.sent else {
+        let mut same_order = false;
+        let found = self.find(hash, |cached| {
+            let CacheKey::Normalized(before) = &cached.cache_key else {
                 return false;
             };
-            let is_it = alias.key.collection == collection && alias.bytes() == bytes;
+            let is_it = cached.key.collection == collection && cached.bytes() == bytes;
             if is_it {
-                as_before = before.load(Ordering::Relaxed) == sent_as;
-                before.store(sent_as, Ordering::Relaxed);
+                same_order = before.load(Ordering::Relaxed) == field_order;
+                before.store(field_order, Ordering::Relaxed);
             }
             is_it
         });
-        found.map(|key| (key, as_before))
+        found.map(|key| (key, same_order))
     }
 
-    fn find(&self, hash: u64, mut is_it: impl FnMut(&Alias) -> bool) -> Option<&Arc<SeriesKey>> {
+    fn find(
+        &self,
+        hash: u64,
+        mut is_it: impl FnMut(&CachedSeries) -> bool,
+    ) -> Option<&Arc<SeriesKey>> {
         let mut known = self.0.get(ways(hash))?.iter().flatten();
         known
-            .find(|alias| alias.hash == hash && is_it(alias))
-            .map(|alias| &alias.key)
+            .find(|cached| cached.hash == hash && is_it(cached))
+            .map(|cached| &cached.key)
     }
 
     /// Reads what looks at these hashes will read, all of them side by side. It finds nothing: it has the processor wait
     /// for its memory once instead of many times.
-    pub(crate) fn bring_near(&self, hashes: &[Option<u64>]) {
+    pub(crate) fn prefetch(&self, hashes: &[Option<u64>]) {
         let of_hash = |hash: &u64| {
             let mut known = self.0.get(ways(*hash))?.iter().flatten();
-            known.find(|alias| alias.hash == *hash)
+            known.find(|cached| cached.hash == *hash)
         };
-        let known: Vec<&Alias> = hashes.iter().flatten().filter_map(of_hash).collect();
+        let known: Vec<&CachedSeries> = hashes.iter().flatten().filter_map(of_hash).collect();
         let mut read = 0u64;
-        for alias in &known {
-            read ^= alias.key.hash();
-            if let Sent::Bytes(bytes) = &alias.sent {
+        for cached in &known {
+            read ^= cached.key.hash();
+            if let CacheKey::Bytes(bytes) = &cached.cache_key {
                 read ^= bytes.first().map_or(0, |byte| u64::from(*byte));
             }
         }
-        for alias in &known {
-            let lines = alias.bytes().iter().step_by(LINE_BYTES);
+        for cached in &known {
+            let lines = cached.bytes().iter().step_by(LINE_BYTES);
             read ^= lines.map(|byte| u64::from(*byte)).sum::<u64>();
         }
         std::hint::black_box(read);
@@ -187,16 +199,16 @@ impl KnownAliases<'_> {
 
 /// The places of a hash.
 fn ways(hash: u64) -> std::ops::Range<usize> {
-    let first = hash as usize % (PLACES / WAYS) * WAYS;
+    let first = hash as usize % (SLOTS / WAYS) * WAYS;
     first..first + WAYS
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeseries::bucket_catalog::field_names::Names;
+    use crate::timeseries::bucket_catalog::field_names::FieldNames;
     use crate::timeseries::format::series_key::SeriesMeta;
-    use crate::timeseries::insert::normalize_meta::NormalOrder;
+    use crate::timeseries::insert::normalize_meta::MetaNormalizer;
     use crate::timeseries::tests::Draw;
     use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 
@@ -204,15 +216,15 @@ mod tests {
 
     /// A table, and what puts metadata in order for it.
     struct Known {
-        aliases: Aliases,
-        order: NormalOrder,
+        series_cache: SeriesCache,
+        order: MetaNormalizer,
     }
 
     impl Known {
         fn new() -> Self {
             Self {
-                aliases: Aliases::default(),
-                order: NormalOrder::new(Names::default()),
+                series_cache: SeriesCache::default(),
+                order: MetaNormalizer::new(FieldNames::default()),
             }
         }
 
@@ -226,8 +238,9 @@ mod tests {
             let key = Self::key(meta);
             if let Some(added) = self.order.add(meta.as_ref(), &[]) {
                 let bytes = self.order.bytes(&added);
-                let hash = self.aliases.hash_in_order(COLLECTION, bytes);
-                self.aliases.put_in_order(hash, added.sent_as, key.clone());
+                let hash = self.series_cache.hash_normalized(COLLECTION, bytes);
+                self.series_cache
+                    .put_normalized(hash, added.field_order, key.clone());
             }
             key
         }
@@ -235,11 +248,11 @@ mod tests {
         fn get(&mut self, collection: [u8; 16], meta: &Document) -> Option<(Arc<SeriesKey>, bool)> {
             let added = self.order.add(meta.as_ref(), &[])?;
             let bytes = self.order.bytes(&added);
-            let hash = self.aliases.hash_in_order(collection, bytes);
-            let aliases = self.aliases.read();
-            aliases.bring_near(&[None, Some(hash)]);
-            let found = aliases.get_in_order(hash, collection, bytes, added.sent_as);
-            found.map(|(key, as_before)| (key.clone(), as_before))
+            let hash = self.series_cache.hash_normalized(collection, bytes);
+            let series_cache = self.series_cache.read();
+            series_cache.prefetch(&[None, Some(hash)]);
+            let found = series_cache.get_normalized(hash, collection, bytes, added.field_order);
+            found.map(|(key, same_order)| (key.clone(), same_order))
         }
 
         fn finds(&mut self, collection: [u8; 16], meta: &Document) -> Option<Arc<SeriesKey>> {
@@ -271,14 +284,14 @@ mod tests {
         let sent = doc! { "b": 1, "a": "x" };
         let other = doc! { "a": "x", "b": 1 };
         let (mut known, _) = learned(&sent);
-        for (meta, as_before) in [
+        for (meta, same_order) in [
             (&sent, true),
             (&other, false),
             (&other, true),
             (&sent, false),
         ] {
             let found = known.get(COLLECTION, meta);
-            assert_eq!(found.unwrap().1, as_before, "{meta:?}");
+            assert_eq!(found.unwrap().1, same_order, "{meta:?}");
         }
     }
 
@@ -303,14 +316,17 @@ mod tests {
         let (mut known, key) = learned(&meta);
         let added = known.order.add(meta.as_ref(), &[]).unwrap();
         let bytes = known.order.bytes(&added);
-        let hash = known.aliases.hash_in_order(COLLECTION, bytes);
-        known.aliases.put(hash ^ 1 << 60, bytes, key);
+        let hash = known.series_cache.hash_normalized(COLLECTION, bytes);
+        known.series_cache.put(hash ^ 1 << 60, bytes, key);
         for other in [doc! { "a": 1, "b": 3 }, doc! { "a": 1 }, doc! {}] {
             let bytes = other.as_bytes();
-            let aliases = known.aliases.read();
-            assert_eq!(aliases.get_in_order(hash, COLLECTION, bytes, 0), None);
-            assert_eq!(aliases.get(hash, COLLECTION, bytes), None);
-            assert_eq!(aliases.get(hash ^ 1 << 60, COLLECTION, bytes), None);
+            let series_cache = known.series_cache.read();
+            assert_eq!(
+                series_cache.get_normalized(hash, COLLECTION, bytes, 0),
+                None
+            );
+            assert_eq!(series_cache.get(hash, COLLECTION, bytes), None);
+            assert_eq!(series_cache.get(hash ^ 1 << 60, COLLECTION, bytes), None);
         }
     }
 
@@ -318,15 +334,15 @@ mod tests {
     fn each_hash_has_some_places() {
         let known = Known::new();
         let metas: Vec<Document> = (0..=WAYS as i32).map(|n| doc! { "n": n }).collect();
-        let hash = |n: usize| 3 + (n * PLACES) as u64;
+        let hash = |n: usize| 3 + (n * SLOTS) as u64;
         for (n, meta) in metas.iter().enumerate() {
             known
-                .aliases
+                .series_cache
                 .put(hash(n), meta.as_bytes(), Known::key(meta));
         }
         let found = |n: usize| {
             known
-                .aliases
+                .series_cache
                 .read()
                 .get(hash(n), COLLECTION, metas[n].as_bytes())
         };
@@ -343,9 +359,12 @@ mod tests {
         let normalised = SeriesMeta::of(ValueRef::String("x"));
         let bytes = normalised.as_bytes()[1..].to_vec();
         let key = Arc::new(SeriesKey::new(COLLECTION, normalised, &hasher));
-        known.aliases.put_in_order(5, 0, key);
+        known.series_cache.put_normalized(5, 0, key);
         assert_eq!(
-            known.aliases.read().get_in_order(5, COLLECTION, &bytes, 0),
+            known
+                .series_cache
+                .read()
+                .get_normalized(5, COLLECTION, &bytes, 0),
             None
         );
     }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use nilometer_bson::{DocRef, Value, ValueRef, type_code};
 
 use super::bucket::{Field, Measurement, MemoryUse, OpenBucket};
-use super::field_layout::{Plan, PlannedField};
+use super::field_layout::{FieldLayout, LayoutField};
 use crate::catalog::TimeseriesOptions;
 use crate::error::Result;
 use crate::timeseries::format::series_key::SeriesMeta;
@@ -38,13 +38,13 @@ pub(crate) struct Stage<'a> {
     /// Those of a bucket with more columns come behind the ones in use.
     columns: Vec<Vec<ValueRef<'a>>>,
     /// The fields of all measurements, and the names of buckets.
-    pub(super) plan: Plan,
+    pub(super) layout: FieldLayout,
     /// Texts met last, by the places of names: most are the same again, and need not be checked again.
-    texts: Vec<ValueRef<'a>>,
+    latest_texts: Vec<ValueRef<'a>>,
     /// Texts by their numbers, missing until they were met.
-    numbered: Vec<ValueRef<'a>>,
+    texts_by_number: Vec<ValueRef<'a>>,
     /// Used again, too, for measurements that need a closer look.
-    found: Found<'a>,
+    found: MatchedFields<'a>,
 }
 
 /// Bytes of an object id.
@@ -52,20 +52,20 @@ const ID_BYTES: usize = 12;
 
 /// Fields of a measurement with the columns they were found at, and which columns those are.
 #[derive(Debug, Default)]
-pub(super) struct Found<'a> {
+pub(super) struct MatchedFields<'a> {
     fields: Vec<(Option<usize>, Field<'a>)>,
     met: Vec<bool>,
 }
 
 /// Finds the measurement's columns in the bucket; false if one of them does not accept its value.
 /// Of a field given twice in one document only the first is there.
-pub(super) fn look_up<'a>(
+pub(super) fn match_fields<'a>(
     bucket: &OpenBucket,
     options: &TimeseriesOptions,
     measurement: &Measurement<'a>,
-    found: &mut Found<'a>,
+    found: &mut MatchedFields<'a>,
 ) -> bool {
-    let Found { fields, met } = found;
+    let MatchedFields { fields, met } = found;
     fields.clear();
     met.clear();
     met.resize(bucket.columns.len(), false);
@@ -92,7 +92,12 @@ pub(super) fn look_up<'a>(
 }
 
 #[inline]
-fn put<'a>(columns: &mut Vec<Vec<ValueRef<'a>>>, column: usize, row: usize, value: ValueRef<'a>) {
+fn put_value<'a>(
+    columns: &mut Vec<Vec<ValueRef<'a>>>,
+    column: usize,
+    row: usize,
+    value: ValueRef<'a>,
+) {
     if columns.len() <= column {
         columns.resize_with(column + 1, Vec::new);
     }
@@ -109,28 +114,35 @@ fn put<'a>(columns: &mut Vec<Vec<ValueRef<'a>>>, column: usize, row: usize, valu
 
 /// The text of a field: of one that has a number there is no need to look at the document.
 #[inline]
-fn text<'a>(
-    texts: &mut Vec<ValueRef<'a>>,
-    numbered: &mut Vec<ValueRef<'a>>,
-    field: &PlannedField,
+fn field_text<'a>(
+    latest_texts: &mut Vec<ValueRef<'a>>,
+    texts_by_number: &mut Vec<ValueRef<'a>>,
+    field: &LayoutField,
     document: DocRef<'a>,
 ) -> ValueRef<'a> {
     let number = usize::from(field.text);
     if number == 0 {
-        return unnumbered_text(texts, field, document);
+        return unnumbered_text(latest_texts, field, document);
     }
-    if let Some(known) = numbered.get(number).filter(|known| !known.is_missing()) {
+    if let Some(known) = texts_by_number
+        .get(number)
+        .filter(|known| !known.is_missing())
+    {
         return *known;
     }
-    keep(numbered, number, field.value(document))
+    store_text(texts_by_number, number, field.value(document))
 }
 
 /// Keeps a text at its place.
-fn keep<'a>(texts: &mut Vec<ValueRef<'a>>, place: usize, value: ValueRef<'a>) -> ValueRef<'a> {
-    if texts.len() <= place {
-        texts.resize(place + 1, ValueRef::Missing);
+fn store_text<'a>(
+    latest_texts: &mut Vec<ValueRef<'a>>,
+    place: usize,
+    value: ValueRef<'a>,
+) -> ValueRef<'a> {
+    if latest_texts.len() <= place {
+        latest_texts.resize(place + 1, ValueRef::Missing);
     }
-    if let Some(known) = texts.get_mut(place) {
+    if let Some(known) = latest_texts.get_mut(place) {
         *known = value;
     }
     value
@@ -138,30 +150,30 @@ fn keep<'a>(texts: &mut Vec<ValueRef<'a>>, place: usize, value: ValueRef<'a>) ->
 
 /// The text of a field, compared with the one before it first.
 fn unnumbered_text<'a>(
-    texts: &mut Vec<ValueRef<'a>>,
-    field: &PlannedField,
+    latest_texts: &mut Vec<ValueRef<'a>>,
+    field: &LayoutField,
     document: DocRef<'a>,
 ) -> ValueRef<'a> {
     let place = usize::from(field.name);
-    if let Some(&known) = texts.get(place)
+    if let Some(&known) = latest_texts.get(place)
         && let ValueRef::String(text) = known
         && field.is_text(document, text)
     {
         return known;
     }
-    keep(texts, place, field.value(document))
+    store_text(latest_texts, place, field.value(document))
 }
 
 impl<'a> Stage<'a> {
     /// One for measurements of this plan.
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(super) fn new(layout: FieldLayout) -> Self {
         Self {
             times: Vec::new(),
             columns: Vec::new(),
-            plan,
-            texts: Vec::new(),
-            numbered: Vec::new(),
-            found: Found::default(),
+            layout,
+            latest_texts: Vec::new(),
+            texts_by_number: Vec::new(),
+            found: MatchedFields::default(),
         }
     }
 
@@ -182,13 +194,13 @@ impl<'a> Stage<'a> {
             return true;
         }
         let mut found = std::mem::take(&mut self.found);
-        let accepted = look_up(bucket, options, measurement, &mut found);
+        let accepted = match_fields(bucket, options, measurement, &mut found);
         if accepted {
             let row = self.times.len();
             self.times.push(measurement.time_ms);
             for (column, field) in &found.fields {
-                let at = bucket.learn(*column, field, &mut self.plan.names);
-                put(&mut self.columns, at, row, field.value());
+                let at = bucket.learn(*column, field, &mut self.layout.names);
+                put_value(&mut self.columns, at, row, field.value());
             }
             bucket.count += 1;
         }
@@ -198,35 +210,36 @@ impl<'a> Stage<'a> {
 
     /// The common case: the bucket knows all fields, and their values are scalars of its types.
     fn push_known(&mut self, bucket: &mut OpenBucket, measurement: &Measurement<'a>) -> bool {
-        let Some(walked) = measurement.walked else {
+        let Some(walked) = measurement.layout_range else {
             return false;
         };
         let row = self.times.len();
         let (mut bytes, mut fits) = (walked.bytes as usize, true);
-        let plan = &self.plan;
+        let layout = &self.layout;
         if let Some(id) = measurement.generated_id {
-            match bucket.find_scalar(&plan.id_name, plan.id_place, type_code::OBJECT_ID) {
+            match bucket.find_scalar(&layout.id_name, layout.id_place, type_code::OBJECT_ID) {
                 Some(at) => {
-                    put(&mut self.columns, at, row, ValueRef::ObjectId(id));
+                    put_value(&mut self.columns, at, row, ValueRef::ObjectId(id));
                     bytes += ID_BYTES;
                 }
                 None => fits = false,
             }
         }
         fits = fits
-            && plan.fields(walked).iter().all(|field| {
-                let name = plan.names.name(field.name);
+            && layout.fields(walked).iter().all(|field| {
+                let name = layout.names.name(field.name);
                 let at =
                     name.and_then(|name| bucket.find_scalar(name, field.name, field.type_code));
                 if let Some(at) = at {
                     let value = match field.type_code {
                         type_code::STRING => {
-                            let (texts, numbered) = (&mut self.texts, &mut self.numbered);
-                            text(texts, numbered, field, measurement.document)
+                            let (latest_texts, texts_by_number) =
+                                (&mut self.latest_texts, &mut self.texts_by_number);
+                            field_text(latest_texts, texts_by_number, field, measurement.document)
                         }
                         _ => field.value(measurement.document),
                     };
-                    put(&mut self.columns, at, row, value);
+                    put_value(&mut self.columns, at, row, value);
                 }
                 at.is_some()
             });
@@ -251,7 +264,7 @@ impl<'a> Stage<'a> {
         meta_bytes: usize,
         memory: MemoryUse,
     ) -> OpenBucket {
-        let names = &mut self.plan.names;
+        let names = &mut self.layout.names;
         OpenBucket::new(suffix, options, time_ms, meta_bytes, memory, names)
     }
 
@@ -333,7 +346,7 @@ impl<'a> Stage<'a> {
 mod tests {
     use super::super::super::tests::Draw;
     use super::*;
-    use crate::timeseries::bucket_catalog::field_layout::Texts;
+    use crate::timeseries::bucket_catalog::field_layout::TextNumbers;
     use nilometer_bson::{Document, doc};
 
     #[test]
@@ -353,23 +366,23 @@ mod tests {
                 doc! { "s": text, "behind": "abcdefgh" }
             })
             .collect();
-        let mut numbers = Texts::default();
-        let mut fields: Vec<(PlannedField, DocRef<'_>)> = Vec::new();
+        let mut numbers = TextNumbers::default();
+        let mut fields: Vec<(LayoutField, DocRef<'_>)> = Vec::new();
         for document in &documents {
             let document = document.as_ref();
             let field = document.iter().next().unwrap();
             let at = 4 + 1 + "s".len() + 1;
-            let mut planned = PlannedField::new(draw.below(2) as u16, &field, at);
+            let mut planned = LayoutField::new(draw.below(2) as u16, &field, at);
             planned.number_text(document, &mut numbers);
             fields.push((planned, document));
         }
-        let numbered = fields.iter().filter(|(field, _)| field.text > 0).count();
-        assert!((500..2900).contains(&numbered), "{numbered}");
+        let texts_by_number = fields.iter().filter(|(field, _)| field.text > 0).count();
+        assert!((500..2900).contains(&texts_by_number), "{texts_by_number}");
         // They are met in another order than they were numbered.
         fields.sort_by_key(|(field, document)| (field.name, document.as_bytes().len() % 7));
-        let (mut texts, mut met) = (Vec::new(), Vec::new());
+        let (mut latest_texts, mut met) = (Vec::new(), Vec::new());
         for (field, document) in fields {
-            let found = text(&mut texts, &mut met, &field, document);
+            let found = field_text(&mut latest_texts, &mut met, &field, document);
             assert_eq!(found.as_str(), document.get("s").as_str());
         }
     }

@@ -13,27 +13,27 @@ use std::sync::atomic::Ordering;
 use nilometer_storage::{KeyspaceId, WriteBatch};
 
 use super::bucket::{Measurement, MemoryUse, OpenBucket};
-use super::field_layout::Plan;
-use super::reopening::{self, BucketStorage, Check, Room};
+use super::field_layout::FieldLayout;
+use super::reopening::{self, AdmissionCheck, BucketStorage, Space};
 use super::rollover::Rollover;
 use super::series::{Series, SeriesKey};
 use super::staging::Stage;
 use super::stats::increment;
-use super::{BucketCatalog, InFlight};
+use super::{BucketCatalog, InFlightEntry};
 use crate::catalog::{Collection, Storage};
 use crate::error::{Error, Result};
 use crate::timeseries::format::series_index;
 
 /// Puts measurements into buckets, and tail entries into a batch.
 pub(crate) struct BucketWriter<'c, 'a> {
-    check: Check<'c>,
+    check: AdmissionCheck<'c>,
     tail: KeyspaceId,
     index: KeyspaceId,
     stage: Stage<'a>,
     /// What is to be committed.
     pub(crate) batch: WriteBatch,
     /// The entries in it. Whatever happens, they must be finished ([`BucketCatalog::finish`]).
-    pub(crate) in_flight: Vec<InFlight>,
+    pub(crate) in_flight: Vec<InFlightEntry>,
 }
 
 impl BucketCatalog {
@@ -42,14 +42,14 @@ impl BucketCatalog {
         &'c self,
         collection: &'c Collection,
         storage: &'c dyn BucketStorage,
-        plan: Plan,
+        layout: FieldLayout,
     ) -> Result<BucketWriter<'c, 'a>> {
         let (Some(options), Storage::Buckets { tail, series, .. }) =
             (&collection.timeseries, collection.storage)
         else {
             return Err(Error::bad_value("not a time-series collection"));
         };
-        let check = Check {
+        let check = AdmissionCheck {
             catalog: self,
             collection: collection.uuid,
             limits: self.limits,
@@ -62,7 +62,7 @@ impl BucketCatalog {
             check,
             tail,
             index: series,
-            stage: Stage::new(plan),
+            stage: Stage::new(layout),
             batch: WriteBatch::new(),
             in_flight: Vec::new(),
         })
@@ -71,10 +71,10 @@ impl BucketCatalog {
 
 impl<'a> BucketWriter<'_, 'a> {
     /// Leaves the names it has learnt to the next.
-    pub(crate) fn leave_names(&self) {
-        let names = &self.stage.plan.names;
+    pub(crate) fn store_names(&self) {
+        let names = &self.stage.layout.names;
         let (catalog, collection) = (self.check.catalog, self.check.collection);
-        catalog.keep_names(collection, |known| &mut known.fields, names);
+        catalog.store_names(collection, |known| &mut known.fields, names);
     }
 
     /// Puts the tail entries for one series' measurements into the batch, in the order given.
@@ -85,22 +85,22 @@ impl<'a> BucketWriter<'_, 'a> {
     ) -> Result<()> {
         let mut stripe = self.check.catalog.stripe(key).lock();
         let stripe = &mut *stripe;
-        let mut departed = None;
+        let mut hint = None;
         let series = match stripe.series.get_mut(key) {
             Some(series) => series,
             None => {
-                departed = stripe.departed.take(key.hash());
+                hint = stripe.hints.take(key.hash());
                 stripe.series.entry(key.clone()).or_default()
             }
         };
         let mut current = series.open.take();
-        let added = self.add_all(key, series, &mut current, departed, measurements);
+        let added = self.add_all(key, series, &mut current, hint, measurements);
         if let Some(bucket) = current {
             if added.is_ok() {
                 series.open = Some(bucket);
             } else {
                 // It counts measurements that are in no entry.
-                series.let_go(*bucket);
+                series.discard(*bucket);
             }
         }
         if added.is_err() {
@@ -109,14 +109,14 @@ impl<'a> BucketWriter<'_, 'a> {
         added
     }
 
-    /// Puts measurements into `current` or what comes after it, which may be what left memory as `departed`. Whatever
+    /// Puts measurements into `current` or what comes after it, which may be what left memory as `hint`. Whatever
     /// happens, a bucket that may have entries in flight is in `current` or in the series.
     fn add_all(
         &mut self,
         key: &Arc<SeriesKey>,
         series: &mut Series,
         current: &mut Option<Box<OpenBucket>>,
-        mut departed: Option<[u8; 12]>,
+        mut hint: Option<[u8; 12]>,
         measurements: &[Measurement<'a>],
     ) -> Result<()> {
         for measurement in measurements {
@@ -137,8 +137,8 @@ impl<'a> BucketWriter<'_, 'a> {
                 }
             }
             let (meta, check) = (&key.meta, &self.check);
-            let guess = departed.take();
-            let mut bucket = match reopening::reopen(series, meta, measurement, guess, check)? {
+            let hint = hint.take();
+            let mut bucket = match reopening::reopen(series, meta, measurement, hint, check)? {
                 Some(reopened) => reopened,
                 None => {
                     let first = i64::from(!had_open);
@@ -162,15 +162,15 @@ impl<'a> BucketWriter<'_, 'a> {
         bucket: &mut OpenBucket,
         measurement: &Measurement<'a>,
     ) -> Result<Option<Rollover>> {
-        let room = self.check.room(bucket, measurement, self.stage.rows())?;
-        if let Room::None(reason) = room {
+        let space = self.check.space(bucket, measurement, self.stage.rows())?;
+        if let Space::Exhausted(reason) = space {
             return Ok(Some(reason));
         }
         // A schema change is looked for also where the measurements are large.
         if !self.stage.push(bucket, self.check.options, measurement) {
             return Ok(Some(Rollover::SchemaChange));
         }
-        self.check.count_room(bucket, room);
+        self.check.count_space(bucket, space);
         Ok(None)
     }
 
@@ -201,7 +201,7 @@ impl<'a> BucketWriter<'_, 'a> {
             storage.opened(&mut self.batch, meta, start_ms, id)?;
         }
         self.batch.put(self.tail, entry_key, value);
-        self.in_flight.push(InFlight {
+        self.in_flight.push(InFlightEntry {
             key: key.clone(),
             entry,
         });

@@ -89,7 +89,7 @@ impl Timeseries {
         }
         for (collection, Stretch { oldest, count }) in self.fresh.take() {
             // One that was dropped has nothing to open.
-            let Some(collection) = self.collection_at_hand(collection) else {
+            let Some(collection) = self.maintenance.collection(collection) else {
                 continue;
             };
             let range = BucketRange {
@@ -125,7 +125,7 @@ mod tests {
                 true,
             );
         }
-        f.timeseries.wait_for_chores().unwrap();
+        f.timeseries.wait_for_maintenance().unwrap();
         let opened = || f.timeseries.bucket_cache.memory_bytes();
         f.timeseries.open_fresh();
         assert_eq!(opened(), 0, "some were sealed since the last tick");
@@ -154,7 +154,7 @@ mod tests {
                 &[at(hour * 3600, "a", 1), at(hour * 3600 + 1, "a", 2)],
                 true,
             );
-            f.timeseries.wait_for_chores().unwrap();
+            f.timeseries.wait_for_maintenance().unwrap();
             f.timeseries.open_fresh();
             f.timeseries.open_fresh();
         };
@@ -185,7 +185,7 @@ mod tests {
     fn nothing_is_opened_where_nothing_is_kept() {
         let f = Fixture::new();
         f.insert(&[at(0, "a", 1), at(3600, "a", 2)], true);
-        f.timeseries.wait_for_chores().unwrap();
+        f.timeseries.wait_for_maintenance().unwrap();
         f.timeseries.bucket_cache.set_bytes_max(0);
         for _ in 0..3 {
             f.timeseries.open_fresh();

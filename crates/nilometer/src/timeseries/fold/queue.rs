@@ -1,79 +1,86 @@
-//! Folding and sealing behind the inserts.
+//! The maintenance queue: folds and seals buckets behind the inserts.
 //!
-//! One thread does what inserts leave behind, in order. The queue has a limit; when it is full the
-//! insert that would add to it does its chore itself, so that writers cannot outrun the folding; only the
-//! sealing of buckets that left memory is left out then, as a million idle series would make it wait.
-//! Folds wait a while: a bucket that fills within seconds is then written once, when it is sealed, and not twice before that.
-//! With nothing to do, the thread lets the engine settle where chores removed much.
-//! Chores lost by a crash are found again at start: every bucket that has a tail is sealed then.
+//! ```text
+//! insert ─► tasks ─► queue ─► one thread ─┬─► fold: waits some seconds, is dropped if the bucket is sealed meanwhile
+//!                      │ full             ├─► seal
+//!                      ▼                  └─► idle: the engine compacts keyspaces that lost most of their entries
+//!                 done by the insert
+//! ```
+//!
+//! The queue is bounded: when it is full, the insert performs its task itself, so that writers cannot outrun the folding.
+//! Sealing an idle bucket is skipped then, as a million idle series would make it wait. A fold waits because a bucket that
+//! fills within seconds is then written once, sealed, instead of twice. Tasks lost in a crash are found again at start:
+//! every bucket with a tail is sealed then ([`MaintenanceQueue::seal_unsealed`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nilometer_storage::{Direction, Engine, KeyspaceId};
 
-use super::{BucketKeyspaces, Folding, Target};
-use crate::catalog::{Collection, Storage};
+use super::{BucketFolder, BucketKeyspaces, FoldTarget};
+use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::timeseries::Timeseries;
-use crate::timeseries::bucket_catalog::{BucketCatalog, Chore};
+use crate::timeseries::bucket_catalog::{BucketCatalog, MaintenanceTask};
 use crate::timeseries::cache::prefetch::Fresh;
-use crate::timeseries::fold;
 use crate::timeseries::format::bucket_document::Layout;
 use crate::timeseries::format::sealed::Dictionaries;
 use crate::timeseries::format::tail;
-use crate::timeseries::index::maintenance::Maintained;
+use crate::timeseries::index::maintenance::IndexMaintainer;
 
-/// Chores that may wait.
-const CHORES_WAITING_MAX: usize = 4096;
+/// Tasks in the queue.
+const TASKS_MAX: usize = 4096;
 
-/// Time without a chore after which what chores removed is let go.
+/// Time without a task after which keyspaces are compacted.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Time for which a fold waits whether the bucket is sealed.
+/// Delay of a fold.
 const FOLD_DELAY: Duration = Duration::from_secs(5);
 
-/// Folds that may wait so; more are done at once.
-const FOLDS_WAITING_MAX: usize = 65_536;
+/// Folds that are delayed; more are performed at once.
+const DELAYED_FOLDS_MAX: usize = 65_536;
 
-/// What is needed to read a collection is kept for so long after it was dropped, at least.
-const DROPPED_KEPT: Duration = Duration::from_secs(30);
+/// How long a dropped collection's dictionaries are kept for its readers, at least.
+const DROPPED_KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// Fewer removed entries are left for the engine to merge away.
-const SETTLED_ENTRIES_MIN: usize = 1000;
+/// Removed entries of a keyspace below which it is not compacted.
+const COMPACTED_ENTRIES_MIN: usize = 1000;
 
-enum Job {
-    Chore(Arc<Collection>, Chore),
-    /// Answers when everything queued before it is done.
+enum QueueMessage {
+    Task(Arc<Collection>, MaintenanceTask),
+    /// Answered when everything queued before it is done.
     Barrier(SyncSender<()>),
 }
 
-type HeldChore = (Arc<Collection>, Chore);
+type QueuedTask = (Arc<Collection>, MaintenanceTask);
 
 /// Folds that wait, each bucket once, in the order in which they are due.
 #[derive(Default)]
-struct Folds {
-    waiting: VecDeque<(Instant, HeldChore)>,
+struct DelayedFolds {
+    waiting: VecDeque<(Instant, QueuedTask)>,
     buckets: HashSet<([u8; 16], [u8; 12])>,
 }
 
-impl Folds {
-    /// Lets a fold wait; gives back what has to be done now.
-    fn postpone(&mut self, collection: Arc<Collection>, chore: Chore) -> Result<(), HeldChore> {
-        let bucket = (collection.uuid, chore.bucket());
-        if !matches!(chore, Chore::Fold(..)) {
+impl DelayedFolds {
+    /// Delays a fold; returns any other task, and a fold that is too many, to be performed now.
+    fn delay(
+        &mut self,
+        collection: Arc<Collection>,
+        task: MaintenanceTask,
+    ) -> Result<(), QueuedTask> {
+        let bucket = (collection.uuid, task.bucket());
+        if !matches!(task, MaintenanceTask::Fold(..)) {
             self.buckets.remove(&bucket);
-            return Err((collection, chore));
+            return Err((collection, task));
         }
-        if self.waiting.len() >= FOLDS_WAITING_MAX {
-            return Err((collection, chore));
+        if self.waiting.len() >= DELAYED_FOLDS_MAX {
+            return Err((collection, task));
         }
         if self.buckets.insert(bucket) {
             let due = Instant::now() + FOLD_DELAY;
-            self.waiting.push_back((due, (collection, chore)));
+            self.waiting.push_back((due, (collection, task)));
         }
         Ok(())
     }
@@ -84,75 +91,58 @@ impl Folds {
         Some(due.saturating_duration_since(Instant::now()))
     }
 
-    /// The next that is due, unless its bucket has been sealed.
-    fn due(&mut self) -> Option<HeldChore> {
+    /// Takes the next that is due; `None` also if its bucket has been sealed.
+    fn take_due(&mut self) -> Option<QueuedTask> {
         self.next_in().filter(Duration::is_zero)?;
-        let (_, held) = self.waiting.pop_front()?;
-        self.is_wanted(&held).then_some(held)
+        let (_, queued) = self.waiting.pop_front()?;
+        self.take_wanted(&queued).then_some(queued)
     }
 
-    /// All of them, due or not.
-    fn all(&mut self) -> Vec<HeldChore> {
+    /// Takes all, due or not.
+    fn take_all(&mut self) -> Vec<QueuedTask> {
         let all = std::mem::take(&mut self.waiting);
-        let wanted = all.into_iter().map(|(_, held)| held);
-        wanted.filter(|held| self.is_wanted(held)).collect()
+        let wanted = all.into_iter().map(|(_, queued)| queued);
+        wanted.filter(|queued| self.take_wanted(queued)).collect()
     }
 
-    fn is_wanted(&mut self, (collection, chore): &HeldChore) -> bool {
-        self.buckets.remove(&(collection.uuid, chore.bucket()))
+    fn take_wanted(&mut self, (collection, task): &QueuedTask) -> bool {
+        self.buckets.remove(&(collection.uuid, task.bucket()))
     }
 }
 
-/// The queue and its thread. Dropping it ends the thread; what waits is left for the next start.
-pub(crate) struct ChoreQueue {
-    worker: Arc<Worker>,
-    /// Where chores wait for whoever does them, if no thread shall: in simulations.
-    held: Option<Mutex<Vec<HeldChore>>>,
-    sender: Option<SyncSender<Job>>,
+/// The queue and its thread. Dropping it ends the thread; queued tasks are left for the next start.
+pub(crate) struct MaintenanceQueue {
+    worker: Arc<MaintenanceWorker>,
+    /// Collections that were inserted into: tasks name them by UUID.
+    collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
+    /// The queue of a simulation, which has no thread.
+    queued: Option<Mutex<Vec<QueuedTask>>>,
+    sender: Option<SyncSender<QueueMessage>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What folding has removed from the keyspaces of a collection since they were settled.
-struct Removed {
+/// Entries that folding removed from the keyspaces of a collection since they were compacted.
+struct RemovedEntries {
     open: KeyspaceId,
     entries: usize,
 }
 
-struct Worker {
+/// Performs tasks: on the thread of the queue, or on the thread of an insert when the queue is full.
+struct MaintenanceWorker {
     engine: Arc<dyn Engine>,
     bucket_catalog: Arc<BucketCatalog>,
     dictionaries: Arc<Dictionaries>,
-    /// Held while a bucket is rewritten or removed.
+    /// Locked while a bucket is rewritten or removed.
     rewriting: Mutex<()>,
     /// By the keyspace of the tails.
-    removed: Mutex<HashMap<KeyspaceId, Removed>>,
-    /// What was sealed lately.
+    removed: Mutex<HashMap<KeyspaceId, RemovedEntries>>,
+    /// Buckets sealed lately, to be prefetched.
     fresh: Arc<Fresh>,
-    /// The last failure of a chore; the data stays readable from the tail.
+    /// The last failure of a task; the data stays readable from the tail.
     failure: Mutex<Option<Error>>,
 }
 
-impl BucketKeyspaces {
-    /// The keyspaces of a bucket collection; `None` for an ordinary one.
-    pub(crate) fn of(collection: &Collection) -> Option<Self> {
-        match collection.storage {
-            Storage::Buckets {
-                open,
-                sealed,
-                tail,
-                series,
-            } => Some(Self {
-                open,
-                sealed,
-                tail,
-                series,
-            }),
-            Storage::Records { .. } => None,
-        }
-    }
-}
-
-impl Worker {
+impl MaintenanceWorker {
     fn new(
         engine: Arc<dyn Engine>,
         bucket_catalog: Arc<BucketCatalog>,
@@ -169,25 +159,25 @@ impl Worker {
         }
     }
 
-    fn run(&self, jobs: &Receiver<Job>) {
-        let mut folds = Folds::default();
+    fn run(&self, messages: &Receiver<QueueMessage>) {
+        let mut folds = DelayedFolds::default();
         loop {
             let patience = folds.next_in().unwrap_or(IDLE);
-            match jobs.recv_timeout(patience) {
-                Ok(Job::Chore(collection, chore)) => match folds.postpone(collection, chore) {
+            match messages.recv_timeout(patience) {
+                Ok(QueueMessage::Task(collection, task)) => match folds.delay(collection, task) {
                     Ok(()) => {}
-                    Err((collection, chore)) => self.perform(&collection, &chore),
+                    Err((collection, task)) => self.perform(&collection, &task),
                 },
-                Ok(Job::Barrier(done)) => {
-                    for (collection, chore) in folds.all() {
-                        self.perform(&collection, &chore);
+                Ok(QueueMessage::Barrier(done)) => {
+                    for (collection, task) in folds.take_all() {
+                        self.perform(&collection, &task);
                     }
-                    // Whoever waited may be gone.
+                    // The waiting thread may be gone.
                     let _ = done.send(());
                 }
-                Err(RecvTimeoutError::Timeout) => match folds.due() {
-                    Some((collection, chore)) => self.perform(&collection, &chore),
-                    None if folds.waiting.is_empty() => self.settle(),
+                Err(RecvTimeoutError::Timeout) => match folds.take_due() {
+                    Some((collection, task)) => self.perform(&collection, &task),
+                    None if folds.waiting.is_empty() => self.compact_removed(),
                     None => {}
                 },
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -195,61 +185,68 @@ impl Worker {
         }
     }
 
-    /// Lets go of what was removed from tails and open buckets, where it is most of what is there: readers pass over it
-    /// otherwise until it is merged away. What fails is tried again when as much has been removed once more.
-    fn settle(&self) {
+    /// Compacts the keyspaces of tails and open buckets that lost most of their entries: readers pass over removed entries
+    /// until they are merged away. After a failure the same number must be removed again for another try.
+    fn compact_removed(&self) {
         let mut due = Vec::new();
-        self.held_removed().retain(|&tail, removed| {
+        self.lock_removed().retain(|&tail, removed| {
             let Ok(left) = self.engine.keyspace_statistics(tail) else {
                 return false;
             };
             let most = removed.entries as u64 >= left.keys_estimate / 2;
-            if removed.entries < SETTLED_ENTRIES_MIN || !most {
+            if removed.entries < COMPACTED_ENTRIES_MIN || !most {
                 return true;
             }
             due.extend([tail, removed.open]);
             false
         });
         for keyspace in due {
-            // Nothing is wrong with the data then.
+            // A failure leaves the data as it is.
             let _ = self.engine.settle_keyspace(keyspace);
         }
     }
 
-    fn held_removed(&self) -> MutexGuard<'_, HashMap<KeyspaceId, Removed>> {
+    fn lock_removed(&self) -> MutexGuard<'_, HashMap<KeyspaceId, RemovedEntries>> {
         self.removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn perform(&self, collection: &Collection, chore: &Chore) {
-        if let Err(error) = self.try_perform(collection, chore) {
-            if error.code == ErrorCode::DataCorruptionDetected {
-                // Readers are told what is wrong with it; writers go on elsewhere.
-                self.bucket_catalog.freeze(collection.uuid, chore.bucket());
-                return;
-            }
-            let tail = BucketKeyspaces::of(collection).map(|keyspaces| keyspaces.tail);
-            let dropped = tail.is_some_and(|tail| self.engine.keyspace_statistics(tail).is_err());
-            if dropped {
-                return;
-            }
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-            *failure = Some(error);
+    fn lock_failure(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_rewriting(&self) -> MutexGuard<'_, ()> {
+        self.rewriting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Performs a task. A failure is kept for [`MaintenanceQueue::wait`], unless the collection was dropped.
+    fn perform(&self, collection: &Collection, task: &MaintenanceTask) {
+        let Err(error) = self.try_perform(collection, task) else {
+            return;
+        };
+        if error.code == ErrorCode::DataCorruptionDetected {
+            // Readers of the bucket get the error; writers use other buckets.
+            self.bucket_catalog.freeze(collection.uuid, task.bucket());
+            return;
+        }
+        let tail = BucketKeyspaces::of(collection).map(|keyspaces| keyspaces.tail);
+        let dropped = tail.is_some_and(|tail| self.engine.keyspace_statistics(tail).is_err());
+        if !dropped {
+            *self.lock_failure() = Some(error);
         }
     }
 
-    fn try_perform(&self, collection: &Collection, chore: &Chore) -> Result<()> {
-        let _alone = self
-            .rewriting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    fn try_perform(&self, collection: &Collection, task: &MaintenanceTask) -> Result<()> {
+        let _rewriting = self.lock_rewriting();
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
             return Ok(());
         };
         let layout = &Layout::of(collection, options)?;
-        let indexes = Maintained::hold(collection)?;
-        let folding = Folding {
+        let indexes = IndexMaintainer::lock(collection)?;
+        let folder = BucketFolder {
             engine: &*self.engine,
             bucket_catalog: &self.bucket_catalog,
             dictionaries: &self.dictionaries,
@@ -258,27 +255,27 @@ impl Worker {
             indexes: &indexes,
             layout,
         };
-        let folded = match chore {
-            Chore::Seal(_, id) | Chore::SealIdle(_, id) => {
-                let folded = folding.fold(*id, None, Target::Sealed)?;
+        let folded = match task {
+            MaintenanceTask::Seal(_, id) | MaintenanceTask::SealIdle(_, id) => {
+                let folded = folder.fold(*id, None, FoldTarget::Sealed)?;
                 if folded.written.is_some() {
                     self.fresh.add(collection.uuid, *id);
                 }
                 folded
             }
-            Chore::Fold(key, id) => {
+            MaintenanceTask::Fold(key, id) => {
                 let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
                     return Ok(());
                 };
-                let folded = folding.fold(*id, Some(upto), Target::Open)?;
+                let folded = folder.fold(*id, Some(upto), FoldTarget::Open)?;
                 if let Some((rows, bytes)) = folded.written {
                     self.bucket_catalog.end_fold(key, *id, rows, bytes);
                 }
                 folded
             }
         };
-        let mut removed = self.held_removed();
-        let removed = removed.entry(keyspaces.tail).or_insert(Removed {
+        let mut removed = self.lock_removed();
+        let removed = removed.entry(keyspaces.tail).or_insert(RemovedEntries {
             open: keyspaces.open,
             entries: 0,
         });
@@ -287,197 +284,137 @@ impl Worker {
     }
 }
 
-impl ChoreQueue {
+impl MaintenanceQueue {
     pub(crate) fn start(
         engine: Arc<dyn Engine>,
         bucket_catalog: Arc<BucketCatalog>,
         dictionaries: Arc<Dictionaries>,
     ) -> Self {
-        let worker = Arc::new(Worker::new(engine, bucket_catalog, dictionaries));
-        let (sender, jobs) = sync_channel(CHORES_WAITING_MAX);
+        let worker = Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries));
+        let (sender, messages) = sync_channel(TASKS_MAX);
         let thread = std::thread::Builder::new()
-            .name("bucket-chores".into())
+            .name("bucket-upkeep".into())
             .spawn({
                 let worker = worker.clone();
-                move || worker.run(&jobs)
+                move || worker.run(&messages)
             });
-        // Without a thread every insert does its own chores.
+        // Without a thread each insert performs its own tasks.
         let (sender, thread) = match thread {
             Ok(thread) => (Some(sender), Some(thread)),
             Err(_) => (None, None),
         };
         Self {
             worker,
-            held: None,
+            collections: RwLock::default(),
+            queued: None,
             sender,
             thread,
         }
     }
 
-    /// A queue without a thread, whose chores wait for [`ChoreQueue::perform_held`].
+    /// A queue without a thread, whose tasks wait for [`MaintenanceQueue::perform_queued`].
     #[cfg(test)]
-    pub(crate) fn holding(
+    pub(crate) fn without_thread(
         engine: Arc<dyn Engine>,
         bucket_catalog: Arc<BucketCatalog>,
         dictionaries: Arc<Dictionaries>,
     ) -> Self {
         Self {
-            worker: Arc::new(Worker::new(engine, bucket_catalog, dictionaries)),
-            held: Some(Mutex::default()),
+            worker: Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries)),
+            collections: RwLock::default(),
+            queued: Some(Mutex::default()),
             sender: None,
             thread: None,
         }
     }
 
-    /// Does one of the chores that wait, which `choose` picks among so many.
+    /// Performs one of the queued tasks, which `choose` picks given their number.
     #[cfg(test)]
-    pub(crate) fn perform_held(&self, choose: impl FnOnce(usize) -> usize) {
-        let held = self.held.as_ref().expect("a holding queue");
-        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.is_empty() {
+    pub(crate) fn perform_queued(&self, choose: impl FnOnce(usize) -> usize) {
+        let queued = self.queued.as_ref().expect("a queue without a thread");
+        let mut queued = queued.lock().unwrap_or_else(PoisonError::into_inner);
+        if queued.is_empty() {
             return;
         }
-        let at = choose(held.len());
-        let (collection, chore) = held.remove(at);
-        drop(held);
-        self.worker.perform(&collection, &chore);
+        let at = choose(queued.len());
+        let (collection, task) = queued.remove(at);
+        drop(queued);
+        self.worker.perform(&collection, &task);
     }
 
-    fn add(&self, collection: &Arc<Collection>, chore: Chore) {
-        if let Some(held) = &self.held {
-            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-            return held.push((collection.clone(), chore));
+    /// Makes a collection known, so that tasks can name it.
+    pub(crate) fn register(&self, collection: &Arc<Collection>) {
+        let known = self.collections.read();
+        let known = known.unwrap_or_else(PoisonError::into_inner);
+        if known.contains_key(&collection.uuid) {
+            return;
         }
-        let Some(sender) = &self.sender else {
-            return self.worker.perform(collection, &chore);
-        };
-        match sender.try_send(Job::Chore(collection.clone(), chore)) {
-            Ok(()) | Err(TrySendError::Full(Job::Chore(_, Chore::SealIdle(..)))) => {}
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
-                if let Job::Chore(collection, chore) = job {
-                    self.worker.perform(&collection, &chore);
-                }
-            }
-        }
+        drop(known);
+        let known = self.collections.write();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        known.insert(collection.uuid, collection.clone());
     }
 
-    /// Where what was sealed lately waits for [`Timeseries::open_fresh`].
-    pub(crate) fn fresh(&self) -> Arc<Fresh> {
-        Arc::clone(&self.worker.fresh)
-    }
-
-    /// Keeps every bucket from being rewritten as long as the guard lives.
-    pub(crate) fn exclusive(&self) -> MutexGuard<'_, ()> {
-        self.worker
-            .rewriting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until everything queued so far is done.
-    fn wait(&self) {
-        if let Some(sender) = &self.sender {
-            let (done, waiting) = sync_channel(1);
-            if sender.send(Job::Barrier(done)).is_ok() {
-                // An error means the thread ended: nothing is left to wait for.
-                let _ = waiting.recv();
-            }
-        }
-    }
-}
-
-impl Drop for ChoreQueue {
-    fn drop(&mut self) {
-        self.sender = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic in the thread has been reported where it happened.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Timeseries {
-    /// Queues what an insert left behind.
-    pub(crate) fn hand_over(&self, chores: Vec<Chore>) {
-        for chore in chores {
-            // One that was dropped has no chores.
-            if let Some(collection) = self.collection_at_hand(chore.collection()) {
-                self.chores.add(&collection, chore);
-            }
-        }
-    }
-
-    /// A collection that was inserted into, unless it was dropped.
-    pub(crate) fn collection_at_hand(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
+    /// Returns a registered collection; `None` once it was dropped.
+    pub(crate) fn collection(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
         let known = self.collections.read();
         let known = known.unwrap_or_else(PoisonError::into_inner);
         known.get(&uuid).cloned()
     }
 
-    /// Keeps a collection at hand for the chores of its buckets.
-    pub(crate) fn remember(&self, collection: &Arc<Collection>) {
-        let known = self
-            .collections
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        if known.contains_key(&collection.uuid) {
-            return;
-        }
-        drop(known);
-        self.collections
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(collection.uuid, collection.clone());
+    /// Forgets a dropped collection; its queued tasks do nothing.
+    pub(crate) fn unregister(&self, uuid: [u8; 16]) {
+        let known = self.collections.write();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        known.remove(&uuid);
     }
 
-    /// Forgets what is in memory of a collection that was dropped.
-    pub fn forget(&self, collection: &Collection) {
-        let uuid = collection.uuid;
-        self.bucket_catalog.forget(uuid);
-        self.claims.forget(uuid);
-        self.dictionaries.forget(uuid);
-        if let Some(keyspaces) = BucketKeyspaces::of(collection) {
-            self.rosters.forget(keyspaces.sealed);
+    /// Queues the tasks that an insert leaves.
+    pub(crate) fn add_all(&self, tasks: Vec<MaintenanceTask>) {
+        for task in tasks {
+            // A dropped collection needs no maintenance.
+            if let Some(collection) = self.collection(task.collection()) {
+                self.add(&collection, task);
+            }
         }
-        self.collections
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&uuid);
     }
 
-    /// Lets go of what was kept of dropped collections for those who read them then. A reader looks at one snapshot.
-    pub(crate) fn let_dropped_go(&self) {
-        let waited = self.dictionaries.dropped_for();
-        if waited.is_none_or(|waited| waited < DROPPED_KEPT) {
-            return;
+    fn add(&self, collection: &Arc<Collection>, task: MaintenanceTask) {
+        if let Some(queued) = &self.queued {
+            let mut queued = queued.lock().unwrap_or_else(PoisonError::into_inner);
+            return queued.push((collection.clone(), task));
         }
-        let oldest = Duration::from_millis(self.engine.statistics().oldest_snapshot_ms);
-        // What fails stays in the catalog until the next start.
-        let _ = self.dictionaries.let_go(DROPPED_KEPT.max(oldest));
-    }
-
-    /// The size of a bucket's document with its tail folded in, in bytes.
-    pub(crate) fn measure(&self, collection: &Collection, id: [u8; 12]) -> Result<usize> {
-        let (Some(keyspaces), Some(options)) =
-            (BucketKeyspaces::of(collection), &collection.timeseries)
-        else {
-            return Ok(0);
+        let Some(sender) = &self.sender else {
+            return self.worker.perform(collection, &task);
         };
-        let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let layout = Layout::of(collection, options)?;
-        let document = parts.document(id, &layout)?;
-        Ok(document.map_or(0, |document| document.as_bytes().len()))
+        match sender.try_send(QueueMessage::Task(collection.clone(), task)) {
+            Ok(())
+            | Err(TrySendError::Full(QueueMessage::Task(_, MaintenanceTask::SealIdle(..)))) => {}
+            Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
+                if let QueueMessage::Task(collection, task) = message {
+                    self.worker.perform(&collection, &task);
+                }
+            }
+        }
     }
 
-    /// Queues the sealing of every bucket that has a tail: at start, when no bucket is open yet.
-    pub fn seal_leftovers(&self, collection: &Arc<Collection>) -> Result<usize> {
+    /// The buckets sealed lately, shared with the prefetcher.
+    pub(crate) fn fresh(&self) -> Arc<Fresh> {
+        Arc::clone(&self.worker.fresh)
+    }
+
+    /// Locks all buckets against being rewritten.
+    pub(crate) fn lock_rewriting(&self) -> MutexGuard<'_, ()> {
+        self.worker.lock_rewriting()
+    }
+
+    /// Queues the sealing of every bucket that has a tail: at start, when no bucket is open yet. Returns their number.
+    pub(crate) fn seal_unsealed(&self, collection: &Arc<Collection>) -> Result<usize> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
         };
-        let scan = self
-            .engine
-            .snapshot()?
-            .scan(keyspaces.tail, &[], None, Direction::Forward)?;
+        let snapshot = self.worker.engine.snapshot()?;
+        let scan = snapshot.scan(keyspaces.tail, &[], None, Direction::Forward)?;
         let mut last = None;
         let mut found = 0;
         for item in scan {
@@ -485,43 +422,62 @@ impl Timeseries {
             if last != Some(id) {
                 last = Some(id);
                 found += 1;
-                self.chores
-                    .add(collection, Chore::Seal(collection.uuid, id));
+                self.add(collection, MaintenanceTask::Seal(collection.uuid, id));
             }
         }
         Ok(found)
     }
 
-    /// Waits until no folding or sealing is left to do; fails with the last failure of one.
-    pub fn wait_for_chores(&self) -> Result<()> {
-        self.chores.wait();
-        let mut failure = self
-            .chores
-            .worker
-            .failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        failure.take().map_or(Ok(()), Err)
-    }
-
-    /// Closes every open bucket of a collection and seals it: for `compact`, benches and tests.
-    pub fn seal_all(&self, collection: &Arc<Collection>) -> Result<()> {
-        self.bucket_catalog.clear(collection.uuid);
-        self.wait_for_chores()?;
-        self.seal_leftovers(collection)?;
+    /// Closes every open bucket of a collection, seals it, and waits for that.
+    pub(crate) fn seal_all(&self, collection: &Arc<Collection>) -> Result<()> {
+        self.worker.bucket_catalog.clear(collection.uuid);
+        self.wait()?;
+        self.seal_unsealed(collection)?;
         if let Some(keyspaces) = BucketKeyspaces::of(collection) {
-            let scan =
-                self.engine
-                    .snapshot()?
-                    .scan(keyspaces.open, &[], None, Direction::Forward)?;
+            let snapshot = self.worker.engine.snapshot()?;
+            let scan = snapshot.scan(keyspaces.open, &[], None, Direction::Forward)?;
             for item in scan {
                 if let Ok(id) = <[u8; 12]>::try_from(&item?.0[..]) {
-                    self.chores
-                        .add(collection, Chore::Seal(collection.uuid, id));
+                    self.add(collection, MaintenanceTask::Seal(collection.uuid, id));
                 }
             }
         }
-        self.wait_for_chores()
+        self.wait()
+    }
+
+    /// Waits until everything queued so far is done; fails with the last failure of a task.
+    pub(crate) fn wait(&self) -> Result<()> {
+        if let Some(sender) = &self.sender {
+            let (done, waiting) = sync_channel(1);
+            if sender.send(QueueMessage::Barrier(done)).is_ok() {
+                // An error means that the thread ended and nothing is left to wait for.
+                let _ = waiting.recv();
+            }
+        }
+        self.worker.lock_failure().take().map_or(Ok(()), Err)
+    }
+
+    /// Removes the dictionaries of dropped collections that no reader can need any more: a reader sees one snapshot.
+    pub(crate) fn release_dropped(&self) {
+        let dictionaries = &self.worker.dictionaries;
+        let waited = dictionaries.dropped_for();
+        if waited.is_none_or(|waited| waited < DROPPED_KEPT_FOR) {
+            return;
+        }
+        let oldest = self.worker.engine.statistics().oldest_snapshot_ms;
+        let oldest = Duration::from_millis(oldest);
+        // A failure leaves them in the catalog until the next start.
+        let _ = dictionaries.let_go(DROPPED_KEPT_FOR.max(oldest));
+    }
+}
+
+impl Drop for MaintenanceQueue {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread has been reported where it happened.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -534,7 +490,7 @@ mod tests {
     use crate::timeseries::tests::{Fixture, on_disk};
 
     #[test]
-    fn what_was_folded_is_let_go_when_there_is_nothing_to_do() {
+    fn keyspaces_of_folded_entries_are_compacted_when_idle() {
         on_disk("settling", |engine| {
             let options = doc! { "timeField": "t", "metaField": "m" };
             let f = Fixture::over(engine, BucketLimits::default(), options);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Direction, Durability, Snapshot, WriteBatch};
 
-use super::maintenance::Maintained;
+use super::maintenance::IndexMaintainer;
 use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, Result};
 use crate::index::{self, BuildSource, IndexBuild};
@@ -98,8 +98,8 @@ impl Timeseries {
             return Err(Error::bad_value("not a bucket collection"));
         };
         let layout = &Layout::of(collection, options)?;
-        let _alone = self.chores.exclusive();
-        let made = Maintained::only(collection, indexes)?;
+        let _rewriting = self.maintenance.lock_rewriting();
+        let made = IndexMaintainer::only(collection, indexes)?;
         let snapshot = self.engine.snapshot()?;
         let start = after.map(behind).unwrap_or_default();
         let bounds = ChunkBounds {

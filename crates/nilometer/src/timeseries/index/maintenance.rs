@@ -7,7 +7,7 @@
 //! ```
 //!
 //! always in the engine batch that does the thing itself, and always with the list of indexes held
-//! ([`Maintained`]) from choosing the entries until the engine has committed them.
+//! ([`IndexMaintainer`]) from choosing the entries until the engine has committed them.
 //!
 //! What a reader may rely on, in any one snapshot:
 //!
@@ -31,7 +31,7 @@
 //! that fails to commit leaves neither its tail entry nor its index entries.
 //!
 //! An index over measurements cannot take arrays, as both bounds would be arrays; nor keys beyond the
-//! engine's limit. Both are refused when the measurement is inserted ([`Maintained::check_measurement`]),
+//! engine's limit. Both are refused when the measurement is inserted ([`IndexMaintainer::check_measurement`]),
 //! so that folding never fails. Metadata is checked once for each series of a command.
 //!
 //! Locks are taken in this order: chores, list of indexes, changes of the catalog. One thread holds
@@ -63,7 +63,7 @@ const KEY_BYTES_PER_VALUE_BYTE: usize = 4;
 const KEY_BYTES_PER_COLLATED_BYTE: usize = 24;
 
 /// The indexes of a bucket collection, unchanging while this lives.
-pub(crate) struct Maintained<'c> {
+pub(crate) struct IndexMaintainer<'c> {
     collection: &'c Collection,
     options: &'c TimeseriesOptions,
     indexes: Vec<Arc<BucketIndex>>,
@@ -72,9 +72,9 @@ pub(crate) struct Maintained<'c> {
     multikey: RefCell<Vec<(Arc<StoredIndex>, u32)>>,
 }
 
-impl<'c> Maintained<'c> {
+impl<'c> IndexMaintainer<'c> {
     /// Holds the indexes of a bucket collection.
-    pub(crate) fn hold(collection: &'c Collection) -> Result<Self> {
+    pub(crate) fn lock(collection: &'c Collection) -> Result<Self> {
         let list = collection.indexes.lock_shared();
         let stored = list.to_vec();
         Self::new(collection, &stored, Some(list))

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 use nilometer_storage::{Direction, Snapshot};
 
-use super::maintenance::Maintained;
+use super::maintenance::IndexMaintainer;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
 use crate::index::DocumentKeys;
@@ -31,7 +31,7 @@ impl Timeseries {
         collection: &Collection,
         id: [u8; 12],
     ) -> Result<Vec<String>> {
-        let indexes = Maintained::hold(collection)?;
+        let indexes = IndexMaintainer::lock(collection)?;
         let snapshot = self.engine.snapshot()?;
         let mut missing = Vec::new();
         for (index, keys) in expected(&*snapshot, collection, &indexes, id)? {
@@ -62,7 +62,7 @@ impl Timeseries {
             let mut count = 0;
             loop {
                 check_interrupt()?;
-                let indexes = Maintained::hold(collection)?;
+                let indexes = IndexMaintainer::lock(collection)?;
                 let there = collection.indexes.all();
                 if !there.iter().any(|index| index.keyspace == stored.keyspace) {
                     break;
@@ -109,7 +109,7 @@ impl Timeseries {
 fn expected(
     snapshot: &dyn Snapshot,
     collection: &Collection,
-    indexes: &Maintained<'_>,
+    indexes: &IndexMaintainer<'_>,
     id: [u8; 12],
 ) -> Result<Vec<(Arc<BucketIndex>, DocumentKeys)>> {
     let (Some(keyspaces), Some(options)) =

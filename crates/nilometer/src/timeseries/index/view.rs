@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 use nilometer_storage::{Direction, Scan, Snapshot};
 
-use super::maintenance::Maintained;
+use super::maintenance::IndexMaintainer;
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, Result};
 use crate::index::buckets::BucketIndex;
@@ -100,7 +100,7 @@ impl BucketView {
         ids: &HashSet<[u8; 12]>,
         into: &mut BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<()> {
-        let indexes = Maintained::only(&self.collection, std::slice::from_ref(index))?;
+        let indexes = IndexMaintainer::only(&self.collection, std::slice::from_ref(index))?;
         for id in ids {
             let Some(document) = self.document(*id)? else {
                 continue;

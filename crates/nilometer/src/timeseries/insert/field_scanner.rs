@@ -1,7 +1,7 @@
 //! A look at documents before they are measurements: their time, their metadata, and where their fields are.
 //!
 //! Documents of one command mostly have the same fields. The walker remembers what came behind each name, so that names are
-//! compared with what is expected, and notes the fields in the command's [`Plan`]; what metadata holds is left for
+//! compared with what is expected, and notes the fields in the command's [`FieldLayout`]; what metadata holds is left for
 //! a look at the series it names.
 
 use nilometer_bson::document::Elements;
@@ -9,7 +9,9 @@ use nilometer_bson::{DocRef, Element, ValueRef, type_code};
 
 use crate::catalog::TimeseriesOptions;
 use crate::error::{Error, ErrorCode, Result};
-use crate::timeseries::bucket_catalog::{Measurement, Names, Plan, PlannedField, Texts, Walked};
+use crate::timeseries::bucket_catalog::{
+    FieldLayout, FieldNames, FieldRange, LayoutField, Measurement, TextNumbers,
+};
 use crate::timeseries::format::bucket_document::COLUMN_SUBTYPE;
 
 /// The largest bucket document, in bytes: the largest BSON document.
@@ -20,7 +22,8 @@ pub(crate) fn examine<'a>(
     document: DocRef<'a>,
     options: &TimeseriesOptions,
 ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
-    let (meta, measurement) = Walker::new(options, Names::default()).examine(document)?;
+    let (meta, measurement) =
+        FieldScanner::new(options, FieldNames::default()).examine(document)?;
     meta.map_or(Ok(()), refuse_column)?;
     Ok((meta, measurement))
 }
@@ -51,25 +54,25 @@ impl Role {
 ///
 /// Fields of documents that have no others than those known are planned by the places of their names, whatever order they
 /// came in: who goes on with them meets the same types in the same order again, which a processor foresees.
-pub(crate) struct Walker<'o> {
+pub(crate) struct FieldScanner<'o> {
     options: &'o TimeseriesOptions,
-    pub(crate) plan: Plan,
+    pub(crate) layout: FieldLayout,
     /// What the names of the plan stand for.
     roles: Vec<Role>,
     /// Places of names by what they stand for.
-    special: Special,
+    special_names: SpecialNames,
     /// The names that came behind them, with that of the first field in front.
-    behind: Vec<Option<u16>>,
+    next_names: Vec<Option<u16>>,
     /// What expecting a name is worth: it pays as long as documents repeat the order of their fields.
-    trust: u32,
+    prediction_score: u32,
     /// The fields of one document by the places of their names.
-    slots: Box<[PlannedField; SLOTS]>,
-    texts: Texts,
+    slots: Box<[LayoutField; SLOTS]>,
+    texts: TextNumbers,
 }
 
 /// Names as bits of places: those of the time, the metadata and the identity.
 #[derive(Clone, Copy, Default)]
-struct Special {
+struct SpecialNames {
     time: u64,
     meta: u64,
     id: u64,
@@ -83,31 +86,31 @@ const MAY_HOLD_COLUMNS: u32 =
     1 << type_code::BINARY | 1 << type_code::DOCUMENT | 1 << type_code::ARRAY;
 
 /// The most that expecting a name is worth, in names that were not those expected.
-const TRUST_MAX: u32 = 256;
+const PREDICTION_SCORE_MAX: u32 = 256;
 
 /// What a name adds that was.
-const TRUST_STEP: u32 = 2;
+const PREDICTION_STEP: u32 = 2;
 
 /// What was found in a document.
-struct Found<'a> {
+struct ScannedFields<'a> {
     /// The value of the time field.
     time: ValueRef<'a>,
     meta: Option<Element<'a>>,
     has_id: bool,
-    walked: Option<Walked>,
+    range: Option<FieldRange>,
 }
 
-impl<'o> Walker<'o> {
-    pub(crate) fn new(options: &'o TimeseriesOptions, names: Names) -> Self {
+impl<'o> FieldScanner<'o> {
+    pub(crate) fn new(options: &'o TimeseriesOptions, names: FieldNames) -> Self {
         Self {
             options,
-            plan: Plan::new(names),
+            layout: FieldLayout::new(names),
             roles: Vec::new(),
-            special: Special::default(),
-            behind: Vec::new(),
-            trust: TRUST_MAX,
-            slots: Box::new([PlannedField::default(); SLOTS]),
-            texts: Texts::default(),
+            special_names: SpecialNames::default(),
+            next_names: Vec::new(),
+            prediction_score: PREDICTION_SCORE_MAX,
+            slots: Box::new([LayoutField::default(); SLOTS]),
+            texts: TextNumbers::default(),
         }
     }
 
@@ -119,29 +122,29 @@ impl<'o> Walker<'o> {
         elements: &mut Elements<'a>,
     ) -> Option<(Element<'a>, u16)> {
         let Self {
-            plan,
-            behind,
-            trust,
+            layout,
+            next_names,
+            prediction_score,
             ..
         } = self;
         elements.next_recognized(|bytes| {
-            if *trust == 0 {
-                return plan.names.at_front(bytes);
+            if *prediction_score == 0 {
+                return layout.names.find_at_start(bytes);
             }
             let link = before.map_or(0, |before| usize::from(before) + 1);
-            let expected = behind.get(link).copied().flatten();
-            let known = expected.and_then(|place| Some((place, plan.names.known(place)?)));
+            let expected = next_names.get(link).copied().flatten();
+            let known = expected.and_then(|place| Some((place, layout.names.known(place)?)));
             if let Some(expected) = known.filter(|(_, known)| known.begins(bytes)) {
-                *trust = TRUST_MAX.min(*trust + TRUST_STEP);
+                *prediction_score = PREDICTION_SCORE_MAX.min(*prediction_score + PREDICTION_STEP);
                 return Some((expected.0, expected.1.len()));
             }
-            *trust -= 1;
-            let found = plan.names.at_front(bytes)?;
-            if behind.len() <= link {
-                behind.resize(link + 1, None);
+            *prediction_score -= 1;
+            let found = layout.names.find_at_start(bytes)?;
+            if next_names.len() <= link {
+                next_names.resize(link + 1, None);
             }
-            if let Some(behind) = behind.get_mut(link) {
-                *behind = Some(found.0);
+            if let Some(next_names) = next_names.get_mut(link) {
+                *next_names = Some(found.0);
             }
             Some(found)
         })
@@ -157,12 +160,12 @@ impl<'o> Walker<'o> {
             return Some((element, Some(place)));
         }
         let element = elements.next()?;
-        let place = self.plan.names.place(element.name_bytes());
+        let place = self.layout.names.place(element.name_bytes());
         Some((element, place))
     }
 
     fn role(&mut self, element: &Element<'_>, place: Option<u16>) -> Role {
-        self.learn_roles();
+        self.update_roles();
         let known = place.and_then(|place| self.roles.get(usize::from(place)));
         match known {
             Some(role) => *role,
@@ -172,8 +175,8 @@ impl<'o> Walker<'o> {
 
     /// Tells what names that are new stand for.
     #[inline]
-    fn learn_roles(&mut self) {
-        let names = &self.plan.names;
+    fn update_roles(&mut self) {
+        let names = &self.layout.names;
         for place in self.roles.len()..names.len() {
             let name = u16::try_from(place).ok().and_then(|at| names.name(at));
             let name = name.map_or(&[][..], |name| name.as_bytes());
@@ -181,9 +184,9 @@ impl<'o> Walker<'o> {
             self.roles.push(role);
             if place < SLOTS {
                 match role {
-                    Role::Time => self.special.time = 1 << place,
-                    Role::Meta => self.special.meta = 1 << place,
-                    Role::Id => self.special.id = 1 << place,
+                    Role::Time => self.special_names.time = 1 << place,
+                    Role::Meta => self.special_names.meta = 1 << place,
+                    Role::Id => self.special_names.id = 1 << place,
                     Role::Other => {}
                 }
             }
@@ -195,9 +198,9 @@ impl<'o> Walker<'o> {
         &mut self,
         document: DocRef<'a>,
     ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
-        let found = match self.walk_known(document)? {
+        let found = match self.scan_known(document)? {
             Some(found) => found,
-            None => self.walk(document)?,
+            None => self.scan(document)?,
         };
         let ValueRef::DateTime(time_ms) = found.time else {
             return Err(Error::bad_value(format!(
@@ -213,7 +216,7 @@ impl<'o> Walker<'o> {
             lacks_id: !found.has_id,
             generated_id: None,
             document,
-            walked: found.walked,
+            layout_range: found.range,
         };
         Ok((found.meta, measurement))
     }
@@ -221,13 +224,13 @@ impl<'o> Walker<'o> {
     /// Walks a document all of whose names are known and have places in the table, each there once; `None` for others.
     ///
     /// Nothing in the loop depends on which field it is that comes next.
-    fn walk_known<'a>(&mut self, document: DocRef<'a>) -> Result<Option<Found<'a>>> {
-        self.learn_roles();
-        if self.plan.names.len() > SLOTS {
+    fn scan_known<'a>(&mut self, document: DocRef<'a>) -> Result<Option<ScannedFields<'a>>> {
+        self.update_roles();
+        if self.layout.names.len() > SLOTS {
             return Ok(None);
         }
         let document_bytes = document.as_bytes().len();
-        let special = self.special;
+        let special_names = self.special_names;
         let (mut met, mut types, mut count, mut value_bytes) = (0u64, 0u32, 0u32, 0);
         let mut texts = 0u64;
         let mut elements = document.iter();
@@ -238,9 +241,9 @@ impl<'o> Walker<'o> {
             let bytes = element.value_bytes().len();
             let at = document_bytes - elements.rest().len() - bytes;
             if let Some(slot) = self.slots.get_mut(usize::from(place)) {
-                *slot = PlannedField::new(place, &element, at);
+                *slot = LayoutField::new(place, &element, at);
             }
-            let of_meta = bit & special.meta != 0;
+            let of_meta = bit & special_names.meta != 0;
             value_bytes += if of_meta { 0 } else { bytes };
             // Types above those that matter fall on others that do not.
             types |= u32::from(!of_meta) << (element.type_code() & 0x1F);
@@ -251,46 +254,48 @@ impl<'o> Walker<'o> {
         if elements.rest() != [0] || met.count_ones() != count {
             return Ok(None);
         }
-        texts &= !special.meta;
+        texts &= !special_names.meta;
         while texts != 0 {
             if let Some(slot) = self.slots.get_mut(texts.trailing_zeros() as usize) {
                 slot.number_text(document, &mut self.texts);
             }
             texts &= texts - 1;
         }
-        let start = self.plan.next();
-        let is_planned = self.plan.add_places(&self.slots[..], met & !special.meta);
-        let walked = is_planned.then(|| self.plan.walked(start, value_bytes));
+        let start = self.layout.next();
+        let is_laid_out = self
+            .layout
+            .add_places(&self.slots[..], met & !special_names.meta);
+        let range = is_laid_out.then(|| self.layout.range(start, value_bytes));
         let slot = |of: u64| {
             let slot = self.slots.get(of.trailing_zeros() as usize);
             slot.filter(|_| met & of != 0)
         };
         if types & MAY_HOLD_COLUMNS != 0 {
-            let names = &self.plan.names;
-            let meta = slot(special.meta).and_then(|field| names.name(field.name));
+            let names = &self.layout.names;
+            let meta = slot(special_names.meta).and_then(|field| names.name(field.name));
             let fields = document.iter();
             fields
                 .filter(|field| meta.is_none_or(|meta| meta.as_bytes() != field.name_bytes()))
                 .try_for_each(refuse_column)?;
         }
-        let meta = slot(special.meta).and_then(|field| {
-            let name = self.plan.names.known(field.name)?;
+        let meta = slot(special_names.meta).and_then(|field| {
+            let name = self.layout.names.known(field.name)?;
             let before_value = 1 + name.len() + 1;
             let mut from = document.iter_from(field.at().checked_sub(before_value)?);
             from.next_prepared(name)
         });
-        Ok(Some(Found {
-            time: slot(special.time).map_or(ValueRef::Missing, |field| field.value(document)),
+        Ok(Some(ScannedFields {
+            time: slot(special_names.time).map_or(ValueRef::Missing, |field| field.value(document)),
             meta,
-            has_id: met & special.id != 0,
-            walked: walked.flatten(),
+            has_id: met & special_names.id != 0,
+            range: range.flatten(),
         }))
     }
 
     /// Walks any document, and gives names that are new their places.
-    fn walk<'a>(&mut self, document: DocRef<'a>) -> Result<Found<'a>> {
+    fn scan<'a>(&mut self, document: DocRef<'a>) -> Result<ScannedFields<'a>> {
         let (mut time, mut meta, mut has_id) = (None, None, false);
-        let (start, mut value_bytes, mut is_planned) = (self.plan.next(), 0, true);
+        let (start, mut value_bytes, mut is_laid_out) = (self.layout.next(), 0, true);
         let document_bytes = document.as_bytes().len();
         let mut elements = document.iter();
         let mut before = None;
@@ -311,17 +316,17 @@ impl<'o> Walker<'o> {
             match place {
                 Some(place) => {
                     let at = document_bytes - elements.rest().len() - bytes;
-                    is_planned &= self.plan.add(PlannedField::new(place, &element, at));
+                    is_laid_out &= self.layout.add(LayoutField::new(place, &element, at));
                 }
-                None => is_planned = false,
+                None => is_laid_out = false,
             }
         }
-        let walked = is_planned.then(|| self.plan.walked(start, value_bytes));
-        Ok(Found {
+        let range = is_laid_out.then(|| self.layout.range(start, value_bytes));
+        Ok(ScannedFields {
             time: time.map_or(ValueRef::Missing, |element| element.value()),
             meta,
             has_id,
-            walked: walked.flatten(),
+            range: range.flatten(),
         })
     }
 }
@@ -374,11 +379,11 @@ mod tests {
     }
 
     /// Fields as they are planned.
-    fn planned(walker: &mut Walker<'_>, document: &Document) -> Vec<(String, Value)> {
-        let (_, measurement) = walker.examine(document.as_ref()).unwrap();
-        let fields = walker.plan.fields(measurement.walked.unwrap());
+    fn laid_out(scanner: &mut FieldScanner<'_>, document: &Document) -> Vec<(String, Value)> {
+        let (_, measurement) = scanner.examine(document.as_ref()).unwrap();
+        let fields = scanner.layout.fields(measurement.layout_range.unwrap());
         let fields = fields.iter().map(|field| {
-            let name = walker.plan.names.name(field.name).unwrap();
+            let name = scanner.layout.names.name(field.name).unwrap();
             (name.to_string(), field.value(document.as_ref()).to_value())
         });
         fields.collect()
@@ -387,7 +392,7 @@ mod tests {
     #[test]
     fn fields_are_planned_whatever_came_before() {
         let options = options();
-        let mut walker = Walker::new(&options, Names::default());
+        let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let time = Value::DateTime(7);
         let documents = [
             doc! { "t": time.clone(), "m": 1, "usage_guest": 1.5, "usage_guest_nice": 2i64, "s": "text" },
@@ -397,17 +402,17 @@ mod tests {
             doc! { "t": time.clone(), "s": 1, "s": 2, "": 3, "usage_g": 4, "n": Value::Null },
         ];
         for document in &documents {
-            check_planned(&mut walker, document);
+            check_laid_out(&mut scanner, document);
         }
     }
 
     /// What is planned is what a plain walk finds, in some order; of fields given twice the first is in front.
-    fn check_planned(walker: &mut Walker<'_>, document: &Document) {
+    fn check_laid_out(scanner: &mut FieldScanner<'_>, document: &Document) {
         let fields = document.iter().filter(|field| field.name() != "m");
         let mut expected: Vec<_> = fields
             .map(|field| (field.name().to_owned(), field.value().to_value()))
             .collect();
-        let mut found = planned(walker, document);
+        let mut found = laid_out(scanner, document);
         expected.sort_by(|a, b| a.0.cmp(&b.0));
         found.sort_by(|a, b| a.0.cmp(&b.0));
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
@@ -418,8 +423,8 @@ mod tests {
         use crate::timeseries::tests::Draw;
         let mut draw = Draw::new(3);
         let options = options();
-        let mut walker = Walker::new(&options, Names::default());
-        let mut many = Walker::new(&options, Names::default());
+        let mut scanner = FieldScanner::new(&options, FieldNames::default());
+        let mut many = FieldScanner::new(&options, FieldNames::default());
         let long = "x".repeat(30);
         let names = [
             "t",
@@ -464,13 +469,13 @@ mod tests {
             other.append("t", Value::DateTime(1));
             other.append(&format!("n{round}"), 1);
             many.examine(other.finish().as_ref()).unwrap();
-            for walker in [&mut walker, &mut many] {
-                check_examined(walker, &document);
+            for scanner in [&mut scanner, &mut many] {
+                check_examined(scanner, &document);
             }
         }
     }
 
-    fn check_examined(walker: &mut Walker<'_>, document: &Document) {
+    fn check_examined(scanner: &mut FieldScanner<'_>, document: &Document) {
         let plain = |name| document.iter().find(|field| field.name() == name);
         let is_column = |value: ValueRef<'_>| matches!(value, ValueRef::Binary { .. });
         let refused = |field: Element<'_>| {
@@ -481,7 +486,7 @@ mod tests {
         };
         let time = plain("t").map(|field| field.value());
         let is_good = matches!(time, Some(ValueRef::DateTime(_))) && !document.iter().any(refused);
-        let examined = walker.examine(document.as_ref());
+        let examined = scanner.examine(document.as_ref());
         assert_eq!(examined.is_ok(), is_good, "{document:?}");
         let Ok((meta, measurement)) = examined else {
             return;
@@ -494,42 +499,42 @@ mod tests {
             format!("{:?}", time.map(|time| time.to_value())),
             format!("{:?}", Some(ms))
         );
-        if measurement.walked.is_some() {
-            check_planned(walker, document);
+        if measurement.layout_range.is_some() {
+            check_laid_out(scanner, document);
         }
     }
 
     #[test]
     fn where_fields_come_in_any_order_they_are_planned_in_one_and_none_is_expected_any_more() {
         let options = options();
-        let mut walker = Walker::new(&options, Names::default());
+        let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let time = Value::DateTime(7);
         let one = doc! { "t": time.clone(), "a": 1, "b": 2, "c": 3 };
         let other = doc! { "c": 3, "b": 2, "a": 1, "t": time.clone() };
         let names = |found: Vec<(String, Value)>| found.into_iter().map(|(name, _)| name);
-        for _ in 0..TRUST_MAX {
-            assert!(names(planned(&mut walker, &one)).eq(["t", "a", "b", "c"]));
-            assert!(names(planned(&mut walker, &other)).eq(["t", "a", "b", "c"]));
+        for _ in 0..PREDICTION_SCORE_MAX {
+            assert!(names(laid_out(&mut scanner, &one)).eq(["t", "a", "b", "c"]));
+            assert!(names(laid_out(&mut scanner, &other)).eq(["t", "a", "b", "c"]));
         }
-        assert_eq!(walker.trust, 0);
-        let mut walker = Walker::new(&options, Names::default());
-        for _ in 0..TRUST_MAX {
-            assert!(names(planned(&mut walker, &one)).eq(["t", "a", "b", "c"]));
+        assert_eq!(scanner.prediction_score, 0);
+        let mut scanner = FieldScanner::new(&options, FieldNames::default());
+        for _ in 0..PREDICTION_SCORE_MAX {
+            assert!(names(laid_out(&mut scanner, &one)).eq(["t", "a", "b", "c"]));
         }
         // The end of a document is never expected.
-        assert!(walker.trust >= TRUST_MAX - 1);
+        assert!(scanner.prediction_score >= PREDICTION_SCORE_MAX - 1);
     }
 
     #[test]
     fn time_metadata_and_identity_are_told_by_their_names() {
         let options = options();
-        let mut walker = Walker::new(&options, Names::default());
+        let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let document = doc! { "m": "x", "_id": 1, "t": Value::DateTime(7) };
-        let (meta, measurement) = walker.examine(document.as_ref()).unwrap();
+        let (meta, measurement) = scanner.examine(document.as_ref()).unwrap();
         assert!(matches!(meta.unwrap().value(), ValueRef::String("x")));
         assert_eq!((measurement.time_ms, measurement.lacks_id), (7, false));
         for bad in [doc! { "m": 1 }, doc! { "t": 7i64 }] {
-            assert!(walker.examine(bad.as_ref()).is_err());
+            assert!(scanner.examine(bad.as_ref()).is_err());
         }
     }
 
@@ -539,9 +544,9 @@ mod tests {
         let name = bytes.iter().rposition(|byte| *byte == b'a').unwrap();
         bytes[name] = 0xFF;
         let options = options();
-        let mut walker = Walker::new(&options, Names::default());
+        let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let document = DocRef::new(&bytes).unwrap();
-        let (_, measurement) = walker.examine(document).unwrap();
-        assert!(measurement.walked.is_none());
+        let (_, measurement) = scanner.examine(document).unwrap();
+        assert!(measurement.layout_range.is_none());
     }
 }

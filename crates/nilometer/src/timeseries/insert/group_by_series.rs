@@ -1,149 +1,213 @@
-//! Measurements of an insert by series.
+//! Grouping the documents of an insert by series.
 //!
 //! ```text
-//! document ─► time? metadata? ─► bytes met in this command? ── no ─► remembered, as it is or in order? ── no ─► normalise
-//!                                        │ yes                              │ yes                          │
-//!                                        └────────────► group ◄─────────────┴──────── series ◄─────────────┘
+//! document ─► time? metadata? ─► same bytes in this command? ─ no ─► in the series cache? ─ no ─► normalise, find the series
+//!                                        │ yes                             │ yes                        │
+//!                                        └──────────────► group ◄──────────┴────────────────────────────┘
 //! ```
+//!
+//! Metadata is looked up by the bytes that were sent. A client that sends its fields in another order each time misses
+//! there; once misses are frequent, metadata is put in the order of its names first ([`super::normalize_meta`]) and looked up
+//! by that. Documents are taken in blocks, so that the cache lines of a whole block are fetched at once.
 
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 use nilometer_bson::{DocRef, Element, ValueRef};
 
-use super::field_scanner::{Walker, refuse_column};
-use super::in_ordinary_range;
-use super::normalize_meta::{InOrder, NormalOrder};
-use crate::catalog::{Catalog, Collection};
+use super::field_scanner::{FieldScanner, refuse_column};
+use super::normalize_meta::{MetaNormalizer, NormalizedMeta};
+use super::{InsertStatement, in_ordinary_range};
 use crate::error::{Error, Result};
-use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
-use crate::timeseries::Timeseries;
+use crate::insertion::{InsertOutcome, WriteError};
 use crate::timeseries::bucket_catalog::{
-    BucketCatalog, KnownAliases, Measurement, Names, Plan, SeriesKey,
+    BucketCatalog, FieldLayout, FieldNames, Measurement, SeriesCacheReader, SeriesKey,
 };
 use crate::timeseries::format::series_key::SeriesMeta;
-use crate::timeseries::index::maintenance::Maintained;
+use crate::timeseries::index::maintenance::IndexMaintainer;
 
-/// After so many looks at metadata as bytes it is decided whether that is worth while …
-const RAW_LOOKS_MIN: usize = 64;
+/// After this many lookups by bytes as sent, their rate of hits is judged …
+const RAW_LOOKUPS_MIN: usize = 64;
 
-/// … which it is if of so many all but one find something.
-const RAW_LOOKS_FOR_A_MISS: usize = 4;
+/// … and must have at most one miss in this many.
+const RAW_LOOKUPS_PER_MISS: usize = 4;
 
-/// The measurements of one series.
-pub(crate) struct Group<'a> {
-    pub(crate) key: Arc<SeriesKey>,
-    /// Why an index does not take the metadata.
-    refused: Option<Error>,
-    /// Measurements it is to have.
-    count: usize,
-    pub(crate) measurements: Vec<Measurement<'a>>,
-}
-
-/// Series of a command that room is made for beforehand.
+/// Series of a command to reserve memory for.
 const SERIES_EXPECTED_MAX: usize = 4096;
 
-/// Documents that are looked at together.
+/// Documents that are looked up together.
 const BLOCK: usize = 32;
 
-/// A document that was looked at.
-struct Examined<'a> {
-    meta: Option<Element<'a>>,
-    measurement: Measurement<'a>,
-    looked_for: LookedFor,
+/// The documents of an insert by series, and the outcome so far: which were refused.
+pub(super) struct GroupedMeasurements<'a> {
+    pub(super) groups: Vec<SeriesGroup<'a>>,
+    /// The fields of their measurements.
+    pub(super) layout: FieldLayout,
+    pub(super) outcome: InsertOutcome,
 }
 
-/// What metadata is looked for by.
-enum LookedFor {
-    /// A hash of its bytes.
+/// The measurements of one series.
+pub(super) struct SeriesGroup<'a> {
+    pub(super) key: Arc<SeriesKey>,
+    /// Why an index does not accept the metadata.
+    rejection: Option<Error>,
+    /// Measurements it will have.
+    count: usize,
+    pub(super) measurements: Vec<Measurement<'a>>,
+}
+
+/// Parses the documents and groups them by series. Documents that are no measurements, or that an index does not accept,
+/// become write errors; an ordered insert ends at the first.
+pub(super) fn group<'a>(
+    insert: &InsertStatement<'_>,
+    indexes: &IndexMaintainer<'_>,
+    documents: impl Iterator<Item = DocRef<'a>>,
+) -> Result<GroupedMeasurements<'a>> {
+    let collection = insert.collection;
+    let Some(timeseries) = &collection.timeseries else {
+        return Err(Error::bad_value("not a time-series collection"));
+    };
+    let ordered = insert.options.ordered;
+    let mut outcome = InsertOutcome::default();
+    let (expected, _) = documents.size_hint();
+    let (catalog, uuid) = (&insert.timeseries.bucket_catalog, collection.uuid);
+    let names = catalog.names(uuid);
+    let mut grouper = Grouper::new(catalog, uuid, indexes, names.meta, expected);
+    let mut scanner = FieldScanner::new(timeseries, names.fields);
+    let mut block = Vec::with_capacity(BLOCK);
+    for (index, document) in documents.enumerate() {
+        let scanned = scanner.examine(document);
+        if index == 0 {
+            scanner.layout.reserve(expected);
+        }
+        let checked = scanned.and_then(|scanned| {
+            indexes.check_measurement(document)?;
+            Ok(scanned)
+        });
+        match checked {
+            Ok((meta, mut measurement)) => {
+                measurement.index = index;
+                block.push(ParsedMeasurement {
+                    meta,
+                    measurement,
+                    lookup: MetaLookup::Value,
+                });
+            }
+            Err(error) => {
+                // The documents before it come first.
+                grouper.add_block(&mut block, &mut outcome, ordered);
+                if !ordered || outcome.errors.is_empty() {
+                    outcome.errors.push(WriteError { index, error });
+                }
+            }
+        }
+        if block.len() == BLOCK {
+            grouper.add_block(&mut block, &mut outcome, ordered);
+        }
+        if ordered && !outcome.errors.is_empty() {
+            break;
+        }
+    }
+    grouper.add_block(&mut block, &mut outcome, ordered);
+    catalog.store_names(uuid, |known| &mut known.meta, grouper.normalizer.names());
+    if grouper.extended {
+        insert.catalog.mark_extended_range(collection)?;
+    }
+    Ok(GroupedMeasurements {
+        groups: grouper.finish(),
+        layout: scanner.layout,
+        outcome,
+    })
+}
+
+/// A measurement whose series is not known yet.
+struct ParsedMeasurement<'a> {
+    meta: Option<Element<'a>>,
+    measurement: Measurement<'a>,
+    lookup: MetaLookup,
+}
+
+/// How metadata is looked up.
+enum MetaLookup {
+    /// By the bytes that were sent; this is their hash.
     Bytes(u64),
-    /// Its bytes when in order, where that is simple.
-    InOrder(Option<Ordered>),
-    /// It is no document.
+    /// By its normalised bytes; `None` if only [`SeriesMeta`] can normalise it.
+    Normalized(Option<NormalizedLookup>),
+    /// By value: it is not a document.
     Value,
 }
 
-/// Metadata in order.
-struct Ordered {
-    place: InOrder,
+/// Normalised metadata, and its series if the cache has it.
+struct NormalizedLookup {
+    meta: NormalizedMeta,
     /// Of its bytes.
     hash: u64,
-    /// What is remembered of it.
-    known: Option<Known>,
+    cached: Option<CachedMatch>,
 }
 
-/// The series of metadata that was met before.
-struct Known {
-    series: KnownSeries,
-    /// It came in the same order the last time.
-    as_before: bool,
+/// A hit in the series cache.
+struct CachedMatch {
+    series: SeriesRef,
+    /// The fields came in the same order the last time.
+    same_order: bool,
 }
 
-enum KnownSeries {
-    /// That of a group.
+enum SeriesRef {
+    /// It has a group.
     Group(usize),
-    /// One that is new in this command.
+    /// It is new in this command.
     Key(Arc<SeriesKey>),
 }
 
-/// The documents of an insert by series, and what became of those that are none.
-pub(crate) struct Grouped<'a> {
-    pub(crate) groups: Vec<Group<'a>>,
-    /// The fields of their measurements.
-    pub(crate) plan: Plan,
-    pub(crate) outcome: InsertOutcome,
-}
-
-/// Metadata as it was sent, and the group it belongs to.
-struct Raw<'a> {
+/// Metadata as it was sent, and its group.
+struct RawMeta<'a> {
     hash: u64,
     bytes: &'a [u8],
     group: usize,
 }
 
-/// How often metadata was looked for as bytes, and how often that was found.
+/// Lookups by bytes as sent, and how many were hits.
 #[derive(Default)]
-struct RawLooks {
-    looks: usize,
-    finds: usize,
+struct RawLookupStats {
+    lookups: usize,
+    hits: usize,
 }
 
-impl RawLooks {
-    /// True if metadata mostly comes as the same bytes again; clients that send its fields in another order
-    /// each time need no table of bytes.
-    fn pay(&self) -> bool {
-        let misses = self.looks - self.finds;
-        self.looks < RAW_LOOKS_MIN || misses * RAW_LOOKS_FOR_A_MISS <= self.looks
+impl RawLookupStats {
+    /// True if metadata mostly repeats byte for byte.
+    fn are_worthwhile(&self) -> bool {
+        let misses = self.lookups - self.hits;
+        self.lookups < RAW_LOOKUPS_MIN || misses * RAW_LOOKUPS_PER_MISS <= self.lookups
     }
 }
 
-/// Groups by series; the bytes of the metadata are looked up first, so that a series is found once.
-struct Groups<'g, 'a> {
+/// Groups under construction.
+struct Grouper<'g, 'a> {
     catalog: &'g BucketCatalog,
     collection: [u8; 16],
-    indexes: &'g Maintained<'g>,
-    groups: Vec<Group<'a>>,
-    /// Measurements, each with the place of its group, in the order given.
-    members: Vec<(usize, Measurement<'a>)>,
-    raws: Vec<Raw<'a>>,
-    /// Places in `raws`.
+    indexes: &'g IndexMaintainer<'g>,
+    groups: Vec<SeriesGroup<'a>>,
+    /// Measurements in the order given, each with the index of its group.
+    measurements: Vec<(usize, Measurement<'a>)>,
+    raws: Vec<RawMeta<'a>>,
+    /// Indexes into `raws`.
     by_raw: HashTable<usize>,
-    raw_looks: RawLooks,
-    /// Puts metadata in order; it holds that of the documents that are looked at now.
-    order: NormalOrder,
-    /// Places in `groups`.
+    raw_stats: RawLookupStats,
+    /// Holds the normalised metadata of the current block.
+    normalizer: MetaNormalizer,
+    /// Indexes into `groups`.
     by_key: HashTable<usize>,
     without_meta: Option<usize>,
-    /// Some time is outside of what an ordinary collection holds.
+    /// Some time is outside of the ordinary range.
     extended: bool,
 }
 
-impl<'g, 'a> Groups<'g, 'a> {
+impl<'g, 'a> Grouper<'g, 'a> {
     fn new(
         catalog: &'g BucketCatalog,
         collection: [u8; 16],
-        indexes: &'g Maintained<'g>,
-        meta_names: Names,
+        indexes: &'g IndexMaintainer<'g>,
+        meta_names: FieldNames,
         documents: usize,
     ) -> Self {
         Self {
@@ -151,99 +215,31 @@ impl<'g, 'a> Groups<'g, 'a> {
             collection,
             indexes,
             groups: Vec::new(),
-            members: Vec::with_capacity(documents),
+            measurements: Vec::with_capacity(documents),
             raws: Vec::new(),
             by_raw: HashTable::with_capacity(documents.min(SERIES_EXPECTED_MAX)),
-            raw_looks: RawLooks::default(),
-            order: NormalOrder::new(meta_names),
+            raw_stats: RawLookupStats::default(),
+            normalizer: MetaNormalizer::new(meta_names),
             by_key: HashTable::with_capacity(documents.min(SERIES_EXPECTED_MAX)),
             without_meta: None,
             extended: false,
         }
     }
 
-    /// Looks at a block of documents. What their metadata is looked for with is brought near first, for all of them: one
-    /// after the other each would wait for memory.
-    fn prepare(&mut self, block: &mut [Examined<'a>]) {
-        self.order.clear();
-        let aliases = self.catalog.aliases();
-        let pays = self.raw_looks.pay();
-        let mut wanted = [None; BLOCK];
-        for (examined, wanted) in block.iter_mut().zip(&mut wanted) {
-            let Some(ValueRef::Document(document)) = examined.meta.map(|meta| meta.value()) else {
-                continue;
-            };
-            examined.looked_for = if pays {
-                let hash = aliases.hash(self.collection, document.as_bytes());
-                *wanted = Some(hash);
-                LookedFor::Bytes(hash)
-            } else {
-                let ordered = self.in_order(document, examined.measurement.document);
-                *wanted = ordered.as_ref().map(|ordered| ordered.hash);
-                LookedFor::InOrder(ordered)
-            };
-        }
-        let known = aliases.read();
-        known.bring_near(&wanted);
-        for examined in block {
-            if let LookedFor::InOrder(Some(ordered)) = &mut examined.looked_for {
-                ordered.known = self.known_in_order(&known, ordered);
-            }
-        }
-    }
-
-    fn add(&mut self, examined: Examined<'a>) -> Result<()> {
-        let Examined {
-            meta,
-            measurement,
-            looked_for,
-        } = examined;
-        let at = match meta {
-            Some(element) => match (element.value(), looked_for) {
-                (ValueRef::Document(document), LookedFor::Bytes(hash)) => {
-                    self.of_bytes(element, (document, measurement.document), hash)?
-                }
-                (ValueRef::Document(document), LookedFor::InOrder(ordered)) => {
-                    self.raw_looks.looks += 1;
-                    self.of_fields(element, document, ordered)?
-                }
-                _ => {
-                    refuse_column(element)?;
-                    self.find(self.key(SeriesMeta::of_element(meta)))
-                }
-            },
-            None => match self.without_meta {
-                Some(at) => at,
-                None => {
-                    let at = self.find(self.key(SeriesMeta::absent()));
-                    *self.without_meta.insert(at)
-                }
-            },
-        };
-        if let Some(group) = self.groups.get_mut(at) {
-            if let Some(error) = &group.refused {
-                return Err(error.clone());
-            }
-            group.count += 1;
-            self.members.push((at, measurement));
-        }
-        Ok(())
-    }
-
-    /// Adds the documents of a block and empties it; where order matters, up to the first that is refused.
+    /// Adds the measurements of a block and empties it; where order matters, up to the first that is refused.
     fn add_block(
         &mut self,
-        block: &mut Vec<Examined<'a>>,
+        block: &mut Vec<ParsedMeasurement<'a>>,
         outcome: &mut InsertOutcome,
         ordered: bool,
     ) {
         if block.is_empty() {
             return;
         }
-        self.prepare(block);
-        for examined in block.drain(..) {
-            let (index, time_ms) = (examined.measurement.index, examined.measurement.time_ms);
-            match self.add(examined) {
+        self.look_up_block(block);
+        for parsed in block.drain(..) {
+            let (index, time_ms) = (parsed.measurement.index, parsed.measurement.time_ms);
+            match self.add(parsed) {
                 Ok(()) => {
                     self.extended |= !in_ordinary_range(time_ms);
                     outcome.inserted += 1;
@@ -258,16 +254,82 @@ impl<'g, 'a> Groups<'g, 'a> {
         }
     }
 
-    /// The groups with their measurements, in the order given.
-    fn finish(self) -> Vec<Group<'a>> {
+    /// Hashes the metadata of a block and prefetches its entries of the series cache, all at once: one after the other, each
+    /// would wait for memory.
+    fn look_up_block(&mut self, block: &mut [ParsedMeasurement<'a>]) {
+        self.normalizer.clear();
+        let cache = self.catalog.series_cache();
+        let use_raw = self.raw_stats.are_worthwhile();
+        let mut hashes = [None; BLOCK];
+        for (parsed, wanted) in block.iter_mut().zip(&mut hashes) {
+            let Some(ValueRef::Document(document)) = parsed.meta.map(|meta| meta.value()) else {
+                continue;
+            };
+            parsed.lookup = if use_raw {
+                let hash = cache.hash(self.collection, document.as_bytes());
+                *wanted = Some(hash);
+                MetaLookup::Bytes(hash)
+            } else {
+                let normalized = self.normalize(document, parsed.measurement.document);
+                *wanted = normalized.as_ref().map(|normalized| normalized.hash);
+                MetaLookup::Normalized(normalized)
+            };
+        }
+        let cached = cache.read();
+        cached.prefetch(&hashes);
+        for parsed in block {
+            if let MetaLookup::Normalized(Some(normalized)) = &mut parsed.lookup {
+                normalized.cached = self.find_normalized(&cached, normalized);
+            }
+        }
+    }
+
+    /// Adds a measurement to the group of its series.
+    fn add(&mut self, parsed: ParsedMeasurement<'a>) -> Result<()> {
+        let ParsedMeasurement {
+            meta,
+            measurement,
+            lookup,
+        } = parsed;
+        let at = match meta {
+            Some(element) => match (element.value(), lookup) {
+                (ValueRef::Document(document), MetaLookup::Bytes(hash)) => {
+                    self.group_by_bytes(element, (document, measurement.document), hash)?
+                }
+                (ValueRef::Document(document), MetaLookup::Normalized(normalized)) => {
+                    self.raw_stats.lookups += 1;
+                    self.group_by_normalized(element, document, normalized)?
+                }
+                _ => {
+                    refuse_column(element)?;
+                    self.group_of(self.key(SeriesMeta::of_element(meta)))
+                }
+            },
+            None => match self.without_meta {
+                Some(at) => at,
+                None => {
+                    let at = self.group_of(self.key(SeriesMeta::absent()));
+                    *self.without_meta.insert(at)
+                }
+            },
+        };
+        let group = &mut self.groups[at];
+        if let Some(error) = &group.rejection {
+            return Err(error.clone());
+        }
+        group.count += 1;
+        self.measurements.push((at, measurement));
+        Ok(())
+    }
+
+    /// Returns the groups with their measurements, in the order given.
+    fn finish(self) -> Vec<SeriesGroup<'a>> {
         let mut groups = self.groups;
         for group in &mut groups {
             group.measurements.reserve_exact(group.count);
         }
-        for (at, measurement) in self.members {
-            if let Some(group) = groups.get_mut(at) {
-                group.measurements.push(measurement);
-            }
+        for (at, measurement) in self.measurements {
+            groups[at].measurements.push(measurement);
         }
         groups
     }
@@ -276,190 +338,125 @@ impl<'g, 'a> Groups<'g, 'a> {
         self.catalog.series_key(self.collection, meta)
     }
 
-    /// Metadata in order; `within` is the document it is in.
-    fn in_order(&mut self, meta: DocRef<'_>, within: DocRef<'_>) -> Option<Ordered> {
-        let onward = within.bytes_from(meta).unwrap_or_default();
-        let place = self.order.add(meta, onward)?;
-        let (aliases, bytes) = (self.catalog.aliases(), self.order.bytes(&place));
-        Some(Ordered {
-            hash: aliases.hash_in_order(self.collection, bytes),
-            place,
-            known: None,
+    /// Normalises metadata; `document` is the measurement that holds it.
+    fn normalize(&mut self, meta: DocRef<'_>, document: DocRef<'_>) -> Option<NormalizedLookup> {
+        let onward = document.bytes_from(meta).unwrap_or_default();
+        let meta = self.normalizer.add(meta, onward)?;
+        let (cache, bytes) = (self.catalog.series_cache(), self.normalizer.bytes(&meta));
+        Some(NormalizedLookup {
+            hash: cache.hash_normalized(self.collection, bytes),
+            meta,
+            cached: None,
         })
     }
 
-    fn known_in_order(&self, aliases: &KnownAliases<'_>, ordered: &Ordered) -> Option<Known> {
-        let Ordered { place, hash, .. } = ordered;
-        let bytes = self.order.bytes(place);
-        let found = aliases.get_in_order(*hash, self.collection, bytes, place.sent_as);
-        found.map(|(key, as_before)| Known {
-            series: match self.group_of(key) {
-                Some(at) => KnownSeries::Group(at),
-                None => KnownSeries::Key(key.clone()),
+    fn find_normalized(
+        &self,
+        cache: &SeriesCacheReader<'_>,
+        lookup: &NormalizedLookup,
+    ) -> Option<CachedMatch> {
+        let NormalizedLookup { meta, hash, .. } = lookup;
+        let bytes = self.normalizer.bytes(meta);
+        let found = cache.get_normalized(*hash, self.collection, bytes, meta.field_order);
+        found.map(|(key, same_order)| CachedMatch {
+            series: match self.find_group(key) {
+                Some(at) => SeriesRef::Group(at),
+                None => SeriesRef::Key(key.clone()),
             },
-            as_before,
+            same_order,
         })
     }
 
-    /// The group of metadata that is a document, by its bytes as they are, which have this hash; then by those in order, and at last by what it is when normalised.
-    fn of_bytes(
+    /// Returns the group of metadata that is a document, found by its bytes, which have this hash: in this command, in the
+    /// series cache, and at last normalised.
+    fn group_by_bytes(
         &mut self,
         meta: Element<'a>,
         (document, within): (DocRef<'a>, DocRef<'a>),
         hash: u64,
     ) -> Result<usize> {
-        let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
-        self.raw_looks.looks += 1;
-        let is_it = |at: &usize| self.raws.get(*at).is_some_and(|raw| raw.bytes == bytes);
-        if let Some(raw) = self
-            .by_raw
-            .find(hash, is_it)
-            .and_then(|at| self.raws.get(*at))
-        {
-            self.raw_looks.finds += 1;
-            return Ok(raw.group);
+        let (cache, bytes) = (self.catalog.series_cache(), document.as_bytes());
+        self.raw_stats.lookups += 1;
+        let raws = &self.raws;
+        if let Some(&at) = self.by_raw.find(hash, |at| raws[*at].bytes == bytes) {
+            self.raw_stats.hits += 1;
+            return Ok(raws[at].group);
         }
-        let known = aliases.read().get(hash, self.collection, bytes);
-        let group = match known {
+        let cached = cache.read().get(hash, self.collection, bytes);
+        let group = match cached {
             Some(key) => {
-                self.raw_looks.finds += 1;
-                self.find(key)
+                self.raw_stats.hits += 1;
+                self.group_of(key)
             }
             None => {
-                let ordered = self.in_order(document, within);
-                self.of_fields(meta, document, ordered)?
+                let normalized = self.normalize(document, within);
+                self.group_by_normalized(meta, document, normalized)?
             }
         };
         let raws = &mut self.raws;
-        let hash_at = |at: &usize| raws.get(*at).map_or(0, |raw| raw.hash);
-        self.by_raw.insert_unique(hash, raws.len(), hash_at);
-        raws.push(Raw { hash, bytes, group });
+        self.by_raw
+            .insert_unique(hash, raws.len(), |at| raws[*at].hash);
+        raws.push(RawMeta { hash, bytes, group });
         Ok(group)
     }
 
-    /// The group of metadata that is a document, by its bytes when in order. Where it comes in the same order as the last
-    /// time, it is looked for by its bytes as they are from then on.
-    fn of_fields(
+    /// Returns the group of metadata that is a document, found by its normalised bytes. Metadata that comes in the same order
+    /// as the last time is added to the cache by its bytes as sent.
+    fn group_by_normalized(
         &mut self,
         meta: Element<'a>,
         document: DocRef<'a>,
-        mut ordered: Option<Ordered>,
+        mut normalized: Option<NormalizedLookup>,
     ) -> Result<usize> {
-        let aliases = self.catalog.aliases();
-        if let Some(ordered) = &mut ordered {
-            // What was not remembered may have come a moment ago.
-            let known = ordered.known.take();
-            let known = known.or_else(|| self.known_in_order(&aliases.read(), ordered));
-            if let Some(Known { series, as_before }) = known {
+        let cache = self.catalog.series_cache();
+        if let Some(lookup) = &mut normalized {
+            // A miss may have been added since the block was looked up.
+            let cached = lookup.cached.take();
+            let cached = cached.or_else(|| self.find_normalized(&cache.read(), lookup));
+            if let Some(CachedMatch { series, same_order }) = cached {
                 let at = match series {
-                    KnownSeries::Group(at) => at,
-                    KnownSeries::Key(key) => self.find(key),
+                    SeriesRef::Group(at) => at,
+                    SeriesRef::Key(key) => self.group_of(key),
                 };
-                if as_before && let Some(group) = self.groups.get(at) {
-                    self.raw_looks.finds += 1;
+                if same_order {
+                    self.raw_stats.hits += 1;
                     let bytes = document.as_bytes();
-                    let hash = aliases.hash(self.collection, bytes);
-                    aliases.put(hash, bytes, group.key.clone());
+                    let hash = cache.hash(self.collection, bytes);
+                    cache.put(hash, bytes, self.groups[at].key.clone());
                 }
                 return Ok(at);
             }
         }
         refuse_column(meta)?;
         let key = self.key(SeriesMeta::of_element(Some(meta)));
-        if let Some(Ordered { place, hash, .. }) = ordered {
-            aliases.put_in_order(hash, place.sent_as, key.clone());
+        if let Some(NormalizedLookup { meta, hash, .. }) = normalized {
+            cache.put_normalized(hash, meta.field_order, key.clone());
         }
-        Ok(self.find(key))
+        Ok(self.group_of(key))
     }
 
-    /// The group of a series, if there is one.
-    fn group_of(&self, key: &Arc<SeriesKey>) -> Option<usize> {
-        let is_it = |at: &usize| self.groups.get(*at).is_some_and(|group| group.key == *key);
+    /// Returns the group of a series, if there is one.
+    fn find_group(&self, key: &Arc<SeriesKey>) -> Option<usize> {
+        let is_it = |at: &usize| self.groups[*at].key == *key;
         self.by_key.find(key.hash(), is_it).copied()
     }
 
-    /// The group of a series, which is made if there is none.
-    fn find(&mut self, key: Arc<SeriesKey>) -> usize {
-        if let Some(at) = self.group_of(&key) {
+    /// Returns the group of a series; adds it if there is none.
+    fn group_of(&mut self, key: Arc<SeriesKey>) -> usize {
+        if let Some(at) = self.find_group(&key) {
             return at;
         }
         let groups = &mut self.groups;
         let next = groups.len();
-        let hash_at = |at: &usize| groups.get(*at).map_or(0, |group| group.key.hash());
-        self.by_key.insert_unique(key.hash(), next, hash_at);
-        let refused = self.indexes.check_meta(&key).err();
-        groups.push(Group {
+        self.by_key
+            .insert_unique(key.hash(), next, |at| groups[*at].key.hash());
+        let rejection = self.indexes.check_meta(&key).err();
+        groups.push(SeriesGroup {
             key,
-            refused,
+            rejection,
             count: 0,
             measurements: Vec::new(),
         });
         next
-    }
-}
-
-impl Timeseries {
-    /// Looks at the documents and groups them by series.
-    pub(crate) fn group<'a>(
-        &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        indexes: &Maintained<'_>,
-        documents: impl Iterator<Item = DocRef<'a>>,
-        options: InsertOptions<'_>,
-    ) -> Result<Grouped<'a>> {
-        let Some(timeseries) = &collection.timeseries else {
-            return Err(Error::bad_value("not a time-series collection"));
-        };
-        let mut outcome = InsertOutcome::default();
-        let (expected, _) = documents.size_hint();
-        let (buckets, uuid) = (&self.bucket_catalog, collection.uuid);
-        let names = buckets.names(uuid);
-        let mut groups = Groups::new(buckets, uuid, indexes, names.meta, expected);
-        let mut walker = Walker::new(timeseries, names.fields);
-        let mut block = Vec::with_capacity(BLOCK);
-        for (index, document) in documents.enumerate() {
-            let examined = walker.examine(document);
-            if index == 0 {
-                walker.plan.reserve(expected);
-            }
-            let checked = examined.and_then(|examined| {
-                indexes.check_measurement(document)?;
-                Ok(examined)
-            });
-            match checked {
-                Ok((meta, mut measurement)) => {
-                    measurement.index = index;
-                    block.push(Examined {
-                        meta,
-                        measurement,
-                        looked_for: LookedFor::Value,
-                    });
-                }
-                Err(error) => {
-                    // Those before it have their turn first.
-                    groups.add_block(&mut block, &mut outcome, options.ordered);
-                    if !options.ordered || outcome.errors.is_empty() {
-                        outcome.errors.push(WriteError { index, error });
-                    }
-                }
-            }
-            if block.len() == BLOCK {
-                groups.add_block(&mut block, &mut outcome, options.ordered);
-            }
-            if options.ordered && !outcome.errors.is_empty() {
-                break;
-            }
-        }
-        groups.add_block(&mut block, &mut outcome, options.ordered);
-        buckets.keep_names(uuid, |known| &mut known.meta, groups.order.names());
-        if groups.extended {
-            catalog.mark_extended_range(collection)?;
-        }
-        Ok(Grouped {
-            groups: groups.finish(),
-            plan: walker.plan,
-            outcome,
-        })
     }
 }

@@ -1,32 +1,43 @@
-//! Inserting measurements through a time-series collection.
+//! Inserting measurements into a time-series collection.
 //!
-//! 1. Each document is looked at once: its time must be a date, its meta value names its series.
-//! 2. Documents are grouped by series ([`self::group_by_series`]), and within a series in order of time.
-//! 3. The bucket catalog turns each group into tail entries ([`super::bucket_catalog`]).
-//! 4. One engine batch holds all entries of the command; when it is durable the command is answered.
+//! ```text
+//! parse ─► group by series ─► duplicate policy ─► stage ─► commit ─► queue maintenance
+//!   │            │                   │              │         │
+//!   │            │                   │              │         └─ one engine batch for the whole command
+//!   │            │                   │              └─ tail entries of open buckets (bucket catalog)
+//!   │            │                   └─ keep │ ignore │ replace │ error, series by series
+//!   │            └─ normalised metadata names the series
+//!   └─ the time field must be a date; positions of the other fields
+//! ```
 //!
-//! Either all accepted documents of the command are stored, or none.
+//! [`Timeseries::insert`] is the entry, [`InsertStatement::run`] the road; each step is one call in it.
+//!
+//! Promises: all accepted documents of a command are stored, or none. A command is answered when its batch is as durable as
+//! the client asked. Replacements of stored measurements follow after the new measurements are committed.
 
 pub(crate) mod duplicates;
 pub(crate) mod field_scanner;
-pub(crate) mod group_by_series;
+mod group_by_series;
 pub(crate) mod normalize_meta;
+mod staged_insert;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use nilometer_bson::{DocRef, Document};
-use nilometer_storage::{Durability, WriteBatch};
+use nilometer_storage::Durability;
 
-use self::group_by_series::{Group, Grouped};
 use super::Timeseries;
-use super::bucket_catalog::{BucketStorage, InFlight, Measurement, Plan};
-use super::fold::BucketKeyspaces;
-use super::format::series_index;
-use super::format::series_key::SeriesMeta;
-use super::index::maintenance::{Maintained, supports_reopening};
+use super::index::maintenance::IndexMaintainer;
+use super::modify::WriteLockGuard;
 use crate::catalog::{Catalog, Collection};
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome};
+use duplicates::replace::Replacements;
+#[cfg(test)]
+pub(super) use staged_insert::StagedInsert;
+
+/// Rounds in which measurements to be replaced may vanish before they are.
+const REPLACE_ROUNDS_MAX: usize = 100;
 
 /// Times before this need the extended-range flag, in ms: 1970-01-01.
 const ORDINARY_RANGE_MIN_MS: i64 = 0;
@@ -34,71 +45,14 @@ const ORDINARY_RANGE_MIN_MS: i64 = 0;
 /// Times after this need the extended-range flag, in ms: 2^31 - 1 seconds, in 2038.
 const ORDINARY_RANGE_MAX_MS: i64 = i32::MAX as i64 * 1000;
 
-/// True for times whose seconds a bucket id can say and order.
+/// True for times whose seconds fit into a bucket id and keep their order there.
 pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
     (ORDINARY_RANGE_MIN_MS..=ORDINARY_RANGE_MAX_MS).contains(&time_ms)
 }
 
-/// The buckets of one collection as the catalog asks for them.
-struct Stored<'t> {
-    timeseries: &'t Timeseries,
-    collection: &'t Collection,
-    indexes: &'t Maintained<'t>,
-}
-
-impl BucketStorage for Stored<'_> {
-    fn measure(&self, id: [u8; 12]) -> Result<usize> {
-        self.timeseries.measure(self.collection, id)
-    }
-
-    fn may_query(&self) -> bool {
-        supports_reopening(self.collection)
-    }
-
-    fn find(&self, meta: &SeriesMeta, within: (i64, i64)) -> Result<Vec<[u8; 12]>> {
-        let Some(keyspaces) = BucketKeyspaces::of(self.collection) else {
-            return Ok(Vec::new());
-        };
-        let snapshot = self.timeseries.engine.snapshot()?;
-        series_index::starting_within(&*snapshot, keyspaces.series, meta, within)
-    }
-
-    fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>> {
-        self.timeseries.load(self.collection, id)
-    }
-
-    fn opened(
-        &self,
-        batch: &mut WriteBatch,
-        meta: &SeriesMeta,
-        start_ms: i64,
-        id: [u8; 12],
-    ) -> Result<()> {
-        self.indexes
-            .bucket_opened(batch, meta.value(), start_ms, id)
-    }
-}
-
-/// An insert between its steps: bucket entries that nobody sees yet, and that hold up whoever wants
-/// one of the buckets for himself. It must be finished.
-#[must_use = "what is staged must be finished"]
-pub(super) struct StagedInsert {
-    collection: Arc<Collection>,
-    batch: WriteBatch,
-    in_flight: Vec<InFlight>,
-    outcome: InsertOutcome,
-}
-
-impl StagedInsert {
-    /// True if there is nothing to commit.
-    pub(super) fn is_empty(&self) -> bool {
-        self.batch.is_empty()
-    }
-}
-
 impl Timeseries {
-    /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored. Where
-    /// some take the place of others those follow behind.
+    /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored. Replacements of stored
+    /// measurements are written after the new ones.
     pub fn insert<'a>(
         self: &Arc<Self>,
         catalog: &Catalog,
@@ -106,93 +60,123 @@ impl Timeseries {
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
     ) -> Result<InsertOutcome> {
-        self.insert_in_turn(catalog, collection, documents, options, None)
+        self.insert_with_lock(catalog, collection, documents, options, None)
     }
 
-    /// Makes entries of grouped measurements.
-    pub(super) fn stage_grouped(
-        &self,
+    /// Like [`Timeseries::insert`], for a statement that may hold the collection's write lock already.
+    pub fn insert_with_lock<'a>(
+        self: &Arc<Self>,
         catalog: &Catalog,
         collection: &Arc<Collection>,
-        indexes: &Maintained<'_>,
-        grouped: Grouped<'_>,
+        documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
-    ) -> (StagedInsert, Result<()>) {
-        self.remember(collection);
-        let mut staged = StagedInsert {
-            collection: collection.clone(),
-            batch: WriteBatch::new(),
-            in_flight: Vec::new(),
-            outcome: grouped.outcome,
-        };
-        let ready = self
-            .stage_groups(
-                &mut staged,
-                (grouped.groups, grouped.plan),
-                indexes,
-                options,
-            )
-            .and_then(|()| indexes.mark_multikey(catalog));
-        (staged, ready)
-    }
-
-    fn stage_groups(
-        &self,
-        staged: &mut StagedInsert,
-        (groups, plan): (Vec<Group<'_>>, Plan),
-        indexes: &Maintained<'_>,
-        options: InsertOptions<'_>,
-    ) -> Result<()> {
-        let storage = Stored {
+        lock: Option<&WriteLockGuard<'_>>,
+    ) -> Result<InsertOutcome> {
+        let insert = InsertStatement {
             timeseries: self,
-            collection: &staged.collection,
-            indexes,
+            catalog,
+            collection,
+            options,
         };
-        let catalog = &self.bucket_catalog;
-        let mut writer = catalog.writer(&staged.collection, &storage, plan)?;
-        let added = groups.into_iter().try_for_each(|mut group| {
-            // In order of time a batch fills one bucket after the other, however it was shuffled.
-            let by_time = |measurement: &Measurement<'_>| measurement.time_ms;
-            if !group.measurements.is_sorted_by_key(by_time) {
-                group.measurements.sort_by_key(by_time);
-            }
-            // Made series by series: ids that count up within a bucket take almost no space.
-            for measurement in &mut group.measurements {
-                measurement.generated_id = measurement.lacks_id.then(options.new_id);
-            }
-            writer.add(&group.key, &group.measurements)
-        });
-        writer.leave_names();
-        staged.batch = writer.batch;
-        staged.in_flight = writer.in_flight;
-        added
+        let inserted = insert.run(documents)?;
+        let is_synced = inserted.is_synced && inserted.replacements.is_empty();
+        insert.replace(inserted.replacements, lock)?;
+        if options.durability == Durability::Sync && !is_synced {
+            self.engine.sync()?;
+        }
+        Ok(inserted.outcome)
+    }
+}
+
+/// An insert of one command: where it goes, and how.
+#[derive(Clone, Copy)]
+pub(super) struct InsertStatement<'i> {
+    pub(super) timeseries: &'i Arc<Timeseries>,
+    pub(super) catalog: &'i Catalog,
+    pub(super) collection: &'i Arc<Collection>,
+    pub(super) options: InsertOptions<'i>,
+}
+
+/// The result of one run down the road.
+struct Inserted {
+    outcome: InsertOutcome,
+    /// Measurements to write in the place of stored ones.
+    replacements: Vec<Replacements>,
+    /// The log was synced after the last write.
+    is_synced: bool,
+}
+
+impl InsertStatement<'_> {
+    /// Stores the new measurements among the documents, and returns those that replace stored ones.
+    fn run<'a>(&self, documents: impl Iterator<Item = DocRef<'a>>) -> Result<Inserted> {
+        let (timeseries, collection) = (self.timeseries, self.collection);
+        // Both stay locked until the commit: one policy and one list of indexes hold for the whole command.
+        let rule = collection.duplicates.read();
+        let rule = rule.unwrap_or_else(PoisonError::into_inner);
+        let indexes = IndexMaintainer::lock(collection)?;
+
+        let mut grouped = group_by_series::group(self, &indexes, documents)?;
+        let mut duplicates = duplicates::apply_policy(self, *rule, &mut grouped)?;
+        let replacements = std::mem::take(&mut duplicates.replacements);
+        let mut staged = staged_insert::stage(self, &indexes, grouped);
+        // Other inserts may wait for the series; they do not wait for the disk.
+        let durability = match duplicates.has_waiters() {
+            true => Durability::Buffered,
+            false => self.options.durability,
+        };
+        // With nothing to commit there is no sync: an ignored duplicate must still become as durable as its twin.
+        let is_synced = durability == Durability::Sync && !staged.is_empty();
+        let committed = staged.commit(&*timeseries.engine, durability);
+        duplicates.release(committed.is_ok());
+        drop(indexes);
+        drop(rule);
+        let outcome = staged.finish(timeseries, committed)?;
+        Ok(Inserted {
+            outcome,
+            replacements,
+            is_synced,
+        })
     }
 
-    /// The second step: makes the entries visible and durable.
-    pub(super) fn commit_insert(
+    /// Writes measurements in the place of stored ones. One whose place is gone meanwhile is new, and is inserted.
+    fn replace(
         &self,
-        staged: &mut StagedInsert,
-        durability: Durability,
+        mut replacements: Vec<Replacements>,
+        lock: Option<&WriteLockGuard<'_>>,
     ) -> Result<()> {
-        let batch = std::mem::take(&mut staged.batch);
-        if !batch.is_empty() {
-            self.engine.commit(batch, durability)?;
+        let mut rounds = 0;
+        while !replacements.is_empty() {
+            rounds += 1;
+            if rounds > REPLACE_ROUNDS_MAX {
+                return Err(Error::new(
+                    ErrorCode::WriteConflict,
+                    "other statements keep changing the measurements to be replaced",
+                ));
+            }
+            let vanished = duplicates::replace::write(self, replacements, lock)?;
+            let vanished = vanished.iter().map(Document::as_ref);
+            replacements = self.run(vanished)?.replacements;
         }
         Ok(())
     }
+}
 
-    /// The last step: tells the catalog how it ended, and leaves the chores that follow from it.
-    pub(super) fn finish_insert(
+#[cfg(test)]
+impl InsertStatement<'_> {
+    /// The road up to the commit, for tests that interleave the steps of several inserts. No index may be added meanwhile.
+    pub(super) fn stage<'a>(
         &self,
-        staged: StagedInsert,
-        committed: Result<()>,
-    ) -> Result<InsertOutcome> {
-        let in_flight = staged.in_flight;
-        let collection = staged.collection.uuid;
-        let chores = self
-            .bucket_catalog
-            .finish(collection, in_flight, committed.is_ok());
-        self.hand_over(chores);
-        committed.map(|()| staged.outcome)
+        documents: impl Iterator<Item = DocRef<'a>>,
+    ) -> Result<StagedInsert> {
+        let indexes = IndexMaintainer::lock(self.collection)?;
+        let grouped = group_by_series::group(self, &indexes, documents)?;
+        let staged = staged_insert::stage(self, &indexes, grouped);
+        match staged.ready.clone() {
+            Ok(()) => Ok(staged),
+            Err(error) => {
+                staged.finish(self.timeseries, Err(error.clone()))?;
+                Err(error)
+            }
+        }
     }
 }

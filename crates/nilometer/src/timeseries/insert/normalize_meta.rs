@@ -1,7 +1,7 @@
 //! Metadata with its fields in the order of their names, which nobody sorts.
 //!
 //! Clients whose fields come in another order each time send the same names again and again. Which of them comes before
-//! which is known ([`Names::rank_at_front`]), so each field is noted at the place its name has among them, and those that are there
+//! which is known ([`FieldNames::rank_at_start`]), so each field is noted at the place its name has among them, and those that are there
 //! are copied one behind the other. What comes of it are the bytes of the normalised metadata ([`SeriesMeta`]), or nothing:
 //! where a name is there twice, where there are too many, or where the fields within a value are not in order themselves.
 //!
@@ -12,7 +12,7 @@ use std::ops::Range;
 use nilometer_bson::document::value_length;
 use nilometer_bson::{DocRef, type_code};
 
-use crate::timeseries::bucket_catalog::field_names::{Names, WINDOW};
+use crate::timeseries::bucket_catalog::field_names::{FieldNames, WINDOW};
 use crate::timeseries::format::series_key::is_normalised;
 
 /// Names that may be told from each other by their ranks.
@@ -35,17 +35,17 @@ const NESTED: u32 = 1 << type_code::DOCUMENT | 1 << type_code::ARRAY;
 
 /// Metadata in order.
 #[derive(Clone, Debug)]
-pub(crate) struct InOrder {
+pub(crate) struct NormalizedMeta {
     /// Where it is.
     bytes: Range<usize>,
     /// Other where the fields came in another order, as a rule.
-    pub(crate) sent_as: u64,
+    pub(crate) field_order: u64,
 }
 
 /// The metadata of some documents, each in order.
 #[derive(Debug)]
-pub(crate) struct NormalOrder {
-    names: Names,
+pub(crate) struct MetaNormalizer {
+    names: FieldNames,
     /// One as it was sent, and padding, where it has none.
     sent: Vec<u8>,
     /// Where fields lie in the one that is looked at, and how long they are, by rank.
@@ -56,8 +56,8 @@ pub(crate) struct NormalOrder {
     used: usize,
 }
 
-impl NormalOrder {
-    pub(crate) fn new(names: Names) -> Self {
+impl MetaNormalizer {
+    pub(crate) fn new(names: FieldNames) -> Self {
         Self {
             names,
             sent: Vec::new(),
@@ -68,7 +68,7 @@ impl NormalOrder {
     }
 
     /// The names met so far.
-    pub(crate) fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &FieldNames {
         &self.names
     }
 
@@ -78,12 +78,12 @@ impl NormalOrder {
     }
 
     /// The bytes of metadata that was put in order.
-    pub(crate) fn bytes(&self, of: &InOrder) -> &[u8] {
+    pub(crate) fn bytes(&self, of: &NormalizedMeta) -> &[u8] {
         self.ordered.get(of.bytes.clone()).unwrap_or_default()
     }
 
     /// Puts metadata in order. `onward` are its bytes and what lies behind it in the measurement.
-    pub(crate) fn add(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<InOrder> {
+    pub(crate) fn add(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<NormalizedMeta> {
         if meta.as_bytes().len() > META_BYTES_MAX {
             return None;
         }
@@ -101,7 +101,7 @@ impl NormalOrder {
     }
 
     /// The same if its names are known.
-    fn add_known(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<InOrder> {
+    fn add_known(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<NormalizedMeta> {
         if onward.len() >= meta.as_bytes().len() + PADDING {
             return self.add_padded(meta, onward);
         }
@@ -115,18 +115,18 @@ impl NormalOrder {
     }
 
     /// The same for metadata whose bytes have enough behind them.
-    fn add_padded(&mut self, meta: DocRef<'_>, sent: &[u8]) -> Option<InOrder> {
+    fn add_padded(&mut self, meta: DocRef<'_>, sent: &[u8]) -> Option<NormalizedMeta> {
         let meta_bytes = meta.as_bytes().len();
         let end = meta_bytes - 1;
-        let (mut at, mut sent_as) = (HEAD, 0u64);
+        let (mut at, mut field_order) = (HEAD, 0u64);
         let (mut met, mut count, mut types) = (0u64, 0, 0u32);
         while at < end {
             let (&type_code, named) = sent.get(at..)?.split_first()?;
-            let (rank, length) = self.names.rank_at_front(named)?;
+            let (rank, length) = self.names.rank_at_start(named)?;
             let field_bytes = 1 + length + 1 + value_length(type_code, named.get(length + 1..)?)?;
             // They are short: no longer than all metadata.
             *self.fields.get_mut(usize::from(rank))? = (at as u16, field_bytes as u16);
-            sent_as = sent_as.wrapping_mul(31).wrapping_add(u64::from(rank));
+            field_order = field_order.wrapping_mul(31).wrapping_add(u64::from(rank));
             types |= 1 << (type_code & 0x1F);
             met |= 1 << rank;
             count += 1;
@@ -139,7 +139,7 @@ impl NormalOrder {
             return None;
         }
         let bytes = self.copy(sent, met, meta_bytes)?;
-        Some(InOrder { bytes, sent_as })
+        Some(NormalizedMeta { bytes, field_order })
     }
 
     /// Copies the fields with these ranks, given as bits, one behind the other: a document of this length.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     /// In order, whatever lies behind it.
-    fn ordered(order: &mut NormalOrder, meta: &Document) -> Option<Vec<u8>> {
+    fn ordered(order: &mut MetaNormalizer, meta: &Document) -> Option<Vec<u8>> {
         let mut all = [0, 1, PADDING, 200].into_iter().map(|behind| {
             let onward = [meta.as_bytes(), &vec![2; behind]].concat();
             let added = order.add(meta.as_ref(), &onward)?;
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn fields_are_put_in_the_order_of_their_names() {
-        let mut order = NormalOrder::new(Names::default());
+        let mut order = MetaNormalizer::new(FieldNames::default());
         let long = "x".repeat(200);
         for meta in [
             doc! {},
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_needs_more_than_that_is_left() {
-        let mut order = NormalOrder::new(Names::default());
+        let mut order = MetaNormalizer::new(FieldNames::default());
         let long = "x".repeat(META_BYTES_MAX);
         for meta in [
             doc! { "a": 1, "a": 2 },
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_document_give_nothing() {
-        let mut order = NormalOrder::new(Names::default());
+        let mut order = MetaNormalizer::new(FieldNames::default());
         let whole = doc! { "b": 1, "a": "x", "c": doc! { "d": 1 } };
         assert!(ordered(&mut order, &whole).is_some());
         for at in 4..whole.as_bytes().len() - 1 {
@@ -256,11 +256,11 @@ mod tests {
 
     #[test]
     fn orders_are_told_from_each_other() {
-        let mut order = NormalOrder::new(Names::default());
-        let mut sent_as = |meta: Document| order.add(meta.as_ref(), &[]).unwrap().sent_as;
-        let one = sent_as(doc! { "a": 1, "b": 2 });
-        assert_eq!(one, sent_as(doc! { "a": 3, "b": 4 }));
-        assert_ne!(one, sent_as(doc! { "b": 2, "a": 1 }));
+        let mut order = MetaNormalizer::new(FieldNames::default());
+        let mut field_order = |meta: Document| order.add(meta.as_ref(), &[]).unwrap().field_order;
+        let one = field_order(doc! { "a": 1, "b": 2 });
+        assert_eq!(one, field_order(doc! { "a": 3, "b": 4 }));
+        assert_ne!(one, field_order(doc! { "b": 2, "a": 1 }));
     }
 
     /// Metadata of few names and values, in any order, some there twice, some of them documents with fields in any order.
@@ -299,7 +299,7 @@ mod tests {
             let mut names: Vec<String> = (0..20).map(|_| name(&mut draw)).collect();
             names.sort();
             names.dedup();
-            let mut order = NormalOrder::new(Names::default());
+            let mut order = MetaNormalizer::new(FieldNames::default());
             let mut count = 0;
             for round in 0..500 {
                 if round % 7 == 0 {

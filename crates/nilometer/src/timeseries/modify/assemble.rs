@@ -26,7 +26,7 @@ pub(super) enum Row<'a> {
 }
 
 /// What a bucket is made of.
-pub(super) struct Parts<'a> {
+pub(super) struct BucketContents<'a> {
     /// The bucket whose rows stay, as document and opened.
     pub(super) bucket: Option<(&'a Document, &'a StoredBucket)>,
     /// Its measurements.
@@ -40,20 +40,20 @@ pub(super) struct Parts<'a> {
 }
 
 /// A bucket that was put together.
-pub(super) struct Assembled {
+pub(super) struct AssembledBucket {
     pub(super) document: Document,
     /// No field is of two canonical types.
     pub(super) uniform: bool,
 }
 
-impl Parts<'_> {
+impl BucketContents<'_> {
     /// The bucket. Fields nobody has are not in it.
     pub(super) fn assemble(
         &self,
         id: [u8; 12],
         start_ms: i64,
         meta: ValueRef<'_>,
-    ) -> Result<Assembled> {
+    ) -> Result<AssembledBucket> {
         let mut columns = Vec::new();
         let (mut uniform, mut sorted) = (true, true);
         for name in self.names() {
@@ -86,7 +86,7 @@ impl Parts<'_> {
             sorted,
             closed: false,
         };
-        Ok(Assembled {
+        Ok(AssembledBucket {
             document: written.to_document(&columns),
             uniform,
         })

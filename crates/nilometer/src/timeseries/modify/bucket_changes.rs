@@ -33,19 +33,19 @@ use nilometer_storage::{Durability, WriteBatch};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::Timeseries;
-use crate::timeseries::bucket_catalog::Evicted;
+use crate::timeseries::bucket_catalog::EvictedBucket;
 use crate::timeseries::fold;
-use crate::timeseries::fold::{BucketKeyspaces, Parts};
+use crate::timeseries::fold::{BucketKeyspaces, BucketParts};
 use crate::timeseries::format::bucket_document::{BucketDocument, Layout};
 use crate::timeseries::format::sealed::Columns;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
-use crate::timeseries::index::maintenance::Maintained;
+use crate::timeseries::index::maintenance::IndexMaintainer;
 use crate::timeseries::insert::in_ordinary_range;
 
 /// What a claim found.
 #[derive(Debug)]
-pub(crate) enum Claim {
+pub(crate) enum ClaimResult {
     /// The bucket is the caller's; its document with the tail folded in.
     Taken(Document),
     /// There is no such bucket.
@@ -55,10 +55,10 @@ pub(crate) enum Claim {
 }
 
 /// A claimed bucket as it lies in storage.
-struct Claimed {
+struct ClaimedBucket {
     meta: SeriesMeta,
     start_ms: i64,
-    parts: Parts,
+    parts: BucketParts,
 }
 
 /// Changes to buckets of one collection that become visible together.
@@ -68,13 +68,13 @@ pub(crate) struct BucketChanges<'t> {
     collection: &'t Collection,
     options: &'t TimeseriesOptions,
     keyspaces: BucketKeyspaces,
-    _alone: MutexGuard<'t, ()>,
+    _rewriting: MutexGuard<'t, ()>,
     /// Held until the batch is committed.
-    indexes: Maintained<'t>,
+    indexes: IndexMaintainer<'t>,
     batch: WriteBatch,
     bytes: usize,
-    claimed: HashMap<[u8; 12], Claimed>,
-    evicted: Vec<Evicted>,
+    claimed: HashMap<[u8; 12], ClaimedBucket>,
+    evicted: Vec<EvictedBucket>,
     added: HashSet<[u8; 12]>,
     /// Series that may have measurements they had not, or not have those they had.
     changed_series: Vec<u128>,
@@ -83,26 +83,26 @@ pub(crate) struct BucketChanges<'t> {
     extended: bool,
 }
 
-impl Timeseries {
-    /// Begins to change buckets of a collection. Waits for others that do.
-    pub(crate) fn change_buckets<'t>(
-        &'t self,
+impl<'t> BucketChanges<'t> {
+    /// Begins to change buckets of a collection. Waits for other changes.
+    pub(super) fn begin(
+        timeseries: &'t Timeseries,
         collection: &'t Arc<Collection>,
-    ) -> Result<BucketChanges<'t>> {
+    ) -> Result<Self> {
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
         // In this order: see index maintenance.
-        let alone = self.chores.exclusive();
-        Ok(BucketChanges {
-            timeseries: self,
+        let rewriting = timeseries.maintenance.lock_rewriting();
+        Ok(Self {
+            timeseries,
             collection,
             options,
             keyspaces,
-            _alone: alone,
-            indexes: Maintained::hold(collection)?,
+            _rewriting: rewriting,
+            indexes: IndexMaintainer::lock(collection)?,
             batch: WriteBatch::new(),
             bytes: 0,
             claimed: HashMap::new(),
@@ -120,13 +120,13 @@ impl BucketChanges<'_> {
     /// Takes a bucket from the writers and reads it. Waits until nothing of it is on its way.
     pub(crate) fn claim(&mut self, id: [u8; 12]) -> Result<Option<Document>> {
         match self.claim_with(id, true)? {
-            Claim::Taken(document) => Ok(Some(document)),
-            Claim::Absent | Claim::Busy => Ok(None),
+            ClaimResult::Taken(document) => Ok(Some(document)),
+            ClaimResult::Absent | ClaimResult::Busy => Ok(None),
         }
     }
 
     /// Takes a bucket from the writers and reads it, unless it is being written to just now.
-    pub(crate) fn try_claim(&mut self, id: [u8; 12]) -> Result<Claim> {
+    pub(crate) fn try_claim(&mut self, id: [u8; 12]) -> Result<ClaimResult> {
         self.claim_with(id, false)
     }
 
@@ -134,7 +134,7 @@ impl BucketChanges<'_> {
         Layout::of(self.collection, self.options)
     }
 
-    fn read(&self, id: [u8; 12]) -> Result<Parts> {
+    fn read(&self, id: [u8; 12]) -> Result<BucketParts> {
         fold::read_parts(
             &*self.timeseries.engine.snapshot()?,
             self.keyspaces,
@@ -145,14 +145,14 @@ impl BucketChanges<'_> {
 
     /// Meta and start do not change while others are kept out, so they may be read before the bucket
     /// is taken away from the writers.
-    fn claim_with(&mut self, id: [u8; 12], wait: bool) -> Result<Claim> {
+    fn claim_with(&mut self, id: [u8; 12], wait: bool) -> Result<ClaimResult> {
         if let Some(known) = self.claimed.get(&id) {
             let document = known.parts.document(id, &self.layout()?)?;
-            return Ok(document.map_or(Claim::Absent, Claim::Taken));
+            return Ok(document.map_or(ClaimResult::Absent, ClaimResult::Taken));
         }
         let parts = self.read(id)?;
         let Some((meta, start_ms)) = parts.series(id, &self.options.time_field)? else {
-            return Ok(Claim::Absent);
+            return Ok(ClaimResult::Absent);
         };
         let bucket_catalog = &self.timeseries.bucket_catalog;
         let uuid = self.collection.uuid;
@@ -160,22 +160,22 @@ impl BucketChanges<'_> {
             true => bucket_catalog.evict_waiting(uuid, meta.clone(), id),
             false => match bucket_catalog.evict(uuid, meta.clone(), id) {
                 Some(evicted) => evicted,
-                None => return Ok(Claim::Busy),
+                None => return Ok(ClaimResult::Busy),
             },
         };
         self.evicted.push(evicted);
         // Read again: what was on its way has arrived.
         let parts = self.read(id)?;
         let Some(document) = parts.document(id, &self.layout()?)? else {
-            return Ok(Claim::Absent);
+            return Ok(ClaimResult::Absent);
         };
-        let claimed = Claimed {
+        let claimed = ClaimedBucket {
             meta,
             start_ms,
             parts,
         };
         self.claimed.insert(id, claimed);
-        Ok(Claim::Taken(document))
+        Ok(ClaimResult::Taken(document))
     }
 
     fn start_of(&self, bucket: &BucketDocument<'_>) -> Result<i64> {
@@ -225,7 +225,7 @@ impl BucketChanges<'_> {
         let Some(claimed) = self.claimed.remove(&id) else {
             return Ok(false);
         };
-        let Claimed {
+        let ClaimedBucket {
             meta,
             start_ms,
             parts,
@@ -297,10 +297,10 @@ impl BucketChanges<'_> {
         let batch = std::mem::take(&mut self.batch);
         let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
         // Before, as others see what is committed at once; after, as something may have been read meanwhile.
-        let (claims, uuid) = (&timeseries.claims, self.collection.uuid);
-        claims.forget_series(uuid, &self.changed_series);
+        let (locks, uuid) = (&timeseries.series_locks, self.collection.uuid);
+        locks.forget_series(uuid, &self.changed_series);
         let committed = timeseries.engine.commit(batch, Durability::Buffered);
-        claims.forget_series(uuid, &self.changed_series);
+        locks.forget_series(uuid, &self.changed_series);
         committed?;
         // The disk is waited for without keeping others out.
         drop(self);

@@ -1,12 +1,11 @@
 //! Removing expired buckets.
 //!
-//! A bucket goes as a whole, when even the latest time it could hold has expired: its start plus the
-//! span of the collection plus `expireAfterSeconds` is past. Where all times lie between 1970 and
-//! 2038 the ids of buckets order as their starts do, and the scan ends at the first that stays;
-//! otherwise every bucket's start is looked at.
+//! A bucket is removed as a whole, once the latest time it could hold has expired: its start plus the span of the collection
+//! plus `expireAfterSeconds` is past. Where all times lie between 1970 and 2038, the ids of buckets sort as their starts, and
+//! the scan ends at the last expired id; otherwise every bucket's start is read.
 //!
-//! An index on the time with `expireAfterSeconds` and a filter on the metadata does the same to the
-//! buckets it holds, beside the collection's own expiry.
+//! An index on the time with `expireAfterSeconds` and a filter on the metadata expires the buckets it holds, beside the
+//! collection's own expiry.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use nilometer_bson::key_string::{self, KeyBuilder};
 use nilometer_bson::{DocRef, ValueRef};
 use nilometer_storage::{Direction, Durability};
 
-use super::bucket_changes::Claim;
+use super::bucket_changes::ClaimResult;
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
 use crate::eval::EvalContext;
@@ -27,157 +26,153 @@ use crate::timeseries::scan::index_scan;
 /// Buckets removed in one engine batch, so that inserts never wait long.
 const EXPIRE_BATCH_BUCKETS_MAX: usize = 256;
 
-impl Timeseries {
-    /// Removes the buckets of `collection` that hold only times before `cutoff_ms` less its span.
-    /// Returns how many.
-    pub fn expire(
-        self: &Arc<Self>,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        cutoff_ms: i64,
-    ) -> Result<usize> {
-        let Some(options) = &collection.timeseries else {
+/// Removes the buckets that hold only times before `cutoff_ms` less the collection's span. Returns their number.
+pub(super) fn expire(
+    timeseries: &Arc<Timeseries>,
+    catalog: &Catalog,
+    collection: &Arc<Collection>,
+    cutoff_ms: i64,
+) -> Result<usize> {
+    let Some(options) = &collection.timeseries else {
+        return Ok(0);
+    };
+    let latest_start = cutoff_ms.saturating_sub(options.span_ms());
+    let extended = collection.has_extended_range();
+    let mut range = BucketRange::default();
+    if !extended {
+        let Ok(seconds) = u32::try_from(latest_start.div_euclid(1000)) else {
             return Ok(0);
         };
-        let latest_start = cutoff_ms.saturating_sub(options.span_ms());
-        let extended = collection.has_extended_range();
-        let mut range = BucketRange::default();
-        if !extended {
-            let Ok(seconds) = u32::try_from(latest_start.div_euclid(1000)) else {
-                return Ok(0);
-            };
-            let mut highest = [0xFF; 12];
-            highest[..4].copy_from_slice(&seconds.to_be_bytes());
-            range.max = Some(highest);
+        let mut highest = [0xFF; 12];
+        highest[..4].copy_from_slice(&seconds.to_be_bytes());
+        range.max = Some(highest);
+    }
+    let mut removed = 0;
+    let mut doomed = Vec::new();
+    let expired = |bucket: &BucketDocument<'_>, _: DocRef<'_>| {
+        Ok(is_expired(
+            bucket.min.get(&options.time_field),
+            latest_start,
+        ))
+    };
+    for bucket in timeseries.scan(collection, range)? {
+        let bucket = bucket?;
+        if is_expired(bucket.min(&options.time_field), latest_start) {
+            doomed.push(bucket.id().0);
         }
-        let mut removed = 0;
+        if doomed.len() >= EXPIRE_BATCH_BUCKETS_MAX {
+            removed += remove_expired(timeseries, catalog, collection, &doomed, &expired)?;
+            doomed.clear();
+        }
+    }
+    Ok(removed + remove_expired(timeseries, catalog, collection, &doomed, &expired)?)
+}
+
+/// Removes the buckets expired at `now_ms` under indexes on the time, which select buckets by their metadata. Returns their
+/// number.
+pub(super) fn expire_by_indexes(
+    timeseries: &Timeseries,
+    catalog: &Catalog,
+    collection: &Arc<Collection>,
+    now_ms: i64,
+) -> Result<usize> {
+    let Some(options) = &collection.timeseries else {
+        return Ok(0);
+    };
+    let mut removed = 0;
+    for stored in collection.indexes.all().iter() {
+        let Some(seconds) = stored.spec.expire_after_seconds else {
+            continue;
+        };
+        let index = BucketIndex::of(stored, &options.time_field)?;
+        let on_time = index.time_part() == Some(0) && index.index().parts().len() == 1;
+        if stored.is_ready() && on_time {
+            let cutoff_ms = now_ms.saturating_sub(seconds.saturating_mul(1000));
+            let latest_start = cutoff_ms.saturating_sub(options.span_ms());
+            removed += expire_by_index(timeseries, catalog, collection, &index, latest_start)?;
+        }
+    }
+    Ok(removed)
+}
+
+fn expire_by_index(
+    timeseries: &Timeseries,
+    catalog: &Catalog,
+    collection: &Arc<Collection>,
+    index: &BucketIndex,
+    latest_start: i64,
+) -> Result<usize> {
+    let time_field = collection
+        .timeseries
+        .as_ref()
+        .map_or("", |t| &*t.time_field);
+    let kept = index.index();
+    let expired = |bucket: &BucketDocument<'_>, document: DocRef<'_>| {
+        let picked = match kept.partial_filter() {
+            Some(filter) => {
+                let context = EvalContext {
+                    collator: kept.collation().collator(),
+                    ..EvalContext::default()
+                };
+                filter.matches(document, &context)?
+            }
+            None => true,
+        };
+        Ok(picked && is_expired(bucket.min.get(time_field), latest_start))
+    };
+    let mut edge = KeyBuilder::new(kept.order());
+    edge.push(ValueRef::DateTime(latest_start));
+    let edge = edge.finish().0;
+    let (mut start, end) = match kept.order().is_descending(0) {
+        false => (Vec::new(), key_string::prefix_end(edge)),
+        true => (edge, None),
+    };
+    let mut removed = 0;
+    loop {
+        let snapshot = timeseries.engine.snapshot()?;
+        let keyspace = index.stored.keyspace;
+        let scan = snapshot.scan(keyspace, &start, end.as_deref(), Direction::Forward)?;
         let mut doomed = Vec::new();
-        let expired = |bucket: &BucketDocument<'_>, _: DocRef<'_>| {
-            Ok(is_expired(
-                bucket.min.get(&options.time_field),
-                latest_start,
-            ))
-        };
-        for bucket in self.scan(collection, range)? {
-            let bucket = bucket?;
-            if is_expired(bucket.min(&options.time_field), latest_start) {
-                doomed.push(bucket.id().0);
-            }
-            if doomed.len() >= EXPIRE_BATCH_BUCKETS_MAX {
-                removed += self.remove_expired(catalog, collection, &doomed, &expired)?;
-                doomed.clear();
-            }
+        for item in scan.take(EXPIRE_BATCH_BUCKETS_MAX) {
+            let (entry, _) = item?;
+            doomed.push(index_scan::split(&entry)?.1);
+            start = [&entry[..], &[0]].concat();
         }
-        Ok(removed + self.remove_expired(catalog, collection, &doomed, &expired)?)
+        removed += remove_expired(timeseries, catalog, collection, &doomed, &expired)?;
+        if doomed.len() < EXPIRE_BATCH_BUCKETS_MAX {
+            return Ok(removed);
+        }
     }
+}
 
-    /// Removes what has expired at `now_ms` under indexes on the time, which pick buckets by their
-    /// metadata. Returns how many buckets went.
-    pub fn expire_by_indexes(
-        &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        now_ms: i64,
-    ) -> Result<usize> {
-        let Some(options) = &collection.timeseries else {
-            return Ok(0);
-        };
-        let mut removed = 0;
-        for stored in collection.indexes.all().iter() {
-            let Some(seconds) = stored.spec.expire_after_seconds else {
-                continue;
-            };
-            let index = BucketIndex::of(stored, &options.time_field)?;
-            let on_time = index.time_part() == Some(0) && index.index().parts().len() == 1;
-            if stored.is_ready() && on_time {
-                let cutoff_ms = now_ms.saturating_sub(seconds.saturating_mul(1000));
-                let latest_start = cutoff_ms.saturating_sub(options.span_ms());
-                removed += self.expire_by_index(catalog, collection, &index, latest_start)?;
-            }
-        }
-        Ok(removed)
+/// Removes those of the buckets that are still expired. Buckets with entries in flight stay until the next run.
+fn remove_expired(
+    timeseries: &Timeseries,
+    catalog: &Catalog,
+    collection: &Arc<Collection>,
+    doomed: &[[u8; 12]],
+    is_expired: &dyn Fn(&BucketDocument<'_>, DocRef<'_>) -> Result<bool>,
+) -> Result<usize> {
+    let Some(options) = &collection.timeseries else {
+        return Ok(0);
+    };
+    if doomed.is_empty() {
+        return Ok(0);
     }
-
-    fn expire_by_index(
-        &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        index: &BucketIndex,
-        latest_start: i64,
-    ) -> Result<usize> {
-        let time_field = collection
-            .timeseries
-            .as_ref()
-            .map_or("", |t| &*t.time_field);
-        let kept = index.index();
-        let expired = |bucket: &BucketDocument<'_>, document: DocRef<'_>| {
-            let picked = match kept.partial_filter() {
-                Some(filter) => {
-                    let context = EvalContext {
-                        collator: kept.collation().collator(),
-                        ..EvalContext::default()
-                    };
-                    filter.matches(document, &context)?
-                }
-                None => true,
-            };
-            Ok(picked && is_expired(bucket.min.get(time_field), latest_start))
+    let mut changes = timeseries.change_buckets(collection)?;
+    let mut removed = 0;
+    for id in doomed {
+        let ClaimResult::Taken(document) = changes.try_claim(*id)? else {
+            continue;
         };
-        let mut edge = KeyBuilder::new(kept.order());
-        edge.push(ValueRef::DateTime(latest_start));
-        let edge = edge.finish().0;
-        let (mut start, end) = match kept.order().is_descending(0) {
-            false => (Vec::new(), key_string::prefix_end(edge)),
-            true => (edge, None),
-        };
-        let mut removed = 0;
-        loop {
-            let snapshot = self.engine.snapshot()?;
-            let keyspace = index.stored.keyspace;
-            let scan = snapshot.scan(keyspace, &start, end.as_deref(), Direction::Forward)?;
-            let mut doomed = Vec::new();
-            for item in scan.take(EXPIRE_BATCH_BUCKETS_MAX) {
-                let (entry, _) = item?;
-                doomed.push(index_scan::split(&entry)?.1);
-                start = [&entry[..], &[0]].concat();
-            }
-            removed += self.remove_expired(catalog, collection, &doomed, &expired)?;
-            if doomed.len() < EXPIRE_BATCH_BUCKETS_MAX {
-                return Ok(removed);
-            }
+        let bucket = BucketDocument::parse(document.as_ref(), &options.time_field)?;
+        if is_expired(&bucket, document.as_ref())? {
+            changes.remove(*id)?;
+            removed += 1;
         }
     }
-
-    /// Removes those of the buckets that are still expired. Those that are being written to just now
-    /// stay until the next time.
-    fn remove_expired(
-        &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        doomed: &[[u8; 12]],
-        is_expired: &dyn Fn(&BucketDocument<'_>, DocRef<'_>) -> Result<bool>,
-    ) -> Result<usize> {
-        let Some(options) = &collection.timeseries else {
-            return Ok(0);
-        };
-        if doomed.is_empty() {
-            return Ok(0);
-        }
-        let mut changes = self.change_buckets(collection)?;
-        let mut removed = 0;
-        for id in doomed {
-            let Claim::Taken(document) = changes.try_claim(*id)? else {
-                continue;
-            };
-            let bucket = BucketDocument::parse(document.as_ref(), &options.time_field)?;
-            if is_expired(&bucket, document.as_ref())? {
-                changes.remove(*id)?;
-                removed += 1;
-            }
-        }
-        changes.commit(catalog, Durability::Buffered)?;
-        Ok(removed)
-    }
+    changes.commit(catalog, Durability::Buffered)?;
+    Ok(removed)
 }
 
 fn is_expired(start: ValueRef<'_>, latest_start: i64) -> bool {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use nilometer_bson::Document;
 
-use super::assemble::{Parts, Row};
+use super::assemble::{BucketContents, Row};
 use super::bucket_changes::BucketChanges;
 use crate::catalog::TimeseriesOptions;
 use crate::error::{ErrorCode, Result};
@@ -25,14 +25,14 @@ const ID_TRIES_MAX: usize = 16;
 const LARGE_BUCKET_BYTES_MAX: usize = 12 << 20;
 
 /// A measurement that leaves its bucket.
-pub(super) struct Moved {
+pub(super) struct MovedMeasurement {
     pub(super) meta: SeriesMeta,
     pub(super) time_ms: i64,
     pub(super) document: Document,
 }
 
 /// A bucket's measurements so far.
-struct Open<'m> {
+struct PackedBucket<'m> {
     start_ms: i64,
     bytes: usize,
     schemas: HashMap<&'m str, Schema>,
@@ -45,10 +45,10 @@ pub(super) fn pack(
     changes: &mut BucketChanges<'_>,
     options: &TimeseriesOptions,
     layout: &Layout<'_>,
-    moved: &[Moved],
+    moved: &[MovedMeasurement],
 ) -> Result<Vec<[u8; 12]>> {
     let limits = timeseries.bucket_catalog.limits();
-    let mut series: Vec<(&SeriesMeta, Vec<&Moved>)> = Vec::new();
+    let mut series: Vec<(&SeriesMeta, Vec<&MovedMeasurement>)> = Vec::new();
     let mut places: HashMap<&SeriesMeta, usize> = HashMap::new();
     for one in moved {
         let at = *places.entry(&one.meta).or_insert(series.len());
@@ -60,12 +60,12 @@ pub(super) fn pack(
     let mut ids = Vec::new();
     for (meta, mut members) in series {
         members.sort_by_key(|one| one.time_ms);
-        let mut open: Option<Open<'_>> = None;
+        let mut open: Option<PackedBucket<'_>> = None;
         for one in members {
             if let Some(full) = open.take_if(|open| !open.takes(one, options, limits)) {
                 ids.push(full.add(timeseries, changes, options, layout, meta)?);
             }
-            let open = open.get_or_insert_with(|| Open {
+            let open = open.get_or_insert_with(|| PackedBucket {
                 start_ms: options.round_down_ms(one.time_ms),
                 bytes: 0,
                 schemas: HashMap::new(),
@@ -80,8 +80,13 @@ pub(super) fn pack(
     Ok(ids)
 }
 
-impl<'m> Open<'m> {
-    fn takes(&self, one: &Moved, options: &TimeseriesOptions, limits: BucketLimits) -> bool {
+impl<'m> PackedBucket<'m> {
+    fn takes(
+        &self,
+        one: &MovedMeasurement,
+        options: &TimeseriesOptions,
+        limits: BucketLimits,
+    ) -> bool {
         let bytes = self.bytes + one.document.as_bytes().len();
         let fits = match self.members.len() < limits.count_min {
             // Each value may stand in data, control.min and control.max.
@@ -99,7 +104,7 @@ impl<'m> Open<'m> {
             })
     }
 
-    fn push(&mut self, one: &'m Moved, options: &TimeseriesOptions) {
+    fn push(&mut self, one: &'m MovedMeasurement, options: &TimeseriesOptions) {
         self.bytes += one.document.as_bytes().len();
         for element in one.document.iter() {
             if options.meta_field.as_deref() == Some(element.name()) {
@@ -125,7 +130,7 @@ impl<'m> Open<'m> {
         meta: &SeriesMeta,
     ) -> Result<[u8; 12]> {
         let rows: Vec<Row<'_>> = self.members.iter().map(|m| Row::New(m.as_ref())).collect();
-        let parts = Parts {
+        let parts = BucketContents {
             bucket: None,
             rows: &rows,
             in_place: false,

@@ -1,9 +1,8 @@
-//! Bucket documents written as they are, in `system.buckets.<name>`: what a restore does.
+//! Raw writes: bucket documents inserted, replaced or removed as such, through `system.buckets.<name>`. A restore does this.
 //!
-//! A bucket document must have the shape of one, hold columns that can be decoded, and bound each
-//! field by extremes of one canonical type, unless the collection may have a mixed schema. It is
-//! stored byte for byte. Which documents a statement means, and what it makes of them, the caller
-//! says.
+//! A bucket document must have the shape of one, hold columns that can be decoded, and bound each field by extremes of one
+//! canonical type, unless the collection may have a mixed schema. It is stored byte for byte. The caller selects the
+//! documents and decides their changes.
 
 use std::sync::Arc;
 
@@ -20,10 +19,10 @@ use crate::timeseries::format::bucket_document::{
 };
 use crate::timeseries::format::schema::Schema;
 
-/// Buckets changed in one engine batch at most, so that others do not wait long.
+/// Buckets changed in one engine batch at most, so that other writers do not wait long.
 const CHANGE_BATCH_BUCKETS_MAX: usize = 128;
 
-/// Bytes of documents that one engine batch may gather.
+/// Bytes of documents in one engine batch, about.
 const CHANGE_BATCH_BYTES_MAX: usize = 32 << 20;
 
 /// The largest bucket document, in bytes.
@@ -38,8 +37,7 @@ fn invalid(reason: &str) -> Error {
     .with_details(doc! { "errInfo": info })
 }
 
-/// Checks that a document may be a bucket of the collection: what its validator asks, and that the
-/// columns can be read.
+/// Checks that a document may be a bucket of the collection: the rules of its validator, and that the columns can be decoded.
 fn check(document: DocRef<'_>, collection: &Collection) -> Result<()> {
     let Some(options) = &collection.timeseries else {
         return Err(Error::bad_value("not a bucket collection"));
@@ -78,7 +76,7 @@ fn check(document: DocRef<'_>, collection: &Collection) -> Result<()> {
     check_columns(&bucket, time_field)
 }
 
-/// `control.count` is a number from 1 on, if it is there.
+/// Checks that `control.count`, if present, is a number of at least 1.
 fn check_count(document: DocRef<'_>) -> Result<()> {
     let control = document.get("control").as_document();
     match control.map_or(ValueRef::Missing, |control| control.get("count")) {
@@ -128,101 +126,97 @@ fn check_columns(bucket: &BucketDocument<'_>, time_field: &str) -> Result<()> {
     Ok(())
 }
 
-/// What becomes of a bucket.
+/// The change of a bucket.
 #[derive(Debug)]
-pub enum BucketFate {
-    /// Nothing.
+pub enum BucketChange {
+    /// None.
     Keep,
-    /// This document takes its place.
+    /// Replace it by this document.
     Replace(Document),
-    /// It goes.
+    /// Remove it.
     Remove,
 }
 
-/// How buckets are changed.
+/// Options of a raw change.
 #[derive(Clone, Copy)]
-pub struct RawChange<'a> {
-    /// Ends the change from outside.
+pub struct RawChangeOptions<'a> {
+    /// Fails once the statement is interrupted.
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
-    /// Whether the last batch waits for the disk.
+    /// Of the last batch.
     pub durability: Durability,
 }
 
-impl Timeseries {
-    /// Inserts bucket documents. Those it accepts are stored together; `Err` means none was stored.
-    pub fn insert_buckets<'a>(
-        &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        documents: impl Iterator<Item = DocRef<'a>>,
-        options: InsertOptions<'_>,
-    ) -> Result<InsertOutcome> {
-        let mut changes = self.change_buckets(collection)?;
-        let mut outcome = InsertOutcome::default();
-        for (index, document) in documents.enumerate() {
-            let added = check(document, collection).and_then(|()| changes.add(document));
-            match added {
-                Ok(()) => outcome.inserted += 1,
-                Err(error) => {
-                    outcome.errors.push(WriteError { index, error });
-                    if options.ordered {
-                        break;
-                    }
-                }
-            }
-        }
-        changes.commit(catalog, options.durability)?;
-        Ok(outcome)
-    }
-
-    /// Lets `decide` choose what becomes of the buckets called `ids`, and does it. It sees each as
-    /// it is when no one else can change it. What was decided before an error stays decided.
-    pub fn change_raw(
-        &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        ids: &[ObjectId],
-        how: RawChange<'_>,
-        decide: &mut dyn FnMut(&Document) -> Result<BucketFate>,
-    ) -> Result<()> {
-        for some in ids.chunks(CHANGE_BATCH_BUCKETS_MAX) {
-            (how.check_interrupt)()?;
-            let mut changes = self.change_buckets(collection)?;
-            let mut decided = Ok(());
-            for id in some {
-                decided = self.change_one(&mut changes, collection, id.0, decide);
-                if decided.is_err() {
+/// Inserts bucket documents. Those it accepts are stored together; `Err` means none was stored.
+pub(super) fn insert_buckets<'a>(
+    timeseries: &Timeseries,
+    catalog: &Catalog,
+    collection: &Arc<Collection>,
+    documents: impl Iterator<Item = DocRef<'a>>,
+    options: InsertOptions<'_>,
+) -> Result<InsertOutcome> {
+    let mut changes = timeseries.change_buckets(collection)?;
+    let mut outcome = InsertOutcome::default();
+    for (index, document) in documents.enumerate() {
+        let added = check(document, collection).and_then(|()| changes.add(document));
+        match added {
+            Ok(()) => outcome.inserted += 1,
+            Err(error) => {
+                outcome.errors.push(WriteError { index, error });
+                if options.ordered {
                     break;
                 }
-                if changes.bytes() > CHANGE_BATCH_BYTES_MAX {
-                    changes.commit(catalog, how.durability)?;
-                    changes = self.change_buckets(collection)?;
-                }
             }
-            changes.commit(catalog, how.durability)?;
-            decided?;
         }
-        Ok(())
     }
+    changes.commit(catalog, options.durability)?;
+    Ok(outcome)
+}
 
-    fn change_one(
-        &self,
-        changes: &mut BucketChanges<'_>,
-        collection: &Collection,
-        id: [u8; 12],
-        decide: &mut dyn FnMut(&Document) -> Result<BucketFate>,
-    ) -> Result<()> {
-        let Some(before) = changes.claim(id)? else {
-            return Ok(());
-        };
-        match decide(&before)? {
-            BucketFate::Keep => {}
-            BucketFate::Remove => changes.remove(id)?,
-            BucketFate::Replace(after) => {
-                check(after.as_ref(), collection)?;
-                changes.replace(id, after.as_ref())?;
+/// Claims the buckets with these ids and changes them as `decide` says. Changes decided before an error are made.
+pub(super) fn modify_buckets(
+    timeseries: &Timeseries,
+    catalog: &Catalog,
+    collection: &Arc<Collection>,
+    ids: &[ObjectId],
+    how: RawChangeOptions<'_>,
+    decide: &mut dyn FnMut(&Document) -> Result<BucketChange>,
+) -> Result<()> {
+    for some in ids.chunks(CHANGE_BATCH_BUCKETS_MAX) {
+        (how.check_interrupt)()?;
+        let mut changes = timeseries.change_buckets(collection)?;
+        let mut decided = Ok(());
+        for id in some {
+            decided = modify_bucket(&mut changes, collection, id.0, decide);
+            if decided.is_err() {
+                break;
+            }
+            if changes.bytes() > CHANGE_BATCH_BYTES_MAX {
+                changes.commit(catalog, how.durability)?;
+                changes = timeseries.change_buckets(collection)?;
             }
         }
-        Ok(())
+        changes.commit(catalog, how.durability)?;
+        decided?;
     }
+    Ok(())
+}
+
+fn modify_bucket(
+    changes: &mut BucketChanges<'_>,
+    collection: &Collection,
+    id: [u8; 12],
+    decide: &mut dyn FnMut(&Document) -> Result<BucketChange>,
+) -> Result<()> {
+    let Some(before) = changes.claim(id)? else {
+        return Ok(());
+    };
+    match decide(&before)? {
+        BucketChange::Keep => {}
+        BucketChange::Remove => changes.remove(id)?,
+        BucketChange::Replace(after) => {
+            check(after.as_ref(), collection)?;
+            changes.replace(id, after.as_ref())?;
+        }
+    }
+    Ok(())
 }

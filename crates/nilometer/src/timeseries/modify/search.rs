@@ -16,7 +16,7 @@ use crate::timeseries::rewrite::{BucketPredicate, BucketRewriter, FilterContext,
 use crate::timeseries::scan::BucketRange;
 
 /// A filter on measurements, taken apart.
-pub(super) struct Search<'a> {
+pub(super) struct BucketSearch<'a> {
     options: &'a TimeseriesOptions,
     /// No bucket with a match fails it; a filter on metadata alone is all in it.
     pub(super) buckets: BucketPredicate,
@@ -52,7 +52,7 @@ fn rewriter_of(
     })
 }
 
-impl<'a> Search<'a> {
+impl<'a> BucketSearch<'a> {
     pub(super) fn new(
         collection: &Collection,
         options: &'a TimeseriesOptions,
@@ -149,7 +149,7 @@ impl<'a> Search<'a> {
         {
             return Ok((0..bucket.count().min(limit)).collect());
         }
-        let rows = Rows::of(bucket, self.options, self.reads.as_ref())?;
+        let rows = BucketRows::of(bucket, self.options, self.reads.as_ref())?;
         let mut found = Vec::new();
         for row in 0..bucket.count() {
             if self.residual.matches(rows.document(row).as_ref(), eval)? {
@@ -170,14 +170,14 @@ fn id_at(seconds: u32, rest: u8) -> [u8; 12] {
 }
 
 /// The measurements of a bucket as documents: `_id` first, then time and metadata, then the others.
-pub(super) struct Rows<'b> {
+pub(super) struct BucketRows<'b> {
     id: Option<&'b Arc<ColumnBlock>>,
     time: (&'b str, Option<&'b Arc<ColumnBlock>>),
     meta: (&'b str, ValueRef<'b>),
     columns: Vec<(&'b str, &'b Arc<ColumnBlock>)>,
 }
 
-impl<'b> Rows<'b> {
+impl<'b> BucketRows<'b> {
     /// With the fields of `only`, or all.
     pub(super) fn of(
         bucket: &'b StoredBucket,

@@ -1,8 +1,8 @@
-//! Statements that change measurements of one collection take turns.
+//! The write lock of a collection: statements that change its measurements run one at a time.
 //!
-//! A changed measurement may move to another bucket. Were two statements under way at once, one could
-//! move a measurement from where the other has not looked yet to where it has, or the other way round:
-//! it would be changed twice, or not at all. Inserts do not move anything and do not wait.
+//! A changed measurement may move to another bucket. Of two statements at once, one could move a measurement from where the
+//! other has yet to look to where it has looked, or the other way round: it would be changed twice, or not at all. Inserts
+//! move nothing and do not take this lock, unless they replace duplicates.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -10,52 +10,50 @@ use std::time::Duration;
 
 use crate::catalog::Collection;
 use crate::error::Result;
-use crate::timeseries::Timeseries;
 
-/// How long a waiting statement does not look whether it was interrupted.
+/// Time between two checks for an interrupt while waiting.
 const INTERRUPT_CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// Which collections have a statement under way.
+/// The write locks of all collections.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    busy: Mutex<HashSet<[u8; 16]>>,
-    freed: Condvar,
+pub(crate) struct WriteLocks {
+    locked: Mutex<HashSet<[u8; 16]>>,
+    unlocked: Condvar,
 }
 
-/// The right to change measurements of a collection, until it is dropped.
-#[must_use = "the turn ends when this is dropped"]
-pub struct Turn<'t> {
-    turns: &'t Turns,
+/// Holds the write lock of a collection until it is dropped.
+#[must_use = "dropping this releases the lock"]
+pub struct WriteLockGuard<'t> {
+    locks: &'t WriteLocks,
     collection: [u8; 16],
 }
 
-impl Timeseries {
-    /// Waits for the statements before this one.
-    pub fn take_turn(
+impl WriteLocks {
+    /// Waits until no other statement holds the lock of the collection.
+    pub(super) fn lock(
         &self,
         collection: &Collection,
         check_interrupt: &dyn Fn() -> Result<()>,
-    ) -> Result<Turn<'_>> {
-        let turns = &self.turns;
-        let mut busy = turns.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        while !busy.insert(collection.uuid) {
-            let waited = turns.freed.wait_timeout(busy, INTERRUPT_CHECK_EVERY);
-            busy = waited.unwrap_or_else(PoisonError::into_inner).0;
+    ) -> Result<WriteLockGuard<'_>> {
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        while !locked.insert(collection.uuid) {
+            let waited = self.unlocked.wait_timeout(locked, INTERRUPT_CHECK_EVERY);
+            locked = waited.unwrap_or_else(PoisonError::into_inner).0;
             check_interrupt()?;
         }
-        Ok(Turn {
-            turns,
+        Ok(WriteLockGuard {
+            locks: self,
             collection: collection.uuid,
         })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WriteLockGuard<'_> {
     fn drop(&mut self) {
-        let busy = self.turns.busy.lock();
-        let mut busy = busy.unwrap_or_else(PoisonError::into_inner);
-        busy.remove(&self.collection);
-        drop(busy);
-        self.turns.freed.notify_all();
+        let locked = self.locks.locked.lock();
+        let mut locked = locked.unwrap_or_else(PoisonError::into_inner);
+        locked.remove(&self.collection);
+        drop(locked);
+        self.locks.unlocked.notify_all();
     }
 }

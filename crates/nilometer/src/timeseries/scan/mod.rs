@@ -193,24 +193,6 @@ impl Timeseries {
         }
         Ok(count)
     }
-
-    /// A bucket's document with its tail folded in, for whoever goes on with it: its columns are at their places. Beside it
-    /// the sequence number behind its tail.
-    pub(super) fn load(
-        &self,
-        collection: &Collection,
-        id: [u8; 12],
-    ) -> Result<Option<(Document, u32)>> {
-        let (Some(keyspaces), Some(options)) =
-            (BucketKeyspaces::of(collection), &collection.timeseries)
-        else {
-            return Ok(None);
-        };
-        let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let next_sequence = parts.next_sequence()?;
-        let document = parts.document_by_place(id, &Layout::of(collection, options)?)?;
-        Ok(document.map(|document| (document, next_sequence)))
-    }
 }
 
 impl BucketScan {

@@ -68,7 +68,7 @@ fn a_column_is_there_when_its_first_value_has_arrived() {
         all_of(&[&first, &second, &third]),
     );
     assert_eq!(columns_and_rows(&f), whole);
-    f.timeseries.wait_for_chores().unwrap();
+    f.timeseries.wait_for_maintenance().unwrap();
     assert_eq!(columns_and_rows(&f), whole);
 }
 
@@ -85,8 +85,8 @@ fn a_column_whose_first_value_was_lost_in_a_crash_is_left_out() {
         let expected = ["t", "_id", "v", "w", "kept"].map(str::to_owned).to_vec();
         assert_eq!(columns_and_rows(&f).0, expected);
         if sealed_at_once {
-            f.timeseries.seal_leftovers(&f.collection).unwrap();
-            f.timeseries.wait_for_chores().unwrap();
+            f.timeseries.seal_unsealed(&f.collection).unwrap();
+            f.timeseries.wait_for_maintenance().unwrap();
         }
         // It is taken up again, and what else it takes finds its place.
         let more = [with_field(4, "kept", 4), with_field(5, "new", 5)];
@@ -96,8 +96,8 @@ fn a_column_whose_first_value_was_lost_in_a_crash_is_left_out() {
         let expected = ["t", "_id", "v", "w", "kept", "new"];
         let expected = (expected.map(str::to_owned).to_vec(), rows);
         assert_eq!(columns_and_rows(&f), expected);
-        f.timeseries.seal_leftovers(&f.collection).unwrap();
-        f.timeseries.wait_for_chores().unwrap();
+        f.timeseries.seal_unsealed(&f.collection).unwrap();
+        f.timeseries.wait_for_maintenance().unwrap();
         assert_eq!(columns_and_rows(&f), expected);
         let again = with_field(6, "new", 6);
         f.insert(std::slice::from_ref(&again), true);

@@ -268,7 +268,7 @@ fn what_left_memory_is_found_without_a_search() {
     f.timeseries.bucket_catalog.set_memory_max(512 << 10);
     insert_all(0);
     insert_all(1);
-    f.timeseries.wait_for_chores().unwrap();
+    f.timeseries.wait_for_maintenance().unwrap();
     assert!(f.counter("numBucketsClosedDueToMemoryThreshold") > 500);
     assert_eq!(counts(&f), [2; SERIES]);
     let keyspaces = BucketKeyspaces::of(&f.collection).unwrap();

@@ -15,8 +15,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{Durability, Engine, MemoryEngine};
 
-use super::index::maintenance::Maintained;
-use super::insert::StagedInsert;
+use super::insert::{InsertStatement, StagedInsert};
 use super::{BucketLimits, BucketRange, StoredBucket, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::insertion::{InsertOptions, InsertOutcome};
@@ -110,8 +109,8 @@ impl Fixture {
 
     /// The steps behind [`Fixture::stage`].
     pub(super) fn arrive(&self, mut staged: StagedInsert) {
-        let committed = self.timeseries.commit_insert(&mut staged, Durability::Sync);
-        self.timeseries.finish_insert(staged, committed).unwrap();
+        let committed = staged.commit(&*self.engine, Durability::Sync);
+        staged.finish(&self.timeseries, committed).unwrap();
     }
 
     pub(super) fn buckets(&self, backward: bool) -> Vec<Arc<StoredBucket>> {
@@ -136,9 +135,9 @@ impl Fixture {
     }
 }
 
-/// The first step of an insert: its entries are made, and nobody sees them.
+/// The steps of an insert up to the commit: its entries are staged, and invisible to readers.
 pub(super) fn stage(
-    timeseries: &Timeseries,
+    timeseries: &Arc<Timeseries>,
     catalog: &Catalog,
     collection: &Arc<Collection>,
     documents: &[Document],
@@ -148,18 +147,13 @@ pub(super) fn stage(
         durability: Durability::Sync,
         new_id: &ObjectId::default,
     };
-    let documents = documents.iter().map(Document::as_ref);
-    // No index is added meanwhile, so the list need not be held to the end.
-    let indexes = Maintained::hold(collection)?;
-    let grouped = timeseries.group(catalog, collection, &indexes, documents, options)?;
-    let (staged, ready) = timeseries.stage_grouped(catalog, collection, &indexes, grouped, options);
-    match ready {
-        Ok(()) => Ok(staged),
-        Err(error) => {
-            timeseries.finish_insert(staged, Err(error.clone()))?;
-            Err(error)
-        }
-    }
+    let insert = InsertStatement {
+        timeseries,
+        catalog,
+        collection,
+        options,
+    };
+    insert.stage(documents.iter().map(Document::as_ref))
 }
 
 pub(super) fn at(seconds: i64, meta: &str, value: impl Into<Value>) -> Document {
@@ -382,7 +376,7 @@ fn idle_buckets_leave_memory() {
             .collect();
         f.insert(&documents, true);
     }
-    f.timeseries.wait_for_chores().unwrap();
+    f.timeseries.wait_for_maintenance().unwrap();
     let memory = f.timeseries.bucket_catalog.memory_bytes();
     // Each of 32 locks may still hold a few of its own.
     assert!(memory < one * 300, "{memory} of {one}");
@@ -550,7 +544,7 @@ fn whatever_is_inserted_is_read_back() {
             given.extend(batch.iter().map(|d| sorted_fields(d.as_ref())));
             match draw.below(12) {
                 0 => f = f.reopened(),
-                1 => f.timeseries.wait_for_chores().unwrap(),
+                1 => f.timeseries.wait_for_maintenance().unwrap(),
                 2 => f.timeseries.seal_all(&f.collection).unwrap(),
                 3..6 => f.timeseries.open_fresh(),
                 _ => {}
@@ -569,7 +563,7 @@ fn whatever_is_inserted_is_read_back() {
             assert_eq!(backward, buckets.iter().map(|b| b.id()).collect::<Vec<_>>());
         };
         check(&f);
-        f.timeseries.wait_for_chores().unwrap();
+        f.timeseries.wait_for_maintenance().unwrap();
         check(&f);
         f.timeseries.seal_all(&f.collection).unwrap();
         check(&f);

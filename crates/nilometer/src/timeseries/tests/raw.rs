@@ -12,7 +12,7 @@ use super::{Draw, Fixture, at, measurements};
 use crate::error::{ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome};
 use crate::timeseries::fold::BucketKeyspaces;
-use crate::timeseries::modify::raw::{BucketFate, RawChange};
+use crate::timeseries::modify::raw::{BucketChange, RawChangeOptions};
 use crate::timeseries::{BucketRange, StoredBucket};
 
 fn put(f: &Fixture, documents: &[Document]) -> InsertOutcome {
@@ -27,13 +27,13 @@ fn put(f: &Fixture, documents: &[Document]) -> InsertOutcome {
         .unwrap()
 }
 
-fn change(f: &Fixture, id: ObjectId, decide: impl Fn(&Document) -> BucketFate) -> Result<()> {
-    let how = RawChange {
+fn change(f: &Fixture, id: ObjectId, decide: impl Fn(&Document) -> BucketChange) -> Result<()> {
+    let how = RawChangeOptions {
         check_interrupt: &|| Ok(()),
         durability: Durability::Sync,
     };
     f.timeseries
-        .change_raw(&f.catalog, &f.collection, &[id], how, &mut |document| {
+        .modify_buckets(&f.catalog, &f.collection, &[id], how, &mut |document| {
             Ok(decide(document))
         })
 }
@@ -123,13 +123,13 @@ fn a_changed_bucket_is_forgotten_by_the_catalog() {
     f.insert(&[at(0, "a", 1)], true);
     let first = f.buckets(false)[0].id();
     // Removed: the next measurement opens another.
-    change(&f, first, |_| BucketFate::Remove).unwrap();
+    change(&f, first, |_| BucketChange::Remove).unwrap();
     f.insert(&[at(1, "a", 1)], true);
     let second = f.buckets(false)[0].id();
     assert_eq!(f.buckets(false).len(), 1);
     assert_ne!(first, second);
     // Rewritten with another series: measurements of the first go elsewhere, of the other into it.
-    change(&f, second, |d| BucketFate::Replace(with(d, "meta", "b"))).unwrap();
+    change(&f, second, |d| BucketChange::Replace(with(d, "meta", "b"))).unwrap();
     f.insert(&[at(2, "a", 1), at(2, "b", 1)], true);
     let buckets = f.buckets(false);
     assert_eq!(buckets.len(), 2);
@@ -137,7 +137,7 @@ fn a_changed_bucket_is_forgotten_by_the_catalog() {
     assert_eq!((moved.meta().as_str(), moved.count()), (Some("b"), 2));
     // Closed: it is read, and takes nothing more, before and after sealing.
     change(&f, second, |d| {
-        BucketFate::Replace(with_control(d, "closed", true))
+        BucketChange::Replace(with_control(d, "closed", true))
     })
     .unwrap();
     f.insert(&[at(3, "b", 1)], true);
@@ -154,7 +154,7 @@ fn a_changed_bucket_is_forgotten_by_the_catalog() {
     let before = f.counter("numBucketsReopened");
     f.timeseries.bucket_catalog.clear(f.collection.uuid);
     change(&f, second, |d| {
-        BucketFate::Replace(with_control(d, "closed", false))
+        BucketChange::Replace(with_control(d, "closed", false))
     })
     .unwrap();
     f.insert(&[at(5, "b", 1)], true);
@@ -190,7 +190,7 @@ fn what_is_no_bucket_is_refused_also_by_a_change() {
         ),
     ];
     for (bad, code) in cases {
-        let error = change(&f, id, |_| BucketFate::Replace(bad.clone())).unwrap_err();
+        let error = change(&f, id, |_| BucketChange::Replace(bad.clone())).unwrap_err();
         assert_eq!(error.code.0, code, "{bad:?}");
         let outcome = put(&f, &[with(&bad, "_id", ObjectId([7; 12]))]);
         assert_eq!(outcome.errors[0].error.code.0, code, "{bad:?}");
@@ -265,7 +265,7 @@ fn writers_lose_nothing_to_changes_of_their_buckets() {
     };
     let change = |seed: u64| {
         let mut draw = Draw::new(seed);
-        let how = RawChange {
+        let how = RawChangeOptions {
             check_interrupt: &|| Ok(()),
             durability: Durability::Buffered,
         };
@@ -275,16 +275,16 @@ fn writers_lose_nothing_to_changes_of_their_buckets() {
             let newest = ids.iter().rev().take(3).copied().collect::<Vec<_>>();
             let mut gone = Vec::new();
             timeseries
-                .change_raw(catalog, collection, &newest, how, &mut |document| {
+                .modify_buckets(catalog, collection, &newest, how, &mut |document| {
                     let bucket = StoredBucket::from_document(document.clone(), "t").unwrap();
                     Ok(match draw.below(4) {
                         0 => {
                             gone.extend(ids_of(&bucket));
-                            BucketFate::Remove
+                            BucketChange::Remove
                         }
-                        1 => BucketFate::Replace(with_control(document, "closed", true)),
-                        2 => BucketFate::Replace(document.clone()),
-                        _ => BucketFate::Keep,
+                        1 => BucketChange::Replace(with_control(document, "closed", true)),
+                        2 => BucketChange::Replace(document.clone()),
+                        _ => BucketChange::Keep,
                     })
                 })
                 .unwrap();
@@ -422,7 +422,7 @@ fn a_bucket_that_cannot_be_read_is_frozen() {
     let counts: Vec<_> = f.buckets(false).iter().map(|b| b.count()).collect();
     assert_eq!(counts, [1, 3]);
     // A change through the raw name gives it back.
-    change(&f, id, |d| BucketFate::Replace(d.clone())).unwrap();
+    change(&f, id, |d| BucketChange::Replace(d.clone())).unwrap();
     assert!(
         !f.timeseries
             .bucket_catalog
@@ -451,7 +451,7 @@ fn validation_says_what_is_wrong() {
     ];
     for (lie, told) in cases {
         let id = f.buckets(false)[0].id();
-        change(&f, id, |_| BucketFate::Replace(lie.clone())).unwrap();
+        change(&f, id, |_| BucketChange::Replace(lie.clone())).unwrap();
         let found = f.timeseries.validate(&f.collection, &|| Ok(())).unwrap();
         assert!(
             found.problems.iter().any(|p| p.contains(told)),
@@ -460,7 +460,7 @@ fn validation_says_what_is_wrong() {
         );
     }
     let id = f.buckets(false)[0].id();
-    change(&f, id, |_| BucketFate::Replace(good.clone())).unwrap();
+    change(&f, id, |_| BucketChange::Replace(good.clone())).unwrap();
     let problems = |f: &Fixture| {
         let found = f.timeseries.validate(&f.collection, &|| Ok(()));
         found.unwrap().problems

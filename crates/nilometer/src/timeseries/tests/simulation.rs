@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! virtual writers    stage ── commit ── finish       each step on its own, in any order between them
-//! chores             folds and seals, one at a time, in any order
+//! maintenance        folds and seals, one at a time, in any order
 //! others             raw writes, expiry, clearing, dropping, memory that runs short
 //! the engine         refuses a commit, or makes it and says it failed
 //! the machine        ends: everything in memory is gone, and with power cut what was not synced
@@ -32,11 +32,11 @@ use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::{BucketCatalog, BucketLimits};
 use crate::timeseries::cache::opened_bucket::StoredBucket;
-use crate::timeseries::fold::queue::ChoreQueue;
+use crate::timeseries::fold::queue::MaintenanceQueue;
 use crate::timeseries::format::bucket_document::BucketDocument;
 use crate::timeseries::format::sealed::Dictionaries;
 use crate::timeseries::insert::StagedInsert;
-use crate::timeseries::modify::bucket_changes::Claim;
+use crate::timeseries::modify::bucket_changes::ClaimResult;
 use crate::timeseries::scan::BucketRange;
 
 /// Histories of the fast suite.
@@ -249,12 +249,16 @@ fn start(
     // Histories are short.
     let dictionaries = Dictionaries::open(catalog.clone(), 8).unwrap();
     let dictionaries = Arc::new(dictionaries);
-    let chores = ChoreQueue::holding(engine.clone(), bucket_catalog.clone(), dictionaries.clone());
-    Arc::new(Timeseries::with_chores(
+    let tasks = MaintenanceQueue::without_thread(
+        engine.clone(),
+        bucket_catalog.clone(),
+        dictionaries.clone(),
+    );
+    Arc::new(Timeseries::with_maintenance(
         engine,
         bucket_catalog,
         dictionaries,
-        chores,
+        tasks,
     ))
 }
 
@@ -303,7 +307,7 @@ impl Simulation {
         for _ in 0..self.draw.below(48) + 8 {
             match self.draw.below(40) {
                 0..=23 => self.write(),
-                24..=28 => self.chore(),
+                24..=28 => self.maintain(),
                 29..=31 => self.raw_write(),
                 32 => self.expire(),
                 33 => self.timeseries.bucket_catalog.clear(self.collection.uuid),
@@ -321,14 +325,14 @@ impl Simulation {
             }
         }
         for _ in 0..1000 {
-            self.chore();
+            self.maintain();
         }
         self.check();
         let found = self.timeseries.validate(&self.collection, &|| Ok(()));
         assert_eq!(found.unwrap().problems, Vec::<String>::new());
         self.crash();
         for _ in 0..1000 {
-            self.chore();
+            self.maintain();
         }
         self.check();
     }
@@ -361,7 +365,7 @@ impl Simulation {
                     _ => Durability::Buffered,
                 };
                 let before = self.engine.position();
-                let committed = self.timeseries.commit_insert(&mut staged, durability);
+                let committed = staged.commit(&*self.timeseries.engine, durability);
                 let position = self.engine.position();
                 if position > before {
                     let written = documents.iter().map(|d| sorted_fields(d.as_ref()));
@@ -372,7 +376,7 @@ impl Simulation {
             }
             Writer::Committed(staged, committed) => {
                 let failed = committed.is_err();
-                let outcome = self.timeseries.finish_insert(staged, committed);
+                let outcome = staged.finish(&self.timeseries, committed);
                 assert_eq!(outcome.is_err(), failed);
                 Writer::Idle
             }
@@ -409,11 +413,11 @@ impl Simulation {
         out.finish()
     }
 
-    fn chore(&mut self) {
+    fn maintain(&mut self) {
         let draw = &mut self.draw;
         self.timeseries
-            .chores
-            .perform_held(|count| draw.below(count as u64) as usize);
+            .maintenance
+            .perform_queued(|count| draw.below(count as u64) as usize);
     }
 
     fn buckets(&self) -> Vec<Arc<StoredBucket>> {
@@ -434,7 +438,7 @@ impl Simulation {
         let timeseries = self.timeseries.clone();
         let collection = self.collection.clone();
         let mut changes = timeseries.change_buckets(&collection).unwrap();
-        let Claim::Taken(document) = changes.try_claim(id).unwrap() else {
+        let ClaimResult::Taken(document) = changes.try_claim(id).unwrap() else {
             return;
         };
         let bucket = StoredBucket::from_document(document.clone(), "t").unwrap();
@@ -534,7 +538,7 @@ impl Simulation {
         self.timeseries = start(&self.engine, &self.catalog, self.limits, self.starts);
         self.collection = collection(&self.catalog, self.next_uuid);
         self.next_uuid += 1;
-        self.timeseries.seal_leftovers(&self.collection).unwrap();
+        self.timeseries.seal_unsealed(&self.collection).unwrap();
     }
 
     fn contents(&self) -> BTreeMap<i64, Document> {

@@ -1,0 +1,163 @@
+//! The second half of an insert: groups become tail entries, the entries one engine batch, the batch is committed, and the
+//! bucket catalog learns the result.
+//!
+//! ```text
+//! groups ─► stage ─► StagedInsert ─► commit ─► finish ─► maintenance queue
+//! ```
+//!
+//! A staged entry is invisible to readers, and blocks whoever needs its bucket exclusively. So a [`StagedInsert`] must be
+//! finished, whether or not it was committed.
+
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+use nilometer_storage::{Durability, Engine, WriteBatch};
+
+use super::InsertStatement;
+use super::group_by_series::{GroupedMeasurements, SeriesGroup};
+use crate::catalog::Collection;
+use crate::error::Result;
+use crate::insertion::InsertOutcome;
+use crate::timeseries::Timeseries;
+use crate::timeseries::bucket_catalog::{BucketStorage, FieldLayout, InFlightEntry, Measurement};
+use crate::timeseries::fold::{self, BucketKeyspaces};
+use crate::timeseries::format::series_index;
+use crate::timeseries::format::series_key::SeriesMeta;
+use crate::timeseries::index::maintenance::{IndexMaintainer, supports_reopening};
+
+/// Tail entries of one command, not committed yet.
+#[must_use = "what is staged must be finished"]
+pub(in crate::timeseries) struct StagedInsert {
+    collection: Arc<Collection>,
+    batch: WriteBatch,
+    in_flight: Vec<InFlightEntry>,
+    outcome: InsertOutcome,
+    /// Why the entries must not be committed.
+    pub(super) ready: Result<()>,
+}
+
+/// Makes tail entries of grouped measurements.
+pub(super) fn stage(
+    insert: &InsertStatement<'_>,
+    indexes: &IndexMaintainer<'_>,
+    grouped: GroupedMeasurements<'_>,
+) -> StagedInsert {
+    insert.timeseries.maintenance.register(insert.collection);
+    let mut staged = StagedInsert {
+        collection: insert.collection.clone(),
+        batch: WriteBatch::new(),
+        in_flight: Vec::new(),
+        outcome: grouped.outcome,
+        ready: Ok(()),
+    };
+    staged.ready = staged
+        .add_groups(insert, indexes, grouped.groups, grouped.layout)
+        .and_then(|()| indexes.mark_multikey(insert.catalog));
+    staged
+}
+
+impl StagedInsert {
+    /// True if there is nothing to commit.
+    pub(in crate::timeseries) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    fn add_groups(
+        &mut self,
+        insert: &InsertStatement<'_>,
+        indexes: &IndexMaintainer<'_>,
+        groups: Vec<SeriesGroup<'_>>,
+        layout: FieldLayout,
+    ) -> Result<()> {
+        let storage = CollectionBuckets {
+            timeseries: insert.timeseries,
+            collection: insert.collection,
+            indexes,
+        };
+        let catalog = &insert.timeseries.bucket_catalog;
+        let mut writer = catalog.writer(insert.collection, &storage, layout)?;
+        let added = groups.into_iter().try_for_each(|mut group| {
+            // In order of time a batch fills one bucket after the other, however it was shuffled.
+            let by_time = |measurement: &Measurement<'_>| measurement.time_ms;
+            if !group.measurements.is_sorted_by_key(by_time) {
+                group.measurements.sort_by_key(by_time);
+            }
+            // Made series by series: ids that count up within a bucket take almost no space.
+            for measurement in &mut group.measurements {
+                measurement.generated_id = measurement.lacks_id.then(insert.options.new_id);
+            }
+            writer.add(&group.key, &group.measurements)
+        });
+        writer.store_names();
+        self.batch = writer.batch;
+        self.in_flight = writer.in_flight;
+        added
+    }
+
+    /// Makes the entries visible, and durable as asked; fails if they could not all be staged.
+    pub(in crate::timeseries) fn commit(
+        &mut self,
+        engine: &dyn Engine,
+        durability: Durability,
+    ) -> Result<()> {
+        self.ready.clone()?;
+        let batch = std::mem::take(&mut self.batch);
+        if !batch.is_empty() {
+            engine.commit(batch, durability)?;
+        }
+        Ok(())
+    }
+
+    /// Reports the end of the commit to the bucket catalog, and queues the maintenance that follows from it.
+    pub(in crate::timeseries) fn finish(
+        self,
+        timeseries: &Timeseries,
+        committed: Result<()>,
+    ) -> Result<InsertOutcome> {
+        let uuid = self.collection.uuid;
+        let catalog = &timeseries.bucket_catalog;
+        let tasks = catalog.finish(uuid, self.in_flight, committed.is_ok());
+        timeseries.maintenance.add_all(tasks);
+        committed.map(|()| self.outcome)
+    }
+}
+
+/// The stored buckets of one collection, as the bucket catalog asks for them.
+struct CollectionBuckets<'t> {
+    timeseries: &'t Timeseries,
+    collection: &'t Collection,
+    indexes: &'t IndexMaintainer<'t>,
+}
+
+impl BucketStorage for CollectionBuckets<'_> {
+    fn measure(&self, id: [u8; 12]) -> Result<usize> {
+        fold::document_bytes(&*self.timeseries.engine, self.collection, id)
+    }
+
+    fn may_query(&self) -> bool {
+        supports_reopening(self.collection)
+    }
+
+    fn find(&self, meta: &SeriesMeta, within: (i64, i64)) -> Result<Vec<[u8; 12]>> {
+        let Some(keyspaces) = BucketKeyspaces::of(self.collection) else {
+            return Ok(Vec::new());
+        };
+        let snapshot = self.timeseries.engine.snapshot()?;
+        series_index::starting_within(&*snapshot, keyspaces.series, meta, within)
+    }
+
+    fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>> {
+        fold::load(&*self.timeseries.engine, self.collection, id)
+    }
+
+    fn opened(
+        &self,
+        batch: &mut WriteBatch,
+        meta: &SeriesMeta,
+        start_ms: i64,
+        id: [u8; 12],
+    ) -> Result<()> {
+        self.indexes
+            .bucket_opened(batch, meta.value(), start_ms, id)
+    }
+}
