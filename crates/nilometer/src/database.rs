@@ -307,16 +307,13 @@ fn obey_parameters(
     let plan = MemoryPlan::of(services);
     memory.set_most(plan.queries);
     plans.set_bytes_max(size(plan.plans));
-    timeseries.set_list_bytes_max(size(plan.bucket_lists), size(plan.meta_numbers));
+    timeseries.cache.set_limits(plan.read_cache());
     let bucket_catalog = &timeseries.bucket_catalog;
     let given = &services.parameters;
     if let Ok(bytes) = usize::try_from(given.timeseries_bucket_min_size()) {
         bucket_catalog.set_bytes_min(bytes);
     }
     bucket_catalog.set_memory_max(size(plan.open_buckets));
-    timeseries
-        .bucket_cache
-        .set_bytes_max(size(plan.bucket_cache));
 }
 
 fn size(bytes: u64) -> usize {

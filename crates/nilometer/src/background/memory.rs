@@ -61,7 +61,7 @@ impl MemoryWatch {
             .memory_is_short
             .store(is_short, Ordering::Relaxed);
         if is_short {
-            self.timeseries.bucket_cache.clear();
+            self.timeseries.cache.clear_opened();
             warn!(
                 c = "CONTROL",
                 id = 22_442,

@@ -95,7 +95,7 @@ fn run(needs: &Needs, stopped: &Receiver<()>) {
         (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
         needs.timeseries.release_dropped();
         if !needs.services.memory_is_short.load(Ordering::Relaxed) {
-            needs.timeseries.open_fresh();
+            needs.timeseries.prefetch();
         }
         ttl.tick(needs, stopped);
     }

@@ -23,7 +23,7 @@ use crate::query::source::{
 };
 use crate::timeseries::index::spec;
 use crate::timeseries::{
-    BucketRange, BucketScan as StoredBuckets, BucketView, StoredBucket, Stream, Timeseries,
+    BucketRange, BucketScan as StoredBuckets, BucketView, IndexStream, StoredBucket, Timeseries,
 };
 
 /// Distinct metadata read from an index at a time.
@@ -71,27 +71,32 @@ impl Buckets {
         let (timeseries, collection) = (&self.timeseries, &self.collection);
         let found = match &scan.entries {
             BucketEntries::InIdOrder(wanted) => {
-                let stream = Stream::run(&scan.index, &**wanted, range, count_into(counters));
-                return timeseries.scan_streamed(collection, stream, range);
+                let stream =
+                    IndexStream::contiguous(&scan.index, &**wanted, range, count_into(counters));
+                return timeseries.reader.scan_streamed(collection, stream, range);
             }
             BucketEntries::InIndexOrder { keys, backward } => {
                 let count = count_into(counters);
-                let stream = Stream::new(&scan.index, keys, (range, *backward), count);
-                return timeseries.scan_streamed(collection, stream, range);
+                let stream = IndexStream::new(&scan.index, keys, (range, *backward), count);
+                return timeseries.reader.scan_streamed(collection, stream, range);
             }
             BucketEntries::Within(wanted) => {
                 let walked = scan.scanned.as_deref();
-                timeseries.candidates(collection, &scan.index, (&**wanted, walked), range)
+                timeseries
+                    .reader
+                    .candidates(collection, &scan.index, (&**wanted, walked), range)
             }
             BucketEntries::Newest(components) | BucketEntries::Oldest(components) => {
                 let direction = match &scan.entries {
                     BucketEntries::Newest(_) => nilometer_storage::Direction::Backward,
                     _ => nilometer_storage::Direction::Forward,
                 };
-                timeseries.outermost_candidates(collection, &scan.index, *components, direction)
+                timeseries
+                    .reader
+                    .latest_candidates(collection, &scan.index, *components, direction)
             }
         };
-        let is_outermost = matches!(
+        let is_latest = matches!(
             scan.entries,
             BucketEntries::Newest(_) | BucketEntries::Oldest(_)
         );
@@ -103,16 +108,16 @@ impl Buckets {
         let found = match found {
             Ok(Some(found)) => found,
             // Too many, or the index was dropped after planning.
-            Ok(None) => return timeseries.scan(collection, range),
-            Err(_) if dropped() => return timeseries.scan(collection, range),
+            Ok(None) => return timeseries.reader.scan(collection, range),
+            Err(_) if dropped() => return timeseries.reader.scan(collection, range),
             Err(error) => return Err(error),
         };
         counters
             .keys
             .fetch_add(found.keys_examined, Ordering::Relaxed);
-        match is_outermost {
-            true => timeseries.scan_outermost(collection, found.ids, range),
-            false => timeseries.scan_listed(collection, found.ids, range),
+        match is_latest {
+            true => timeseries.reader.scan_latest(collection, found.ids, range),
+            false => timeseries.reader.scan_listed(collection, found.ids, range),
         }
     }
 }
@@ -141,7 +146,7 @@ impl RecordSource for Buckets {
             }
             (None, _) => {}
         }
-        let buckets = self.timeseries.scan(&self.collection, range)?;
+        let buckets = self.timeseries.reader.scan(&self.collection, range)?;
         let documents = buckets.map(|bucket| {
             let bucket = bucket?;
             Ok((bucket.id().0.to_vec(), bucket.to_document()?))
@@ -158,7 +163,7 @@ impl RecordSource for Buckets {
     fn count_estimate(&self) -> Result<u64> {
         let range = BucketRange::default();
         let mut count = 0;
-        for bucket in self.timeseries.scan(&self.collection, range)? {
+        for bucket in self.timeseries.reader.scan(&self.collection, range)? {
             bucket?;
             count += 1;
         }
@@ -242,7 +247,7 @@ impl BucketSource for Buckets {
         };
         let buckets = match &scan.index {
             Some(index) => self.by_index(index, range, &scan.examined)?,
-            None => self.timeseries.scan(&self.collection, range)?,
+            None => self.timeseries.reader.scan(&self.collection, range)?,
         };
         let (filter, examined) = (scan.filter.clone(), scan.examined.clone());
         Ok(Box::new(buckets.filter_map(move |bucket| {
@@ -300,11 +305,12 @@ impl BucketSource for Buckets {
         wanted: &dyn IndexKeyFilter,
         limit: u64,
     ) -> Result<KeyCount> {
-        self.timeseries.count_keys(index, wanted, limit)
+        self.timeseries.reader.count_keys(index, wanted, limit)
     }
 
     fn buckets_between_estimate(&self, id_min: Option<u32>, id_max: Option<u32>) -> Result<u64> {
         self.timeseries
+            .reader
             .clustered_estimate(&self.collection, id_min, id_max)
     }
 
@@ -319,7 +325,7 @@ impl BucketSource for Buckets {
         if from.is_none() {
             index.stored.count_use();
         }
-        let page = self.timeseries.distinct_metas(
+        let page = self.timeseries.reader.distinct_metas(
             &self.collection,
             index,
             components,
@@ -348,11 +354,11 @@ impl BucketSource for Buckets {
     }
 
     fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
-        self.timeseries.bucket_ids(&self.collection, at_most)
+        self.timeseries.reader.bucket_ids(&self.collection, at_most)
     }
 
     fn bucket_count_estimate(&self) -> Result<u64> {
-        self.timeseries.bucket_count(&self.collection)
+        self.timeseries.reader.bucket_count(&self.collection)
     }
 }
 
@@ -382,12 +388,12 @@ impl BucketHeader for StoredBucket {
         self.meta()
     }
 
-    fn meta_number(&self) -> Option<NonZeroU64> {
-        self.meta_number()
+    fn meta_id(&self) -> Option<NonZeroU64> {
+        self.meta_id()
     }
 
-    fn known_constants(&self) -> Option<NonZeroU64> {
-        self.known_constants()
+    fn known_constants_id(&self) -> Option<NonZeroU64> {
+        self.known_constants_id()
     }
 
     fn constants(&self) -> Result<Document> {
@@ -448,7 +454,7 @@ impl Bucket for StoredBucket {
         self.has_total_at(at)
     }
 
-    fn constants_number(&self) -> Result<Option<NonZeroU64>> {
-        self.constants_number()
+    fn constants_id(&self) -> Result<Option<NonZeroU64>> {
+        self.constants_id()
     }
 }

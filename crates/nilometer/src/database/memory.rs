@@ -19,9 +19,7 @@ use super::Database;
 use crate::query::cursor::BATCH_BYTES_MAX;
 use crate::query::planner::access::cache::PLAN_CACHE_BYTES_MAX;
 use crate::services::Services;
-use crate::timeseries::{
-    BUCKET_CACHE_BYTES_MAX, BUCKET_CATALOG_BYTES_MAX, BUCKET_LIST_BYTES_MAX, META_NUMBER_BYTES_MAX,
-};
+use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, ReadCacheBytes};
 
 /// Memory limit of all queries if the memory of the machine is unknown.
 const QUERY_MEMORY_UNKNOWN: u64 = 1 << 30;
@@ -71,7 +69,7 @@ impl MemoryPlan {
         let set = |value: i64| u64::try_from(value).ok().filter(|bytes| *bytes > 0);
         let engine = LsmOptions::within(limit);
         let cache = u64::try_from(given.nilometer_bucket_cache_bytes()).unwrap_or(0);
-        let cache_unless_set = BUCKET_CACHE_BYTES_MAX as u64;
+        let cache_unless_set = ReadCacheBytes::DEFAULT_MAX.opened_buckets as u64;
         let remembered = |most: usize| match limit {
             Some(limit) => (most as u64).min(limit / REMEMBERED_SHARE),
             None => most as u64,
@@ -86,12 +84,21 @@ impl MemoryPlan {
             open_buckets: set(given.timeseries_idle_bucket_expiry_memory_usage_threshold())
                 .or(limit.map(|limit| limit / OPEN_BUCKETS_SHARE))
                 .unwrap_or(BUCKET_CATALOG_BYTES_MAX as u64),
-            bucket_lists: remembered(BUCKET_LIST_BYTES_MAX),
-            meta_numbers: remembered(META_NUMBER_BYTES_MAX),
+            bucket_lists: remembered(ReadCacheBytes::DEFAULT_MAX.bucket_lists),
+            meta_numbers: remembered(ReadCacheBytes::DEFAULT_MAX.interned),
             plans: remembered(PLAN_CACHE_BYTES_MAX),
             queries: set(given.nilometer_query_memory_bytes())
                 .or(limit.map(|limit| limit / 2))
                 .unwrap_or(QUERY_MEMORY_UNKNOWN),
+        }
+    }
+
+    /// Returns the limits of the cache of buckets.
+    pub(super) fn read_cache(&self) -> ReadCacheBytes {
+        ReadCacheBytes {
+            opened_buckets: super::size(self.bucket_cache),
+            bucket_lists: super::size(self.bucket_lists),
+            interned: super::size(self.meta_numbers),
         }
     }
 
@@ -131,17 +138,20 @@ impl Database {
             bytes_max,
         };
         let memtables = engine.memory_bytes + engine.pinned_bytes;
-        let opened = timeseries.bucket_cache.memory_bytes() as u64;
+        let cache = timeseries.cache.memory_bytes();
         let open = timeseries.bucket_catalog.memory_bytes() as u64;
-        let (lists, metas) = timeseries.list_bytes();
         let plans = self.queries().plans.memory_bytes() as u64;
         [
             part("memtables", memtables, plan.memtables),
             part("blocks", engine.cache_bytes, plan.blocks),
-            part("openedBuckets", opened, plan.bucket_cache),
+            part(
+                "openedBuckets",
+                cache.opened_buckets as u64,
+                plan.bucket_cache,
+            ),
             part("openBuckets", open, plan.open_buckets),
-            part("bucketLists", lists as u64, plan.bucket_lists),
-            part("metadataNumbers", metas as u64, plan.meta_numbers),
+            part("bucketLists", cache.bucket_lists as u64, plan.bucket_lists),
+            part("metadataNumbers", cache.interned as u64, plan.meta_numbers),
             part("plans", plans, plan.plans),
             part("queries", self.queries().memory.used(), plan.queries),
         ]

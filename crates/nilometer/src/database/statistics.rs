@@ -42,7 +42,7 @@ impl StoredCollections {
                 tail,
                 series,
             } => {
-                sizes.count = self.timeseries.count_buckets(collection)?;
+                sizes.count = self.timeseries.reader.count_buckets(collection)?;
                 for keyspace in [open, sealed, tail, series] {
                     let data = self.engine.keyspace_statistics(keyspace)?;
                     sizes.data_bytes += data.disk_bytes + data.memory_bytes;

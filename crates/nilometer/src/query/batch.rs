@@ -375,10 +375,10 @@ impl MeasurementBlock {
     }
 
     /// The bucket's number for its metadata, if measurements show that.
-    pub(crate) fn meta_number(&self) -> Option<NonZeroU64> {
+    pub(crate) fn meta_id(&self) -> Option<NonZeroU64> {
         let shown = self.shape.meta_field.as_ref();
         let shown = shown.filter(|name| self.shape.fields.contains(name));
-        shown.and_then(|_| self.bucket.meta_number())
+        shown.and_then(|_| self.bucket.meta_id())
     }
 
     /// What measurement `row` of the bucket shows under `name`.

@@ -557,8 +557,8 @@ pub trait Bucket: BucketHeader + Send + Sync {
         }
     }
 
-    /// [`BucketHeader::known_constants`], found out now; columns may have to be decoded for it.
-    fn constants_number(&self) -> Result<Option<NonZeroU64>> {
+    /// [`BucketHeader::known_constants_id`], found out now; columns may have to be decoded for it.
+    fn constants_id(&self) -> Result<Option<NonZeroU64>> {
         Ok(None)
     }
 

@@ -44,8 +44,8 @@ use nilometer_storage::Engine;
 pub use bucket_catalog::{
     BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, CatalogGauges,
 };
-pub use cache::bucket_cache::{BUCKET_CACHE_BYTES_MAX, BucketCache};
 pub use cache::opened_bucket::StoredBucket;
+pub use cache::{ReadCache, ReadCacheBytes};
 pub use index::build::BucketWalk;
 pub use index::view::BucketView;
 pub use metrics::TimeseriesMetrics;
@@ -55,8 +55,8 @@ pub use modify::{
     MeasurementChange, MeasurementSelection, ModifyStats, SeriesChange, WriteLockGuard,
 };
 pub use scan::distinct_metas::MetaPage;
-pub use scan::index_scan::{CANDIDATES_MAX, Found, Stream};
-pub use scan::{BucketRange, BucketScan};
+pub use scan::index_scan::{BucketCandidates, CANDIDATES_MAX, IndexStream};
+pub use scan::{BucketRange, BucketReader, BucketScan};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
@@ -79,42 +79,13 @@ pub struct Timeseries {
     write_locks: modify::WriteLocks,
     /// Held by inserts that look for duplicates.
     pub(crate) series_locks: insert::duplicates::SeriesLocks,
-    /// Opened buckets, for later reads.
-    pub bucket_cache: BucketCache,
-    /// Buckets that were sealed lately, to be opened before a reader asks.
-    fresh: Arc<cache::prefetch::Fresh>,
-    start_ranges: scan::index_scan::StartRanges,
-    /// The newest and the oldest buckets of each series, as far as they are known.
-    outermost: scan::latest_buckets::Outermost,
-    /// Which sealed buckets there are, as far as it is known.
-    rosters: cache::sealed_bucket_list::Rosters,
-    /// Numbers that stand for metadata.
-    metas: Arc<cache::meta_ids::MetaNumbers>,
-    column_names: cache::column_names::ColumnNames,
+    /// What readers of buckets keep in memory.
+    pub cache: Arc<ReadCache>,
+    /// Reads buckets.
+    pub reader: Arc<BucketReader>,
 }
 
-/// Memory that lists of buckets may take if nothing else is said, in bytes.
-pub const BUCKET_LIST_BYTES_MAX: usize =
-    cache::sealed_bucket_list::ROSTER_BYTES_MAX + scan::latest_buckets::OUTERMOST_BYTES_MAX;
-
-/// Memory that numbers of metadata may take if nothing else is said, in bytes.
-pub const META_NUMBER_BYTES_MAX: usize = cache::meta_ids::META_NUMBER_BYTES_MAX;
-
 impl Timeseries {
-    /// Sets the memory that lists of buckets and numbers of metadata may take.
-    pub fn set_list_bytes_max(&self, bucket_lists: usize, meta_numbers: usize) {
-        let outermost = (bucket_lists / 4).min(scan::latest_buckets::OUTERMOST_BYTES_MAX);
-        self.outermost.set_bytes_max(outermost);
-        self.rosters.set_bytes_max(bucket_lists - outermost);
-        self.metas.set_bytes_max(meta_numbers);
-    }
-
-    /// Memory of the lists of buckets, and of the numbers of metadata.
-    pub fn list_bytes(&self) -> (usize, usize) {
-        let lists = self.rosters.memory_bytes() + self.outermost.memory_bytes();
-        (lists, self.metas.memory_bytes())
-    }
-
     /// Starts with no bucket open. `first_suffix` should be random: bucket ids count up from it.
     pub fn new(
         engine: Arc<dyn Engine>,
@@ -140,22 +111,24 @@ impl Timeseries {
         dictionaries: Arc<Dictionaries>,
         maintenance: MaintenanceQueue,
     ) -> Self {
+        let cache = Arc::new(ReadCache::new(maintenance.prefetch_queue()));
         Self {
             dictionaries,
+            reader: Arc::new(BucketReader::new(engine.clone(), cache.clone())),
+            cache,
             engine,
             bucket_catalog,
             metrics: TimeseriesMetrics::default(),
-            fresh: maintenance.fresh(),
             maintenance,
             write_locks: modify::WriteLocks::default(),
             series_locks: insert::duplicates::SeriesLocks::default(),
-            bucket_cache: BucketCache::default(),
-            start_ranges: scan::index_scan::StartRanges::default(),
-            outermost: scan::latest_buckets::Outermost::default(),
-            rosters: cache::sealed_bucket_list::Rosters::default(),
-            metas: Arc::default(),
-            column_names: cache::column_names::ColumnNames::default(),
         }
+    }
+
+    /// Opens buckets that were sealed lately, before a reader requests them. To be called at intervals.
+    pub(crate) fn prefetch(&self) {
+        self.reader
+            .prefetch(|uuid| self.maintenance.collection(uuid));
     }
 
     /// Forgets what is in memory of a collection that was dropped.
@@ -165,7 +138,7 @@ impl Timeseries {
         self.series_locks.forget(uuid);
         self.dictionaries.forget(uuid);
         if let Some(keyspaces) = BucketKeyspaces::of(collection) {
-            self.rosters.forget(keyspaces.sealed);
+            self.cache.forget(keyspaces.sealed);
         }
         self.maintenance.unregister(uuid);
     }

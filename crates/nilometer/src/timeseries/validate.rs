@@ -36,7 +36,7 @@ impl Timeseries {
         };
         let collation = Collation::of_stored(collection.options.as_ref())?;
         let mut found = Validation::default();
-        for bucket in self.scan(collection, BucketRange::default())? {
+        for bucket in self.reader.scan(collection, BucketRange::default())? {
             check_interrupt()?;
             let bucket = match bucket {
                 Ok(bucket) => bucket,

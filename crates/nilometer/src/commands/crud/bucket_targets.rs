@@ -60,7 +60,7 @@ impl Measurements<'_> {
                 let buckets = self.stored.buckets(self.collection.clone())?;
                 buckets.by_index(&choice.scan(), range, counters)
             }
-            None => self.stored.timeseries.scan(self.collection, range),
+            None => self.stored.timeseries.reader.scan(self.collection, range),
         }
     }
 }

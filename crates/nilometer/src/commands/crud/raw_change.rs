@@ -109,7 +109,12 @@ impl Buckets<'_> {
         let wanted = if selection.multi { FOUND_MAX } else { 1 };
         let mut found = Vec::new();
         for range in ranges(selection) {
-            for bucket in self.database.timeseries().scan(self.collection, range)? {
+            for bucket in self
+                .database
+                .timeseries()
+                .reader
+                .scan(self.collection, range)?
+            {
                 let bucket = bucket?;
                 let document = bucket.to_document()?;
                 let matches = selection
@@ -169,7 +174,12 @@ impl Buckets<'_> {
         };
         let mut best: Option<(SortKey, ObjectId)> = None;
         for range in ranges(selection) {
-            for bucket in self.database.timeseries().scan(self.collection, range)? {
+            for bucket in self
+                .database
+                .timeseries()
+                .reader
+                .scan(self.collection, range)?
+            {
                 (selection.check_interrupt)()?;
                 let bucket = bucket?;
                 let document = bucket.to_document()?;

@@ -164,7 +164,11 @@ impl Database {
         figures: &mut Figures,
     ) -> Result<()> {
         figures.count = 0;
-        for bucket in self.timeseries.scan(collection, BucketRange::default())? {
+        for bucket in self
+            .timeseries
+            .reader
+            .scan(collection, BucketRange::default())?
+        {
             let bucket = bucket.and_then(|bucket| Ok((bucket.to_document()?, bucket)));
             let (document, bucket) = match bucket {
                 Ok(found) => found,

@@ -268,7 +268,11 @@ impl Source {
             }
             Storage::Buckets { series, .. } => {
                 let mut seen = HashSet::new();
-                for bucket in self.timeseries.scan(collection, BucketRange::default())? {
+                for bucket in self
+                    .timeseries
+                    .reader
+                    .scan(collection, BucketRange::default())?
+                {
                     let document = bucket.and_then(|b| Ok((b.id().0, b.to_document()?)));
                     match document {
                         Ok((id, document)) => {

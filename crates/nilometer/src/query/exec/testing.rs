@@ -63,16 +63,16 @@ impl BucketHeader for MemoryBucket {
         self.meta.as_ref()
     }
 
-    fn meta_number(&self) -> Option<NonZeroU64> {
+    fn meta_id(&self) -> Option<NonZeroU64> {
         let ValueRef::Document(meta) = self.meta.as_ref() else {
             return None;
         };
         NonZeroU64::new(xxhash_rust::xxh3::xxh3_64(meta.as_bytes()))
     }
 
-    fn known_constants(&self) -> Option<NonZeroU64> {
+    fn known_constants_id(&self) -> Option<NonZeroU64> {
         // Of some buckets nobody has asked yet.
-        let number = (!self.count.is_multiple_of(2)).then(|| self.constants_number());
+        let number = (!self.count.is_multiple_of(2)).then(|| self.constants_id());
         number.and_then(|number| number.ok().flatten())
     }
 
@@ -141,7 +141,7 @@ impl Bucket for MemoryBucket {
         is_known && matches!(self.total_at(at), Ok(Some(_)))
     }
 
-    fn constants_number(&self) -> Result<Option<NonZeroU64>> {
+    fn constants_id(&self) -> Result<Option<NonZeroU64>> {
         let constants = self.constants()?;
         let hash = xxhash_rust::xxh3::xxh3_64(constants.as_bytes());
         Ok(NonZeroU64::new(hash).filter(|_| !constants.is_empty()))

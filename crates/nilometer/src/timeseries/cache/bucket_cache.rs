@@ -1,10 +1,18 @@
-//! Opened buckets, kept for the next reader with the columns that were decoded.
+//! Opened buckets with the columns that were decoded, for the next reader.
 //!
-//! A bucket in the cache answers for one state of it only: the bytes it was opened from and the tail
-//! entries folded into it. A reader comes with the state it has read from storage, so a bucket that
-//! was written meanwhile is opened anew, and no writer needs to tell the cache anything. Where the engine gives the
-//! same bytes in the same place, which the bucket in the cache holds on to, there is nothing to compare; and where
-//! a snapshot shows what another did ([`Versions`]), there is nothing to read.
+//! An entry is valid for one state of its bucket: the stored bytes and the tail entries that were folded into it. There
+//! are three ways to find an entry, from the cheapest to the dearest:
+//!
+//! - by the versions of the keyspaces ([`KeyspaceVersions`]), if the entry was found at the same versions before: storage
+//!   is not read;
+//! - by the address of the stored bytes, which the entry keeps alive: nothing is compared;
+//! - by a fingerprint of the stored bytes and the tail.
+//!
+//! A bucket that was written since has another state, so writers need not invalidate entries.
+//!
+//! Eviction gives each entry a second chance if it was read since the last pass. It is not left to a cache library:
+//! an entry grows while readers use it, as its columns are decoded ([`BucketMemory`]), and libraries take the weight of an entry
+//! when it is inserted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
@@ -13,21 +21,21 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 use nilometer_storage::Bytes;
 
 use super::opened_bucket::StoredBucket;
-use super::sealed_bucket_list::Versions;
+use super::sealed_bucket_list::KeyspaceVersions;
 use crate::budget::Budgeted;
 
-/// Memory the cache may take if nothing else is said, in bytes.
-pub const BUCKET_CACHE_BYTES_MAX: usize = 256 << 20;
+/// Default limit of the cache, in bytes.
+pub(crate) const BUCKET_CACHE_BYTES_MAX: usize = 256 << 20;
 
-/// One bucket may take this part of it.
-const SHARE_MAX: usize = 8;
+/// One bucket may take one part in this many of the limit.
+const BUCKET_SHARE: usize = 8;
 
-/// When there is no room, this part of it is made free.
-const FREED: usize = 4;
+/// An eviction frees one part in this many of the limit.
+const EVICTED_SHARE: usize = 4;
 
-/// Tells one state of a bucket from another: stored bytes, and keys and values of the tail.
-pub(crate) fn state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
-    /// Odd, with bits all over: no entry undoes another.
+/// Returns a fingerprint of the state of a bucket: its stored bytes, and the keys and values of its tail.
+pub(crate) fn fingerprint(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
+    /// An odd multiplier, so that the order of the entries matters and none cancels another.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let hash = xxhash_rust::xxh3::xxh3_64;
     let start = stored.map_or(0, hash);
@@ -37,34 +45,35 @@ pub(crate) fn state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
     })
 }
 
-struct Entry {
-    state: u64,
+struct CachedBucket {
+    fingerprint: u64,
     bucket: Arc<StoredBucket>,
-    /// What the snapshot showed in which it was last found in this state.
-    seen: Option<Versions>,
+    /// The versions at which the entry was last found valid.
+    valid_at: Option<KeyspaceVersions>,
 }
 
-impl Entry {
-    fn give(&mut self, versions: Option<Versions>) -> Arc<StoredBucket> {
-        self.seen = versions.or(self.seen);
-        self.bucket.is_wanted_again();
+impl CachedBucket {
+    /// Returns the bucket to a reader at these versions.
+    fn read_at(&mut self, versions: Option<KeyspaceVersions>) -> Arc<StoredBucket> {
+        self.valid_at = versions.or(self.valid_at);
+        self.bucket.mark_read();
         self.bucket.clone()
     }
 }
 
-/// What a bucket holds, which its cache counts as long as it keeps the bucket.
-pub(crate) struct Held {
-    /// Bytes, and [`KEPT`].
+/// The memory of one bucket. While a cache holds the bucket, every change is added to the memory of the cache.
+pub(crate) struct BucketMemory {
+    /// Bytes, and the flag [`CACHED`].
     bytes: AtomicUsize,
-    /// The cache it was put into last.
-    cache: OnceLock<Arc<Shared>>,
+    /// The cache that the bucket was first inserted into.
+    cache: OnceLock<Arc<CacheState>>,
 }
 
-/// Set where a cache keeps the bucket.
-const KEPT: usize = 1 << (usize::BITS - 1);
+/// Set while a cache holds the bucket.
+const CACHED: usize = 1 << (usize::BITS - 1);
 
-impl Held {
-    /// So many bytes, in no cache.
+impl BucketMemory {
+    /// Returns the memory of a bucket that is in no cache.
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
             bytes: AtomicUsize::new(bytes),
@@ -72,51 +81,52 @@ impl Held {
         }
     }
 
+    /// Returns the memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed) & !KEPT
+        self.bytes.load(Ordering::Relaxed) & !CACHED
     }
 
-    /// The bucket holds more. Others go if that is too much for its cache.
+    /// Adds bytes. The cache evicts other buckets if it exceeds its limit.
     pub(crate) fn grow(&self, bytes: usize) {
         let before = self.bytes.fetch_add(bytes, Ordering::Acquire);
-        if before & KEPT == 0 {
+        if before & CACHED == 0 {
             return;
         }
         if let Some(cache) = self.cache.get() {
             cache.count(bytes.cast_signed());
-            let most = cache.kept.bytes_max();
-            if cache.bytes() > most {
-                cache.make_room(&mut cache.kept.lock(), most);
+            let bytes_max = cache.buckets.bytes_max();
+            if cache.bytes() > bytes_max {
+                cache.make_room(&mut cache.buckets.lock(), bytes_max);
             }
         }
     }
 
-    fn join(&self, cache: &Arc<Shared>) {
+    fn join(&self, cache: &Arc<CacheState>) {
         let cache = self.cache.get_or_init(|| Arc::clone(cache));
-        let before = self.bytes.fetch_or(KEPT, Ordering::AcqRel);
-        if before & KEPT == 0 {
+        let before = self.bytes.fetch_or(CACHED, Ordering::AcqRel);
+        if before & CACHED == 0 {
             cache.count(before.cast_signed());
         }
     }
 
     fn leave(&self) {
-        let before = self.bytes.fetch_and(!KEPT, Ordering::AcqRel);
-        if let (true, Some(cache)) = (before & KEPT != 0, self.cache.get()) {
-            cache.count(-(before & !KEPT).cast_signed());
+        let before = self.bytes.fetch_and(!CACHED, Ordering::AcqRel);
+        if let (true, Some(cache)) = (before & CACHED != 0, self.cache.get()) {
+            cache.count(-(before & !CACHED).cast_signed());
         }
     }
 }
 
-type Kept = HashMap<[u8; 12], Entry, foldhash::fast::RandomState>;
+type BucketsById = HashMap<[u8; 12], CachedBucket, foldhash::fast::RandomState>;
 
-/// What buckets know of the cache that keeps them.
-struct Shared {
-    kept: Budgeted<Kept>,
-    /// What is held. What a bucket holds may be taken off a moment before it is added.
+/// The state of a cache, which its buckets refer to.
+struct CacheState {
+    buckets: Budgeted<BucketsById>,
+    /// Memory of all buckets. It is below zero for a moment if a bucket is subtracted before it was added.
     bytes: AtomicIsize,
 }
 
-impl Shared {
+impl CacheState {
     fn bytes(&self) -> usize {
         usize::try_from(self.bytes.load(Ordering::Relaxed)).unwrap_or(0)
     }
@@ -125,150 +135,151 @@ impl Shared {
         self.bytes.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Lets buckets go, until they take a part less than `most` bytes: as long as that lasts nobody has to look again.
-    fn make_room(&self, kept: &mut Kept, most: usize) {
-        // Another thread may have seen it as well.
-        if self.bytes() > most - most / FREED {
-            self.shrink_to(kept, most - most / FREED);
+    /// Evicts buckets to below `bytes_max`, with some room for the next ones so that evictions are rare.
+    fn make_room(&self, buckets: &mut BucketsById, bytes_max: usize) {
+        let target = bytes_max - bytes_max / EVICTED_SHARE;
+        // Another thread may have made room already.
+        if self.bytes() > target {
+            self.evict_to(buckets, target);
         }
     }
 
-    /// Lets buckets go, until they take `most` bytes and no more. A bucket that was read since it came, or since
-    /// the last time, is passed over once; which of the others go is anyone's guess.
-    fn shrink_to(&self, kept: &mut Kept, most: usize) {
-        while self.bytes() > most && !kept.is_empty() {
-            kept.retain(|_, entry| {
-                if self.bytes() <= most || entry.bucket.was_wanted() {
+    /// Evicts buckets until the others take at most `target` bytes. A bucket that was read since it was inserted, or
+    /// since the last pass, is skipped once; the order of the others is arbitrary.
+    fn evict_to(&self, buckets: &mut BucketsById, target: usize) {
+        while self.bytes() > target && !buckets.is_empty() {
+            buckets.retain(|_, entry| {
+                if self.bytes() <= target || entry.bucket.take_read_mark() {
                     return true;
                 }
-                entry.bucket.held().leave();
+                entry.bucket.memory().leave();
                 false
             });
         }
     }
 }
 
-/// The cache of one database.
-pub struct BucketCache(Arc<Shared>);
+/// The opened buckets of one database.
+pub(crate) struct BucketCache(Arc<CacheState>);
 
 impl Default for BucketCache {
     fn default() -> Self {
-        Self(Arc::new(Shared {
-            kept: Budgeted::new(BUCKET_CACHE_BYTES_MAX),
+        Self(Arc::new(CacheState {
+            buckets: Budgeted::new(BUCKET_CACHE_BYTES_MAX),
             bytes: AtomicIsize::new(0),
         }))
     }
 }
 
 impl Drop for BucketCache {
-    /// Buckets hold on to what holds them.
+    /// Empties the cache: buckets refer to its state and the state to the buckets.
     fn drop(&mut self) {
         self.clear();
     }
 }
 
 impl BucketCache {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock()
+    fn lock(&self) -> MutexGuard<'_, BucketsById> {
+        self.0.buckets.lock()
     }
 
-    /// Changes the memory it may take; with 0 it keeps nothing.
-    pub fn set_bytes_max(&self, bytes: usize) {
-        self.0.kept.set_bytes_max(bytes);
-        self.0.shrink_to(&mut self.lock(), bytes);
+    /// Changes the limit and evicts what exceeds it; with 0 nothing is kept.
+    pub(crate) fn set_bytes_max(&self, bytes: usize) {
+        self.0.buckets.set_bytes_max(bytes);
+        self.0.evict_to(&mut self.lock(), bytes);
     }
 
-    /// Lets everything go; what comes is kept again.
-    pub fn clear(&self) {
+    /// Evicts everything.
+    pub(crate) fn clear(&self) {
         for (_, entry) in self.lock().drain() {
-            entry.bucket.held().leave();
+            entry.bucket.memory().leave();
         }
     }
 
-    /// Memory it takes.
-    pub fn memory_bytes(&self) -> usize {
+    /// Returns the memory in use, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.0.bytes()
     }
 
-    /// True if more than one part of so many is empty.
+    /// True if more than one part in `parts` of the limit is free.
     pub(crate) fn has_room(&self, parts: usize) -> bool {
-        let most = self.0.kept.bytes_max();
-        self.memory_bytes() < most - most / parts
+        let bytes_max = self.0.buckets.bytes_max();
+        self.memory_bytes() < bytes_max - bytes_max / parts
     }
 
-    /// True if it keeps anything.
-    pub(crate) fn keeps(&self) -> bool {
-        self.0.kept.bytes_max() > 0
+    /// True if the limit is not zero.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.0.buckets.bytes_max() > 0
     }
 
-    /// The buckets of these ids that were found when a snapshot showed the same, each in its place.
-    pub(crate) fn seen(
+    /// Returns the buckets of these ids that are known to be valid at these versions, `None` for the others.
+    pub(crate) fn get_at(
         &self,
-        versions: Option<Versions>,
+        versions: Option<KeyspaceVersions>,
         ids: &[[u8; 12]],
     ) -> Vec<Option<Arc<StoredBucket>>> {
         if versions.is_none() {
             return vec![None; ids.len()];
         }
-        let mut kept = self.lock();
-        let seen = ids.iter().map(|id| {
-            let entry = kept.get_mut(id)?;
-            (entry.seen == versions).then(|| entry.give(versions))
+        let mut buckets = self.lock();
+        let valid = ids.iter().map(|id| {
+            let entry = buckets.get_mut(id)?;
+            (entry.valid_at == versions).then(|| entry.read_at(versions))
         });
-        seen.collect()
+        valid.collect()
     }
 
-    /// The bucket in this state.
+    /// Returns the bucket in the state with this fingerprint.
     pub(crate) fn get(
         &self,
         id: [u8; 12],
-        state: u64,
-        versions: Option<Versions>,
+        fingerprint: u64,
+        versions: Option<KeyspaceVersions>,
     ) -> Option<Arc<StoredBucket>> {
-        let mut kept = self.lock();
-        let entry = kept.get_mut(&id)?;
-        (entry.state == state).then(|| entry.give(versions))
+        let mut buckets = self.lock();
+        let entry = buckets.get_mut(&id)?;
+        (entry.fingerprint == fingerprint).then(|| entry.read_at(versions))
     }
 
-    /// The bucket that was opened from these very bytes, with no tail.
-    pub(crate) fn get_like(
+    /// Returns the bucket that was opened from these bytes at this address, without a tail.
+    pub(crate) fn get_opened_from(
         &self,
         id: [u8; 12],
         stored: &[u8],
-        versions: Option<Versions>,
+        versions: Option<KeyspaceVersions>,
     ) -> Option<Arc<StoredBucket>> {
-        let mut kept = self.lock();
-        let entry = kept.get_mut(&id)?;
-        let is_it = entry.bucket.is_opened_from(stored);
-        is_it.then(|| entry.give(versions))
+        let mut buckets = self.lock();
+        let entry = buckets.get_mut(&id)?;
+        let is_same = entry.bucket.is_opened_from(stored);
+        is_same.then(|| entry.read_at(versions))
     }
 
-    /// Keeps a bucket; others go when there is no room.
-    pub(crate) fn put(
+    /// Inserts a bucket unless it is too large. Others are evicted if there is no room.
+    pub(crate) fn insert(
         &self,
         id: [u8; 12],
-        state: u64,
+        fingerprint: u64,
         bucket: Arc<StoredBucket>,
-        versions: Option<Versions>,
+        versions: Option<KeyspaceVersions>,
     ) {
-        let most = self.0.kept.bytes_max();
-        let bytes = bucket.held().bytes();
-        if bytes > most / SHARE_MAX {
+        let bytes_max = self.0.buckets.bytes_max();
+        let bytes = bucket.memory().bytes();
+        if bytes > bytes_max / BUCKET_SHARE {
             return;
         }
-        let entry = Entry {
-            state,
+        let entry = CachedBucket {
+            fingerprint,
             bucket: Arc::clone(&bucket),
-            seen: versions,
+            valid_at: versions,
         };
-        let mut kept = self.lock();
-        if self.memory_bytes() + bytes > most {
-            self.0.make_room(&mut kept, most);
+        let mut buckets = self.lock();
+        if self.memory_bytes() + bytes > bytes_max {
+            self.0.make_room(&mut buckets, bytes_max);
         }
-        if let Some(replaced) = kept.insert(id, entry) {
-            replaced.bucket.held().leave();
+        if let Some(replaced) = buckets.insert(id, entry) {
+            replaced.bucket.memory().leave();
         }
-        bucket.held().join(&self.0);
+        bucket.memory().join(&self.0);
     }
 }
 
@@ -304,9 +315,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_answers_for_its_state_alone() {
+    fn an_entry_is_valid_for_one_state_of_its_bucket() {
         let cache = BucketCache::default();
-        cache.put([1; 12], 5, bucket(1, 0), None);
+        cache.insert([1; 12], 5, bucket(1, 0), None);
         assert!(cache.get([1; 12], 5, None).is_some());
         assert!(cache.get([1; 12], 6, None).is_none());
         assert!(cache.get([2; 12], 5, None).is_none());
@@ -315,11 +326,11 @@ mod tests {
             vec![(bytes(key), bytes(value))]
         };
         let states = [
-            state(None, &entry("a", "x")),
-            state(None, &entry("b", "x")),
-            state(None, &entry("a", "y")),
-            state(None, &entry("", "")),
-            state(Some(b""), &[]),
+            fingerprint(None, &entry("a", "x")),
+            fingerprint(None, &entry("b", "x")),
+            fingerprint(None, &entry("a", "y")),
+            fingerprint(None, &entry("", "")),
+            fingerprint(Some(b""), &[]),
         ];
         for (at, one) in states.iter().enumerate() {
             assert!(states.iter().skip(at + 1).all(|other| other != one));
@@ -327,9 +338,9 @@ mod tests {
     }
 
     fn check(cache: &BucketCache) -> usize {
-        let kept = cache.lock();
-        let all = kept.values();
-        let bytes: usize = all.map(|entry| entry.bucket.held().bytes()).sum();
+        let buckets = cache.lock();
+        let all = buckets.values();
+        let bytes: usize = all.map(|entry| entry.bucket.memory().bytes()).sum();
         assert_eq!(bytes, cache.memory_bytes());
         bytes
     }
@@ -338,24 +349,24 @@ mod tests {
     fn memory_is_bounded() {
         let cache = BucketCache::default();
         for id in 0..40 {
-            cache.put([id; 12], 1, bucket(id, 15 << 20), None);
+            cache.insert([id; 12], 1, bucket(id, 15 << 20), None);
             assert!(check(&cache) <= BUCKET_CACHE_BYTES_MAX);
         }
-        cache.put([99; 12], 1, bucket(99, BUCKET_CACHE_BYTES_MAX / 4), None);
+        cache.insert([99; 12], 1, bucket(99, BUCKET_CACHE_BYTES_MAX / 4), None);
         assert!(cache.get([99; 12], 1, None).is_none());
         cache.set_bytes_max(50 << 20);
         assert!((1..=50 << 20).contains(&check(&cache)));
         cache.set_bytes_max(0);
-        cache.put([1; 12], 1, bucket(1, 0), None);
+        cache.insert([1; 12], 1, bucket(1, 0), None);
         assert_eq!(check(&cache), 0);
         assert_eq!(cache.memory_bytes(), 0);
     }
 
     #[test]
-    fn columns_count_once_they_are_decoded() {
+    fn decoded_columns_are_counted() {
         let cache = BucketCache::default();
         let bucket = bucket_of(1, 0, 1000);
-        cache.put([1; 12], 1, bucket.clone(), None);
+        cache.insert([1; 12], 1, bucket.clone(), None);
         let opened = check(&cache);
         assert!(opened < 8000);
         for _ in 0..2 {
@@ -365,13 +376,13 @@ mod tests {
         }
         cache.clear();
         assert_eq!(check(&cache), 0);
-        // Somebody still reads it.
+        // A reader still uses it.
         bucket.column("u").unwrap().unwrap();
         assert_eq!(check(&cache), 0);
-        cache.put([1; 12], 1, bucket.clone(), None);
+        cache.insert([1; 12], 1, bucket.clone(), None);
         assert!(check(&cache) >= opened + 16_000);
-        // Another in its place.
-        cache.put([1; 12], 2, bucket_of(1, 0, 10), None);
+        // Another state replaces it.
+        cache.insert([1; 12], 2, bucket_of(1, 0, 10), None);
         assert!(check(&cache) < opened);
     }
 
@@ -379,19 +390,15 @@ mod tests {
     fn threads_that_decode_stay_within_the_limit() {
         const LIMIT: usize = 1 << 20;
         const THREADS: usize = 4;
-        /// Two columns that a thread has decoded and nobody has looked at since.
+        /// Two columns that each thread has decoded before the next eviction.
         const AHEAD: usize = 2 * THREADS * 8200;
         let cache = BucketCache::default();
         cache.set_bytes_max(LIMIT);
         let all: Vec<_> = (0..200).map(|id| bucket_of(id, 0, 1000)).collect();
         for (id, bucket) in all.iter().enumerate() {
-            cache.put([id as u8; 12], 1, bucket.clone(), None);
+            cache.insert([id as u8; 12], 1, bucket.clone(), None);
         }
-        assert_eq!(
-            cache.lock().len(),
-            200,
-            "they fit as long as nothing is decoded"
-        );
+        assert_eq!(cache.lock().len(), 200, "all fit while nothing is decoded");
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
                 let (all, cache) = (&all, &cache);
@@ -402,7 +409,7 @@ mod tests {
                         bucket.column("u").unwrap().unwrap();
                         assert!(cache.memory_bytes() <= LIMIT + AHEAD);
                         if round % 50 == 0 {
-                            cache.put([round as u8; 12], 2, bucket_of(0, 0, 1000), None);
+                            cache.insert([round as u8; 12], 2, bucket_of(0, 0, 1000), None);
                         }
                     }
                 });
@@ -412,24 +419,24 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_goes_lets_its_buckets_go() {
+    fn a_dropped_cache_drops_its_buckets() {
         let cache = BucketCache::default();
         let bucket = bucket(1, 0);
-        let held = Arc::downgrade(&bucket);
-        cache.put([1; 12], 1, bucket, None);
-        assert!(held.upgrade().is_some());
+        let weak = Arc::downgrade(&bucket);
+        cache.insert([1; 12], 1, bucket, None);
+        assert!(weak.upgrade().is_some());
         drop(cache);
-        assert!(held.upgrade().is_none());
+        assert!(weak.upgrade().is_none());
     }
 
     #[test]
-    fn what_is_read_again_stays() {
+    fn a_bucket_that_is_read_again_stays() {
         let cache = BucketCache::default();
         cache.set_bytes_max(1 << 20);
-        cache.put([200; 12], 1, bucket(200, 60_000), None);
+        cache.insert([200; 12], 1, bucket(200, 60_000), None);
         for id in 0..100 {
             assert!(cache.get([200; 12], 1, None).is_some(), "{id}");
-            cache.put([id; 12], 1, bucket(id, 60_000), None);
+            cache.insert([id; 12], 1, bucket(id, 60_000), None);
         }
         assert!(check(&cache) <= 1 << 20);
     }

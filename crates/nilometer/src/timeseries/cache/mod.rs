@@ -1,21 +1,109 @@
-//! What readers of buckets keep in memory.
+//! What readers of buckets keep in memory: one cache with named parts and one set of limits.
 //!
 //! ```text
-//! seal ─► prefetch ──────────────┐
-//!                                ▼
-//! scan ─► sealed_bucket_list ─► bucket_cache ─► opened_bucket ─► columns of the query
-//!                                                  ├─ meta_ids: a number for each metadata value
-//!                                                  └─ column_names: the names of the columns of a collection
+//! scan ─► sealed_lists ─► opened buckets ─► columns of the query
+//!         latest_lists      │
+//! seal ─► prefetch queue    └─ interner: ids of metadata and constants, names of columns
 //! ```
 //!
-//! [`opened_bucket::StoredBucket`] is a bucket with its columns, decoded as they are read. The other modules save work:
-//! each can forget all it holds, and a scan then reads storage again.
+//! Every entry answers for one version of what it was made from, which the reader's snapshot shows, so no writer
+//! invalidates anything. Each part can be emptied at any moment: a scan then reads storage again.
 //!
-//! Does not decide which buckets a query reads: that is [`super::scan`].
+//! Does not read storage and does not decide which buckets a query reads: that is [`super::scan`].
 
 pub(crate) mod bucket_cache;
-pub(crate) mod column_names;
-pub(crate) mod meta_ids;
+pub(crate) mod interner;
+pub(crate) mod latest_bucket_list;
 pub(crate) mod opened_bucket;
 pub(crate) mod prefetch;
 pub(crate) mod sealed_bucket_list;
+
+use std::sync::Arc;
+
+use nilometer_storage::KeyspaceId;
+
+use bucket_cache::{BUCKET_CACHE_BYTES_MAX, BucketCache};
+use interner::{INTERNER_BYTES_MAX, Interner};
+use latest_bucket_list::{LATEST_LIST_BYTES_MAX, LatestBucketLists};
+use prefetch::PrefetchQueue;
+use sealed_bucket_list::{SEALED_LIST_BYTES_MAX, SealedBucketLists};
+
+/// The lists of latest buckets take at most one part in this many of the limit of all lists.
+const LATEST_LIST_SHARE: usize = 4;
+
+/// Memory of the parts of the cache, in bytes: in use, or allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadCacheBytes {
+    /// Opened buckets with their decoded columns.
+    pub opened_buckets: usize,
+    /// Lists of sealed buckets and of the latest buckets of each series.
+    pub bucket_lists: usize,
+    /// Ids of metadata and constants, names of columns.
+    pub interned: usize,
+}
+
+impl ReadCacheBytes {
+    /// The default limits.
+    pub const DEFAULT_MAX: Self = Self {
+        opened_buckets: BUCKET_CACHE_BYTES_MAX,
+        bucket_lists: SEALED_LIST_BYTES_MAX + LATEST_LIST_BYTES_MAX,
+        interned: INTERNER_BYTES_MAX,
+    };
+}
+
+/// The cache of one database.
+pub struct ReadCache {
+    pub(crate) buckets: BucketCache,
+    pub(crate) sealed_lists: SealedBucketLists,
+    pub(crate) latest_lists: LatestBucketLists,
+    pub(crate) interner: Arc<Interner>,
+    /// Buckets that were sealed lately, to be opened before a reader requests them.
+    pub(crate) prefetch: Arc<PrefetchQueue>,
+}
+
+impl ReadCache {
+    /// Returns an empty cache with the default limits, which prefetches the buckets of `prefetch`.
+    pub(crate) fn new(prefetch: Arc<PrefetchQueue>) -> Self {
+        Self {
+            buckets: BucketCache::default(),
+            sealed_lists: SealedBucketLists::default(),
+            latest_lists: LatestBucketLists::default(),
+            interner: Arc::default(),
+            prefetch,
+        }
+    }
+
+    /// Changes the limits. Opened buckets beyond theirs are evicted now, the other parts shrink with the next insertion.
+    pub fn set_limits(&self, limits: ReadCacheBytes) {
+        let latest = (limits.bucket_lists / LATEST_LIST_SHARE).min(LATEST_LIST_BYTES_MAX);
+        self.latest_lists.set_bytes_max(latest);
+        self.sealed_lists
+            .set_bytes_max(limits.bucket_lists - latest);
+        self.interner.set_bytes_max(limits.interned);
+        self.set_opened_bytes_max(limits.opened_buckets);
+    }
+
+    /// Changes the limit of opened buckets alone; 0 keeps none.
+    pub fn set_opened_bytes_max(&self, bytes: usize) {
+        self.buckets.set_bytes_max(bytes);
+    }
+
+    /// Returns the memory in use.
+    pub fn memory_bytes(&self) -> ReadCacheBytes {
+        ReadCacheBytes {
+            opened_buckets: self.buckets.memory_bytes(),
+            bucket_lists: self.sealed_lists.memory_bytes() + self.latest_lists.memory_bytes(),
+            interned: self.interner.memory_bytes(),
+        }
+    }
+
+    /// Evicts all opened buckets.
+    pub fn clear_opened(&self) {
+        self.buckets.clear();
+    }
+
+    /// Removes the list of a dropped collection, given the keyspace of its sealed documents.
+    pub(crate) fn forget(&self, sealed: KeyspaceId) {
+        self.sealed_lists.forget(sealed);
+    }
+}

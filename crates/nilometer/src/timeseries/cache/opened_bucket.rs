@@ -1,7 +1,7 @@
-//! A bucket as read: its header at hand, its columns decoded when they are asked for.
+//! A bucket as a reader sees it: its header is parsed, its columns are decoded on request.
 //!
-//! What was opened is kept for the next reader with the columns that were decoded
-//! ([`bucket_cache`](super::bucket_cache)); [`scan`](crate::timeseries::scan) finds buckets and opens them.
+//! The bucket cache keeps opened buckets with their decoded columns ([`bucket_cache`](super::bucket_cache));
+//! [`scan`](crate::timeseries::scan) finds and opens them.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -14,9 +14,8 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 use nilometer_storage::Bytes;
 
-use super::bucket_cache::Held;
-use super::column_names::{ColumnNames, ColumnOrder, NameList};
-use super::meta_ids::MetaNumbers;
+use super::bucket_cache::BucketMemory;
+use super::interner::{ColumnNames, ColumnOrder, Interner};
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
 use crate::eval::memory_bytes;
@@ -26,44 +25,46 @@ use crate::timeseries::format::bucket_document::{
 use crate::timeseries::format::sealed;
 use crate::timeseries::format::sealed::{ColumnPlace, Stored};
 
-/// A bucket as read: its header at hand, its columns decoded when asked for.
+/// A bucket as a reader sees it; columns are decoded on request.
 pub struct StoredBucket {
     id: [u8; 12],
     version: Version,
     count: usize,
-    /// The document, with lengths in place of columns if `stored` holds those.
+    /// The document. If `stored` holds the columns, it has their lengths in their places.
     document: Document,
     stored: Bytes,
-    /// Names of columns by place, and in which order they are shown.
-    names: NameList,
+    /// The names of the columns by place.
+    names: Arc<ColumnNames>,
+    /// The order of the columns in `data`.
     order: Arc<ColumnOrder>,
     header: HeaderPlaces,
     columns: Box<[Column]>,
-    /// Where the bounds of columns lie, once one was asked for.
+    /// Offsets of the bounds of columns, from the first request on.
     bounds: OnceLock<Box<[BoundPlaces]>>,
-    /// Totals of columns, once one was asked for.
+    /// Totals of columns, from the first request on.
     totals: OnceLock<Box<[Total]>>,
-    /// Who gives numbers to metadata, and the number of this one's once it was asked for.
-    metas: Option<Arc<MetaNumbers>>,
-    meta_number: OnceLock<Option<NonZeroU64>>,
-    /// The number of the fields that are one value, once it was asked for.
-    constants_number: OnceLock<Option<NonZeroU64>>,
-    /// Somebody has read it again since the cache last asked.
-    is_wanted: AtomicBool,
-    held: Held,
+    /// Hands out the ids; `None` if the bucket has none.
+    interner: Option<Arc<Interner>>,
+    /// The id of the metadata, from the first request on.
+    meta_id: OnceLock<Option<NonZeroU64>>,
+    /// The id of the constant fields, from the first request on.
+    constants_id: OnceLock<Option<NonZeroU64>>,
+    /// A reader has used the bucket since the last pass of the eviction.
+    was_read: AtomicBool,
+    memory: BucketMemory,
 }
 
-/// A column: where it is stored, if by itself, and its values once they were asked for.
+/// A column: its place if it is stored by itself, and its values once they are decoded.
 #[derive(Default)]
 struct Column {
     place: Option<ColumnPlace>,
     decoded: OnceLock<Arc<ColumnBlock>>,
 }
 
-/// A column that is not decoded: where it lies, its bounds and its total.
+/// Memory of a column that is not decoded, with its bounds and its total.
 const COLUMN_BYTES: usize = size_of::<Column>() + size_of::<BoundPlaces>() + size_of::<Total>();
 
-/// What a decoded column takes.
+/// Returns the memory of a decoded column.
 fn decoded_bytes(block: &ColumnBlock) -> usize {
     let values = match block.data() {
         BlockData::Dictionary { values, .. } | BlockData::Mixed(values) => values.as_slice(),
@@ -78,22 +79,22 @@ fn decoded_bytes(block: &ColumnBlock) -> usize {
     block.size_bytes() + values.sum::<usize>()
 }
 
-/// The total of a column, once it was asked for; none of a column that has none.
+/// The total of a column, from the first request on; `None` for a column without one.
 type Total = OnceLock<Option<ColumnTotal>>;
 
-/// Where in `control.min` and `control.max` a column's elements lie; 0, where none can, if there is none.
+/// Offsets of a column's elements in `control.min` and `control.max`; 0 if there is none, as no element starts there.
 #[derive(Clone, Copy)]
 struct BoundPlaces {
     min: u32,
     max: u32,
 }
 
-/// The places of the first elements called so, each 0 if there is none.
+/// Returns the offset of the first element with each name, 0 if there is none.
 fn places_in<'d>(
     document: DocRef<'d>,
     names: impl Iterator<Item = &'d Arc<str>>,
 ) -> impl Iterator<Item = u32> {
-    // Most are in the order of the columns: those in front of it have other names.
+    // Most documents have the elements in the order of the columns.
     let mut in_order = document.iter();
     names.map(move |name| {
         let place = document.position_of(&in_order);
@@ -114,13 +115,13 @@ fn places_in<'d>(
     })
 }
 
-/// Where in a bucket document lies what every query asks for.
+/// Offsets of the parts of a bucket document that every query reads.
 struct HeaderPlaces {
     min: Range<usize>,
     max: Range<usize>,
     /// The metadata, if it is a document.
     meta: Option<Range<usize>>,
-    /// Start and end, which every query by time asks for, and which column they are of.
+    /// The place of the time column, and the bounds of the time in milliseconds.
     times: Option<(usize, i64, i64)>,
 }
 
@@ -139,7 +140,7 @@ impl HeaderPlaces {
         }
     }
 
-    /// The same with the bounds of the time.
+    /// Adds the bounds of the time.
     fn with_times(self, bucket: &BucketDocument<'_>, names: &[Arc<str>], time_field: &str) -> Self {
         let at = names.iter().position(|name| **name == *time_field);
         let times = match (at, bucket.min.get(time_field), bucket.max.get(time_field)) {
@@ -152,26 +153,35 @@ impl HeaderPlaces {
 
 impl StoredBucket {
     /// Opens the stored form of a bucket.
-    pub(crate) fn open(stored: Bytes, time_field: &str, names: &ColumnNames) -> Result<Self> {
+    pub(crate) fn open(stored: Bytes, time_field: &str, interner: &Arc<Interner>) -> Result<Self> {
         let (document, places) = match sealed::open(&stored)? {
             Stored::Whole(document) => (document, Vec::new()),
             Stored::Split { skeleton, columns } => (skeleton, columns),
         };
-        Self::new(document, stored, places, time_field, names)
+        let bucket = Self::new(document, stored, places, time_field, interner)?;
+        Ok(bucket.with_ids(interner))
     }
 
-    /// A bucket document that lies nowhere in this form.
+    /// Returns a bucket made of a document that is not stored in this form, without ids.
     pub(crate) fn from_document(document: Document, time_field: &str) -> Result<Self> {
-        Self::put_together(document, time_field, &ColumnNames::default())
+        let interner = Interner::default();
+        Self::new(
+            document,
+            Bytes::default(),
+            Vec::new(),
+            time_field,
+            &interner,
+        )
     }
 
-    /// The same of one that is read again and again.
-    pub(crate) fn put_together(
+    /// Returns a bucket made of a document that was folded with its tail.
+    pub(crate) fn from_folded(
         document: Document,
         time_field: &str,
-        names: &ColumnNames,
+        interner: &Arc<Interner>,
     ) -> Result<Self> {
-        Self::new(document, Bytes::default(), Vec::new(), time_field, names)
+        let bucket = Self::new(document, Bytes::default(), Vec::new(), time_field, interner)?;
+        Ok(bucket.with_ids(interner))
     }
 
     fn new(
@@ -179,22 +189,20 @@ impl StoredBucket {
         stored: Bytes,
         places: Vec<ColumnPlace>,
         time_field: &str,
-        names: &ColumnNames,
+        interner: &Interner,
     ) -> Result<Self> {
         let parsed = BucketDocument::parse(document.as_ref(), time_field)?;
         let (id, version, count) = (parsed.id, parsed.version, parsed.count);
         let header = HeaderPlaces::of(&parsed, &document);
-        let order = names.order(parsed.data.iter().map(|e| e.name()));
+        let order = interner.column_order(parsed.data.iter().map(|e| e.name()));
         let names = Arc::clone(&order.names);
         let header = header.with_times(&parsed, &names, time_field);
         let mut columns: Box<[Column]> = names.iter().map(|_| Column::default()).collect();
         for (at, place) in order.shown.iter().zip(places) {
-            if let Some(column) = columns.get_mut(*at as usize) {
-                column.place = Some(place);
-            }
+            columns[*at as usize].place = Some(place);
         }
         let bytes = size_of::<Self>() + document.as_bytes().len() + stored.len();
-        let held = Held::new(bytes + columns.len() * COLUMN_BYTES);
+        let memory = BucketMemory::new(bytes + columns.len() * COLUMN_BYTES);
         Ok(Self {
             id,
             version,
@@ -207,52 +215,51 @@ impl StoredBucket {
             columns,
             bounds: OnceLock::new(),
             totals: OnceLock::new(),
-            metas: None,
-            meta_number: OnceLock::new(),
-            constants_number: OnceLock::new(),
-            is_wanted: AtomicBool::new(false),
-            held,
+            interner: None,
+            meta_id: OnceLock::new(),
+            constants_id: OnceLock::new(),
+            was_read: AtomicBool::new(false),
+            memory,
         })
     }
 
-    /// The same with somebody who gives a number to its metadata.
-    pub(crate) fn numbered(self, metas: &Arc<MetaNumbers>) -> Self {
+    fn with_ids(self, interner: &Arc<Interner>) -> Self {
         Self {
-            metas: Some(Arc::clone(metas)),
+            interner: Some(Arc::clone(interner)),
             ..self
         }
     }
 
-    /// Stands for the metadata, if it is a document: equal numbers are equal metadata.
-    pub fn meta_number(&self) -> Option<NonZeroU64> {
+    /// Returns the id of the metadata, if that is a document. Equal ids mean equal metadata.
+    pub fn meta_id(&self) -> Option<NonZeroU64> {
         *self
-            .meta_number
-            .get_or_init(|| match (&self.metas, self.meta()) {
-                (Some(metas), ValueRef::Document(meta)) => metas.of(meta.as_bytes()),
+            .meta_id
+            .get_or_init(|| match (&self.interner, self.meta()) {
+                (Some(interner), ValueRef::Document(meta)) => interner.id_of(meta.as_bytes()),
                 _ => None,
             })
     }
 
-    /// Stands for [`StoredBucket::constants`]: equal numbers are equal fields and values. Found out now if it was not before.
-    pub fn constants_number(&self) -> Result<Option<NonZeroU64>> {
-        if let Some(known) = self.constants_number.get() {
+    /// Returns the id of [`StoredBucket::constants`], which it computes if necessary. Equal ids mean equal fields and values.
+    pub fn constants_id(&self) -> Result<Option<NonZeroU64>> {
+        if let Some(known) = self.constants_id.get() {
             return Ok(*known);
         }
         let constants = self.constants()?;
-        let number = match &self.metas {
-            Some(numbers) if !constants.is_empty() => numbers.of(constants.as_bytes()),
+        let id = match &self.interner {
+            Some(interner) if !constants.is_empty() => interner.id_of(constants.as_bytes()),
             _ => None,
         };
-        Ok(*self.constants_number.get_or_init(|| number))
+        Ok(*self.constants_id.get_or_init(|| id))
     }
 
-    /// The same if it was found out before.
-    pub fn known_constants(&self) -> Option<NonZeroU64> {
-        self.constants_number.get().copied().flatten()
+    /// Returns the id of the constant fields if it was computed before.
+    pub fn known_constants_id(&self) -> Option<NonZeroU64> {
+        self.constants_id.get().copied().flatten()
     }
 
-    /// The fields that all measurements have with one value, in the order of their names. Columns with two bounds alike
-    /// are decoded for it.
+    /// Returns the fields that have one value in all measurements, in the order of their names. It decodes the columns
+    /// whose two bounds are equal.
     pub fn constants(&self) -> Result<Document> {
         let mut out = DocumentBuilder::new();
         for (at, name) in self.names.iter().enumerate() {
@@ -260,7 +267,7 @@ impl StoredBucket {
             if min.is_missing() || compare(min, max).is_ne() {
                 continue;
             }
-            // No reader asked for it: of a bucket with one measurement these are all columns.
+            // Not marked as requested: in a bucket with one measurement these are all columns.
             if let Some(column) = self.decoded_at(at)?
                 && let Some(value) = column.common_value()
             {
@@ -270,20 +277,20 @@ impl StoredBucket {
         Ok(out.finish())
     }
 
-    /// Somebody reads it again.
-    pub(crate) fn is_wanted_again(&self) {
-        // Most are wanted already, and what is written to is slow to read for others.
-        if !self.is_wanted.load(Ordering::Relaxed) {
-            self.is_wanted.store(true, Ordering::Relaxed);
+    /// Records that a reader uses the bucket.
+    pub(crate) fn mark_read(&self) {
+        // The mark is set already in most cases, and a write would slow down the readers on other cores.
+        if !self.was_read.load(Ordering::Relaxed) {
+            self.was_read.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether somebody has read it again since this was last asked.
-    pub(crate) fn was_wanted(&self) -> bool {
-        self.is_wanted.swap(false, Ordering::Relaxed)
+    /// Returns whether a reader has used the bucket since the last call.
+    pub(crate) fn take_read_mark(&self) -> bool {
+        self.was_read.swap(false, Ordering::Relaxed)
     }
 
-    /// The stored form it was opened from; empty if it was put together.
+    /// Returns the stored form that the bucket was opened from; empty if it was made of a document.
     pub(crate) fn stored(&self) -> &Bytes {
         &self.stored
     }
@@ -293,12 +300,12 @@ impl StoredBucket {
         ObjectId(self.id)
     }
 
-    /// What it takes in memory, with the columns decoded so far.
-    pub(crate) fn held(&self) -> &Held {
-        &self.held
+    /// Returns the memory of the bucket with the columns decoded so far.
+    pub(crate) fn memory(&self) -> &BucketMemory {
+        &self.memory
     }
 
-    /// True if these are the very bytes it was opened from, which it holds on to: nothing else can lie there.
+    /// True if the bucket was opened from these bytes at this address, which it keeps alive.
     pub(crate) fn is_opened_from(&self, stored: &[u8]) -> bool {
         !stored.is_empty() && std::ptr::eq(&*self.stored, stored)
     }
@@ -395,7 +402,7 @@ impl StoredBucket {
         })
     }
 
-    /// What the element of a column at such a place holds.
+    /// Returns the value of a column's element at an offset.
     fn bound(&self, part: &Range<usize>, at: usize, place: u32) -> ValueRef<'_> {
         let (Some(name), true) = (self.names.get(at), place > 0) else {
             return ValueRef::Missing;
@@ -416,29 +423,29 @@ impl StoredBucket {
         bytes.and_then(DocRef::new).unwrap_or(DocRef::EMPTY)
     }
 
-    /// The names of its columns by their places, which are the same in all buckets with these names.
+    /// Returns the names of the columns by place. A column has the same place in all buckets with the same names.
     pub fn columns(&self) -> &[Arc<str>] {
         &self.names
     }
 
-    /// Places and names of its columns, in the order of `data`.
+    /// Returns the places and names of the columns, in the order of `data`.
     pub fn shown(&self) -> impl Iterator<Item = (usize, &Arc<str>)> + Clone {
         let places = self.order.shown.iter().map(|at| *at as usize);
         places.filter_map(|at| Some((at, self.names.get(at)?)))
     }
 
-    /// The place of the column that `data` has at another.
+    /// Returns the place of the `nth` column of `data`.
     pub fn place_shown(&self, nth: usize) -> Option<usize> {
         self.order.shown.get(nth).map(|at| *at as usize)
     }
 
-    /// Bytes of a column as it is stored; `None` if it is not stored by itself.
+    /// Returns the stored size of a column in bytes; `None` if it is not stored by itself.
     pub fn stored_column_bytes(&self, name: &str) -> Option<usize> {
         let column = self.columns.get(self.place_of(name)?)?;
         column.place.as_ref().map(ColumnPlace::stored_bytes)
     }
 
-    /// The bucket document.
+    /// Returns the bucket document.
     pub fn to_document(&self) -> Result<Document> {
         if self.columns.iter().all(|column| column.place.is_none()) {
             return Ok(self.document.clone());
@@ -446,7 +453,7 @@ impl StoredBucket {
         sealed::load(&self.stored)
     }
 
-    /// One column, decoded now if it was not before; `None` if there is no such field.
+    /// Returns a column, which it decodes if necessary; `None` if there is no such field.
     pub fn column(&self, name: &str) -> Result<Option<&Arc<ColumnBlock>>> {
         match self.place_of(name) {
             Some(at) => self.column_at(at),
@@ -454,9 +461,9 @@ impl StoredBucket {
         }
     }
 
-    /// The same by its place among [`StoredBucket::columns`].
+    /// Returns the column at a place among [`StoredBucket::columns`], which it decodes if necessary.
     pub fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
-        self.names.is_asked(at);
+        self.names.mark_requested(at);
         self.decoded_at(at)
     }
 
@@ -473,14 +480,14 @@ impl StoredBucket {
         let bytes = decoded_bytes(&block);
         // Another thread may have been faster.
         if decoded.set(block).is_ok() {
-            self.held.grow(bytes);
+            self.memory.grow(bytes);
         }
         Ok(decoded.get())
     }
 
-    /// Decodes the columns that readers ask for of such buckets, and adds up their totals, as long as there is room for more.
-    pub(crate) fn decode_asked(&self, mut has_room: impl FnMut() -> bool) -> Result<()> {
-        for at in self.names.asked() {
+    /// Decodes the columns that readers request of buckets with these names, and computes their totals, while there is room.
+    pub(crate) fn decode_requested(&self, mut has_room: impl FnMut() -> bool) -> Result<()> {
+        for at in self.names.requested() {
             if !has_room() {
                 break;
             }
@@ -489,15 +496,15 @@ impl StoredBucket {
         Ok(())
     }
 
-    /// Whether the column at a place is decoded, or there is none.
+    /// True if the column at a place is decoded, or if there is none.
     pub fn has_column_at(&self, at: usize) -> bool {
         let column = self.columns.get(at);
         column.is_none_or(|column| column.decoded.get().is_some())
     }
 
-    /// The total of the column at a place, kept once it was added up; `None` if it has none ([`ColumnTotal::of`]).
+    /// Returns the total of the column at a place, which it computes once; `None` if the column has none ([`ColumnTotal::of`]).
     pub fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
-        self.names.is_asked(at);
+        self.names.mark_requested(at);
         self.known_total_at(at)
     }
 
@@ -515,14 +522,14 @@ impl StoredBucket {
         Ok(*total.get_or_init(|| found))
     }
 
-    /// Whether that total is known.
+    /// True if that total was computed.
     pub fn has_total_at(&self, at: usize) -> bool {
         let totals = self.totals.get();
         let total = totals.and_then(|totals| totals.get(at));
         matches!(total.and_then(Total::get), Some(Some(_)))
     }
 
-    /// Where among its columns one is.
+    /// Returns the place of a column.
     fn place_of(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|n| **n == *name)
     }
@@ -554,14 +561,14 @@ impl StoredBucket {
         }
     }
 
-    /// A decoded column as long as the bucket.
+    /// Extends a decoded column to the length of the bucket.
     fn whole_column(&self, decoded: Result<ColumnBlock, ColumnError>) -> Result<ColumnBlock> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
         let block = decoded.map_err(|e| bad(&e.to_string()))?;
         if block.len() == self.count {
             return Ok(block);
         }
-        // A shorter column is missing from there on.
+        // A shorter column has missing values at its end.
         let mut values = block.to_values();
         values.resize(self.count, nilometer_bson::Value::Missing);
         Ok(ColumnBlock::from_values(&values))
@@ -575,7 +582,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_what_all_measurements_have_with_one_value() {
+    fn constants_are_the_fields_with_one_value_in_all_measurements() {
         let time = Value::DateTime;
         let constants = |count: i32, data: Document, min: Document, max: Document| {
             let bucket = doc! {
@@ -583,21 +590,22 @@ mod tests {
                 "control": doc! {"version": 1, "min": min, "max": max, "count": count},
                 "data": data,
             };
-            let metas = Arc::default();
-            let bucket = StoredBucket::from_document(bucket, "t").unwrap();
-            let bucket = bucket.numbered(&metas);
-            assert_eq!(bucket.known_constants(), None);
-            let number = bucket.constants_number().unwrap();
+            let interner = Arc::default();
+            let bucket = StoredBucket::from_folded(bucket, "t", &interner).unwrap();
+            assert_eq!(bucket.known_constants_id(), None);
+            let number = bucket.constants_id().unwrap();
             assert!(
-                bucket.names.asked().eq(0..bucket.names.len()),
-                "none was asked for"
+                bucket.names.requested().eq(0..bucket.names.len()),
+                "none was requested"
             );
-            assert_eq!(bucket.known_constants(), number);
+            assert_eq!(bucket.known_constants_id(), number);
             let found = bucket.constants().unwrap();
             assert_eq!(number.is_some(), !found.is_empty());
             assert_eq!(
                 number,
-                metas.of(found.as_bytes()).filter(|_| !found.is_empty())
+                interner
+                    .id_of(found.as_bytes())
+                    .filter(|_| !found.is_empty())
             );
             found
         };

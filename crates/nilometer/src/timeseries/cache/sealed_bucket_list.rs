@@ -1,19 +1,19 @@
-//! Which sealed buckets there are, remembered from one scan to the next.
+//! Lists of the sealed buckets of each collection, from one scan to the next.
 //!
 //! ```text
-//! ids       ────[ covered: every sealed document in here is listed, at one version of their keyspace ]────►
-//!               b1   b2   b3        b4   b5   b6             the opened buckets, as long as the cache keeps them
-//!           ──────[ quiet: no open document, no tail, at one version of those two ]────────────────────────►
+//! ids       ────[ covered: every sealed document in this range is listed, at one version of their keyspace ]────►
+//!               b1   b2   b3        b4   b5   b6             the opened buckets, while the bucket cache holds them
+//!           ──────[ settled: no open document and no tail, at one version of those two keyspaces ]────────────────►
 //! ```
 //!
-//! A scan whose part of the ids is covered takes opened buckets from here, and reads nothing of the store where it is quiet
-//! too. Versions come from the snapshot the scan would read ([`Snapshot::version`]): two snapshots with the same number
-//! show the same, so what a writer does is noticed by its number and no writer needs to tell anybody. Sealed documents change
-//! when a bucket is sealed or changed; tails change with each insert, and are then read again, beside what is
-//! listed here.
+//! A scan within the covered range takes opened buckets from the list; within the settled range it reads nothing from
+//! storage. Versions come from the snapshot that the scan would read ([`Snapshot::version`]): two snapshots with the same
+//! version show the same keys, so a write shows as another version and writers need not invalidate the list. Sealed
+//! documents change when a bucket is sealed or modified. Tails change with every insert, and a scan then reads them
+//! beside the list.
 //!
-//! One stretch of ids is known for each collection, the one that was read last; what is read next to it is added.
-//! Buckets are held weakly: memory is the cache's to give out ([`super::bucket_cache`]).
+//! Each collection has one covered range, the one that was read last; a read of an adjacent range extends it. The list
+//! holds weak references: the bucket cache decides what stays in memory ([`super::bucket_cache`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,27 +23,27 @@ use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 use super::opened_bucket::StoredBucket;
 use crate::budget::Budgeted;
 use crate::timeseries::fold::BucketKeyspaces;
-use crate::timeseries::scan::storage_iterator::{Span, behind};
+use crate::timeseries::format::key_range::{KeyRange, end_of};
 
-/// What a listed bucket takes: its place, and what stays of a bucket that the cache has let go.
+/// Memory of a listed bucket: its entry, and the allocation that a weak reference keeps after the eviction.
 const LISTED_BYTES: usize =
-    size_of::<Listed>() + size_of::<StoredBucket>() + 2 * size_of::<usize>();
+    size_of::<ListedBucket>() + size_of::<StoredBucket>() + 2 * size_of::<usize>();
 
-/// Memory of the buckets listed, of all collections together, if nothing else is said.
-pub(crate) const ROSTER_BYTES_MAX: usize = (1 << 17) * LISTED_BYTES;
+/// Default limit of all lists together, in bytes.
+pub(crate) const SEALED_LIST_BYTES_MAX: usize = (1 << 17) * LISTED_BYTES;
 
-/// What a snapshot shows of the buckets of a collection: equal versions show the same buckets.
+/// The versions of a collection's keyspaces in one snapshot. Snapshots with equal versions show the same buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Versions {
-    /// The keyspace of sealed documents, which stands for the collection.
+pub(crate) struct KeyspaceVersions {
+    /// The keyspace of sealed documents, which identifies the collection.
     of: KeyspaceId,
     sealed: u64,
     open: u64,
     tail: u64,
 }
 
-impl Versions {
-    /// Those of a snapshot; none while something is on its way in.
+impl KeyspaceVersions {
+    /// Returns the versions in a snapshot; `None` while a write is in flight.
     pub(crate) fn of(snapshot: &dyn Snapshot, keyspaces: BucketKeyspaces) -> Option<Self> {
         Some(Self {
             of: keyspaces.sealed,
@@ -54,214 +54,219 @@ impl Versions {
     }
 }
 
-/// A bucket in its place.
-pub(crate) type Listed = ([u8; 12], Weak<StoredBucket>);
+/// The id of a bucket, and the opened bucket while the cache holds it.
+pub(crate) type ListedBucket = ([u8; 12], Weak<StoredBucket>);
 
-/// What is known of one collection.
-struct Roster {
+/// The list of one collection.
+struct SealedBucketList {
     /// The version of the sealed documents.
     sealed: u64,
-    covered: Span,
-    /// Ascending. One that cannot be had any more is read from the store.
-    buckets: Vec<Listed>,
-    /// Versions of open documents and tails, and where there are none.
-    quiet: Option<((u64, u64), Span)>,
+    covered: KeyRange,
+    /// Ascending. Evicted ones are read from storage.
+    buckets: Vec<ListedBucket>,
+    /// A range without open documents and tails, and the versions of the two keyspaces.
+    settled: Option<((u64, u64), KeyRange)>,
 }
 
-/// Sealed buckets a scan need not read.
-pub(crate) struct Part {
+/// Sealed buckets that a scan takes from the list.
+pub(crate) struct ListedRange {
     /// In the order of the scan.
     pub(crate) buckets: Vec<Arc<StoredBucket>>,
-    /// Where these are all the sealed ones there are.
-    pub(crate) span: Span,
-    /// That is all the scan asked for.
+    /// The range in which these are all sealed buckets.
+    pub(crate) range: KeyRange,
+    /// The range is all that the scan requested.
     pub(crate) all: bool,
-    /// There is nothing else, no open document and no tail.
-    pub(crate) is_quiet: bool,
+    /// The range has no open document and no tail.
+    pub(crate) is_settled: bool,
 }
 
-/// What is known of the collections of one database.
-pub(crate) struct Rosters(Budgeted<HashMap<KeyspaceId, Roster>>);
+/// The lists of one database.
+pub(crate) struct SealedBucketLists(Budgeted<HashMap<KeyspaceId, SealedBucketList>>);
 
-impl Default for Rosters {
+impl Default for SealedBucketLists {
     fn default() -> Self {
-        Self(Budgeted::new(ROSTER_BYTES_MAX))
+        Self(Budgeted::new(SEALED_LIST_BYTES_MAX))
     }
 }
 
-/// Memory of all lists together.
-fn listed_bytes(rosters: &HashMap<KeyspaceId, Roster>) -> usize {
-    let listed = rosters.values().map(|roster| roster.buckets.capacity());
+/// Returns the memory of all lists, in bytes.
+fn listed_bytes(lists: &HashMap<KeyspaceId, SealedBucketList>) -> usize {
+    let listed = lists.values().map(|list| list.buckets.capacity());
     listed.sum::<usize>() * LISTED_BYTES
 }
 
-impl Rosters {
-    /// Changes the memory the lists may take; it shows when the next is made.
+impl SealedBucketLists {
+    /// Changes the limit. It takes effect with the next recorded range.
     pub(crate) fn set_bytes_max(&self, bytes: usize) {
         self.0.set_bytes_max(bytes);
     }
 
-    /// Memory they take.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         listed_bytes(&self.0.lock())
     }
 
-    /// The first buckets of a span, `most` at most; none if the store has to be asked.
-    pub(crate) fn part(
+    /// Returns the first buckets of a range, at most `buckets_max`. `None` if the scan has to read storage.
+    pub(crate) fn first_of(
         &self,
-        versions: Versions,
-        span: &Span,
+        versions: KeyspaceVersions,
+        range: &KeyRange,
         direction: Direction,
-        most: usize,
-    ) -> Option<Part> {
-        let rosters = self.0.lock();
-        let roster = rosters.get(&versions.of)?;
-        if roster.sealed != versions.sealed {
+        buckets_max: usize,
+    ) -> Option<ListedRange> {
+        let lists = self.0.lock();
+        let list = lists.get(&versions.of)?;
+        if list.sealed != versions.sealed {
             return None;
         }
-        let mut part = match direction {
-            Direction::Forward => roster.first(span, most),
-            Direction::Backward => roster.last(span, most),
+        let mut listed = match direction {
+            Direction::Forward => list.first(range, buckets_max),
+            Direction::Backward => list.last(range, buckets_max),
         }?;
-        part.is_quiet = roster.quiet.as_ref().is_some_and(|(of, quiet)| {
-            *of == (versions.open, versions.tail) && quiet.holds(&part.span)
+        listed.is_settled = list.settled.as_ref().is_some_and(|(of, settled)| {
+            *of == (versions.open, versions.tail) && settled.contains(&listed.range)
         });
-        Some(part)
+        Some(listed)
     }
 
-    /// Takes note of all sealed documents there are in a span, ascending.
-    pub(crate) fn note(&self, versions: Versions, span: Span, found: Vec<Listed>) {
-        let mut rosters = self.0.lock();
-        match rosters.get_mut(&versions.of) {
-            Some(roster) if roster.sealed == versions.sealed && roster.covered.touches(&span) => {
-                roster.add(&span, found);
+    /// Records all sealed buckets of a range, ascending.
+    pub(crate) fn record(
+        &self,
+        versions: KeyspaceVersions,
+        range: KeyRange,
+        found: Vec<ListedBucket>,
+    ) {
+        let mut lists = self.0.lock();
+        match lists.get_mut(&versions.of) {
+            Some(list) if list.sealed == versions.sealed && list.covered.touches(&range) => {
+                list.add(&range, found);
             }
             known => {
-                let quiet = known.and_then(|roster| roster.quiet.take());
-                let roster = Roster {
+                let settled = known.and_then(|list| list.settled.take());
+                let list = SealedBucketList {
                     sealed: versions.sealed,
-                    covered: span,
+                    covered: range,
                     buckets: found,
-                    quiet,
+                    settled,
                 };
-                rosters.insert(versions.of, roster);
+                lists.insert(versions.of, list);
             }
         }
-        let most = self.0.bytes_max();
-        if listed_bytes(&rosters) > most {
-            rosters.retain(|of, _| *of == versions.of);
+        let bytes_max = self.0.bytes_max();
+        if listed_bytes(&lists) > bytes_max {
+            lists.retain(|of, _| *of == versions.of);
         }
-        if listed_bytes(&rosters) > most {
-            rosters.clear();
+        if listed_bytes(&lists) > bytes_max {
+            lists.clear();
         }
     }
 
-    /// Forgets a collection that was dropped, by the keyspace of its sealed documents.
+    /// Removes the list of a dropped collection, given the keyspace of its sealed documents.
     pub(crate) fn forget(&self, of: KeyspaceId) {
         self.0.lock().remove(&of);
     }
 
-    /// Takes note that there is neither an open document nor a tail in a span.
-    pub(crate) fn note_quiet(&self, versions: Versions, span: Span) {
-        let mut rosters = self.0.lock();
-        let Some(roster) = rosters.get_mut(&versions.of) else {
+    /// Records that a range has no open document and no tail.
+    pub(crate) fn record_settled(&self, versions: KeyspaceVersions, range: KeyRange) {
+        let mut lists = self.0.lock();
+        let Some(list) = lists.get_mut(&versions.of) else {
             return;
         };
         let of = (versions.open, versions.tail);
-        match &mut roster.quiet {
-            Some((known, quiet)) if *known == of && quiet.touches(&span) => quiet.widen(&span),
-            quiet => *quiet = Some((of, span)),
+        match &mut list.settled {
+            Some((known, settled)) if *known == of && settled.touches(&range) => {
+                settled.extend(&range)
+            }
+            settled => *settled = Some((of, range)),
         }
     }
 }
 
-impl Roster {
-    fn add(&mut self, span: &Span, found: Vec<Listed>) {
+impl SealedBucketList {
+    fn add(&mut self, range: &KeyRange, found: Vec<ListedBucket>) {
         let from = self
             .buckets
-            .partition_point(|(id, _)| id[..] < span.start[..]);
-        let to = self.buckets.partition_point(|(id, _)| span.ends_behind(id));
+            .partition_point(|(id, _)| id[..] < range.start[..]);
+        let to = self.buckets.partition_point(|(id, _)| range.ends_after(id));
         self.buckets.splice(from..to.max(from), found);
-        self.covered.widen(span);
+        self.covered.extend(range);
     }
 
-    /// The first buckets of a span that begins where all are known.
-    fn first(&self, span: &Span, most: usize) -> Option<Part> {
-        let is_known = self.covered.start <= span.start && self.covered.ends_behind(&span.start);
+    /// Returns the first buckets of a range that begins within the covered one.
+    fn first(&self, range: &KeyRange, buckets_max: usize) -> Option<ListedRange> {
+        let is_known = self.covered.start <= range.start && self.covered.ends_after(&range.start);
         if !is_known {
             return None;
         }
-        let known = Span {
-            start: span.start.clone(),
-            end: span.first_end(&self.covered),
+        let known = KeyRange {
+            start: range.start.clone(),
+            end: range.lower_end(&self.covered),
         };
         let from = self
             .buckets
             .partition_point(|(id, _)| id[..] < known.start[..]);
         let listed = self.buckets.get(from..).unwrap_or(&[]).iter();
-        let within = listed.take_while(|(id, _)| known.ends_behind(id));
-        let (buckets, is_cut) = take(within, most);
-        let all = !is_cut && known.end == span.end;
+        let within = listed.take_while(|(id, _)| known.ends_after(id));
+        let (buckets, is_cut) = take(within, buckets_max);
+        let all = !is_cut && known.end == range.end;
         let end = match all {
-            true => span.end.clone(),
-            // There has to be a bucket to go on behind.
-            false => Some(behind(buckets.last()?.id().0)),
+            true => range.end.clone(),
+            // The scan continues after the last bucket, so there must be one.
+            false => Some(end_of(buckets.last()?.id().0)),
         };
-        Some(Part {
-            span: Span { end, ..known },
+        Some(ListedRange {
+            range: KeyRange { end, ..known },
             buckets,
             all,
-            is_quiet: false,
+            is_settled: false,
         })
     }
 
-    /// The last buckets, from the last on, of a span that ends where all are known.
-    fn last(&self, span: &Span, most: usize) -> Option<Part> {
-        let is_known = match (&span.end, &self.covered.end) {
+    /// Returns the last buckets, descending, of a range that ends within the covered one.
+    fn last(&self, range: &KeyRange, buckets_max: usize) -> Option<ListedRange> {
+        let is_known = match (&range.end, &self.covered.end) {
             (_, None) => true,
             (None, Some(_)) => false,
             (Some(end), Some(known)) => end <= known,
         };
-        if !is_known || !span.ends_behind(&self.covered.start) {
+        if !is_known || !range.ends_after(&self.covered.start) {
             return None;
         }
-        let start = (&span.start).max(&self.covered.start).clone();
-        let known = Span {
+        let start = (&range.start).max(&self.covered.start).clone();
+        let known = KeyRange {
             start,
-            end: span.end.clone(),
+            end: range.end.clone(),
         };
-        let to = self
-            .buckets
-            .partition_point(|(id, _)| known.ends_behind(id));
+        let to = self.buckets.partition_point(|(id, _)| known.ends_after(id));
         let listed = self.buckets.get(..to).unwrap_or(&[]).iter().rev();
         let within = listed.take_while(|(id, _)| id[..] >= known.start[..]);
-        let (buckets, is_cut) = take(within, most);
-        let all = !is_cut && known.start == span.start;
+        let (buckets, is_cut) = take(within, buckets_max);
+        let all = !is_cut && known.start == range.start;
         let start = match all {
-            true => span.start.clone(),
+            true => range.start.clone(),
             false => buckets.last()?.id().0.to_vec(),
         };
-        Some(Part {
-            span: Span { start, ..known },
+        Some(ListedRange {
+            range: KeyRange { start, ..known },
             buckets,
             all,
-            is_quiet: false,
+            is_settled: false,
         })
     }
 }
 
-/// The buckets that can be had, up to `most`; whether there are more.
+/// Returns the listed buckets up to the first evicted one, at most `buckets_max`, and whether others follow.
 fn take<'l>(
-    listed: impl Iterator<Item = &'l Listed>,
-    most: usize,
+    listed: impl Iterator<Item = &'l ListedBucket>,
+    buckets_max: usize,
 ) -> (Vec<Arc<StoredBucket>>, bool) {
     let mut buckets = Vec::new();
-    for (_, held) in listed {
-        let held = (buckets.len() < most).then(|| held.upgrade()).flatten();
-        let Some(bucket) = held else {
+    for (_, bucket) in listed {
+        let has_room = buckets.len() < buckets_max;
+        let Some(bucket) = has_room.then(|| bucket.upgrade()).flatten() else {
             return (buckets, true);
         };
-        bucket.is_wanted_again();
+        bucket.mark_read();
         buckets.push(bucket);
     }
     (buckets, false)
@@ -287,15 +292,15 @@ mod tests {
         Arc::new(StoredBucket::from_document(document, "t").unwrap())
     }
 
-    fn span(start: u8, end: Option<u8>) -> Span {
-        Span {
+    fn range(start: u8, end: Option<u8>) -> KeyRange {
+        KeyRange {
             start: vec![start],
             end: end.map(|end| vec![end]),
         }
     }
 
-    fn versions(sealed: u64, tail: u64) -> Versions {
-        Versions {
+    fn versions(sealed: u64, tail: u64) -> KeyspaceVersions {
+        KeyspaceVersions {
             of: KeyspaceId(7),
             sealed,
             open: 1,
@@ -303,31 +308,45 @@ mod tests {
         }
     }
 
-    /// The ids a part has, with what it says of itself.
-    fn shown(part: Option<Part>) -> Option<(Vec<u8>, bool, bool)> {
-        part.map(|part| {
-            let ids = part.buckets.iter().map(|bucket| bucket.id().0[0]).collect();
-            (ids, part.all, part.is_quiet)
+    /// The ids and the flags of a listed range.
+    fn shown(listed: Option<ListedRange>) -> Option<(Vec<u8>, bool, bool)> {
+        listed.map(|listed| {
+            let ids = listed
+                .buckets
+                .iter()
+                .map(|bucket| bucket.id().0[0])
+                .collect();
+            (ids, listed.all, listed.is_settled)
         })
     }
 
     #[test]
-    fn what_was_noted_is_what_is_given() {
-        let rosters = Rosters::default();
+    fn a_scan_gets_the_buckets_that_were_recorded() {
+        let lists = SealedBucketLists::default();
         let held: Vec<_> = (0..100).map(bucket).collect();
-        let listed = |ids: std::ops::Range<usize>| -> Vec<Listed> {
+        let listed = |ids: std::ops::Range<usize>| -> Vec<ListedBucket> {
             ids.map(|at| (held[at].id().0, Arc::downgrade(&held[at])))
                 .collect()
         };
-        let first = |from, to, most| {
-            shown(rosters.part(versions(1, 1), &span(from, to), Direction::Forward, most))
+        let first = |from, to, buckets_max| {
+            shown(lists.first_of(
+                versions(1, 1),
+                &range(from, to),
+                Direction::Forward,
+                buckets_max,
+            ))
         };
-        let last = |from, to, most| {
-            shown(rosters.part(versions(1, 1), &span(from, to), Direction::Backward, most))
+        let last = |from, to, buckets_max| {
+            shown(lists.first_of(
+                versions(1, 1),
+                &range(from, to),
+                Direction::Backward,
+                buckets_max,
+            ))
         };
-        rosters.note(versions(1, 1), span(20, Some(30)), listed(20..30));
-        rosters.note(versions(1, 1), span(30, Some(40)), listed(30..40));
-        rosters.note(versions(1, 1), span(10, Some(25)), listed(10..25));
+        lists.record(versions(1, 1), range(20, Some(30)), listed(20..30));
+        lists.record(versions(1, 1), range(30, Some(40)), listed(30..40));
+        lists.record(versions(1, 1), range(10, Some(25)), listed(10..25));
         assert_eq!(
             first(12, Some(15), 9),
             Some((vec![12, 13, 14], true, false))
@@ -342,81 +361,82 @@ mod tests {
         assert_eq!(last(10, Some(12), 9), Some((vec![11, 10], true, false)));
         assert_eq!(last(5, Some(41), 9), None);
         assert_eq!(last(5, None, 9), None);
-        rosters.note(versions(1, 1), span(40, None), listed(40..100));
+        lists.record(versions(1, 1), range(40, None), listed(40..100));
         assert_eq!(last(98, None, 9), Some((vec![99, 98], true, false)));
         assert_eq!(first(98, None, 9), Some((vec![98, 99], true, false)));
-        // Another version, and a stretch apart.
+        // Another version, and a range that does not touch the first.
         assert!(
-            rosters
-                .part(versions(2, 1), &span(12, None), Direction::Forward, 9)
+            lists
+                .first_of(versions(2, 1), &range(12, None), Direction::Forward, 9)
                 .is_none()
         );
-        rosters.note(versions(2, 1), span(50, Some(60)), listed(50..60));
+        lists.record(versions(2, 1), range(50, Some(60)), listed(50..60));
         assert_eq!(first(12, Some(15), 9), None);
-        rosters.note(versions(2, 1), span(70, Some(75)), listed(70..75));
+        lists.record(versions(2, 1), range(70, Some(75)), listed(70..75));
         let known =
-            |start| rosters.part(versions(2, 1), &span(start, None), Direction::Backward, 9);
+            |start| lists.first_of(versions(2, 1), &range(start, None), Direction::Backward, 9);
         assert!(known(50).is_none());
-        rosters.note(versions(2, 1), span(75, None), listed(75..100));
+        lists.record(versions(2, 1), range(75, None), listed(75..100));
         assert!(known(98).is_some());
-        rosters.forget(KeyspaceId(7));
+        lists.forget(KeyspaceId(7));
         assert!(known(98).is_none());
     }
 
     #[test]
-    fn it_is_quiet_at_one_version_only() {
-        let rosters = Rosters::default();
+    fn a_range_is_settled_at_one_version_only() {
+        let lists = SealedBucketLists::default();
         let held: Vec<_> = (0..10).map(bucket).collect();
         let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();
-        rosters.note(versions(1, 1), span(0, None), listed);
-        rosters.note_quiet(versions(1, 1), span(2, Some(5)));
-        rosters.note_quiet(versions(1, 1), span(5, Some(7)));
-        let quiet = |versions, from, to| {
-            let part = rosters.part(versions, &span(from, Some(to)), Direction::Forward, 99);
-            part.unwrap().is_quiet
+        lists.record(versions(1, 1), range(0, None), listed);
+        lists.record_settled(versions(1, 1), range(2, Some(5)));
+        lists.record_settled(versions(1, 1), range(5, Some(7)));
+        let settled = |versions, from, to| {
+            let listed = lists.first_of(versions, &range(from, Some(to)), Direction::Forward, 99);
+            listed.unwrap().is_settled
         };
-        assert!(quiet(versions(1, 1), 2, 7) && quiet(versions(1, 1), 3, 4));
-        assert!(!quiet(versions(1, 1), 1, 7) && !quiet(versions(1, 1), 2, 8));
-        assert!(!quiet(versions(1, 2), 3, 4));
-        rosters.note_quiet(versions(1, 2), span(3, Some(4)));
-        assert!(quiet(versions(1, 2), 3, 4) && !quiet(versions(1, 1), 3, 4));
+        assert!(settled(versions(1, 1), 2, 7) && settled(versions(1, 1), 3, 4));
+        assert!(!settled(versions(1, 1), 1, 7) && !settled(versions(1, 1), 2, 8));
+        assert!(!settled(versions(1, 2), 3, 4));
+        lists.record_settled(versions(1, 2), range(3, Some(4)));
+        assert!(settled(versions(1, 2), 3, 4) && !settled(versions(1, 1), 3, 4));
     }
 
     #[test]
-    fn lists_that_take_too_much_are_forgotten() {
-        let rosters = Rosters::default();
+    fn lists_over_the_limit_are_evicted() {
+        let lists = SealedBucketLists::default();
         let held: Vec<_> = (0..10).map(bucket).collect();
         let note = |of: u64| {
             let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();
-            let versions = Versions {
+            let versions = KeyspaceVersions {
                 of: KeyspaceId(of),
                 ..versions(1, 1)
             };
-            rosters.note(versions, span(0, None), listed);
+            lists.record(versions, range(0, None), listed);
         };
-        rosters.set_bytes_max(15 * LISTED_BYTES);
+        lists.set_bytes_max(15 * LISTED_BYTES);
         note(1);
-        let one = rosters.memory_bytes();
+        let one = lists.memory_bytes();
         assert!(
             (10 * LISTED_BYTES..=15 * LISTED_BYTES).contains(&one),
             "{one}"
         );
         note(2);
-        assert_eq!(rosters.memory_bytes(), one, "the other one is gone");
-        rosters.set_bytes_max(5 * LISTED_BYTES);
+        assert_eq!(lists.memory_bytes(), one, "the other one is gone");
+        lists.set_bytes_max(5 * LISTED_BYTES);
         note(3);
-        assert_eq!(rosters.memory_bytes(), 0);
+        assert_eq!(lists.memory_bytes(), 0);
     }
 
     #[test]
     fn buckets_the_cache_let_go_are_read_again() {
-        let rosters = Rosters::default();
+        let lists = SealedBucketLists::default();
         let mut held: Vec<_> = (0..10).map(bucket).collect();
         let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();
-        rosters.note(versions(1, 1), span(0, None), listed);
+        lists.record(versions(1, 1), range(0, None), listed);
         held.remove(4);
-        let first =
-            |from| shown(rosters.part(versions(1, 1), &span(from, None), Direction::Forward, 99));
+        let first = |from| {
+            shown(lists.first_of(versions(1, 1), &range(from, None), Direction::Forward, 99))
+        };
         assert_eq!(first(2), Some((vec![2, 3], false, false)));
         assert_eq!(first(4), None);
         assert_eq!(first(5), Some((vec![5, 6, 7, 8, 9], true, false)));

@@ -24,7 +24,7 @@ use super::{BucketFolder, BucketKeyspaces, FoldTarget};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::bucket_catalog::{BucketCatalog, MaintenanceTask};
-use crate::timeseries::cache::prefetch::Fresh;
+use crate::timeseries::cache::prefetch::PrefetchQueue;
 use crate::timeseries::format::bucket_document::Layout;
 use crate::timeseries::format::sealed::Dictionaries;
 use crate::timeseries::format::tail;
@@ -137,7 +137,7 @@ struct MaintenanceWorker {
     /// By the keyspace of the tails.
     removed: Mutex<HashMap<KeyspaceId, RemovedEntries>>,
     /// Buckets sealed lately, to be prefetched.
-    fresh: Arc<Fresh>,
+    prefetch: Arc<PrefetchQueue>,
     /// The last failure of a task; the data stays readable from the tail.
     failure: Mutex<Option<Error>>,
 }
@@ -154,7 +154,7 @@ impl MaintenanceWorker {
             dictionaries,
             rewriting: Mutex::default(),
             removed: Mutex::default(),
-            fresh: Arc::default(),
+            prefetch: Arc::default(),
             failure: Mutex::default(),
         }
     }
@@ -259,7 +259,7 @@ impl MaintenanceWorker {
             MaintenanceTask::Seal(_, id) | MaintenanceTask::SealIdle(_, id) => {
                 let folded = folder.fold(*id, None, FoldTarget::Sealed)?;
                 if folded.written.is_some() {
-                    self.fresh.add(collection.uuid, *id);
+                    self.prefetch.add(collection.uuid, *id);
                 }
                 folded
             }
@@ -399,8 +399,8 @@ impl MaintenanceQueue {
     }
 
     /// The buckets sealed lately, shared with the prefetcher.
-    pub(crate) fn fresh(&self) -> Arc<Fresh> {
-        Arc::clone(&self.worker.fresh)
+    pub(crate) fn prefetch_queue(&self) -> Arc<PrefetchQueue> {
+        Arc::clone(&self.worker.prefetch)
     }
 
     /// Locks all buckets against being rewritten.

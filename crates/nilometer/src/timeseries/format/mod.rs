@@ -12,6 +12,7 @@
 //! [`sealed::Dictionaries`], which keeps the dictionaries of the collections.
 
 pub(crate) mod bucket_document;
+pub(crate) mod key_range;
 pub(crate) mod min_max;
 pub(crate) mod schema;
 pub(crate) mod sealed;

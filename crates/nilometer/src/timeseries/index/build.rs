@@ -23,10 +23,11 @@ use crate::timeseries::Timeseries;
 use crate::timeseries::fold;
 use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::bucket_document::{Layout, damaged};
+use crate::timeseries::format::key_range::end_of;
 use crate::timeseries::format::sealed;
 use crate::timeseries::format::sealed::Stored;
 use crate::timeseries::format::tail;
-use crate::timeseries::scan::storage_iterator::{ChunkBounds, RawBucket, behind, next_buckets};
+use crate::timeseries::scan::storage_iterator::{ChunkBounds, RawBucket, next_buckets};
 
 /// Buckets dealt with at a time: a few milliseconds during which nothing is folded.
 const CHUNK_BUCKETS_MAX: usize = 512;
@@ -51,7 +52,7 @@ impl BuildSource for BucketWalk<'_> {
     }
 
     fn document_count(&self) -> Result<u64> {
-        self.timeseries.bucket_count(self.collection)
+        self.timeseries.reader.bucket_count(self.collection)
     }
 
     /// Folding does; inserts do not.
@@ -101,7 +102,7 @@ impl Timeseries {
         let _rewriting = self.maintenance.lock_rewriting();
         let made = IndexMaintainer::only(collection, indexes)?;
         let snapshot = self.engine.snapshot()?;
-        let start = after.map(behind).unwrap_or_default();
+        let start = after.map(end_of).unwrap_or_default();
         let bounds = ChunkBounds {
             start: &start,
             end: None,
@@ -111,7 +112,7 @@ impl Timeseries {
         };
         let mut batch = WriteBatch::new();
         let mut chunk = Chunk::default();
-        for bucket in next_buckets(&*snapshot, keyspaces, bounds, None)?.found {
+        for bucket in next_buckets(&*snapshot, keyspaces, bounds, None)?.buckets {
             let RawBucket { id, ref tail, .. } = bucket;
             let stored = bucket.stored();
             let entries = tail

@@ -55,7 +55,7 @@ pub(super) fn expire(
             latest_start,
         ))
     };
-    for bucket in timeseries.scan(collection, range)? {
+    for bucket in timeseries.reader.scan(collection, range)? {
         let bucket = bucket?;
         if is_expired(bucket.min(&options.time_field), latest_start) {
             doomed.push(bucket.id().0);

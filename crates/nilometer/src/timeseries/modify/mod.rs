@@ -279,6 +279,6 @@ fn buckets_of(
 ) -> Result<BucketScan> {
     match selection.find {
         Some(find) => find(range),
-        None => timeseries.scan(collection, range),
+        None => timeseries.reader.scan(collection, range),
     }
 }

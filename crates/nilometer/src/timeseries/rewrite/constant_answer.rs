@@ -1,7 +1,7 @@
 //! What a test says of buckets where the fields it reads have one value in all measurements.
 //!
 //! Such fields, a name of what is measured or a unit, have the same few values in bucket after bucket. A bucket
-//! gives one number for all of them ([`BucketHeader::known_constants`](super::BucketHeader::known_constants)), so that
+//! gives one number for all of them ([`BucketHeader::known_constants_id`](super::BucketHeader::known_constants_id)), so that
 //! a test which has seen them need not look at the bucket again.
 
 use std::num::NonZeroU64;

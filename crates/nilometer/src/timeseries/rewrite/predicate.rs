@@ -30,7 +30,7 @@ pub trait BucketHeader {
     fn meta(&self) -> ValueRef<'_>;
 
     /// A number that stands for the metadata: headers with the same number have the same. None if there is none.
-    fn meta_number(&self) -> Option<NonZeroU64> {
+    fn meta_id(&self) -> Option<NonZeroU64> {
         None
     }
 
@@ -47,7 +47,7 @@ pub trait BucketHeader {
 
     /// A number that stands for [`BucketHeader::constants`], if they were found out before: headers with the same number have
     /// the same. None if there are none.
-    fn known_constants(&self) -> Option<NonZeroU64> {
+    fn known_constants_id(&self) -> Option<NonZeroU64> {
         None
     }
 
@@ -327,7 +327,7 @@ impl MetaTest {
 
     /// Whether the metadata of a bucket passes. The same metadata is asked once.
     fn test_header(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
-        let Some(number) = header.meta_number() else {
+        let Some(number) = header.meta_id() else {
             return self.test(header.meta());
         };
         let answers = || {
@@ -387,7 +387,7 @@ impl BoundTest {
         if let Some(truth) = self.truth_of_times(header) {
             return Ok(truth);
         }
-        if let Some(number) = header.known_constants()
+        if let Some(number) = header.known_constants_id()
             && let Some(answer) = self
                 .answer
                 .of(number, || self.answer_of_constants(header))?

@@ -1,46 +1,42 @@
-//! The different metadata there is, read from an index without touching buckets.
+//! Reads the distinct metadata from an index without opening buckets.
 //!
-//! A static index begins with metadata and has an entry for every bucket. So the different values at
-//! its front are the different values of the metadata, and behind each of them the walk may jump to
-//! the next. Every bucket holds a measurement, so each of these values has one.
+//! A static index begins with metadata and has an entry for every bucket. So the distinct values of its first components
+//! are the distinct values of the metadata, and after each value a seek leads to the next. Every bucket holds a
+//! measurement, so each of these values has one.
 //!
-//! A key says of equal values (1 and 1.0) which one it was, and of objects every field; but it does
-//! not tell a missing value from null. Where one of the two is met the buckets below it are asked,
-//! until both have been seen or all have been. Of a string under a collation a key keeps only how it
-//! sorts; there one bucket is asked for a string.
+//! A key tells equal values of different types (1 and 1.0) and all fields of objects, but not a missing value from null.
+//! For such a key the buckets are read until both have been found or all have been read. For a string under a collation
+//! the key holds only the sort order; one bucket is read for the string.
 
 use std::collections::BTreeSet;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, key_string};
 use nilometer_storage::{Direction, Snapshot};
 
-use super::index_scan::{prefix, split};
+use super::BucketReader;
+use super::index_scan::{STEPS_MAX, prefix, split};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::buckets::BucketIndex;
-use crate::timeseries::Timeseries;
 use crate::timeseries::fold;
 use crate::timeseries::fold::BucketKeyspaces;
 
-/// Entries with the same values that are passed one by one before the walk jumps.
-const ENTRIES_WALKED_MAX: usize = 8;
-
-/// Some of the different values.
+/// A page of distinct values.
 #[derive(Debug, Default)]
 pub struct MetaPage {
-    /// Metadata under the name it has in buckets, as far as the index tells.
+    /// The metadata under the name it has in buckets, as far as the index has it.
     pub metas: Vec<Document>,
-    /// Where to go on; none at the end.
+    /// The key of the next page; `None` at the end.
     pub next: Option<Vec<u8>>,
-    /// Keys looked at.
+    /// Keys examined.
     pub keys_examined: u64,
-    /// Buckets looked at.
+    /// Buckets examined.
     pub documents_examined: u64,
 }
 
-impl Timeseries {
-    /// The different values of the first `components` parts of an index, from the key `from` on to
-    /// before `end`.
+impl BucketReader {
+    /// Returns distinct values of the first `components` components of an index between the keys `from` and `end`
+    /// (exclusive), at most `at_most`.
     pub fn distinct_metas(
         &self,
         collection: &Collection,
@@ -60,7 +56,7 @@ impl Timeseries {
         let mut page = MetaPage::default();
         let mut scan = snapshot.scan(keyspace, from, end, Direction::Forward)?;
         let mut current: Option<Vec<u8>> = None;
-        let mut passed = 0;
+        let mut steps = 0;
         while let Some(item) = scan.next() {
             let (entry, type_bits) = item?;
             page.keys_examined += 1;
@@ -68,15 +64,15 @@ impl Timeseries {
             if let Some(known) = &current
                 && key.starts_with(known)
             {
-                passed += 1;
-                if passed > ENTRIES_WALKED_MAX
+                steps += 1;
+                if steps > STEPS_MAX
                     && let Some(behind) = key_string::prefix_end(known.clone())
                 {
                     if end.is_some_and(|end| end <= &*behind) {
                         break;
                     }
                     scan = snapshot.scan(keyspace, &behind, end, Direction::Forward)?;
-                    passed = 0;
+                    steps = 0;
                 }
                 continue;
             }
@@ -86,9 +82,9 @@ impl Timeseries {
             }
             let values_at = prefix(key, shape.order(), components)?.to_vec();
             if shape.collation().collator().is_some() {
-                self.ask_buckets(&*snapshot, collection, index, &paths, &values_at, &mut page)?;
+                self.read_buckets(&*snapshot, collection, index, &paths, &values_at, &mut page)?;
                 current = Some(values_at);
-                passed = 0;
+                steps = 0;
                 continue;
             }
             let (values, _) = key_string::decode(key, shape.order(), components, &type_bits)
@@ -97,7 +93,7 @@ impl Timeseries {
                     Error::new(ErrorCode::DataCorruptionDetected, what)
                 })?;
             if values.iter().any(|value| matches!(value, Value::Null)) {
-                self.ask_buckets(&*snapshot, collection, index, &paths, &values_at, &mut page)?;
+                self.read_buckets(&*snapshot, collection, index, &paths, &values_at, &mut page)?;
             } else {
                 let parts: Vec<_> = paths
                     .iter()
@@ -107,14 +103,14 @@ impl Timeseries {
                 page.metas.push(nested(&parts, 0));
             }
             current = Some(values_at);
-            passed = 0;
+            steps = 0;
         }
         Ok(page)
     }
 
-    /// Adds the metadata of the buckets whose keys begin with `values_at`: one for each combination
-    /// of parts that are there and parts that are missing.
-    fn ask_buckets(
+    /// Adds the metadata of the buckets whose keys begin with `values_at`: one for each combination of present and missing
+    /// components.
+    fn read_buckets(
         &self,
         snapshot: &dyn Snapshot,
         collection: &Collection,
@@ -151,7 +147,7 @@ impl Timeseries {
             let document = document.finish();
             let found: Vec<_> = paths.iter().map(|path| value_at(&document, path)).collect();
             let there: Vec<bool> = found.iter().map(|value| !value.is_missing()).collect();
-            // Then all these buckets have the same values there.
+            // All these buckets have the same values.
             let is_plain = !found.iter().any(|value| value.is_nullish());
             if seen.insert(there) {
                 page.metas.push(document.clone());
@@ -175,7 +171,7 @@ fn value_at<'d>(document: &'d Document, path: &str) -> ValueRef<'d> {
     value
 }
 
-/// A document with these values at these paths, of which none leads through another.
+/// Returns a document with these values at these paths, none of which is a prefix of another.
 fn nested(parts: &[(Vec<&str>, &Value)], depth: usize) -> Document {
     let mut out = DocumentBuilder::new();
     let mut done = BTreeSet::new();

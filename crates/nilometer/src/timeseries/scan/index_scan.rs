@@ -1,20 +1,18 @@
-//! Finding buckets by an index.
+//! Finds buckets by an index.
 //!
 //! ```text
-//! bounds ─► entries of the index ─► ids, sorted, each once ─► buckets in the order of their ids
-//!           buckets with a tail ──┘ (dynamic indexes)           as a scan of all of them reads them
+//! bounds ─► entries of the index ─► distinct ids, ascending ─► buckets in the order of their ids
+//!           buckets with a tail ──┘ (dynamic indexes)
 //! ```
 //!
-//! Where the order of an index is asked for, its entries are read piece by piece instead ([`Stream`]): a bucket keeps its
-//! place in an index of metadata and time for as long as it is there.
+//! A scan collects all ids in one snapshot before it reads the first bucket. Buckets keep their ids when they are folded
+//! or sealed, so the scan neither skips nor repeats a bucket that exists throughout, and sees those that existed when it
+//! began. The order of the buckets is that of their ids for every index; the operators above rely on it.
 //!
-//! Else all ids are collected under one snapshot before the first bucket is read. Buckets keep their ids
-//! when they are folded or sealed, so a scan by index neither skips nor repeats one that is there
-//! throughout; it sees the buckets that existed when it began. The order of buckets is that of their
-//! ids whatever the index, so everything above that relies on it holds.
+//! If a query needs the order of the index, an [`IndexStream`] reads its entries in chunks instead: a bucket keeps its
+//! place in an index of metadata and time.
 //!
-//! Entries are read as the bounds say, not more: behind a key outside them the scan goes on at the
-//! next that can be inside.
+//! Only entries within the bounds are read: after a key outside of them the scan seeks the next key that may be inside.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,49 +20,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nilometer_bson::key_string::{self, KeyOrder};
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
-use super::BucketRange;
-use super::storage_iterator::behind;
+use super::{BucketRange, BucketReader};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, KeyPosition, ScannedBuckets};
-use crate::timeseries::Timeseries;
 use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::key_range::end_of;
 use crate::timeseries::format::tail;
 
-/// Bytes of a bucket's id, which end every entry.
+/// Length of a bucket's id, the last part of every entry, in bytes.
 const ID_BYTES: usize = 12;
 
-/// Ids collected at most: twelve megabytes. A scan that would find more reads all buckets instead.
+/// Ids to collect, at most: 12 MiB. A scan that would find more reads all buckets instead.
 pub const CANDIDATES_MAX: usize = 1 << 20;
 
-/// Entries of one bucket's tail that are passed before the scan jumps to the next bucket.
-const TAIL_ENTRIES_PASSED_MAX: usize = 4;
+/// Entries of one bucket's tail to step over before the scan seeks the next bucket.
+const TAIL_STEPS_MAX: usize = 4;
 
-/// Entries passed one by one before a jump: a short way is walked, a long one jumped.
-pub(crate) const ENTRIES_WALKED_MAX: usize = 8;
+/// Entries to step over before a seek.
+pub(crate) const STEPS_MAX: usize = 8;
 
-/// After a way that was too long to be walked, so many are jumped at once: where values that are wanted have many entries
-/// between them, the next way is long as well.
-const JUMPS_AFTER_LONG_WAY: usize = 16;
+/// Seeks to perform directly after steps that did not reach the target: where many entries lie between two wanted values,
+/// the next distance is long as well.
+const SEEKS_AFTER_STEPS: usize = 16;
 
-/// A walk over the entries of an index that are wanted.
-pub(crate) struct IndexWalk<'w> {
+/// An iterator over the wanted entries of an index.
+pub(crate) struct IndexIterator<'w> {
     snapshot: &'w dyn Snapshot,
     keyspace: KeyspaceId,
     wanted: &'w dyn IndexKeyFilter,
     end: Option<Vec<u8>>,
     scan: nilometer_storage::Scan,
-    /// Keys looked at, wanted or not.
+    /// Keys examined, wanted or not.
     pub(crate) examined: u64,
-    /// Below this nothing is wanted: entries are walked to it, or jumped.
+    /// The next key that may be wanted, and the steps made towards it.
     seek: Option<(Vec<u8>, usize)>,
-    /// Ways that will not be tried on foot.
-    jumps: usize,
+    /// Seeks to perform directly, without stepping first.
+    direct_seeks: usize,
     done: bool,
 }
 
-impl<'w> IndexWalk<'w> {
-    /// The wanted entries of an index, ascending.
+impl<'w> IndexIterator<'w> {
+    /// Returns an iterator over the wanted entries, ascending.
     pub(crate) fn new(
         snapshot: &'w dyn Snapshot,
         keyspace: KeyspaceId,
@@ -81,13 +78,13 @@ impl<'w> IndexWalk<'w> {
             scan,
             examined: 0,
             seek: None,
-            jumps: 0,
+            direct_seeks: 0,
             done: false,
         })
     }
 
-    /// Goes on at `key`.
-    fn jump(&mut self, key: &[u8]) -> Result<()> {
+    /// Moves to the first entry at or after `key`.
+    fn seek_to(&mut self, key: &[u8]) -> Result<()> {
         self.seek = None;
         if self.end.as_deref().is_some_and(|end| end <= key) {
             self.done = true;
@@ -99,20 +96,20 @@ impl<'w> IndexWalk<'w> {
         Ok(())
     }
 
-    /// The next wanted entry: its key with the bucket's id behind it, and its type bits.
+    /// Returns the next wanted entry: its key followed by the bucket's id, and its type bits.
     pub(crate) fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         while !self.done {
             let Some(item) = self.scan.next() else {
                 break;
             };
             let (entry, type_bits) = item?;
-            if let Some((target, walked)) = &mut self.seek {
+            if let Some((target, steps)) = &mut self.seek {
                 if &*entry < target.as_slice() {
-                    *walked += 1;
-                    if *walked > ENTRIES_WALKED_MAX {
+                    *steps += 1;
+                    if *steps > STEPS_MAX {
                         let target = std::mem::take(target);
-                        self.jumps = JUMPS_AFTER_LONG_WAY;
-                        self.jump(&target)?;
+                        self.direct_seeks = SEEKS_AFTER_STEPS;
+                        self.seek_to(&target)?;
                     }
                     continue;
                 }
@@ -122,9 +119,9 @@ impl<'w> IndexWalk<'w> {
             let (key, _) = split(&entry)?;
             match self.wanted.position(key)? {
                 KeyPosition::Inside => return Ok(Some((entry, type_bits))),
-                KeyPosition::Seek(target) if self.jumps > 0 => {
-                    self.jumps -= 1;
-                    self.jump(&target)?;
+                KeyPosition::Seek(target) if self.direct_seeks > 0 => {
+                    self.direct_seeks -= 1;
+                    self.seek_to(&target)?;
                 }
                 KeyPosition::Seek(target) => self.seek = Some((target, 0)),
                 KeyPosition::Past => break,
@@ -135,7 +132,7 @@ impl<'w> IndexWalk<'w> {
     }
 }
 
-/// The key string and the bucket's id of an entry.
+/// Splits an entry into the key string and the bucket's id.
 pub(crate) fn split(entry: &[u8]) -> Result<(&[u8], [u8; ID_BYTES])> {
     entry.split_last_chunk().map_or_else(
         || {
@@ -148,7 +145,7 @@ pub(crate) fn split(entry: &[u8]) -> Result<(&[u8], [u8; ID_BYTES])> {
     )
 }
 
-/// The first `components` components of a key string.
+/// Returns the first `components` components of a key string.
 pub(crate) fn prefix(key: &[u8], order: KeyOrder, components: usize) -> Result<&[u8]> {
     let rest = key_string::skip(key, order, components).map_err(|error| {
         Error::new(
@@ -159,41 +156,41 @@ pub(crate) fn prefix(key: &[u8], order: KeyOrder, components: usize) -> Result<&
     Ok(key.get(..key.len() - rest.len()).unwrap_or(key))
 }
 
-/// Buckets that may hold what is looked for.
+/// Buckets that may hold matching measurements.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Ascending, each once.
+pub struct BucketCandidates {
+    /// Distinct ids, ascending.
     pub ids: Vec<[u8; ID_BYTES]>,
-    /// Keys looked at.
+    /// Keys examined.
     pub keys_examined: u64,
 }
 
-/// Which buckets a scan reads.
-pub(crate) enum Candidates {
-    /// All in its range.
+/// The buckets that a scan reads.
+pub(crate) enum BucketSource {
+    /// All in the range.
     All,
-    /// These; the next one last.
+    /// These ids; the next one is the last.
     Listed(Vec<[u8; ID_BYTES]>),
-    /// These, which lie close together; the next one last.
-    Outermost(Vec<[u8; ID_BYTES]>),
-    /// Those an index names one after the other, in its order.
-    Streamed(Stream),
+    /// These ids, which are close together; the next one is the last.
+    Latest(Vec<[u8; ID_BYTES]>),
+    /// Those of an index, in its order.
+    Streamed(IndexStream),
 }
 
-/// Buckets in the order in which an index names them. Entries are read as they are asked for.
-pub struct Stream {
+/// The buckets of an index in its order, read in chunks.
+pub struct IndexStream {
     keyspace: KeyspaceId,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    /// Which entries of those between the two; all if it is not said.
+    /// The entries to return; `None` for all between `low` and `high`.
     wanted: Option<Arc<dyn IndexKeyFilter>>,
     range: BucketRange,
     backward: bool,
     count: Box<dyn Fn(u64) + Send>,
 }
 
-impl Stream {
-    /// The wanted entries of `index`, from the last to the first if `backward`.
+impl IndexStream {
+    /// Returns the wanted entries of `index`, descending if `backward`.
     pub fn new(
         index: &BucketIndex,
         wanted: &Arc<dyn IndexKeyFilter>,
@@ -203,13 +200,13 @@ impl Stream {
         Self {
             wanted: Some(Arc::clone(wanted)),
             backward,
-            ..Self::run(index, &**wanted, range, count)
+            ..Self::contiguous(index, &**wanted, range, count)
         }
     }
 
-    /// All entries of `index` from the first that is wanted to the last: those of one series, or of anything that is
-    /// one value up to the time. Their order is that of the ids, as ids begin with the start.
-    pub fn run(
+    /// Returns all entries of `index` from the first wanted one to the last: those of one series, or of one combination of the
+    /// values before the time. Their order is that of the ids, which begin with the start of the bucket.
+    pub fn contiguous(
         index: &BucketIndex,
         wanted: &dyn IndexKeyFilter,
         range: BucketRange,
@@ -233,7 +230,7 @@ impl Stream {
         })
     }
 
-    /// The next ids, at most so many; none when nothing is left.
+    /// Returns the next ids, at most `at_most`; none at the end.
     pub(crate) fn next(
         &mut self,
         snapshot: &dyn Snapshot,
@@ -269,32 +266,32 @@ impl Stream {
     }
 }
 
-impl Timeseries {
-    /// The buckets an index leads to, of those whose ids are in `range`; `None` if there are more
-    /// than [`CANDIDATES_MAX`]. The index is not read if nothing has come into it since it was `walked`.
+impl BucketReader {
+    /// Returns the buckets that an index finds in a range of ids, or `None` if there are more than [`CANDIDATES_MAX`]. `counted` is
+    /// the result of [`BucketReader::count_keys`]; the index is not read again if it has the same version.
     pub fn candidates(
         &self,
         collection: &Collection,
         index: &BucketIndex,
-        (wanted, walked): (&dyn IndexKeyFilter, Option<&ScannedBuckets>),
+        (wanted, counted): (&dyn IndexKeyFilter, Option<&ScannedBuckets>),
         range: BucketRange,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<BucketCandidates>> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
-            return Ok(Some(Found::default()));
+            return Ok(Some(BucketCandidates::default()));
         };
         let snapshot = self.engine.snapshot()?;
-        let mut found = Found::default();
+        let mut found = BucketCandidates::default();
         let keyspace = index.stored.keyspace;
-        let walked = walked.filter(|walked| {
-            walked.keyspace == keyspace && Some(walked.version) == snapshot.version(keyspace)
+        let counted = counted.filter(|counted| {
+            counted.keyspace == keyspace && Some(counted.version) == snapshot.version(keyspace)
         });
-        if let Some(walked) = walked {
-            let within = walked.ids.iter().filter(|id| range.contains(**id));
+        if let Some(counted) = counted {
+            let within = counted.ids.iter().filter(|id| range.contains(**id));
             found.ids.extend(within);
-            found.keys_examined = walked.keys_examined;
+            found.keys_examined = counted.keys_examined;
         } else {
-            let mut walk = IndexWalk::new(&*snapshot, keyspace, wanted)?;
-            while let Some((entry, _)) = walk.next()? {
+            let mut entries = IndexIterator::new(&*snapshot, keyspace, wanted)?;
+            while let Some((entry, _)) = entries.next()? {
                 let (_, id) = split(&entry)?;
                 if range.contains(id) {
                     found.ids.push(id);
@@ -303,7 +300,7 @@ impl Timeseries {
                     return Ok(None);
                 }
             }
-            found.keys_examined = walk.examined;
+            found.keys_examined = entries.examined;
         }
         if !index.is_static() {
             buckets_with_tail(&*snapshot, keyspaces, range, |id| found.ids.push(id))?;
@@ -313,7 +310,7 @@ impl Timeseries {
         Ok((found.ids.len() <= CANDIDATES_MAX).then_some(found))
     }
 
-    /// How many wanted entries an index has, counted up to `limit`.
+    /// Counts the wanted entries of an index up to `limit`.
     pub fn count_keys(
         &self,
         index: &BucketIndex,
@@ -323,10 +320,10 @@ impl Timeseries {
         let snapshot = self.engine.snapshot()?;
         let keyspace = index.stored.keyspace;
         let version = snapshot.version(keyspace);
-        let mut walk = IndexWalk::new(&*snapshot, keyspace, wanted)?;
+        let mut entries = IndexIterator::new(&*snapshot, keyspace, wanted)?;
         let (mut ids, mut count) = (Vec::new(), 0);
-        while count < limit && walk.examined < limit.saturating_mul(2) {
-            let Some((entry, _)) = walk.next()? else {
+        while count < limit && entries.examined < limit.saturating_mul(2) {
+            let Some((entry, _)) = entries.next()? else {
                 break;
             };
             count += 1;
@@ -334,21 +331,21 @@ impl Timeseries {
                 ids.push(split(&entry)?.1);
             }
         }
-        let walked = version.filter(|_| walk.done && ids.len() < CANDIDATES_MAX);
+        let complete = version.filter(|_| entries.done && ids.len() < CANDIDATES_MAX);
         Ok(KeyCount {
-            keys: count.max(walk.examined / 2),
-            scanned: walked.map(|version| {
+            keys: count.max(entries.examined / 2),
+            scanned: complete.map(|version| {
                 Arc::new(ScannedBuckets {
                     keyspace,
                     version,
                     ids,
-                    keys_examined: walk.examined,
+                    keys_examined: entries.examined,
                 })
             }),
         })
     }
 
-    /// About how many buckets have ids between the given seconds, if ids are spread evenly over the
+    /// Estimates how many buckets have ids between two times in seconds. It assumes that ids are spread evenly over the
     /// time between the first and the last.
     pub fn clustered_estimate(
         &self,
@@ -370,7 +367,7 @@ impl Timeseries {
         let low = id_min.map_or(first, |min| min.max(first));
         let high = id_max.map_or(last, |max| max.min(last));
         if low > high {
-            // What came since the range was looked at may lie there.
+            // Newer buckets than the cached range may lie there.
             return Ok(all / START_RANGE_SLACK);
         }
         let span = u64::from(last - first) + 1;
@@ -380,26 +377,26 @@ impl Timeseries {
     }
 }
 
-/// Between which seconds buckets start, by the keyspace of sealed ones, and how many there were when that was
-/// looked at.
+/// The first and the last start of buckets in seconds, by the keyspace of sealed documents, and the estimated number of buckets
+/// when they were read.
 pub(crate) type StartRanges = Mutex<HashMap<KeyspaceId, (u64, (u32, u32))>>;
 
-/// Collections whose range is remembered.
+/// Collections with a cached range.
 const START_RANGES_MAX: usize = 10_000;
 
-/// The range is looked at anew when there are more or fewer buckets than then by one in so many.
+/// The range is read again when the number of buckets has changed by one part in this many.
 const START_RANGE_SLACK: u64 = 16;
 
-impl Timeseries {
-    /// The seconds in which the first and the last bucket start, of about `all` there are, as they were
-    /// not long ago: looking means passing every tail entry that is deleted and not yet gone.
+impl BucketReader {
+    /// Returns the start of the first and of the last bucket in seconds, from the cache if the number of buckets has not changed
+    /// much: to read them the iterator skips the tombstones of tails.
     fn start_range(&self, keyspaces: BucketKeyspaces, all: u64) -> Result<Option<(u32, u32)>> {
         let lock = || {
             let ranges = self.start_ranges.lock();
             ranges.unwrap_or_else(PoisonError::into_inner)
         };
-        if let Some((known, range)) = lock().get(&keyspaces.sealed)
-            && known.abs_diff(all) <= known / START_RANGE_SLACK
+        if let Some((buckets, range)) = lock().get(&keyspaces.sealed)
+            && buckets.abs_diff(all) <= buckets / START_RANGE_SLACK
         {
             return Ok(Some(*range));
         }
@@ -421,8 +418,8 @@ impl Timeseries {
             let key = first.transpose()?.map(|(key, _)| key);
             Ok(key.and_then(|key| key.first_chunk().copied().map(u32::from_be_bytes)))
         };
-        // What was folded or sealed leaves traces where it was, which a scan from there walks over: the
-        // oldest buckets are among the sealed ones, if there are any.
+        // Folded tails and sealed documents leave tombstones, which a scan of the front skips one by one: the oldest buckets
+        // are among the sealed ones, if there are any.
         let mut first = None;
         let mut last = None;
         for keyspace in [keyspaces.sealed, keyspaces.open, keyspaces.tail] {
@@ -435,7 +432,7 @@ impl Timeseries {
     }
 }
 
-/// Names every bucket that has a tail.
+/// Calls `found` with the id of every bucket that has a tail.
 pub(crate) fn buckets_with_tail(
     snapshot: &dyn Snapshot,
     keyspaces: BucketKeyspaces,
@@ -445,22 +442,22 @@ pub(crate) fn buckets_with_tail(
     let start = range.min.map(|id| id.to_vec()).unwrap_or_default();
     let mut scan = snapshot.scan(keyspaces.tail, &start, None, Direction::Forward)?;
     let mut last = None;
-    let mut passed = 0;
+    let mut steps = 0;
     while let Some(item) = scan.next() {
         let (id, _) = tail::split_key(&item?.0)?;
         if range.max.is_some_and(|max| id > max) {
             break;
         }
         if last == Some(id) {
-            passed += 1;
-            if passed > TAIL_ENTRIES_PASSED_MAX {
-                scan = snapshot.scan(keyspaces.tail, &behind(id), None, Direction::Forward)?;
-                passed = 0;
+            steps += 1;
+            if steps > TAIL_STEPS_MAX {
+                scan = snapshot.scan(keyspaces.tail, &end_of(id), None, Direction::Forward)?;
+                steps = 0;
             }
             continue;
         }
         last = Some(id);
-        passed = 0;
+        steps = 0;
         found(id);
     }
     Ok(())

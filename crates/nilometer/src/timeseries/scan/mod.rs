@@ -1,54 +1,58 @@
-//! Scans: buckets in the order of their ids, or as an index names them.
+//! Scans of buckets in the order of their ids, or in the order of an index.
 //!
 //! ```text
-//! ids within bounds ─► roster: listed, and quiet?  ─► opened buckets
-//!                         └ else walk the store ─► bytes and tails ─► cache: this very state? ─► opened bucket
-//! ids from an index ─► cache: seen at these versions? └ else by key ─┘       └ else open, fold ─┘
+//! range of ids ──► list of sealed buckets: covered, settled? ─► opened buckets
+//!                     └ no: storage_iterator ─► bytes and tails ─► cache: same state? ─► opened bucket
+//! ids of an index ► cache: valid at these versions? └ no: point_reads ─┘      └ no: open, fold ─┘
 //! ```
 //!
-//! A snapshot lives for one chunk of a scan. The next chunk takes a new one and goes on behind the
-//! last id: buckets keep their ids when they are folded or sealed, so none is skipped or repeated. What is
-//! remembered answers for versions of the keyspaces ([`Versions`]) that the chunk's own snapshot shows.
+//! A chunk of a scan reads one snapshot. The next chunk takes a new snapshot and continues after the last id: buckets
+//! keep their ids when they are folded or sealed, so a scan skips or repeats none. Cached entries are used at the
+//! versions of the keyspaces ([`KeyspaceVersions`]) in the chunk's snapshot.
+//!
+//! Does not know queries: their predicates select buckets after the scan.
 
 pub(crate) mod distinct_metas;
 pub(crate) mod index_scan;
 pub(crate) mod latest_buckets;
 pub(crate) mod point_reads;
+pub(crate) mod prefetch;
 pub(crate) mod storage_iterator;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use nilometer_bson::{Document, ObjectId, ValueRef};
-use nilometer_storage::{Direction, Snapshot};
+use nilometer_storage::{Direction, Engine, Snapshot};
 
-use self::index_scan::{Candidates, Stream};
-use self::storage_iterator::{ChunkBounds, Lying, RawBucket, Span, Walked, behind};
-use super::Timeseries;
+use self::index_scan::{BucketSource, IndexStream, StartRanges};
+use self::storage_iterator::{BucketChunk, ChunkBounds, RawBucket, StoredForm};
+use super::cache::ReadCache;
 use super::cache::bucket_cache;
 use super::cache::opened_bucket::StoredBucket;
-use super::cache::sealed_bucket_list::{Listed, Versions};
+use super::cache::sealed_bucket_list::{KeyspaceVersions, ListedBucket};
 use super::fold::{self, BucketKeyspaces};
 use super::format::bucket_document::{Layout, damaged};
+use super::format::key_range::{KeyRange, end_of};
 use super::format::sealed;
 use super::format::tail;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
 
-/// Buckets looked at under one snapshot.
+/// Buckets read in one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
 
-/// Buckets looked at under the first one: a reader of the newest may be content with these.
+/// Buckets read in the first snapshot: a reader of the newest may need no more.
 const FIRST_BUCKETS: usize = 64;
 
-/// Each chunk of a scan of all is so many times as long as the one before.
+/// Factor by which the chunks of a scan of all buckets grow.
 const CHUNK_GROWTH: usize = 4;
 
-/// Buckets an index has found that are fetched under one snapshot at most.
+/// Buckets of an index read in one snapshot, at most.
 const CHUNK_CANDIDATES_MAX: usize = 64;
 
-/// Buckets fetched under the first one: a reader may want no more than the newest.
+/// Buckets of an index read in the first snapshot: a reader may need the newest alone.
 const FIRST_CANDIDATES: usize = 2;
 
 /// Which buckets to read.
@@ -71,20 +75,36 @@ impl BucketRange {
 
 /// A scan of a bucket collection.
 pub struct BucketScan {
-    timeseries: Arc<Timeseries>,
+    reader: Arc<BucketReader>,
     collection: Arc<Collection>,
     keyspaces: BucketKeyspaces,
     range: BucketRange,
-    candidates: Candidates,
-    /// Buckets looked at, or candidates fetched, under the next snapshot.
+    source: BucketSource,
+    /// Buckets to read in the next snapshot.
     chunk: usize,
-    /// The last id of the chunk before.
+    /// The last id of the previous chunk.
     after: Option<[u8; 12]>,
     ready: VecDeque<Result<Arc<StoredBucket>>>,
     done: bool,
 }
 
-impl Timeseries {
+/// Reads buckets, through the cache.
+pub struct BucketReader {
+    engine: Arc<dyn Engine>,
+    cache: Arc<ReadCache>,
+    start_ranges: StartRanges,
+}
+
+impl BucketReader {
+    /// Returns a reader of the buckets in an engine.
+    pub(crate) fn new(engine: Arc<dyn Engine>, cache: Arc<ReadCache>) -> Self {
+        Self {
+            engine,
+            cache,
+            start_ranges: StartRanges::default(),
+        }
+    }
+
     /// Reads the buckets of a collection in the order of their ids.
     pub fn scan(
         self: &Arc<Self>,
@@ -94,11 +114,11 @@ impl Timeseries {
         let keyspaces = BucketKeyspaces::of(collection)
             .ok_or_else(|| Error::bad_value("not a bucket collection"))?;
         Ok(BucketScan {
-            timeseries: self.clone(),
+            reader: self.clone(),
             collection: collection.clone(),
             keyspaces,
             range,
-            candidates: Candidates::All,
+            source: BucketSource::All,
             chunk: FIRST_BUCKETS,
             after: None,
             ready: VecDeque::new(),
@@ -106,7 +126,7 @@ impl Timeseries {
         })
     }
 
-    /// Reads those of the buckets called `ids`, ascending, that are there.
+    /// Reads the buckets with these ids, which ascend. Ids without a bucket are skipped.
     pub fn scan_listed(
         self: &Arc<Self>,
         collection: &Arc<Collection>,
@@ -117,41 +137,40 @@ impl Timeseries {
             ids.reverse();
         }
         let mut scan = self.scan(collection, range)?;
-        scan.candidates = Candidates::Listed(ids);
+        scan.source = BucketSource::Listed(ids);
         scan.chunk = FIRST_CANDIDATES;
         Ok(scan)
     }
 
-    /// Reads the newest, or the oldest, bucket of each series, which lie close together as a rule.
-    pub fn scan_outermost(
+    /// Reads the newest, or the oldest, bucket of each series. Their ids are close together in most cases.
+    pub fn scan_latest(
         self: &Arc<Self>,
         collection: &Arc<Collection>,
         ids: Vec<[u8; 12]>,
         range: BucketRange,
     ) -> Result<BucketScan> {
         let mut scan = self.scan_listed(collection, ids, range)?;
-        if let Candidates::Listed(ids) = scan.candidates {
-            scan.candidates = Candidates::Outermost(ids);
+        if let BucketSource::Listed(ids) = scan.source {
+            scan.source = BucketSource::Latest(ids);
             scan.chunk = CHUNK_BUCKETS_MAX;
         }
         Ok(scan)
     }
 
-    /// Reads the buckets an index names, as it names them.
+    /// Reads the buckets of an index in its order.
     pub fn scan_streamed(
         self: &Arc<Self>,
         collection: &Arc<Collection>,
-        stream: Stream,
+        stream: IndexStream,
         range: BucketRange,
     ) -> Result<BucketScan> {
         let mut scan = self.scan(collection, range)?;
-        scan.candidates = Candidates::Streamed(stream);
+        scan.source = BucketSource::Streamed(stream);
         scan.chunk = FIRST_CANDIDATES;
         Ok(scan)
     }
 
-    /// About how many buckets there are: each has one entry in the series index, whose entries the
-    /// engine estimates without reading them.
+    /// Estimates the number of buckets without reading: each has one entry in the series index.
     pub fn bucket_count(&self, collection: &Collection) -> Result<u64> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
@@ -159,7 +178,7 @@ impl Timeseries {
         Ok(self.engine.keys_estimate(keyspaces.series)?)
     }
 
-    /// The ids of all buckets, if there are no more than so many: each has one entry in the series index.
+    /// Returns the ids of all buckets, or `None` if there are more than `at_most`.
     pub fn bucket_ids(
         &self,
         collection: &Collection,
@@ -180,7 +199,7 @@ impl Timeseries {
         Ok(Some(ids))
     }
 
-    /// How many buckets there are, counted: each has one entry in the series index.
+    /// Counts the buckets: each has one entry in the series index.
     pub fn count_buckets(&self, collection: &Collection) -> Result<u64> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
@@ -196,40 +215,40 @@ impl Timeseries {
 }
 
 impl BucketScan {
-    /// Keys still to be read.
-    fn span(&self) -> Span {
+    /// Returns the range of the remaining keys.
+    fn remaining(&self) -> KeyRange {
         let mut start = self.range.min.map(|id| id.to_vec()).unwrap_or_default();
-        let mut end = self.range.max.map(behind);
+        let mut end = self.range.max.map(end_of);
         match (self.after, self.range.backward) {
-            (Some(last), false) => start = behind(last),
+            (Some(last), false) => start = end_of(last),
             (Some(last), true) => end = Some(last.to_vec()),
             (None, _) => {}
         }
-        Span { start, end }
+        KeyRange { start, end }
     }
 
-    /// Reads the next of the buckets an index has found. Those that were removed since are left out.
+    /// Reads the next buckets of an index. Those that were removed since are skipped.
     fn refill_from_index(&mut self) -> Result<()> {
-        let snapshot = self.timeseries.engine.snapshot()?;
-        let ids = match &mut self.candidates {
-            Candidates::All => Vec::new(),
-            Candidates::Listed(ids) | Candidates::Outermost(ids) => {
+        let snapshot = self.reader.engine.snapshot()?;
+        let ids = match &mut self.source {
+            BucketSource::All => Vec::new(),
+            BucketSource::Listed(ids) | BucketSource::Latest(ids) => {
                 let mut next = ids.split_off(ids.len().saturating_sub(self.chunk));
                 next.reverse();
                 next
             }
-            Candidates::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
+            BucketSource::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
         };
         self.done = ids.len() < self.chunk;
         self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX.max(self.chunk));
-        let versions = Versions::of(&*snapshot, self.keyspaces);
-        let known = self.timeseries.bucket_cache.seen(versions, &ids);
-        let unknown = ids.iter().zip(&known);
-        let unknown = unknown.filter(|(_, bucket)| bucket.is_none());
-        let unknown: Vec<[u8; 12]> = unknown.map(|(id, _)| *id).collect();
-        let mut read = self.fetch(&*snapshot, &unknown)?.into_iter().peekable();
-        for (id, known) in ids.iter().zip(known) {
-            let bucket = match known {
+        let versions = KeyspaceVersions::of(&*snapshot, self.keyspaces);
+        let cached = self.reader.cache.buckets.get_at(versions, &ids);
+        let missing = ids.iter().zip(&cached);
+        let missing = missing.filter(|(_, bucket)| bucket.is_none());
+        let missing: Vec<[u8; 12]> = missing.map(|(id, _)| *id).collect();
+        let mut read = self.fetch(&*snapshot, &missing)?.into_iter().peekable();
+        for (id, cached) in ids.iter().zip(cached) {
+            let bucket = match cached {
                 Some(bucket) => Ok(bucket),
                 None => match read.next_if(|raw| raw.id == *id) {
                     Some(raw) => self.assemble(raw, versions),
@@ -241,21 +260,22 @@ impl BucketScan {
         Ok(())
     }
 
-    /// Buckets by their ids.
+    /// Reads buckets by their ids from storage.
     fn fetch(&self, snapshot: &dyn Snapshot, ids: &[[u8; 12]]) -> Result<Vec<RawBucket>> {
-        match self.candidates {
+        match self.source {
             _ if ids.is_empty() => Ok(Vec::new()),
-            Candidates::Outermost(_) => point_reads::neighbours(snapshot, self.keyspaces, ids),
+            BucketSource::Latest(_) => point_reads::neighbours(snapshot, self.keyspaces, ids),
             _ => point_reads::buckets_of(snapshot, self.keyspaces, ids),
         }
     }
 
+    /// Reads the next chunk.
     fn refill(&mut self) -> Result<()> {
-        if !matches!(self.candidates, Candidates::All) {
+        if !matches!(self.source, BucketSource::All) {
             return self.refill_from_index();
         }
-        let span = self.span();
-        if !span.ends_behind(&span.start) {
+        let range = self.remaining();
+        if !range.ends_after(&range.start) {
             self.done = true;
             return Ok(());
         }
@@ -263,92 +283,110 @@ impl BucketScan {
             true => Direction::Backward,
             false => Direction::Forward,
         };
-        let snapshot = self.timeseries.engine.snapshot()?;
-        let most = self.chunk;
+        let snapshot = self.reader.engine.snapshot()?;
+        let buckets_max = self.chunk;
         self.chunk = (self.chunk * CHUNK_GROWTH).min(CHUNK_BUCKETS_MAX);
-        let versions = Versions::of(&*snapshot, self.keyspaces);
-        let rosters = &self.timeseries.rosters;
-        let known = versions.and_then(|v| rosters.part(v, &span, direction, most));
-        if let Some(part) = known.as_ref().filter(|part| part.is_quiet) {
-            self.done = part.all;
-            self.after = part.buckets.last().map(|bucket| bucket.id().0);
-            self.ready.extend(part.buckets.iter().cloned().map(Ok));
+        let versions = KeyspaceVersions::of(&*snapshot, self.keyspaces);
+        let lists = &self.reader.cache.sealed_lists;
+        let listed = versions.and_then(|v| lists.first_of(v, &range, direction, buckets_max));
+        if let Some(listed) = listed.as_ref().filter(|listed| listed.is_settled) {
+            self.done = listed.all;
+            self.after = listed.buckets.last().map(|bucket| bucket.id().0);
+            self.ready.extend(listed.buckets.iter().cloned().map(Ok));
             return Ok(());
         }
-        let was_known = known.is_some();
+        let was_listed = listed.is_some();
         let bounds = ChunkBounds {
-            start: &span.start,
-            end: span.end.as_deref(),
+            start: &range.start,
+            end: range.end.as_deref(),
             direction,
-            buckets_max: most,
+            buckets_max,
             bytes_max: usize::MAX,
         };
-        let walked = storage_iterator::next_buckets(&*snapshot, self.keyspaces, bounds, known)?;
-        let Walked { found, all, quiet } = walked;
+        let chunk = storage_iterator::next_buckets(&*snapshot, self.keyspaces, bounds, listed)?;
+        let BucketChunk {
+            buckets,
+            all,
+            settled,
+        } = chunk;
         self.done = all;
-        let mut listed = Vec::with_capacity(found.len());
-        for raw in found {
+        let mut sealed = Vec::with_capacity(buckets.len());
+        for raw in buckets {
             let id = raw.id;
             self.after = Some(id);
             let (is_sealed, is_alone) = (raw.is_sealed, raw.is_sealed_alone());
             let bucket = self.assemble(raw, versions);
             if is_sealed {
-                // What is damaged, or has more to it, is read again.
-                let held = bucket.as_ref().ok().filter(|_| is_alone);
-                listed.push((id, held.map_or_else(Weak::new, Arc::downgrade)));
+                // A damaged bucket, or one with a tail, is read again by the next scan.
+                let opened = bucket.as_ref().ok().filter(|_| is_alone);
+                sealed.push((id, opened.map_or_else(Weak::new, Arc::downgrade)));
             }
             self.ready.push_back(bucket);
         }
-        if let Some(versions) = versions.filter(|_| self.timeseries.bucket_cache.keeps()) {
-            if !was_known {
-                self.note(versions, span, listed);
+        let cache = &self.reader.cache;
+        if let Some(versions) = versions.filter(|_| cache.buckets.is_enabled()) {
+            if !was_listed {
+                self.record(versions, range, sealed);
             }
-            if let Some(quiet) = quiet {
-                self.timeseries.rosters.note_quiet(versions, quiet);
+            if let Some(settled) = settled {
+                cache.sealed_lists.record_settled(versions, settled);
             }
         }
         Ok(())
     }
 
-    /// Takes note of the sealed buckets that were read of a span, as far as it was read.
-    fn note(&self, versions: Versions, mut span: Span, mut listed: Vec<Listed>) {
+    /// Records the sealed buckets of a range up to the last bucket of the chunk.
+    fn record(
+        &self,
+        versions: KeyspaceVersions,
+        mut range: KeyRange,
+        mut sealed: Vec<ListedBucket>,
+    ) {
         match (self.done, self.after, self.range.backward) {
-            (false, Some(last), false) => span.end = Some(behind(last)),
-            (false, Some(last), true) => span.start = last.to_vec(),
+            (false, Some(last), false) => range.end = Some(end_of(last)),
+            (false, Some(last), true) => range.start = last.to_vec(),
             (false, None, _) => return,
             (true, ..) => {}
         }
         if self.range.backward {
-            listed.reverse();
+            sealed.reverse();
         }
-        self.timeseries.rosters.note(versions, span, listed);
+        let lists = &self.reader.cache.sealed_lists;
+        lists.record(versions, range, sealed);
     }
 
-    fn assemble(&self, bucket: RawBucket, versions: Option<Versions>) -> Result<Arc<StoredBucket>> {
-        let cache = &self.timeseries.bucket_cache;
+    /// Returns a bucket from the cache, or opens it.
+    fn assemble(
+        &self,
+        bucket: RawBucket,
+        versions: Option<KeyspaceVersions>,
+    ) -> Result<Arc<StoredBucket>> {
+        let ReadCache {
+            buckets: cache,
+            interner,
+            ..
+        } = &*self.reader.cache;
         let RawBucket {
             id, document, tail, ..
         } = bucket;
         let stored = match document {
-            Some(Lying::Opened(known)) if tail.is_empty() => return Ok(known),
+            Some(StoredForm::Opened(opened)) if tail.is_empty() => return Ok(opened),
             Some(document) => Some(document.stored().clone()),
             None => None,
         };
         if let Some(stored) = stored.as_deref().filter(|_| tail.is_empty())
-            && let Some(known) = cache.get_like(id, stored, versions)
+            && let Some(cached) = cache.get_opened_from(id, stored, versions)
         {
-            return Ok(known);
+            return Ok(cached);
         }
-        let state = bucket_cache::state(stored.as_deref(), &tail);
-        if let Some(known) = cache.get(id, state, versions) {
-            return Ok(known);
+        let fingerprint = bucket_cache::fingerprint(stored.as_deref(), &tail);
+        if let Some(cached) = cache.get(id, fingerprint, versions) {
+            return Ok(cached);
         }
         let options = self.collection.timeseries.as_ref();
         let time_field = options.map_or("", |options| &*options.time_field);
         let bucket = match stored {
-            Some(stored) if tail.is_empty() => {
-                StoredBucket::open(stored, time_field, &self.timeseries.column_names)?
-            }
+            Some(stored) if tail.is_empty() => StoredBucket::open(stored, time_field, interner)?,
             stored => {
                 let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
                 let document = document.as_ref().map(Document::as_ref);
@@ -364,12 +402,11 @@ impl BucketScan {
                 let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;
-                let names = &self.timeseries.column_names;
-                StoredBucket::put_together(image.into_document(), time_field, names)?
+                StoredBucket::from_folded(image.into_document(), time_field, interner)?
             }
         };
-        let bucket = Arc::new(bucket.numbered(&self.timeseries.metas));
-        cache.put(id, state, bucket.clone(), versions);
+        let bucket = Arc::new(bucket);
+        cache.insert(id, fingerprint, bucket.clone(), versions);
         Ok(bucket)
     }
 }

@@ -1,24 +1,28 @@
-//! Buckets fetched by their ids.
+//! Reads buckets by their ids.
 //!
-//! Each bucket may lie in three keyspaces ([`super::storage_iterator`]). Where the buckets that are asked for lie close together, as
-//! the newest of all series do, sealed documents are walked from one to the next, and open documents and tails beside them: as long as the next one that is
-//! there belongs to a later bucket, nothing needs to be asked of these two. Elsewhere such a walk would pass over the tails
-//! of all that lies between, and over what of them is deleted and not yet gone: each bucket is asked for by its key.
+//! A bucket may have entries in three keyspaces ([`super::storage_iterator`]). There are two ways to read a list of buckets:
+//!
+//! - [`buckets_of`] looks up each key. It is used where the buckets lie far apart: an iterator would skip the tails of all
+//!   buckets between them, and their tombstones.
+//! - [`neighbours`] steps an iterator over each keyspace from one bucket to the next. It is used where the buckets lie close
+//!   together, as the newest of all series do: while the next open document or tail entry belongs to a later bucket, these
+//!   two keyspaces need no lookup.
 
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
 
-use super::storage_iterator::{Lying, RawBucket, behind, bucket_of};
+use super::storage_iterator::{RawBucket, StoredForm};
 use crate::error::Result;
 use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::key_range::{bucket_of, end_of};
 use crate::timeseries::format::tail;
 
-/// Entries passed one by one before a jump.
-const ENTRIES_PASSED_MAX: usize = 8;
+/// Entries to step over before a seek.
+const STEPS_MAX: usize = 8;
 
-/// Documents that lay far off, after which a walk is given up.
-const FAR_MAX: usize = 4;
+/// Distant documents after which the iterator over sealed documents is given up.
+const DISTANT_MAX: usize = 4;
 
-/// Those of the buckets called `ids` that are there, in the order asked for.
+/// Returns the buckets with these ids that exist, in the order of `ids`.
 pub(crate) fn buckets_of(
     snapshot: &dyn Snapshot,
     keyspaces: BucketKeyspaces,
@@ -27,10 +31,10 @@ pub(crate) fn buckets_of(
     let mut found = Vec::with_capacity(ids.len());
     for id in ids.iter().copied() {
         let document = match snapshot.get(keyspaces.open, &id)? {
-            Some(stored) => Some(Lying::Open(stored)),
-            None => snapshot.get(keyspaces.sealed, &id)?.map(Lying::Sealed),
+            Some(stored) => Some(StoredForm::Open(stored)),
+            None => snapshot.get(keyspaces.sealed, &id)?.map(StoredForm::Sealed),
         };
-        let (start, end) = (tail::key(id, 0), behind(id));
+        let (start, end) = (tail::key(id, 0), end_of(id));
         let tail = snapshot.scan(keyspaces.tail, &start, Some(&end), Direction::Forward)?;
         let tail = tail.collect::<Result<Vec<_>, _>>()?;
         found.extend(raw_bucket(id, document, tail));
@@ -38,21 +42,21 @@ pub(crate) fn buckets_of(
     Ok(found)
 }
 
-/// What was found of a bucket; none if there is neither a document nor a tail.
+/// Returns a bucket, or `None` if it has neither a document nor a tail.
 fn raw_bucket(
     id: [u8; 12],
-    document: Option<Lying>,
+    document: Option<StoredForm>,
     tail: Vec<(Bytes, Bytes)>,
 ) -> Option<RawBucket> {
     (document.is_some() || !tail.is_empty()).then(|| RawBucket {
         id,
-        is_sealed: matches!(document, Some(Lying::Sealed(_))),
+        is_sealed: matches!(document, Some(StoredForm::Sealed(_))),
         document,
         tail,
     })
 }
 
-/// The same for buckets that lie close together: ascending, or descending.
+/// Returns the buckets with these ids that exist. The ids ascend or descend and lie close together.
 pub(crate) fn neighbours(
     snapshot: &dyn Snapshot,
     keyspaces: BucketKeyspaces,
@@ -67,19 +71,19 @@ pub(crate) fn neighbours(
     let Some(last) = ascending.last().copied() else {
         return Ok(Vec::new());
     };
-    let mut open = Ahead::new(snapshot, keyspaces.open, last);
-    let mut tails = Ahead::new(snapshot, keyspaces.tail, last);
+    let mut open = LookaheadIterator::new(snapshot, keyspaces.open, last);
+    let mut tails = LookaheadIterator::new(snapshot, keyspaces.tail, last);
     let mut sealed = Sealed {
-        walk: Ahead::new(snapshot, keyspaces.sealed, last),
-        far: 0,
+        iterator: LookaheadIterator::new(snapshot, keyspaces.sealed, last),
+        distant: 0,
     };
     let mut found = Vec::with_capacity(ids.len());
     for id in ascending {
         let document = match open.take(id)? {
-            Some((_, stored)) => Some(Lying::Open(stored)),
+            Some((_, stored)) => Some(StoredForm::Open(stored)),
             None => sealed
                 .document(snapshot, keyspaces.sealed, id)?
-                .map(Lying::Sealed),
+                .map(StoredForm::Sealed),
         };
         let mut tail = Vec::new();
         while let Some(entry) = tails.take(id)? {
@@ -93,12 +97,12 @@ pub(crate) fn neighbours(
     Ok(found)
 }
 
-/// Sealed documents: walked from one to the next as long as they lie side by side, else asked for by their keys, which
-/// costs more than a step and less than a jump.
+/// Reads sealed documents: an iterator steps from one to the next while they are adjacent, else each key is looked up, which
+/// costs more than a step and less than a seek.
 struct Sealed<'s> {
-    walk: Ahead<'s>,
-    /// How often the next one lay far off.
-    far: usize,
+    iterator: LookaheadIterator<'s>,
+    /// How many documents were distant.
+    distant: usize,
 }
 
 impl Sealed<'_> {
@@ -108,38 +112,38 @@ impl Sealed<'_> {
         keyspace: KeyspaceId,
         id: [u8; 12],
     ) -> Result<Option<Bytes>> {
-        if self.far < FAR_MAX {
-            if self.walk.scan.is_none() || self.walk.walk_to(id)? {
-                return Ok(self.walk.take(id)?.map(|(_, stored)| stored));
+        if self.distant < DISTANT_MAX {
+            if self.iterator.scan.is_none() || self.iterator.step_to(id)? {
+                return Ok(self.iterator.take(id)?.map(|(_, stored)| stored));
             }
-            self.far += 1;
+            self.distant += 1;
         }
         Ok(snapshot.get(keyspace, &id)?)
     }
 }
 
-/// A keyspace with its next entry looked at, to be asked for buckets whose ids do not fall.
-struct Ahead<'s> {
+/// An iterator over one keyspace with one entry of lookahead, for buckets with ascending ids.
+struct LookaheadIterator<'s> {
     snapshot: &'s dyn Snapshot,
     keyspace: KeyspaceId,
-    /// Behind the last bucket that will be asked for.
+    /// The end of the keys of the last bucket.
     end: Vec<u8>,
     scan: Option<Scan>,
     next: Option<([u8; 12], Bytes, Bytes)>,
 }
 
-impl<'s> Ahead<'s> {
+impl<'s> LookaheadIterator<'s> {
     fn new(snapshot: &'s dyn Snapshot, keyspace: KeyspaceId, last: [u8; 12]) -> Self {
         Self {
             snapshot,
             keyspace,
-            end: behind(last),
+            end: end_of(last),
             scan: None,
             next: None,
         }
     }
 
-    /// The next entry of a bucket; none if there is no other.
+    /// Returns the next entry of a bucket, or `None` if there is no other.
     fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
         self.seek(id)?;
         let Some((_, key, value)) = self.next.take_if(|(next, ..)| *next == id) else {
@@ -149,25 +153,25 @@ impl<'s> Ahead<'s> {
         Ok(Some((key, value)))
     }
 
-    /// Goes on to the first entry of the bucket, or of a later one.
+    /// Moves to the first entry of the bucket, or of a later one.
     fn seek(&mut self, id: [u8; 12]) -> Result<()> {
-        match self.walk_to(id)? {
+        match self.step_to(id)? {
             true => Ok(()),
-            false => self.jump(id),
+            false => self.seek_to(id),
         }
     }
 
-    /// The same if it is near.
-    fn walk_to(&mut self, id: [u8; 12]) -> Result<bool> {
+    /// Moves there by steps. False if it is too far.
+    fn step_to(&mut self, id: [u8; 12]) -> Result<bool> {
         if self.scan.is_none() {
             return Ok(false);
         }
-        let mut passed = 0;
+        let mut steps = 0;
         while let Some((next, ..)) = &self.next
             && *next < id
         {
-            passed += 1;
-            if passed > ENTRIES_PASSED_MAX {
+            steps += 1;
+            if steps > STEPS_MAX {
                 return Ok(false);
             }
             self.pull()?;
@@ -175,7 +179,7 @@ impl<'s> Ahead<'s> {
         Ok(true)
     }
 
-    fn jump(&mut self, id: [u8; 12]) -> Result<()> {
+    fn seek_to(&mut self, id: [u8; 12]) -> Result<()> {
         let (snapshot, end) = (self.snapshot, Some(&self.end[..]));
         self.scan = Some(snapshot.scan(self.keyspace, &id, end, Direction::Forward)?);
         self.pull()

@@ -1,10 +1,9 @@
-//! Buckets as they are stored, some at a time, in the order of their ids.
+//! Reads buckets in their stored form, in chunks, in the order of their ids.
 //!
-//! A bucket may be a document among the open or the sealed ones, a tail, or a document and a tail.
-//! [`next_buckets`] merges the three keyspaces under one snapshot. Sealed documents are read first, and
-//! the other two only as far as those reach: the keyspaces of open documents and of tails hold many
-//! entries that are deleted and not yet gone, and looking for the next that is not, only to stop before
-//! it, would pass over all of them again for every chunk.
+//! A bucket is an open or a sealed document, a tail, or a document and a tail. [`next_buckets`] merges the three keyspaces
+//! under one snapshot. It reads sealed documents first, and the other two keyspaces only as far as those extent: open
+//! documents and tails leave many tombstones, and a search for the next live entry beyond the chunk would skip all of them
+//! again for every chunk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,34 +12,33 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
 
 use crate::error::Result;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
-use crate::timeseries::cache::sealed_bucket_list::Part;
+use crate::timeseries::cache::sealed_bucket_list::ListedRange;
 use crate::timeseries::fold::BucketKeyspaces;
-use crate::timeseries::format::bucket_document::damaged;
-use crate::timeseries::format::tail;
+use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
 
-/// A bucket as it is stored; nothing of it has been decoded.
+/// A bucket in its stored form; nothing of it is decoded.
 pub(crate) struct RawBucket {
     pub(crate) id: [u8; 12],
-    /// The document, if one was written.
-    pub(crate) document: Option<Lying>,
-    /// There is one among the sealed ones, though it need not be this.
+    /// The document; `None` if the bucket has only a tail.
+    pub(crate) document: Option<StoredForm>,
+    /// The bucket has a sealed document, though `document` may be an open one.
     pub(crate) is_sealed: bool,
-    /// Keys and values of the tail, in the order of their sequence numbers.
+    /// Keys and values of the tail, ascending by sequence number.
     pub(crate) tail: Vec<(Bytes, Bytes)>,
 }
 
-/// A document where it lies.
-pub(crate) enum Lying {
-    /// In its stored form.
+/// The document of a bucket, by where it was found.
+pub(crate) enum StoredForm {
+    /// Among the sealed documents.
     Sealed(Bytes),
-    /// The same, among the open ones.
+    /// Among the open documents.
     Open(Bytes),
-    /// Opened before, among the sealed ones.
+    /// Among the sealed documents, and in the cache.
     Opened(Arc<StoredBucket>),
 }
 
-impl Lying {
-    /// Its stored form.
+impl StoredForm {
+    /// Returns the stored bytes.
     pub(crate) fn stored(&self) -> &Bytes {
         match self {
             Self::Sealed(stored) | Self::Open(stored) => stored,
@@ -50,150 +48,88 @@ impl Lying {
 }
 
 impl RawBucket {
-    /// Its stored form, if a document was written.
+    /// Returns the stored bytes of the document, if there is one.
     pub(crate) fn stored(&self) -> Option<&Bytes> {
-        self.document.as_ref().map(Lying::stored)
+        self.document.as_ref().map(StoredForm::stored)
     }
 
-    /// It is all in a sealed document.
+    /// True if a sealed document is all there is.
     pub(crate) fn is_sealed_alone(&self) -> bool {
-        let is_sealed = matches!(self.document, Some(Lying::Sealed(_) | Lying::Opened(_)));
+        let is_sealed = matches!(
+            self.document,
+            Some(StoredForm::Sealed(_) | StoredForm::Opened(_))
+        );
         is_sealed && self.tail.is_empty()
     }
 }
 
-/// A stretch of keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// Keys from here on.
-    pub(crate) start: Vec<u8>,
-    /// Keys below this; none: to the last.
-    pub(crate) end: Option<Vec<u8>>,
-}
-
-impl Span {
-    /// True if the key is below the end.
-    pub(crate) fn ends_behind(&self, key: &[u8]) -> bool {
-        self.end.as_deref().is_none_or(|end| key < end)
-    }
-
-    /// True if all of the other lies within.
-    pub(crate) fn holds(&self, other: &Self) -> bool {
-        self.start <= other.start && self.last_end(other) == self.end
-    }
-
-    /// True if there is nothing between the two.
-    pub(crate) fn touches(&self, other: &Self) -> bool {
-        let reaches = |a: &Self, b: &Self| a.end.as_ref().is_none_or(|end| b.start <= *end);
-        reaches(self, other) && reaches(other, self)
-    }
-
-    /// Takes in another that touches it.
-    pub(crate) fn widen(&mut self, other: &Self) {
-        self.end = self.last_end(other);
-        if other.start < self.start {
-            self.start.clone_from(&other.start);
-        }
-    }
-
-    /// The end that comes first.
-    pub(crate) fn first_end(&self, other: &Self) -> Option<Vec<u8>> {
-        match (&self.end, &other.end) {
-            (Some(a), Some(b)) => Some(a.min(b).clone()),
-            (one, None) | (None, one) => one.clone(),
-        }
-    }
-
-    /// The end that comes last.
-    fn last_end(&self, other: &Self) -> Option<Vec<u8>> {
-        match (&self.end, &other.end) {
-            (Some(a), Some(b)) => Some(a.max(b).clone()),
-            _ => None,
-        }
-    }
-}
-
-/// Which buckets a chunk takes.
+/// The bounds of a chunk.
 #[derive(Clone, Copy)]
 pub(crate) struct ChunkBounds<'b> {
-    /// Keys from here on.
+    /// The first key.
     pub(crate) start: &'b [u8],
-    /// Keys below this.
+    /// The end of the keys, exclusive.
     pub(crate) end: Option<&'b [u8]>,
     pub(crate) direction: Direction,
-    /// Buckets at most.
+    /// The largest number of buckets.
     pub(crate) buckets_max: usize,
-    /// Bytes of documents after which it ends.
+    /// Bytes of documents after which the chunk ends.
     pub(crate) bytes_max: usize,
 }
 
-/// The bucket a key of one of its keyspaces belongs to.
-pub(crate) fn bucket_of(key: &[u8]) -> Result<[u8; 12]> {
-    key.first_chunk().copied().ok_or_else(|| {
-        damaged(
-            nilometer_bson::ValueRef::Missing,
-            "it is stored under a key that is too short",
-        )
-    })
-}
-
-/// Every key of a bucket, tail keys too, is below this.
-pub(crate) fn behind(id: [u8; 12]) -> Vec<u8> {
-    [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
-}
-
-/// What a walk has found.
-pub(crate) struct Walked {
-    /// In order.
-    pub(crate) found: Vec<RawBucket>,
-    /// There are none behind them.
+/// One chunk of buckets.
+pub(crate) struct BucketChunk {
+    /// In the order of the scan.
+    pub(crate) buckets: Vec<RawBucket>,
+    /// No bucket follows within the bounds.
     pub(crate) all: bool,
-    /// Where there is neither an open document nor a tail.
-    pub(crate) quiet: Option<Span>,
+    /// The range of the chunk, if it has no open document and no tail.
+    pub(crate) settled: Option<KeyRange>,
 }
 
-/// The next buckets within the bounds. Sealed documents that are `known` are not read.
+/// Returns the next buckets within the bounds. Sealed documents in `listed` are not read.
 pub(crate) fn next_buckets(
     snapshot: &dyn Snapshot,
     keyspaces: BucketKeyspaces,
     bounds: ChunkBounds<'_>,
-    known: Option<Part>,
-) -> Result<Walked> {
+    listed: Option<ListedRange>,
+) -> Result<BucketChunk> {
     let backward = bounds.direction == Direction::Backward;
-    let (mut reach, mut sealed) = match known {
-        Some(part) => {
-            let opened = part.buckets.into_iter();
-            let listed = opened.map(|bucket| (bucket.id().0, Lying::Opened(bucket)));
-            let reach = Reach {
-                span: part.span,
-                all: part.all,
+    let (mut extent, mut sealed) = match listed {
+        Some(listed) => {
+            let opened = listed.buckets.into_iter();
+            let opened = opened.map(|bucket| (bucket.id().0, StoredForm::Opened(bucket)));
+            let extent = ChunkExtent {
+                range: listed.range,
+                all: listed.all,
             };
-            (reach, listed.collect())
+            (extent, opened.collect())
         }
         None => {
-            let mut reach = Reach {
-                span: bounds.span(),
+            let mut extent = ChunkExtent {
+                range: bounds.range(),
                 all: true,
             };
-            let stored = reach.documents(snapshot, keyspaces.sealed, bounds, Lying::Sealed)?;
-            (reach, stored)
+            let stored =
+                extent.documents(snapshot, keyspaces.sealed, bounds, StoredForm::Sealed)?;
+            (extent, stored)
         }
     };
-    let mut open = reach.documents(snapshot, keyspaces.open, bounds, Lying::Open)?;
-    sealed.retain(|(id, _)| reach.has(*id));
-    let (start, end) = (&reach.span.start, reach.span.end.as_deref());
+    let mut open = extent.documents(snapshot, keyspaces.open, bounds, StoredForm::Open)?;
+    sealed.retain(|(id, _)| extent.contains(*id));
+    let (start, end) = (&extent.range.start, extent.range.end.as_deref());
     let tails = snapshot.scan(keyspaces.tail, start, end, bounds.direction)?;
     let mut tails = Cursor::new(tails)?;
-    let is_quiet = open.is_empty() && tails.id().is_none();
-    let mut walked = Walked {
-        found: Vec::new(),
-        all: reach.all,
-        quiet: is_quiet.then_some(reach.span),
+    let is_settled = open.is_empty() && tails.id().is_none();
+    let mut chunk = BucketChunk {
+        buckets: Vec::new(),
+        all: extent.all,
+        settled: is_settled.then_some(extent.range),
     };
-    while walked.found.len() < bounds.buckets_max {
+    while chunk.buckets.len() < bounds.buckets_max {
         let ids = [front(&sealed), front(&open), tails.id()];
         let Some(id) = first(ids, backward) else {
-            return Ok(walked);
+            return Ok(chunk);
         };
         let of_bucket = |documents: &mut Documents| {
             let is_it = front(documents) == Some(id);
@@ -207,53 +143,54 @@ pub(crate) fn next_buckets(
         if backward {
             tail.reverse();
         }
-        walked.found.push(RawBucket {
+        chunk.buckets.push(RawBucket {
             id,
             is_sealed: sealed.is_some(),
             document: open.or(sealed).map(|(_, document)| document),
             tail,
         });
     }
-    walked.all = false;
-    Ok(walked)
+    chunk.all = false;
+    Ok(chunk)
 }
 
-type Documents = VecDeque<([u8; 12], Lying)>;
+/// Documents with the ids of their buckets, in the order of the scan.
+type Documents = VecDeque<([u8; 12], StoredForm)>;
 
 fn front(documents: &Documents) -> Option<[u8; 12]> {
     documents.front().map(|(id, _)| *id)
 }
 
 impl ChunkBounds<'_> {
-    fn span(&self) -> Span {
-        Span {
+    fn range(&self) -> KeyRange {
+        KeyRange {
             start: self.start.to_vec(),
             end: self.end.map(<[u8]>::to_vec),
         }
     }
 }
 
-/// How far a chunk reaches: as far as its bounds, or to the last document it has room for.
-struct Reach {
-    span: Span,
-    /// It is as far as its bounds.
+/// The range of a chunk: its bounds, or less if they hold too many documents.
+struct ChunkExtent {
+    range: KeyRange,
+    /// The range is that of the bounds.
     all: bool,
 }
 
-impl Reach {
-    fn has(&self, id: [u8; 12]) -> bool {
-        self.span.start[..] <= id[..] && self.span.ends_behind(&id)
+impl ChunkExtent {
+    fn contains(&self, id: [u8; 12]) -> bool {
+        self.range.start[..] <= id[..] && self.range.ends_after(&id)
     }
 
-    /// The documents within reach; if they are too many, it ends at the last there is room for.
+    /// Returns the documents in the range. If there are too many, the range is shortened to end at the last one that fits.
     fn documents(
         &mut self,
         snapshot: &dyn Snapshot,
         keyspace: KeyspaceId,
         bounds: ChunkBounds<'_>,
-        lying: fn(Bytes) -> Lying,
+        form: fn(Bytes) -> StoredForm,
     ) -> Result<Documents> {
-        let (start, end) = (&self.span.start, self.span.end.as_deref());
+        let (start, end) = (&self.range.start, self.range.end.as_deref());
         let mut cursor = Cursor::new(snapshot.scan(keyspace, start, end, bounds.direction)?)?;
         let mut found = Documents::new();
         let mut bytes = 0;
@@ -264,7 +201,7 @@ impl Reach {
             }
             if let Some((_, stored)) = cursor.take(id)? {
                 bytes += stored.len();
-                found.push_back((id, lying(stored)));
+                found.push_back((id, form(stored)));
             }
         }
         Ok(found)
@@ -273,13 +210,13 @@ impl Reach {
     fn end_at(&mut self, last: [u8; 12], direction: Direction) {
         self.all = false;
         match direction {
-            Direction::Forward => self.span.end = Some(behind(last)),
-            Direction::Backward => self.span.start = last.to_vec(),
+            Direction::Forward => self.range.end = Some(end_of(last)),
+            Direction::Backward => self.range.start = last.to_vec(),
         }
     }
 }
 
-/// The one that comes first.
+/// Returns the id that comes first in the order of the scan.
 fn first(ids: [Option<[u8; 12]>; 3], backward: bool) -> Option<[u8; 12]> {
     let ids = ids.into_iter().flatten();
     if backward { ids.max() } else { ids.min() }
@@ -288,14 +225,14 @@ fn first(ids: [Option<[u8; 12]>; 3], backward: bool) -> Option<[u8; 12]> {
 /// Bucket id, key and value of an entry.
 type KeyedEntry = ([u8; 12], Bytes, Bytes);
 
-/// One keyspace of a walk, with its next entry looked at.
+/// An iterator over one keyspace with one entry of lookahead.
 struct Cursor {
     scan: Scan,
     next: Option<KeyedEntry>,
 }
 
 impl Cursor {
-    /// The bucket the next entry belongs to.
+    /// Returns the bucket of the next entry.
     fn id(&self) -> Option<[u8; 12]> {
         self.next.as_ref().map(|(id, ..)| *id)
     }
@@ -313,7 +250,7 @@ impl Cursor {
         Ok(Some((bucket_of(&key)?, key, value)))
     }
 
-    /// The next entry if it belongs to `id`.
+    /// Returns the next entry if it belongs to `id`.
     fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
         match self.next.take_if(|(next, ..)| *next == id) {
             Some((_, key, value)) => {

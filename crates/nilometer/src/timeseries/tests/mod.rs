@@ -119,6 +119,7 @@ impl Fixture {
             ..BucketRange::default()
         };
         self.timeseries
+            .reader
             .scan(&self.collection, range)
             .unwrap()
             .map(Result::unwrap)
@@ -546,7 +547,7 @@ fn whatever_is_inserted_is_read_back() {
                 0 => f = f.reopened(),
                 1 => f.timeseries.wait_for_maintenance().unwrap(),
                 2 => f.timeseries.seal_all(&f.collection).unwrap(),
-                3..6 => f.timeseries.open_fresh(),
+                3..6 => f.timeseries.prefetch(),
                 _ => {}
             }
         }

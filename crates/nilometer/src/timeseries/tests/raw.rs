@@ -270,7 +270,10 @@ fn writers_lose_nothing_to_changes_of_their_buckets() {
             durability: Durability::Buffered,
         };
         while !done.load(Ordering::Relaxed) {
-            let scan = timeseries.scan(collection, BucketRange::default()).unwrap();
+            let scan = timeseries
+                .reader
+                .scan(collection, BucketRange::default())
+                .unwrap();
             let ids: Vec<_> = scan.map(|bucket| bucket.unwrap().id()).collect();
             let newest = ids.iter().rev().take(3).copied().collect::<Vec<_>>();
             let mut gone = Vec::new();
@@ -373,6 +376,7 @@ fn damage_is_reported_and_never_read_as_measurements() {
             overwrite(&f, &damaged);
             let scan = f
                 .timeseries
+                .reader
                 .scan(&f.collection, BucketRange::default())
                 .unwrap();
             let mut errors = 0;

@@ -423,6 +423,7 @@ impl Simulation {
     fn buckets(&self) -> Vec<Arc<StoredBucket>> {
         let scan = self
             .timeseries
+            .reader
             .scan(&self.collection, BucketRange::default());
         scan.unwrap().map(Result::unwrap).collect()
     }

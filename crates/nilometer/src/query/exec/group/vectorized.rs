@@ -654,7 +654,7 @@ impl MetasMet {
         if self.found.len() >= Self::KNOWN_MAX && self.met * Self::MET_SHARE < self.asked {
             return (None, None);
         }
-        let number = block.meta_number();
+        let number = block.meta_id();
         let known = number.and_then(|number| self.found.get(&number)).copied();
         self.asked += 1;
         self.met += usize::from(known.is_some());

@@ -45,8 +45,8 @@ pub(crate) fn merged(
     let mut others = rest.iter();
     let are_alike = others.all(|other| {
         let has_shape = Arc::ptr_eq(&first.shape, &other.shape) || first.shape == other.shape;
-        let number = first.meta_number();
-        let has_number = number.is_some() && number == other.meta_number();
+        let number = first.meta_id();
+        let has_number = number.is_some() && number == other.meta_id();
         has_shape && (has_number || other.constant_document() == constants)
     });
     if !are_alike {
@@ -145,8 +145,8 @@ impl BucketHeader for MergedBucket {
             .map_or(ValueRef::Missing, |bucket| bucket.meta())
     }
 
-    fn meta_number(&self) -> Option<NonZeroU64> {
-        self.first().and_then(|bucket| bucket.meta_number())
+    fn meta_id(&self) -> Option<NonZeroU64> {
+        self.first().and_then(|bucket| bucket.meta_id())
     }
 
     fn min(&self, field: &str) -> ValueRef<'_> {

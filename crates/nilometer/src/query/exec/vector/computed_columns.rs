@@ -226,8 +226,8 @@ impl BucketHeader for ComputedBucket {
         self.bucket.meta()
     }
 
-    fn meta_number(&self) -> Option<NonZeroU64> {
-        self.bucket.meta_number()
+    fn meta_id(&self) -> Option<NonZeroU64> {
+        self.bucket.meta_id()
     }
 
     fn min(&self, field: &str) -> ValueRef<'_> {

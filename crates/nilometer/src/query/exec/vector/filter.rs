@@ -62,7 +62,7 @@ impl Arm {
         let Some(fields) = &self.fields else {
             return Ok(None);
         };
-        let Some(number) = block.bucket.constants_number()? else {
+        let Some(number) = block.bucket.constants_id()? else {
             return Ok(None);
         };
         self.answer.of(number, || {

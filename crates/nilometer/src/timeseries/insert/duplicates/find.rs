@@ -237,7 +237,11 @@ impl StoredSeries<'_> {
         }
         ids.sort_unstable();
         let range = BucketRange::default();
-        for bucket in self.timeseries.scan_listed(self.collection, ids, range)? {
+        for bucket in self
+            .timeseries
+            .reader
+            .scan_listed(self.collection, ids, range)?
+        {
             read(&*bucket?)?;
         }
         Ok(())

@@ -123,7 +123,11 @@ fn write_series(
     let filter = MatchExpression::parse(filter.finish().as_ref(), &ParseContext::new())?;
     let mut buckets = replacements.buckets;
     buckets.sort_unstable();
-    let find = |range| timeseries.scan_listed(collection, buckets.clone(), range);
+    let find = |range| {
+        timeseries
+            .reader
+            .scan_listed(collection, buckets.clone(), range)
+    };
     let selection = MeasurementSelection {
         filter: &filter,
         multi: true,

@@ -123,12 +123,14 @@ impl Shared {
             let range = BucketRange::default();
             let found = self
                 .timeseries
+                .reader
                 .candidates(&self.collection, index, (&wanted, None), range)
                 .unwrap()
                 .unwrap();
             let mut seen = HashSet::new();
             let buckets = self
                 .timeseries
+                .reader
                 .scan_listed(&self.collection, found.ids, range)
                 .unwrap();
             for bucket in buckets {
@@ -152,6 +154,7 @@ impl Shared {
             round += 1;
             let scan = self
                 .timeseries
+                .reader
                 .scan(&self.collection, BucketRange::default())
                 .unwrap();
             let ids: Vec<_> = scan.take(40).map(|bucket| bucket.unwrap().id().0).collect();

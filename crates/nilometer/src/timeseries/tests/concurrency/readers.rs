@@ -37,7 +37,12 @@ impl Shared {
             ..BucketRange::default()
         };
         let mut seen = HashSet::new();
-        for bucket in self.timeseries.scan(&self.collection, range).unwrap() {
+        for bucket in self
+            .timeseries
+            .reader
+            .scan(&self.collection, range)
+            .unwrap()
+        {
             let bucket = bucket.unwrap();
             let ids = bucket.column("_id").unwrap().unwrap();
             let values = bucket.column("v").unwrap().unwrap();
