@@ -17,10 +17,10 @@ use nilometer::{Database, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
-use crate::lounge::Lounge;
-use crate::message_memory::{MessageMemory, Share};
-use crate::registry::{Entry, SharedStream};
-use crate::server::{Patience, Shared};
+use crate::idle_connections::IdleConnections;
+use crate::message_memory::{MemoryShare, MessageMemory};
+use crate::registry::{ConnectionEntry, SharedStream};
+use crate::server::{ServerState, Timeouts};
 use crate::tls::Transport;
 use crate::wire::{self, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
 use crate::{command, limits};
@@ -30,7 +30,7 @@ static LAST_REQUEST_ID: AtomicI32 = AtomicI32::new(0);
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-enum End {
+enum ConnectionEnd {
     /// The client hung up between two messages, or the server shuts down.
     #[error("closed")]
     Closed,
@@ -42,19 +42,19 @@ enum End {
     Stalled,
     /// Nothing comes for a while: it needs no thread until something does.
     #[error("rests")]
-    Rests,
+    Idle,
     /// It has its answer, and others wait for its thread.
     #[error("gives way")]
-    GivesWay,
+    YieldsThread,
     /// The client has connected and said nothing.
     #[error("no message since it connected")]
-    Silent,
+    NoFirstMessage,
     /// Other messages take all the memory there is for them.
     #[error("no memory for a message of {0} bytes beside those of other connections")]
-    NoRoom(usize),
+    NoMemory(usize),
     /// A client sent so much before it logged in.
-    #[error("a message of {0} bytes before a login: at most {max} are taken", max = limits::STRANGER_MESSAGE_BYTES_MAX)]
-    Stranger(usize),
+    #[error("a message of {0} bytes before a login: at most {max} are taken", max = limits::UNAUTHENTICATED_MESSAGE_BYTES_MAX)]
+    TooLargeBeforeLogin(usize),
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -65,31 +65,31 @@ enum End {
 
 /// Why a connection needs no thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pause {
+pub(crate) enum PauseReason {
     /// Nothing has come for a while.
-    Rest,
+    Idle,
     /// It is active, but shares its thread with others.
-    Turn,
+    Yield,
 }
 
 /// What a connection is between two messages: all that is kept of one without a thread.
-pub(crate) struct Resting {
+pub(crate) struct IdleConnection {
     session: ClientSession,
-    entry: Arc<Entry>,
+    entry: Arc<ConnectionEntry>,
     transport: Transport,
     /// When it connected, until its first message has come.
     silent_since: Option<Instant>,
 }
 
-impl Resting {
+impl IdleConnection {
     /// A connection that was accepted; shakes hands if TLS is spoken.
-    pub(crate) fn open(shared: &Shared, entry: Arc<Entry>) -> io::Result<Self> {
-        let (database, patience) = (&*shared.database, shared.patience);
+    pub(crate) fn open(shared: &ServerState, entry: Arc<ConnectionEntry>) -> io::Result<Self> {
+        let (database, timeouts) = (&*shared.database, shared.timeouts);
         let connected = Instant::now();
         let stream = &entry.stream;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience.stall))?;
-        stream.set_write_timeout(Some(patience.stall))?;
+        stream.set_read_timeout(Some(timeouts.stall))?;
+        stream.set_write_timeout(Some(timeouts.stall))?;
         let mut session = ClientSession::new(entry.id, client_of(stream)?);
         session.compressors = shared.compressors.iter().map(|c| c.name()).collect();
         let connections = &database.services().connections;
@@ -106,8 +106,8 @@ impl Resting {
         if transport.is_tls() {
             entry.mark_tls();
         }
-        // Inside a message `Until` waits for longer.
-        entry.stream.set_read_timeout(Some(patience.rest))?;
+        // Inside a message `DeadlineStream` waits for longer.
+        entry.stream.set_read_timeout(Some(timeouts.idle))?;
         Ok(Self {
             session,
             entry,
@@ -117,26 +117,30 @@ impl Resting {
     }
 
     /// The registry's entry of the connection.
-    pub(crate) fn entry(&self) -> &Entry {
+    pub(crate) fn entry(&self) -> &ConnectionEntry {
         &self.entry
     }
 
     /// The same, to keep.
-    pub(crate) fn shared_entry(&self) -> Arc<Entry> {
+    pub(crate) fn entry_handle(&self) -> Arc<ConnectionEntry> {
         self.entry.clone()
     }
 
     /// Serves the connection until it ends, or needs no thread: then what is kept of it comes back.
-    pub(crate) fn serve(self, shared: &Shared, reader: &mut Reader) -> Option<(Self, Pause)> {
+    pub(crate) fn serve(
+        self,
+        shared: &ServerState,
+        reader: &mut ConnectionReader,
+    ) -> Option<(Self, PauseReason)> {
         *reader.0.get_mut() = self.transport;
         Connection {
             database: &shared.database,
             session: self.session,
             entry: self.entry,
             stream: &mut reader.0,
-            patience: shared.patience,
+            timeouts: shared.timeouts,
             memory: &shared.message_memory,
-            lounge: &shared.lounge,
+            idle_connections: &shared.idle_connections,
             silent_since: self.silent_since,
         }
         .serve()
@@ -145,9 +149,9 @@ impl Resting {
 
 /// What a thread reads its connections with, one after the other: small messages come by way of its buffer. It is empty
 /// between two connections.
-pub(crate) struct Reader(BufReader<Transport>);
+pub(crate) struct ConnectionReader(BufReader<Transport>);
 
-impl Reader {
+impl ConnectionReader {
     /// Of no connection yet.
     pub(crate) fn new() -> Self {
         let reader = BufReader::with_capacity(limits::READ_BUFFER_BYTES, Transport::None);
@@ -159,16 +163,16 @@ impl Reader {
 struct Connection<'a> {
     database: &'a Database,
     session: ClientSession,
-    entry: Arc<Entry>,
+    entry: Arc<ConnectionEntry>,
     stream: &'a mut BufReader<Transport>,
-    patience: Patience,
+    timeouts: Timeouts,
     memory: &'a MessageMemory,
-    lounge: &'a Lounge,
+    idle_connections: &'a IdleConnections,
     silent_since: Option<Instant>,
 }
 
 impl<'a> Connection<'a> {
-    fn serve(mut self) -> Option<(Resting, Pause)> {
+    fn serve(mut self) -> Option<(IdleConnection, PauseReason)> {
         let end = loop {
             if let Err(end) = self.serve_one() {
                 break end;
@@ -176,20 +180,23 @@ impl<'a> Connection<'a> {
         };
         let remote = self.session.client.remote.as_str();
         match end {
-            End::Closed => {}
-            End::Rests => return Some((self.pause(), Pause::Rest)),
-            End::GivesWay => return Some((self.pause(), Pause::Turn)),
-            End::Malformed(problem) => {
+            ConnectionEnd::Closed => {}
+            ConnectionEnd::Idle => return Some((self.pause(), PauseReason::Idle)),
+            ConnectionEnd::YieldsThread => return Some((self.pause(), PauseReason::Yield)),
+            ConnectionEnd::Malformed(problem) => {
                 let problem = problem.to_string();
                 info!(c = "NETWORK", id = 22_988, remote, error = %problem, "Closing connection after a malformed message");
             }
-            End::Stalled | End::Silent | End::NoRoom(_) | End::Stranger(_) => {
-                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection of a client that asks too much patience or memory");
+            ConnectionEnd::Stalled
+            | ConnectionEnd::NoFirstMessage
+            | ConnectionEnd::NoMemory(_)
+            | ConnectionEnd::TooLargeBeforeLogin(_) => {
+                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection of a client that asks too much timeouts or memory");
             }
-            End::Io(problem) => {
+            ConnectionEnd::Io(problem) => {
                 debug!(c = "NETWORK", id = 22_990, remote, error = %problem, "Connection failed");
             }
-            End::Panicked => {
+            ConnectionEnd::Panicked => {
                 error!(
                     c = "COMMAND",
                     id = 22_991,
@@ -202,9 +209,9 @@ impl<'a> Connection<'a> {
         None
     }
 
-    /// What is kept. Nothing was read ahead: it waited for the first byte, or [`Connection::gives_way`] looked.
-    fn pause(self) -> Resting {
-        Resting {
+    /// What is kept. Nothing was read ahead: it waited for the first byte, or [`Connection::yields_thread`] looked.
+    fn pause(self) -> IdleConnection {
+        IdleConnection {
             session: self.session,
             entry: self.entry,
             transport: std::mem::replace(self.stream.get_mut(), Transport::None),
@@ -213,20 +220,20 @@ impl<'a> Connection<'a> {
     }
 
     /// True if others wait for this thread, and nothing of this client's next message has been read yet.
-    fn gives_way(&self) -> bool {
-        self.lounge.is_crowded()
+    fn yields_thread(&self) -> bool {
+        self.idle_connections.shares_threads()
             && self.stream.buffer().is_empty()
             && !self.stream.get_ref().has_read_ahead()
     }
 
-    fn serve_one(&mut self) -> Result<(), End> {
+    fn serve_one(&mut self) -> Result<(), ConnectionEnd> {
         let (header, bytes, room) = self.read_message()?;
         let network = &self.database.services().counters.network;
         let physical = bytes.len() as u64;
         network.requests.increment();
         network.physical_bytes_in.add(physical);
         let compressed = header.opcode == OpCode::Compressed;
-        let unpacked = self.room_for(wire::unpacked_bytes(&header, &bytes))?;
+        let unpacked = self.reserve_memory(wire::unpacked_bytes(&header, &bytes))?;
         let incoming = match wire::parse(header, bytes) {
             Ok(incoming) => incoming,
             Err(problem) => {
@@ -248,14 +255,19 @@ impl<'a> Connection<'a> {
             self.write_reply(incoming.form, &reply)?;
         }
         match panicked {
-            true => Err(End::Panicked),
-            false if self.gives_way() => Err(End::GivesWay),
+            true => Err(ConnectionEnd::Panicked),
+            false if self.yields_thread() => Err(ConnectionEnd::YieldsThread),
             false => Ok(()),
         }
     }
 
     /// Answers a message of which not even the outer form could be read.
-    fn refuse(&mut self, header: Header, compressed: bool, problem: WireError) -> Result<(), End> {
+    fn refuse(
+        &mut self,
+        header: Header,
+        compressed: bool,
+        problem: WireError,
+    ) -> Result<(), ConnectionEnd> {
         let form = ReplyForm {
             response_to: header.request_id,
             opcode: match header.opcode {
@@ -269,7 +281,7 @@ impl<'a> Connection<'a> {
             self.write_reply(form, &error_reply(&problem.to_error()))?;
         }
         if problem.is_fatal() || compressed {
-            Err(End::Malformed(problem))
+            Err(ConnectionEnd::Malformed(problem))
         } else {
             Ok(())
         }
@@ -287,22 +299,22 @@ impl<'a> Connection<'a> {
     }
 
     /// Waits for a message and reads all of it.
-    fn read_message(&mut self) -> Result<(Header, Vec<u8>, Share<'a>), End> {
+    fn read_message(&mut self) -> Result<(Header, Vec<u8>, MemoryShare<'a>), ConnectionEnd> {
         self.wait_for_message()?;
-        let until = Instant::now() + self.patience.message;
-        let mut stream = Until {
+        let until = Instant::now() + self.timeouts.message;
+        let mut stream = DeadlineStream {
             stream: &mut *self.stream,
             until,
-            stall: self.patience.stall,
+            stall: self.timeouts.stall,
         };
         let mut head = [0; HEADER_BYTES];
         stream.read_exact(&mut head).map_err(within_message)?;
         let header = Header::parse(&head)?;
-        let room = self.room_for(header.length)?;
-        let mut stream = Until {
+        let room = self.reserve_memory(header.length)?;
+        let mut stream = DeadlineStream {
             stream: &mut *self.stream,
             until,
-            stall: self.patience.stall,
+            stall: self.timeouts.stall,
         };
         let mut bytes = Vec::with_capacity(header.length.min(limits::TRUSTED_ALLOCATION_BYTES));
         bytes.extend_from_slice(&head);
@@ -324,30 +336,30 @@ impl<'a> Connection<'a> {
     }
 
     /// Room for a message of `length` bytes from this client.
-    fn room_for(&self, length: usize) -> Result<Share<'a>, End> {
+    fn reserve_memory(&self, length: usize) -> Result<MemoryShare<'a>, ConnectionEnd> {
         let asks = self.database.services().access_control;
-        let is_stranger = asks && self.session.login.user().is_none();
-        if is_stranger && length > limits::STRANGER_MESSAGE_BYTES_MAX {
-            return Err(End::Stranger(length));
+        let is_unauthenticated = asks && self.session.login.user().is_none();
+        if is_unauthenticated && length > limits::UNAUTHENTICATED_MESSAGE_BYTES_MAX {
+            return Err(ConnectionEnd::TooLargeBeforeLogin(length));
         }
-        let room = self.memory.take(length, self.patience.stall);
-        room.ok_or(End::NoRoom(length))
+        let room = self.memory.take(length, self.timeouts.stall);
+        room.ok_or(ConnectionEnd::NoMemory(length))
     }
 
     /// Blocks until a byte is there. A connection may rest as long as it likes, but for its first message.
-    fn wait_for_message(&mut self) -> Result<(), End> {
+    fn wait_for_message(&mut self) -> Result<(), ConnectionEnd> {
         loop {
             match self.stream.fill_buf() {
-                Ok([]) => return Err(End::Closed),
+                Ok([]) => return Err(ConnectionEnd::Closed),
                 Ok(_) => return Ok(()),
                 Err(e) if is_timeout(&e) || e.kind() == ErrorKind::Interrupted => {
                     if self.entry.is_closing() {
-                        return Err(End::Closed);
+                        return Err(ConnectionEnd::Closed);
                     }
                     match self.silent_since {
-                        None => return Err(End::Rests),
-                        Some(since) if since.elapsed() >= self.patience.first_message => {
-                            return Err(End::Silent);
+                        None => return Err(ConnectionEnd::Idle),
+                        Some(since) if since.elapsed() >= self.timeouts.first_message => {
+                            return Err(ConnectionEnd::NoFirstMessage);
                         }
                         Some(_) => {}
                     }
@@ -359,29 +371,29 @@ impl<'a> Connection<'a> {
                         ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
                     ) =>
                 {
-                    return Err(End::Closed);
+                    return Err(ConnectionEnd::Closed);
                 }
                 Err(e) => return Err(e.into()),
             }
         }
     }
 
-    fn write_reply(&mut self, form: ReplyForm, document: &Document) -> Result<(), End> {
+    fn write_reply(&mut self, form: ReplyForm, document: &Document) -> Result<(), ConnectionEnd> {
         let request_id = LAST_REQUEST_ID.fetch_add(1, Ordering::Relaxed);
         let front = wire::reply(request_id, form, document, limits::COPIED_REPLY_BYTES_MAX)?;
         let length = document.as_bytes().len();
-        let room = self.memory.take(length, self.patience.stall);
-        let _room = room.ok_or(End::NoRoom(length))?;
-        let mut stream = Until {
+        let room = self.memory.take(length, self.timeouts.stall);
+        let _room = room.ok_or(ConnectionEnd::NoMemory(length))?;
+        let mut stream = DeadlineStream {
             stream: self.stream.get_mut(),
-            until: Instant::now() + self.patience.message,
-            stall: self.patience.stall,
+            until: Instant::now() + self.timeouts.message,
+            stall: self.timeouts.stall,
         };
-        let write = |bytes: &[u8], stream: &mut Until<'_, Transport>| {
+        let write = |bytes: &[u8], stream: &mut DeadlineStream<'_, Transport>| {
             stream
                 .write_all(bytes)
                 .map_err(|problem| match is_timeout(&problem) {
-                    true => End::Stalled,
+                    true => ConnectionEnd::Stalled,
                     false => problem.into(),
                 })
         };
@@ -400,14 +412,14 @@ impl<'a> Connection<'a> {
 }
 
 /// A stream that is used until a moment: who sends or takes a byte now and then does not hold a message for ever.
-struct Until<'s, S> {
+struct DeadlineStream<'s, S> {
     stream: &'s mut S,
     until: Instant,
     /// How long it may be silent; a read of the socket gives up earlier.
     stall: Duration,
 }
 
-impl<S> Until<'_, S> {
+impl<S> DeadlineStream<'_, S> {
     fn check(&self) -> io::Result<()> {
         match Instant::now() < self.until {
             true => Ok(()),
@@ -416,7 +428,7 @@ impl<S> Until<'_, S> {
     }
 }
 
-impl<S: Read> Read for Until<'_, S> {
+impl<S: Read> Read for DeadlineStream<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let began = Instant::now();
         loop {
@@ -429,7 +441,7 @@ impl<S: Read> Read for Until<'_, S> {
     }
 }
 
-impl<S: Write> Write for Until<'_, S> {
+impl<S: Write> Write for DeadlineStream<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.check()?;
         self.stream.write(bytes)
@@ -455,9 +467,9 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-fn within_message(error: io::Error) -> End {
+fn within_message(error: io::Error) -> ConnectionEnd {
     if is_timeout(&error) {
-        End::Stalled
+        ConnectionEnd::Stalled
     } else if error.kind() == ErrorKind::UnexpectedEof {
         WireError::Truncated("a message").into()
     } else {

@@ -28,9 +28,9 @@ use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 
 use crate::limits;
-use crate::registry::{Entry, Registry};
+use crate::registry::{ConnectionEntry, Registry};
 use crate::tls::{Tls, TlsMode};
-use message::{Answer, Connection, Head, Unread};
+use message::{Connection, HttpResponse, ReadError, RequestHead};
 use web::Web;
 
 /// Requests answered at a time.
@@ -54,7 +54,7 @@ pub struct HttpOptions {
 }
 
 /// What all threads share.
-struct Shared {
+struct HttpState {
     database: Arc<Database>,
     gives_metrics: bool,
     tls: Option<Arc<Tls>>,
@@ -66,7 +66,7 @@ struct Shared {
 
 /// A running HTTP port.
 pub struct Http {
-    shared: Arc<Shared>,
+    shared: Arc<HttpState>,
     addresses: Vec<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -78,7 +78,7 @@ impl Http {
         listeners: Vec<TcpListener>,
         options: HttpOptions,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HttpState {
             database,
             gives_metrics: options.gives_metrics,
             tls: options.tls,
@@ -162,14 +162,14 @@ fn is_ours(connection_id: i64) -> bool {
 }
 
 /// Interrupts commands whose browser has gone, until the port closes.
-fn watch(shared: &Shared) {
+fn watch(shared: &HttpState) {
     while !shared.ending.load(Ordering::Relaxed) {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
-        crate::server::interrupt_deserted(&shared.database, &shared.registry);
+        crate::server::interrupt_abandoned(&shared.database, &shared.registry);
     }
 }
 
-fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+fn accept(shared: &Arc<HttpState>, listener: &TcpListener) {
     while !shared.ending.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok(_) if shared.ending.load(Ordering::Relaxed) => break,
@@ -183,14 +183,14 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 /// Gives a connection its thread, unless there are too many.
-fn begin(shared: &Arc<Shared>, stream: TcpStream) {
+fn begin(shared: &Arc<HttpState>, stream: TcpStream) {
     let id = shared.last_id.fetch_sub(1, Ordering::Relaxed) - 1;
     let Ok(entry) = shared.registry.add(id, stream, CONNECTIONS_MAX) else {
         return;
     };
     let of_thread = Arc::clone(shared);
     let answer = move || {
-        let _leave = Leave(&of_thread, id);
+        let _leave = ConnectionGuard(&of_thread, id);
         // Whoever asked has gone, or was too slow: there is nobody to tell.
         drop(serve(&of_thread, entry));
     };
@@ -204,36 +204,36 @@ fn begin(shared: &Arc<Shared>, stream: TcpStream) {
 }
 
 /// Takes a connection out of the registry, also after a panic.
-struct Leave<'a>(&'a Shared, i64);
+struct ConnectionGuard<'a>(&'a HttpState, i64);
 
-impl Drop for Leave<'_> {
+impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
         self.0.registry.remove(self.1);
     }
 }
 
-fn serve(shared: &Shared, entry: Arc<Entry>) -> io::Result<()> {
+fn serve(shared: &HttpState, entry: Arc<ConnectionEntry>) -> io::Result<()> {
     let mut connection = Connection::open(entry, shared.tls.as_deref(), PATIENCE)?;
     match connection.read_head() {
         Ok(head) => {
             let answer = answer(shared, &mut connection, &head);
             connection.send(&answer, head.method == "HEAD")
         }
-        Err(Unread::Refused(answer)) => connection.send(&answer, false),
-        Err(Unread::Gone(problem)) => Err(problem),
+        Err(ReadError::Refused(answer)) => connection.send(&answer, false),
+        Err(ReadError::Gone(problem)) => Err(problem),
     }
 }
 
-fn answer(shared: &Shared, connection: &mut Connection, head: &Head) -> Answer {
+fn answer(shared: &HttpState, connection: &mut Connection, head: &RequestHead) -> HttpResponse {
     let reads = matches!(head.method.as_str(), "GET" | "HEAD");
     match head.path.as_str() {
-        "/healthz" if reads => return Answer::text("200 OK", "ok\n"),
+        "/healthz" if reads => return HttpResponse::text("200 OK", "ok\n"),
         "/readyz" if reads => return ready(&shared.database),
         _ => {}
     }
     let required = |tls: &Arc<Tls>| tls.mode() == TlsMode::Required;
     if shared.tls.as_ref().is_some_and(required) && !connection.is_tls() {
-        return Answer::text(
+        return HttpResponse::text(
             "403 Forbidden",
             "this server speaks TLS only: use https:// (in the open there are /healthz and /readyz)\n",
         );
@@ -241,26 +241,28 @@ fn answer(shared: &Shared, connection: &mut Connection, head: &Head) -> Answer {
     match (head.path.as_str(), &shared.web) {
         ("/metrics", _) if reads => figures(shared),
         (_, Some(web)) => web.answer(&shared.database, connection, head),
-        _ if !reads => {
-            Answer::text("405 Method Not Allowed", "only GET and HEAD\n").with("Allow", "GET, HEAD")
-        }
-        _ => Answer::text(
+        _ if !reads => HttpResponse::text("405 Method Not Allowed", "only GET and HEAD\n")
+            .with("Allow", "GET, HEAD"),
+        _ => HttpResponse::text(
             "404 Not Found",
             "there are /healthz, /readyz and /metrics; the web page needs --webPage\n",
         ),
     }
 }
 
-fn ready(database: &Database) -> Answer {
+fn ready(database: &Database) -> HttpResponse {
     match database.check_writable() {
-        Ok(()) => Answer::text("200 OK", "ok\n"),
-        Err(error) => Answer::text("503 Service Unavailable", format!("{}\n", error.message)),
+        Ok(()) => HttpResponse::text("200 OK", "ok\n"),
+        Err(error) => HttpResponse::text("503 Service Unavailable", format!("{}\n", error.message)),
     }
 }
 
 /// Bytes of the head they begin with, if it is one.
 pub(crate) fn fuzz_head(bytes: &[u8]) -> Option<usize> {
-    Head::parse(bytes).ok().flatten().map(|(_, length)| length)
+    RequestHead::parse(bytes)
+        .ok()
+        .flatten()
+        .map(|(_, length)| length)
 }
 
 /// Bounds a command of the web page.
@@ -268,11 +270,11 @@ pub(crate) fn fuzz_command(command: nilometer_bson::DocRef<'_>) {
     web::fuzz_command(command);
 }
 
-fn figures(shared: &Shared) -> Answer {
+fn figures(shared: &HttpState) -> HttpResponse {
     if shared.gives_metrics {
-        return Answer::new("200 OK", OPEN_METRICS, metrics::of(&shared.database));
+        return HttpResponse::new("200 OK", OPEN_METRICS, metrics::of(&shared.database));
     }
-    Answer::text(
+    HttpResponse::text(
         "403 Forbidden",
         "users have to log in to this server, which a monitoring system cannot be asked for: use serverStatus\n",
     )

@@ -21,11 +21,11 @@ pub mod connection;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod http;
+pub mod idle_connections;
 pub mod limits;
 pub mod listener;
 pub mod log;
 mod login;
-pub mod lounge;
 pub mod machine;
 pub mod message_memory;
 pub mod registry;

@@ -39,21 +39,21 @@ pub const MESSAGE_MEMORY_SHARE: u64 = 8;
 
 /// Bytes of a message before its sender has logged in, where logins are asked for: handshakes and logins are
 /// small.
-pub const STRANGER_MESSAGE_BYTES_MAX: usize = 64 * 1024;
+pub const UNAUTHENTICATED_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// Time a client has, from connecting, for its first message.
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Silence after which a connection gives up its thread until its client says something.
-pub const REST_AFTER: Duration = Duration::from_secs(1);
+pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Threads up to which each connection keeps its own while it is active. Where more are active they share as many.
 /// Many, because commands wait for the disk together.
-pub const OWN_THREADS_MAX: usize = 64;
+pub const DEDICATED_THREADS_MAX: usize = 64;
 
 /// How long none of the shared threads may have taken a connection before those that have something to say get
 /// threads of their own.
-pub const TAKE_PATIENCE: Duration = Duration::from_millis(5);
+pub const SHARED_THREADS_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// Silence in the middle of a message, or with a full send buffer, that ends a connection.
 /// Between messages a connection may be silent for ever. Where all memory for messages is taken, a large one waits as
@@ -70,7 +70,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Silence after which the system asks whether the peer is still there.
 pub const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// Pause after a failed `accept`, as when the process has no file descriptors left.
+/// PauseReason after a failed `accept`, as when the process has no file descriptors left.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often connections with a running command are asked whether the client is still there.

@@ -9,11 +9,11 @@ use std::thread;
 use socket2::{SockRef, TcpKeepalive};
 use tracing::{info, warn};
 
-use crate::connection::{Pause, Reader, Resting};
+use crate::connection::{ConnectionReader, IdleConnection, PauseReason};
+use crate::idle_connections::ConnectionWork;
 use crate::limits;
 use crate::log;
-use crate::lounge::Work;
-use crate::server::Shared;
+use crate::server::ServerState;
 
 /// Why the server cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ pub fn bind(hosts: &[String], mut port: u16) -> Result<Vec<TcpListener>, BindErr
 }
 
 /// Accepts connections until the server shuts down.
-pub(crate) fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+pub(crate) fn accept(shared: &Arc<ServerState>, listener: &TcpListener) {
     while !shared.is_shutting_down() {
         match listener.accept() {
             Ok(_) if shared.is_shutting_down() => break,
@@ -87,7 +87,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Result<()> {
+fn open(shared: &Arc<ServerState>, stream: TcpStream, remote: SocketAddr) -> io::Result<()> {
     let counters = &shared.database.services().counters.connections;
     let id = shared.last_connection_id.fetch_add(1, Ordering::Relaxed) + 1;
     let max = usize::try_from(shared.connections_max).unwrap_or(usize::MAX);
@@ -120,7 +120,7 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
             "Connection accepted"
         );
     }
-    let assigned = assign(shared, Work::Open(entry));
+    let assigned = assign(shared, ConnectionWork::Open(entry));
     if assigned.is_err() {
         close(shared, id);
     }
@@ -128,16 +128,16 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
 }
 
 /// Has a connection that rested served again: its client has said something.
-pub(crate) fn resume(shared: &Arc<Shared>, connection: Resting) {
+pub(crate) fn resume(shared: &Arc<ServerState>, connection: IdleConnection) {
     let id = connection.entry().id;
-    if let Err(problem) = assign(shared, Work::Serve(connection)) {
-        could_not_serve(shared, id, &problem);
+    if let Err(problem) = assign(shared, ConnectionWork::Serve(connection)) {
+        close_unserved(shared, id, &problem);
     }
 }
 
 /// Gives `work` to a thread that waits for some, else to a new one.
-fn assign(shared: &Arc<Shared>, work: Work) -> io::Result<()> {
-    let Some(work) = shared.lounge.give(work) else {
+fn assign(shared: &Arc<ServerState>, work: ConnectionWork) -> io::Result<()> {
+    let Some(work) = shared.idle_connections.give(work) else {
         return Ok(());
     };
     let shared = shared.clone();
@@ -148,49 +148,56 @@ fn assign(shared: &Arc<Shared>, work: Work) -> io::Result<()> {
         .map(drop)
 }
 
-fn could_not_serve(shared: &Shared, id: i64, problem: &io::Error) {
+fn close_unserved(shared: &ServerState, id: i64, problem: &io::Error) {
     warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
     close(shared, id);
 }
 
 /// Serves a connection until it ends or rests; where connections share threads, then the next, as long as there is one.
-fn serve(shared: &Shared, work: Work) {
-    let (mut next, mut reader) = (Some(work), Reader::new());
+fn serve(shared: &ServerState, work: ConnectionWork) {
+    let (mut next, mut reader) = (Some(work), ConnectionReader::new());
     while let Some(work) = next.take() {
         let id = work.id();
         log::enter_connection(id);
         let opened = match work {
-            Work::Open(entry) => Resting::open(shared, entry),
-            Work::Serve(connection) => Ok(connection),
+            ConnectionWork::Open(entry) => IdleConnection::open(shared, entry),
+            ConnectionWork::Serve(connection) => Ok(connection),
         };
         match opened {
             Ok(connection) => {
-                if serve_turn(shared, connection, &mut reader) == Some(Pause::Turn) {
-                    next = shared.lounge.next();
+                if serve_turn(shared, connection, &mut reader) == Some(PauseReason::Yield) {
+                    next = shared.idle_connections.next();
                 }
             }
-            Err(problem) => could_not_serve(shared, id, &problem),
+            Err(problem) => close_unserved(shared, id, &problem),
         }
     }
 }
 
 /// Serves one connection until it ends, rests or gives way to others. Tells which of the last two.
-fn serve_turn(shared: &Shared, connection: Resting, reader: &mut Reader) -> Option<Pause> {
+fn serve_turn(
+    shared: &ServerState,
+    connection: IdleConnection,
+    reader: &mut ConnectionReader,
+) -> Option<PauseReason> {
     let id = connection.entry().id;
-    let serving = shared.lounge.serving();
+    let serving = shared.idle_connections.serving();
     let paused = connection.serve(shared, reader);
     drop(serving);
     let Some((connection, pause)) = paused else {
         close(shared, id);
         return None;
     };
-    if let Err(problem) = shared.lounge.enter(connection, pause == Pause::Turn) {
-        could_not_serve(shared, id, &problem);
+    if let Err(problem) = shared
+        .idle_connections
+        .enter(connection, pause == PauseReason::Yield)
+    {
+        close_unserved(shared, id, &problem);
     }
     Some(pause)
 }
 
-fn close(shared: &Shared, id: i64) {
+fn close(shared: &ServerState, id: i64) {
     let counters = &shared.database.services().counters.connections;
     counters.current.decrement();
     shared.database.services().connections.close(id);

@@ -20,7 +20,7 @@ pub(crate) struct MessageMemory {
 
 /// What a message has taken; given back when it goes.
 #[derive(Debug)]
-pub(crate) struct Share<'a> {
+pub(crate) struct MemoryShare<'a> {
     of: &'a MessageMemory,
     bytes: usize,
 }
@@ -37,9 +37,9 @@ impl MessageMemory {
     }
 
     /// Room for a message of `bytes`; waits for it, none if that takes longer than `patience`.
-    pub(crate) fn take(&self, bytes: usize, patience: Duration) -> Option<Share<'_>> {
+    pub(crate) fn take(&self, bytes: usize, patience: Duration) -> Option<MemoryShare<'_>> {
         if bytes < limits::LARGE_MESSAGE_BYTES {
-            return Some(Share { of: self, bytes: 0 });
+            return Some(MemoryShare { of: self, bytes: 0 });
         }
         // A reply may be somewhat larger than a message: it is never refused for ever.
         let bytes = bytes.min(self.most);
@@ -52,11 +52,11 @@ impl MessageMemory {
             return None;
         }
         *free -= bytes;
-        Some(Share { of: self, bytes })
+        Some(MemoryShare { of: self, bytes })
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for MemoryShare<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
             *self.of.free.lock().unwrap_or_else(PoisonError::into_inner) += self.bytes;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// An open connection.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ConnectionEntry {
     /// Its number.
     pub(crate) id: i64,
     /// The other side, if it was still there.
@@ -21,11 +21,11 @@ pub(crate) struct Entry {
     closing: AtomicBool,
     /// It speaks TLS: a client that leaves says so inside, and the end lies behind that.
     tls: AtomicBool,
-    /// The lounge knows its socket.
-    watched: AtomicBool,
+    /// The idle_connections knows its socket.
+    registered: AtomicBool,
 }
 
-impl Entry {
+impl ConnectionEntry {
     pub(crate) fn begin_command(&self) {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.command_began.store(now + 1, Ordering::Relaxed);
@@ -40,14 +40,14 @@ impl Entry {
         self.tls.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that the lounge knows its socket.
-    pub(crate) fn mark_watched(&self) {
-        self.watched.store(true, Ordering::Relaxed);
+    /// Notes that the idle_connections knows its socket.
+    pub(crate) fn mark_registered(&self) {
+        self.registered.store(true, Ordering::Relaxed);
     }
 
-    /// True if the lounge knows its socket.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed)
+    /// True if the idle_connections knows its socket.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered.load(Ordering::Relaxed)
     }
 
     /// True once the connection is told to end.
@@ -56,7 +56,7 @@ impl Entry {
     }
 
     /// True if a command has been running for at least `time` and the client has hung up.
-    fn is_deserted(&self, time: Duration) -> bool {
+    fn is_abandoned(&self, time: Duration) -> bool {
         let Some(began) = self.command_began.load(Ordering::Relaxed).checked_sub(1) else {
             return false;
         };
@@ -64,7 +64,7 @@ impl Entry {
             return false;
         }
         if self.tls.load(Ordering::Relaxed) {
-            return self.has_ended();
+            return self.is_closed_by_client();
         }
         let mut byte = [0u8];
         let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
@@ -75,7 +75,7 @@ impl Entry {
     }
 
     /// True if the client has said that it will send no more, whatever of it is unread.
-    fn has_ended(&self) -> bool {
+    fn is_closed_by_client(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};
         let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
         let at_once = rustix::time::Timespec {
@@ -96,7 +96,7 @@ impl Entry {
 
 /// The stream of a connection, which its thread and the registry share: one file descriptor.
 #[derive(Debug)]
-pub(crate) struct SharedStream(pub(crate) Arc<Entry>);
+pub(crate) struct SharedStream(pub(crate) Arc<ConnectionEntry>);
 
 impl Read for SharedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -117,12 +117,12 @@ impl Write for SharedStream {
 /// All open connections.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    entries: Mutex<HashMap<i64, Arc<Entry>>>,
+    entries: Mutex<HashMap<i64, Arc<ConnectionEntry>>>,
     emptied: Condvar,
 }
 
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Arc<Entry>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Arc<ConnectionEntry>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,12 +132,12 @@ impl Registry {
         id: i64,
         stream: TcpStream,
         max: usize,
-    ) -> Result<Arc<Entry>, TcpStream> {
+    ) -> Result<Arc<ConnectionEntry>, TcpStream> {
         let mut entries = self.lock();
         if entries.len() >= max {
             return Err(stream);
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(ConnectionEntry {
             id,
             remote: stream.peer_addr().ok(),
             stream,
@@ -145,14 +145,14 @@ impl Registry {
             epoch: Instant::now(),
             closing: AtomicBool::new(false),
             tls: AtomicBool::new(false),
-            watched: AtomicBool::new(false),
+            registered: AtomicBool::new(false),
         });
         entries.insert(id, entry.clone());
         Ok(entry)
     }
 
     /// Takes connection `id` out.
-    pub(crate) fn remove(&self, id: i64) -> Option<Arc<Entry>> {
+    pub(crate) fn remove(&self, id: i64) -> Option<Arc<ConnectionEntry>> {
         let mut entries = self.lock();
         let removed = entries.remove(&id);
         if entries.is_empty() {
@@ -167,9 +167,9 @@ impl Registry {
     }
 
     /// The connections whose client has gone while a command runs for at least `time`.
-    pub(crate) fn deserted(&self, time: Duration) -> Vec<i64> {
+    pub(crate) fn abandoned(&self, time: Duration) -> Vec<i64> {
         let entries: Vec<_> = self.lock().values().cloned().collect();
-        let gone = entries.iter().filter(|entry| entry.is_deserted(time));
+        let gone = entries.iter().filter(|entry| entry.is_abandoned(time));
         gone.map(|entry| entry.id).collect()
     }
 
@@ -207,21 +207,21 @@ mod tests {
         let registry = Registry::default();
         let (mut client, stream) = pair();
         let entry = registry.add(7, stream, 1).expect("there is room");
-        let deserted = || registry.deserted(Duration::ZERO);
-        assert!(deserted().is_empty());
+        let abandoned = || registry.abandoned(Duration::ZERO);
+        assert!(abandoned().is_empty());
         entry.begin_command();
-        assert!(deserted().is_empty(), "still connected");
+        assert!(abandoned().is_empty(), "still connected");
         client.write_all(b"x").unwrap();
-        assert!(deserted().is_empty(), "connected, and has sent more");
+        assert!(abandoned().is_empty(), "connected, and has sent more");
         let mut byte = [0];
         (&entry.stream).read_exact(&mut byte).unwrap();
         drop(client);
-        while deserted() != [7] {
+        while abandoned() != [7] {
             std::thread::yield_now();
         }
-        assert!(registry.deserted(Duration::from_secs(3600)).is_empty());
+        assert!(registry.abandoned(Duration::from_secs(3600)).is_empty());
         entry.end_command();
-        assert!(deserted().is_empty());
+        assert!(abandoned().is_empty());
     }
 
     #[test]

@@ -11,7 +11,8 @@ use nilometer::operation::Access;
 use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 
-use crate::lounge::{self, Lounge};
+use crate::idle_connections;
+use crate::idle_connections::IdleConnections;
 use crate::message_memory::MessageMemory;
 use crate::registry::Registry;
 use crate::tls::Tls;
@@ -28,29 +29,29 @@ pub struct Options {
     /// How TLS is spoken, if it is.
     pub tls: Option<Arc<Tls>>,
     /// How long clients are waited for.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     /// Bytes that large messages may hold together.
     pub message_memory_bytes: usize,
 }
 
 /// How long clients are waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// For the first message.
     pub first_message: Duration,
     /// For the next message, before the connection gives up its thread.
-    pub rest: Duration,
+    pub idle: Duration,
     /// In the middle of a message, or with a full send buffer.
     pub stall: Duration,
     /// For a whole message, in or out.
     pub message: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             first_message: limits::FIRST_MESSAGE_TIMEOUT,
-            rest: limits::REST_AFTER,
+            idle: limits::IDLE_AFTER,
             stall: limits::STALL_TIMEOUT,
             message: limits::MESSAGE_TIMEOUT,
         }
@@ -63,27 +64,27 @@ impl Default for Options {
             connections_max: limits::CONNECTIONS_MAX,
             compressors: Compressor::OFFERED.to_vec(),
             tls: None,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             message_memory_bytes: limits::MESSAGE_MEMORY_BYTES,
         }
     }
 }
 
 /// What all threads of a server share.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub(crate) database: Arc<Database>,
     pub(crate) registry: Registry,
     pub(crate) connections_max: u32,
     pub(crate) compressors: Vec<Compressor>,
     pub(crate) tls: Option<Arc<Tls>>,
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: Timeouts,
     pub(crate) message_memory: MessageMemory,
-    pub(crate) lounge: Lounge,
+    pub(crate) idle_connections: IdleConnections,
     pub(crate) last_connection_id: AtomicI64,
     shutting_down: AtomicBool,
 }
 
-impl Shared {
+impl ServerState {
     pub(crate) fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::Relaxed)
     }
@@ -96,7 +97,7 @@ impl Shared {
 
 /// A server that accepts connections until it is shut down.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     addresses: Vec<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -115,15 +116,15 @@ impl Server {
             let rotate = Box::new(move || tls.rotate());
             drop(database.services().rotate_certificates.set(rotate));
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             database,
             registry: Registry::default(),
             connections_max: options.connections_max,
             compressors: options.compressors,
             tls: options.tls,
-            patience: options.patience,
+            timeouts: options.timeouts,
             message_memory: MessageMemory::new(options.message_memory_bytes),
-            lounge: Lounge::new()?,
+            idle_connections: IdleConnections::new()?,
             last_connection_id: AtomicI64::new(0),
             shutting_down: AtomicBool::new(false),
         });
@@ -142,10 +143,14 @@ impl Server {
             );
         }
         let waking = shared.clone();
-        let wake = move || lounge::watch(&waking);
-        threads.push(thread::Builder::new().name("lounge".into()).spawn(wake)?);
-        let watched = shared.clone();
-        let watch = move || watch_clients(&watched);
+        let wake = move || idle_connections::watch(&waking);
+        threads.push(
+            thread::Builder::new()
+                .name("idle-watcher".into())
+                .spawn(wake)?,
+        );
+        let registered = shared.clone();
+        let watch = move || watch_clients(&registered);
         threads.push(thread::Builder::new().name("watcher".into()).spawn(watch)?);
         Ok(Self {
             shared,
@@ -183,7 +188,7 @@ impl Server {
                 "Connections did not end in time"
             );
         }
-        self.shared.lounge.close();
+        self.shared.idle_connections.close();
         for thread in self.threads {
             thread.thread().unpark();
             if thread.join().is_err() {
@@ -210,17 +215,17 @@ pub(crate) fn wake_listener(mut address: SocketAddr) {
 }
 
 /// Looks after the clients until the server ends.
-fn watch_clients(shared: &Shared) {
+fn watch_clients(shared: &ServerState) {
     while !shared.is_shutting_down() {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
-        interrupt_deserted(&shared.database, &shared.registry);
+        interrupt_abandoned(&shared.database, &shared.registry);
     }
 }
 
 /// Interrupts reads whose client has hung up. Writes go on: they are soon done, and nobody could
 /// tell what a half-done one had done.
-pub(crate) fn interrupt_deserted(database: &Database, registry: &Registry) {
-    for id in registry.deserted(limits::DISCONNECT_CHECK_INTERVAL) {
+pub(crate) fn interrupt_abandoned(database: &Database, registry: &Registry) {
+    for id in registry.abandoned(limits::DISCONNECT_CHECK_INTERVAL) {
         info!(
             c = "NETWORK",
             id = 22_998,
@@ -244,9 +249,9 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Patience = Patience {
+    const PATIENCE: Timeouts = Timeouts {
         first_message: Duration::from_millis(300),
-        rest: Duration::from_millis(100),
+        idle: Duration::from_millis(100),
         stall: Duration::from_millis(600),
         message: Duration::from_millis(1500),
     };
@@ -255,7 +260,7 @@ mod tests {
         let database = Database::in_memory_with(environment).expect("a database");
         let listeners = listener::bind(&["127.0.0.1".to_owned()], 0).expect("a port");
         let options = Options {
-            patience: PATIENCE,
+            timeouts: PATIENCE,
             message_memory_bytes,
             ..Options::default()
         };
@@ -264,8 +269,8 @@ mod tests {
 
     fn connect(server: &Server) -> TcpStream {
         let stream = TcpStream::connect(server.addresses()[0]).expect("a connection");
-        let patience = Some(Duration::from_secs(20));
-        stream.set_read_timeout(patience).expect("an option");
+        let timeouts = Some(Duration::from_secs(20));
+        stream.set_read_timeout(timeouts).expect("an option");
         stream
     }
 
@@ -284,9 +289,9 @@ mod tests {
     fn reply(stream: &mut TcpStream) -> Option<usize> {
         let mut length = [0; 4];
         stream.read_exact(&mut length).ok()?;
-        let mut rest = vec![0; u32::from_le_bytes(length) as usize - 4];
-        stream.read_exact(&mut rest).ok()?;
-        Some(rest.len())
+        let mut idle = vec![0; u32::from_le_bytes(length) as usize - 4];
+        stream.read_exact(&mut idle).ok()?;
+        Some(idle.len())
     }
 
     fn ping() -> Vec<u8> {
@@ -303,32 +308,32 @@ mod tests {
         assert_eq!(reply(&mut silent), None);
         assert!(began.elapsed() < Duration::from_secs(10));
         std::thread::sleep(PATIENCE.stall * 2);
-        assert_eq!(server.shared.lounge.len(), 1, "it has no thread");
+        assert_eq!(server.shared.idle_connections.len(), 1, "it has no thread");
         resting.write_all(&ping()).expect("bytes are taken");
         assert!(
             reply(&mut resting).is_some(),
-            "it may rest between messages"
+            "it may idle between messages"
         );
         std::thread::sleep(PATIENCE.stall);
-        assert_eq!(server.shared.lounge.len(), 1, "it rests again");
+        assert_eq!(server.shared.idle_connections.len(), 1, "it rests again");
         drop(resting);
         let until = Instant::now() + Duration::from_secs(10);
         while server.shared.registry.len() > 0 {
             assert!(Instant::now() < until, "its end is noticed");
-            std::thread::sleep(PATIENCE.rest);
+            std::thread::sleep(PATIENCE.idle);
         }
         // One that rests is ended by the shutdown, too.
         let mut resting = connect(&server);
         resting.write_all(&ping()).expect("bytes are taken");
         assert!(reply(&mut resting).is_some());
-        std::thread::sleep(PATIENCE.rest * 4);
+        std::thread::sleep(PATIENCE.idle * 4);
         assert!(server.shut_down());
     }
 
     #[test]
     fn many_active_connections_share_threads() {
         let server = start(Environment::default(), limits::MESSAGE_MEMORY_BYTES);
-        let count = limits::OWN_THREADS_MAX * 4;
+        let count = limits::DEDICATED_THREADS_MAX * 4;
         let greeted = |_| {
             let mut stream = connect(&server);
             stream.write_all(&ping()).expect("bytes are taken");
@@ -336,16 +341,16 @@ mod tests {
             stream
         };
         let mut streams: Vec<TcpStream> = (0..count).map(greeted).collect();
-        let threads = server.shared.lounge.threads();
+        let threads = server.shared.idle_connections.threads();
         assert!(
             threads < count * 3 / 4,
             "new connections are given threads that wait: {threads}"
         );
         let began = Instant::now();
         // On a busy machine it takes longer until all of them have been active for long enough.
-        let patience = |few_threads: bool| if few_threads { 3 } else { 30 };
-        let few_threads = || server.shared.lounge.threads() < count / 2;
-        while began.elapsed() < limits::REST_AFTER * patience(few_threads()) {
+        let timeouts = |few_threads: bool| if few_threads { 3 } else { 30 };
+        let few_threads = || server.shared.idle_connections.threads() < count / 2;
+        while began.elapsed() < limits::IDLE_AFTER * timeouts(few_threads()) {
             for stream in &mut streams {
                 stream.write_all(&ping()).expect("bytes are taken");
             }
@@ -354,7 +359,7 @@ mod tests {
             }
         }
         assert_eq!(server.shared.registry.len(), count);
-        let threads = server.shared.lounge.threads();
+        let threads = server.shared.idle_connections.threads();
         assert!(threads < count / 2, "{threads} threads");
         // Two messages at once, the second of which is read with the first.
         for stream in &mut streams {
@@ -366,8 +371,8 @@ mod tests {
             assert!(reply(stream).is_some() && reply(stream).is_some());
         }
         // Later they count as resting, and a few that go on have threads of their own.
-        std::thread::sleep(limits::REST_AFTER * 3);
-        assert!(!server.shared.lounge.is_crowded());
+        std::thread::sleep(limits::IDLE_AFTER * 3);
+        assert!(!server.shared.idle_connections.shares_threads());
         for stream in &mut streams[..10] {
             stream.write_all(&ping()).expect("bytes are taken");
             assert!(reply(stream).is_some());
@@ -376,7 +381,7 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(10);
         while server.shared.registry.len() > 0 {
             assert!(Instant::now() < until, "their ends are noticed");
-            std::thread::sleep(PATIENCE.rest);
+            std::thread::sleep(PATIENCE.idle);
         }
         assert!(server.shut_down());
     }
@@ -427,14 +432,14 @@ mod tests {
             ..Environment::default()
         };
         let server = start(environment, limits::MESSAGE_MEMORY_BYTES);
-        let mut stranger = connect(&server);
-        stranger.write_all(&ping()).expect("bytes are taken");
-        assert!(reply(&mut stranger).is_some());
-        let comment = "x".repeat(limits::STRANGER_MESSAGE_BYTES_MAX);
+        let mut client = connect(&server);
+        client.write_all(&ping()).expect("bytes are taken");
+        assert!(reply(&mut client).is_some());
+        let comment = "x".repeat(limits::UNAUTHENTICATED_MESSAGE_BYTES_MAX);
         let large = message(&doc! {"ping": 1, "comment": comment, "$db": "admin"});
         // The server may hang up before it has taken all.
-        drop(stranger.write_all(&large));
-        assert_eq!(reply(&mut stranger), None);
+        drop(client.write_all(&large));
+        assert_eq!(reply(&mut client), None);
         assert!(server.shut_down());
     }
 }

@@ -9,7 +9,7 @@ use signal_hook::iterator::Signals;
 
 /// Why the server shall end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum ShutdownReason {
     /// This signal came.
     Signal(i32),
     /// It was asked for.
@@ -18,8 +18,8 @@ pub enum Reason {
 
 /// Where a shutdown is asked for and awaited.
 pub struct ShutdownSignal {
-    requested: Receiver<Reason>,
-    handle: Sender<Reason>,
+    requested: Receiver<ShutdownReason>,
+    handle: Sender<ShutdownReason>,
 }
 
 impl ShutdownSignal {
@@ -38,7 +38,7 @@ impl ShutdownSignal {
                         std::process::exit(128 + signal);
                     }
                     seen = true;
-                    if of_thread.send(Reason::Signal(signal)).is_err() {
+                    if of_thread.send(ShutdownReason::Signal(signal)).is_err() {
                         return;
                     }
                 }
@@ -47,12 +47,12 @@ impl ShutdownSignal {
     }
 
     /// A handle by which others ask for the end.
-    pub fn handle(&self) -> Sender<Reason> {
+    pub fn handle(&self) -> Sender<ShutdownReason> {
         self.handle.clone()
     }
 
     /// Blocks until the end is asked for.
-    pub fn wait(&self) -> Reason {
-        self.requested.recv().unwrap_or(Reason::Request)
+    pub fn wait(&self) -> ShutdownReason {
+        self.requested.recv().unwrap_or(ShutdownReason::Request)
     }
 }

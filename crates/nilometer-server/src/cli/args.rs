@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::connect::ServerGiven;
-use super::security::SecurityGiven;
-use super::transfer::CollectionGiven;
+use super::connect::ServerArgs;
+use super::security::SecurityArgs;
+use super::transfer::CollectionArgs;
 
 /// A time-series document database that speaks the MongoDB wire protocol.
 #[derive(Debug, Parser)]
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Connect with:  mongosh mongodb://127.0.0.1:27017\nStop with SIGTERM or SIGINT (Ctrl-C)."
     )]
-    Serve(Box<Given>),
+    Serve(Box<ServeArgs>),
     /// Load public data into a time-series collection, ask three questions, draw the answers.
     Demo(Demo),
     /// Copy a database, while it is served or at rest, into an empty directory.
@@ -35,15 +35,15 @@ pub(crate) enum Command {
     /// the database is opened for it, and must not be served.
     Backup(Backup),
     /// Make a database directory of a backup.
-    Restore(FromTo),
+    Restore(SourceAndTarget),
     /// Check every checksum, document, bucket and index of a database that is not served.
     Verify(Directory),
     /// Save what can be read of a damaged database into a new one, and list what is lost.
     ///
     /// SOURCE is not changed. Beside TARGET lies a working copy meanwhile.
-    Salvage(FromTo),
+    Salvage(SourceAndTarget),
     /// Explain a database directory that is not served, or one file of it.
-    Inspect(FileOrDirectory),
+    Inspect(InspectArgs),
     /// Insert the lines of a file into a collection of a running server.
     ///
     /// Extended JSON, a document a line; or CSV, whose first line names the fields and may name their
@@ -55,7 +55,7 @@ pub(crate) enum Command {
     ///
     /// Loads measurements of hosts, weighs them, runs eighteen queries and checks every answer. The same seed gives
     /// the same data. What was loaded is dropped at the end.
-    Bench(super::bench::Given),
+    Bench(super::bench::BenchArgs),
     /// Deal with configuration files.
     #[command(subcommand)]
     Config(Config),
@@ -71,7 +71,7 @@ pub(crate) struct Import {
     /// The file; the standard input if none is given
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) into: CollectionGiven,
+    pub(crate) into: CollectionArgs,
     /// Lines, or rows, at the beginning that were imported before
     #[arg(long, value_name = "LINES", default_value_t = 0)]
     pub(crate) skip: u64,
@@ -83,7 +83,7 @@ pub(crate) struct Export {
     /// The file; the standard output if none is given
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) from: CollectionGiven,
+    pub(crate) from: CollectionArgs,
     /// Only documents that match, in extended JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) query: Option<String>,
@@ -125,7 +125,7 @@ pub(crate) struct Backup {
     /// Directory for the copy; made if it does not exist, else it must be empty
     pub(crate) directory: PathBuf,
     #[command(flatten)]
-    pub(crate) server: ServerGiven,
+    pub(crate) server: ServerArgs,
     /// Directory of a database that is not served
     #[arg(long, value_name = "DIR", conflicts_with = "uri")]
     pub(crate) dbpath: Option<PathBuf>,
@@ -133,7 +133,7 @@ pub(crate) struct Backup {
 
 /// From where, and where to.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct FromTo {
+pub(crate) struct SourceAndTarget {
     /// Directory that is read
     pub(crate) source: PathBuf,
     /// Directory that is made; if it exists, it must be empty
@@ -149,7 +149,7 @@ pub(crate) struct Directory {
 
 /// A directory of a database, or a file in it.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct FileOrDirectory {
+pub(crate) struct InspectArgs {
     /// Directory of the database, or a file of it
     pub(crate) path: PathBuf,
 }
@@ -164,7 +164,7 @@ pub(crate) struct Demo {
 
 /// Options of `serve`, each only if it was given.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct ServeArgs {
     /// Directory of the database; made if it does not exist [default: ./nilometer-data]
     #[arg(
         long,
@@ -234,7 +234,7 @@ pub(crate) struct Given {
     pub(crate) compressors: Option<String>,
 
     #[command(flatten)]
-    pub(crate) security: SecurityGiven,
+    pub(crate) security: SecurityArgs,
 
     /// Configuration file in mongod's YAML form; the command line wins over it
     #[arg(short = 'f', long, value_name = "FILE", env = "NILOMETER_CONFIG")]
@@ -269,7 +269,7 @@ pub(crate) struct Given {
     pub(crate) logappend: bool,
 }
 
-impl Given {
+impl ServeArgs {
     /// What is given here, and where nothing is, what `file` gives.
     pub(crate) fn or(self, file: Self) -> Self {
         let bind_ip_given = self.bind_ip.is_some() || self.bind_ip_all;
@@ -325,11 +325,11 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let line = given(&["nilometer", "serve", "--port", "1", "--bind_ip_all"]);
-        let file = Given {
+        let file = ServeArgs {
             port: Some(2),
             bind_ip: Some("::1".into()),
             dbpath: Some("/x".into()),
-            ..Given::default()
+            ..ServeArgs::default()
         };
         let both = line.or(file);
         assert_eq!(both.port, Some(1));

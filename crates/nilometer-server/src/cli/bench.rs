@@ -14,7 +14,7 @@ use nilometer_bench::{Options, Outcome, Target, measure};
 use nilometer_bson::{Document, doc};
 
 use super::Failure;
-use super::connect::{self, Login, ServerGiven};
+use super::connect::{self, Login, ServerArgs};
 
 /// Most measurements of a run: their values are kept in memory, ten bytes each, to check the answers.
 const MEASUREMENTS_MAX: usize = 100_000_000;
@@ -27,9 +27,9 @@ const SETTLE_SECONDS: u64 = 30;
 
 /// Options of `bench`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Given {
+pub(crate) struct BenchArgs {
     #[command(flatten)]
-    server: ServerGiven,
+    server: ServerArgs,
     /// Measure a database in this process, without a server, in this directory, which is made or empty
     #[arg(long, value_name = "DIR", conflicts_with_all = ["uri", "password_file"])]
     dbpath: Option<PathBuf>,
@@ -69,7 +69,7 @@ pub(crate) struct Given {
 }
 
 /// Measures, and tells.
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
+pub(super) fn run(given: &BenchArgs) -> Result<(), Failure> {
     let mut options = given.options()?;
     let outcome = match &given.dbpath {
         Some(folder) => {
@@ -97,7 +97,7 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
     outcome.map_err(Failure::Other)
 }
 
-impl Given {
+impl BenchArgs {
     fn options(&self) -> Result<Options, Failure> {
         let refused = |told: String| Err(Failure::Options(told));
         let options = Options {
@@ -137,7 +137,7 @@ impl Given {
 }
 
 /// Measures; an answer that is wrong is an error, behind the figures.
-fn measured(given: &Given, options: &Options, target: &mut Target) -> Outcome {
+fn measured(given: &BenchArgs, options: &Options, target: &mut Target) -> Outcome {
     let mut say = |told: &str| {
         let written = writeln!(std::io::stderr(), "{told}");
         // Nobody listens; the figures are what counts.
@@ -156,14 +156,14 @@ fn measured(given: &Given, options: &Options, target: &mut Target) -> Outcome {
 }
 
 /// A connection the measurements go over.
-struct Reached(connect::Connection);
+struct BenchConnection(connect::Connection);
 
 fn reach(login: &Login) -> Outcome<Box<dyn nilometer_bench::Connection>> {
     let server = login.open().map_err(|e| e.to_string())?;
-    Ok(Box::new(Reached(server)))
+    Ok(Box::new(BenchConnection(server)))
 }
 
-impl nilometer_bench::Connection for Reached {
+impl nilometer_bench::Connection for BenchConnection {
     fn call(&mut self, command: &Document, documents: Option<Arc<Vec<u8>>>) -> Outcome<Document> {
         let documents = documents.as_ref().map(|d| d.as_slice());
         self.0.call(command, documents).map_err(|e| e.to_string())

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::Failure;
-use super::args::Given;
+use super::args::ServeArgs;
 
 /// Reads a configuration file.
-pub(crate) fn read(path: &Path) -> Result<Given, Failure> {
+pub(crate) fn read(path: &Path) -> Result<ServeArgs, Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| {
         Failure::Options(format!(
             "cannot read the configuration file {}: {e}",
@@ -33,10 +33,10 @@ pub(crate) fn read(path: &Path) -> Result<Given, Failure> {
 }
 
 /// Reads the text of a configuration file.
-pub(crate) fn parse(text: &str) -> Result<Given, Failure> {
+pub(crate) fn parse(text: &str) -> Result<ServeArgs, Failure> {
     let documents = YamlLoader::load_from_str(text)
         .map_err(|e| Failure::Options(format!("the configuration file is no YAML: {e}")))?;
-    let mut given = Given::default();
+    let mut given = ServeArgs::default();
     match documents.as_slice() {
         [] => {}
         [root] => walk("", root, &mut given)?,
@@ -65,7 +65,7 @@ const SECTIONS: [&str; 11] = [
 ];
 
 /// Sets what `value` at `path` says; goes into sections.
-fn walk(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
+fn walk(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> {
     let is_section = SECTIONS.contains(&path);
     let refused = |text: String| Err(Failure::Options(text));
     match value {
@@ -91,7 +91,7 @@ fn walk(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
     }
 }
 
-fn set(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
+fn set(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> {
     let text = scalar(path, value)?;
     if given.security.set(path, &text)? {
         return Ok(());

@@ -10,7 +10,7 @@ use crate::tls::{TlsMode, TlsOptions};
 
 /// What was given of them.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct SecurityGiven {
+pub(crate) struct SecurityArgs {
     /// Let clients do only what their user is allowed
     #[arg(long, help_heading = "Security")]
     pub(crate) auth: bool,
@@ -71,7 +71,7 @@ pub struct Security {
     pub audit: Option<PathBuf>,
 }
 
-impl SecurityGiven {
+impl SecurityArgs {
     /// What is given here, and where nothing is, what `file` gives.
     pub(super) fn or(self, file: Self) -> Self {
         Self {
@@ -237,44 +237,44 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let file = || Some(PathBuf::from("/x"));
-        let mode = |mode: &str| SecurityGiven {
+        let mode = |mode: &str| SecurityArgs {
             tls_mode: Some(mode.into()),
             certificate_key_file: file(),
-            ..SecurityGiven::default()
+            ..SecurityArgs::default()
         };
         assert!(mode("requireTLS").resolve().is_ok());
         for bad in [
             mode("sometimes"),
             mode("disabled"),
-            SecurityGiven {
+            SecurityArgs {
                 certificate_key_file: None,
                 ..mode("requireTLS")
             },
-            SecurityGiven {
+            SecurityArgs {
                 allow_without_certificates: true,
                 ..mode("requireTLS")
             },
-            SecurityGiven {
+            SecurityArgs {
                 disabled_protocols: Some("TLS1_2,TLS1_3".into()),
                 ..mode("requireTLS")
             },
-            SecurityGiven {
+            SecurityArgs {
                 disabled_protocols: Some("SSL3".into()),
                 ..mode("requireTLS")
             },
-            SecurityGiven {
+            SecurityArgs {
                 audit_path: file(),
-                ..SecurityGiven::default()
+                ..SecurityArgs::default()
             },
-            SecurityGiven {
+            SecurityArgs {
                 audit_destination: Some("syslog".into()),
-                ..SecurityGiven::default()
+                ..SecurityArgs::default()
             },
-            SecurityGiven {
+            SecurityArgs {
                 audit_destination: Some("file".into()),
                 audit_path: file(),
                 audit_format: Some("BSON".into()),
-                ..SecurityGiven::default()
+                ..SecurityArgs::default()
             },
         ] {
             assert!(bad.resolve().is_err(), "{bad:?}");

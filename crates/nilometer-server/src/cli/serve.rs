@@ -15,19 +15,19 @@ use nilometer::services::{Environment, IdSource, LogRing};
 use nilometer_bson::Document;
 use tracing::{error, info, warn};
 
-use super::args::Given;
+use super::args::ServeArgs;
 use super::greeting::Greeting;
 use super::{Failure, Security, Settings, config};
 use crate::audit::AuditLog;
 use crate::http::{Http, HttpOptions};
 use crate::log::Sink;
 use crate::server::{Options, Server};
-use crate::shutdown::{Reason, ShutdownSignal};
+use crate::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::tls::Tls;
 use crate::{limits, listener, log, machine};
 
 /// Serves until a signal comes.
-pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
+pub(crate) fn run(given: ServeArgs, argv: Vec<String>) -> Result<(), Failure> {
     let given = match &given.config {
         None => given,
         Some(path) => {
@@ -189,7 +189,7 @@ fn open(
     let requested = signal.handle();
     let end = move || {
         // Nobody listens any more only when the server is ending already.
-        let _ = requested.send(Reason::Request);
+        let _ = requested.send(ShutdownReason::Request);
     };
     // The database is new, so nobody else has set it.
     drop(database.services().shutdown.set(Box::new(end)));
@@ -208,7 +208,7 @@ fn greet(greeting: &Greeting<'_>) {
 /// Waits until the server shall end, and says why.
 fn await_end(signal: &ShutdownSignal) {
     match signal.wait() {
-        Reason::Signal(number) => {
+        ShutdownReason::Signal(number) => {
             info!(
                 c = "CONTROL",
                 id = 23_377,
@@ -216,7 +216,7 @@ fn await_end(signal: &ShutdownSignal) {
                 "Received signal; shutting down"
             );
         }
-        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
+        ShutdownReason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
     }
 }
 

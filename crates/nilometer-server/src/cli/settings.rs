@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nilometer::parameters::Parameters;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::args::Given;
+use super::args::ServeArgs;
 use super::{Failure, Security};
 use crate::limits;
 use crate::log::Sink;
@@ -52,7 +52,7 @@ pub struct Settings {
 
 impl Settings {
     /// Checks and completes what was given.
-    pub(crate) fn resolve(given: &Given) -> Result<Self, Failure> {
+    pub(crate) fn resolve(given: &ServeArgs) -> Result<Self, Failure> {
         let hosts = match (&given.bind_ip, given.bind_ip_all) {
             (_, true) => vec!["0.0.0.0".to_owned()],
             (None, false) => vec!["127.0.0.1".to_owned()],
@@ -108,7 +108,7 @@ fn comma_list(text: &str) -> Vec<String> {
 }
 
 /// Names of the web page: those that were said, and those listened on.
-fn web_hosts(given: &Given, hosts: &[String]) -> Result<Option<Vec<String>>, Failure> {
+fn web_hosts(given: &ServeArgs, hosts: &[String]) -> Result<Option<Vec<String>>, Failure> {
     if !given.web_page {
         return match given.web_hosts {
             None => Ok(None),
@@ -140,7 +140,7 @@ fn compressors(list: Option<&str>) -> Result<Vec<Compressor>, Failure> {
     }
 }
 
-fn parameters(given: &Given) -> Result<Parameters, Failure> {
+fn parameters(given: &ServeArgs) -> Result<Parameters, Failure> {
     let parameters = Parameters::default();
     if given.quiet {
         let set = parameters.set_at_startup("quiet", "true");
@@ -158,7 +158,7 @@ fn parameters(given: &Given) -> Result<Parameters, Failure> {
 
 /// The sections mongod has, with what was given in them.
 // long function: a list of what every option is called
-fn parsed(given: &Given) -> Document {
+fn parsed(given: &ServeArgs) -> Document {
     let path = |p: &PathBuf| Value::from(p.display().to_string());
     let mut root = DocumentBuilder::new();
     root.append("config", given.config.as_ref().map(path));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_manual() {
-        let settings = Settings::resolve(&Given::default()).unwrap();
+        let settings = Settings::resolve(&ServeArgs::default()).unwrap();
         assert_eq!(settings.port, 27017);
         assert_eq!(settings.hosts, ["127.0.0.1"]);
         assert!(settings.parsed.is_empty());
@@ -263,11 +263,11 @@ mod tests {
 
     #[test]
     fn what_was_given_is_shown_in_sections() {
-        let given = Given {
+        let given = ServeArgs {
             port: Some(1),
             dbpath: Some("/x".into()),
             set_parameter: vec!["ttlMonitorSleepSecs=5".into()],
-            ..Given::default()
+            ..ServeArgs::default()
         };
         let settings = Settings::resolve(&given).unwrap();
         let net = settings.parsed.get("net").as_document().unwrap();
@@ -279,39 +279,39 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let refused = |given: Given| Settings::resolve(&given).is_err();
-        assert!(refused(Given {
+        let refused = |given: ServeArgs| Settings::resolve(&given).is_err();
+        assert!(refused(ServeArgs {
             bind_ip: Some(",".into()),
-            ..Given::default()
+            ..ServeArgs::default()
         }));
-        assert!(refused(Given {
+        assert!(refused(ServeArgs {
             max_conns: Some(0),
-            ..Given::default()
+            ..ServeArgs::default()
         }));
-        assert!(refused(Given {
+        assert!(refused(ServeArgs {
             compressors: Some("gzip".into()),
-            ..Given::default()
+            ..ServeArgs::default()
         }));
-        assert!(refused(Given {
+        assert!(refused(ServeArgs {
             set_parameter: vec!["x".into()],
-            ..Given::default()
+            ..ServeArgs::default()
         }));
-        assert!(refused(Given {
+        assert!(refused(ServeArgs {
             set_parameter: vec!["x=1".into()],
-            ..Given::default()
+            ..ServeArgs::default()
         }));
-        assert!(refused(Given {
+        assert!(refused(ServeArgs {
             web_page: true,
-            ..Given::default()
+            ..ServeArgs::default()
         }));
-        assert!(refused(Given {
+        assert!(refused(ServeArgs {
             http_port: Some(1),
             web_hosts: Some("a".into()),
-            ..Given::default()
+            ..ServeArgs::default()
         }));
-        assert!(refused(Given {
+        assert!(refused(ServeArgs {
             logappend: true,
-            ..Given::default()
+            ..ServeArgs::default()
         }));
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn backup(given: &args::Backup) -> Done {
 }
 
 /// Makes a database of a copy.
-pub(super) fn restore(given: &args::FromTo) -> Done {
+pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
     let (mut files, mut bytes) = (0u64, 0u64);
     upkeep::restore(&given.source, &given.target, &mut |_, length| {
         files += 1;
@@ -90,7 +90,7 @@ pub(super) fn verify(directory: &Path) -> Done {
 }
 
 /// Saves what can be read of a damaged directory.
-pub(super) fn salvage(given: &args::FromTo) -> Done {
+pub(super) fn salvage(given: &args::SourceAndTarget) -> Done {
     let salvaged = upkeep::salvage(&given.source, &given.target)?;
     let mut out = std::io::stdout().lock();
     tell_salvaged(&salvaged, &mut out)?;

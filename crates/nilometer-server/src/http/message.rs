@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nilometer::session::ClientMetadata;
 
 use crate::connection::client_of;
-use crate::registry::{Entry, SharedStream};
+use crate::registry::{ConnectionEntry, SharedStream};
 use crate::tls::{Tls, Transport};
 
 /// Bytes of a request's head. Browsers send the cookies of everything else on the same host, too.
@@ -51,14 +51,14 @@ const JSON: &str = "application/json; charset=utf-8";
 
 /// What is sent back.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     status: &'static str,
     kind: &'static str,
     fields: Vec<(&'static str, Cow<'static, str>)>,
     body: Cow<'static, str>,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(super) fn new(
         status: &'static str,
         kind: &'static str,
@@ -94,7 +94,7 @@ impl Answer {
 
 /// The head of a request.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     pub(super) method: String,
     /// Without the query.
     pub(super) path: String,
@@ -102,7 +102,7 @@ pub(super) struct Head {
     fields: Vec<(String, String)>,
 }
 
-impl Head {
+impl RequestHead {
     /// The value of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let found = self.fields.iter().find(|(known, _)| known == name);
@@ -110,8 +110,8 @@ impl Head {
     }
 
     /// Reads a head; `None` if more must come.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Answer> {
-        let bad = |why: &str| Answer::text("400 Bad Request", format!("{why}\n"));
+    pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, HttpResponse> {
+        let bad = |why: &str| HttpResponse::text("400 Bad Request", format!("{why}\n"));
         if bytes.first().is_some_and(u8::is_ascii_whitespace) {
             return Err(bad("not an HTTP request"));
         }
@@ -147,8 +147,8 @@ impl Head {
     }
 }
 
-fn too_long() -> Answer {
-    Answer::text(
+fn too_long() -> HttpResponse {
+    HttpResponse::text(
         "431 Request Header Fields Too Large",
         "the head of the request is too long\n",
     )
@@ -156,14 +156,14 @@ fn too_long() -> Answer {
 
 /// Why there is no request.
 #[derive(Debug)]
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// The client has gone, or was too slow.
     Gone(io::Error),
     /// It is answered with this.
-    Refused(Answer),
+    Refused(HttpResponse),
 }
 
-impl From<io::Error> for Unread {
+impl From<io::Error> for ReadError {
     fn from(problem: io::Error) -> Self {
         Self::Gone(problem)
     }
@@ -171,7 +171,7 @@ impl From<io::Error> for Unread {
 
 /// A connection with one request.
 pub(super) struct Connection {
-    entry: Arc<Entry>,
+    entry: Arc<ConnectionEntry>,
     transport: Transport,
     until: Instant,
     /// What was read behind the head.
@@ -183,7 +183,7 @@ pub(super) struct Connection {
 impl Connection {
     /// A connection that was accepted. The request may take `patience` to arrive.
     pub(super) fn open(
-        entry: Arc<Entry>,
+        entry: Arc<ConnectionEntry>,
         tls: Option<&Tls>,
         patience: Duration,
     ) -> io::Result<Self> {
@@ -213,7 +213,7 @@ impl Connection {
     }
 
     /// Where it is in the registry.
-    pub(super) fn entry(&self) -> &Entry {
+    pub(super) fn entry(&self) -> &ConnectionEntry {
         &self.entry
     }
 
@@ -223,11 +223,11 @@ impl Connection {
     }
 
     /// Reads the head of the request.
-    pub(super) fn read_head(&mut self) -> Result<Head, Unread> {
+    pub(super) fn read_head(&mut self) -> Result<RequestHead, ReadError> {
         let mut bytes = Vec::new();
         loop {
             self.read_more(&mut bytes)?;
-            let parsed = Head::parse(&bytes).and_then(|parsed| match parsed {
+            let parsed = RequestHead::parse(&bytes).and_then(|parsed| match parsed {
                 None if bytes.len() > HEAD_BYTES_MAX => Err(too_long()),
                 parsed => Ok(parsed),
             });
@@ -241,16 +241,20 @@ impl Connection {
                 Ok(None) => {}
                 Err(answer) => {
                     self.unread = true;
-                    return Err(Unread::Refused(answer));
+                    return Err(ReadError::Refused(answer));
                 }
             }
         }
     }
 
     /// Reads the body of the request, of at most `bytes_max`.
-    pub(super) fn read_body(&mut self, head: &Head, bytes_max: usize) -> Result<Vec<u8>, Answer> {
+    pub(super) fn read_body(
+        &mut self,
+        head: &RequestHead,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, HttpResponse> {
         if head.field("transfer-encoding").is_some() {
-            return Err(Answer::text(
+            return Err(HttpResponse::text(
                 "411 Length Required",
                 "bodies are taken with a Content-Length only\n",
             ));
@@ -259,13 +263,13 @@ impl Connection {
         let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
         let length = digits.then(|| length.parse::<usize>().unwrap_or(usize::MAX));
         let Some(length) = length else {
-            return Err(Answer::text(
+            return Err(HttpResponse::text(
                 "400 Bad Request",
                 "Content-Length is no number\n",
             ));
         };
         if length > bytes_max {
-            return Err(Answer::text(
+            return Err(HttpResponse::text(
                 "413 Content Too Large",
                 format!("the body has {length} bytes, at most {bytes_max} are taken\n"),
             ));
@@ -273,7 +277,7 @@ impl Connection {
         let mut body = std::mem::take(&mut self.rest);
         while body.len() < length {
             if self.read_more(&mut body).is_err() {
-                return Err(Answer::text(
+                return Err(HttpResponse::text(
                     "408 Request Timeout",
                     "the body did not arrive\n",
                 ));
@@ -301,7 +305,7 @@ impl Connection {
     }
 
     /// Answers, and ends the connection.
-    pub(super) fn send(mut self, answer: &Answer, head_only: bool) -> io::Result<()> {
+    pub(super) fn send(mut self, answer: &HttpResponse, head_only: bool) -> io::Result<()> {
         let mut head = format!(
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
@@ -358,9 +362,12 @@ mod tests {
     fn a_head_is_read_when_all_of_it_is_there() {
         let text = b"POST /a?b HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}";
         for length in 1..text.len() - 2 {
-            assert!(Head::parse(&text[..length]).unwrap().is_none(), "{length}");
+            assert!(
+                RequestHead::parse(&text[..length]).unwrap().is_none(),
+                "{length}"
+            );
         }
-        let (head, length) = Head::parse(text).unwrap().unwrap();
+        let (head, length) = RequestHead::parse(text).unwrap().unwrap();
         assert_eq!((head.method.as_str(), head.path.as_str()), ("POST", "/a"));
         assert_eq!(head.field("host"), Some("x"));
         assert_eq!(length, text.len() - 2);
@@ -369,10 +376,10 @@ mod tests {
     #[test]
     fn what_decides_about_safety_is_said_once() {
         let twice = b"GET / HTTP/1.1\r\nHost: x\r\nHOST: y\r\n\r\n";
-        let answer = Head::parse(twice).unwrap_err();
+        let answer = RequestHead::parse(twice).unwrap_err();
         assert!(answer.body.contains("host is there twice"), "{answer:?}");
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(100));
-        let answer = Head::parse(many.as_bytes()).unwrap_err();
+        let answer = RequestHead::parse(many.as_bytes()).unwrap_err();
         assert!(answer.status.starts_with("431"));
     }
 
@@ -392,7 +399,7 @@ mod tests {
                     _ => bytes.insert(at, byte),
                 }
             }
-            let read = std::panic::catch_unwind(|| drop(Head::parse(&bytes)));
+            let read = std::panic::catch_unwind(|| drop(RequestHead::parse(&bytes)));
             assert!(read.is_ok(), "seed {seed}");
         }
     }

@@ -7,7 +7,7 @@ use nilometer_bson::{DocRef, Document, ValueRef, doc};
 
 /// How a figure behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     /// It only grows while the process lives.
     Counter,
     /// It goes up and down.
@@ -15,9 +15,9 @@ enum Kind {
 }
 
 /// A family of figures: one, or one for each label.
-struct Family {
+struct MetricFamily {
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
     /// The name of the label, if the figures have one.
     label: &'static str,
@@ -27,11 +27,11 @@ struct Family {
 
 const fn one(
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
     figures: &'static [(&'static str, &'static str)],
-) -> Family {
-    Family {
+) -> MetricFamily {
+    MetricFamily {
         name,
         kind,
         help,
@@ -42,12 +42,12 @@ const fn one(
 
 const fn each(
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
     label: &'static str,
     figures: &'static [(&'static str, &'static str)],
-) -> Family {
-    Family {
+) -> MetricFamily {
+    MetricFamily {
         name,
         kind,
         help,
@@ -56,10 +56,10 @@ const fn each(
     }
 }
 
-use Kind::{Counter, Gauge};
+use MetricKind::{Counter, Gauge};
 
 /// All families. A counter's samples get `_total` behind their name.
-const FAMILIES: &[Family] = &[
+const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_uptime_seconds",
         Gauge,
@@ -364,14 +364,14 @@ fn commands(out: &mut String, status: &Document) {
     }
 }
 
-fn sample_name(name: &str, kind: Kind) -> String {
+fn sample_name(name: &str, kind: MetricKind) -> String {
     match kind {
         Counter => format!("{name}_total"),
         Gauge => name.to_owned(),
     }
 }
 
-fn begin(out: &mut String, name: &str, kind: Kind, help: &str) {
+fn begin(out: &mut String, name: &str, kind: MetricKind, help: &str) {
     let kind = match kind {
         Counter => "counter",
         Gauge => "gauge",

@@ -36,7 +36,7 @@ use nilometer::{ClientSession, Database};
 use nilometer_bson::extjson::{parse_document, to_relaxed};
 use nilometer_bson::{DocRef, Document, ValueRef, doc};
 
-use super::message::{Answer, Connection, Head};
+use super::message::{Connection, HttpResponse, RequestHead};
 use sessions::Sessions;
 use slots::Slots;
 
@@ -62,7 +62,7 @@ pub(super) struct Web {
 }
 
 /// Who asks, and from where.
-struct Asker<'a> {
+struct WebRequest<'a> {
     database: &'a Database,
     client: ClientMetadata,
     /// Number of the request.
@@ -72,7 +72,7 @@ struct Asker<'a> {
     token: Option<&'a str>,
 }
 
-impl Asker<'_> {
+impl WebRequest<'_> {
     fn address(&self) -> Option<IpAddr> {
         let socket: SocketAddr = self.client.remote.parse().ok()?;
         Some(socket.ip().to_canonical())
@@ -112,11 +112,11 @@ impl Web {
         &self,
         database: &Database,
         connection: &mut Connection,
-        head: &Head,
-    ) -> Answer {
+        head: &RequestHead,
+    ) -> HttpResponse {
         let host = head.field("host").unwrap_or_default();
         if !self.is_ours(host) {
-            return protected(Answer::text(
+            return protected(HttpResponse::text(
                 "421 Misdirected Request",
                 format!(
                     "The web page is not served under the name '{}'. Open it as localhost or by an address, \
@@ -131,7 +131,7 @@ impl Web {
                 let answered = self.call(database, connection, head);
                 answered.unwrap_or_else(|refused| refused)
             }
-            _ => Answer::text(
+            _ => HttpResponse::text(
                 "405 Method Not Allowed",
                 "only GET, HEAD, and POST to /api\n",
             )
@@ -158,8 +158,8 @@ impl Web {
         &self,
         database: &Database,
         connection: &mut Connection,
-        head: &Head,
-    ) -> Result<Answer, Answer> {
+        head: &RequestHead,
+    ) -> Result<HttpResponse, HttpResponse> {
         check_origin(head)?;
         check_type(head)?;
         let body = connection.read_body(head, BODY_BYTES_MAX)?;
@@ -167,8 +167,8 @@ impl Web {
         let Ok(client) = connection.client() else {
             return Err(refuse("400 Bad Request", "The connection is gone."));
         };
-        let cookie = Asker::cookie_name(&client.local);
-        let asker = Asker {
+        let cookie = WebRequest::cookie_name(&client.local);
+        let asker = WebRequest {
             database,
             client,
             id: connection.entry().id,
@@ -193,7 +193,7 @@ impl Web {
     }
 
     /// The session of who asks: the one that was logged in, or nobody's where nobody needs to.
-    fn session(&self, asker: &Asker<'_>) -> Option<ClientSession> {
+    fn session(&self, asker: &WebRequest<'_>) -> Option<ClientSession> {
         let known = self.known(asker);
         if known.is_none() && asker.database.services().access_control {
             return None;
@@ -204,7 +204,7 @@ impl Web {
     }
 
     /// The session that was logged in, if its user is still there.
-    fn known(&self, asker: &Asker<'_>) -> Option<ClientSession> {
+    fn known(&self, asker: &WebRequest<'_>) -> Option<ClientSession> {
         let address = asker.address()?;
         let mut session = self.sessions.find(asker.token?, address, Instant::now())?;
         if login::is_still_in(asker.database, &mut session) {
@@ -214,7 +214,7 @@ impl Web {
         None
     }
 
-    fn tell(&self, asker: &Asker<'_>) -> Answer {
+    fn tell(&self, asker: &WebRequest<'_>) -> HttpResponse {
         let known = self.known(asker);
         let user = known.as_ref().and_then(|session| session.login.user());
         ok(&doc! {
@@ -228,7 +228,11 @@ impl Web {
         })
     }
 
-    fn log_in(&self, asker: &Asker<'_>, body: DocRef<'_>) -> Result<Answer, Answer> {
+    fn log_in(
+        &self,
+        asker: &WebRequest<'_>,
+        body: DocRef<'_>,
+    ) -> Result<HttpResponse, HttpResponse> {
         if !may_send_password(asker) {
             return Err(refuse(
                 "403 Forbidden",
@@ -263,14 +267,14 @@ impl Web {
         Ok(answer.with("Set-Cookie", cookie(asker, &token, sessions::AGE_MAX)))
     }
 
-    fn log_out(&self, asker: &Asker<'_>) -> Answer {
+    fn log_out(&self, asker: &WebRequest<'_>) -> HttpResponse {
         if let Some(mut session) = asker.token.and_then(|token| self.sessions.end(token)) {
             login::log_out(asker.database, &mut session);
         }
         ok(&doc! {}).with("Set-Cookie", cookie(asker, "", Duration::ZERO))
     }
 
-    fn run(&self, asker: &Asker<'_>, body: DocRef<'_>) -> Result<Answer, Answer> {
+    fn run(&self, asker: &WebRequest<'_>, body: DocRef<'_>) -> Result<HttpResponse, HttpResponse> {
         let Some(mut session) = self.session(asker) else {
             return Err(refuse("401 Unauthorized", "Log in first."));
         };
@@ -287,17 +291,17 @@ impl Web {
         };
         let body = command::run(asker.database, &mut session, bounded);
         let body = body.map_err(|reason| refuse("422 Unprocessable Content", &reason))?;
-        Ok(Answer::json("200 OK", body))
+        Ok(HttpResponse::json("200 OK", body))
     }
 }
 
 /// Passwords go inside TLS, or do not leave the machine.
-fn may_send_password(asker: &Asker<'_>) -> bool {
+fn may_send_password(asker: &WebRequest<'_>) -> bool {
     asker.is_tls || asker.client.same_machine
 }
 
 /// Fails if another page sends this.
-fn check_origin(head: &Head) -> Result<(), Answer> {
+fn check_origin(head: &RequestHead) -> Result<(), HttpResponse> {
     let foreign = || {
         Err(refuse(
             "403 Forbidden",
@@ -325,7 +329,7 @@ fn check_origin(head: &Head) -> Result<(), Answer> {
 }
 
 /// Fails unless the body says it is JSON: a form of another page cannot say that.
-fn check_type(head: &Head) -> Result<(), Answer> {
+fn check_type(head: &RequestHead) -> Result<(), HttpResponse> {
     let kind = head.field("content-type").unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/json") {
@@ -337,7 +341,7 @@ fn check_type(head: &Head) -> Result<(), Answer> {
     ))
 }
 
-fn read(body: &[u8]) -> Result<Document, Answer> {
+fn read(body: &[u8]) -> Result<Document, HttpResponse> {
     let text = std::str::from_utf8(body);
     let text = text.map_err(|_| refuse("400 Bad Request", "The body is not UTF-8."))?;
     parse_document(text).map_err(|problem| {
@@ -358,15 +362,15 @@ fn value_of<'a>(cookies: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The cookie of a session, or what takes it away.
-fn cookie(asker: &Asker<'_>, token: &str, age: Duration) -> String {
-    let name = Asker::cookie_name(&asker.client.local);
+fn cookie(asker: &WebRequest<'_>, token: &str, age: Duration) -> String {
+    let name = WebRequest::cookie_name(&asker.client.local);
     let secure = if asker.is_tls { "; Secure" } else { "" };
     let seconds = age.as_secs();
     format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
 }
 
 /// What keeps browsers from doing more with an answer than they should.
-fn protected(answer: Answer) -> Answer {
+fn protected(answer: HttpResponse) -> HttpResponse {
     answer
         .with("Content-Security-Policy", files::POLICY)
         .with("Cross-Origin-Opener-Policy", "same-origin")
@@ -375,15 +379,15 @@ fn protected(answer: Answer) -> Answer {
         .with("X-Frame-Options", "DENY")
 }
 
-fn ok(document: &Document) -> Answer {
-    Answer::json("200 OK", to_relaxed(document.as_ref()))
+fn ok(document: &Document) -> HttpResponse {
+    HttpResponse::json("200 OK", to_relaxed(document.as_ref()))
 }
 
-fn refuse(status: &'static str, reason: &str) -> Answer {
-    Answer::json(status, to_relaxed(doc! {"error": reason}.as_ref()))
+fn refuse(status: &'static str, reason: &str) -> HttpResponse {
+    HttpResponse::json(status, to_relaxed(doc! {"error": reason}.as_ref()))
 }
 
-fn busy() -> Answer {
+fn busy() -> HttpResponse {
     refuse(
         "503 Service Unavailable",
         "The server is busy with other requests of the web page. Try again in a moment.",
@@ -441,7 +445,7 @@ mod tests {
                 same_machine: address.ip().is_loopback(),
                 ..ClientMetadata::default()
             };
-            let asker = Asker {
+            let asker = WebRequest {
                 database: &database,
                 client,
                 id: -1,
@@ -458,6 +462,6 @@ mod tests {
         let all = "a=1; nilometer_1=token; nilometer_12=other";
         assert_eq!(value_of(all, "nilometer_1"), Some("token"));
         assert_eq!(value_of(all, "nilometer_2"), None);
-        assert_eq!(Asker::cookie_name("[::1]:28080"), "nilometer_28080");
+        assert_eq!(WebRequest::cookie_name("[::1]:28080"), "nilometer_28080");
     }
 }

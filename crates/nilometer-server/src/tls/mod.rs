@@ -24,7 +24,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::limits;
 use crate::registry::SharedStream;
 pub(crate) use client::ClientTls;
-pub(crate) use stream::{Opened, Transport};
+pub(crate) use stream::{AcceptedTls, Transport};
 
 /// Which connections speak TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Tls {
 
     /// Looks at the first bytes, and does the handshake if they are one. Who speaks no TLS is turned away
     /// where it is required.
-    pub(crate) fn open(&self, stream: SharedStream) -> io::Result<Opened> {
+    pub(crate) fn open(&self, stream: SharedStream) -> io::Result<AcceptedTls> {
         let opened = self.open_either(stream, limits::HANDSHAKE_TIMEOUT)?;
         if !opened.transport.is_tls() && self.options.mode == TlsMode::Required {
             return Err(io::Error::new(
@@ -103,10 +103,14 @@ impl Tls {
 
     /// The same for a port that tells itself what it gives away in the open. The first bytes and the
     /// handshake may take `time`.
-    pub(crate) fn open_either(&self, stream: SharedStream, time: Duration) -> io::Result<Opened> {
-        let mut replayed = stream::Replayed::begin(stream, time)?;
+    pub(crate) fn open_either(
+        &self,
+        stream: SharedStream,
+        time: Duration,
+    ) -> io::Result<AcceptedTls> {
+        let mut replayed = stream::PrefixedStream::begin(stream, time)?;
         if !replayed.is_handshake() {
-            return Ok(Opened {
+            return Ok(AcceptedTls {
                 transport: Transport::Plain(replayed.end()),
                 subject: None,
             });
@@ -118,7 +122,7 @@ impl Tls {
         let shown = connection.peer_certificates().and_then(|all| all.first());
         let subject = shown.and_then(|certificate| certificates::subject(certificate));
         let stream = StreamOwned::new(connection, replayed.end());
-        Ok(Opened {
+        Ok(AcceptedTls {
             transport: Transport::Tls(Box::new(stream)),
             subject,
         })

@@ -11,7 +11,7 @@ use crate::registry::SharedStream;
 const FIRST_BYTES: usize = 3;
 
 /// A stream that is ready for messages.
-pub(crate) struct Opened {
+pub(crate) struct AcceptedTls {
     pub(crate) transport: Transport,
     /// The subject of the certificate the client has shown, checked.
     pub(crate) subject: Option<String>,
@@ -20,9 +20,9 @@ pub(crate) struct Opened {
 /// Where messages come from and go to.
 pub(crate) enum Transport {
     /// In the open, with what was read already in front.
-    Plain(Replayed),
+    Plain(PrefixedStream),
     /// Inside TLS.
-    Tls(Box<StreamOwned<ServerConnection, Replayed>>),
+    Tls(Box<StreamOwned<ServerConnection, PrefixedStream>>),
     /// Nowhere: there is nothing to read, and nothing is written.
     None,
 }
@@ -30,7 +30,7 @@ pub(crate) enum Transport {
 impl Transport {
     /// A stream in the open, nothing of which was read.
     pub(crate) fn plain(stream: SharedStream) -> Self {
-        Self::Plain(Replayed {
+        Self::Plain(PrefixedStream {
             first: [0; FIRST_BYTES],
             given: FIRST_BYTES,
             until: None,
@@ -81,7 +81,7 @@ impl Write for Transport {
 }
 
 /// A stream whose first bytes were looked at and are given out again.
-pub(crate) struct Replayed {
+pub(crate) struct PrefixedStream {
     first: [u8; FIRST_BYTES],
     given: usize,
     /// Until when the handshake must be over.
@@ -89,7 +89,7 @@ pub(crate) struct Replayed {
     stream: SharedStream,
 }
 
-impl Replayed {
+impl PrefixedStream {
     /// Reads the first bytes. They, and a handshake, may take `time`.
     pub(super) fn begin(stream: SharedStream, time: Duration) -> io::Result<Self> {
         let mut begun = Self {
@@ -117,7 +117,7 @@ impl Replayed {
     }
 }
 
-impl Read for Replayed {
+impl Read for PrefixedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(mut rest) = self.first.get(self.given..).filter(|r| !r.is_empty()) {
             let read = rest.read(buffer)?;
@@ -138,7 +138,7 @@ impl Read for Replayed {
     }
 }
 
-impl Write for Replayed {
+impl Write for PrefixedStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.write(bytes)
     }

@@ -7,12 +7,12 @@ use crate::limits::COMMAND_BYTES_MAX;
 
 /// Reads a byte slice from front to back.
 #[derive(Clone, Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct WireReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -44,8 +44,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `n` bytes, as a reader of their own.
-    pub(super) fn sub(&mut self, n: usize, what: &'static str) -> Result<Reader<'a>, WireError> {
-        self.take(n, what).map(Reader::new)
+    pub(super) fn sub(
+        &mut self,
+        n: usize,
+        what: &'static str,
+    ) -> Result<WireReader<'a>, WireError> {
+        self.take(n, what).map(WireReader::new)
     }
 
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], WireError> {
@@ -66,7 +70,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A count of bytes that includes its own four: what is left of it.
-    pub(super) fn counted(&mut self, what: &'static str) -> Result<Reader<'a>, WireError> {
+    pub(super) fn counted(&mut self, what: &'static str) -> Result<WireReader<'a>, WireError> {
         let count = self.i32(what)?;
         let rest = usize::try_from(count)
             .ok()

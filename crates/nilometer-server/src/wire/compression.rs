@@ -10,7 +10,7 @@
 use std::io::{Read, Write};
 
 use super::WireError;
-use super::codec::Reader;
+use super::codec::WireReader;
 use super::header::{HEADER_BYTES, Header, OpCode};
 use crate::limits::MESSAGE_BYTES_MAX;
 
@@ -26,7 +26,7 @@ pub fn unpacked_bytes(header: &Header, bytes: &[u8]) -> usize {
     if header.opcode != OpCode::Compressed {
         return 0;
     }
-    let mut reader = Reader::new(bytes.get(HEADER_BYTES..).unwrap_or(&[]));
+    let mut reader = WireReader::new(bytes.get(HEADER_BYTES..).unwrap_or(&[]));
     let announced = reader
         .i32("the opcode")
         .and_then(|_| reader.i32("the length"));
@@ -158,7 +158,7 @@ pub(super) struct Decompressed {
 
 /// Reads what follows the header of an OP_COMPRESSED, whose header is `header`.
 pub(super) fn decompress(header: &[u8], body: &[u8]) -> Result<Decompressed, WireError> {
-    let mut reader = Reader::new(body);
+    let mut reader = WireReader::new(body);
     let number = reader.i32("original opcode")?;
     let opcode = OpCode::from_client(number)?;
     if opcode == OpCode::Compressed {

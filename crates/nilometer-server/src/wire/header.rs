@@ -1,7 +1,7 @@
 //! The sixteen bytes in front of every message.
 
 use super::WireError;
-use super::codec::Reader;
+use super::codec::WireReader;
 use crate::limits::MESSAGE_BYTES_MAX;
 
 /// Bytes of a header.
@@ -58,7 +58,7 @@ pub struct Header {
 impl Header {
     /// Reads and checks a header from a client.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = WireReader::new(bytes);
         let announced = reader.i32("header")?;
         let length = usize::try_from(announced)
             .ok()

@@ -17,7 +17,7 @@ use nilometer::operation::DocumentSequence;
 use nilometer_bson::DocRef;
 
 use super::WireError;
-use super::codec::Reader;
+use super::codec::WireReader;
 use super::header::HEADER_BYTES;
 use crate::limits::SECTIONS_MAX;
 
@@ -45,7 +45,7 @@ pub struct OpMsg {
 /// compressed, as it would have been. Errors before the flags are known are the outer ones.
 pub(super) fn parse(message: &Arc<Vec<u8>>) -> Result<OpMsg, WireError> {
     let body = message.get(HEADER_BYTES..).unwrap_or(&[]);
-    let mut reader = Reader::new(body);
+    let mut reader = WireReader::new(body);
     let flags = reader.u32("flags")?;
     let more_to_come = flags & MORE_TO_COME != 0;
     if flags & CHECKSUM_PRESENT != 0 {
@@ -83,7 +83,7 @@ fn sections(message: &Arc<Vec<u8>>, with_checksum: bool) -> Result<Request, Wire
     let covered = message
         .get(start..end)
         .ok_or(WireError::Truncated("sections"))?;
-    let mut reader = Reader::new(covered);
+    let mut reader = WireReader::new(covered);
     let mut bodies: Vec<DocRef<'_>> = Vec::new();
     let mut sequences = Vec::new();
     while reader.left() > 0 {

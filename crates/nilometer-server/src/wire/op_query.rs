@@ -12,7 +12,7 @@ use nilometer::Request;
 use nilometer_bson::{DocRef, DocumentBuilder};
 
 use super::WireError;
-use super::codec::Reader;
+use super::codec::WireReader;
 
 /// What a legacy query may ask.
 const HANDSHAKES: &[&str] = &["isMaster", "ismaster", "hello"];
@@ -26,7 +26,7 @@ pub struct OpQuery {
 
 /// Reads what follows the header.
 pub(super) fn parse(body: &[u8]) -> Result<OpQuery, WireError> {
-    let mut reader = Reader::new(body);
+    let mut reader = WireReader::new(body);
     reader.i32("flags")?;
     let collection = reader.c_string("collection name")?;
     reader.i32("number to skip")?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nilometer_bson::{ValueRef, doc};
-use nilometer_server::limits::OWN_THREADS_MAX;
+use nilometer_server::limits::DEDICATED_THREADS_MAX;
 
 use crate::client::{Client, is_ok};
 use crate::server::Server;
@@ -14,12 +14,14 @@ const WAIT: Duration = Duration::from_secs(4);
 #[test]
 fn commands_that_wait_hold_up_nobody_where_threads_are_shared() {
     let server = Server::start();
-    let mut clients: Vec<Client> = (0..OWN_THREADS_MAX * 3).map(|_| server.connect()).collect();
+    let mut clients: Vec<Client> = (0..DEDICATED_THREADS_MAX * 3)
+        .map(|_| server.connect())
+        .collect();
     let create = doc! {"create": "log", "capped": true, "size": 4096};
     assert!(is_ok(&clients[0].run_on("test", &create)));
     let one = doc! {"insert": "log", "documents": nilometer_bson::array![doc! {"_id": 1}]};
     assert!(is_ok(&clients[0].run_on("test", &one)));
-    let (waiting, others) = clients.split_at_mut(OWN_THREADS_MAX * 2);
+    let (waiting, others) = clients.split_at_mut(DEDICATED_THREADS_MAX * 2);
     let tail = doc! {"find": "log", "tailable": true, "awaitData": true};
     let cursors: Vec<i64> = waiting
         .iter_mut()

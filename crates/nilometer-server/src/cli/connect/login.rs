@@ -8,7 +8,7 @@ use nilometer_bson::Document;
 
 use super::super::Failure;
 use super::Connection;
-use super::uri::{Account, Method};
+use super::uri::{Account, LoginMethod};
 use crate::login::{best_mechanism, by_scram};
 
 /// Variable of the environment that holds the password.
@@ -16,7 +16,7 @@ const PASSWORD_VARIABLE: &str = "NILOMETER_PASSWORD";
 
 /// Finds the password: in the connection string, the file, the environment, or by asking.
 pub(super) fn find_password(account: &mut Account, file: Option<&Path>) -> Result<(), Failure> {
-    if account.method == Method::X509 || account.password.is_some() {
+    if account.method == LoginMethod::X509 || account.password.is_some() {
         return Ok(());
     }
     let password = if let Some(path) = file {
@@ -52,7 +52,7 @@ pub(super) fn log_in(
     hello: &Document,
 ) -> Result<(), Failure> {
     let outcome = match account.method {
-        Method::X509 => {
+        LoginMethod::X509 => {
             let mut command = nilometer_bson::DocumentBuilder::new();
             command.append("authenticate", 1);
             command.append("mechanism", "MONGODB-X509");
@@ -61,7 +61,7 @@ pub(super) fn log_in(
             }
             server.run(&account.source, &command.finish()).map(drop)
         }
-        Method::Scram(named) => {
+        LoginMethod::Scram(named) => {
             let offered = named.or_else(|| best_mechanism(hello));
             let who = (
                 account.user.as_str(),

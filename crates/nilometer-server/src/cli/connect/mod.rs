@@ -17,7 +17,7 @@ use nilometer_bson::{Document, DocumentBuilder, doc};
 use super::Failure;
 use crate::limits;
 use crate::wire::{HEADER_BYTES, Header};
-use uri::{Method, Uri};
+use uri::{LoginMethod, Uri};
 
 /// OP_MSG.
 const OP_MSG: i32 = 2013;
@@ -30,7 +30,7 @@ const SEQUENCE: &[u8] = b"documents\0";
 
 /// The server a command asks, and who asks.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ServerGiven {
+pub(crate) struct ServerArgs {
     /// The server, such as mongodb://USER@HOST:PORT/?authSource=admin&tls=true
     #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
     uri: String,
@@ -39,7 +39,7 @@ pub(crate) struct ServerGiven {
     password_file: Option<PathBuf>,
 }
 
-impl ServerGiven {
+impl ServerArgs {
     /// Connects and logs in.
     pub(super) fn open(&self) -> Result<Connection, Failure> {
         self.clone().login()?.open()
@@ -102,7 +102,7 @@ fn hello(uri: &Uri) -> Document {
     client.append("os", doc! {"type": std::env::consts::OS});
     command.append("client", client.finish());
     if let Some(account) = &uri.account
-        && account.method == Method::Scram(None)
+        && account.method == LoginMethod::Scram(None)
     {
         let whom = format!("{}.{}", account.source, account.user);
         command.append("saslSupportedMechs", whom);

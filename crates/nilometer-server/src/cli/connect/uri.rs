@@ -24,7 +24,7 @@ const KNOWN: &str = "authSource, authMechanism, tls, tlsCAFile, tlsCertificateKe
 
 /// How somebody logs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum LoginMethod {
     /// By SCRAM; the best the server offers for the user if none is named.
     Scram(Option<Mechanism>),
     /// By the certificate that is shown in the TLS handshake.
@@ -34,7 +34,7 @@ pub(super) enum Method {
 /// Who logs in.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Account {
-    pub(super) method: Method,
+    pub(super) method: LoginMethod,
     /// Empty if the certificate says it.
     pub(super) user: String,
     pub(super) password: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct Uri {
 
 /// What the options say, before it is put together.
 #[derive(Default)]
-struct Options {
+struct UriOptions {
     source: Option<String>,
     mechanism: Option<String>,
     tls: Option<bool>,
@@ -87,7 +87,7 @@ impl Uri {
         let (host, port) = host_and_port(address)?;
         let database = decoded(path, "the database")?;
         let database = (!database.is_empty()).then_some(database);
-        let options = Options::parse(options)?;
+        let options = UriOptions::parse(options)?;
         Ok(Self {
             host,
             port,
@@ -136,7 +136,7 @@ fn host_and_port(address: &str) -> Result<(String, String), Failure> {
     Ok((decoded(host, "the host")?, port.to_owned()))
 }
 
-impl Options {
+impl UriOptions {
     fn parse(text: &str) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut seen: Vec<String> = Vec::new();
@@ -214,15 +214,15 @@ impl Options {
         database: Option<&str>,
     ) -> Result<Option<Account>, Failure> {
         let method = match self.mechanism.as_deref() {
-            None => Method::Scram(None),
-            Some("MONGODB-X509") => Method::X509,
+            None => LoginMethod::Scram(None),
+            Some("MONGODB-X509") => LoginMethod::X509,
             Some(name) => {
                 let known = Mechanism::from_name(name).ok_or_else(|| {
                     refused(
                         "authMechanism is SCRAM-SHA-256, SCRAM-SHA-1 or MONGODB-X509; there is no other here",
                     )
                 })?;
-                Method::Scram(Some(known))
+                LoginMethod::Scram(Some(known))
             }
         };
         let (user, password) = match login {
@@ -247,7 +247,7 @@ impl Options {
             password: password.clone(),
             source: source.to_owned(),
         };
-        if method == Method::X509 {
+        if method == LoginMethod::X509 {
             if password.is_some() {
                 return Err(refused("MONGODB-X509 takes no password"));
             }
@@ -333,17 +333,17 @@ mod tests {
             ("a@b", "admin")
         );
         assert_eq!(found.password.as_deref(), Some("p:/%"));
-        assert_eq!(found.method, Method::Scram(None));
+        assert_eq!(found.method, LoginMethod::Scram(None));
         assert_eq!(account("mongodb://a@h/db").source, "db");
         assert_eq!(account("mongodb://a@h/db?authSource=x").source, "x");
         assert_eq!(account("mongodb://a@h").password, None);
         assert_eq!(account("mongodb://a:@h").password.as_deref(), Some(""));
         let sha1 = account("mongodb://a:b@h/?authMechanism=SCRAM-SHA-1");
-        assert_eq!(sha1.method, Method::Scram(Some(Mechanism::Sha1)));
+        assert_eq!(sha1.method, LoginMethod::Scram(Some(Mechanism::Sha1)));
         let certificate = account("mongodb://h/?authMechanism=MONGODB-X509&tls=true");
         assert_eq!(
             (certificate.method, certificate.source.as_str()),
-            (Method::X509, "$external")
+            (LoginMethod::X509, "$external")
         );
         assert!(parse("mongodb://h/db").account.is_none());
         assert_eq!(parse("mongodb://h/db").database.as_deref(), Some("db"));

@@ -9,7 +9,7 @@
 //! `date()`. Without one, `auto()` holds: a whole number, a number, `true` or `false`, a date of the form above, else
 //! text. Dots in names make documents in documents. An empty value is no field.
 //!
-//! A quote that nobody closes would take the rest of a file for one value. [`Quotes`] notices it.
+//! A quote that nobody closes would take the rest of a file for one value. [`QuoteReader`] notices it.
 
 use std::collections::HashSet;
 use std::io::{self, Read};
@@ -19,7 +19,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 /// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
+pub(super) enum ColumnType {
     Auto,
     Text,
     Int32,
@@ -30,7 +30,7 @@ pub(super) enum Type {
     Date,
 }
 
-impl Type {
+impl ColumnType {
     const NAMES: [(&'static str, Self); 8] = [
         ("auto", Self::Auto),
         ("string", Self::Text),
@@ -88,17 +88,17 @@ fn automatic(text: &str) -> Value {
 }
 
 /// The path of a column, and its type if that is said.
-pub(super) fn split_type(name: &str) -> Result<(&str, Type), String> {
+pub(super) fn split_type(name: &str) -> Result<(&str, ColumnType), String> {
     let name = name.trim();
     let typed = name
         .strip_suffix("()")
         .and_then(|typed| typed.rsplit_once('.'));
     let (path, kind) = match typed {
-        None => (name, Type::Auto),
+        None => (name, ColumnType::Auto),
         Some((path, kind)) => {
-            let known = Type::NAMES.iter().find(|(known, _)| *known == kind);
+            let known = ColumnType::NAMES.iter().find(|(known, _)| *known == kind);
             let known = known.ok_or_else(|| {
-                let names = Type::NAMES.map(|(name, _)| name).join(", ");
+                let names = ColumnType::NAMES.map(|(name, _)| name).join(", ");
                 format!("the column '{name}' has the type '{kind}'; there are {names}")
             })?;
             (path, known.1)
@@ -124,7 +124,7 @@ pub(super) fn value_at<'a>(document: DocRef<'a>, path: &str) -> ValueRef<'a> {
 
 /// The columns of a file.
 #[derive(Debug)]
-pub(super) struct Columns(Vec<(String, Type)>);
+pub(super) struct Columns(Vec<(String, ColumnType)>);
 
 impl Columns {
     /// Reads the first line.
@@ -184,7 +184,7 @@ impl Columns {
 
 /// Where a reader of such a file stands in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum QuoteState {
     Begin,
     Open,
     Quoted,
@@ -196,19 +196,19 @@ enum Place {
 const QUOTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Hands on what it reads, and knows whether a quote is open at the end.
-pub(super) struct Quotes<R> {
+pub(super) struct QuoteReader<R> {
     inner: R,
-    place: Place,
+    place: QuoteState,
     /// Bytes since a quote was opened.
     quoted: usize,
     has_ended: bool,
 }
 
-impl<R> Quotes<R> {
+impl<R> QuoteReader<R> {
     pub(super) fn new(inner: R) -> Self {
         Self {
             inner,
-            place: Place::Begin,
+            place: QuoteState::Begin,
             quoted: 0,
             has_ended: false,
         }
@@ -216,35 +216,35 @@ impl<R> Quotes<R> {
 
     /// True if everything was read, and the last value has no end.
     pub(super) fn is_left_open(&self) -> bool {
-        self.has_ended && self.place == Place::Quoted
+        self.has_ended && self.place == QuoteState::Quoted
     }
 
     fn step(&mut self, byte: u8) {
         self.place = match (self.place, byte) {
-            (Place::Quoted, b'"') => Place::Closed,
-            (Place::Quoted, _) => {
+            (QuoteState::Quoted, b'"') => QuoteState::Closed,
+            (QuoteState::Quoted, _) => {
                 self.quoted += 1;
-                Place::Quoted
+                QuoteState::Quoted
             }
-            (Place::Begin, b'"') => {
+            (QuoteState::Begin, b'"') => {
                 self.quoted = 0;
-                Place::Quoted
+                QuoteState::Quoted
             }
-            (Place::Closed, b'"') => Place::Quoted,
-            (_, b',' | b'\n' | b'\r') => Place::Begin,
-            _ => Place::Open,
+            (QuoteState::Closed, b'"') => QuoteState::Quoted,
+            (_, b',' | b'\n' | b'\r') => QuoteState::Begin,
+            _ => QuoteState::Open,
         };
     }
 }
 
-impl<R: Read> Read for Quotes<R> {
+impl<R: Read> Read for QuoteReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         for byte in buffer.iter().take(read) {
             self.step(*byte);
         }
         self.has_ended = read == 0 && !buffer.is_empty();
-        if self.place == Place::Quoted && self.quoted > QUOTED_BYTES_MAX {
+        if self.place == QuoteState::Quoted && self.quoted > QUOTED_BYTES_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a quote is opened and not closed",
@@ -336,14 +336,14 @@ mod tests {
                 .flexible(true)
                 .has_headers(false)
                 .buffer_capacity(3)
-                .from_reader(Quotes::new(text.as_bytes()));
+                .from_reader(QuoteReader::new(text.as_bytes()));
             let mut record = csv::StringRecord::new();
             while reader.read_record(&mut record).unwrap() {}
             assert_eq!(reader.get_ref().is_left_open(), is_open, "{text:?}");
         }
         let long = format!("a\n\"{}", "x".repeat(QUOTED_BYTES_MAX + 10));
         let mut read = Vec::new();
-        let error = Quotes::new(long.as_bytes()).read_to_end(&mut read);
+        let error = QuoteReader::new(long.as_bytes()).read_to_end(&mut read);
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, Value, doc};
 
-use super::csv::{Columns, Quotes};
+use super::csv::{Columns, QuoteReader};
 use super::{Collection, Format, no_file};
 use crate::cli::Failure;
 use crate::cli::args::Import;
@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 const PROBLEMS_TOLD_MAX: u64 = 100;
 
 /// What an import has come to.
-struct Progress {
+struct ImportProgress {
     bar: ProgressBar,
     /// What is numbered: lines or rows.
     unit: &'static str,
@@ -32,7 +32,7 @@ struct Progress {
     wrong: u64,
 }
 
-impl Progress {
+impl ImportProgress {
     fn complain(&mut self, line: u64, what: &str) {
         self.wrong += 1;
         if self.wrong <= PROBLEMS_TOLD_MAX {
@@ -57,7 +57,7 @@ pub(crate) fn run(given: &Import) -> Result<(), Failure> {
     let style =
         ProgressStyle::with_template("{bar:30} {percent}% {bytes_per_sec} {msg} {eta} left");
     let style = style.map_err(|e| Failure::Other(e.to_string()))?;
-    let mut progress = Progress {
+    let mut progress = ImportProgress {
         bar: ProgressBar::new(length).with_style(style),
         unit: if format == Format::Parquet {
             "row"
@@ -96,9 +96,9 @@ fn read_all(
     format: Format,
     input: &mut dyn BufRead,
     into: &mut Collection,
-    progress: &mut Progress,
+    progress: &mut ImportProgress,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::default();
+    let mut batch = ImportBatch::default();
     match format {
         Format::Parquet => read_rows(given, &mut batch, into, progress)?,
         Format::Json => {
@@ -132,9 +132,9 @@ fn read_all(
 fn read_values(
     given: &Import,
     input: &mut dyn BufRead,
-    batch: &mut Batch,
+    batch: &mut ImportBatch,
     into: &mut Collection,
-    progress: &mut Progress,
+    progress: &mut ImportProgress,
 ) -> Result<(), Failure> {
     let mut reader = csv_reader(input);
     let mut record = csv::StringRecord::new();
@@ -184,10 +184,10 @@ fn check_skip(given: &Import, lines: u64) -> Result<(), Failure> {
     }
 }
 
-fn csv_reader<R: std::io::Read>(input: R) -> csv::Reader<Quotes<R>> {
+fn csv_reader<R: std::io::Read>(input: R) -> csv::Reader<QuoteReader<R>> {
     let mut builder = csv::ReaderBuilder::new();
     builder.flexible(true).has_headers(false);
-    builder.from_reader(Quotes::new(input))
+    builder.from_reader(QuoteReader::new(input))
 }
 
 /// Reads text that may be anything as a file between commas; true if every line of it is a document.
@@ -211,9 +211,9 @@ pub(crate) fn fuzz_csv(text: &str) -> bool {
 #[cfg(feature = "parquet")]
 fn read_rows(
     given: &Import,
-    batch: &mut Batch,
+    batch: &mut ImportBatch,
     into: &mut Collection,
-    progress: &mut Progress,
+    progress: &mut ImportProgress,
 ) -> Result<(), Failure> {
     use super::parquet;
     let path = given.file.as_deref();
@@ -231,29 +231,29 @@ fn read_rows(
 #[cfg(not(feature = "parquet"))]
 fn read_rows(
     _: &Import,
-    _: &mut Batch,
+    _: &mut ImportBatch,
     _: &mut Collection,
-    _: &mut Progress,
+    _: &mut ImportProgress,
 ) -> Result<(), Failure> {
     Err(super::no_parquet())
 }
 
 /// Documents on their way, each with the number of its line.
 #[derive(Default)]
-struct Batch {
+struct ImportBatch {
     documents: Vec<Value>,
     lines: Vec<u64>,
     bytes: usize,
     last: u64,
 }
 
-impl Batch {
+impl ImportBatch {
     fn add(
         &mut self,
         line: u64,
         bytes: usize,
         document: Result<Document, String>,
-        progress: &mut Progress,
+        progress: &mut ImportProgress,
     ) {
         self.last = line;
         match document {
@@ -269,7 +269,7 @@ impl Batch {
     fn send_if_full(
         &mut self,
         into: &mut Collection,
-        progress: &mut Progress,
+        progress: &mut ImportProgress,
     ) -> Result<(), Failure> {
         if self.documents.len() < BATCH_DOCUMENTS && self.bytes < BATCH_BYTES {
             return Ok(());
@@ -277,7 +277,11 @@ impl Batch {
         self.send(into, progress)
     }
 
-    fn send(&mut self, into: &mut Collection, progress: &mut Progress) -> Result<(), Failure> {
+    fn send(
+        &mut self,
+        into: &mut Collection,
+        progress: &mut ImportProgress,
+    ) -> Result<(), Failure> {
         let documents = std::mem::take(&mut self.documents);
         let lines = std::mem::take(&mut self.lines);
         self.bytes = 0;

@@ -28,7 +28,7 @@ use clap::Args;
 use nilometer_bson::Document;
 
 use super::Failure;
-use super::connect::{Connection, ServerGiven};
+use super::connect::{Connection, ServerArgs};
 
 /// How documents are written as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -43,9 +43,9 @@ pub(crate) enum Format {
 
 /// A collection of a server, and what lines of it look like.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct CollectionGiven {
+pub(crate) struct CollectionArgs {
     #[command(flatten)]
-    server: ServerGiven,
+    server: ServerArgs,
     /// Database; the one the URI names if none is given
     #[arg(long)]
     db: Option<String>,
@@ -57,7 +57,7 @@ pub(crate) struct CollectionGiven {
     format: Option<Format>,
 }
 
-impl CollectionGiven {
+impl CollectionArgs {
     fn format(&self, file: Option<&Path>) -> Format {
         Format::of(self.format, file)
     }

@@ -23,7 +23,7 @@ use parquet::basic::{LogicalType, TimeUnit};
 use parquet::data_type::Decimal;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
-use parquet::schema::types::Type;
+use parquet::schema::types::ColumnType;
 
 use super::csv::nested;
 use crate::cli::Failure;
@@ -72,7 +72,7 @@ pub(super) fn count(path: &Path) -> Option<u64> {
     u64::try_from(reader.metadata().file_metadata().num_rows()).ok()
 }
 
-fn document(row: &Row, schema: &Type) -> Result<Document, String> {
+fn document(row: &Row, schema: &ColumnType) -> Result<Document, String> {
     let mut fields = Vec::new();
     for (name, field) in row.get_column_iter() {
         if !matches!(field, Field::Null) {
@@ -85,12 +85,12 @@ fn document(row: &Row, schema: &Type) -> Result<Document, String> {
 }
 
 /// The type of the field of this name.
-fn child<'t>(schema: &'t Type, name: &str) -> Option<&'t Type> {
+fn child<'t>(schema: &'t ColumnType, name: &str) -> Option<&'t ColumnType> {
     let mut children = children(schema).iter();
     children.find(|child| child.name() == name).map(|c| &**c)
 }
 
-fn children(schema: &Type) -> &[parquet::schema::types::TypePtr] {
+fn children(schema: &ColumnType) -> &[parquet::schema::types::TypePtr] {
     match schema.is_group() {
         true => schema.get_fields(),
         false => &[],
@@ -98,7 +98,7 @@ fn children(schema: &Type) -> &[parquet::schema::types::TypePtr] {
 }
 
 /// The type of a list's elements: inside the repeated group, or that itself where it is no group of one.
-fn element(schema: &Type) -> Option<&Type> {
+fn element(schema: &ColumnType) -> Option<&ColumnType> {
     let repeated = children(schema).first()?;
     match children(repeated) {
         [only] => Some(only),
@@ -107,7 +107,7 @@ fn element(schema: &Type) -> Option<&Type> {
 }
 
 /// The value of a field; `schema` tells what the field alone does not.
-fn value(field: &Field, schema: Option<&Type>) -> Result<Value, String> {
+fn value(field: &Field, schema: Option<&ColumnType>) -> Result<Value, String> {
     let logical = schema.and_then(|s| s.get_basic_info().logical_type_ref());
     Ok(match field {
         Field::Null => Value::Null,

@@ -19,15 +19,15 @@ use std::sync::Arc;
 
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{DocRef, Document, ValueRef};
-use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
+use parquet::basic::{ColumnType as Physical, Compression, ConvertedType, Repetition};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type as Schema;
+use parquet::schema::types::ColumnType as Schema;
 
-use super::csv::{Type as Named, split_type, value_at};
+use super::csv::{ColumnType as Named, split_type, value_at};
 use crate::cli::Failure;
 
 /// Documents of one group of rows, and those whose values settle the types.
@@ -35,7 +35,7 @@ const ROWS: usize = 20_000;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ColumnKind {
     Int32,
     Int64,
     Double,
@@ -45,7 +45,7 @@ enum Kind {
     Text,
 }
 
-impl Kind {
+impl ColumnKind {
     /// The one that was asked for; none if it is to be seen.
     fn named(kind: Named) -> Option<Self> {
         match kind {
@@ -99,22 +99,22 @@ impl Kind {
 }
 
 /// A file that is being written.
-pub(super) struct Rows {
+pub(super) struct ParquetRows {
     path: std::path::PathBuf,
     file: Option<File>,
-    columns: Vec<(String, Option<Kind>)>,
+    columns: Vec<(String, Option<ColumnKind>)>,
     writer: Option<SerializedFileWriter<File>>,
     waiting: Vec<Document>,
     /// Documents so far.
     pub(super) count: u64,
 }
 
-impl Rows {
+impl ParquetRows {
     /// A file of these columns, each maybe with its type.
     pub(super) fn create(path: &Path, fields: &[String]) -> Result<Self, Failure> {
         let columns = fields.iter().map(|field| {
             let (name, kind) = split_type(field).map_err(Failure::Options)?;
-            Ok((name.to_owned(), Kind::named(kind)))
+            Ok((name.to_owned(), ColumnKind::named(kind)))
         });
         let columns = columns.collect::<Result<Vec<_>, Failure>>()?;
         let file = File::create(path).map_err(|e| super::no_file(path, &e))?;
@@ -189,10 +189,11 @@ impl Rows {
         let mut fields = Vec::new();
         for (name, kind) in &mut self.columns {
             let seen = documents.iter();
-            let seen = seen.filter_map(|document| Kind::of(value_at(document.as_ref(), name)));
+            let seen =
+                seen.filter_map(|document| ColumnKind::of(value_at(document.as_ref(), name)));
             let settled = kind
-                .or_else(|| seen.reduce(Kind::with))
-                .unwrap_or(Kind::Text);
+                .or_else(|| seen.reduce(ColumnKind::with))
+                .unwrap_or(ColumnKind::Text);
             *kind = Some(settled);
             let (physical, converted) = settled.schema();
             let field = Schema::primitive_type_builder(name, physical)
@@ -223,7 +224,7 @@ fn bad(path: &Path, problem: &ParquetError) -> Failure {
 /// Writes the values of one column; `misfit` names the row of one that does not fit.
 fn write_column(
     column: &mut ColumnWriter<'_>,
-    kind: Kind,
+    kind: ColumnKind,
     values: &[ValueRef<'_>],
     misfit: impl Fn(usize) -> Failure,
     bad: impl Fn(&ParquetError) -> Failure,
@@ -252,7 +253,7 @@ fn write_column(
             ValueRef::Int32(number) => Some(number),
             _ => None,
         }),
-        (ColumnWriter::Int64ColumnWriter(writer), Kind::Date) => {
+        (ColumnWriter::Int64ColumnWriter(writer), ColumnKind::Date) => {
             written!(writer, |value| match value {
                 ValueRef::DateTime(ms) => Some(ms),
                 _ => None,
@@ -268,7 +269,7 @@ fn write_column(
             ValueRef::Double(number) => Some(number),
             _ => None,
         }),
-        (ColumnWriter::ByteArrayColumnWriter(writer), Kind::Bytes) => {
+        (ColumnWriter::ByteArrayColumnWriter(writer), ColumnKind::Bytes) => {
             written!(writer, |value| match value {
                 ValueRef::Binary { subtype: 0, bytes } => Some(ByteArray::from(bytes.to_vec())),
                 _ => None,

@@ -3,7 +3,7 @@
 //! Plain HTML, CSS and modules of JavaScript, as they are written: no build, no framework, nothing fetched
 //! from elsewhere. The policy allows nothing else, either: no script or style in the text of a page, no other host.
 
-use super::super::message::Answer;
+use super::super::message::HttpResponse;
 
 /// What the page may load: its own files, and nothing inline.
 pub(super) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -49,10 +49,10 @@ const FILES: &[File] = &[
 ];
 
 /// The file at `path`.
-pub(super) fn find(path: &str) -> Answer {
+pub(super) fn find(path: &str) -> HttpResponse {
     match FILES.iter().find(|(known, _, _)| *known == path) {
-        Some((_, kind, text)) => Answer::new("200 OK", kind, *text),
-        None => Answer::text(
+        Some((_, kind, text)) => HttpResponse::new("200 OK", kind, *text),
+        None => HttpResponse::text(
             "404 Not Found",
             "there is no such file; the web page is at /\n",
         ),

@@ -25,14 +25,14 @@ pub(super) const AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 /// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
-struct Entry {
+struct WebSession {
     session: ClientSession,
     address: IpAddr,
     begun: Instant,
     used: Instant,
 }
 
-impl Entry {
+impl WebSession {
     fn is_over(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.used) >= IDLE_MAX
             || now.saturating_duration_since(self.begun) >= AGE_MAX
@@ -41,14 +41,14 @@ impl Entry {
 
 /// All sessions, by the digests of their tokens.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<HashMap<Vec<u8>, Entry>>);
+pub(super) struct Sessions(Mutex<HashMap<Vec<u8>, WebSession>>);
 
 fn digest(token: &str) -> Vec<u8> {
     Mechanism::Sha256.hash(token.as_bytes())
 }
 
 impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, WebSession>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl Sessions {
                 all.remove(&idlest);
             }
         }
-        let entry = Entry {
+        let entry = WebSession {
             session,
             address,
             begun: now,

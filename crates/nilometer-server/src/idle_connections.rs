@@ -1,12 +1,12 @@
 //! Where connections wait that have no thread.
 //!
 //! ```text
-//!   a few connections:   serve ── nothing for a second ──> lounge ── a byte, or the end ──> a thread of its own again
-//!   many:                serve ── answered ──> lounge ── a byte ──> whichever thread waits here
+//!   a few connections:   serve ── nothing for a second ──> idle_connections ── a byte, or the end ──> a thread of its own again
+//!   many:                serve ── answered ──> idle_connections ── a byte ──> whichever thread waits here
 //! ```
 //!
 //! A thread costs far more memory than a connection: its stack and what the allocator keeps for it. So a connection gives
-//! its thread up when it rests. And a thousand threads that take turns cost more time than [`limits::OWN_THREADS_MAX`]
+//! its thread up when it rests. And a thousand threads that take turns cost more time than [`limits::DEDICATED_THREADS_MAX`]
 //! that go from one connection to the next: so where more connections than that are active, a thread gives its
 //! connection up with each answer, and waits here for any that has something to say.
 //!
@@ -27,11 +27,11 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use tracing::warn;
 
-use crate::connection::Resting;
+use crate::connection::IdleConnection;
 use crate::limits;
 use crate::listener;
-use crate::registry::Entry;
-use crate::server::Shared;
+use crate::registry::ConnectionEntry;
+use crate::server::ServerState;
 
 /// Stands for the descriptor that wakes who waits; connections count from 1.
 const WAKER: u64 = 0;
@@ -40,10 +40,10 @@ const WAKER: u64 = 0;
 const EVENTS_MAX: usize = 256;
 
 /// The connections without a thread.
-pub(crate) struct Lounge {
+pub(crate) struct IdleConnections {
     sockets: OwnedFd,
     waker: OwnedFd,
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    waiting: Mutex<HashMap<u64, WaitingConnection>>,
     /// Threads that have a connection.
     serving: AtomicUsize,
     /// Connections here that were active a moment ago.
@@ -53,25 +53,25 @@ pub(crate) struct Lounge {
     /// Connections they have taken so far.
     taken: AtomicU64,
     /// Threads beyond those, which the watcher has when commands wait.
-    spare: Spare,
+    spare: SpareThreads,
 }
 
 /// A connection without a thread.
-struct Waiting {
-    connection: Resting,
+struct WaitingConnection {
+    connection: IdleConnection,
     /// When it came, if it was active then and counts as such still.
     active_since: Option<Instant>,
 }
 
 /// What a thread is given.
-pub(crate) enum Work {
+pub(crate) enum ConnectionWork {
     /// A connection that was accepted.
-    Open(Arc<Entry>),
+    Open(Arc<ConnectionEntry>),
     /// One that has something to say.
-    Serve(Resting),
+    Serve(IdleConnection),
 }
 
-impl Work {
+impl ConnectionWork {
     /// The number of the connection.
     pub(crate) fn id(&self) -> i64 {
         match self {
@@ -82,9 +82,9 @@ impl Work {
 }
 
 /// A thread that has a connection, while this lives.
-pub(crate) struct Serving<'a>(&'a Lounge);
+pub(crate) struct ServingGuard<'a>(&'a IdleConnections);
 
-impl Drop for Serving<'_> {
+impl Drop for ServingGuard<'_> {
     fn drop(&mut self) {
         self.0.serving.fetch_sub(1, Ordering::Relaxed);
     }
@@ -92,38 +92,38 @@ impl Drop for Serving<'_> {
 
 /// Threads that are not needed now, but were a moment ago: making one costs more than most commands.
 #[derive(Default)]
-struct Spare {
-    state: Mutex<SpareState>,
+struct SpareThreads {
+    state: Mutex<SpareThreadsState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct SpareState {
+struct SpareThreadsState {
     threads: usize,
-    work: Vec<Work>,
+    work: Vec<ConnectionWork>,
     is_closed: bool,
 }
 
-impl Spare {
-    fn lock(&self) -> MutexGuard<'_, SpareState> {
+impl SpareThreads {
+    fn lock(&self) -> MutexGuard<'_, SpareThreadsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits to be given work, for [`limits::REST_AFTER`] at most.
-    fn wait(&self) -> Option<Work> {
+    /// Waits to be given work, for [`limits::IDLE_AFTER`] at most.
+    fn wait(&self) -> Option<ConnectionWork> {
         let mut state = self.lock();
         state.threads += 1;
-        let is_idle = |state: &mut SpareState| state.work.is_empty() && !state.is_closed;
+        let is_idle = |state: &mut SpareThreadsState| state.work.is_empty() && !state.is_closed;
         let waited = self
             .changed
-            .wait_timeout_while(state, limits::REST_AFTER, is_idle);
+            .wait_timeout_while(state, limits::IDLE_AFTER, is_idle);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.threads -= 1;
         state.work.pop()
     }
 
     /// Gives work to a thread that waits; gives it back if there is none.
-    fn take(&self, work: Work) -> Option<Work> {
+    fn take(&self, work: ConnectionWork) -> Option<ConnectionWork> {
         let mut state = self.lock();
         if state.threads <= state.work.len() {
             return Some(work);
@@ -140,7 +140,7 @@ impl Spare {
     }
 }
 
-impl Lounge {
+impl IdleConnections {
     /// An empty one.
     pub(crate) fn new() -> io::Result<Self> {
         let sockets = epoll::create(CreateFlags::CLOEXEC)?;
@@ -154,48 +154,48 @@ impl Lounge {
             active: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
-            spare: Spare::default(),
+            spare: SpareThreads::default(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, WaitingConnection>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that the calling thread has a connection.
-    pub(crate) fn serving(&self) -> Serving<'_> {
+    pub(crate) fn serving(&self) -> ServingGuard<'_> {
         self.serving.fetch_add(1, Ordering::Relaxed);
-        Serving(self)
+        ServingGuard(self)
     }
 
     /// True if so many connections are active that they share threads.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn shares_threads(&self) -> bool {
         let serving = self.serving.load(Ordering::Relaxed);
-        serving + self.active.load(Ordering::Relaxed) > limits::OWN_THREADS_MAX
+        serving + self.active.load(Ordering::Relaxed) > limits::DEDICATED_THREADS_MAX
     }
 
     /// Takes a connection that rests, or that is active but shares its thread. What came meanwhile is noticed at once.
-    pub(crate) fn enter(&self, connection: Resting, is_active: bool) -> io::Result<()> {
-        let entry = connection.shared_entry();
+    pub(crate) fn enter(&self, connection: IdleConnection, is_active: bool) -> io::Result<()> {
+        let entry = connection.entry_handle();
         let id = entry.id.unsigned_abs();
-        let waiting = Waiting {
+        let waiting = WaitingConnection {
             connection,
             active_since: is_active.then(Instant::now),
         };
         if is_active {
             self.active.fetch_add(1, Ordering::Relaxed);
         }
-        // Before it is watched: it may be called out at once.
+        // Before it is registered: it may be called out at once.
         self.lock().insert(id, waiting);
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
         let data = EventData::new_u64(id);
-        let watched = if entry.is_watched() {
+        let registered = if entry.is_registered() {
             epoll::modify(&self.sockets, &entry.stream, data, flags)
         } else {
-            entry.mark_watched();
+            entry.mark_registered();
             epoll::add(&self.sockets, &entry.stream, data, flags)
         };
-        if let Err(problem) = watched {
+        if let Err(problem) = registered {
             drop(self.leave(id));
             return Err(problem.into());
         }
@@ -203,8 +203,8 @@ impl Lounge {
     }
 
     /// The connection `id`, which has been told of. Its socket stays known, but nothing is told of it until it comes again.
-    fn leave(&self, id: u64) -> Option<Resting> {
-        let Waiting {
+    fn leave(&self, id: u64) -> Option<IdleConnection> {
+        let WaitingConnection {
             connection,
             active_since,
         } = self.lock().remove(&id)?;
@@ -215,24 +215,25 @@ impl Lounge {
     }
 
     /// Gives work to a thread that is not needed elsewhere; gives it back if there is none.
-    pub(crate) fn give(&self, work: Work) -> Option<Work> {
+    pub(crate) fn give(&self, work: ConnectionWork) -> Option<ConnectionWork> {
         self.spare.take(work)
     }
 
     /// The next connection that has something to say, for a thread that has given up its own. None if nothing comes for
-    /// [`limits::REST_AFTER`], or the lounge closes: then the thread ends.
-    pub(crate) fn next(&self) -> Option<Work> {
-        let is_one_of_few = self.idle.fetch_add(1, Ordering::Relaxed) < limits::OWN_THREADS_MAX;
-        let next = is_one_of_few.then(|| self.wait_for_one());
+    /// [`limits::IDLE_AFTER`], or the idle_connections closes: then the thread ends.
+    pub(crate) fn next(&self) -> Option<ConnectionWork> {
+        let is_one_of_few =
+            self.idle.fetch_add(1, Ordering::Relaxed) < limits::DEDICATED_THREADS_MAX;
+        let next = is_one_of_few.then(|| self.wait_for_ready());
         self.idle.fetch_sub(1, Ordering::Relaxed);
         match next {
-            Some(next) => next.map(Work::Serve),
+            Some(next) => next.map(ConnectionWork::Serve),
             None => self.spare.wait(),
         }
     }
 
-    fn wait_for_one(&self) -> Option<Resting> {
-        let until = Instant::now() + limits::REST_AFTER;
+    fn wait_for_ready(&self) -> Option<IdleConnection> {
+        let until = Instant::now() + limits::IDLE_AFTER;
         let mut events = [MaybeUninit::uninit(); 1];
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -258,7 +259,7 @@ impl Lounge {
     fn settle(&self) {
         let mut waiting = self.lock();
         for one in waiting.values_mut() {
-            let is_over = |since: &Instant| since.elapsed() >= limits::REST_AFTER;
+            let is_over = |since: &Instant| since.elapsed() >= limits::IDLE_AFTER;
             if one.active_since.as_ref().is_some_and(is_over) {
                 one.active_since = None;
                 self.active.fetch_sub(1, Ordering::Relaxed);
@@ -268,7 +269,7 @@ impl Lounge {
 
     /// True if there are threads that take connections here.
     fn is_shared(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) > 0 || self.is_crowded()
+        self.idle.load(Ordering::Relaxed) > 0 || self.shares_threads()
     }
 
     /// Connections without a thread.
@@ -301,26 +302,28 @@ fn timespec(time: Duration) -> Timespec {
     })
 }
 
-/// Gives connections a thread when something comes and no thread here takes it, until [`Lounge::close`].
-pub(crate) fn watch(shared: &Arc<Shared>) {
-    let lounge = &shared.lounge;
+/// Gives connections a thread when something comes and no thread here takes it, until [`IdleConnections::close`].
+pub(crate) fn watch(shared: &Arc<ServerState>) {
+    let idle_connections = &shared.idle_connections;
     let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
     let mut settled = Instant::now();
     loop {
-        let is_shared = lounge.is_shared();
+        let is_shared = idle_connections.is_shared();
         if is_shared {
-            let taken = lounge.taken.load(Ordering::Relaxed);
-            std::thread::sleep(limits::TAKE_PATIENCE);
-            if settled.elapsed() >= limits::REST_AFTER {
-                lounge.settle();
+            let taken = idle_connections.taken.load(Ordering::Relaxed);
+            std::thread::sleep(limits::SHARED_THREADS_TIMEOUT);
+            if settled.elapsed() >= limits::IDLE_AFTER {
+                idle_connections.settle();
                 settled = Instant::now();
             }
-            if lounge.taken.load(Ordering::Relaxed) != taken && !shared.is_shutting_down() {
+            if idle_connections.taken.load(Ordering::Relaxed) != taken && !shared.is_shutting_down()
+            {
                 continue;
             }
         }
         let timeout = is_shared.then(|| timespec(Duration::ZERO));
-        let (ready, _) = match epoll::wait(&lounge.sockets, &mut events, timeout.as_ref()) {
+        let (ready, _) = match epoll::wait(&idle_connections.sockets, &mut events, timeout.as_ref())
+        {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => continue,
             Err(problem) => {
@@ -334,7 +337,7 @@ pub(crate) fn watch(shared: &Arc<Shared>) {
             if id == WAKER {
                 return;
             }
-            if let Some(connection) = lounge.leave(id) {
+            if let Some(connection) = idle_connections.leave(id) {
                 listener::resume(shared, connection);
             }
         }
