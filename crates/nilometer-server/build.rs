@@ -1,9 +1,9 @@
-//! Tells the program which commit it is built from: `NILOMETER_COMMIT` of the environment, else what git says
-//! of the folder, else `unknown`.
+//! Sets the commit that the program is built from: `NILOMETER_COMMIT` of the environment, else the commit that git
+//! reports, else `unknown`.
 
 use std::process::Command;
 
-/// Letters of a commit that tell it from others.
+/// Length of an abbreviated commit.
 const SHORT: &str = "--short=12";
 
 fn main() {

@@ -1,7 +1,7 @@
-//! The audit log: one event a line, as JSON, at the end of a file.
+//! The audit log: one event per line, as JSON, appended to a file.
 //!
-//! What is told is the database's affair. An event that cannot be written is told in the server's
-//! log; the command goes on.
+//! The database decides which events are logged. A failure to write an event is logged in the server's log; the command
+//! continues.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use tracing::error;
 pub(crate) struct AuditLog(Mutex<File>);
 
 impl AuditLog {
-    /// Opens the file, which is made if it is absent. Only its owner may read a new one.
+    /// Opens the file. Creates it if it is absent, readable by its owner only.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::OpenOptionsExt;
         let mut options = OpenOptions::new();

@@ -1,4 +1,4 @@
-//! Running a command for whoever is on the other side, so that a mistake of ours ends there.
+//! Running a command of a client. A panic ends there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,8 +7,8 @@ use nilometer::{ClientSession, Database, Error, ErrorCode, Request};
 use nilometer_bson::Document;
 use tracing::error;
 
-/// Runs a command. The second value is true if it panicked: the reply then says so, and the session
-/// should not be used again.
+/// Runs a command. The second value is true if it panicked: the reply then reports it, and the session must not be used
+/// again.
 pub(crate) fn run(
     database: &Database,
     session: &mut ClientSession,
@@ -27,7 +27,7 @@ pub(crate) fn run(
     );
     let error = Error::new(
         ErrorCode::InternalError,
-        format!("the command {command} failed unexpectedly; the server's log says where"),
+        format!("the command {command} failed unexpectedly; see the server's log"),
     );
     (error_reply(&error), true)
 }

@@ -1,9 +1,8 @@
-//! One connection: read a message, run it, answer, until the client leaves.
+//! One connection: reads a message, runs it, answers, until the client disconnects.
 //!
-//! A message that is malformed inside a sound frame is answered with an error and the connection
-//! goes on; after one whose frame cannot be trusted the error is sent, if there is something to
-//! answer to, and the connection closed. A command that panics is our mistake: the client gets
-//! error 1 and the connection is closed, other connections go on.
+//! A malformed message in a valid frame is answered with an error and the connection stays open. After a message with
+//! an invalid frame the error is sent, if there is a request to answer, and the connection is closed. A command that
+//! panics is a bug: the client gets error 1 and its connection is closed; other connections are not affected.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -25,35 +24,35 @@ use crate::tls::Transport;
 use crate::wire::{self, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
 use crate::{command, limits};
 
-/// Numbers of the messages this process sends.
+/// The last id of a message sent by this process.
 static LAST_REQUEST_ID: AtomicI32 = AtomicI32::new(0);
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionEnd {
-    /// The client hung up between two messages, or the server shuts down.
+    /// The client disconnected between two messages, or the server shuts down.
     #[error("closed")]
     Closed,
-    /// The client sent what cannot be read.
+    /// The client sent a message that cannot be parsed.
     #[error(transparent)]
     Malformed(#[from] WireError),
     /// The client stopped in the middle of a message, or reads its answer too slowly.
     #[error("too slow within a message")]
     Stalled,
-    /// Nothing comes for a while: it needs no thread until something does.
-    #[error("rests")]
+    /// Idle: it needs no thread until input arrives.
+    #[error("idle")]
     Idle,
-    /// It has its answer, and others wait for its thread.
-    #[error("gives way")]
+    /// It was answered, and other connections wait for its thread.
+    #[error("yields its thread")]
     YieldsThread,
-    /// The client has connected and said nothing.
+    /// The client has sent nothing since it connected.
     #[error("no message since it connected")]
     NoFirstMessage,
-    /// Other messages take all the memory there is for them.
-    #[error("no memory for a message of {0} bytes beside those of other connections")]
+    /// Other messages use all memory for messages.
+    #[error("no memory for a message of {0} bytes: messages of other connections use it")]
     NoMemory(usize),
-    /// A client sent so much before it logged in.
-    #[error("a message of {0} bytes before a login: at most {max} are taken", max = limits::UNAUTHENTICATED_MESSAGE_BYTES_MAX)]
+    /// A client sent a message that is too large before a login.
+    #[error("a message of {0} bytes before a login: the maximum is {max}", max = limits::UNAUTHENTICATED_MESSAGE_BYTES_MAX)]
     TooLargeBeforeLogin(usize),
     /// The socket failed.
     #[error(transparent)]
@@ -63,26 +62,26 @@ enum ConnectionEnd {
     Panicked,
 }
 
-/// Why a connection needs no thread.
+/// Why a connection releases its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PauseReason {
-    /// Nothing has come for a while.
+    /// It is idle.
     Idle,
-    /// It is active, but shares its thread with others.
+    /// It is active but shares threads.
     Yield,
 }
 
-/// What a connection is between two messages: all that is kept of one without a thread.
+/// The state of a connection between two messages: all that is kept without a thread.
 pub(crate) struct IdleConnection {
     session: ClientSession,
     entry: Arc<ConnectionEntry>,
     transport: Transport,
-    /// When it connected, until its first message has come.
+    /// When it connected; `None` after its first message.
     silent_since: Option<Instant>,
 }
 
 impl IdleConnection {
-    /// A connection that was accepted; shakes hands if TLS is spoken.
+    /// Sets up an accepted connection, with the TLS handshake if TLS is used.
     pub(crate) fn open(shared: &ServerState, entry: Arc<ConnectionEntry>) -> io::Result<Self> {
         let (database, timeouts) = (&*shared.database, shared.timeouts);
         let connected = Instant::now();
@@ -106,7 +105,7 @@ impl IdleConnection {
         if transport.is_tls() {
             entry.mark_tls();
         }
-        // Inside a message `DeadlineStream` waits for longer.
+        // Within a message `DeadlineStream` waits longer.
         entry.stream.set_read_timeout(Some(timeouts.idle))?;
         Ok(Self {
             session,
@@ -116,17 +115,17 @@ impl IdleConnection {
         })
     }
 
-    /// The registry's entry of the connection.
+    /// Returns the registry's entry of the connection.
     pub(crate) fn entry(&self) -> &ConnectionEntry {
         &self.entry
     }
 
-    /// The same, to keep.
+    /// Returns the registry's entry as a handle.
     pub(crate) fn entry_handle(&self) -> Arc<ConnectionEntry> {
         self.entry.clone()
     }
 
-    /// Serves the connection until it ends, or needs no thread: then what is kept of it comes back.
+    /// Serves the connection until it ends or releases its thread. In the latter case returns the connection.
     pub(crate) fn serve(
         self,
         shared: &ServerState,
@@ -147,19 +146,18 @@ impl IdleConnection {
     }
 }
 
-/// What a thread reads its connections with, one after the other: small messages come by way of its buffer. It is empty
-/// between two connections.
+/// The read buffer of a thread, used for its connections one after the other. It is empty between two connections.
 pub(crate) struct ConnectionReader(BufReader<Transport>);
 
 impl ConnectionReader {
-    /// Of no connection yet.
+    /// Returns a buffer without a connection.
     pub(crate) fn new() -> Self {
         let reader = BufReader::with_capacity(limits::READ_BUFFER_BYTES, Transport::None);
         Self(reader)
     }
 }
 
-/// A connection that has a thread, and what it needs.
+/// A connection with a thread.
 struct Connection<'a> {
     database: &'a Database,
     session: ClientSession,
@@ -191,7 +189,7 @@ impl<'a> Connection<'a> {
             | ConnectionEnd::NoFirstMessage
             | ConnectionEnd::NoMemory(_)
             | ConnectionEnd::TooLargeBeforeLogin(_) => {
-                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection of a client that asks too much timeouts or memory");
+                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection of a client that is too slow or needs too much memory");
             }
             ConnectionEnd::Io(problem) => {
                 debug!(c = "NETWORK", id = 22_990, remote, error = %problem, "Connection failed");
@@ -209,7 +207,8 @@ impl<'a> Connection<'a> {
         None
     }
 
-    /// What is kept. Nothing was read ahead: it waited for the first byte, or [`Connection::yields_thread`] looked.
+    /// Returns the state to keep. Nothing was read ahead: an idle connection waits for the first byte, and
+    /// [`Connection::yields_thread`] checks.
     fn pause(self) -> IdleConnection {
         IdleConnection {
             session: self.session,
@@ -219,7 +218,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// True if others wait for this thread, and nothing of this client's next message has been read yet.
+    /// True if others wait for this thread and no byte of this client's next message was read.
     fn yields_thread(&self) -> bool {
         self.idle_connections.shares_threads()
             && self.stream.buffer().is_empty()
@@ -261,7 +260,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Answers a message of which not even the outer form could be read.
+    /// Answers a message whose outer form is invalid.
     fn refuse(
         &mut self,
         header: Header,
@@ -276,7 +275,7 @@ impl<'a> Connection<'a> {
             },
             compressor: None,
         };
-        // Inside a compressed message that cannot be opened nobody knows what was asked.
+        // The request in a compressed message that cannot be decompressed is unknown.
         if !compressed {
             self.write_reply(form, &error_reply(&problem.to_error()))?;
         }
@@ -298,7 +297,7 @@ impl<'a> Connection<'a> {
         outcome
     }
 
-    /// Waits for a message and reads all of it.
+    /// Waits for a message and reads it completely.
     fn read_message(&mut self) -> Result<(Header, Vec<u8>, MemoryShare<'a>), ConnectionEnd> {
         self.wait_for_message()?;
         let until = Instant::now() + self.timeouts.message;
@@ -319,7 +318,7 @@ impl<'a> Connection<'a> {
         let mut bytes = Vec::with_capacity(header.length.min(limits::TRUSTED_ALLOCATION_BYTES));
         bytes.extend_from_slice(&head);
         while bytes.len() < header.length {
-            // Room is made as bytes arrive: never more than twice of what is there.
+            // Allocate as bytes arrive: at most twice the bytes received.
             let missing = header.length - bytes.len();
             let more = (bytes.capacity() - bytes.len())
                 .max(bytes.len())
@@ -335,7 +334,7 @@ impl<'a> Connection<'a> {
         Ok((header, bytes, room))
     }
 
-    /// Room for a message of `length` bytes from this client.
+    /// Reserves memory for a message of `length` bytes from this client.
     fn reserve_memory(&self, length: usize) -> Result<MemoryShare<'a>, ConnectionEnd> {
         let asks = self.database.services().access_control;
         let is_unauthenticated = asks && self.session.login.user().is_none();
@@ -346,7 +345,7 @@ impl<'a> Connection<'a> {
         room.ok_or(ConnectionEnd::NoMemory(length))
     }
 
-    /// Blocks until a byte is there. A connection may rest as long as it likes, but for its first message.
+    /// Blocks until a byte arrives. Only the first message has a time limit; later the connection may be idle.
     fn wait_for_message(&mut self) -> Result<(), ConnectionEnd> {
         loop {
             match self.stream.fill_buf() {
@@ -364,7 +363,7 @@ impl<'a> Connection<'a> {
                         Some(_) => {}
                     }
                 }
-                // A client inside TLS may leave without saying so.
+                // A TLS client may disconnect without a close notification.
                 Err(e)
                     if matches!(
                         e.kind(),
@@ -411,11 +410,11 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// A stream that is used until a moment: who sends or takes a byte now and then does not hold a message for ever.
+/// A stream with a deadline, so that a client that transfers a byte now and then cannot hold a message forever.
 struct DeadlineStream<'s, S> {
     stream: &'s mut S,
     until: Instant,
-    /// How long it may be silent; a read of the socket gives up earlier.
+    /// Maximum silence. A read of the socket times out earlier.
     stall: Duration,
 }
 
@@ -452,7 +451,7 @@ impl<S: Write> Write for DeadlineStream<'_, S> {
     }
 }
 
-/// What a socket tells of its client.
+/// Returns the metadata of a client from its socket.
 pub(crate) fn client_of(stream: &TcpStream) -> io::Result<ClientMetadata> {
     let remote = stream.peer_addr()?;
     Ok(ClientMetadata {

@@ -1,11 +1,10 @@
-//! Entry points for fuzzing: each takes bytes or text from anywhere, says whether it was understood, and panics only on
-//! a bug.
+//! Entry points for fuzzing: each takes arbitrary bytes or text, returns whether it is valid, and panics only on a bug.
 
 use nilometer_bson::extjson::parse_document;
 
 use crate::{cli, http};
 
-/// Reads bytes as a request of the HTTP port, and what follows its head as a command of the web page.
+/// Parses bytes as a request of the HTTP port, and its body as a command of the web page.
 pub fn http_request(bytes: &[u8]) -> bool {
     let Some(length) = http::fuzz_head(bytes) else {
         return false;
@@ -20,12 +19,12 @@ pub fn http_request(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads text as a configuration file, and settles what it asks for.
+/// Parses text as a configuration file and resolves its settings.
 pub fn configuration(text: &str) -> bool {
     cli::fuzz_configuration(text)
 }
 
-/// Reads text as a file between commas, and each line of it as a document.
+/// Parses text as a CSV file, each line as a document.
 pub fn csv(text: &str) -> bool {
     cli::fuzz_csv(text)
 }

@@ -1,17 +1,16 @@
-//! The HTTP port: figures for a monitoring system, whether the server is well, and a page for people.
+//! The HTTP port: metrics, health checks, and the web page.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 as long as the process answers |
-//! | `/readyz` | 200 if writes are taken and the disk answers, else 503 and why not |
-//! | `/metrics` | the figures of `serverStatus`, as OpenMetrics |
-//! | `/` and others | the web page and what it asks for, if it is wanted: see [`web`] |
+//! | `/readyz` | 200 if writes are accepted and the disk answers, else 503 and the reason |
+//! | `/metrics` | the values of `serverStatus`, as OpenMetrics |
+//! | `/` and others | the web page and its requests, if enabled: see [`web`] |
 //!
-//! It is off unless a port is given. Each connection carries one request: no keep-alive. The port speaks
-//! TLS as the port of the database does, with the same certificates; where TLS is required, only
-//! `/healthz` and `/readyz` are answered in the open. A request that is too long or too slow is refused,
-//! and connections beyond [`CONNECTIONS_MAX`] are dropped. Where users are to log in, `/metrics` is not
-//! served: a monitoring system cannot be asked who it is.
+//! It is off unless a port is given. Each connection carries one request; there is no keep-alive. The port uses TLS
+//! like the database's port, with the same certificates; if TLS is required, only `/healthz` and `/readyz` are answered
+//! without it. A request that is too long or too slow is refused, and connections beyond [`CONNECTIONS_MAX`] are
+//! dropped. If logins are required, `/metrics` is not served, because a monitoring system cannot log in here.
 
 mod message;
 mod metrics;
@@ -33,27 +32,27 @@ use crate::tls::{Tls, TlsMode};
 use message::{Connection, HttpResponse, ReadError, RequestHead};
 use web::Web;
 
-/// Requests answered at a time.
+/// Concurrent requests.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Time for a request to arrive, and for each part of its answer to leave.
+/// Time for a request to arrive, and for each part of its answer to be sent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The type of `/metrics`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How the port answers.
+/// Options of the HTTP port.
 #[derive(Default)]
 pub struct HttpOptions {
     /// `/metrics` is served.
     pub gives_metrics: bool,
-    /// How TLS is spoken, if it is.
+    /// TLS, if it is enabled.
     pub tls: Option<Arc<Tls>>,
     /// The web page is served, under these names besides addresses and `localhost`.
     pub web_hosts: Option<Vec<String>>,
 }
 
-/// What all threads share.
+/// The state shared by all threads.
 struct HttpState {
     database: Arc<Database>,
     gives_metrics: bool,
@@ -72,7 +71,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// Answers on sockets that are bound already.
+    /// Serves requests on bound sockets.
     pub fn start(
         database: Arc<Database>,
         listeners: Vec<TcpListener>,
@@ -121,12 +120,12 @@ impl Http {
         })
     }
 
-    /// Where it listens.
+    /// Returns the addresses it listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Takes no more requests, and ends the commands of those that are there.
+    /// Refuses new requests and interrupts the commands of running ones.
     pub fn shut_down(self) {
         self.shared.ending.store(true, Ordering::Relaxed);
         for address in &self.addresses {
@@ -136,18 +135,18 @@ impl Http {
         operations.kill_where(ErrorCode::InterruptedAtShutdown, |operation| {
             is_ours(operation.connection_id)
         });
-        // What is left then ends by its own limits of time.
+        // The rest ends by its own timeouts.
         let registry = &self.shared.registry;
         registry.wait_until_empty(limits::SHUTDOWN_GRACE);
         for thread in self.threads {
             thread.thread().unpark();
-            // A panic of it was logged where it happened.
+            // A panic was logged where it happened.
             drop(thread.join());
         }
     }
 }
 
-/// What is typed into a browser on this machine.
+/// Returns the URL for a browser on this machine.
 fn url_of(address: SocketAddr, is_tls: bool) -> String {
     let scheme = if is_tls { "https" } else { "http" };
     if address.ip().is_unspecified() {
@@ -156,12 +155,12 @@ fn url_of(address: SocketAddr, is_tls: bool) -> String {
     format!("{scheme}://{address}/")
 }
 
-/// Requests have negative numbers, connections of drivers positive ones.
+/// True for a request of this port: they have negative ids, connections of drivers positive ones.
 fn is_ours(connection_id: i64) -> bool {
     connection_id < 0
 }
 
-/// Interrupts commands whose browser has gone, until the port closes.
+/// Interrupts commands of disconnected browsers, until the port closes.
 fn watch(shared: &HttpState) {
     while !shared.ending.load(Ordering::Relaxed) {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
@@ -182,7 +181,7 @@ fn accept(shared: &Arc<HttpState>, listener: &TcpListener) {
     }
 }
 
-/// Gives a connection its thread, unless there are too many.
+/// Starts the thread of a connection, unless there are too many.
 fn begin(shared: &Arc<HttpState>, stream: TcpStream) {
     let id = shared.last_id.fetch_sub(1, Ordering::Relaxed) - 1;
     let Ok(entry) = shared.registry.add(id, stream, CONNECTIONS_MAX) else {
@@ -191,7 +190,7 @@ fn begin(shared: &Arc<HttpState>, stream: TcpStream) {
     let of_thread = Arc::clone(shared);
     let answer = move || {
         let _leave = ConnectionGuard(&of_thread, id);
-        // Whoever asked has gone, or was too slow: there is nobody to tell.
+        // The client has disconnected or was too slow, so the error goes nowhere.
         drop(serve(&of_thread, entry));
     };
     let started = thread::Builder::new()
@@ -203,7 +202,7 @@ fn begin(shared: &Arc<HttpState>, stream: TcpStream) {
     }
 }
 
-/// Takes a connection out of the registry, also after a panic.
+/// Removes a connection from the registry, also after a panic.
 struct ConnectionGuard<'a>(&'a HttpState, i64);
 
 impl Drop for ConnectionGuard<'_> {
@@ -235,7 +234,7 @@ fn answer(shared: &HttpState, connection: &mut Connection, head: &RequestHead) -
     if shared.tls.as_ref().is_some_and(required) && !connection.is_tls() {
         return HttpResponse::text(
             "403 Forbidden",
-            "this server speaks TLS only: use https:// (in the open there are /healthz and /readyz)\n",
+            "this server requires TLS: use https:// (only /healthz and /readyz are served without it)\n",
         );
     }
     match (head.path.as_str(), &shared.web) {
@@ -257,7 +256,7 @@ fn ready(database: &Database) -> HttpResponse {
     }
 }
 
-/// Bytes of the head they begin with, if it is one.
+/// Returns the length of the request head at the start of `bytes`, if it is valid.
 pub(crate) fn fuzz_head(bytes: &[u8]) -> Option<usize> {
     RequestHead::parse(bytes)
         .ok()
@@ -265,7 +264,7 @@ pub(crate) fn fuzz_head(bytes: &[u8]) -> Option<usize> {
         .map(|(_, length)| length)
 }
 
-/// Bounds a command of the web page.
+/// Applies the bounds of the web page to a command.
 pub(crate) fn fuzz_command(command: nilometer_bson::DocRef<'_>) {
     web::fuzz_command(command);
 }
@@ -276,6 +275,6 @@ fn figures(shared: &HttpState) -> HttpResponse {
     }
     HttpResponse::text(
         "403 Forbidden",
-        "users have to log in to this server, which a monitoring system cannot be asked for: use serverStatus\n",
+        "this server requires logins, which /metrics does not support: use serverStatus\n",
     )
 }

@@ -1,19 +1,20 @@
-//! Where connections wait that have no thread.
+//! The connections that have no thread.
 //!
 //! ```text
-//!   a few connections:   serve ── nothing for a second ──> idle_connections ── a byte, or the end ──> a thread of its own again
-//!   many:                serve ── answered ──> idle_connections ── a byte ──> whichever thread waits here
+//!   few connections:    serve ── idle for a second ──> IdleConnections ── a byte, or the end ──> its own thread again
+//!   many connections:   serve ── answered ──> IdleConnections ── a byte ──> any thread that waits here
 //! ```
 //!
-//! A thread costs far more memory than a connection: its stack and what the allocator keeps for it. So a connection gives
-//! its thread up when it rests. And a thousand threads that take turns cost more time than [`limits::DEDICATED_THREADS_MAX`]
-//! that go from one connection to the next: so where more connections than that are active, a thread gives its
-//! connection up with each answer, and waits here for any that has something to say.
+//! A thread costs far more memory than a connection: its stack and the caches of the allocator. So an idle connection
+//! releases its thread. A thousand threads that take turns also cost more time than [`limits::DEDICATED_THREADS_MAX`]
+//! that move from one connection to the next. So if more connections are active, a thread releases its connection after
+//! each answer and waits here for any connection with input.
 //!
-//! What comes is not read here but by the thread that takes the connection, so that a client that is slow holds up nobody.
-//! Commands may take long or wait for each other. So one thread watches whether the others still take
-//! connections; where they do not, those that have something to say get further threads ([`watch`]), which stay for a
-//! second when they are not needed any more.
+//! The thread that takes a connection reads its input, so a slow client delays no other. Commands may take long or wait
+//! for each other, so one thread watches whether the others still take connections; if they do not, connections with
+//! input get additional threads ([`watch`]), which stay for a second after their last use. `polling` would not be
+//! simpler: its `Poller::add` is `unsafe`, which this workspace forbids, only one thread at a time can wait in a
+//! poller, where many do here, and it would replace only the few calls to epoll.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,10 +34,10 @@ use crate::listener;
 use crate::registry::ConnectionEntry;
 use crate::server::ServerState;
 
-/// Stands for the descriptor that wakes who waits; connections count from 1.
+/// The event of the descriptor that wakes waiting threads. Connections are numbered from 1.
 const WAKER: u64 = 0;
 
-/// Sockets that the watcher is told of at a time.
+/// Maximum events that the watcher receives at a time.
 const EVENTS_MAX: usize = 256;
 
 /// The connections without a thread.
@@ -44,35 +45,35 @@ pub(crate) struct IdleConnections {
     sockets: OwnedFd,
     waker: OwnedFd,
     waiting: Mutex<HashMap<u64, WaitingConnection>>,
-    /// Threads that have a connection.
+    /// Returns the number of threads.
     serving: AtomicUsize,
-    /// Connections here that were active a moment ago.
+    /// Connections here that still count as active.
     active: AtomicUsize,
     /// Threads that wait here for a connection.
     idle: AtomicUsize,
-    /// Connections they have taken so far.
+    /// Connections that these threads have taken since the start.
     taken: AtomicU64,
-    /// Threads beyond those, which the watcher has when commands wait.
+    /// Additional threads, used if commands block the others.
     spare: SpareThreads,
 }
 
 /// A connection without a thread.
 struct WaitingConnection {
     connection: IdleConnection,
-    /// When it came, if it was active then and counts as such still.
+    /// When it was inserted, if it still counts as active.
     active_since: Option<Instant>,
 }
 
-/// What a thread is given.
+/// The work of a connection thread.
 pub(crate) enum ConnectionWork {
-    /// A connection that was accepted.
+    /// An accepted connection.
     Open(Arc<ConnectionEntry>),
-    /// One that has something to say.
+    /// A connection with input.
     Serve(IdleConnection),
 }
 
 impl ConnectionWork {
-    /// The number of the connection.
+    /// Returns the id of the connection.
     pub(crate) fn id(&self) -> i64 {
         match self {
             Self::Open(entry) => entry.id,
@@ -81,7 +82,7 @@ impl ConnectionWork {
     }
 }
 
-/// A thread that has a connection, while this lives.
+/// Counts the calling thread as serving while it lives.
 pub(crate) struct ServingGuard<'a>(&'a IdleConnections);
 
 impl Drop for ServingGuard<'_> {
@@ -90,7 +91,7 @@ impl Drop for ServingGuard<'_> {
     }
 }
 
-/// Threads that are not needed now, but were a moment ago: making one costs more than most commands.
+/// Recently used threads that wait for work: creating a thread costs more than most commands.
 #[derive(Default)]
 struct SpareThreads {
     state: Mutex<SpareThreadsState>,
@@ -109,7 +110,7 @@ impl SpareThreads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits to be given work, for [`limits::IDLE_AFTER`] at most.
+    /// Waits for work, at most for [`limits::IDLE_AFTER`].
     fn wait(&self) -> Option<ConnectionWork> {
         let mut state = self.lock();
         state.threads += 1;
@@ -122,7 +123,7 @@ impl SpareThreads {
         state.work.pop()
     }
 
-    /// Gives work to a thread that waits; gives it back if there is none.
+    /// Assigns work to a waiting thread. Returns the work if there is none.
     fn take(&self, work: ConnectionWork) -> Option<ConnectionWork> {
         let mut state = self.lock();
         if state.threads <= state.work.len() {
@@ -141,7 +142,7 @@ impl SpareThreads {
 }
 
 impl IdleConnections {
-    /// An empty one.
+    /// Returns an empty set.
     pub(crate) fn new() -> io::Result<Self> {
         let sockets = epoll::create(CreateFlags::CLOEXEC)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -162,7 +163,7 @@ impl IdleConnections {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the calling thread has a connection.
+    /// Counts the calling thread as serving a connection.
     pub(crate) fn serving(&self) -> ServingGuard<'_> {
         self.serving.fetch_add(1, Ordering::Relaxed);
         ServingGuard(self)
@@ -174,7 +175,8 @@ impl IdleConnections {
         serving + self.active.load(Ordering::Relaxed) > limits::DEDICATED_THREADS_MAX
     }
 
-    /// Takes a connection that rests, or that is active but shares its thread. What came meanwhile is noticed at once.
+    /// Adds a connection that is idle, or active but sharing threads. Input that arrived meanwhile is noticed
+    /// immediately.
     pub(crate) fn enter(&self, connection: IdleConnection, is_active: bool) -> io::Result<()> {
         let entry = connection.entry_handle();
         let id = entry.id.unsigned_abs();
@@ -185,7 +187,7 @@ impl IdleConnections {
         if is_active {
             self.active.fetch_add(1, Ordering::Relaxed);
         }
-        // Before it is registered: it may be called out at once.
+        // Insert before registering with epoll: the event may arrive immediately.
         self.lock().insert(id, waiting);
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
         let data = EventData::new_u64(id);
@@ -202,7 +204,8 @@ impl IdleConnections {
         Ok(())
     }
 
-    /// The connection `id`, which has been told of. Its socket stays known, but nothing is told of it until it comes again.
+    /// Removes the connection `id`. Its socket stays registered with epoll, without events until the connection is
+    /// added again.
     fn leave(&self, id: u64) -> Option<IdleConnection> {
         let WaitingConnection {
             connection,
@@ -214,13 +217,13 @@ impl IdleConnections {
         Some(connection)
     }
 
-    /// Gives work to a thread that is not needed elsewhere; gives it back if there is none.
+    /// Assigns work to a spare thread. Returns the work if there is none.
     pub(crate) fn give(&self, work: ConnectionWork) -> Option<ConnectionWork> {
         self.spare.take(work)
     }
 
-    /// The next connection that has something to say, for a thread that has given up its own. None if nothing comes for
-    /// [`limits::IDLE_AFTER`], or the idle_connections closes: then the thread ends.
+    /// Returns the next connection with input, for a thread that has released its own. Returns `None` after
+    /// [`limits::IDLE_AFTER`] without input and when the set is closed: then the thread ends.
     pub(crate) fn next(&self) -> Option<ConnectionWork> {
         let is_one_of_few =
             self.idle.fetch_add(1, Ordering::Relaxed) < limits::DEDICATED_THREADS_MAX;
@@ -240,7 +243,7 @@ impl IdleConnections {
             let (ready, _) = match epoll::wait(&self.sockets, &mut events, Some(&timespec(left))) {
                 Ok(ready) => ready,
                 Err(rustix::io::Errno::INTR) => continue,
-                // The watcher says so.
+                // The watcher logs it.
                 Err(_) => return None,
             };
             match ready.first().map(|event| event.data.u64()) {
@@ -255,7 +258,7 @@ impl IdleConnections {
         }
     }
 
-    /// Connections that have been here for long count as resting.
+    /// Stops counting connections as active that have been here for [`limits::IDLE_AFTER`].
     fn settle(&self) {
         let mut waiting = self.lock();
         for one in waiting.values_mut() {
@@ -267,18 +270,18 @@ impl IdleConnections {
         }
     }
 
-    /// True if there are threads that take connections here.
+    /// True if threads take connections from here.
     fn is_shared(&self) -> bool {
         self.idle.load(Ordering::Relaxed) > 0 || self.shares_threads()
     }
 
-    /// Connections without a thread.
+    /// Returns the number of connections without a thread.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Threads that have a connection.
+    /// Returns the number of threads.
     #[cfg(test)]
     pub(crate) fn threads(&self) -> usize {
         self.serving.load(Ordering::Relaxed)
@@ -286,7 +289,7 @@ impl IdleConnections {
             + self.spare.lock().threads
     }
 
-    /// Lets all that wait here end.
+    /// Wakes and ends all waiting threads.
     pub(crate) fn close(&self) {
         self.spare.close();
         if let Err(problem) = rustix::io::write(&self.waker, &1_u64.to_ne_bytes()) {
@@ -302,7 +305,7 @@ fn timespec(time: Duration) -> Timespec {
     })
 }
 
-/// Gives connections a thread when something comes and no thread here takes it, until [`IdleConnections::close`].
+/// Assigns threads to connections with input that no waiting thread takes, until [`IdleConnections::close`].
 pub(crate) fn watch(shared: &Arc<ServerState>) {
     let idle_connections = &shared.idle_connections;
     let mut events = [MaybeUninit::uninit(); EVENTS_MAX];

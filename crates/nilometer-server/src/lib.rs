@@ -1,10 +1,10 @@
 //! The server: everything between a socket and [`nilometer::Database::run_command`].
 //!
-//! The only crate that knows the wire format, sockets, signals and the command line. It knows
-//! nothing about what commands do: a request goes into the database, a document comes out.
+//! This is the only crate that knows the wire format, sockets, signals and the command line. It does not know what
+//! commands do: it passes a request to the database and sends the resulting document.
 //!
-//! Each connection has a thread that reads a message, runs the command and writes the answer, until it rests;
-//! `docs/decisions/0002-thread-per-connection.md` says why not an async runtime.
+//! Each active connection has a thread that reads a message, runs the command and writes the answer;
+//! `docs/decisions/0002-thread-per-connection.md` gives the reasons against an async runtime.
 
 mod audit;
 /// Version of the program, with the commit it was built from.

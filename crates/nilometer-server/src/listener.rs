@@ -1,4 +1,4 @@
-//! Listening: sockets bound, connections accepted and given their threads.
+//! Listening: binds sockets, accepts connections and assigns threads to them.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -19,14 +19,14 @@ use crate::server::ServerState;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}")]
 pub struct BindError {
-    /// Where it was tried.
+    /// The address.
     pub address: String,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// Binds `hosts` (names or addresses; `*` is every IPv4 address) on `port`. With port 0 the system
-/// chooses one, the same for all hosts.
+/// Binds `hosts` (names or addresses; `*` is every IPv4 address) to `port`. With port 0 the system chooses one, the
+/// same for all hosts.
 pub fn bind(hosts: &[String], mut port: u16) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::new();
     let mut bound: Vec<SocketAddr> = Vec::new();
@@ -94,7 +94,7 @@ fn open(shared: &Arc<ServerState>, stream: TcpStream, remote: SocketAddr) -> io:
     let keepalive = TcpKeepalive::new().with_time(limits::KEEPALIVE);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     let entry = shared.registry.add(id, stream, max);
-    // One that is turned away is counted before it is closed: the client may ask at once.
+    // A refused connection is counted before it is closed, because the client may read the counter immediately.
     let Ok(entry) = entry.inspect_err(|_| counters.rejected.increment()) else {
         let remote = remote.to_string();
         warn!(
@@ -127,7 +127,7 @@ fn open(shared: &Arc<ServerState>, stream: TcpStream, remote: SocketAddr) -> io:
     assigned
 }
 
-/// Has a connection that rested served again: its client has said something.
+/// Resumes an idle connection that has input.
 pub(crate) fn resume(shared: &Arc<ServerState>, connection: IdleConnection) {
     let id = connection.entry().id;
     if let Err(problem) = assign(shared, ConnectionWork::Serve(connection)) {
@@ -135,7 +135,7 @@ pub(crate) fn resume(shared: &Arc<ServerState>, connection: IdleConnection) {
     }
 }
 
-/// Gives `work` to a thread that waits for some, else to a new one.
+/// Assigns `work` to a waiting thread, else to a new one.
 fn assign(shared: &Arc<ServerState>, work: ConnectionWork) -> io::Result<()> {
     let Some(work) = shared.idle_connections.give(work) else {
         return Ok(());
@@ -153,7 +153,7 @@ fn close_unserved(shared: &ServerState, id: i64, problem: &io::Error) {
     close(shared, id);
 }
 
-/// Serves a connection until it ends or rests; where connections share threads, then the next, as long as there is one.
+/// Serves a connection until it ends or is idle. If connections share threads, continues with the next one.
 fn serve(shared: &ServerState, work: ConnectionWork) {
     let (mut next, mut reader) = (Some(work), ConnectionReader::new());
     while let Some(work) = next.take() {
@@ -174,7 +174,7 @@ fn serve(shared: &ServerState, work: ConnectionWork) {
     }
 }
 
-/// Serves one connection until it ends, rests or gives way to others. Tells which of the last two.
+/// Serves one connection until it ends, is idle or yields its thread. Returns the reason unless it ended.
 fn serve_turn(
     shared: &ServerState,
     connection: IdleConnection,

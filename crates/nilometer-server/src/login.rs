@@ -1,17 +1,16 @@
-//! Logging in by commands, as a driver does: for the program's own commands, and for the web page, whose server
-//! speaks to itself.
+//! Logging in by commands as drivers do: for the program's own commands, and for the web page.
 
 use nilometer::auth::{Mechanism, Prover, unguessable};
 use nilometer::{Error, ErrorCode};
 use nilometer_bson::{Binary, Document, Value, ValueRef, doc};
 
-/// Bytes of our part of the nonce.
+/// Bytes of the client's nonce.
 const NONCE_BYTES: usize = 24;
 
-/// Messages behind the first; a login that takes more goes nowhere.
+/// Maximum messages after the first. A login that needs more fails.
 const MESSAGES_MAX: usize = 4;
 
-/// The best mechanism the answer to a handshake offers for the user; none if it offers none that is known here.
+/// Returns the best mechanism that the handshake offers for the user, if it offers a supported one.
 pub(crate) fn best_mechanism(hello: &Document) -> Option<Mechanism> {
     let offered = hello.get("saslSupportedMechs").as_array()?;
     let offers = |mechanism: &Mechanism| {
@@ -23,8 +22,7 @@ pub(crate) fn best_mechanism(hello: &Document) -> Option<Mechanism> {
         .find(offers)
 }
 
-/// Proves a password by SCRAM, and has the server prove that it knows it, too. `run` runs a command on the database
-/// that keeps the user.
+/// Proves a password by SCRAM, and checks the server's proof. `run` runs a command on the user's database.
 pub(crate) fn by_scram<E: From<Error>>(
     mechanism: Mechanism,
     (user, password): (&str, &str),
@@ -51,10 +49,7 @@ pub(crate) fn by_scram<E: From<Error>>(
         }
         say = String::new();
     }
-    let endless = Error::new(
-        ErrorCode::AuthenticationFailed,
-        "the login does not come to an end",
-    );
+    let endless = Error::new(ErrorCode::AuthenticationFailed, "the login does not end");
     Err(endless.into())
 }
 
@@ -65,7 +60,7 @@ fn binary(text: &str) -> Value {
     })
 }
 
-/// The payload of a reply; nothing if there is none.
+/// Returns the payload of a reply; empty if there is none.
 fn payload(reply: &Document) -> &[u8] {
     match reply.get("payload") {
         ValueRef::Binary { bytes, .. } => bytes,

@@ -1,6 +1,6 @@
 //! Facts about the machine and this process, for `hostInfo` and `serverStatus`.
 //!
-//! Read from the system where it tells them; what it does not tell stays unknown.
+//! Read from the system. Facts that it does not provide stay unknown.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use nilometer::services::{HostFacts, MemoryUse};
 use nilometer_bson::Document;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Bytes of a unit `/proc` counts in.
+/// Bytes of the unit of `/proc`.
 const KIB: u64 = 1024;
 
-/// Gathers what is known.
+/// Collects the facts.
 pub fn facts(argv: Vec<String>, parsed_options: Document, port: u16) -> HostFacts {
     let system = rustix::system::uname();
     let text = |c: &std::ffi::CStr| c.to_string_lossy().into_owned();
@@ -33,8 +33,7 @@ pub fn facts(argv: Vec<String>, parsed_options: Document, port: u16) -> HostFact
     }
 }
 
-/// Raises the limit of open files to the most the process may have. The limit that holds then;
-/// `None` if there is none.
+/// Raises the limit of open files to the maximum of the process. Returns the new limit; `None` if there is none.
 pub fn raise_file_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -50,7 +49,7 @@ pub fn raise_file_limit() -> Option<u64> {
     }
 }
 
-/// The number behind `name` in a file of lines such as `MemTotal: 123 kB`, in bytes.
+/// Returns the number after `name` in a file with lines such as `MemTotal: 123 kB`, in bytes.
 fn proc_field(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -58,8 +57,8 @@ fn proc_field(path: &str, name: &str) -> Option<u64> {
     number.checked_mul(KIB)
 }
 
-/// What the process may use of the machine's memory: less, if its control group or any above it is limited, or
-/// its address space is.
+/// Returns the memory that the process may use: that of the machine, or less if its control group, a parent group or
+/// its address space is limited.
 fn memory_limit(of_machine: u64) -> u64 {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let read = |path: &Path| fs::read_to_string(path).ok();
@@ -71,7 +70,7 @@ fn memory_limit(of_machine: u64) -> u64 {
     }
 }
 
-/// The limits of the group that `/proc/self/cgroup` names, and of those it is in.
+/// Returns the limits of the group in `/proc/self/cgroup` and of its parents.
 fn cgroup_limits(own: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
     let place = own.lines().find_map(|line| line.strip_prefix("0::"));
     let inside = place.unwrap_or("/").trim_start_matches('/');
@@ -90,7 +89,7 @@ fn memory_use() -> Option<MemoryUse> {
     })
 }
 
-/// The twelfth field of `/proc/self/stat`; the second, a name in brackets, may hold anything.
+/// Returns the twelfth field of `/proc/self/stat`. The second, a name in parentheses, may hold anything.
 fn page_faults(stat: &str) -> Option<u64> {
     const BEHIND_NAME: usize = 12 - 3;
     let (_, fields) = stat.rsplit_once(')')?;

@@ -1,16 +1,16 @@
 //! Memory for large messages, shared by all connections.
 //!
-//! Each connection has at most one message at a time, of at most 48 MB; with thousands of them that is no limit. A message
-//! of [`limits::LARGE_MESSAGE_BYTES`] or more therefore takes its size from one account before memory is made for it,
-//! and gives it back when it was worked on; a reply of that size when the client has read it. Small messages are not
-//! counted: their number is that of the connections.
+//! Each connection has at most one message at a time, of at most 48 MB, which is no limit with thousands of
+//! connections. So a message of [`limits::LARGE_MESSAGE_BYTES`] or more reserves its size from a shared budget before
+//! memory is allocated, and releases it after processing; a reply of that size releases it after the client has read
+//! it. Small messages are not counted: their number is bounded by the connections.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::limits;
 
-/// The account.
+/// The budget.
 #[derive(Debug)]
 pub(crate) struct MessageMemory {
     free: Mutex<usize>,
@@ -18,7 +18,7 @@ pub(crate) struct MessageMemory {
     most: usize,
 }
 
-/// What a message has taken; given back when it goes.
+/// The reservation of a message, released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryShare<'a> {
     of: &'a MessageMemory,
@@ -26,7 +26,7 @@ pub(crate) struct MemoryShare<'a> {
 }
 
 impl MessageMemory {
-    /// Room for messages of `most` bytes together, and for one of any size.
+    /// Returns a budget of `most` bytes, at least one message of maximum size.
     pub(crate) fn new(most: usize) -> Self {
         let most = most.max(limits::MESSAGE_BYTES_MAX);
         Self {
@@ -36,12 +36,12 @@ impl MessageMemory {
         }
     }
 
-    /// Room for a message of `bytes`; waits for it, none if that takes longer than `patience`.
+    /// Reserves `bytes`. Waits at most `patience`, then returns `None`.
     pub(crate) fn take(&self, bytes: usize, patience: Duration) -> Option<MemoryShare<'_>> {
         if bytes < limits::LARGE_MESSAGE_BYTES {
             return Some(MemoryShare { of: self, bytes: 0 });
         }
-        // A reply may be somewhat larger than a message: it is never refused for ever.
+        // A reply may be larger than a message; it must not be refused forever.
         let bytes = bytes.min(self.most);
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -91,7 +91,7 @@ mod tests {
         drop(half);
         assert!(
             memory.take(3 * LARGE, Duration::ZERO).is_some(),
-            "no more than there is"
+            "at most the budget"
         );
     }
 }

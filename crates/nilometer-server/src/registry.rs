@@ -1,4 +1,4 @@
-//! The open connections: so that a shutdown can end them, and an absent client be noticed.
+//! The open connections, so that a shutdown can end them and disconnected clients are noticed.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 /// An open connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionEntry {
-    /// Its number.
+    /// The id of the connection.
     pub(crate) id: i64,
-    /// The other side, if it was still there.
+    /// The address of the client, if it was still connected.
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) stream: TcpStream,
     /// Milliseconds after `epoch` at which the running command began, plus one; 0 if none runs.
     command_began: AtomicU64,
     epoch: Instant,
     closing: AtomicBool,
-    /// It speaks TLS: a client that leaves says so inside, and the end lies behind that.
+    /// It uses TLS: a closing client sends a TLS notification before the end of the stream.
     tls: AtomicBool,
-    /// The idle_connections knows its socket.
+    /// Its socket is registered with epoll.
     registered: AtomicBool,
 }
 
@@ -35,27 +35,27 @@ impl ConnectionEntry {
         self.command_began.store(0, Ordering::Relaxed);
     }
 
-    /// Notes that the connection speaks TLS.
+    /// Records that the connection uses TLS.
     pub(crate) fn mark_tls(&self) {
         self.tls.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that the idle_connections knows its socket.
+    /// Records that its socket is registered with epoll.
     pub(crate) fn mark_registered(&self) {
         self.registered.store(true, Ordering::Relaxed);
     }
 
-    /// True if the idle_connections knows its socket.
+    /// True if its socket is registered with epoll.
     pub(crate) fn is_registered(&self) -> bool {
         self.registered.load(Ordering::Relaxed)
     }
 
-    /// True once the connection is told to end.
+    /// True once the connection was asked to end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// True if a command has been running for at least `time` and the client has hung up.
+    /// True if a command has been running for at least `time` and the client has disconnected.
     fn is_abandoned(&self, time: Duration) -> bool {
         let Some(began) = self.command_began.load(Ordering::Relaxed).checked_sub(1) else {
             return false;
@@ -74,7 +74,7 @@ impl ConnectionEntry {
         )
     }
 
-    /// True if the client has said that it will send no more, whatever of it is unread.
+    /// True if the client has closed its side, even if input is unread.
     fn is_closed_by_client(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};
         let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
@@ -86,15 +86,15 @@ impl ConnectionEntry {
         poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(ended)
     }
 
-    /// Ends the reading side: a thread that waits for a message wakes and finds the end.
+    /// Shuts down the reading side: a thread that waits for a message wakes and finds the end of the stream.
     fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
-        // It may have been closed by the client already.
+        // The client may have closed it already.
         drop(self.stream.shutdown(Shutdown::Read));
     }
 }
 
-/// The stream of a connection, which its thread and the registry share: one file descriptor.
+/// The stream of a connection, one file descriptor shared by its thread and the registry.
 #[derive(Debug)]
 pub(crate) struct SharedStream(pub(crate) Arc<ConnectionEntry>);
 
@@ -126,7 +126,7 @@ impl Registry {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters connection `id`; gives its stream back, still open, if `max` are open.
+    /// Adds connection `id`. Returns its stream, still open, if `max` are open.
     pub(crate) fn add(
         &self,
         id: i64,
@@ -151,7 +151,7 @@ impl Registry {
         Ok(entry)
     }
 
-    /// Takes connection `id` out.
+    /// Removes connection `id`.
     pub(crate) fn remove(&self, id: i64) -> Option<Arc<ConnectionEntry>> {
         let mut entries = self.lock();
         let removed = entries.remove(&id);
@@ -161,26 +161,26 @@ impl Registry {
         removed
     }
 
-    /// How many are open.
+    /// Returns the number of open connections.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// The connections whose client has gone while a command runs for at least `time`.
+    /// Returns the connections whose client has disconnected while a command runs for at least `time`.
     pub(crate) fn abandoned(&self, time: Duration) -> Vec<i64> {
         let entries: Vec<_> = self.lock().values().cloned().collect();
         let gone = entries.iter().filter(|entry| entry.is_abandoned(time));
         gone.map(|entry| entry.id).collect()
     }
 
-    /// Ends all connections as soon as their running command is answered.
+    /// Ends all connections after the answer to their running command.
     pub(crate) fn close_all(&self) {
         for entry in self.lock().values() {
             entry.close();
         }
     }
 
-    /// Waits until no connection is open; false if that takes longer than `time`.
+    /// Waits until no connection is open. False after `time`.
     pub(crate) fn wait_until_empty(&self, time: Duration) -> bool {
         let entries = self.lock();
         let (entries, _) = self

@@ -1,4 +1,4 @@
-//! A running server: listeners, connections, and the thread that looks after them.
+//! A running server: listeners, connections, and the threads that watch them.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,29 +19,29 @@ use crate::tls::Tls;
 use crate::wire::Compressor;
 use crate::{limits, listener};
 
-/// How a server serves.
+/// Options of a server.
 #[derive(Clone)]
 pub struct Options {
-    /// Connections that may be open at a time.
+    /// Maximum open connections.
     pub connections_max: u32,
     /// Compressors offered to clients, best first.
     pub compressors: Vec<Compressor>,
-    /// How TLS is spoken, if it is.
+    /// TLS options, if TLS is enabled.
     pub tls: Option<Arc<Tls>>,
-    /// How long clients are waited for.
+    /// Timeouts of clients.
     pub timeouts: Timeouts,
-    /// Bytes that large messages may hold together.
+    /// Bytes of all large messages together.
     pub message_memory_bytes: usize,
 }
 
-/// How long clients are waited for.
+/// Timeouts of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// For the first message.
     pub first_message: Duration,
-    /// For the next message, before the connection gives up its thread.
+    /// For the next message, before the connection releases its thread.
     pub idle: Duration,
-    /// In the middle of a message, or with a full send buffer.
+    /// For silence within a message, or with a full send buffer.
     pub stall: Duration,
     /// For a whole message, in or out.
     pub message: Duration,
@@ -70,7 +70,7 @@ impl Default for Options {
     }
 }
 
-/// What all threads of a server share.
+/// The state shared by all threads of a server.
 pub(crate) struct ServerState {
     pub(crate) database: Arc<Database>,
     pub(crate) registry: Registry,
@@ -103,7 +103,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `database` on sockets that are bound already.
+    /// Serves `database` on bound sockets.
     pub fn start(
         database: Arc<Database>,
         listeners: Vec<TcpListener>,
@@ -112,7 +112,7 @@ impl Server {
         let max = u64::from(options.connections_max);
         database.services().counters.connections.max.add(max);
         if let Some(tls) = options.tls.clone() {
-            // Set once; another server of the same database has its own certificates.
+            // Set once. Another server of the same database uses its own certificates.
             let rotate = Box::new(move || tls.rotate());
             drop(database.services().rotate_certificates.set(rotate));
         }
@@ -159,16 +159,16 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Returns the addresses it listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Ends the server: no new connections, idle ones closed, running commands given
-    /// [`limits::SHUTDOWN_GRACE`] and then interrupted. True if all connections ended in time.
+    /// Shuts down the server: refuses new connections, closes idle ones, and interrupts running commands after
+    /// [`limits::SHUTDOWN_GRACE`]. True if all connections ended in time.
     pub fn shut_down(self) -> bool {
         self.shared.shutting_down.store(true, Ordering::Relaxed);
-        // A listener sits in `accept`; a connection from ourselves wakes it.
+        // A listener blocks in `accept`; a connection from this process wakes it.
         for address in &self.addresses {
             wake_listener(*address);
         }
@@ -214,7 +214,7 @@ pub(crate) fn wake_listener(mut address: SocketAddr) {
     drop(TcpStream::connect_timeout(&address, limits::ACCEPT_PAUSE));
 }
 
-/// Looks after the clients until the server ends.
+/// Checks for disconnected clients until the server ends.
 fn watch_clients(shared: &ServerState) {
     while !shared.is_shutting_down() {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
@@ -222,15 +222,15 @@ fn watch_clients(shared: &ServerState) {
     }
 }
 
-/// Interrupts reads whose client has hung up. Writes go on: they are soon done, and nobody could
-/// tell what a half-done one had done.
+/// Interrupts reads of disconnected clients. Writes continue: they end soon, and the effect of an interrupted one would
+/// be unknown.
 pub(crate) fn interrupt_abandoned(database: &Database, registry: &Registry) {
     for id in registry.abandoned(limits::DISCONNECT_CHECK_INTERVAL) {
         info!(
             c = "NETWORK",
             id = 22_998,
             connectionId = id,
-            "Interrupting the command of a client that has gone"
+            "Interrupting the command of a disconnected client"
         );
         let operations = &database.services().operations;
         operations.kill_where(ErrorCode::ClientDisconnect, |operation| {
@@ -322,7 +322,7 @@ mod tests {
             assert!(Instant::now() < until, "its end is noticed");
             std::thread::sleep(PATIENCE.idle);
         }
-        // One that rests is ended by the shutdown, too.
+        // The shutdown also ends an idle connection.
         let mut resting = connect(&server);
         resting.write_all(&ping()).expect("bytes are taken");
         assert!(reply(&mut resting).is_some());
@@ -347,7 +347,7 @@ mod tests {
             "new connections are given threads that wait: {threads}"
         );
         let began = Instant::now();
-        // On a busy machine it takes longer until all of them have been active for long enough.
+        // On a busy machine it takes longer until all have been active for long enough.
         let timeouts = |few_threads: bool| if few_threads { 3 } else { 30 };
         let few_threads = || server.shared.idle_connections.threads() < count / 2;
         while began.elapsed() < limits::IDLE_AFTER * timeouts(few_threads()) {
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(server.shared.registry.len(), count);
         let threads = server.shared.idle_connections.threads();
         assert!(threads < count / 2, "{threads} threads");
-        // Two messages at once, the second of which is read with the first.
+        // Two messages at once: the second is read with the first.
         for stream in &mut streams {
             stream
                 .write_all(&[ping(), ping()].concat())
@@ -370,7 +370,7 @@ mod tests {
         for stream in &mut streams {
             assert!(reply(stream).is_some() && reply(stream).is_some());
         }
-        // Later they count as resting, and a few that go on have threads of their own.
+        // Later they count as idle, and a few active ones have their own threads.
         std::thread::sleep(limits::IDLE_AFTER * 3);
         assert!(!server.shared.idle_connections.shares_threads());
         for stream in &mut streams[..10] {
@@ -391,7 +391,7 @@ mod tests {
         let server = start(Environment::default(), limits::MESSAGE_MEMORY_BYTES);
         let mut slow = connect(&server);
         let began = Instant::now();
-        // Never silent for as long as a stall.
+        // Never silent for the stall timeout.
         let bytes = message(&doc! {"ping": 1, "comment": "x".repeat(1000), "$db": "admin"});
         let sent = bytes.iter().take_while(|byte| {
             std::thread::sleep(PATIENCE.stall / 6);
@@ -404,12 +404,12 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_holds_an_answer_for_a_while_only() {
+    fn a_client_that_does_not_read_holds_an_answer_for_a_limited_time() {
         let server = start(Environment::default(), limits::MESSAGE_BYTES_MAX);
         let large = doc! {"_id": 1, "x": "y".repeat(15_000_000)};
         let documents: Vec<nilometer_bson::Value> = vec![large.into()];
         let insert = message(&doc! {"insert": "c", "documents": documents, "$db": "test"});
-        // Whoever connects has to say something soon.
+        // A client has to send its first message soon.
         let mut writer = connect(&server);
         writer.write_all(&insert).expect("bytes are taken");
         assert!(reply(&mut writer).is_some());
@@ -419,14 +419,14 @@ mod tests {
             stream.write_all(&find).expect("bytes are taken");
         }
         std::thread::sleep(PATIENCE.message * 3);
-        // Whoever comes later finds room, although nobody has read.
+        // A later request finds memory although no client has read.
         writer.write_all(&find).expect("bytes are taken");
         assert!(reply(&mut writer).is_some_and(|bytes| bytes > 15_000_000));
         assert!(server.shut_down());
     }
 
     #[test]
-    fn strangers_send_small_messages() {
+    fn messages_before_a_login_are_small() {
         let environment = Environment {
             access_control: true,
             ..Environment::default()
@@ -437,7 +437,7 @@ mod tests {
         assert!(reply(&mut client).is_some());
         let comment = "x".repeat(limits::UNAUTHENTICATED_MESSAGE_BYTES_MAX);
         let large = message(&doc! {"ping": 1, "comment": comment, "$db": "admin"});
-        // The server may hang up before it has taken all.
+        // The server may close the connection before it has read everything.
         drop(client.write_all(&large));
         assert_eq!(reply(&mut client), None);
         assert!(server.shut_down());

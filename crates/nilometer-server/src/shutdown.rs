@@ -1,4 +1,4 @@
-//! Waiting for the end: SIGTERM and SIGINT, or somebody who asks for it inside the process.
+//! Waiting for a shutdown: SIGTERM, SIGINT, or a request within the process.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -7,24 +7,24 @@ use std::thread;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Why the server shall end.
+/// Why the server shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownReason {
-    /// This signal came.
+    /// This signal arrived.
     Signal(i32),
-    /// It was asked for.
+    /// It was requested.
     Request,
 }
 
-/// Where a shutdown is asked for and awaited.
+/// Requests and awaits a shutdown.
 pub struct ShutdownSignal {
     requested: Receiver<ShutdownReason>,
     handle: Sender<ShutdownReason>,
 }
 
 impl ShutdownSignal {
-    /// Takes over SIGTERM and SIGINT. A second signal while the first is being obeyed ends the
-    /// process at once; nothing acknowledged is lost by that.
+    /// Handles SIGTERM and SIGINT. A second signal during the shutdown ends the process immediately, which loses
+    /// nothing acknowledged.
     pub fn listen() -> io::Result<Self> {
         let (handle, requested) = mpsc::channel();
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
@@ -46,12 +46,12 @@ impl ShutdownSignal {
         Ok(Self { requested, handle })
     }
 
-    /// A handle by which others ask for the end.
+    /// Returns a handle to request a shutdown.
     pub fn handle(&self) -> Sender<ShutdownReason> {
         self.handle.clone()
     }
 
-    /// Blocks until the end is asked for.
+    /// Blocks until a shutdown is requested.
     pub fn wait(&self) -> ShutdownReason {
         self.requested.recv().unwrap_or(ShutdownReason::Request)
     }

@@ -1,8 +1,8 @@
-//! What unit tests of several modules need.
+//! Helpers for unit tests of several modules.
 
 use std::ops::Range;
 
-/// The seeds of a fuzz target: 0 to 199, or as `cargo xtask fuzz` says.
+/// Returns the seeds of a fuzz target: 0 to 199, or those of `cargo xtask fuzz`.
 pub(crate) fn seeds() -> Range<u64> {
     let setting = |name: &str, default: u64| {
         let text = std::env::var(name).ok();

@@ -1,4 +1,4 @@
-//! The binary. What it does is [`nilometer_server::cli`]'s.
+//! The binary. See [`nilometer_server::cli`].
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The command line as it is given.
+//! The arguments of the command line.
 
 use std::path::PathBuf;
 
@@ -16,50 +16,51 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What the program can do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve a database directory to MongoDB clients.
     ///
-    /// Listens on 127.0.0.1:27017 unless told otherwise and logs one JSON object a line. The
-    /// options are those of mongod that make sense here.
+    /// Listens on 127.0.0.1:27017 by default and logs one JSON object per line. The options are those of mongod that
+    /// apply here. A write is answered after the log is synced; with `j: false` after it is written.
     #[command(
         after_help = "Connect with:  mongosh mongodb://127.0.0.1:27017\nStop with SIGTERM or SIGINT (Ctrl-C)."
     )]
     Serve(Box<ServeArgs>),
     /// Load public data into a time-series collection, ask three questions, draw the answers.
     Demo(Demo),
-    /// Copy a database, while it is served or at rest, into an empty directory.
+    /// Copy a database, served or not, into an empty directory.
     ///
-    /// A running server is asked by its address; DIRECTORY is then one on its machine. With --dbpath
-    /// the database is opened for it, and must not be served.
+    /// With --uri a running server makes the copy; DIRECTORY is then on the server's machine. With --dbpath this
+    /// program opens the database, which must not be served.
     Backup(Backup),
-    /// Make a database directory of a backup.
+    /// Make a database directory from a backup.
     Restore(SourceAndTarget),
     /// Check every checksum, document, bucket and index of a database that is not served.
     Verify(Directory),
-    /// Save what can be read of a damaged database into a new one, and list what is lost.
+    /// Copy the readable part of a damaged database into a new one, and list the losses.
     ///
-    /// SOURCE is not changed. Beside TARGET lies a working copy meanwhile.
+    /// SOURCE is not changed. Uses a temporary copy beside TARGET.
     Salvage(SourceAndTarget),
-    /// Explain a database directory that is not served, or one file of it.
+    /// Describe a database directory that is not served, or one file of it.
     Inspect(InspectArgs),
     /// Insert the lines of a file into a collection of a running server.
     ///
-    /// Extended JSON, a document a line; or CSV, whose first line names the fields and may name their
-    /// types: `time.date(),bed.string(),moisture.double()`; or the rows of a Parquet file, if the program was built for it.
+    /// Extended JSON, one document per line; or CSV, whose first line names the fields and may name their types:
+    /// `time.date(),bed.string(),moisture.double()`; or the rows of a Parquet file, if the program was built with that
+    /// feature.
     Import(Import),
     /// Write a collection of a running server as lines of text.
     Export(Export),
-    /// Measure a server, or this machine, with made-up data of a size of your choice.
+    /// Measure a server, or this machine, with generated data of any size.
     ///
-    /// Loads measurements of hosts, weighs them, runs eighteen queries and checks every answer. The same seed gives
-    /// the same data. What was loaded is dropped at the end.
+    /// Loads measurements of hosts, reports their size on disk, runs eighteen queries and checks every answer. The same
+    /// seed gives the same data. The data is dropped at the end.
     Bench(super::bench::BenchArgs),
-    /// Deal with configuration files.
+    /// Check configuration files.
     #[command(subcommand)]
     Config(Config),
-    /// Print the completion of a shell to the standard output.
+    /// Print the completion script of a shell to the standard output.
     Completion(Completion),
     /// Write the manual pages into a directory.
     Man(Directory),
@@ -68,11 +69,11 @@ pub(crate) enum Command {
 /// Options of `import`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Import {
-    /// The file; the standard input if none is given
+    /// The file; default: the standard input
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) into: CollectionArgs,
-    /// Lines, or rows, at the beginning that were imported before
+    /// Lines or rows to skip because they were imported before
     #[arg(long, value_name = "LINES", default_value_t = 0)]
     pub(crate) skip: u64,
 }
@@ -80,28 +81,28 @@ pub(crate) struct Import {
 /// Options of `export`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Export {
-    /// The file; the standard output if none is given
+    /// The file; default: the standard output
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) from: CollectionArgs,
     /// Only documents that match, in extended JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) query: Option<String>,
-    /// In which order, in extended JSON
+    /// Sort order, in extended JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) sort: Option<String>,
-    /// Only these fields, separated by commas; for csv and parquet each maybe with its type, as in time.date()
+    /// Only these fields, separated by commas; for csv and parquet optionally with their types, as in time.date()
     #[arg(long, value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
-    /// Tell the type of every number and date
+    /// Write the type of every number and date
     #[arg(long)]
     pub(crate) canonical: bool,
 }
 
-/// What is done with configuration files.
+/// Commands for configuration files.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Say whether a file can be used as it stands, and what is wrong if not.
+    /// Check whether a file is valid, and report what is wrong if not.
     Check(ConfigFile),
 }
 
@@ -122,7 +123,7 @@ pub(crate) struct Completion {
 /// Options of `backup`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Backup {
-    /// Directory for the copy; made if it does not exist, else it must be empty
+    /// Directory for the copy; created if it does not exist, else it must be empty
     pub(crate) directory: PathBuf,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -131,12 +132,12 @@ pub(crate) struct Backup {
     pub(crate) dbpath: Option<PathBuf>,
 }
 
-/// From where, and where to.
+/// Source and target directories.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SourceAndTarget {
-    /// Directory that is read
+    /// Source directory
     pub(crate) source: PathBuf,
-    /// Directory that is made; if it exists, it must be empty
+    /// Target directory; created if it does not exist, else it must be empty
     pub(crate) target: PathBuf,
 }
 
@@ -157,15 +158,15 @@ pub(crate) struct InspectArgs {
 /// Options of `demo`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Demo {
-    /// Directory of the database; made if it does not exist
+    /// Directory of the database; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "./nilometer-data")]
     pub(crate) dbpath: PathBuf,
 }
 
-/// Options of `serve`, each only if it was given.
+/// Options of `serve`; `None` if not given.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ServeArgs {
-    /// Directory of the database; made if it does not exist [default: ./nilometer-data]
+    /// Directory of the database; created if it does not exist [default: ./nilometer-data]
     #[arg(
         long,
         value_name = "DIR",
@@ -195,11 +196,11 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) bind_ip_all: bool,
 
-    /// Connections that may be open at a time [default: 20000]
+    /// Maximum open connections [default: 20000]
     #[arg(long = "maxConns", value_name = "N", help_heading = "Network")]
     pub(crate) max_conns: Option<u32>,
 
-    /// Port for /healthz, /readyz, /metrics and --webPage over HTTP; off unless given
+    /// Port for /healthz, /readyz, /metrics and --webPage over HTTP; off by default
     #[arg(
         long = "httpPort",
         value_name = "PORT",
@@ -208,15 +209,15 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) http_port: Option<u16>,
 
-    /// Serve the web page on --httpPort, too; it reads, and asks for a login where --auth does
+    /// Serve the read-only web page on --httpPort, too; it requires a login if --auth is given
     #[arg(long = "webPage", help_heading = "Network")]
     pub(crate) web_page: bool,
 
-    /// Host names under which the web page is opened besides addresses and localhost, separated by commas
+    /// Host names of the web page besides addresses and localhost, separated by commas
     #[arg(long = "webHosts", value_name = "HOSTS", help_heading = "Network")]
     pub(crate) web_hosts: Option<String>,
 
-    /// Milliseconds above which an operation is slow, and logged [default: 100]
+    /// Operations slower than this many milliseconds are logged [default: 100]
     #[arg(
         long,
         value_name = "MS",
@@ -236,11 +237,11 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) security: SecurityArgs,
 
-    /// Configuration file in mongod's YAML form; the command line wins over it
+    /// Configuration file in mongod's YAML format; the command line overrides it
     #[arg(short = 'f', long, value_name = "FILE", env = "NILOMETER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Set a server parameter; may be given more than once
+    /// Set a server parameter; can be repeated
     #[arg(long = "setParameter", value_name = "NAME=VALUE")]
     pub(crate) set_parameter: Vec<String>,
 
@@ -252,7 +253,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, help_heading = "Logging")]
     pub(crate) quiet: bool,
 
-    /// Log more; twice for even more
+    /// Log more; repeat for even more
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Logging")]
     pub(crate) verbose: u8,
 
@@ -260,20 +261,20 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", help_heading = "Logging")]
     pub(crate) logpath: Option<PathBuf>,
 
-    /// The configuration file asks for a log file
+    /// The configuration file sets a log file
     #[arg(skip)]
     pub(crate) logs_to_file: bool,
 
-    /// Append to the log file instead of starting it anew
+    /// Append to the log file instead of truncating it
     #[arg(long, help_heading = "Logging")]
     pub(crate) logappend: bool,
 }
 
 impl ServeArgs {
-    /// What is given here, and where nothing is, what `file` gives.
+    /// Returns these options, completed with those of `file`.
     pub(crate) fn or(self, file: Self) -> Self {
         let bind_ip_given = self.bind_ip.is_some() || self.bind_ip_all;
-        // Later settings win, so the file's come first.
+        // Later settings override earlier ones, so those of the file come first.
         let mut set_parameter = file.set_parameter;
         set_parameter.extend(self.set_parameter);
         Self {

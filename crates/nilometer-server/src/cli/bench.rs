@@ -1,9 +1,8 @@
-//! `nilometer bench`: what a server, or this machine, does with data of the size somebody has in mind.
+//! `nilometer bench`: measures a server, or this machine, with generated data of any size.
 //!
-//! Data, queries and figures are those of the project's own load generator ([`nilometer_bench`]): hosts with ten tags
-//! and ten metrics each, eighteen queries, every answer checked. Here they get a client that logs in and speaks
-//! TLS, bounds of time and count, and care for what is not theirs: a database that has collections is refused, and
-//! the one that is made is dropped at the end.
+//! Data, queries and results are those of the project's load generator ([`nilometer_bench`]): hosts with ten tags and
+//! ten metrics each, eighteen queries, every answer checked. This module adds logins and TLS, limits of time and size,
+//! and protection of other data: it refuses a database that has collections, and drops the one it creates.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,13 +15,13 @@ use nilometer_bson::{Document, doc};
 use super::Failure;
 use super::connect::{self, Login, ServerArgs};
 
-/// Most measurements of a run: their values are kept in memory, ten bytes each, to check the answers.
+/// Maximum measurements of a run. Their values are kept in memory, ten bytes each, to check the answers.
 const MEASUREMENTS_MAX: usize = 100_000_000;
 
-/// Most connections of a run.
+/// Maximum connections of a run.
 const CONNECTIONS_MAX: usize = 1000;
 
-/// Longest wait for a database in this process to come to rest before it is weighed.
+/// Maximum time for a database in this process to settle before its size is measured.
 const SETTLE_SECONDS: u64 = 30;
 
 /// Options of `bench`.
@@ -30,16 +29,16 @@ const SETTLE_SECONDS: u64 = 30;
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// Measure a database in this process, without a server, in this directory, which is made or empty
+    /// Measure a database in this process, without a server, in this new or empty directory
     #[arg(long, value_name = "DIR", conflicts_with_all = ["uri", "password_file"])]
     dbpath: Option<PathBuf>,
     /// Database for the data; it must have no collections, and is dropped at the end
     #[arg(long, default_value = "nilometer_bench")]
     db: String,
-    /// Hosts that are measured
+    /// Number of hosts
     #[arg(long, default_value_t = 100)]
     hosts: usize,
-    /// Hours that are measured, also fractions
+    /// Hours of measurements, also fractions
     #[arg(long, default_value_t = 24.0)]
     hours: f64,
     /// Seconds between two measurements of a host
@@ -48,27 +47,27 @@ pub(crate) struct BenchArgs {
     /// Seed of values and of the queries' parameters
     #[arg(long, default_value_t = 123)]
     seed: u64,
-    /// Connections that load at once
+    /// Connections that load concurrently
     #[arg(long, default_value_t = 1)]
     connections: usize,
-    /// Measurements in an insert
+    /// Measurements per insert
     #[arg(long, default_value_t = 1000)]
     batch: usize,
-    /// How often each query is run
+    /// Runs of each query
     #[arg(long, default_value_t = 20)]
     draws: usize,
-    /// Longest time for loading, and for all queries together
+    /// Maximum seconds for loading, and for all queries together
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// File for all figures, as JSON
+    /// File for all results, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Leave the data where it is
+    /// Keep the data
     #[arg(long)]
     keep: bool,
 }
 
-/// Measures, and tells.
+/// Measures and prints the results.
 pub(super) fn run(given: &BenchArgs) -> Result<(), Failure> {
     let mut options = given.options()?;
     let outcome = match &given.dbpath {
@@ -129,18 +128,18 @@ impl BenchArgs {
         let all = options.ticks().saturating_mul(self.hosts);
         if all > MEASUREMENTS_MAX {
             return refused(format!(
-                "{all} measurements are more than the {MEASUREMENTS_MAX} that are kept in memory to check the answers: take fewer --hosts or --hours"
+                "{all} measurements exceed the {MEASUREMENTS_MAX} that can be kept in memory to check the answers: use fewer --hosts or --hours"
             ));
         }
         Ok(options)
     }
 }
 
-/// Measures; an answer that is wrong is an error, behind the figures.
+/// Measures. A wrong answer is an error, after the results.
 fn measured(given: &BenchArgs, options: &Options, target: &mut Target) -> Outcome {
     let mut say = |told: &str| {
         let written = writeln!(std::io::stderr(), "{told}");
-        // Nobody listens; the figures are what counts.
+        // Ignore a closed output; the results count.
         drop(written);
     };
     let report = measure(options, target, &mut say)?;
@@ -151,11 +150,11 @@ fn measured(given: &BenchArgs, options: &Options, target: &mut Target) -> Outcom
     write!(out, "{}", report.text()).map_err(|e| e.to_string())?;
     match report.all_answers_right() {
         true => Ok(()),
-        false => Err("not every answer was right".into()),
+        false => Err("some answers were wrong".into()),
     }
 }
 
-/// A connection the measurements go over.
+/// The connection used by the benchmark.
 struct BenchConnection(connect::Connection);
 
 fn reach(login: &Login) -> Outcome<Box<dyn nilometer_bench::Connection>> {
@@ -178,7 +177,7 @@ fn check_is_free(server: &mut connect::Connection, database: &str) -> Result<(),
         return Ok(());
     }
     Err(Failure::Options(format!(
-        "the database {database} has collections, and is not touched: choose another with --db, or drop it"
+        "the database {database} has collections: choose another with --db, or drop it"
     )))
 }
 

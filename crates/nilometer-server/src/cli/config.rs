@@ -1,4 +1,4 @@
-//! The configuration file, in the YAML form of mongod.
+//! The configuration file, in the YAML format of mongod.
 //!
 //! ```yaml
 //! storage:
@@ -12,7 +12,7 @@
 //!   ttlMonitorSleepSecs: 30
 //! ```
 //!
-//! Keys may also be written with dots. A key that is not known is an error, not ignored; so is one without a value.
+//! Keys may also be written with dots. An unknown key is an error, and so is a key without a value.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path) -> Result<ServeArgs, Failure> {
 /// Reads the text of a configuration file.
 pub(crate) fn parse(text: &str) -> Result<ServeArgs, Failure> {
     let documents = YamlLoader::load_from_str(text)
-        .map_err(|e| Failure::Options(format!("the configuration file is no YAML: {e}")))?;
+        .map_err(|e| Failure::Options(format!("the configuration file is not YAML: {e}")))?;
     let mut given = ServeArgs::default();
     match documents.as_slice() {
         [] => {}
@@ -64,7 +64,7 @@ const SECTIONS: [&str; 11] = [
     "systemLog",
 ];
 
-/// Sets what `value` at `path` says; goes into sections.
+/// Applies `value` at `path`. Recurses into sections.
 fn walk(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> {
     let is_section = SECTIONS.contains(&path);
     let refused = |text: String| Err(Failure::Options(text));
@@ -84,9 +84,7 @@ fn walk(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> 
         Yaml::Null if is_section => Ok(()),
         Yaml::Hash(_) | Yaml::Null => refused(format!("{path} has no value")),
         _ if path.is_empty() => refused("the configuration file holds no keys".into()),
-        _ if is_section => refused(format!(
-            "{path} is a section with keys of its own, and takes no value"
-        )),
+        _ if is_section => refused(format!("{path} is a section with keys and takes no value")),
         _ => set(path, value, given),
     }
 }
@@ -153,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_as_mongod_has_it() {
+    fn a_file_in_the_format_of_mongod() {
         let given = parse(
             "storage:\n  dbPath: /data\nnet:\n  port: 1234\n  bindIp: 127.0.0.1,::1\n\
              systemLog:\n  destination: file\n  path: /log\n  quiet: true\n\
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_key_and_what_it_takes() {
+    fn errors_name_the_key_and_its_type() {
         let complaint = |text: &str| parse(text).unwrap_err().to_string();
         for (text, expected) in [
             ("net:\n  port: x", "net.port must be a whole number, not x"),
@@ -186,10 +184,7 @@ mod tests {
                 "net.port must be a number within its range, not 70000",
             ),
             ("net:\n  port:", "net.port has no value"),
-            (
-                "net: 5",
-                "net is a section with keys of its own, and takes no value",
-            ),
+            ("net: 5", "net is a section with keys and takes no value"),
             (
                 "storage:\n  engine: x",
                 "Unrecognized option: storage.engine",
@@ -204,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_files_are_refused() {
         for text in [
             "storage:\n  engine: x\n",
             "net:\n  port: 70000\n",

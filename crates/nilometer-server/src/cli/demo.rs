@@ -1,7 +1,7 @@
 //! `nilometer demo`: the main job on real data, in a minute, with the embedded engine.
 //!
-//! Loads two public series into a time-series collection, says what they take on disk, asks three
-//! questions and draws the answers. Run again, it finds its data and asks again.
+//! Loads two public series into a time-series collection, reports their size on disk, runs three queries and draws the
+//! answers. A second run finds its data and only queries.
 
 use std::io::Write;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(super) fn run(path: &Path) -> Result<(), Failure> {
             path.display()
         )?;
     } else if found > 0 {
-        // A run that was cut short: its data is of no use to anyone else.
+        // An interrupted run: its data is incomplete.
         measurements.drop()?;
         drop(database);
         return run(path);
@@ -73,7 +73,7 @@ pub(super) fn run(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The measurements of one file: a header line, then `date,value`; a year is its first day.
+/// Parses the measurements of one file: a header line, then `date,value`; a year means its first day.
 fn read(series: &str, csv: &str) -> Result<Vec<Document>, Failure> {
     let mut measurements = Vec::new();
     for line in csv.lines().skip(1) {
@@ -109,7 +109,7 @@ fn load(
     Ok(())
 }
 
-/// Says how many buckets hold the measurements and what one takes, beside plain BSON.
+/// Reports the number of buckets and the size of a measurement, compared with plain BSON.
 fn report_size(
     database: &Database,
     measurements: &Collection<'_, Document>,
@@ -136,7 +136,7 @@ fn report_size(
     let count = measurements.count(doc! {})? as f64;
     writeln!(
         out,
-        "\n{count} measurements lie in {buckets} buckets, one for each series and year: \
+        "\n{count} measurements in {buckets} buckets, one for each series and year: \
          {:.1} bytes each on disk, {:.1} as plain BSON.\n\
          (Once-a-year measurements are the worst case for buckets; ten seconds apart they take 7 bytes.)",
         stored / count,
@@ -168,7 +168,7 @@ fn rows(
     Ok(rows)
 }
 
-/// Draws bars from `from`, the value of an empty bar.
+/// Draws bars. `from` is the value of an empty bar.
 fn draw(
     out: &mut impl Write,
     title: &str,

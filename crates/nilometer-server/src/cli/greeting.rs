@@ -1,11 +1,11 @@
-//! What somebody at a terminal is told when the server is ready: what it is, where the data is, how to connect, what to
-//! watch, how to end it. The log goes on beside it; where nobody looks, as under systemd, nothing is printed.
+//! The message for a terminal when the server is ready: version, data directory, how to connect, how to watch, how to
+//! stop. The log is not affected. Nothing is printed without a terminal, as under systemd.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// What is told.
+/// The content of the message.
 pub(super) struct Greeting<'a> {
     pub(super) data: &'a Path,
     pub(super) address: Option<SocketAddr>,
@@ -16,7 +16,7 @@ pub(super) struct Greeting<'a> {
 }
 
 impl Greeting<'_> {
-    /// Five lines.
+    /// Formats five lines.
     pub(super) fn text(&self) -> String {
         let mut out = format!(
             "Nilometer {}: a database for time series that speaks MongoDB's wire protocol\n",
@@ -33,7 +33,7 @@ impl Greeting<'_> {
         let _ = match (self.http, self.has_page) {
             (None, _) => writeln!(
                 out,
-                "  watch     --httpPort PORT for figures, with --webPage for a page"
+                "  watch     --httpPort PORT for metrics, with --webPage for a web page"
             ),
             (Some(http), has_page) => {
                 let scheme = if self.is_tls { "https" } else { "http" };
@@ -41,15 +41,12 @@ impl Greeting<'_> {
                 writeln!(out, "  watch     {scheme}://{}/{path}", reachable(http))
             }
         };
-        let _ = writeln!(
-            out,
-            "  end       Ctrl+C; nothing that was acknowledged is lost"
-        );
+        let _ = writeln!(out, "  stop      Ctrl+C; no acknowledged write is lost");
         out
     }
 }
 
-/// The address as one on this machine types it.
+/// Returns the address as seen from this machine.
 fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         return format!("localhost:{}", address.port());

@@ -1,8 +1,7 @@
 //! The command line: subcommands, options, exit codes.
 //!
-//! Parsing has three steps. What was *given* on the command line and in the configuration file is
-//! read as it stands ([`args`], [`config`]); both are merged, the command line winning; then it is
-//! *resolved* into settings with defaults filled in ([`settings`]).
+//! Parsing has three steps: read the command line and the configuration file ([`args`], [`config`]); merge both, the
+//! command line overriding the file; resolve the result into settings with defaults ([`settings`]).
 
 mod args;
 mod bench;
@@ -28,19 +27,19 @@ pub use settings::Settings;
 /// Bad command line or configuration file; the code of clap and of mongod.
 const EXIT_BAD_OPTIONS: u8 = 2;
 
-/// Damage was found, or data lost; what the command does is done.
+/// Damage or data loss was found; the command completed.
 const EXIT_DAMAGE: u8 = 3;
 
-/// The address cannot be listened on, or not be reached.
+/// Listening or connecting failed.
 const EXIT_NETWORK: u8 = 48;
 
 /// The database cannot be opened, or failed.
 const EXIT_FAILURE: u8 = 100;
 
-/// Why the process ends without having done what was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The options make no sense.
+    /// Invalid options.
     #[error("{0}")]
     Options(String),
     /// Listening or connecting failed.
@@ -66,7 +65,7 @@ impl Failure {
 }
 
 impl From<nilometer::Error> for Failure {
-    /// The message; its code is for programs.
+    /// Keeps the message; the code is for programs.
     fn from(error: nilometer::Error) -> Self {
         Self::Other(error.message)
     }
@@ -101,7 +100,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
             args::Command::Man(given) => pages::manual(&given.directory),
         },
         Err(problem) => {
-            // Help and version come this way too, with code 0; a closed stdout is no failure.
+            // Help and version are reported as errors with code 0. A closed stdout is ignored.
             drop(problem.print());
             return ExitCode::from(u8::try_from(problem.exit_code()).unwrap_or(EXIT_BAD_OPTIONS));
         }
@@ -115,7 +114,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Reads a configuration file that may hold anything, and settles what it asks for.
+/// Parses an arbitrary configuration file and resolves its settings.
 pub(crate) fn fuzz_configuration(text: &str) -> bool {
     let given = config::parse(text);
     given.is_ok_and(|given| Settings::resolve(&given).is_ok())
@@ -123,10 +122,10 @@ pub(crate) fn fuzz_configuration(text: &str) -> bool {
 
 pub(crate) use transfer::fuzz_csv;
 
-/// Says on the standard error stream why the program ends.
+/// Prints the failure to the standard error stream.
 #[expect(
     clippy::print_stderr,
-    reason = "the one place where the program speaks of its failure"
+    reason = "the one place where the program reports its failure"
 )]
 fn report(failure: &Failure) {
     eprintln!("nilometer: {failure}");

@@ -1,5 +1,4 @@
-//! What the program says about itself: whether a configuration file fits it, the completion of its command
-//! line, its manual pages.
+//! Checks of configuration files, completion scripts, manual pages.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +10,7 @@ use super::args::Cli;
 use super::{Failure, Settings, config};
 use crate::tls::Tls;
 
-/// Says whether a configuration file can be used. The certificates it names are read.
+/// Checks a configuration file and the certificates it names.
 pub(super) fn check_config(file: &Path) -> Result<(), Failure> {
     let settings = Settings::resolve(&config::read(file)?)?;
     if let Some(options) = settings.security.tls {
@@ -20,13 +19,13 @@ pub(super) fn check_config(file: &Path) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}: every key is known and every value fits",
+        "{}: every key is known and every value is valid",
         file.display()
     )?;
     Ok(())
 }
 
-/// Prints the completion of a shell.
+/// Prints the completion script of a shell.
 pub(super) fn completion(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "nilometer", &mut script);

@@ -1,4 +1,4 @@
-//! Options about access: logins, TLS, the audit log.
+//! Options for access: logins, TLS, the audit log.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use nilometer_bson::Value;
 use super::Failure;
 use crate::tls::{TlsMode, TlsOptions};
 
-/// What was given of them.
+/// The options as given.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct SecurityArgs {
     /// Let clients do only what their user is allowed
     #[arg(long, help_heading = "Security")]
     pub(crate) auth: bool,
 
-    /// Which connections speak TLS: disabled, allowTLS, preferTLS or requireTLS [default: disabled]
+    /// Which connections use TLS: disabled, allowTLS, preferTLS or requireTLS [default: disabled]
     #[arg(long = "tlsMode", value_name = "MODE", help_heading = "TLS")]
     pub(crate) tls_mode: Option<String>,
 
@@ -31,11 +31,11 @@ pub(crate) struct SecurityArgs {
     #[arg(long = "tlsCAFile", value_name = "FILE", help_heading = "TLS")]
     pub(crate) ca_file: Option<PathBuf>,
 
-    /// Clients need not show a certificate though there is a --tlsCAFile
+    /// Do not require client certificates although --tlsCAFile is given
     #[arg(long = "tlsAllowConnectionsWithoutCertificates", help_heading = "TLS")]
     pub(crate) allow_without_certificates: bool,
 
-    /// Protocol versions that are not spoken, separated by commas: TLS1_2, TLS1_3
+    /// Disabled protocol versions, separated by commas: TLS1_2, TLS1_3
     #[arg(
         long = "tlsDisabledProtocols",
         value_name = "LIST",
@@ -43,7 +43,7 @@ pub(crate) struct SecurityArgs {
     )]
     pub(crate) disabled_protocols: Option<String>,
 
-    /// Write an audit log; `file` is the only place
+    /// Write an audit log; `file` is the only destination
     #[arg(
         long = "auditDestination",
         value_name = "PLACE",
@@ -51,7 +51,7 @@ pub(crate) struct SecurityArgs {
     )]
     pub(crate) audit_destination: Option<String>,
 
-    /// Form of the audit log; `JSON` is the only one
+    /// Format of the audit log; `JSON` is the only one
     #[arg(long = "auditFormat", value_name = "FORM", help_heading = "Audit")]
     pub(crate) audit_format: Option<String>,
 
@@ -60,19 +60,19 @@ pub(crate) struct SecurityArgs {
     pub(crate) audit_path: Option<PathBuf>,
 }
 
-/// What is to be done.
+/// The resolved options.
 #[derive(Debug, Default)]
 pub struct Security {
     /// Clients may do only what their user is allowed.
     pub access_control: bool,
-    /// How TLS is spoken, if it is.
+    /// TLS, if it is enabled.
     pub tls: Option<TlsOptions>,
     /// File of the audit log, if there is one.
     pub audit: Option<PathBuf>,
 }
 
 impl SecurityArgs {
-    /// What is given here, and where nothing is, what `file` gives.
+    /// Returns these options, completed with those of `file`.
     pub(super) fn or(self, file: Self) -> Self {
         Self {
             auth: self.auth || file.auth,
@@ -88,7 +88,7 @@ impl SecurityArgs {
         }
     }
 
-    /// Takes what the configuration file says at `path`; false if that is no option about access.
+    /// Sets the option at `path` of the configuration file. False if it is not one of these options.
     pub(super) fn set(&mut self, path: &str, text: &str) -> Result<bool, Failure> {
         let text = text.to_owned();
         match path {
@@ -120,7 +120,7 @@ impl SecurityArgs {
         Ok(true)
     }
 
-    /// Checks and completes what was given.
+    /// Checks the options and fills in defaults.
     pub(super) fn resolve(&self) -> Result<Security, Failure> {
         Ok(Security {
             access_control: self.auth,
@@ -144,7 +144,7 @@ impl SecurityArgs {
         let files = self.certificate_key_file.is_some() || self.ca_file.is_some();
         if mode == TlsMode::Disabled {
             if files || self.allow_without_certificates || self.disabled_protocols.is_some() {
-                return refused("options of TLS are given, but --tlsMode is disabled");
+                return refused("TLS options are given, but --tlsMode is disabled");
             }
             return Ok(None);
         }
@@ -163,7 +163,7 @@ impl SecurityArgs {
         };
         for name in self.disabled_protocols.iter().flat_map(|l| l.split(',')) {
             match name.trim() {
-                // Never spoken.
+                // Never enabled.
                 "TLS1_0" | "TLS1_1" => {}
                 "TLS1_2" => options.without_tls12 = true,
                 "TLS1_3" => options.without_tls13 = true,
@@ -193,13 +193,13 @@ impl SecurityArgs {
             (Some("file"), Some(path)) => Ok(Some(path.clone())),
             (Some("file"), None) => refused("--auditDestination file needs --auditPath".into()),
             (Some(other), _) => {
-                refused(format!("the audit log can only go to a file, not {other}"))
+                refused(format!("--auditDestination can only be file, not {other}"))
             }
-            (None, _) => refused("options of the audit log need --auditDestination file".into()),
+            (None, _) => refused("audit log options need --auditDestination file".into()),
         }
     }
 
-    /// What was given, in mongod's sections: section, name, value.
+    /// Returns the given options in mongod's sections: section, name, value.
     pub(super) fn parsed(&self) -> Vec<(&'static str, &'static str, Value)> {
         let mut all = Vec::new();
         let mut add = |section, name, value: Option<Value>| {

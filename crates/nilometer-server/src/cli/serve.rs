@@ -1,8 +1,7 @@
-//! `nilometer serve`: open the database, listen, and go on until told to stop.
+//! `nilometer serve`: opens the database, listens, and serves until a shutdown.
 //!
-//! The order matters: the port is bound before the directory is opened, so that a second server
-//! started by mistake fails on the port with a clear message and touches no data; clients are
-//! served only when everything is ready.
+//! The order matters: the port is bound before the directory is opened, so that a second server started by mistake
+//! fails on the port with a clear message and touches no data. Clients are served when everything is ready.
 
 use std::io::{IsTerminal, Write};
 use std::net::TcpListener;
@@ -51,11 +50,11 @@ pub(crate) fn run(given: ServeArgs, argv: Vec<String>) -> Result<(), Failure> {
     outcome
 }
 
-// long function: the steps of a start in the order that the head of this file explains
+// long function: the steps of a start, in the order that the module head explains
 fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<(), Failure> {
-    // Before anything that takes time, so that a signal during the start is not lost.
+    // First, so that a signal during the start is not lost.
     let signal = ShutdownSignal::listen()
-        .map_err(|e| Failure::Other(format!("cannot take over the signals: {e}")))?;
+        .map_err(|e| Failure::Other(format!("cannot handle signals: {e}")))?;
     let listeners = bind(&settings, settings.port)?;
     let port = match listeners.first().map(TcpListener::local_addr) {
         Some(Ok(address)) => address.port(),
@@ -139,7 +138,7 @@ fn http_options(
     tls: Option<Arc<Tls>>,
 ) -> HttpOptions {
     HttpOptions {
-        // Figures are for those who may see them, and a monitoring system cannot be asked who it is.
+        // Metrics need no login, so they are not served if logins are required.
         gives_metrics: !security.access_control,
         tls,
         web_hosts,
@@ -150,7 +149,7 @@ fn bind(settings: &Settings, port: u16) -> Result<Vec<TcpListener>, Failure> {
     listener::bind(&settings.hosts, port).map_err(|e| Failure::Network(e.to_string()))
 }
 
-/// Reads the certificates, if TLS is spoken.
+/// Loads the certificates, if TLS is enabled.
 fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, Failure> {
     let Some(options) = settings.security.tls.clone() else {
         return Ok(None);
@@ -159,7 +158,7 @@ fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, Failure> {
     Ok(Some(Arc::new(tls)))
 }
 
-/// Has the database write its audit log, if there is to be one.
+/// Sets up the audit log of the database, if it is enabled.
 fn set_audit(database: &Database, path: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = path else {
         return Ok(());
@@ -167,7 +166,7 @@ fn set_audit(database: &Database, path: Option<&Path>) -> Result<(), Failure> {
     let log = AuditLog::open(path).map_err(|e| {
         Failure::Other(format!("cannot open the audit log {}: {e}", path.display()))
     })?;
-    // The database is new, so nobody else has set it.
+    // The database is new, so it is not set yet.
     let sink = Box::new(move |event: &Document| log.write(event));
     drop(database.services().audit.set(sink));
     Ok(())
@@ -188,24 +187,24 @@ fn open(
     })?;
     let requested = signal.handle();
     let end = move || {
-        // Nobody listens any more only when the server is ending already.
+        // The receiver is gone only if the server is ending already.
         let _ = requested.send(ShutdownReason::Request);
     };
-    // The database is new, so nobody else has set it.
+    // The database is new, so it is not set yet.
     drop(database.services().shutdown.set(Box::new(end)));
     Ok(Arc::new(database))
 }
 
-/// Tells who sits at a terminal.
+/// Prints the greeting to a terminal.
 fn greet(greeting: &Greeting<'_>) {
     let mut terminal = std::io::stderr();
     if terminal.is_terminal() {
-        // Whoever has closed it does not want to know.
+        // A closed terminal is ignored.
         drop(terminal.write_all(greeting.text().as_bytes()));
     }
 }
 
-/// Waits until the server shall end, and says why.
+/// Waits for a shutdown and logs the reason.
 fn await_end(signal: &ShutdownSignal) {
     match signal.wait() {
         ShutdownReason::Signal(number) => {
@@ -220,7 +219,7 @@ fn await_end(signal: &ShutdownSignal) {
     }
 }
 
-/// Tells the log, and who wants to signal the process, that it starts.
+/// Logs the start and writes the process id file.
 fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
     let pid = std::process::id();
     if let Some(path) = &settings.pid_file {
@@ -240,7 +239,7 @@ fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Without access control whoever can connect can do everything. Shells show this on connect.
+/// Warns if access control is disabled. Shells show this when they connect.
 fn warn_about_access(settings: &Settings) {
     if settings.security.access_control {
         return;
@@ -267,8 +266,8 @@ fn warn_about_access(settings: &Settings) {
     }
 }
 
-/// What large messages may hold together on this machine. Tells if that and what the database may hold come to
-/// more memory than there is.
+/// Returns the memory for large messages on this machine. Warns if this and the limits of the database together exceed
+/// the available memory.
 fn warn_about_memory(database: &Database) -> usize {
     let most = limits::MESSAGE_MEMORY_BYTES;
     let Some(limit) = database.services().memory_limit() else {
@@ -284,16 +283,16 @@ fn warn_about_memory(database: &Database) -> usize {
             startup = true,
             plannedBytes = planned,
             limitBytes = limit,
-            "The limits of caches, queries and messages come to more memory than the process may have"
+            "The limits of caches, queries and messages exceed the memory of the process"
         );
     }
     messages
 }
 
-/// Files the process needs besides its connections: the database's, the log, some spare.
+/// Files that the process needs besides its connections: those of the database, the log, a reserve.
 const OTHER_FILES: u64 = 1000;
 
-/// Allows as many open files as the system lets it, and tells if that is few.
+/// Raises the limit of open files. Warns if it is low.
 fn warn_about_files(connections_max: u32) {
     let wanted = u64::from(connections_max) + OTHER_FILES;
     if let Some(limit) = machine::raise_file_limit()

@@ -1,4 +1,4 @@
-//! Settings: what was given, with defaults filled in and values checked.
+//! Settings: the given options with checked values and defaults.
 
 use std::path::PathBuf;
 
@@ -11,28 +11,28 @@ use crate::limits;
 use crate::log::Sink;
 use crate::wire::Compressor;
 
-/// The port MongoDB clients try.
+/// The default port of MongoDB clients.
 const DEFAULT_PORT: u16 = 27017;
 
-/// Where the database is unless told otherwise.
+/// The default directory of the database.
 const DEFAULT_DATA_DIRECTORY: &str = "./nilometer-data";
 
-/// How a server is to be run.
+/// The settings of a server.
 #[derive(Debug)]
 pub struct Settings {
     /// Directory of the database.
     pub data_directory: PathBuf,
-    /// Port; 0 for one the system chooses.
+    /// Port; 0 if the system chooses.
     pub port: u16,
     /// Hosts to listen on.
     pub hosts: Vec<String>,
-    /// Port of HTTP, if it is wanted.
+    /// Port of HTTP, if it is enabled.
     pub http_port: Option<u16>,
-    /// Names under which the web page is opened besides addresses and `localhost`, if it is wanted.
+    /// Host names of the web page besides addresses and `localhost`, if it is enabled.
     pub web_hosts: Option<Vec<String>>,
-    /// Milliseconds above which an operation is slow, if it was said.
+    /// Milliseconds above which an operation is slow, if given.
     pub slow_ms: Option<i32>,
-    /// Connections that may be open at a time.
+    /// Maximum open connections.
     pub connections_max: u32,
     /// Compressors offered, best first.
     pub compressors: Vec<Compressor>,
@@ -42,16 +42,16 @@ pub struct Settings {
     pub parameters: Parameters,
     /// File for the process id.
     pub pid_file: Option<PathBuf>,
-    /// Where the log goes.
+    /// Destination of the log.
     pub sink: Sink,
-    /// 0 is what operators need; more is more.
+    /// 0 for operators; higher values log more.
     pub verbosity: u8,
-    /// What was given, as `getCmdLineOpts` shows it.
+    /// The given options, as `getCmdLineOpts` shows them.
     pub parsed: Document,
 }
 
 impl Settings {
-    /// Checks and completes what was given.
+    /// Checks the options and fills in defaults.
     pub(crate) fn resolve(given: &ServeArgs) -> Result<Self, Failure> {
         let hosts = match (&given.bind_ip, given.bind_ip_all) {
             (_, true) => vec!["0.0.0.0".to_owned()],
@@ -107,7 +107,7 @@ fn comma_list(text: &str) -> Vec<String> {
     parts.filter(|p| !p.is_empty()).map(str::to_owned).collect()
 }
 
-/// Names of the web page: those that were said, and those listened on.
+/// Returns the host names of the web page: those given and those listened on.
 fn web_hosts(given: &ServeArgs, hosts: &[String]) -> Result<Option<Vec<String>>, Failure> {
     if !given.web_page {
         return match given.web_hosts {
@@ -156,8 +156,8 @@ fn parameters(given: &ServeArgs) -> Result<Parameters, Failure> {
     Ok(parameters)
 }
 
-/// The sections mongod has, with what was given in them.
-// long function: a list of what every option is called
+/// Returns the given options in mongod's sections.
+// long function: a list of all option names
 fn parsed(given: &ServeArgs) -> Document {
     let path = |p: &PathBuf| Value::from(p.display().to_string());
     let mut root = DocumentBuilder::new();
@@ -235,7 +235,7 @@ fn parsed(given: &ServeArgs) -> Document {
     root.finish()
 }
 
-/// Moves what belongs to `section` of what was given about access.
+/// Moves the access options of `section`.
 fn append(
     out: &mut DocumentBuilder,
     given: &mut Vec<(&'static str, &'static str, Value)>,

@@ -1,5 +1,5 @@
-//! `nilometer backup`, `restore`, `verify`, `salvage` and `inspect`: what an operator does to a whole
-//! database. The work is done in `nilometer::database::upkeep`; here it is asked for and told.
+//! `nilometer backup`, `restore`, `verify`, `salvage` and `inspect`: operations on a whole database.
+//! `nilometer::database::upkeep` does the work; this module prints the results.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::args;
 
 type Done = Result<(), Failure>;
 
-/// Copies a database, served or at rest, into an empty directory.
+/// Copies a database, served or not, into an empty directory.
 pub(super) fn backup(given: &args::Backup) -> Done {
     let mut out = std::io::stdout().lock();
     match &given.dbpath {
@@ -39,7 +39,7 @@ pub(super) fn backup(given: &args::Backup) -> Done {
     Ok(())
 }
 
-/// Makes a database of a copy.
+/// Makes a database from a copy.
 pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
     let (mut files, mut bytes) = (0u64, 0u64);
     upkeep::restore(&given.source, &given.target, &mut |_, length| {
@@ -80,16 +80,16 @@ pub(super) fn verify(directory: &Path) -> Done {
         }
     }
     if found.is_sound() {
-        writeln!(out, "Every checksum fits; nothing is wrong.")?;
+        writeln!(out, "Every checksum matches; no problem was found.")?;
         return Ok(());
     }
     Err(Failure::Damaged(format!(
-        "{0} is damaged. What can be read of it is saved with:  nilometer salvage {0} NEW_DIRECTORY",
+        "{0} is damaged. To save its readable part:  nilometer salvage {0} NEW_DIRECTORY",
         directory.display()
     )))
 }
 
-/// Saves what can be read of a damaged directory.
+/// Saves the readable part of a damaged directory.
 pub(super) fn salvage(given: &args::SourceAndTarget) -> Done {
     let salvaged = upkeep::salvage(&given.source, &given.target)?;
     let mut out = std::io::stdout().lock();
@@ -100,7 +100,7 @@ pub(super) fn salvage(given: &args::SourceAndTarget) -> Done {
     }
     writeln!(out, "{} is untouched.", given.source.display())?;
     Err(Failure::Damaged(format!(
-        "what is not listed as lost is in {}",
+        "everything not listed as lost is in {}",
         given.target.display()
     )))
 }
@@ -139,7 +139,7 @@ fn tell_salvaged(salvaged: &Salvaged, out: &mut impl Write) -> Done {
     Ok(())
 }
 
-/// Explains a directory or a file of one.
+/// Describes a database directory or one of its files.
 pub(super) fn inspect(path: &Path) -> Done {
     let mut out = std::io::stdout().lock();
     if path.is_file() {
@@ -160,7 +160,7 @@ fn tell_whole(found: &Inspection, out: &mut impl Write) -> Done {
     let engine = &found.engine;
     writeln!(
         out,
-        "{} on disk, {} of it the log in use",
+        "{} on disk, {} of it used by the log",
         size(engine.disk_bytes),
         size(engine.log_bytes)
     )?;
@@ -173,7 +173,7 @@ fn tell_whole(found: &Inspection, out: &mut impl Write) -> Done {
     if let Some(cut) = &recovery.cut {
         writeln!(
             out,
-            "it ended in {} bytes of a write that was cut short, never acknowledged",
+            "it ended with a torn write of {} bytes, never acknowledged",
             cut.bytes
         )?;
     }
@@ -191,7 +191,7 @@ fn tell_collection(figures: &Figures, out: &mut impl Write) -> Done {
     };
     writeln!(
         out,
-        "\n{}: {kind}\n  {} on disk, {} in the log alone",
+        "\n{}: {kind}\n  {} on disk, {} only in the log",
         figures.namespace,
         size(figures.disk_bytes),
         size(figures.memory_bytes)
@@ -227,7 +227,7 @@ fn tell_buckets(figures: &Figures, out: &mut impl Write) -> Done {
         .collect();
     writeln!(
         out,
-        "  {}; documents: {} sealed, {} that may grow; {} entries of tails",
+        "  {}; documents: {} sealed, {} open; {} entries of tails",
         versions.join(", "),
         figures.sealed_documents,
         figures.open_documents,
@@ -236,7 +236,7 @@ fn tell_buckets(figures: &Figures, out: &mut impl Write) -> Done {
     for (name, column) in &figures.columns {
         writeln!(
             out,
-            "  column {name}: {} in {} buckets, stored in {}, {:.2} bytes a measurement",
+            "  column {name}: {} in {} buckets, stored in {}, {:.2} bytes per measurement",
             size(column.bytes),
             column.buckets,
             size(column.stored_bytes),
@@ -253,7 +253,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-/// Bytes for a person.
+/// Formats bytes with a unit.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -274,16 +274,16 @@ fn check_is_there(path: &Path) -> Done {
         return Ok(());
     }
     Err(Failure::Options(format!(
-        "{} is no directory",
+        "{} is not a directory",
         path.display()
     )))
 }
 
-/// Why a directory cannot be looked at, and what to do.
+/// Explains why a directory cannot be opened, and what to do.
 fn explain_open(path: &Path, error: &nilometer::Error) -> Failure {
     if error.code == ErrorCode::DataCorruptionDetected {
         return Failure::Damaged(format!(
-            "{}\nWhat can be read of it is saved with:  nilometer salvage {} NEW_DIRECTORY",
+            "{}\nTo save its readable part:  nilometer salvage {} NEW_DIRECTORY",
             error.message,
             path.display()
         ));

@@ -1,8 +1,7 @@
-//! Requests and answers of HTTP/1: one of each for a connection, each in bounded room and time.
+//! Requests and responses of HTTP/1: one of each per connection, with bounded memory and time.
 //!
-//! The head is read by the crate `httparse`; what it means is checked here. Fields that decide about
-//! safety may stand in it once. Of bodies only those with a `Content-Length` are taken, and only when
-//! whoever answers asks for one: a body nobody wants is never read into memory.
+//! The crate `httparse` parses the head; this module checks its meaning. Fields that affect safety may occur once. Only
+//! bodies with a `Content-Length` are accepted, and only read if the handler requests the body.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -16,25 +15,25 @@ use crate::connection::client_of;
 use crate::registry::{ConnectionEntry, SharedStream};
 use crate::tls::{Tls, Transport};
 
-/// Bytes of a request's head. Browsers send the cookies of everything else on the same host, too.
+/// Bytes of a request head. Browsers also send the cookies of other services on the same host.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Fields of a request's head. Browsers send about twenty.
+/// Fields of a request head. Browsers send about twenty.
 const FIELDS_MAX: usize = 64;
 
-/// Bytes of an answer that are sent in one go.
+/// Bytes of a response that are sent in one call.
 const PART_BYTES: usize = 64 * 1024;
 
-/// Time an answer may take to leave.
+/// Time for a whole response to be sent.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What is read of a body nobody wants, so that the client reads the answer before the connection ends.
+/// Bytes to read of an unused body, so that the client reads the response before the connection ends.
 const UNWANTED_BYTES_MAX: u64 = 1024 * 1024;
 
-/// How long that goes on.
+/// Time for reading an unused body.
 const UNWANTED_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Fields that decide something, and may not be there twice.
+/// Fields that may occur only once.
 const ONCE: &[&str] = &[
     "content-length",
     "content-type",
@@ -49,7 +48,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 const JSON: &str = "application/json; charset=utf-8";
 
-/// What is sent back.
+/// A response.
 #[derive(Debug)]
 pub(super) struct HttpResponse {
     status: &'static str,
@@ -85,7 +84,7 @@ impl HttpResponse {
         self.status
     }
 
-    /// The same with one more field in its head.
+    /// Adds a field to the head.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.fields.push((name, value.into()));
         self
@@ -96,20 +95,20 @@ impl HttpResponse {
 #[derive(Debug)]
 pub(super) struct RequestHead {
     pub(super) method: String,
-    /// Without the query.
+    /// The path without the query.
     pub(super) path: String,
-    /// Names in small letters.
+    /// The fields, with names in lower case.
     fields: Vec<(String, String)>,
 }
 
 impl RequestHead {
-    /// The value of a field.
+    /// Returns the value of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let found = self.fields.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Reads a head; `None` if more must come.
+    /// Parses a head. Returns `None` if it is incomplete.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, HttpResponse> {
         let bad = |why: &str| HttpResponse::text("400 Bad Request", format!("{why}\n"));
         if bytes.first().is_some_and(u8::is_ascii_whitespace) {
@@ -132,7 +131,7 @@ impl RequestHead {
             let value = std::str::from_utf8(field.value);
             let value = value.map_err(|_| bad(&format!("{name} is no text")))?;
             if ONCE.contains(&name.as_str()) && fields.iter().any(|(known, _)| *known == name) {
-                return Err(bad(&format!("{name} is there twice")));
+                return Err(bad(&format!("{name} occurs twice")));
             }
             fields.push((name, value.trim().to_owned()));
         }
@@ -154,12 +153,12 @@ fn too_long() -> HttpResponse {
     )
 }
 
-/// Why there is no request.
+/// Why a request cannot be read.
 #[derive(Debug)]
 pub(super) enum ReadError {
-    /// The client has gone, or was too slow.
+    /// The client disconnected or was too slow.
     Gone(io::Error),
-    /// It is answered with this.
+    /// The request is invalid; this is the response.
     Refused(HttpResponse),
 }
 
@@ -174,14 +173,14 @@ pub(super) struct Connection {
     entry: Arc<ConnectionEntry>,
     transport: Transport,
     until: Instant,
-    /// What was read behind the head.
+    /// Bytes read after the head.
     rest: Vec<u8>,
-    /// Something that was sent was not read.
+    /// True if the client has sent bytes that were not read.
     unread: bool,
 }
 
 impl Connection {
-    /// A connection that was accepted. The request may take `patience` to arrive.
+    /// Sets up an accepted connection. The request must arrive within `patience`.
     pub(super) fn open(
         entry: Arc<ConnectionEntry>,
         tls: Option<&Tls>,
@@ -207,17 +206,17 @@ impl Connection {
         })
     }
 
-    /// True if what is said here is encrypted.
+    /// True if the connection is encrypted.
     pub(super) fn is_tls(&self) -> bool {
         self.transport.is_tls()
     }
 
-    /// Where it is in the registry.
+    /// Returns its entry in the registry.
     pub(super) fn entry(&self) -> &ConnectionEntry {
         &self.entry
     }
 
-    /// Where the client comes from.
+    /// Returns the metadata of the client.
     pub(super) fn client(&self) -> io::Result<ClientMetadata> {
         client_of(&self.entry.stream)
     }
@@ -234,7 +233,7 @@ impl Connection {
             match parsed {
                 Ok(Some((head, length))) => {
                     self.rest = bytes.split_off(length.min(bytes.len()));
-                    // Whoever wants the body reads it.
+                    // The handler reads the body if it needs it.
                     self.unread = head.field("content-length").is_some();
                     return Ok(head);
                 }
@@ -256,7 +255,7 @@ impl Connection {
         if head.field("transfer-encoding").is_some() {
             return Err(HttpResponse::text(
                 "411 Length Required",
-                "bodies are taken with a Content-Length only\n",
+                "a body needs a Content-Length\n",
             ));
         }
         let length = head.field("content-length").unwrap_or("0");
@@ -265,13 +264,13 @@ impl Connection {
         let Some(length) = length else {
             return Err(HttpResponse::text(
                 "400 Bad Request",
-                "Content-Length is no number\n",
+                "Content-Length is not a number\n",
             ));
         };
         if length > bytes_max {
             return Err(HttpResponse::text(
                 "413 Content Too Large",
-                format!("the body has {length} bytes, at most {bytes_max} are taken\n"),
+                format!("the body has {length} bytes, the maximum is {bytes_max}\n"),
             ));
         }
         let mut body = std::mem::take(&mut self.rest);
@@ -288,7 +287,7 @@ impl Connection {
         Ok(body)
     }
 
-    /// Reads what is there, and waits for it as long as the request may take.
+    /// Reads more bytes, waiting until the deadline of the request.
     fn read_more(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -304,7 +303,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers, and ends the connection.
+    /// Sends the response and ends the connection.
     pub(super) fn send(mut self, answer: &HttpResponse, head_only: bool) -> io::Result<()> {
         let mut head = format!(
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
@@ -328,7 +327,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes in parts, so that somebody who reads slowly is not waited for for ever.
+    /// Writes in parts, so that a slow reader is not waited for forever.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let until = Instant::now() + ANSWER_TIME_MAX;
         for part in bytes.chunks(PART_BYTES) {
@@ -340,11 +339,11 @@ impl Connection {
         Ok(())
     }
 
-    /// A connection that is closed with bytes unread is reset, and the answer may be lost with it.
+    /// Reads unused bytes: closing a connection with unread bytes resets it, and the response may be lost.
     fn drain(&mut self) {
         let until = Instant::now() + UNWANTED_TIME_MAX;
         let stream = &self.entry.stream;
-        // It may be closed already; then there is nothing to read, either.
+        // It may be closed already; then there is nothing to read.
         drop(stream.shutdown(Shutdown::Write));
         drop(stream.set_read_timeout(Some(UNWANTED_TIME_MAX)));
         let mut unwanted = stream.take(UNWANTED_BYTES_MAX);
@@ -374,10 +373,10 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_about_safety_is_said_once() {
+    fn fields_that_affect_safety_occur_once() {
         let twice = b"GET / HTTP/1.1\r\nHost: x\r\nHOST: y\r\n\r\n";
         let answer = RequestHead::parse(twice).unwrap_err();
-        assert!(answer.body.contains("host is there twice"), "{answer:?}");
+        assert!(answer.body.contains("host occurs twice"), "{answer:?}");
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(100));
         let answer = RequestHead::parse(many.as_bytes()).unwrap_err();
         assert!(answer.status.starts_with("431"));

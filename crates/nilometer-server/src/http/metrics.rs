@@ -1,27 +1,27 @@
-//! The figures of `serverStatus` as OpenMetrics: one table says which, under which name, with which unit.
+//! The values of `serverStatus` as OpenMetrics: one table of names, units and paths.
 
 use std::fmt::Write;
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{DocRef, Document, ValueRef, doc};
 
-/// How a figure behaves.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MetricKind {
-    /// It only grows while the process lives.
+    /// Grows only, while the process lives.
     Counter,
-    /// It goes up and down.
+    /// Rises and falls.
     Gauge,
 }
 
-/// A family of figures: one, or one for each label.
+/// A metric family: one value, or one for each label.
 struct MetricFamily {
     name: &'static str,
     kind: MetricKind,
     help: &'static str,
-    /// The name of the label, if the figures have one.
+    /// The name of the label; empty if there is none.
     label: &'static str,
-    /// The label's value, and where in `serverStatus` the figure is.
+    /// Values of the label, and paths in `serverStatus`.
     figures: &'static [(&'static str, &'static str)],
 }
 
@@ -58,7 +58,7 @@ const fn each(
 
 use MetricKind::{Counter, Gauge};
 
-/// All families. A counter's samples get `_total` behind their name.
+/// All families. Samples of a counter have the suffix `_total`.
 const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_uptime_seconds",
@@ -86,7 +86,7 @@ const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_connections_rejected",
         Counter,
-        "Connections turned away because too many were open.",
+        "Connections refused because too many were open.",
         &[("", "connections.rejected")],
     ),
     each(
@@ -106,7 +106,7 @@ const FAMILIES: &[MetricFamily] = &[
     each(
         "nilometer_documents",
         Counter,
-        "Documents touched.",
+        "Documents read and written.",
         "action",
         &[
             ("inserted", "metrics.document.inserted"),
@@ -118,7 +118,7 @@ const FAMILIES: &[MetricFamily] = &[
     each(
         "nilometer_errors",
         Counter,
-        "Commands answered with an error: the client's, and the server's own.",
+        "Commands answered with an error, by cause: client or server.",
         "origin",
         &[("client", "asserts.user"), ("server", "asserts.regular")],
     ),
@@ -135,13 +135,13 @@ const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_network_requests",
         Counter,
-        "Messages that came in.",
+        "Messages received.",
         &[("", "network.numRequests")],
     ),
     each(
         "nilometer_operations_running",
         Gauge,
-        "Operations at work now.",
+        "Operations running.",
         "access",
         &[
             ("read", "globalLock.activeClients.readers"),
@@ -157,7 +157,7 @@ const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_cursors_timed_out",
         Counter,
-        "Cursors closed because nobody asked for more.",
+        "Cursors closed by timeout.",
         &[("", "metrics.cursor.timedOut")],
     ),
     each(
@@ -174,7 +174,7 @@ const FAMILIES: &[MetricFamily] = &[
     each(
         "nilometer_memory_part_bytes",
         Gauge,
-        "Memory of the parts that have a limit, as they count it.",
+        "Memory of components with a limit, as they count it.",
         "part",
         &[
             ("memtables", "mem.parts.memtables.bytes"),
@@ -190,7 +190,7 @@ const FAMILIES: &[MetricFamily] = &[
     each(
         "nilometer_memory_part_max_bytes",
         Gauge,
-        "What each part of memory may take.",
+        "Memory limit of each component.",
         "part",
         &[
             ("memtables", "mem.parts.memtables.bytesMax"),
@@ -212,7 +212,7 @@ const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_storage_memtable_bytes",
         Gauge,
-        "Bytes in memory that are not in tables yet.",
+        "Bytes in memory not yet in tables.",
         &[("", "storageEngine.memtableBytes")],
     ),
     one(
@@ -236,19 +236,19 @@ const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_storage_disk_stuck",
         Gauge,
-        "Writes and syncs that have not come back for longer than they may.",
+        "Writes and syncs in flight for longer than the limit.",
         &[("", "storageEngine.disk.stuck")],
     ),
     one(
         "nilometer_storage_disk_stuck_milliseconds",
         Gauge,
-        "How long the oldest of them has waited.",
+        "Age of the oldest write or sync in flight for longer than the limit.",
         &[("", "storageEngine.disk.stuckMillis")],
     ),
     one(
         "nilometer_storage_disk_stalls",
         Counter,
-        "Writes and syncs that took longer than they may.",
+        "Writes and syncs that took longer than the limit.",
         &[("", "storageEngine.disk.stuckTotal")],
     ),
     one(
@@ -260,7 +260,7 @@ const FAMILIES: &[MetricFamily] = &[
     each(
         "nilometer_buckets",
         Gauge,
-        "Buckets that may still grow.",
+        "Open buckets.",
         "state",
         &[
             ("open", "bucketCatalog.numOpenBuckets"),
@@ -270,13 +270,13 @@ const FAMILIES: &[MetricFamily] = &[
     one(
         "nilometer_buckets_memory_bytes",
         Gauge,
-        "Memory of the buckets that may still grow.",
+        "Memory of open buckets.",
         &[("", "bucketCatalog.memoryUsage")],
     ),
     each(
         "nilometer_namespaces",
         Gauge,
-        "What there is, by kind.",
+        "Objects in the catalog, by kind.",
         "kind",
         &[
             ("collection", "catalogStats.collections"),
@@ -286,7 +286,7 @@ const FAMILIES: &[MetricFamily] = &[
     ),
 ];
 
-/// The figures now.
+/// Returns the current metrics of `database`.
 pub(super) fn of(database: &Database) -> String {
     let request = Request::new(doc! {"serverStatus": 1, "$db": "admin"});
     let status = database.run_command(&mut ClientSession::embedded(), &request);
@@ -296,7 +296,7 @@ pub(super) fn of(database: &Database) -> String {
         &mut out,
         "nilometer_writable",
         Gauge,
-        "1 if writes are taken.",
+        "1 if writes are accepted.",
     );
     line(
         &mut out,
@@ -309,11 +309,11 @@ pub(super) fn of(database: &Database) -> String {
     out
 }
 
-/// What `status` says, without the line that ends it.
+/// Formats `status`, without the final line.
 fn text(status: &Document) -> String {
     let mut out = String::with_capacity(16 * 1024);
     for family in FAMILIES {
-        // An absent section, as that of buckets while there is none, stands for zero.
+        // An absent section, such as that of buckets if there is none, counts as zero.
         begin(&mut out, family.name, family.kind, family.help);
         for (value, path) in family.figures {
             let name = sample_name(family.name, family.kind);
@@ -330,7 +330,7 @@ fn text(status: &Document) -> String {
     out
 }
 
-/// Runs and failures by command, of those that ran.
+/// Appends runs and failures of each command that ran.
 fn commands(out: &mut String, status: &Document) {
     let metrics = status.get("metrics").as_document().unwrap_or(DocRef::EMPTY);
     let all = metrics
@@ -342,7 +342,7 @@ fn commands(out: &mut String, status: &Document) {
         (
             "nilometer_commands_failed",
             "failed",
-            "Commands that answered an error, by name.",
+            "Commands answered with an error, by name.",
         ),
     ] {
         begin(out, name, Counter, help);
@@ -387,7 +387,7 @@ fn line(out: &mut String, name: &str, label: &str, value: &str, figure: &str) {
     };
 }
 
-/// The value at a path of fields.
+/// Returns the value at a path of fields.
 fn find<'a>(document: &'a Document, path: &str) -> ValueRef<'a> {
     let mut at = ValueRef::Document(document.as_ref());
     for name in path.split('.') {
@@ -421,7 +421,7 @@ mod tests {
         let status = database.run_command(&mut ClientSession::embedded(), &request);
         for family in FAMILIES {
             for (_, path) in family.figures {
-                // An embedded database does not know its memory.
+                // An embedded database does not report the memory of the process.
                 let of_process = path.starts_with("mem.") && !path.starts_with("mem.parts.");
                 let known = of_process || !find(&status, path).is_missing();
                 assert!(known, "{}: {path}", family.name);

@@ -1,26 +1,26 @@
-//! The web page: its files, and the little it may ask of the database.
+//! The web page: its files and its API.
 //!
 //! | path | |
 //! |---|---|
-//! | `GET /`, `/page.js`, … | the files of [`files`], which lie inside the program |
-//! | `POST /api/session` | who is logged in, and what the page should know of the server |
-//! | `POST /api/login` | `{user, password, db}`: a login, as [`login`] tells |
-//! | `POST /api/logout` | the end of it |
-//! | `POST /api/command` | `{db, command}` in extended JSON: one of the reading commands of [`command`] |
+//! | `GET /`, `/page.js`, … | the files of [`files`], embedded in the program |
+//! | `POST /api/session` | the logged-in user, and facts about the server |
+//! | `POST /api/login` | `{user, password, db}`: a login, see [`login`] |
+//! | `POST /api/logout` | a logout |
+//! | `POST /api/command` | `{db, command}` in extended JSON: one of the read-only commands of [`command`] |
 //!
-//! There is no side door: commands go where those of drivers go, with the same users and the same
-//! checks. What a browser adds to the dangers of a driver is met here:
+//! Commands take the same path as those of drivers, with the same users and checks. This module handles the dangers
+//! that browsers add:
 //!
-//! - **Other pages in the same browser.** What changes anything is a POST with JSON as its type, which
-//!   a page from elsewhere can only send after asking, and nobody answers. `Origin` and
-//!   `Sec-Fetch-Site`, where they are sent, must say that it comes from this page.
-//! - **Names that suddenly mean this machine** (DNS rebinding). `Host` must be an address, `localhost`, or
-//!   a name that was allowed.
-//! - **Passwords in the open.** From another machine they are taken inside TLS only.
-//! - **The first user.** Who is on the same machine may create it over the database's port, never over
-//!   this one: a browser or a proxy on this machine may speak for anybody.
+//! - **Other pages in the same browser.** All changes are POST requests with JSON as content type, which a foreign page
+//!   can only send after a preflight request, and preflight requests are refused. `Origin` and `Sec-Fetch-Site`, if
+//!   present, must name this page.
+//! - **DNS rebinding** (a foreign name that resolves to this machine). `Host` must be an address, `localhost`, or a
+//!   configured name.
+//! - **Plaintext passwords.** From another machine they are accepted with TLS only.
+//! - **The first user.** A client on the same machine may create it over the database's port, never over this port: a
+//!   browser or proxy on this machine may act for anyone.
 //!
-//! `docs/decisions/0013-web-page.md` says why it is built like this.
+//! `docs/decisions/0013-web-page.md` gives the reasons for this design.
 
 mod command;
 mod files;
@@ -43,32 +43,32 @@ use slots::Slots;
 /// Bytes of a command or a login in JSON.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
-/// Commands that run at a time. It leaves connections for everything else on the port.
+/// Concurrent commands. Leaves connections of the port for other requests.
 const COMMANDS_MAX: usize = 12;
 
-/// Logins at a time: each costs thousands of hashes, and may have to wait.
+/// Concurrent logins: each costs thousands of hashes, and may have to wait.
 const LOGINS_MAX: usize = 4;
 
-/// How long a command or a login waits for others to end.
+/// Time that a command or a login waits for a slot.
 const TURN_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// The page with everything it needs.
+/// The web page and its sessions.
 pub(super) struct Web {
-    /// Names under which it is opened, besides addresses and `localhost`.
+    /// Host names of the page, besides addresses and `localhost`.
     hosts: Vec<String>,
     sessions: Sessions,
     commands: Slots,
     logins: Slots,
 }
 
-/// Who asks, and from where.
+/// A request and its origin.
 struct WebRequest<'a> {
     database: &'a Database,
     client: ClientMetadata,
-    /// Number of the request.
+    /// Id of the request.
     id: i64,
     is_tls: bool,
-    /// Of the session's cookie, if there is one.
+    /// The token in the session cookie, if there is one.
     token: Option<&'a str>,
 }
 
@@ -78,13 +78,13 @@ impl WebRequest<'_> {
         Some(socket.ip().to_canonical())
     }
 
-    /// The cookie's name. Cookies know no ports, so that of this one is in it.
+    /// Returns the cookie's name. It contains the port, because cookies do not distinguish ports.
     fn cookie_name(local: &str) -> String {
         let port = local.rsplit_once(':').map_or("", |(_, port)| port);
         format!("nilometer_{port}")
     }
 
-    /// A session that is nobody's.
+    /// Returns a session without a user.
     fn stranger(&self) -> ClientSession {
         let client = ClientMetadata {
             document: Some(doc! {"application": doc! {"name": "Nilometer web page"}}),
@@ -96,7 +96,7 @@ impl WebRequest<'_> {
 }
 
 impl Web {
-    /// A page that is opened under `hosts`, besides addresses and `localhost`.
+    /// Returns a page with the host names `hosts`, besides addresses and `localhost`.
     pub(super) fn new(hosts: Vec<String>) -> Self {
         let hosts = hosts.iter().map(|host| host.to_ascii_lowercase());
         Self {
@@ -107,7 +107,7 @@ impl Web {
         }
     }
 
-    /// Answers a request that is not one of the port's own.
+    /// Answers a request for the page or its API.
     pub(super) fn answer(
         &self,
         database: &Database,
@@ -153,7 +153,7 @@ impl Web {
             || self.hosts.contains(&name)
     }
 
-    /// What the page asks for.
+    /// Answers a request for the API.
     fn call(
         &self,
         database: &Database,
@@ -192,7 +192,7 @@ impl Web {
         }
     }
 
-    /// The session of who asks: the one that was logged in, or nobody's where nobody needs to.
+    /// Returns the session of a request: the logged-in one, or one without a user if logins are not required.
     fn session(&self, asker: &WebRequest<'_>) -> Option<ClientSession> {
         let known = self.known(asker);
         if known.is_none() && asker.database.services().access_control {
@@ -203,7 +203,7 @@ impl Web {
         Some(session)
     }
 
-    /// The session that was logged in, if its user is still there.
+    /// Returns the logged-in session, if its user still exists.
     fn known(&self, asker: &WebRequest<'_>) -> Option<ClientSession> {
         let address = asker.address()?;
         let mut session = self.sessions.find(asker.token?, address, Instant::now())?;
@@ -236,7 +236,7 @@ impl Web {
         if !may_send_password(asker) {
             return Err(refuse(
                 "403 Forbidden",
-                "Passwords are not taken in the open from another machine. Start the server with --tlsMode, or come \
+                "Passwords are not accepted without TLS from another machine. Start the server with --tlsMode, or come \
                  through a tunnel: ssh -L.",
             ));
         }
@@ -259,7 +259,7 @@ impl Web {
         let Some(address) = asker.address() else {
             return Err(refuse("400 Bad Request", "The connection is gone."));
         };
-        // Whoever was logged in before is not any more.
+        // A new login ends the previous session.
         drop(asker.token.and_then(|token| self.sessions.end(token)));
         let token = self.sessions.begin(session, address, Instant::now());
         let token = token.map_err(|e| refuse("500 Internal Server Error", &e.message))?;
@@ -295,17 +295,17 @@ impl Web {
     }
 }
 
-/// Passwords go inside TLS, or do not leave the machine.
+/// True if a password may be sent: with TLS, or within the machine.
 fn may_send_password(asker: &WebRequest<'_>) -> bool {
     asker.is_tls || asker.client.same_machine
 }
 
-/// Fails if another page sends this.
+/// Fails if another page sends the request.
 fn check_origin(head: &RequestHead) -> Result<(), HttpResponse> {
     let foreign = || {
         Err(refuse(
             "403 Forbidden",
-            "This comes from another page, which may not speak for its user here.",
+            "The request comes from another page.",
         ))
     };
     match head.field("sec-fetch-site") {
@@ -313,10 +313,10 @@ fn check_origin(head: &RequestHead) -> Result<(), HttpResponse> {
         Some(_) => return foreign(),
     }
     let Some(origin) = head.field("origin") else {
-        // No browser: they say where a POST comes from.
+        // Not a browser: browsers send the origin of a POST.
         return Ok(());
     };
-    // A proxy may speak TLS where this port does not, so the scheme is not compared.
+    // A proxy may use TLS although this port does not, so the scheme is not compared.
     let named = origin
         .strip_prefix("https://")
         .or_else(|| origin.strip_prefix("http://"));
@@ -328,7 +328,7 @@ fn check_origin(head: &RequestHead) -> Result<(), HttpResponse> {
     }
 }
 
-/// Fails unless the body says it is JSON: a form of another page cannot say that.
+/// Fails unless the content type is JSON, which a form of another page cannot send.
 fn check_type(head: &RequestHead) -> Result<(), HttpResponse> {
     let kind = head.field("content-type").unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -347,12 +347,12 @@ fn read(body: &[u8]) -> Result<Document, HttpResponse> {
     parse_document(text).map_err(|problem| {
         refuse(
             "400 Bad Request",
-            &format!("The body is no extended JSON: {problem}."),
+            &format!("The body is not extended JSON: {problem}."),
         )
     })
 }
 
-/// The value of a cookie.
+/// Returns the value of a cookie.
 fn value_of<'a>(cookies: &'a str, name: &str) -> Option<&'a str> {
     let mut each = cookies
         .split(';')
@@ -361,7 +361,7 @@ fn value_of<'a>(cookies: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-/// The cookie of a session, or what takes it away.
+/// Returns the header that sets or removes the session cookie.
 fn cookie(asker: &WebRequest<'_>, token: &str, age: Duration) -> String {
     let name = WebRequest::cookie_name(&asker.client.local);
     let secure = if asker.is_tls { "; Secure" } else { "" };
@@ -369,7 +369,7 @@ fn cookie(asker: &WebRequest<'_>, token: &str, age: Duration) -> String {
     format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
 }
 
-/// What keeps browsers from doing more with an answer than they should.
+/// Adds the headers that restrict what browsers do with a response.
 fn protected(answer: HttpResponse) -> HttpResponse {
     answer
         .with("Content-Security-Policy", files::POLICY)
@@ -394,9 +394,9 @@ fn busy() -> HttpResponse {
     )
 }
 
-/// Bounds a command, which may be anything.
+/// Applies the bounds to an arbitrary command.
 pub(super) fn fuzz_command(given: nilometer_bson::DocRef<'_>) {
-    // Refused or not, it is bounded.
+    // The result does not matter.
     drop(command::bounded(given, "db"));
 }
 
@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_cannot_be_made_to_mean_this_machine_are_ours() {
+    fn foreign_host_names_are_refused() {
         let web = Web::new(vec!["Metrics.Example".to_owned()]);
         for host in [
             "localhost",
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_taken_in_the_open_from_another_machine() {
+    fn passwords_from_another_machine_need_tls() {
         let database = Database::in_memory().unwrap();
         let web = Web::new(Vec::new());
         let body = doc! {"user": "root", "password": "wrong"};

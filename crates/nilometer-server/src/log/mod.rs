@@ -1,15 +1,14 @@
-//! The log: one JSON object a line, in the shape MongoDB's tools read.
+//! The log: one JSON object per line, in the format that MongoDB's tools read.
 //!
 //! ```text
 //! {"t":{"$date":"2026-01-02T03:04:05.678+00:00"},"s":"I","c":"NETWORK","id":22943,
 //!  "ctx":"listener","msg":"Connection accepted","attr":{"remote":"127.0.0.1:5","connectionId":1}}
 //! ```
 //!
-//! Events come through `tracing`. The fields `c` (component) and `id` of an event move to the top,
-//! all others are `attr`; `ctx` is the name of the thread, or of the connection it serves
-//! ([`enter_connection`]). Each line goes to the sink and to the ring behind `getLog`; a warning that is marked
-//! with `startup = true` is also kept for every shell that connects. A field called `json.x` is JSON
-//! already: it becomes the attribute `x` as it stands.
+//! Events come from `tracing`. The fields `c` (component) and `id` of an event move to the top level, all others to
+//! `attr`; `ctx` is the name of the thread, or the connection it serves ([`enter_connection`]). Each line goes to the
+//! sink and to the ring buffer behind `getLog`; a warning marked with `startup = true` is also shown to every shell
+//! that connects. The value of a field named `json.x` is JSON already: it becomes the attribute `x` unchanged.
 
 mod json;
 
@@ -30,29 +29,29 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use json::{write_number, write_string};
 
 thread_local! {
-    /// The connection that the thread serves.
+    /// The connection served by the thread.
     static CONNECTION: Cell<Option<i64>> = const { Cell::new(None) };
 }
 
-/// Notes that the calling thread serves connection `id` from now on.
+/// Records that the calling thread serves connection `id`.
 pub(crate) fn enter_connection(id: i64) {
     CONNECTION.set(Some(id));
 }
 
-/// Where lines go besides the ring.
+/// The destination of lines besides the ring buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sink {
     /// Standard output.
     #[default]
     StandardOutput,
-    /// A file, emptied at the start or appended to.
+    /// A file, truncated at startup or appended to.
     File {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// True to keep what is in it.
+        /// True to append.
         append: bool,
     },
-    /// Nowhere.
+    /// No destination.
     None,
 }
 
@@ -62,7 +61,7 @@ enum Output {
     None,
 }
 
-/// Starts logging for the whole process. Fails if the file cannot be opened or a log is running.
+/// Starts logging for the whole process. Fails if the file cannot be opened or logging was started already.
 pub fn start(sink: &Sink, verbosity: u8, ring: Arc<LogRing>) -> io::Result<()> {
     let output = match sink {
         Sink::StandardOutput => Output::Standard,
@@ -110,7 +109,7 @@ impl<S: Subscriber> Layer<S> for JsonLayer {
         event.record(&mut fields);
         let level = *event.metadata().level();
         let line = fields.line(level);
-        // First: a file on a disk that does not answer is waited for, and `getLog` shall say so.
+        // The ring buffer first: writing the file may block on a stuck disk, and `getLog` must show the line.
         self.ring.push(&line);
         if fields.startup && level <= Level::WARN {
             self.ring.push_startup_warning(&line);
@@ -127,7 +126,7 @@ impl<S: Subscriber> Layer<S> for JsonLayer {
     }
 }
 
-/// The fields of an event, sorted into their places.
+/// The fields of an event, sorted by destination.
 #[derive(Default)]
 struct Fields {
     component: Option<String>,
@@ -244,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_shape_tools_read() {
+    fn a_line_has_the_format_tools_read() {
         let mut fields = Fields {
             component: Some("NETWORK".into()),
             id: 22_943,

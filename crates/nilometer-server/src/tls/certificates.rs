@@ -1,4 +1,4 @@
-//! Certificates from files, and the name of who shows one.
+//! Loading certificates from files, and the subject of a certificate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use x509_cert::der::Decode;
 
 use super::TlsOptions;
 
-/// What rustls needs, read from the files. The error says which file and what is wrong with it.
+/// Loads the configuration of rustls from the files. Errors name the file and the problem.
 pub(super) fn load(options: &TlsOptions) -> Result<Arc<ServerConfig>, String> {
     let path = &options.certificate_key_file;
     let (chain, key) = identity(path)?;
@@ -27,7 +27,7 @@ pub(super) fn load(options: &TlsOptions) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)
-        .map_err(|e| format!("no protocol version is left: {e}"))?;
+        .map_err(|e| format!("no protocol version is enabled: {e}"))?;
     let builder = match &options.ca_file {
         None => builder.with_no_client_auth(),
         Some(path) => {
@@ -50,27 +50,27 @@ pub(super) fn load(options: &TlsOptions) -> Result<Arc<ServerConfig>, String> {
     Ok(Arc::new(config))
 }
 
-/// A certificate with its chain, and the private key, of one file.
+/// Loads a certificate with its chain and the private key from one file.
 pub(super) fn identity(
     path: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
     let chain = certificates(path)?;
     let key = PrivateKeyDer::from_pem_file(path).map_err(|e| {
         format!(
-            "{} holds no private key that can be read (one without a password is needed): {e}",
+            "{} holds no readable private key (it must not have a password): {e}",
             path.display()
         )
     })?;
     Ok((chain, key))
 }
 
-/// The authorities of a file.
+/// Loads the certificate authorities of a file.
 pub(super) fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
         roots
             .add(certificate)
-            .map_err(|e| format!("{} holds no authority: {e}", path.display()))?;
+            .map_err(|e| format!("{} holds no certificate authority: {e}", path.display()))?;
     }
     Ok(roots)
 }
@@ -87,7 +87,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(found)
 }
 
-/// The subject as RFC 2253 writes it: the most specific name first.
+/// Returns the subject in the format of RFC 2253: the most specific name first.
 pub(super) fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
     let read = Certificate::from_der(certificate).ok()?;
     let subject = read.tbs_certificate.subject.to_string();

@@ -1,8 +1,8 @@
-//! The client's end of TLS.
+//! The client side of TLS.
 //!
-//! A server is believed if its certificate leads to an authority that is known, those of `tlsCAFile` or else the
-//! system's, and names the host. Both can be waived, each on its own; that the server owns the key of the
-//! certificate it shows is checked all the same.
+//! A server is trusted if its certificate chains to a known authority (of `tlsCAFile`, or else of the system) and names
+//! the host. Both checks can be disabled separately; the proof that the server owns the certificate's key is always
+//! checked.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -19,30 +19,30 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::certificates;
 
-/// How a client speaks TLS.
+/// TLS options of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientTls {
-    /// The authorities that are trusted, in PEM; those of the system if there is none.
+    /// The trusted authorities, in PEM; those of the system if `None`.
     pub(crate) ca_file: Option<PathBuf>,
     /// The client's own certificate and private key, in PEM.
     pub(crate) certificate_key_file: Option<PathBuf>,
-    /// Any certificate is good enough.
+    /// Accept any certificate.
     pub(crate) allow_invalid_certificates: bool,
-    /// The certificate may be that of another host.
+    /// Accept a certificate of another host.
     pub(crate) allow_invalid_hostnames: bool,
 }
 
 impl ClientTls {
-    /// Does the handshake with `host` over `stream`. The error says what is wrong and with which file.
+    /// Performs the handshake with `host` over `stream`. Errors name the problem and the file.
     pub(crate) fn connect(
         &self,
         host: &str,
         mut stream: TcpStream,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, String> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| format!("{host} is no name a certificate could have"))?;
+            .map_err(|_| format!("{host} is not a valid name for a certificate"))?;
         let mut connection = ClientConnection::new(Arc::new(self.config()?), name)
-            .map_err(|e| format!("TLS cannot be spoken: {e}"))?;
+            .map_err(|e| format!("TLS cannot be used: {e}"))?;
         while connection.is_handshaking() {
             connection
                 .complete_io(&mut stream)
@@ -55,7 +55,7 @@ impl ClientTls {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|e| format!("no protocol version is left: {e}"))?;
+            .map_err(|e| format!("no protocol version is enabled: {e}"))?;
         let chain = if self.allow_invalid_certificates {
             None
         } else {
@@ -88,16 +88,18 @@ impl ClientTls {
         let found = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(found.certs);
         if roots.is_empty() {
-            return Err("the system has no list of authorities: give tlsCAFile=FILE".into());
+            return Err(
+                "the system has no list of certificate authorities: use tlsCAFile=FILE".into(),
+            );
         }
         Ok(roots)
     }
 }
 
-/// Checks certificates as far as it was asked to, and signatures always.
+/// Checks certificates as far as configured, and signatures always.
 #[derive(Debug)]
 struct Verifier {
-    /// Checks chain, time and name; `None` if any certificate will do.
+    /// Checks chain, time and name; `None` if any certificate is accepted.
     chain: Option<Arc<WebPkiServerVerifier>>,
     any_host: bool,
     provider: Arc<CryptoProvider>,
@@ -115,7 +117,7 @@ impl ServerCertVerifier for Verifier {
         let Some(chain) = &self.chain else {
             return Ok(ServerCertVerified::assertion());
         };
-        // The name is looked at last, so a wrong name means that all else is right.
+        // The name is checked last, so a wrong name means that all other checks passed.
         match chain.verify_server_cert(certificate, intermediates, name, ocsp, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

@@ -1,14 +1,14 @@
-//! TLS: when a connection speaks it, and the streams that do.
+//! TLS: which connections use it, and their streams.
 //!
 //! ```text
 //! accepted ─► three bytes ─┬─ 16 03 0x: a TLS record ─► handshake ─► messages inside
-//!                          └─ anything else: the length of a message ─► messages in the open
+//!                          └─ anything else: the length of a message ─► messages without TLS
 //! ```
 //!
-//! Which of both is allowed is the mode's affair. A record begins with 16 03 and a third byte from 1 to 4.
-//! A message could only begin so if it were longer than 64 KiB, and the first one of a client never is.
-//! Everything is blocking, on the connection's own thread. Certificates may be read anew at any
-//! time; connections that are open keep theirs. [`client`] is the other end, for the program's own commands.
+//! The mode decides which of both are allowed. A TLS record begins with 16 03 and a third byte from 1 to 4. A message
+//! could only begin like this if it were longer than 64 KiB, which the first message of a client never is. All I/O
+//! blocks, on the connection's own thread. Certificates can be reloaded at any time; open connections keep theirs.
+//! [`client`] is the client side, for the program's own commands.
 
 mod certificates;
 mod client;
@@ -26,22 +26,22 @@ use crate::registry::SharedStream;
 pub(crate) use client::ClientTls;
 pub(crate) use stream::{AcceptedTls, Transport};
 
-/// Which connections speak TLS.
+/// Which connections use TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
     /// None.
     #[default]
     Disabled,
-    /// Those whose client does.
+    /// Those whose client uses it.
     Optional,
     /// All.
     Required,
 }
 
-/// How TLS is spoken.
+/// TLS options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
-    /// Which connections speak it.
+    /// Which connections use TLS.
     pub mode: TlsMode,
     /// Certificate, its chain and the private key, in PEM.
     pub certificate_key_file: PathBuf,
@@ -49,13 +49,13 @@ pub struct TlsOptions {
     pub ca_file: Option<PathBuf>,
     /// Clients need not show a certificate.
     pub allow_without_certificates: bool,
-    /// Protocol version 1.2 is not spoken.
+    /// Disables protocol version 1.2.
     pub without_tls12: bool,
-    /// Protocol version 1.3 is not spoken.
+    /// Disables protocol version 1.3.
     pub without_tls13: bool,
 }
 
-/// TLS, ready to be spoken.
+/// The loaded TLS configuration.
 pub struct Tls {
     options: TlsOptions,
     config: RwLock<Arc<ServerConfig>>,
@@ -71,14 +71,14 @@ impl Tls {
         })
     }
 
-    /// Reads the certificates anew; if that fails, the old ones stay.
+    /// Reloads the certificates. If that fails, the old ones stay.
     pub fn rotate(&self) -> Result<(), String> {
         let config = certificates::load(&self.options)?;
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    /// Which connections speak TLS.
+    /// Which connections use TLS.
     pub fn mode(&self) -> TlsMode {
         self.options.mode
     }
@@ -88,8 +88,8 @@ impl Tls {
         config.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks at the first bytes, and does the handshake if they are one. Who speaks no TLS is turned away
-    /// where it is required.
+    /// Reads the first bytes and performs the handshake if they begin one. Refuses a client without TLS if the mode
+    /// requires TLS.
     pub(crate) fn open(&self, stream: SharedStream) -> io::Result<AcceptedTls> {
         let opened = self.open_either(stream, limits::HANDSHAKE_TIMEOUT)?;
         if !opened.transport.is_tls() && self.options.mode == TlsMode::Required {
@@ -101,8 +101,8 @@ impl Tls {
         Ok(opened)
     }
 
-    /// The same for a port that tells itself what it gives away in the open. The first bytes and the
-    /// handshake may take `time`.
+    /// Opens a stream with or without TLS, for a port that decides itself what it serves without TLS. The first bytes
+    /// and the handshake may take `time`.
     pub(crate) fn open_either(
         &self,
         stream: SharedStream,

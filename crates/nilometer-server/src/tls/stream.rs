@@ -1,4 +1,4 @@
-//! The two kinds of stream a connection reads and writes.
+//! The streams of connections, with and without TLS.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -7,28 +7,28 @@ use rustls::{ServerConnection, StreamOwned};
 
 use crate::registry::SharedStream;
 
-/// How many bytes tell a handshake from a message.
+/// Bytes needed to distinguish a handshake from a message.
 const FIRST_BYTES: usize = 3;
 
 /// A stream that is ready for messages.
 pub(crate) struct AcceptedTls {
     pub(crate) transport: Transport,
-    /// The subject of the certificate the client has shown, checked.
+    /// The verified subject of the client's certificate.
     pub(crate) subject: Option<String>,
 }
 
-/// Where messages come from and go to.
+/// The stream of a connection.
 pub(crate) enum Transport {
-    /// In the open, with what was read already in front.
+    /// Without TLS, preceded by the bytes that were read already.
     Plain(PrefixedStream),
     /// Inside TLS.
     Tls(Box<StreamOwned<ServerConnection, PrefixedStream>>),
-    /// Nowhere: there is nothing to read, and nothing is written.
+    /// No stream: reads find the end, writes are discarded.
     None,
 }
 
 impl Transport {
-    /// A stream in the open, nothing of which was read.
+    /// Returns a stream without TLS of which nothing was read.
     pub(crate) fn plain(stream: SharedStream) -> Self {
         Self::Plain(PrefixedStream {
             first: [0; FIRST_BYTES],
@@ -38,7 +38,7 @@ impl Transport {
         })
     }
 
-    /// True if bytes of the client were taken from the socket that nobody has read.
+    /// True if bytes were received from the socket but not yet read.
     pub(crate) fn has_read_ahead(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.given < stream.first.len(),
@@ -80,17 +80,17 @@ impl Write for Transport {
     }
 }
 
-/// A stream whose first bytes were looked at and are given out again.
+/// A stream whose first bytes were inspected and are read again.
 pub(crate) struct PrefixedStream {
     first: [u8; FIRST_BYTES],
     given: usize,
-    /// Until when the handshake must be over.
+    /// Deadline of the handshake.
     until: Option<Instant>,
     stream: SharedStream,
 }
 
 impl PrefixedStream {
-    /// Reads the first bytes. They, and a handshake, may take `time`.
+    /// Reads the first bytes. They and a handshake may take `time`.
     pub(super) fn begin(stream: SharedStream, time: Duration) -> io::Result<Self> {
         let mut begun = Self {
             first: [0; FIRST_BYTES],
@@ -110,7 +110,7 @@ impl PrefixedStream {
         matches!(self.first, [0x16, 0x03, 1..=4])
     }
 
-    /// The time for the handshake counts no longer.
+    /// Removes the deadline of the handshake.
     pub(super) fn end(mut self) -> Self {
         self.until = None;
         self

@@ -1,4 +1,4 @@
-//! One cursor for all that is read: it hands out checked pieces and never runs over its end.
+//! The reader of wire data: returns checked parts and never reads past the end.
 
 use nilometer_bson::DocRef;
 
@@ -17,22 +17,22 @@ impl<'a> WireReader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     pub(super) fn left(&self) -> usize {
         self.bytes.len().saturating_sub(self.at)
     }
 
-    /// The bytes that are left.
+    /// Returns the bytes left.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or(&[])
     }
 
-    /// The next `n` bytes.
+    /// Reads the next `n` bytes.
     pub(super) fn take(&mut self, n: usize, what: &'static str) -> Result<&'a [u8], WireError> {
         let end = self.at.checked_add(n).ok_or(WireError::Truncated(what))?;
         let piece = self
@@ -43,7 +43,7 @@ impl<'a> WireReader<'a> {
         Ok(piece)
     }
 
-    /// The next `n` bytes, as a reader of their own.
+    /// Returns a reader of the next `n` bytes.
     pub(super) fn sub(
         &mut self,
         n: usize,
@@ -69,7 +69,7 @@ impl<'a> WireReader<'a> {
         self.array(what).map(i32::from_le_bytes)
     }
 
-    /// A count of bytes that includes its own four: what is left of it.
+    /// Reads a length that includes its own four bytes. Returns a reader of the rest.
     pub(super) fn counted(&mut self, what: &'static str) -> Result<WireReader<'a>, WireError> {
         let count = self.i32(what)?;
         let rest = usize::try_from(count)
@@ -79,7 +79,7 @@ impl<'a> WireReader<'a> {
         self.sub(rest, what)
     }
 
-    /// A text that ends with a NUL.
+    /// Reads a NUL-terminated string.
     pub(super) fn c_string(&mut self, what: &'static str) -> Result<&'a str, WireError> {
         let length = self
             .rest()
@@ -91,7 +91,7 @@ impl<'a> WireReader<'a> {
         std::str::from_utf8(text).map_err(|_| WireError::Text(what))
     }
 
-    /// A document, framed and not too large; what is inside is not looked at.
+    /// Reads a framed document of valid size. Does not check its content.
     pub(super) fn document(&mut self, what: &'static str) -> Result<DocRef<'a>, WireError> {
         let announced = self.clone().i32(what)?;
         let length = usize::try_from(announced)

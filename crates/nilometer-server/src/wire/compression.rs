@@ -4,8 +4,8 @@
 //! int32 original opcode | int32 uncompressed bytes | uint8 compressor | compressed bytes
 //! ```
 //!
-//! The length counts what follows the header. It is checked against the size a message may have
-//! before anything is allocated, and must be met exactly. An answer is compressed as its request was.
+//! The length counts the bytes after the header. It is checked against the maximum message size before anything is
+//! allocated, and must match exactly. An answer is compressed like its request.
 
 use std::io::{Read, Write};
 
@@ -20,8 +20,8 @@ const ZLIB_LEVEL: u32 = 6;
 /// Level of zstd for answers: its default, as drivers use it.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Bytes that a message announces to have once it is decompressed, as far as they are allowed; 0 for one that is not
-/// compressed. `bytes` is all of it.
+/// Returns the bytes that a message announces for its decompressed form, up to the maximum; 0 if it is not compressed.
+/// `bytes` is the whole message.
 pub fn unpacked_bytes(header: &Header, bytes: &[u8]) -> usize {
     if header.opcode != OpCode::Compressed {
         return 0;
@@ -34,10 +34,10 @@ pub fn unpacked_bytes(header: &Header, bytes: &[u8]) -> usize {
     announced.unwrap_or(0).min(MESSAGE_BYTES_MAX)
 }
 
-/// A way to compress.
+/// A compression algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compressor {
-    /// No compression, yet in the compressed form.
+    /// No compression, in the compressed format.
     Noop,
     /// Snappy, block format.
     Snappy,
@@ -51,7 +51,7 @@ impl Compressor {
     /// The compressors offered to clients by default, in order of preference.
     pub const OFFERED: &'static [Compressor] = &[Self::Snappy, Self::Zstd, Self::Zlib];
 
-    /// The name in `hello` and on the command line.
+    /// Returns the name in `hello` and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Noop => "noop",
@@ -61,12 +61,12 @@ impl Compressor {
         }
     }
 
-    /// The compressor with this name that may be offered.
+    /// Returns the compressor with this name, if it can be offered.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::OFFERED.iter().copied().find(|c| c.name() == name)
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn number(self) -> u8 {
         match self {
             Self::Noop => 0,
@@ -103,7 +103,7 @@ impl Compressor {
         }
     }
 
-    /// Appends the `length` bytes that `compressed` holds to `out`.
+    /// Decompresses `compressed` to exactly `length` bytes and appends them to `out`.
     fn decompress(
         self,
         compressed: &[u8],
@@ -112,7 +112,7 @@ impl Compressor {
     ) -> Result<(), WireError> {
         let start = out.len();
         let failed = |why: String| WireError::Decompression(why);
-        // One byte more than announced is asked for, so that too much is seen as well.
+        // Read one byte more than announced to detect excess data.
         let limit = u64::try_from(length).unwrap_or(u64::MAX).saturating_add(1);
         match self {
             Self::Noop => out.extend_from_slice(compressed),
@@ -148,15 +148,15 @@ impl Compressor {
     }
 }
 
-/// A message taken out of its compressed form.
+/// A decompressed message.
 pub(super) struct Decompressed {
     pub(super) opcode: OpCode,
     pub(super) compressor: Compressor,
-    /// The message with a header, as if it had come uncompressed.
+    /// The message with a header, as if it had been sent uncompressed.
     pub(super) message: Vec<u8>,
 }
 
-/// Reads what follows the header of an OP_COMPRESSED, whose header is `header`.
+/// Decompresses the body of an OP_COMPRESSED with this header.
 pub(super) fn decompress(header: &[u8], body: &[u8]) -> Result<Decompressed, WireError> {
     let mut reader = WireReader::new(body);
     let number = reader.i32("original opcode")?;
@@ -187,7 +187,7 @@ pub(super) fn decompress(header: &[u8], body: &[u8]) -> Result<Decompressed, Wir
     })
 }
 
-/// Wraps what follows the header of a message, `body`, of kind `opcode`.
+/// Compresses `body`, the bytes after the header of a message with this opcode.
 pub(super) fn compressed_body(
     compressor: Compressor,
     opcode: OpCode,

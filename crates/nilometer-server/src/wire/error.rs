@@ -1,36 +1,36 @@
-//! What can be wrong with a message.
+//! Errors of messages.
 
 use nilometer::{Error, ErrorCode};
 
-/// Why a message could not be read. Each is the client's fault.
+/// Why a message cannot be parsed. Each is the client's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The header announces less than a header, or more than a message may have.
+    /// The announced length is less than a header or more than the maximum.
     #[error("message length {length} is not within 16 to {max}")]
     Length {
-        /// What the header says.
+        /// The announced length.
         length: i32,
-        /// What would be allowed.
+        /// The maximum.
         max: usize,
     },
-    /// An opcode that is not spoken.
+    /// An unsupported opcode.
     #[error("opcode {0} is not supported")]
     OpCode(i32),
-    /// The bytes end before the thing they announce.
+    /// The message is truncated.
     #[error("message ends within {0}")]
     Truncated(&'static str),
-    /// Bytes are left over.
-    #[error("{0} bytes are left behind the end of the message")]
+    /// Bytes follow the end of the message.
+    #[error("{0} bytes follow the end of the message")]
     TrailingBytes(usize),
-    /// Flag bits that must be understood and are not.
+    /// Unknown required flag bits.
     #[error("message has unknown required flag bits {0:#x}")]
     Flags(u32),
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match.
     #[error("message checksum is {expected:#010x} but its bytes give {found:#010x}")]
     Checksum {
-        /// What the message says.
+        /// The checksum in the message.
         expected: u32,
-        /// What the bytes give.
+        /// The checksum of the bytes.
         found: u32,
     },
     /// A section that is neither a body nor a document sequence.
@@ -42,32 +42,32 @@ pub enum WireError {
     /// More sections than allowed.
     #[error("message has more than {0} sections")]
     Sections(usize),
-    /// A text that is no UTF-8 or does not end.
+    /// A string that is not UTF-8 or not terminated.
     #[error("{0} is not a UTF-8 text that ends with a NUL")]
     Text(&'static str),
-    /// A document whose bytes are wrong.
+    /// An invalid document.
     #[error("invalid BSON: {0}")]
     Bson(String),
-    /// A document larger than a document may be.
+    /// A document above the maximum size.
     #[error(
         "BSONObj size: {length} ({length:#X}) is invalid. Size must be between 0 and {max}(16MB)"
     )]
     DocumentTooLarge {
-        /// Bytes it has.
+        /// Its size in bytes.
         length: usize,
-        /// Bytes it may have.
+        /// The maximum.
         max: usize,
     },
-    /// Nesting that goes too deep.
+    /// Nesting above the limit.
     #[error("{0}")]
     TooDeep(String),
-    /// A compressor this server does not have.
+    /// An unsupported compressor.
     #[error("compressor {0} is not supported")]
     Compressor(u8),
-    /// Compressed bytes that do not give what they announce.
+    /// Decompression failed, or the length does not match.
     #[error("decompression failed: {0}")]
     Decompression(String),
-    /// A legacy query that is no handshake.
+    /// A legacy query that is not a handshake.
     #[error(
         "Unsupported OP_QUERY command: {0}. The client driver may require an upgrade to speak OP_MSG"
     )]
@@ -75,8 +75,8 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// True if the stream can no longer be trusted: the connection is closed. Else the frame was
-    /// sound, the error is answered, and the next message is read.
+    /// True if the framing is lost, so that the connection must be closed. Otherwise the error is answered and the next
+    /// message is read.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
@@ -88,7 +88,7 @@ impl WireError {
         )
     }
 
-    /// The error a client is answered.
+    /// Converts to the error sent to the client.
     pub fn to_error(&self) -> Error {
         let code = match self {
             Self::Bson(_) | Self::Text(_) => ErrorCode::InvalidBSON,

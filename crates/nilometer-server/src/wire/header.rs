@@ -1,4 +1,4 @@
-//! The sixteen bytes in front of every message.
+//! The 16-byte header of every message.
 
 use super::WireError;
 use super::codec::WireReader;
@@ -7,21 +7,21 @@ use crate::limits::MESSAGE_BYTES_MAX;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 16;
 
-/// What kind of message follows.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpCode {
-    /// Answer to a query of old.
+    /// The answer to a legacy query.
     Reply,
-    /// A query of old; only as a handshake.
+    /// A legacy query; only as a handshake.
     Query,
     /// Another message, compressed.
     Compressed,
-    /// Everything else.
+    /// A command or its answer.
     Msg,
 }
 
 impl OpCode {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn number(self) -> i32 {
         match self {
             Self::Reply => 1,
@@ -31,7 +31,7 @@ impl OpCode {
         }
     }
 
-    /// The opcode a client may send under this number.
+    /// Returns the opcode with this number, if clients may send it.
     pub fn from_client(number: i32) -> Result<Self, WireError> {
         match number {
             2004 => Ok(Self::Query),
@@ -42,21 +42,21 @@ impl OpCode {
     }
 }
 
-/// A header whose length and opcode are sound.
+/// A header with valid length and opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the message, these sixteen included.
+    /// Bytes of the message, header included.
     pub length: usize,
-    /// Number the sender gave the message.
+    /// Id of the message, assigned by its sender.
     pub request_id: i32,
-    /// Number of the message this answers.
+    /// Id of the message that this one answers.
     pub response_to: i32,
-    /// What follows.
+    /// The kind of the message.
     pub opcode: OpCode,
 }
 
 impl Header {
-    /// Reads and checks a header from a client.
+    /// Parses and checks a header from a client.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let mut reader = WireReader::new(bytes);
         let announced = reader.i32("header")?;
@@ -76,7 +76,7 @@ impl Header {
     }
 }
 
-/// Writes a header with room for the length, which [`finish`] fills in.
+/// Writes a header with a placeholder for the length, which [`finish`] fills in.
 pub(super) fn begin(out: &mut Vec<u8>, request_id: i32, response_to: i32, opcode: OpCode) {
     for field in [0, request_id, response_to, opcode.number()] {
         out.extend_from_slice(&field.to_le_bytes());

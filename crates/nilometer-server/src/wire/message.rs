@@ -1,4 +1,4 @@
-//! A whole message in, a whole reply out.
+//! Parsing whole messages and building whole replies.
 
 use std::sync::Arc;
 
@@ -14,33 +14,33 @@ use crate::limits::COMMAND_BYTES_MAX;
 pub enum Message {
     /// A command.
     Msg(OpMsg),
-    /// A handshake of old.
+    /// A legacy handshake.
     Query(OpQuery),
 }
 
-/// A message and how it is to be answered.
+/// A message and the form of its answer.
 #[derive(Clone, Debug)]
 pub struct Incoming {
     /// The message.
     pub message: Message,
-    /// How to answer it.
+    /// The form of its answer.
     pub form: ReplyForm,
     /// Bytes of the message before compression.
     pub uncompressed_bytes: usize,
 }
 
-/// In which form a message wants its answer.
+/// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyForm {
-    /// Number of the request.
+    /// Id of the request.
     pub response_to: i32,
     /// Kind of the answer.
     pub opcode: OpCode,
-    /// How it is compressed.
+    /// Its compression.
     pub compressor: Option<Compressor>,
 }
 
-/// Reads a message of which `bytes` is all, header included.
+/// Parses a message. `bytes` is the whole message, header included.
 pub fn parse(header: Header, bytes: Vec<u8>) -> Result<Incoming, WireError> {
     let (head, body) = bytes
         .split_at_checked(HEADER_BYTES)
@@ -70,18 +70,17 @@ pub fn parse(header: Header, bytes: Vec<u8>) -> Result<Incoming, WireError> {
     })
 }
 
-/// The front of a reply in the given form. It is complete unless it is told to leave the document
-/// to the caller: then the document's own bytes follow it on the wire.
+/// The first bytes of a reply: the whole reply, or everything before its document, which the caller then sends.
 pub struct ReplyFront {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// True if the document must be sent behind them.
+    /// True if the document must be sent after them.
     pub document_follows: bool,
     /// Bytes of the reply before compression.
     pub uncompressed_bytes: usize,
 }
 
-/// Builds the reply. Documents larger than `copied_max` are not copied into it.
+/// Builds a reply. Documents larger than `copied_max` are not copied into it.
 pub fn reply(
     request_id: i32,
     form: ReplyForm,
@@ -126,13 +125,13 @@ pub fn reply(
     })
 }
 
-/// What a document on the wire may not exceed.
+/// The limits of documents on the wire.
 const LIMITS: Limits = Limits {
     depth_max: DEPTH_MAX,
     size_max: COMMAND_BYTES_MAX,
 };
 
-/// Checks that a framed document is sound all the way down.
+/// Checks a framed document at all levels.
 pub(super) fn validate(document: DocRef<'_>) -> Result<(), WireError> {
     validate_document(document.as_bytes(), &LIMITS).map_err(|problem| match problem.cause {
         BsonErrorCause::TooDeep(_) => WireError::TooDeep(problem.to_string()),

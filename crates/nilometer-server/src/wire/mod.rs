@@ -1,17 +1,16 @@
-//! The wire: bytes to messages and back. Pure functions over byte slices, no sockets.
+//! The wire protocol: encoding and decoding of messages. Pure functions over byte slices, without sockets.
 //!
 //! ```text
 //! message   header | body
 //! header    int32 length | int32 request id | int32 response to | int32 opcode
 //! ```
 //!
-//! The promise: bytes from outside never panic and never make the server allocate more than they
-//! themselves take up, or, compressed, more than one message may. What cannot be read is a
-//! [`WireError`] that says what was wrong; whether the connection survives it is
-//! [`WireError::is_fatal`].
+//! Guarantees: foreign bytes never cause a panic, and never make the server allocate more than their own size or, if
+//! compressed, more than one message may have. Invalid input is a [`WireError`]; [`WireError::is_fatal`] decides
+//! whether the connection survives it.
 //!
-//! Spoken are OP_MSG, OP_COMPRESSED around it, and OP_QUERY with OP_REPLY for the handshake.
-//! Opcodes of servers before 5.1 (OP_INSERT, OP_GET_MORE, …) are not.
+//! Supported are OP_MSG, OP_COMPRESSED around it, and OP_QUERY with OP_REPLY for the handshake. The opcodes removed in
+//! 5.1 (OP_INSERT, OP_GET_MORE, …) are not.
 
 #![cfg_attr(
     not(test),

@@ -1,4 +1,4 @@
-//! OP_MSG: a command, or the answer to one.
+//! OP_MSG: a command or its answer.
 //!
 //! ```text
 //! uint32 flags | section … | uint32 CRC-32C, if flag 0
@@ -7,8 +7,8 @@
 //! flags        bit 0 checksum present, bit 1 more to come (no answer), bit 16 exhaust allowed
 //! ```
 //!
-//! Bits 0 to 15 must be understood, the others may be ignored: an exhaust request is answered
-//! plainly, which the protocol allows. Answers carry neither flags nor checksum.
+//! A receiver must know bits 0 to 15 and may ignore the others: an exhaust request gets a single answer, which the
+//! protocol allows. Answers have neither flags nor checksum.
 
 use std::sync::Arc;
 
@@ -24,25 +24,25 @@ use crate::limits::SECTIONS_MAX;
 /// A checksum follows the sections.
 const CHECKSUM_PRESENT: u32 = 1;
 
-/// Another message follows and this one wants no answer.
+/// Another message follows and this one gets no answer.
 const MORE_TO_COME: u32 = 1 << 1;
 
-/// The bits that must be understood.
+/// The bits that a receiver must know.
 const REQUIRED_BITS: u32 = 0xFFFF;
 
 const CHECKSUM_BYTES: usize = 4;
 
-/// A command that came as OP_MSG.
+/// A command sent as OP_MSG.
 #[derive(Clone, Debug)]
 pub struct OpMsg {
-    /// True if the client wants no answer.
+    /// True if the client expects no answer.
     pub more_to_come: bool,
-    /// The command, or what is wrong with it.
+    /// The command, or why it is invalid.
     pub request: Result<Request, WireError>,
 }
 
-/// Reads the body of a message. `message` is the whole of it as it was sent or, if it came
-/// compressed, as it would have been. Errors before the flags are known are the outer ones.
+/// Parses the body of a message. `message` is the whole uncompressed message. Errors before the flags are known are the
+/// outer errors.
 pub(super) fn parse(message: &Arc<Vec<u8>>) -> Result<OpMsg, WireError> {
     let body = message.get(HEADER_BYTES..).unwrap_or(&[]);
     let mut reader = WireReader::new(body);
@@ -118,5 +118,5 @@ fn sections(message: &Arc<Vec<u8>>, with_checksum: bool) -> Result<Request, Wire
     })
 }
 
-/// The bytes in front of the document of an answer, behind the header.
+/// The bytes between the header and the document of an answer.
 pub(super) const ANSWER_PREFIX: &[u8] = &[0, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! OP_QUERY and OP_REPLY: how clients that do not know the server yet say hello.
+//! OP_QUERY and OP_REPLY: the handshake of clients that do not know the server yet.
 //!
 //! ```text
 //! OP_QUERY   int32 flags | collection … 00 | int32 skip | int32 count | document | [document]
@@ -14,17 +14,17 @@ use nilometer_bson::{DocRef, DocumentBuilder};
 use super::WireError;
 use super::codec::WireReader;
 
-/// What a legacy query may ask.
+/// The commands of legacy queries.
 const HANDSHAKES: &[&str] = &["isMaster", "ismaster", "hello"];
 
-/// A handshake that came as OP_QUERY.
+/// A handshake sent as OP_QUERY.
 #[derive(Clone, Debug)]
 pub struct OpQuery {
-    /// The command, or what is wrong with it.
+    /// The command, or why it is invalid.
     pub request: Result<Request, WireError>,
 }
 
-/// Reads what follows the header.
+/// Parses the bytes after the header.
 pub(super) fn parse(body: &[u8]) -> Result<OpQuery, WireError> {
     let mut reader = WireReader::new(body);
     reader.i32("flags")?;
@@ -68,7 +68,7 @@ fn request(collection: &str, query: DocRef<'_>) -> Result<Request, WireError> {
 /// Flags of an answer: bit 3, await capable, which every server since 1.6 sets.
 const REPLY_FLAGS: i32 = 8;
 
-/// The bytes in front of the document of an answer, behind the header.
+/// Returns the bytes between the header and the document of an answer.
 pub(super) fn answer_prefix() -> Vec<u8> {
     let mut prefix = Vec::with_capacity(20);
     prefix.extend_from_slice(&REPLY_FLAGS.to_le_bytes());

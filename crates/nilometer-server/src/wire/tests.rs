@@ -1,4 +1,4 @@
-//! Golden bytes, edges, and bytes at random.
+//! Golden bytes, edge cases, and random bytes.
 
 use nilometer_bson::{Document, doc};
 
@@ -6,7 +6,7 @@ use super::compression::compressed_body;
 use super::*;
 use crate::limits;
 
-/// A message with this opcode and body.
+/// Returns a message with this opcode and body.
 fn message(opcode: i32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let length = i32::try_from(HEADER_BYTES + body.len()).unwrap();
@@ -157,7 +157,7 @@ fn the_checksum_counts() {
 }
 
 #[test]
-fn flags_that_must_be_understood_are_and_others_are_not() {
+fn required_flags_are_checked_and_optional_ones_ignored() {
     let body = [body_section(&doc! {"ping": 1})];
     for bit in 2..16 {
         assert_eq!(
@@ -195,7 +195,7 @@ fn sections_must_make_one_command() {
 }
 
 #[test]
-fn lying_documents_are_refused() {
+fn documents_with_false_lengths_are_refused() {
     let good = doc! {"ping": 1};
     for length in [-1, 0, 4, i32::MAX, i32::MIN] {
         let mut bytes = good.as_bytes().to_vec();
@@ -216,7 +216,7 @@ fn lying_documents_are_refused() {
 }
 
 #[test]
-fn headers_that_lie_are_fatal() {
+fn false_headers_are_fatal() {
     for length in [-1, 0, 15, 48_000_001, i32::MAX] {
         let mut bytes = message(2013, &[]);
         bytes[..4].copy_from_slice(&i32::to_le_bytes(length));
@@ -240,7 +240,7 @@ fn op_query(collection: &str, query: &Document) -> Vec<u8> {
 }
 
 #[test]
-fn a_legacy_query_may_only_say_hello() {
+fn a_legacy_query_must_be_a_handshake() {
     let plain = op_query("admin.$cmd", &doc! {"isMaster": 1, "helloOk": true});
     let wrapped = op_query("admin.$cmd", &doc! {"$query": doc! {"ismaster": 1}});
     for bytes in [plain, wrapped] {
@@ -290,7 +290,7 @@ fn compressed_messages_are_read_and_answered_alike() {
 }
 
 #[test]
-fn compressed_messages_that_lie_are_fatal() {
+fn false_compressed_messages_are_fatal() {
     let plain = op_msg(0, &[body_section(&doc! {"text": "ab".repeat(1000)})]);
     for compressor in COMPRESSORS {
         let good = compressed_body(compressor, OpCode::Msg, &plain[HEADER_BYTES..]).unwrap();

@@ -1,4 +1,4 @@
-//! Logging in to a server, and where the password comes from.
+//! Logging in to a server, and finding the password.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::Connection;
 use super::uri::{Account, LoginMethod};
 use crate::login::{best_mechanism, by_scram};
 
-/// Variable of the environment that holds the password.
+/// Environment variable with the password.
 const PASSWORD_VARIABLE: &str = "NILOMETER_PASSWORD";
 
-/// Finds the password: in the connection string, the file, the environment, or by asking.
+/// Finds the password: in the connection string, the file, the environment, or by prompting.
 pub(super) fn find_password(account: &mut Account, file: Option<&Path>) -> Result<(), Failure> {
     if account.method == LoginMethod::X509 || account.password.is_some() {
         return Ok(());
@@ -34,10 +34,10 @@ pub(super) fn find_password(account: &mut Account, file: Option<&Path>) -> Resul
     } else if std::io::stderr().is_terminal() {
         let question = format!("Password of {} on {}: ", account.user, account.source);
         rpassword::prompt_password(question)
-            .map_err(|e| Failure::Options(format!("cannot ask for the password: {e}")))?
+            .map_err(|e| Failure::Options(format!("cannot prompt for the password: {e}")))?
     } else {
         return Err(Failure::Options(format!(
-            "{} has no password, and there is no terminal to ask at: give --passwordFile, or set {PASSWORD_VARIABLE}",
+            "no password for {}, and no terminal to prompt: use --passwordFile, or set {PASSWORD_VARIABLE}",
             account.user
         )));
     };
@@ -67,7 +67,7 @@ pub(super) fn log_in(
                 account.user.as_str(),
                 account.password.as_deref().unwrap_or_default(),
             );
-            // A server that offers nothing may still take the newest.
+            // A server that offers none may accept the newest.
             by_scram(offered.unwrap_or(Mechanism::Sha256), who, |command| {
                 server.run(&account.source, &command)
             })

@@ -1,7 +1,7 @@
-//! Asking a running server: just enough of a client for the program's own commands.
+//! A minimal client for the program's own commands.
 //!
-//! One connection, in the open or inside TLS, logged in if the connection string says who; one command at a time,
-//! OP_MSG without compression.
+//! One connection, with or without TLS, logged in if the connection string names a user; one command at a time, OP_MSG
+//! without compression.
 
 mod login;
 mod uri;
@@ -22,19 +22,19 @@ use uri::{LoginMethod, Uri};
 /// OP_MSG.
 const OP_MSG: i32 = 2013;
 
-/// Where OP_MSG's body document begins in an answer: flags, kind of the section.
+/// Offset of the body document in an OP_MSG answer: after flags and section kind.
 const BODY_AT: usize = HEADER_BYTES + 5;
 
-/// The name of the only sequence that is sent.
+/// The name of the only document sequence.
 const SEQUENCE: &[u8] = b"documents\0";
 
-/// The server a command asks, and who asks.
+/// Options for the server and the user.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerArgs {
     /// The server, such as mongodb://USER@HOST:PORT/?authSource=admin&tls=true
     #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
     uri: String,
-    /// File whose first line is the password, if the URI has none; else NILOMETER_PASSWORD, else it is asked for
+    /// File whose first line is the password, if the URI has none; else NILOMETER_PASSWORD, else a prompt
     #[arg(long = "passwordFile", value_name = "FILE")]
     password_file: Option<PathBuf>,
 }
@@ -45,7 +45,7 @@ impl ServerArgs {
         self.clone().login()?.open()
     }
 
-    /// Finds out who logs in and how, so that it can be done more than once.
+    /// Resolves user and password, so that several connections can log in.
     pub(super) fn login(&self) -> Result<Login, Failure> {
         let mut uri = Uri::parse(&self.uri)?;
         match &mut uri.account {
@@ -60,18 +60,18 @@ impl ServerArgs {
         Ok(Login(uri))
     }
 
-    /// The database the URI names.
+    /// Returns the database in the URI.
     pub(super) fn database(&self) -> Result<Option<String>, Failure> {
         Ok(Uri::parse(&self.uri)?.database)
     }
 }
 
-/// A server, and who logs in to it.
+/// A server and the user that logs in.
 #[derive(Clone)]
 pub(super) struct Login(Uri);
 
 impl Login {
-    /// The server as `host:port`.
+    /// Returns the server as `host:port`.
     pub(super) fn address(&self) -> String {
         self.0.address()
     }
@@ -87,7 +87,7 @@ impl Login {
     }
 }
 
-/// The first command: who asks, and how the user may log in.
+/// Returns the handshake command, which also asks for the user's login mechanisms.
 fn hello(uri: &Uri) -> Document {
     let mut command = DocumentBuilder::new();
     command.append("hello", 1);
@@ -110,7 +110,7 @@ fn hello(uri: &Uri) -> Document {
     command.finish()
 }
 
-/// What messages go over.
+/// The stream of a connection.
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
@@ -144,7 +144,7 @@ impl Connection {
         })
     }
 
-    /// Runs a command on `database` and answers its reply, unless that is an error.
+    /// Runs a command on `database` and returns its reply. A reply with an error is an error.
     pub(super) fn run(&mut self, database: &str, command: &Document) -> Result<Document, Failure> {
         let mut body = DocumentBuilder::with_capacity(command.as_bytes().len() + 64);
         for element in command.iter() {
@@ -162,8 +162,8 @@ impl Connection {
         Err(Failure::Other(format!("{text} ({name}, {code})")))
     }
 
-    /// Sends a command that names its database in `$db`, and answers the reply, whatever it says. `documents`, one
-    /// behind the other, go beside it as the sequence of that name.
+    /// Sends a command with `$db` and returns the reply, also one with an error. `documents`, concatenated, are sent as
+    /// a document sequence.
     pub(super) fn call(
         &mut self,
         command: &Document,
@@ -171,11 +171,11 @@ impl Connection {
     ) -> Result<Document, Failure> {
         self.exchange(command.as_bytes(), documents).map_err(|e| {
             let why = match e.kind() {
-                // The very first message: a server that only speaks TLS hangs up.
+                // The first message: a server that requires TLS closes the connection.
                 std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset
                     if self.last_request == 1 =>
                 {
-                    "the server hung up at once; does it want tls=true, or turn connections away?"
+                    "the server closed the connection; does it require tls=true, or refuse connections?"
                         .to_owned()
                 }
                 _ => e.to_string(),
@@ -188,7 +188,7 @@ impl Connection {
         let bad = |what: &str| std::io::Error::other(format!("the answer is {what}"));
         self.last_request = self.last_request.wrapping_add(1);
         let bytes_of = |length: usize| {
-            i32::try_from(length).map_err(|_| bad("of no use: the command is too long"))
+            i32::try_from(length).map_err(|_| bad("not possible: the command is too long"))
         };
         let documents = documents.unwrap_or_default();
         let sequence = 4 + SEQUENCE.len() + documents.len();
@@ -223,14 +223,14 @@ impl Connection {
             .read_to_end(&mut bytes)?
             < rest
         {
-            return Err(bad("cut short"));
+            return Err(bad("truncated"));
         }
         let document = bytes.get(BODY_AT - HEADER_BYTES..).unwrap_or_default();
-        Document::from_bytes(document.to_vec()).ok_or_else(|| bad("no document"))
+        Document::from_bytes(document.to_vec()).ok_or_else(|| bad("not a document"))
     }
 }
 
-/// Connects to the first of the addresses of a name that answers.
+/// Connects to the first address of a name that answers.
 fn reach(address: &str, timeout: Duration) -> Result<TcpStream, Failure> {
     let failed = |e: std::io::Error| {
         Failure::Network(format!(

@@ -1,7 +1,7 @@
 //! Connection strings: `mongodb://user:password@host:port/database?option=value&…`.
 //!
-//! One host, as this server is one. An option that is not understood is refused, with the list of those that are.
-//! Nothing here is ever shown as it was given, because it may hold a password: messages name the part that is wrong.
+//! One host, because the server is a single process. An unknown option is refused, with a list of the known ones. Error
+//! messages never show the string, which may hold a password; they name the wrong part.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use percent_encoding::percent_decode_str;
 use super::super::Failure;
 use crate::tls::ClientTls;
 
-/// The port of a server that names none.
+/// The default port.
 const DEFAULT_PORT: &str = "27017";
 
-/// Longest wait for a connection, unless `connectTimeoutMS` says otherwise.
+/// Default of `connectTimeoutMS`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The options there are.
+/// The known options.
 const KNOWN: &str = "authSource, authMechanism, tls, tlsCAFile, tlsCertificateKeyFile, \
      tlsAllowInvalidCertificates, tlsAllowInvalidHostnames, tlsInsecure, connectTimeoutMS, \
      serverSelectionTimeoutMS, directConnection and appName";
 
-/// How somebody logs in.
+/// The login mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoginMethod {
-    /// By SCRAM; the best the server offers for the user if none is named.
+    /// SCRAM; the best that the server offers for the user if none is named.
     Scram(Option<Mechanism>),
-    /// By the certificate that is shown in the TLS handshake.
+    /// The client certificate of the TLS handshake.
     X509,
 }
 
-/// Who logs in.
+/// The user that logs in.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) method: LoginMethod,
-    /// Empty if the certificate says it.
+    /// The name; empty if the certificate defines it.
     pub(super) user: String,
     pub(super) password: Option<String>,
-    /// Database that keeps the user.
+    /// The user's database.
     pub(super) source: String,
 }
 
-/// What a connection string says.
+/// A parsed connection string.
 #[derive(Clone)]
 pub(super) struct Uri {
     pub(super) host: String,
@@ -54,7 +54,7 @@ pub(super) struct Uri {
     pub(super) app_name: Option<String>,
 }
 
-/// What the options say, before it is put together.
+/// The options of a connection string.
 #[derive(Default)]
 struct UriOptions {
     source: Option<String>,
@@ -66,14 +66,14 @@ struct UriOptions {
 }
 
 impl Uri {
-    /// Reads a connection string, or `host:port` alone.
+    /// Parses a connection string, or `host:port` alone.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let scheme = text.split_once("://");
         let rest = match scheme {
             None => text,
             Some(("mongodb", rest)) => rest,
             Some(("mongodb+srv", _)) => {
-                return Err(refused("names of services are not looked up"));
+                return Err(refused("mongodb+srv:// is not supported"));
             }
             Some(_) => return Err(refused("it does not begin with mongodb://")),
         };
@@ -113,9 +113,9 @@ impl Uri {
 /// `host`, `host:port`, `[::1]:port`.
 fn host_and_port(address: &str) -> Result<(String, String), Failure> {
     if address.contains(',') {
-        return Err(refused("there is more than one host; this server is one"));
+        return Err(refused("it names more than one host"));
     }
-    let wrong = || refused("the address is not of the form HOST:PORT");
+    let wrong = || refused("the address does not have the form HOST:PORT");
     let (host, port) = match address.strip_prefix('[') {
         Some(rest) => {
             let (host, behind) = rest.split_once(']').ok_or_else(wrong)?;
@@ -128,7 +128,7 @@ fn host_and_port(address: &str) -> Result<(String, String), Failure> {
         None => address.split_once(':').unwrap_or((address, DEFAULT_PORT)),
     };
     if host.is_empty() {
-        return Err(refused("there is no host"));
+        return Err(refused("it names no host"));
     }
     if port.parse::<u16>().is_err() {
         return Err(wrong());
@@ -161,7 +161,7 @@ impl UriOptions {
             _ => Err(refused(&format!("{name} is true or false, not {value}"))),
         };
         let checks = &mut self.files_and_checks;
-        // Names do not differ by case.
+        // Names are case-insensitive.
         match name.to_ascii_lowercase().as_str() {
             "authsource" => self.source = Some(value),
             "authmechanism" => self.mechanism = Some(value),
@@ -175,21 +175,20 @@ impl UriOptions {
                 checks.allow_invalid_hostnames = yes()?;
             }
             "connecttimeoutms" | "serverselectiontimeoutms" => {
-                let ms: u64 = value
-                    .parse()
-                    .ok()
-                    .filter(|ms| *ms > 0)
-                    .ok_or_else(|| refused(&format!("{name} is a number of milliseconds")))?;
+                let ms: u64 =
+                    value.parse().ok().filter(|ms| *ms > 0).ok_or_else(|| {
+                        refused(&format!("{name} must be a number of milliseconds"))
+                    })?;
                 let given = Duration::from_millis(ms);
                 let shorter = self.connect_timeout.map_or(given, |other| other.min(given));
                 self.connect_timeout = Some(shorter);
             }
-            // There is nothing else to connect to than what is named.
+            // The connection is always direct.
             "directconnection" => drop(yes()?),
             "appname" => self.app_name = Some(value),
             _ => {
                 return Err(refused(&format!(
-                    "there is no option {name} here; there are {KNOWN}"
+                    "unknown option {name}; known are {KNOWN}"
                 )));
             }
         }
@@ -199,15 +198,15 @@ impl UriOptions {
     fn tls(&self) -> Result<Option<ClientTls>, Failure> {
         let given = self.files_and_checks != ClientTls::default();
         match self.tls {
-            Some(false) if given => Err(refused("options of TLS are given, but tls=false")),
-            // As the drivers have it: whoever gives one of these options wants TLS.
+            Some(false) if given => Err(refused("TLS options are given, but tls=false")),
+            // As in drivers, each of these options implies TLS.
             None if !given => Ok(None),
             Some(false) => Ok(None),
             _ => Ok(Some(self.files_and_checks.clone())),
         }
     }
 
-    /// Who logs in, if somebody does.
+    /// Returns the user that logs in, if there is one.
     fn account(
         &self,
         login: Option<&str>,
@@ -218,9 +217,7 @@ impl UriOptions {
             Some("MONGODB-X509") => LoginMethod::X509,
             Some(name) => {
                 let known = Mechanism::from_name(name).ok_or_else(|| {
-                    refused(
-                        "authMechanism is SCRAM-SHA-256, SCRAM-SHA-1 or MONGODB-X509; there is no other here",
-                    )
+                    refused("authMechanism must be SCRAM-SHA-256, SCRAM-SHA-1 or MONGODB-X509")
                 })?;
                 LoginMethod::Scram(Some(known))
             }
@@ -262,7 +259,7 @@ impl UriOptions {
             }
             if self.mechanism.is_some() || self.source.is_some() {
                 return Err(refused(
-                    "it says how to log in, but not who; give mongodb://USER@HOST",
+                    "it has login options but no user; use mongodb://USER@HOST",
                 ));
             }
             return Ok(None);
@@ -272,7 +269,7 @@ impl UriOptions {
     }
 }
 
-/// What `%40` and its like stand for.
+/// Decodes percent-encoding such as `%40`.
 fn decoded(text: &str, what: &str) -> Result<String, Failure> {
     let mut rest = text;
     while let Some((_, behind)) = rest.split_once('%') {
@@ -370,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_and_no_password_is_told() {
+    fn invalid_strings_are_refused_and_no_password_is_shown() {
         for uri in [
             "",
             "mongodb://",

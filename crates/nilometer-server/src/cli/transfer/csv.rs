@@ -1,15 +1,15 @@
-//! Values between commas: names and types from the first line, documents from the others.
+//! CSV: names and types from the first line, documents from the others.
 //!
 //! ```text
 //! time.date(),bed.string(),soil.moisture.double(),count
 //! 2024-05-01T06:00:00Z,roses,31.5,12
 //! ```
 //!
-//! A name may say its type: `auto()`, `string()`, `int32()`, `int64()`, `double()`, `decimal()`, `boolean()`,
-//! `date()`. Without one, `auto()` holds: a whole number, a number, `true` or `false`, a date of the form above, else
-//! text. Dots in names make documents in documents. An empty value is no field.
+//! A name may have a type: `auto()`, `string()`, `int32()`, `int64()`, `double()`, `decimal()`, `boolean()`, `date()`.
+//! The default is `auto()`: a whole number, a number, `true` or `false`, a date in the format above, else text. Dots in
+//! names make nested documents. An empty value makes no field.
 //!
-//! A quote that nobody closes would take the rest of a file for one value. [`QuoteReader`] notices it.
+//! An unclosed quote would make the rest of a file one value. [`QuoteReader`] detects it.
 
 use std::collections::HashSet;
 use std::io::{self, Read};
@@ -47,7 +47,7 @@ impl ColumnType {
         known.map_or("auto", |(name, _)| name)
     }
 
-    /// The value `text` stands for.
+    /// Parses `text` as a value of this type.
     fn read(self, text: &str) -> Option<Value> {
         match self {
             Self::Auto => Some(automatic(text)),
@@ -87,7 +87,7 @@ fn automatic(text: &str) -> Value {
     }
 }
 
-/// The path of a column, and its type if that is said.
+/// Splits the name of a column into its path and its type, if it has one.
 pub(super) fn split_type(name: &str) -> Result<(&str, ColumnType), String> {
     let name = name.trim();
     let typed = name
@@ -110,7 +110,7 @@ pub(super) fn split_type(name: &str) -> Result<(&str, ColumnType), String> {
     Ok((path, kind))
 }
 
-/// The value at a path of fields.
+/// Returns the value at a path of fields.
 pub(super) fn value_at<'a>(document: DocRef<'a>, path: &str) -> ValueRef<'a> {
     let mut at = ValueRef::Document(document);
     for name in path.split('.') {
@@ -127,7 +127,7 @@ pub(super) fn value_at<'a>(document: DocRef<'a>, path: &str) -> ValueRef<'a> {
 pub(super) struct Columns(Vec<(String, ColumnType)>);
 
 impl Columns {
-    /// Reads the first line.
+    /// Parses the first line.
     pub(super) fn parse<'a>(names: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let mut columns = Vec::new();
         for name in names {
@@ -143,14 +143,14 @@ impl Columns {
             let mut outer = ends.filter_map(|at| path.get(..at));
             if let Some(outer) = outer.find(|outer| seen.contains(&(*outer).to_owned())) {
                 return Err(format!(
-                    "the columns '{outer}' and '{path}' exclude each other: one is a value, the other lies in a document"
+                    "the columns '{outer}' and '{path}' conflict: one is a value, the other a field of a document"
                 ));
             }
         }
         Ok(Self(columns))
     }
 
-    /// The document of one line.
+    /// Returns the document of one line.
     pub(super) fn document<'a>(
         &self,
         mut values: impl Iterator<Item = &'a str>,
@@ -166,7 +166,7 @@ impl Columns {
             let value = kind.read(text);
             let value = value.ok_or_else(|| {
                 format!(
-                    "the column '{path}' holds '{text}', which is no {}",
+                    "the column '{path}' holds '{text}', which is not a {}",
                     kind.name()
                 )
             })?;
@@ -182,20 +182,20 @@ impl Columns {
     }
 }
 
-/// Where a reader of such a file stands in a value.
+/// The position of a reader within a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuoteState {
     Begin,
     Open,
     Quoted,
-    /// Behind a quote in quotes: the end of the value, or the first of two that stand for one.
+    /// After a quote within quotes: the end of the value, or the first of two that mean one.
     Closed,
 }
 
-/// Bytes of a value in quotes: what no document can hold.
+/// Maximum bytes of a quoted value: the size that no document can hold.
 const QUOTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Hands on what it reads, and knows whether a quote is open at the end.
+/// Forwards its input and detects a quote that is open at the end.
 pub(super) struct QuoteReader<R> {
     inner: R,
     place: QuoteState,
@@ -214,7 +214,7 @@ impl<R> QuoteReader<R> {
         }
     }
 
-    /// True if everything was read, and the last value has no end.
+    /// True if everything was read and the last quote is open.
     pub(super) fn is_left_open(&self) -> bool {
         self.has_ended && self.place == QuoteState::Quoted
     }
@@ -247,14 +247,14 @@ impl<R: Read> Read for QuoteReader<R> {
         if self.place == QuoteState::Quoted && self.quoted > QUOTED_BYTES_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a quote is opened and not closed",
+                "a quote is not closed",
             ));
         }
         Ok(read)
     }
 }
 
-/// Fields whose names have dots as documents in documents, in the order of first appearance.
+/// Nests fields whose names have dots, in the order of first appearance.
 pub(super) fn nested(mut fields: Vec<(&str, Value)>) -> Document {
     let mut out = DocumentBuilder::new();
     while !fields.is_empty() {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_named_or_seen() {
+    fn types_are_named_or_inferred() {
         let line =
             "2024-05-01T06:00:00Z,7,7,7,1,x7,2.5,9000000000,-3,true,2024-05-01T06:00:00Z,1e3";
         let names = "t.date(),a.string(),b.int64(),c.double(),d.boolean(),e,f,g,h,i,j,k";
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_do_not_get_in_each_others_way() {
+    fn conflicting_columns_are_refused() {
         for (names, told) in [
             ("a,b,a", "two columns 'a'"),
             ("a.int32(),a.string()", "two columns 'a'"),
@@ -331,7 +331,7 @@ mod tests {
             ("a\n\"x\"\"y\",\"\"", false),
             ("", false),
         ] {
-            // The reader of the values sees the same end.
+            // The CSV reader sees the same end.
             let mut reader = csv::ReaderBuilder::new()
                 .flexible(true)
                 .has_headers(false)
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn invalid_values_are_reported() {
         for (names, line) in [
             ("a.int32()", "x"),
             ("a.int32()", "9000000000"),

@@ -1,4 +1,4 @@
-//! A collection into lines of text, or rows of a Parquet file.
+//! Exports a collection as lines of text or as rows of a Parquet file.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -24,7 +24,7 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
             "parquet"
         };
         return Err(Failure::Options(format!(
-            "{name} needs --fields: which, and in which order"
+            "{name} needs --fields: the fields in order"
         )));
     }
     let command = find(given)?;
@@ -58,20 +58,20 @@ fn rows(given: &Export, command: &Document) -> Result<(), Failure> {
         return Err(Failure::Options("parquet needs the name of a file".into()));
     };
     let mut from = given.from.open()?;
-    let mut rows = super::parquet_export::Rows::create(path, &given.fields)?;
+    let mut rows = super::parquet_export::ParquetRows::create(path, &given.fields)?;
     read_all(&mut from, command, &mut |document| rows.write(document))?;
     let count = rows.count;
     rows.finish()?;
     tell(count, path)
 }
 
-/// Says that this program cannot.
+/// Fails, because the program was built without Parquet.
 #[cfg(not(feature = "parquet"))]
 fn rows(_: &Export, _: &Document) -> Result<(), Failure> {
     Err(super::no_parquet())
 }
 
-/// Hands each document that a command finds to `each`.
+/// Calls `each` for every document that a command returns.
 fn read_all(
     from: &mut Collection,
     command: &Document,
@@ -123,7 +123,7 @@ fn find(given: &Export) -> Result<Document, Failure> {
             command.append("_id", 0);
         }
         for field in &given.fields {
-            // A type may be said behind the name.
+            // A type may follow the name.
             let (path, _) = split_type(field).map_err(Failure::Options)?;
             command.append(path, 1);
         }
@@ -172,7 +172,7 @@ impl Lines<'_> {
     }
 
     fn csv_line<'a>(&mut self, values: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
-        // Not straight to the file: it would be flushed with each line.
+        // Not directly to the file, which would be flushed for each line.
         let mut writer = csv::Writer::from_writer(Vec::new());
         let written = writer.write_record(values);
         written.map_err(|e| Failure::Other(e.to_string()))?;
@@ -187,7 +187,7 @@ impl Lines<'_> {
     }
 }
 
-/// The value at a path as `import` reads it back.
+/// Returns the value at a path in the form that `import` reads.
 fn csv_text(document: DocRef<'_>, path: &str) -> String {
     match value_at(document, path) {
         ValueRef::Missing | ValueRef::Null => String::new(),

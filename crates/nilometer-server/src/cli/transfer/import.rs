@@ -1,4 +1,4 @@
-//! Lines of text into a collection.
+//! Imports lines of text into a collection.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,21 +12,21 @@ use super::{Collection, Format, no_file};
 use crate::cli::Failure;
 use crate::cli::args::Import;
 
-/// Documents in one insert.
+/// Documents per insert.
 const BATCH_DOCUMENTS: usize = 1000;
 
-/// Bytes of documents in one insert, as text.
+/// Bytes of text per insert.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// Lines that are told to be wrong; more are only counted.
+/// Maximum wrong lines that are reported; more are only counted.
 const PROBLEMS_TOLD_MAX: u64 = 100;
 
-/// What an import has come to.
+/// The progress of an import.
 struct ImportProgress {
     bar: ProgressBar,
-    /// What is numbered: lines or rows.
+    /// The unit of numbers: line or row.
     unit: &'static str,
-    /// Number of the last line whose document was answered.
+    /// Number of the last line whose document was acknowledged or refused.
     done: u64,
     inserted: u64,
     wrong: u64,
@@ -37,7 +37,7 @@ impl ImportProgress {
         self.wrong += 1;
         if self.wrong <= PROBLEMS_TOLD_MAX {
             let told = writeln!(std::io::stderr(), "{} {line}: {what}", self.unit);
-            // Nobody listens; the sum is told at the end.
+            // Ignore a closed output; the total is reported at the end.
             drop(told);
         }
     }
@@ -80,11 +80,11 @@ pub(crate) fn run(given: &Import) -> Result<(), Failure> {
     match outcome {
         Err(refused @ Failure::Options(_)) => Err(refused),
         Err(error) => Err(Failure::Other(format!(
-            "{error}\nThe {1}s up to {0} are done: go on with  --skip {0}",
+            "{error}\nThe {1}s up to {0} are done: continue with  --skip {0}",
             progress.done, progress.unit
         ))),
         Ok(()) if progress.wrong > 0 => Err(Failure::Other(format!(
-            "{} {}s were left out",
+            "{} {}s were skipped",
             progress.wrong, progress.unit
         ))),
         Ok(()) => Ok(()),
@@ -128,7 +128,7 @@ fn read_all(
     batch.send(into, progress)
 }
 
-/// Reads lines of values.
+/// Reads CSV lines.
 fn read_values(
     given: &Import,
     input: &mut dyn BufRead,
@@ -156,7 +156,7 @@ fn read_values(
             }
             (Ok(true), Some(_)) if number <= given.skip => continue,
             (Ok(true), Some(_)) if reader.get_ref().is_left_open() => {
-                Err("a quote is opened here, or below, and not closed".to_owned())
+                Err("a quote is opened here or below and not closed".to_owned())
             }
             (Ok(true), Some(columns)) => columns.document(record.iter()),
             (Err(error), Some(_)) if !error.is_io_error() => Err(error.to_string()),
@@ -173,11 +173,11 @@ fn unreadable(given: &Import, what: &str) -> Failure {
     Failure::Other(format!("cannot read {file}: {what}"))
 }
 
-/// Whoever leaves out more lines than there are has the wrong file, or the wrong number.
+/// Fails if `--skip` exceeds the number of lines: the file or the number is wrong.
 fn check_skip(given: &Import, lines: u64) -> Result<(), Failure> {
     match given.skip > lines {
         true => Err(Failure::Options(format!(
-            "--skip {} leaves out more than there is: {lines} lines",
+            "--skip {} exceeds the {lines} lines of the input",
             given.skip
         ))),
         false => Ok(()),
@@ -190,7 +190,7 @@ fn csv_reader<R: std::io::Read>(input: R) -> csv::Reader<QuoteReader<R>> {
     builder.from_reader(QuoteReader::new(input))
 }
 
-/// Reads text that may be anything as a file between commas; true if every line of it is a document.
+/// Parses arbitrary text as CSV. True if every line is a document.
 pub(crate) fn fuzz_csv(text: &str) -> bool {
     let mut records = csv_reader(text.as_bytes()).into_records();
     let Some(Ok(names)) = records.next() else {
@@ -203,11 +203,11 @@ pub(crate) fn fuzz_csv(text: &str) -> bool {
         Ok(record) => columns.document(record.iter()).is_ok(),
         Err(_) => false,
     });
-    // Each is read, whatever came before.
+    // Read all of them.
     documents.filter(|is_sound| !is_sound).count() == 0
 }
 
-/// Reads a binary file, whose rows cannot be read from a stream.
+/// Reads a Parquet file, which cannot be read from a stream.
 #[cfg(feature = "parquet")]
 fn read_rows(
     given: &Import,
@@ -238,7 +238,7 @@ fn read_rows(
     Err(super::no_parquet())
 }
 
-/// Documents on their way, each with the number of its line.
+/// The documents of the next insert, each with the number of its line.
 #[derive(Default)]
 struct ImportBatch {
     documents: Vec<Value>,

@@ -6,9 +6,9 @@
 //! | `csv` | values; the first line names the fields, and may name their types ([`csv`]) |
 //! | `parquet` | a row of a binary file, behind a feature of that name (`parquet.rs`, `parquet_export.rs`) |
 //!
-//! An import goes through the server as any client does. A line that cannot be read, or a document that is
-//! refused, is told with its number and left out; the others go on. What was acknowledged stays, so an
-//! import that ended early goes on with `--skip`.
+//! An import goes through the server like any client. An unreadable line and a refused document are reported with their
+//! number and skipped; the import continues. Acknowledged documents stay, so an interrupted import can be continued
+//! with `--skip`.
 
 mod csv;
 mod export;
@@ -30,7 +30,7 @@ use nilometer_bson::Document;
 use super::Failure;
 use super::connect::{Connection, ServerArgs};
 
-/// How documents are written as text.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// A document a line, in extended JSON.
@@ -41,18 +41,18 @@ pub(crate) enum Format {
     Parquet,
 }
 
-/// A collection of a server, and what lines of it look like.
+/// A collection of a server, and the format of the file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CollectionArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// Database; the one the URI names if none is given
+    /// Database; default: the one in the URI
     #[arg(long)]
     db: Option<String>,
-    /// Collection; an import makes it, as an ordinary one, if it does not exist
+    /// Collection; an import creates an ordinary one if it does not exist
     #[arg(long)]
     collection: String,
-    /// What the lines are, if the name of the file does not say
+    /// Format of the file; default: by its name
     #[arg(long, value_enum)]
     format: Option<Format>,
 }
@@ -64,7 +64,7 @@ impl CollectionArgs {
 
     /// Connects to the server.
     fn open(&self) -> Result<Collection, Failure> {
-        let missing = || Failure::Options("no database: give --db, or name it in --uri".into());
+        let missing = || Failure::Options("no database: use --db, or name it in --uri".into());
         let database = match &self.db {
             Some(name) => name.clone(),
             None => self.server.database()?.ok_or_else(missing)?,
@@ -77,7 +77,7 @@ impl CollectionArgs {
     }
 }
 
-/// A collection within reach.
+/// An open collection.
 struct Collection {
     server: Connection,
     database: String,
@@ -91,7 +91,7 @@ impl Collection {
 }
 
 impl Format {
-    /// What was asked for, or what the name of the file says; JSON otherwise.
+    /// Returns the given format, or that of the file's name, or JSON.
     fn of(given: Option<Self>, file: Option<&Path>) -> Self {
         let extension = file.and_then(Path::extension);
         given.unwrap_or(match extension.and_then(|e| e.to_str()) {
@@ -102,7 +102,7 @@ impl Format {
     }
 }
 
-/// Why this program reads and writes no Parquet.
+/// Returns the error of a program built without Parquet.
 #[cfg(not(feature = "parquet"))]
 fn no_parquet() -> Failure {
     Failure::Options(
@@ -110,7 +110,7 @@ fn no_parquet() -> Failure {
     )
 }
 
-/// Why a file cannot be opened.
+/// Returns the error for a file that cannot be opened.
 fn no_file(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Options(format!("cannot open {}: {error}", path.display()))
 }

@@ -10,8 +10,8 @@
 //! | UUIDs, other bytes | binary |
 //! | lists, structs, maps with text for keys | an array, a document, a document |
 //!
-//! A row is numbered from 1. An empty value is no field, and `null` in a list. Dots in the names of columns make
-//! documents in documents, as in CSV.
+//! Rows are numbered from 1. An empty value makes no field, or `null` in a list. Dots in column names make nested
+//! documents, as in CSV.
 
 use std::fs::File;
 use std::path::Path;
@@ -23,7 +23,7 @@ use parquet::basic::{LogicalType, TimeUnit};
 use parquet::data_type::Decimal;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
-use parquet::schema::types::ColumnType;
+use parquet::schema::types::Type;
 
 use super::csv::nested;
 use crate::cli::Failure;
@@ -34,7 +34,7 @@ const DECIMAL_DIGITS_MAX: usize = 34;
 /// Binary subtype of a UUID.
 const SUBTYPE_UUID: u8 = 4;
 
-/// Hands each row behind the first `skip` to `each`: its number, and the document or what is wrong with it.
+/// Calls `each` for every row after the first `skip`, with its number, and its document or error.
 pub(super) fn rows(
     path: &Path,
     skip: u64,
@@ -66,13 +66,13 @@ pub(super) fn rows(
     Ok(())
 }
 
-/// How many rows a file has.
+/// Returns the number of rows of a file.
 pub(super) fn count(path: &Path) -> Option<u64> {
     let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
     u64::try_from(reader.metadata().file_metadata().num_rows()).ok()
 }
 
-fn document(row: &Row, schema: &ColumnType) -> Result<Document, String> {
+fn document(row: &Row, schema: &Type) -> Result<Document, String> {
     let mut fields = Vec::new();
     for (name, field) in row.get_column_iter() {
         if !matches!(field, Field::Null) {
@@ -84,21 +84,22 @@ fn document(row: &Row, schema: &ColumnType) -> Result<Document, String> {
     Ok(nested(fields))
 }
 
-/// The type of the field of this name.
-fn child<'t>(schema: &'t ColumnType, name: &str) -> Option<&'t ColumnType> {
+/// Returns the type of the field with this name.
+fn child<'t>(schema: &'t Type, name: &str) -> Option<&'t Type> {
     let mut children = children(schema).iter();
     children.find(|child| child.name() == name).map(|c| &**c)
 }
 
-fn children(schema: &ColumnType) -> &[parquet::schema::types::TypePtr] {
+fn children(schema: &Type) -> &[parquet::schema::types::TypePtr] {
     match schema.is_group() {
         true => schema.get_fields(),
         false => &[],
     }
 }
 
-/// The type of a list's elements: inside the repeated group, or that itself where it is no group of one.
-fn element(schema: &ColumnType) -> Option<&ColumnType> {
+/// Returns the type of a list's elements: inside the repeated group, or the group itself if it has not exactly one
+/// field.
+fn element(schema: &Type) -> Option<&Type> {
     let repeated = children(schema).first()?;
     match children(repeated) {
         [only] => Some(only),
@@ -106,8 +107,8 @@ fn element(schema: &ColumnType) -> Option<&ColumnType> {
     }
 }
 
-/// The value of a field; `schema` tells what the field alone does not.
-fn value(field: &Field, schema: Option<&ColumnType>) -> Result<Value, String> {
+/// Converts a field to a value. `schema` adds what the field does not know.
+fn value(field: &Field, schema: Option<&Type>) -> Result<Value, String> {
     let logical = schema.and_then(|s| s.get_basic_info().logical_type_ref());
     Ok(match field {
         Field::Null => Value::Null,
@@ -165,7 +166,7 @@ fn value(field: &Field, schema: Option<&ColumnType>) -> Result<Value, String> {
             let mut out = DocumentBuilder::new();
             for (key, held) in map.entries() {
                 let Field::Str(key) = key else {
-                    return Err("a map whose keys are no text".into());
+                    return Err("a map whose keys are not text".into());
                 };
                 out.append(key, value(held, schema.map(|s| &**s))?);
             }
@@ -174,7 +175,7 @@ fn value(field: &Field, schema: Option<&ColumnType>) -> Result<Value, String> {
     })
 }
 
-/// A whole number in two's complement, largest byte first, and how many of its digits are behind the point.
+/// Converts a decimal: a big-endian two's complement integer and the number of digits after the point.
 fn decimal(number: &Decimal) -> Result<Value, String> {
     let too_long = || format!("a decimal of more than {DECIMAL_DIGITS_MAX} digits");
     let bytes = number.data();
@@ -188,7 +189,7 @@ fn decimal(number: &Decimal) -> Result<Value, String> {
         return Err(too_long());
     }
     let text = format!("{{\"$numberDecimal\": \"{whole}E{}\"}}", -number.scale());
-    parse_value(&text).map_err(|e| format!("a decimal that cannot be kept: {e}"))
+    parse_value(&text).map_err(|e| format!("a decimal that cannot be stored: {e}"))
 }
 
 #[cfg(test)]

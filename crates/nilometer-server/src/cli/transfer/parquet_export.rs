@@ -1,7 +1,7 @@
 //! Documents as rows of a Parquet file; behind the feature `parquet`.
 //!
-//! A column for each of `--fields`, under its name, dots included. Its type is said as in a file between commas
-//! (`time.date()`), or seen in the first [`ROWS`] documents:
+//! One column for each of `--fields`, under its name, dots included. Its type is given as in CSV (`time.date()`), or
+//! inferred from the first [`ROWS`] documents:
 //!
 //! | values seen | the column |
 //! |---|---|
@@ -10,8 +10,9 @@
 //! | binary of the general subtype | BYTE_ARRAY |
 //! | strings, nothing at all, anything else, several of these | BYTE_ARRAY (UTF8): text as it is, other values in extended JSON |
 //!
-//! Absent and `null` are both an empty value, which an import makes no field. A later value that the column cannot hold ends the
-//! export and is named; nothing is bent to fit. A file is written whole: an export that was interrupted begins again.
+//! Absent and `null` are both an empty value, which an import makes no field. A later value that the column cannot hold
+//! is an error that names it; values are not converted. The file is written as a whole: an interrupted export starts
+//! again.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,21 +20,21 @@ use std::sync::Arc;
 
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{DocRef, Document, ValueRef};
-use parquet::basic::{ColumnType as Physical, Compression, ConvertedType, Repetition};
+use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::ColumnType as Schema;
+use parquet::schema::types::Type as Schema;
 
 use super::csv::{ColumnType as Named, split_type, value_at};
 use crate::cli::Failure;
 
-/// Documents of one group of rows, and those whose values settle the types.
+/// Documents of a row group, and documents from which types are inferred.
 const ROWS: usize = 20_000;
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ColumnKind {
     Int32,
@@ -46,7 +47,7 @@ enum ColumnKind {
 }
 
 impl ColumnKind {
-    /// The one that was asked for; none if it is to be seen.
+    /// Returns the kind for a given type; `None` if it is inferred.
     fn named(kind: Named) -> Option<Self> {
         match kind {
             Named::Auto => None,
@@ -60,7 +61,7 @@ impl ColumnKind {
         }
     }
 
-    /// The one for a value; none for an empty one.
+    /// Returns the kind for a value; `None` for an empty one.
     fn of(value: ValueRef<'_>) -> Option<Self> {
         Some(match value {
             ValueRef::Missing | ValueRef::Null => return None,
@@ -74,12 +75,12 @@ impl ColumnKind {
         })
     }
 
-    /// One that holds what either does.
+    /// Returns a kind that holds the values of both.
     fn with(self, other: Self) -> Self {
         match (self, other) {
             (a, b) if a == b => a,
             (Self::Int32, Self::Int64) | (Self::Int64, Self::Int32) => Self::Int64,
-            // A long need not be a double.
+            // Not every long is a double.
             (Self::Int32, Self::Double) | (Self::Double, Self::Int32) => Self::Double,
             _ => Self::Text,
         }
@@ -98,19 +99,19 @@ impl ColumnKind {
     }
 }
 
-/// A file that is being written.
+/// A Parquet file that is being written.
 pub(super) struct ParquetRows {
     path: std::path::PathBuf,
     file: Option<File>,
     columns: Vec<(String, Option<ColumnKind>)>,
     writer: Option<SerializedFileWriter<File>>,
     waiting: Vec<Document>,
-    /// Documents so far.
+    /// Documents written.
     pub(super) count: u64,
 }
 
 impl ParquetRows {
-    /// A file of these columns, each maybe with its type.
+    /// Creates a file with these columns, each optionally with its type.
     pub(super) fn create(path: &Path, fields: &[String]) -> Result<Self, Failure> {
         let columns = fields.iter().map(|field| {
             let (name, kind) = split_type(field).map_err(Failure::Options)?;
@@ -138,7 +139,7 @@ impl ParquetRows {
         Ok(())
     }
 
-    /// Writes what is left, and the end of the file.
+    /// Writes the remaining rows and the end of the file.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         self.write_group()?;
         if let Some(writer) = self.writer.take() {
@@ -174,7 +175,7 @@ impl ParquetRows {
                 let number = first + row as u64;
                 let found = values.get(row).map_or("", |value| value.type_name());
                 Failure::Other(format!(
-                    "document {number}: the column '{name}' is {kind:?} and cannot hold a value of type '{found}'; say its type, as in --fields '{name}.string()'"
+                    "document {number}: the column '{name}' is {kind:?} and cannot hold a value of type '{found}'; give its type, as in --fields '{name}.string()'"
                 ))
             };
             write_column(column.untyped(), *kind, &values, misfit, |e| bad(path, e))?;
@@ -184,7 +185,7 @@ impl ParquetRows {
         Ok(())
     }
 
-    /// Settles the types, and writes the beginning of the file.
+    /// Determines the types and writes the beginning of the file.
     fn begin(&mut self, documents: &[Document]) -> Result<(), Failure> {
         let mut fields = Vec::new();
         for (name, kind) in &mut self.columns {
@@ -221,7 +222,7 @@ fn bad(path: &Path, problem: &ParquetError) -> Failure {
     Failure::Other(format!("{} cannot be written: {problem}", path.display()))
 }
 
-/// Writes the values of one column; `misfit` names the row of one that does not fit.
+/// Writes the values of one column. `misfit` is set to the row of a value that does not fit.
 fn write_column(
     column: &mut ColumnWriter<'_>,
     kind: ColumnKind,
@@ -286,7 +287,7 @@ fn write_column(
     Ok(())
 }
 
-/// A value as text: what a string holds, an identity's digits, else extended JSON.
+/// Formats a value as text: a string itself, the digits of an ObjectId, else extended JSON.
 fn text(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::String(text) => text.to_owned(),

@@ -1,10 +1,10 @@
-//! The commands the page may send: those that read, each within bounds.
+//! The commands of the web page: read-only, with bounds.
 //!
-//! A mistake in a page, or a way around the checks of [`super`], can so change nothing. What a command
-//! may read is the database's to say, as for everybody.
+//! So neither a bug in the page nor a bypass of the checks of [`super`] can change data. The database authorizes reads
+//! as for every client.
 //!
 //! ```text
-//! {db, command} ─► is it one that reads? ─► its time and its batch cut to the bounds ─► run
+//! {db, command} ─► is it read-only? ─► limit its time and its batch ─► run
 //!       {reply, more, micros} ◄─ canonical extended JSON ◄─ cursor closed ◄─┘
 //! ```
 
@@ -16,16 +16,16 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, array, doc};
 
 use crate::command;
 
-/// Documents in an answer.
+/// Maximum documents in a response.
 pub(super) const DOCUMENTS_MAX: i64 = 5_000;
 
-/// Time of a command.
+/// Maximum time of a command.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes of a reply, as BSON. As JSON it may be four times as long.
+/// Maximum bytes of a reply, as BSON. As JSON it may be four times as long.
 const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What may be asked for, by the names the table of commands has.
+/// Allowed commands, by their names in the table of commands.
 const READING: &[&str] = &[
     "aggregate",
     "buildInfo",
@@ -46,10 +46,10 @@ const READING: &[&str] = &[
     "top",
 ];
 
-/// Stages that write what they are given.
+/// Stages that write.
 const WRITING_STAGES: &[&str] = &["$merge", "$out"];
 
-/// The command with its bounds, for the database `db`; or why it may not be sent.
+/// Returns the command for the database `db` with its bounds, or why it is refused.
 pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {
     let name = given
         .iter()
@@ -61,7 +61,7 @@ pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {
     let mut batched = false;
     for element in given {
         match (name.as_str(), element.name()) {
-            // They come below.
+            // Set below.
             (_, "$db" | "maxTimeMS") => {}
             ("find", "batchSize") => {
                 batched = true;
@@ -102,7 +102,7 @@ pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {
     Ok(out.finish())
 }
 
-/// Fails unless the command only reads.
+/// Fails unless the command is read-only.
 fn check(command: DocRef<'_>) -> Result<(), String> {
     let Some(first) = command.iter().next() else {
         return Err("The command is empty.".to_owned());
@@ -114,7 +114,7 @@ fn check(command: DocRef<'_>) -> Result<(), String> {
             READING.join(", ")
         ));
     }
-    // A field may be there twice; then each counts.
+    // A field may occur twice; check each.
     let fields = command.iter().map(|field| (field.name(), field.value()));
     for (field, value) in fields {
         match (name, field, value) {
@@ -124,7 +124,7 @@ fn check(command: DocRef<'_>) -> Result<(), String> {
                 }
             }
             ("explain", "explain", ValueRef::Document(explained)) => {
-                // One level is all there is: an explain of an explain is an error.
+                // Explain does not nest.
                 if explained
                     .iter()
                     .next()
@@ -174,7 +174,7 @@ fn append_cursor(out: &mut DocumentBuilder, given: DocRef<'_>) {
     out.append("cursor", cursor.finish());
 }
 
-/// Runs a bounded command: the text of the answer, or why there is none.
+/// Runs a bounded command. Returns the text of the response or the error.
 pub(super) fn run(
     database: &Database,
     session: &mut ClientSession,
@@ -198,7 +198,7 @@ pub(super) fn run(
     ))
 }
 
-/// Closes the cursor of a reply. True if there was one: there is more than the first batch.
+/// Closes the cursor of a reply. True if there was one, so that there are more documents.
 fn close_cursor(
     database: &Database,
     session: &mut ClientSession,
@@ -216,7 +216,7 @@ fn close_cursor(
             "cursors": array![id],
             "$db": request.body.get("$db").to_value(),
         };
-        // It may have timed out; either way it is gone.
+        // It may have timed out already.
         drop(command::run(database, session, &Request::new(close)));
     }
     id != 0
@@ -276,11 +276,11 @@ mod tests {
             let Ok(bounded) = run else {
                 panic!("seed {seed}: {text}");
             };
-            // Whatever came of it, nothing that writes comes through.
+            // A bounded command never writes.
             if let Ok(bounded) = bounded {
                 let shown = to_canonical(bounded.as_ref());
                 assert!(shown.contains("maxTimeMS"), "seed {seed}: {shown}");
-                // A field of another name than this is an unknown one.
+                // Other field names are unknown.
                 let writes = [r#"{"$out":"#, r#"{"$merge":"#];
                 let pipeline = shown.contains(r#""pipeline":["#);
                 let writes = pipeline && writes.iter().any(|stage| shown.contains(stage));

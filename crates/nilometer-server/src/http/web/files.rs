@@ -1,11 +1,11 @@
-//! The files of the page, which lie inside the program.
+//! The files of the page, embedded in the program.
 //!
-//! Plain HTML, CSS and modules of JavaScript, as they are written: no build, no framework, nothing fetched
-//! from elsewhere. The policy allows nothing else, either: no script or style in the text of a page, no other host.
+//! Plain HTML, CSS and JavaScript modules: no build step, no framework, nothing loaded from other hosts. The content
+//! security policy allows nothing else: no inline script or style, no other host.
 
 use super::super::message::HttpResponse;
 
-/// What the page may load: its own files, and nothing inline.
+/// The content security policy: the page's own files, nothing inline.
 pub(super) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -14,7 +14,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// A file: its path, its type, its text.
+/// A file: path, content type, text.
 type File = (&'static str, &'static str, &'static str);
 
 macro_rules! file {
@@ -48,7 +48,7 @@ const FILES: &[File] = &[
     file!(SCRIPT, "explain_tree.js"),
 ];
 
-/// The file at `path`.
+/// Returns the file at `path`.
 pub(super) fn find(path: &str) -> HttpResponse {
     match FILES.iter().find(|(known, _, _)| *known == path) {
         Some((_, kind, text)) => HttpResponse::new("200 OK", kind, *text),

@@ -1,8 +1,7 @@
-//! Logging in for a browser, which cannot: the server speaks SCRAM with itself.
+//! Logins of browsers: the server runs SCRAM against itself.
 //!
-//! The messages are those a driver would send, as commands. So a password is checked by the one code
-//! that checks passwords, failures are delayed by the address they come from, and the log and the audit
-//! log tell of the login as of any other.
+//! It sends the commands that a driver would send. So one implementation checks passwords, failures are delayed by
+//! client address, and the log and the audit log record the login as any other.
 
 use nilometer::auth;
 use nilometer::{ClientSession, Database, Error, ErrorCode, Request, Result};
@@ -11,7 +10,7 @@ use nilometer_bson::{Document, DocumentBuilder, doc};
 use crate::command;
 use crate::login::{best_mechanism, by_scram};
 
-/// What is told of every failure but those of the server.
+/// Returns the error for every failure except those of the server.
 fn failed() -> String {
     auth::failed().message
 }
@@ -41,17 +40,17 @@ pub(super) fn log_in(
 
 /// Logs the user of a session out.
 pub(super) fn log_out(database: &Database, session: &mut ClientSession) {
-    // It is over either way.
+    // The session ends in any case.
     drop(run(database, session, doc! {"logout": 1, "$db": "admin"}));
 }
 
-/// True if the user of a session that was logged in is still there.
+/// True if the user of a logged-in session still exists.
 pub(super) fn is_still_in(database: &Database, session: &mut ClientSession) -> bool {
     let status = doc! {"connectionStatus": 1, "$db": "admin"};
     run(database, session, status).is_ok() && session.login.user().is_some()
 }
 
-/// Runs a command; a reply that is not ok is an error.
+/// Runs a command. A reply that is not ok is an error.
 fn run(database: &Database, session: &mut ClientSession, body: Document) -> Result<Document> {
     let (reply, _) = command::run(database, session, &Request::new(body));
     if reply.get("ok").as_exact_i64() == Some(1) {

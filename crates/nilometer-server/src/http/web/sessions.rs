@@ -1,8 +1,8 @@
-//! Who is logged in on the web page: a token in a cookie stands for a session.
+//! Sessions of the web page, identified by a token in a cookie.
 //!
-//! A token is 32 random bytes; only its digest is kept, so that neither memory nor the time a look-up takes
-//! tells it. It is good from the address that logged in, for [`IDLE_MAX`] after the last request and
-//! [`AGE_MAX`] in all, and does not outlive the process.
+//! A token is 32 random bytes. Only its digest is kept, so neither memory nor lookup time reveals it. It is valid for
+//! the address that logged in, for [`IDLE_MAX`] after the last request and [`AGE_MAX`] in total, and not beyond the
+//! process.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 use nilometer::auth::{self, Mechanism};
 use nilometer::{ClientSession, Result};
 
-/// Sessions at a time; beyond that the one that was idle longest ends.
+/// Maximum sessions. Beyond that the one idle for longest ends.
 const SESSIONS_MAX: usize = 100;
 
-/// How long a session lasts without a request. A page that is looked at asks all the time, one in the
-/// background does not.
+/// Time after which an idle session ends. A visible page sends requests constantly, one in the background does not.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// How long a session lasts in all.
+/// Maximum age of a session.
 pub(super) const AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Random bytes of a token.
@@ -52,7 +51,7 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a session that is logged in, and gives its token.
+    /// Stores a logged-in session and returns its token.
     pub(super) fn begin(
         &self,
         session: ClientSession,
@@ -81,7 +80,7 @@ impl Sessions {
         Ok(token)
     }
 
-    /// The session of a token, as it was when it began.
+    /// Returns a copy of the session of a token, as it was when it began.
     pub(super) fn find(&self, token: &str, address: IpAddr, now: Instant) -> Option<ClientSession> {
         let mut all = self.lock();
         let key = digest(token);
@@ -97,7 +96,7 @@ impl Sessions {
         Some(entry.session.clone())
     }
 
-    /// Ends a session, and gives it back.
+    /// Ends a session and returns it.
     pub(super) fn end(&self, token: &str) -> Option<ClientSession> {
         self.lock()
             .remove(&digest(token))
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_idlest_makes_room() {
+    fn the_session_idle_for_longest_is_evicted() {
         let sessions = Sessions::default();
         let begin = Instant::now();
         let at = |n: usize| begin + Duration::from_secs(u64::try_from(n).unwrap());

@@ -1,15 +1,15 @@
-//! How many may do something at a time.
+//! A counting semaphore with a timeout.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A bounded number of places.
+/// A bounded number of slots.
 pub(super) struct Slots {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// A place that is taken, until it is dropped.
+/// An acquired slot, released when it is dropped.
 pub(super) struct Slot<'a>(&'a Slots);
 
 impl Slots {
@@ -20,7 +20,7 @@ impl Slots {
         }
     }
 
-    /// Takes a place, and waits for one at most `patience`.
+    /// Acquires a slot. Waits at most `patience`.
     pub(super) fn take(&self, patience: Duration) -> Option<Slot<'_>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut free, _) = self
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_so_many_places_and_they_come_back() {
+    fn slots_are_bounded_and_released() {
         let slots = Slots::new(2);
         let first = slots.take(Duration::ZERO);
         let second = slots.take(Duration::ZERO);
