@@ -1,4 +1,4 @@
-//! How much is on disk: the data folder where it can be seen, else what the server says.
+//! The size on disk: of the data folder if it is accessible, else as reported by the server.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,23 +9,23 @@ use nilometer_bson::doc;
 use crate::options::Options;
 use crate::target::{Connection, Outcome, run as call};
 
-/// The folder counts as at rest when nothing changed for so long.
+/// The folder is settled if nothing changed for this long.
 const REST: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What `st_blocks` counts in.
+/// Bytes of the unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// What was found.
+/// A measured size.
 #[derive(Clone, Debug)]
 pub(crate) struct Weight {
     pub(crate) bytes: u64,
-    /// Where the figure is from.
+    /// The source of the size.
     pub(crate) source: &'static str,
     /// Parts of the folder, largest first.
     pub(crate) parts: Vec<(String, u64)>,
 }
 
-/// Weighs the database.
+/// Measures the size of the database.
 pub(crate) fn weigh(connection: &mut dyn Connection, options: &Options) -> Outcome<Option<Weight>> {
     if let Some(folder) = &options.dbpath {
         wait_for_rest(Path::new(folder), Duration::from_secs(options.settle_s))?;
@@ -53,7 +53,7 @@ pub(crate) fn weigh(connection: &mut dyn Connection, options: &Options) -> Outco
     }))
 }
 
-/// Waits until compaction and the like have stopped changing sizes.
+/// Waits until background work no longer changes sizes.
 fn wait_for_rest(folder: &Path, longest: Duration) -> Outcome {
     let start = Instant::now();
     let (mut size, mut since) = (total(folder)?, Instant::now());

@@ -1,4 +1,4 @@
-//! How queries have grown from one run to another: with the days, say.
+//! Comparison of query times of two runs, for example with different numbers of days.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use nilometer_bson::ValueRef;
 use crate::report::{Report, median_ms};
 use crate::target::Outcome;
 
-/// A table of the queries of a run, beside those of another that left its figures as JSON.
+/// Returns a table of the queries of a run, compared with the JSON results of another run.
 pub fn growth(report: &Report, json: &str) -> Outcome<String> {
     let other = nilometer_bson::extjson::parse_document(json).map_err(|e| e.to_string())?;
     let mut known = Vec::new();

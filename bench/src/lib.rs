@@ -1,16 +1,16 @@
 //! The load generator: TSBS's devops cpu-only set against any server that speaks the MongoDB wire
 //! protocol.
 //!
-//! It makes the documents natively (a Python client saturates long before a database does), loads
-//! them in batches, weighs what is on disk, runs every query with random parameters, and checks
-//! every answer against the values it generated: a figure for a wrong answer is no figure.
+//! It generates documents natively (a Python client saturates long before a database does), loads them in batches,
+//! measures the size on disk, runs every query with random parameters, and checks every answer against the generated
+//! values: a wrong answer is not a result.
 //!
-//! Data and queries follow TSBS's rules with random numbers of our own: same distributions, not the
-//! same numbers. What is measured: for loading, from sending a batch to its acknowledgement, the
-//! making of documents left out; for a query, from sending it to having all its batches.
+//! Data and queries follow the rules of TSBS with other random numbers: the same distributions, not the same values.
+//! Loading is measured from sending a batch to its acknowledgement, without generating documents; a query from sending
+//! it to receiving all its batches.
 //!
-//! Two programs use it: `nilometer-bench` (`cargo xtask bench`) has all options, a bare client and the patterns of
-//! [`pattern`]; `nilometer bench` is for users, and brings a client that logs in.
+//! Two programs use it: `nilometer-bench` (`cargo xtask bench`) has all options, a minimal client and the patterns of
+//! [`pattern`]; `nilometer bench` is for users and has a client that logs in.
 
 mod data;
 mod disk;
@@ -31,7 +31,7 @@ pub use target::{Connection, Outcome, Target};
 
 use data::DataSet;
 
-/// Everything that was asked for, in order. `say` is told what is being done.
+/// Runs all requested measurements in order. `say` receives progress messages.
 pub fn measure(
     options: &Options,
     target: &mut Target,

@@ -1,6 +1,6 @@
-//! Loading: ordered inserts of full batches, one after the other on each connection.
+//! Loading: ordered inserts of full batches, sequential on each connection.
 //!
-//! If time runs out, all connections stop behind the same tick: what is loaded is a data set, only a shorter one.
+//! At the time limit all connections stop after the same tick, so that the loaded data is a shorter data set.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,27 +11,27 @@ use crate::data::DataSet;
 use crate::options::Options;
 use crate::target::{Connection, Outcome, run as call};
 
-/// What loading took.
+/// The result of loading.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     pub(crate) rows: usize,
     pub(crate) bson_bytes: u64,
-    /// From the first batch to the last acknowledgement, making of documents included.
+    /// Time from the first batch to the last acknowledgement, generating documents included.
     pub(crate) wall: Duration,
-    /// Waiting for acknowledgements: of the connection that waited longest.
+    /// Time waiting for acknowledgements, of the connection that waited longest.
     pub(crate) waiting: Duration,
-    /// Of a batch.
+    /// Latencies of batches.
     pub(crate) latencies: Vec<Duration>,
 }
 
 impl Loaded {
-    /// Measurements a second while waiting for the server.
+    /// Returns measurements per second of waiting for the server.
     pub(crate) fn rate(&self) -> f64 {
         self.rows as f64 / self.waiting.as_secs_f64()
     }
 }
 
-/// An empty time-series collection.
+/// Creates an empty time-series collection.
 pub(crate) fn prepare(connection: &mut dyn Connection, options: &Options) -> Outcome {
     let (database, collection) = (&options.database, &options.collection);
     call(
@@ -61,11 +61,11 @@ pub(crate) fn prepare(connection: &mut dyn Connection, options: &Options) -> Out
     Ok(())
 }
 
-/// How far loading has come, and where it ends.
+/// The progress of loading, and where it ends.
 struct Front {
-    /// When no further tick is begun.
+    /// Time after which no further tick begins.
     deadline: Option<Instant>,
-    /// The first tick nobody has begun, and the one that nobody shall begin.
+    /// The first tick not begun, and the end tick.
     state: Mutex<(usize, usize)>,
 }
 
@@ -82,7 +82,7 @@ impl Front {
     fn begin(&self, tick: usize) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.deadline.is_some_and(|end| Instant::now() >= end) {
-            // Those ahead have begun ticks that the others must load, too. The first tick is always loaded.
+            // Connections ahead have begun ticks that the others must load, too. The first tick is always loaded.
             state.1 = state.1.min(state.0.max(1));
         }
         if tick >= state.1 {
@@ -92,13 +92,13 @@ impl Front {
         true
     }
 
-    /// Ticks that are loaded.
+    /// Returns the number of loaded ticks.
     fn loaded(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// Loads everything, or what can be loaded in the time there is; the second value is how many ticks.
+/// Loads everything, or as much as the time limit allows. The second value is the number of ticks.
 pub(crate) fn run(
     connections: &mut [Box<dyn Connection>],
     data: &DataSet,
@@ -141,7 +141,7 @@ pub(crate) fn run(
     Ok((loaded, front.loaded()))
 }
 
-/// What one connection loaded.
+/// The part loaded by one connection.
 #[derive(Default)]
 struct Part {
     rows: usize,

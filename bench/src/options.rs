@@ -1,8 +1,8 @@
-//! What is measured, and the command line that says it.
+//! The options and the command line.
 
 use crate::target::Outcome;
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub const HELP: &str = "\
 nilometer-bench: the TSBS devops cpu-only set against a MongoDB-speaking server
 
@@ -51,7 +51,7 @@ pub enum NumberType {
     Double,
 }
 
-/// How a document is laid out.
+/// The layout of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// `_id`, time, tags, metrics.
@@ -60,18 +60,18 @@ pub enum Shape {
     Fork,
 }
 
-/// What was asked for.
+/// The options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Address of the server as `host:port`; only text if the database runs in process.
     pub address: String,
-    /// Database that is made, and dropped before.
+    /// Database, dropped and created.
     pub database: String,
     /// Collection.
     pub collection: String,
     /// Folder of a database that runs in this process.
     pub in_process: Option<String>,
-    /// Folder of the data, to be weighed.
+    /// Data folder, to measure its size.
     pub dbpath: Option<String>,
     /// Hosts.
     pub scale: usize,
@@ -89,33 +89,33 @@ pub struct Options {
     pub shuffle: bool,
     /// Documents carry their `_id`.
     pub with_id: bool,
-    /// Documents in an insert.
+    /// Documents per insert.
     pub batch: usize,
-    /// Connections that load at once.
+    /// Connections that load concurrently.
     pub connections: usize,
-    /// Data is loaded.
+    /// Load data.
     pub load: bool,
-    /// Queries are run.
+    /// Run queries.
     pub queries: bool,
-    /// Everything is read back in the end.
+    /// Read everything back at the end.
     pub whole: bool,
-    /// Only queries whose name begins so.
+    /// Only queries with this prefix of their name.
     pub only: String,
     /// Parameters drawn for each query.
     pub draws: usize,
     /// Granularity of the collection.
     pub granularity: String,
-    /// What becomes of measurements of the same tags and time.
+    /// The rule for duplicates.
     pub duplicates: Option<String>,
-    /// An index on host and time is made first.
+    /// Create an index on host and time first.
     pub index: bool,
-    /// Longest wait for the data to come to rest; 0 for none.
+    /// Maximum seconds to wait for the data to settle; 0 for none.
     pub settle_s: u64,
-    /// File for all figures.
+    /// File for all results.
     pub json: Option<String>,
-    /// File with the figures of another run.
+    /// File with the results of another run.
     pub beside: Option<String>,
-    /// Longest time for loading, and for all queries together.
+    /// Maximum seconds for loading, and for all queries together.
     pub seconds: Option<u64>,
 }
 
@@ -154,7 +154,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads the command line.
+    /// Parses the command line.
     pub fn parse(arguments: &[String]) -> Outcome<Self> {
         let mut options = Self::default();
         let mut words = arguments.iter();
@@ -176,7 +176,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Options without a value; false if the word is none of them.
+    /// Sets an option without a value. False if the word is not one.
     fn flag(&mut self, word: &str) -> bool {
         match word {
             "--shuffle" => self.shuffle = true,
@@ -235,7 +235,7 @@ impl Options {
         Ok(())
     }
 
-    /// Ticks in the data set.
+    /// Returns the number of ticks in the data set.
     pub fn ticks(&self) -> usize {
         (self.days * 86_400.0 / self.interval_s.max(1) as f64) as usize
     }
@@ -247,7 +247,7 @@ fn number<T: std::str::FromStr>(word: &str, value: &str) -> Outcome<T> {
         .map_err(|_| format!("{word} needs a number, not {value}"))
 }
 
-/// Host and port of a connection string without options: the client here has none.
+/// Parses host and port of a connection string without options.
 fn parse_uri(uri: &str) -> Outcome<String> {
     let rest = uri
         .strip_prefix("mongodb://")

@@ -1,7 +1,7 @@
-//! The queries: sixteen of TSBS, the last point in three spellings, parameters drawn at random.
+//! The queries: sixteen of TSBS, the last point in three forms, with random parameters.
 //!
-//! A window starts uniformly at random, so that neither end is aligned to anything; hosts are a
-//! random subset; the first M metrics are asked for.
+//! A window starts uniformly at random, so that neither end is aligned; hosts are a random subset; the first M metrics
+//! are queried.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,18 @@ use crate::options::{Options, Shape};
 use crate::reference;
 use crate::target::{Connection, Outcome, drain};
 
-/// Draws that are run before measuring.
+/// Draws to run before measuring.
 const WARM_UP: usize = 3;
 const HOUR_MS: i64 = 3_600_000;
 
-/// What a query computes.
+/// The kind of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Largest value of each metric in each unit of time, over the chosen hosts together.
     MaxBy { unit: &'static str, unit_ms: i64 },
     /// Mean of each metric by hour and host.
     MeanByHourAndHost,
-    /// Whole measurements with a busy cpu.
+    /// Whole measurements with high cpu usage.
     HighCpu,
     /// The newest measurement of each host; `$sort` and `$first`.
     LastPointFirst,
@@ -35,11 +35,11 @@ pub(crate) enum Kind {
     NewestMinutes,
 }
 
-/// One query of the set.
+/// A query of the set.
 pub(crate) struct Query {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// 0 for all.
+    /// Number of hosts; 0 for all.
     hosts: usize,
     metrics: usize,
     window_ms: i64,
@@ -86,29 +86,29 @@ pub(crate) const QUERIES: [Query; 18] = [
     query("groupby-orderby-limit", Kind::NewestMinutes, 0, 1, 1),
 ];
 
-/// One draw of a query's parameters.
+/// Drawn parameters of a query.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     pub(crate) start_ms: i64,
     pub(crate) end_ms: i64,
-    /// In the order of the list; empty for all.
+    /// Hosts in the order of the list; empty for all.
     pub(crate) hosts: Vec<usize>,
     pub(crate) metrics: usize,
 }
 
-/// What measuring a query gave.
+/// The results of a query.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) name: &'static str,
     pub(crate) latencies: Vec<Duration>,
-    /// Of the last draw.
+    /// Rows of the last draw.
     pub(crate) rows: usize,
     pub(crate) bytes: usize,
-    /// The first thing that was wrong with an answer, or the error instead of one.
+    /// The first wrong answer or error.
     pub(crate) wrong: Option<String>,
 }
 
-/// Runs every query that is asked for.
+/// Runs every requested query.
 pub(crate) fn run(
     connection: &mut dyn Connection,
     data: &DataSet,
@@ -116,7 +116,7 @@ pub(crate) fn run(
 ) -> Outcome<Vec<Measured>> {
     let mut all = Vec::new();
     let chosen = QUERIES.iter().enumerate();
-    // A name that is one query's and the beginning of others' means the one.
+    // A name that equals one query and is a prefix of others selects the one.
     let is_name = QUERIES.iter().any(|query| query.name == options.only);
     let chosen: Vec<_> = chosen
         .filter(|(_, query)| match is_name {
@@ -125,7 +125,7 @@ pub(crate) fn run(
         })
         .collect();
     let longest = options.seconds.map(Duration::from_secs);
-    // What one query leaves of its share is the others'.
+    // Unused time of one query is available to the others.
     let end = longest.and_then(|longest| Instant::now().checked_add(longest));
     for (at, (number, query)) in chosen.iter().enumerate() {
         let share = |end: Instant| {
@@ -210,7 +210,7 @@ fn command(query: &Query, draw: &Draw, data: &DataSet, options: &Options) -> Doc
     }
 }
 
-/// The stages of a query.
+/// Returns the stages of a query.
 pub(crate) fn pipeline(kind: Kind, draw: &Draw, data: &DataSet, options: &Options) -> Vec<Value> {
     let metrics = &METRICS[..draw.metrics];
     let stages = match kind {
@@ -265,7 +265,7 @@ pub(crate) fn pipeline(kind: Kind, draw: &Draw, data: &DataSet, options: &Option
     stages.into_iter().map(Value::from).collect()
 }
 
-/// Hosts and window, and the constant field where documents have it.
+/// Returns the filter of hosts and window, and of the constant field if documents have it.
 fn filter(draw: &Draw, data: &DataSet, options: &Options) -> DocumentBuilder {
     let mut filter = DocumentBuilder::new();
     if options.shape == Shape::Fork {
@@ -286,7 +286,7 @@ fn trunc(unit: &str) -> Document {
     doc! { "$dateTrunc": doc! { "date": "$time", "unit": unit } }
 }
 
-/// The argument of `$group`: the key, and one accumulator for each field.
+/// Returns the argument of `$group`: the key, and one accumulator for each field.
 fn accumulate(id: impl Into<Value>, prefix: &str, operator: &str, fields: &[&str]) -> Document {
     let mut group = DocumentBuilder::new();
     group.append("_id", id);

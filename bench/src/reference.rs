@@ -1,4 +1,4 @@
-//! The answers, computed from the generated values with plain loops.
+//! The expected answers, computed from the generated values with plain loops.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use crate::data::{DataSet, METRICS, START_MS};
 use crate::queries::{Draw, Kind};
 use crate::target::Outcome;
 
-/// A busy cpu is above this.
+/// Threshold of high cpu usage.
 const BUSY: u8 = 90;
 const HOUR_MS: i64 = 3_600_000;
 const MINUTE_MS: i64 = 60_000;
 /// Rows of the query for the newest minutes.
 const NEWEST: usize = 5;
 
-/// Compares an answer with the reference; gives how many rows it has.
+/// Compares an answer with the reference. Returns its number of rows.
 pub(crate) fn check<'a>(
     kind: Kind,
     draw: &Draw,
@@ -38,8 +38,8 @@ pub(crate) fn check<'a>(
                 .map_or(ValueRef::Missing, |d| field(d, at))
         }),
         Kind::NewestMinutes => {
-            // Walking all that came before would leave nothing of the database in the caches of the processor, and the less
-            // the more days there are. Less may be loaded than was drawn from, and minutes may have none.
+            // Start near the end: iterating over all earlier ticks would evict the database from the processor's
+            // caches. Less may be loaded than the parameters cover, and minutes may be empty.
             let last = data.ticks_between(START_MS, draw.end_ms).last();
             let last = last.unwrap_or_default();
             let minutes_ms = data.time_ms(last) - NEWEST as i64 * MINUTE_MS;
@@ -56,7 +56,7 @@ pub(crate) fn check<'a>(
     }
 }
 
-/// Field 0 is the time, then come the metrics.
+/// Returns a field: 0 is the time, the metrics follow.
 fn field<'a>(document: DocRef<'a>, at: usize) -> ValueRef<'a> {
     match at {
         0 => document.get("time"),
@@ -81,7 +81,7 @@ fn maxima(draw: &Draw, data: &DataSet, unit_ms: i64) -> Vec<Maxima> {
     found.into_iter().collect()
 }
 
-/// The hosts of a draw.
+/// Returns the hosts of a draw.
 fn chosen(draw: &Draw, data: &DataSet) -> Vec<usize> {
     if draw.hosts.is_empty() {
         (0..data.hosts.len()).collect()
@@ -184,7 +184,7 @@ fn same_rows<'a>(
         let ValueRef::DateTime(time) = document.get("time") else {
             return Err("a row without time".to_string());
         };
-        // Taken out, so that a row that comes twice is found out.
+        // Removed, so that a duplicate row is detected.
         let row = expected
             .remove(&(time, host))
             .ok_or_else(|| format!("{host} at {time} is not wanted, or came twice"))?;

@@ -1,4 +1,4 @@
-//! The figures: a table for people, JSON for programs.
+//! The results: tables for people, JSON for programs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::whole::WholeRead;
 /// The part of a data folder that holds the log.
 const LOG: &str = "wal";
 
-/// The parts of a run that were not slower than what is told.
+/// The reported quantiles.
 const PARTS: [(&str, f64); 3] = [("median", 0.5), ("95 %", 0.95), ("99 %", 0.99)];
 
-/// Everything that was measured in one run.
+/// The results of one run.
 pub struct Report {
     title: String,
     machine: String,
@@ -52,14 +52,14 @@ impl Report {
         }
     }
 
-    /// False if a query failed or was answered wrongly.
+    /// False if a query failed or had a wrong answer.
     pub fn all_answers_right(&self) -> bool {
         let of_queries = self.queries.iter().map(|q| &q.wrong);
         let mut all = of_queries.chain(self.whole.iter().map(|w| &w.wrong));
         all.all(Option::is_none)
     }
 
-    /// The tables.
+    /// Returns the tables.
     pub fn text(&self) -> String {
         let mut out = format!(
             "{}\n{}\n\n| what | figure |\n|---|---:|\n",
@@ -127,7 +127,7 @@ impl Report {
         out
     }
 
-    /// The same as one JSON document.
+    /// Returns the results as one JSON document.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
         let _ = write!(
@@ -193,7 +193,7 @@ impl Report {
     }
 }
 
-/// The median of a query's latencies.
+/// Returns the median of a query's latencies.
 pub(crate) fn median_ms(query: &Measured) -> f64 {
     millis(quantile(&query.latencies, 0.5))
 }
@@ -206,7 +206,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// The value that so large a part of the durations does not exceed; zero of none.
+/// Returns the quantile `part` of the durations; zero if there are none.
 fn quantile(durations: &[Duration], part: f64) -> Duration {
     let mut sorted = durations.to_vec();
     sorted.sort_unstable();
@@ -236,7 +236,7 @@ fn quote(text: &str) -> String {
     out
 }
 
-/// The processor, how many threads it has, and how busy the machine was.
+/// Describes the processor, its threads, and the load of the machine.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info

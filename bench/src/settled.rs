@@ -1,5 +1,5 @@
-//! A collection of measurements as TSBS has them, in a fresh directory, loaded and settled, and how long it takes to ask
-//! something of it: for the benches that read everything in process.
+//! A settled collection of TSBS measurements in a new directory, and timing of commands on it: for the benches that
+//! read everything in process.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::processor;
 
 const START_MS: i64 = 1_451_606_400_000;
 const STEP_MS: i64 = 10_000;
-/// Measurements inserted by one command.
+/// Measurements per insert.
 const BATCH: usize = 10_000;
 
-/// A database of its own.
+/// A database and its directory.
 pub(crate) struct Client {
     database: Database,
     session: ClientSession,
@@ -22,7 +22,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A database in a directory that goes with it.
+    /// Creates a database in a temporary directory.
     pub(crate) fn new() -> Self {
         let folder = format!("nilometer-scan-{}", std::process::id());
         let directory = std::env::temp_dir().join(folder);
@@ -45,7 +45,7 @@ impl Client {
         reply
     }
 
-    /// Sets a parameter of the server.
+    /// Sets a server parameter.
     pub(crate) fn set(&mut self, name: &str, value: impl Into<Value>) {
         let mut command = DocumentBuilder::new();
         command.append("setParameter", 1).append(name, value);
@@ -76,7 +76,7 @@ impl Client {
                 }
                 out.end();
                 for (name, level) in METRICS.iter().zip(levels) {
-                    // Four uniform numbers are normal enough, with a deviation of one.
+                    // The sum of four uniform numbers is nearly normal, with a deviation of one.
                     let sum: f64 = (0..4)
                         .map(|_| (random() >> 11) as f64 / (1u64 << 53) as f64)
                         .sum();
@@ -96,7 +96,7 @@ impl Client {
         self.database.settle().expect("settled");
     }
 
-    /// All bytes of an answer, and how long its first batch took.
+    /// Returns the bytes of an answer and the time of its first batch.
     fn answer(&mut self, command: &Document) -> (usize, Duration) {
         let from = Instant::now();
         let mut reply = self.run("test", command.clone());
@@ -114,8 +114,8 @@ impl Client {
         }
     }
 
-    /// Asks `rounds` times, after as many that are not counted. Gives bytes of one answer, seconds of the processor and
-    /// of the clock for one, and the median time of the first batch.
+    /// Runs a command `rounds` times, after as many warm-up runs. Returns bytes of one answer, processor and wall
+    /// seconds of one run, and the median time of the first batch.
     pub(crate) fn measure(
         &mut self,
         command: &Document,
@@ -142,7 +142,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // What stays behind is in the system's temporary directory.
+        // Remains would be in the temporary directory.
         drop(std::fs::remove_dir_all(&self.directory));
     }
 }

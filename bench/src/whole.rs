@@ -1,4 +1,4 @@
-//! Reading everything back: `find` without a filter, all its batches, each let go before the next comes.
+//! Reading everything back: `find` without a filter, all batches, each dropped before the next is read.
 
 use std::time::{Duration, Instant};
 
@@ -8,25 +8,25 @@ use crate::data::DataSet;
 use crate::options::Options;
 use crate::target::{Connection, Outcome, each_batch};
 
-/// Times it is asked, after one that is not counted.
+/// Measured runs, after one warm-up run.
 const ROUNDS: usize = 5;
 
-/// What reading everything took.
+/// The results of reading everything.
 #[derive(Clone, Debug)]
 pub(crate) struct WholeRead {
-    /// Documents of the last answer.
+    /// Documents of the last run.
     pub(crate) rows: usize,
     /// Bytes of its batches.
     pub(crate) bytes: usize,
-    /// Until the first batch was there, each time.
+    /// Time to the first batch, of each run.
     pub(crate) first: Vec<Duration>,
-    /// Until the last one was there.
+    /// Time to the last batch, of each run.
     pub(crate) all: Vec<Duration>,
-    /// What was wrong with an answer.
+    /// The first wrong answer.
     pub(crate) wrong: Option<String>,
 }
 
-/// Reads everything some times.
+/// Reads everything repeatedly.
 pub(crate) fn read(
     connection: &mut dyn Connection,
     data: &DataSet,
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers in two batches, the second of which lacks documents if it is told so.
+    /// Answers in two batches; the second can lack documents.
     struct Twice {
         rows: i32,
     }

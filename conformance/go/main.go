@@ -60,7 +60,7 @@ func check(holds bool, message string) {
 	}
 }
 
-// codeOf gives the code of the error that an action must return.
+// codeOf returns the code of the error that an action must return.
 func codeOf(err error) int {
 	if err == nil {
 		panic("no error")
@@ -374,7 +374,7 @@ func drop() {
 
 const gauge, secret, loginsName = "gauge", "p@ss: weir, Ω", "logins_go"
 
-// loggedIn gives the database to a client that logs in so, and closes it.
+// loggedIn calls a function with the database of a client that logs in like this, and closes the client.
 func loggedIn(mechanism, password string, action func(*mongo.Database)) {
 	credential := options.Credential{
 		AuthMechanism: mechanism, AuthSource: loginsName, Username: gauge, Password: password,

@@ -81,7 +81,7 @@ public final class Check {
     }
   }
 
-  /** The code of the error that the action must throw. */
+  /** Returns the code of the error that the action must throw. */
   static int codeOf(Action action) throws Exception {
     try {
       action.run();
@@ -344,7 +344,7 @@ public final class Check {
 
   static final String LOGINS = "logins_java";
 
-  /** Gives the database to a client that logs in so, and closes it. */
+  /** Calls a function with the database of a client that logs in like this, and closes the client. */
   static void loggedIn(String mechanism, String password, LoggedIn action) throws Exception {
     char[] secret = password.toCharArray();
     MongoCredential credential = switch (mechanism) {

@@ -1,4 +1,4 @@
-// What a Mongoose model of a time-series collection does: documents that are made, changed and saved again.
+// A Mongoose model of a time-series collection: documents are created, changed and saved repeatedly.
 //
 // Reads NILOMETER_URI; prints one line per check, `ok NAME` or `not ok NAME: reason`. The names are
 // listed in xtask/src/conformance/checks.rs.
@@ -32,7 +32,7 @@ const checks = {
     await Reading.createCollection();
     const [found] = await mongoose.connection.listCollections();
     assert.equal(found.type, "timeseries");
-    // As a program does that starts again.
+    // Like a program that restarts.
     await Reading.createCollection();
   },
 
@@ -94,7 +94,7 @@ const checks = {
     other.tags.pull("a");
     await other.save();
     assert.deepEqual((await stored(reading._id)).tags, ["B", "c"]);
-    // The version in mind is older than the one that is stored.
+    // The version in memory is older than the stored one.
     reading.tags = ["from scratch"];
     reading.increment();
     await reading.save().catch((e) => assert.equal(e.name, "VersionError"));

@@ -1,4 +1,4 @@
-// How measurements are changed in a shell; run with `mongosh --file` after session.js.
+// Changes of measurements in a shell; run with `mongosh --file` after session.js.
 
 const shell = db.getSiblingDB("conformance_mongosh_changes");
 const at = (minute) => new Date(Date.UTC(2024, 0, 1, 0, minute));

@@ -1,4 +1,4 @@
-// mongosh against the server: the tour of README.md, line by line, and what people type in a shell.
+// mongosh against the server: the tour of README.md, line by line, and typical input.
 //
 // Reads NILOMETER_URI; prints `ok NAME` or `not ok NAME: reason`. The tour is the block marked
 // "```js tour" in README.md: a line `db> command` is typed, the lines below it (to the next prompt or
@@ -17,7 +17,7 @@ const PROMPT = /^[a-z]+> /;
 
 const home = mkdtempSync(join(tmpdir(), "mongosh-"));
 
-/** Runs mongosh; gives what it printed on both streams together. */
+/** Runs mongosh. Returns the output of both streams together. */
 function mongosh(arguments_, input) {
   const child = spawn(process.execPath, [MONGOSH, process.env.NILOMETER_URI, ...arguments_], {
     env: { ...process.env, HOME: home, NO_COLOR: "1" },
@@ -30,7 +30,7 @@ function mongosh(arguments_, input) {
   return new Promise((resolve) => child.on("close", (code) => resolve({ out, code })));
 }
 
-/** The steps of the tour: what is typed and what must be printed. */
+/** Returns the steps of the tour: input and expected output. */
 function tour() {
   const block = /^```js tour\n([^]*?)^```/m.exec(readFileSync(README, "utf8"))?.[1];
   if (!block) throw new Error("README.md has no block marked `js tour`");
@@ -44,7 +44,7 @@ function tour() {
 
 const mark = (i) => `@@ ${i} @@`;
 
-/** What stands between two marks, without blank lines. */
+/** Returns the text between two marks, without blank lines. */
 function section(out, i) {
   const from = out.indexOf(mark(i));
   const to = out.indexOf(mark(i + 1));

@@ -1,4 +1,4 @@
-// What people type in mongosh beside the tour; run with `mongosh --file`.
+// Typical input in mongosh besides the tour; run with `mongosh --file`.
 
 const shell = db.getSiblingDB("conformance_mongosh");
 const START = Date.UTC(2024, 0, 1);

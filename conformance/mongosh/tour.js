@@ -1,16 +1,14 @@
-// A tour of the language as people type it in mongosh; run with `mongosh --file`.
+// A tour of the query language in mongosh; run with `mongosh --file`.
 //
-// Everything is asked twice: of a time-series collection and of an ordinary one that holds the same
-// documents. Both must answer the same, and what it says here. The names of the checks are listed in
-// xtask/src/conformance/checks.rs.
+// Every query runs on a time-series collection and on an ordinary one with the same documents. Both must return the
+// result given here. xtask/src/conformance/checks.rs lists the names of the checks.
 
 const shell = db.getSiblingDB("tour_mongosh");
 const at = (minutes) => new Date(Date.UTC(2024, 0, 1) + minutes * 60_000);
 const HALL = { name: "hall", place: { type: "Point", coordinates: [0, 0] } };
 const ATTIC = { name: "attic", place: { type: "Point", coordinates: [0.01, 0] } };
 
-// Eight measurements, every ten minutes, in the hall and in the attic by turns. One found no value, and two
-// have no tags.
+// Eight measurements, every ten minutes, alternating between hall and attic. One has no value, two have no tags.
 const TEMPERATURES = [20, 15, 21, 14, 22, null, 19, 16];
 const TAGS = [["dry"], ["cold", "dry"], [], ["cold"], undefined, ["cold", "wet"], ["dry"], undefined];
 const DOCUMENTS = TEMPERATURES.map((temp, i) => {
@@ -175,7 +173,7 @@ const checks = {
     equal(shell.runCommand({ killCursors: air.getName(), cursors: [cursor.id] }).cursorsKilled.length, 1);
     equal(codeOf(() => shell.runCommand({ getMore: cursor.id, collection: air.getName() })), 43);
     equal(air.find().maxTimeMS(10_000).comment("tour").itcount(), 8);
-    // Changes, so that what was asked is seen to be stored.
+    // Changes the view, so that its definition is seen to be stored.
     equal(air.updateOne({ _id: 5 }, { $set: { temp: 17 } }).modifiedCount, 1);
     equal(air.findOne({ _id: 5 }).temp, 17);
     equal(air.deleteMany({ "room.name": "attic", temp: { $gt: 14 } }).deletedCount, 3);

@@ -28,7 +28,7 @@ const at = (i) => new Date(START + i * MINUTE);
 const measurement = (i) => ({ time: at(i), sensor: `s${i % SENSORS}`, value: new Double(i), n: i });
 const range = (from, to) => Array.from({ length: to - from }, (_, i) => from + i);
 
-/** The code of the error that `action` must raise. */
+/** Returns the code of the error that `action` must raise. */
 async function codeOf(action) {
   try {
     await action();
@@ -341,7 +341,7 @@ for (const [name, check] of Object.entries(checks)) await report(name, check);
 
 const gauge = { username: "gauge", password: "p@ss: weir, Ω" };
 
-/** What a client that logs in so does; its connections are closed behind it. */
+/** Runs an action with a client that logs in like this, then closes its connections. */
 async function loggedIn(auth, options, action) {
   const own = new MongoClient(URI, { auth, authSource: "logins_node", ...options });
   try {

@@ -1,9 +1,8 @@
-// A tour of the language, through the Node driver: filters, expressions, accumulators, windows, stages,
-// outputs, collations, places, indexes, cursors.
+// A tour of the query language through the Node driver: filters, expressions, accumulators, windows, stages, outputs,
+// collations, geometry, indexes, cursors.
 //
-// Everything is asked twice: of a time-series collection and of an ordinary one that holds the same
-// documents. Both must answer the same, and what it says here. Run by check.mjs; the names of the checks are
-// listed in xtask/src/conformance/checks.rs.
+// Every query runs on a time-series collection and on an ordinary one with the same documents. Both must return the
+// result given here. Run by check.mjs; xtask/src/conformance/checks.rs lists the names of the checks.
 
 import assert from "node:assert/strict";
 
@@ -13,8 +12,7 @@ const at = (minutes) => new Date(START + minutes * MINUTE);
 const HALL = { name: "hall", place: { type: "Point", coordinates: [0, 0] } };
 const ATTIC = { name: "attic", place: { type: "Point", coordinates: [0.01, 0] } };
 
-// Eight measurements, every ten minutes, in the hall and in the attic by turns. One found no value, and two
-// have no tags.
+// Eight measurements, every ten minutes, alternating between hall and attic. One has no value, two have no tags.
 const TEMPERATURES = [20, 15, 21, 14, 22, null, 19, 16];
 const TAGS = [["dry"], ["cold", "dry"], [], ["cold"], undefined, ["cold", "wet"], ["dry"], undefined];
 const DOCUMENTS = TEMPERATURES.map((temp, i) => ({

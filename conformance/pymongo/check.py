@@ -264,7 +264,7 @@ def follow_a_log():
     equal([d["_id"] for d in cursor], [5])
     assert cursor.alive
     log.insert_many([{"_id": i} for i in range(6, 10)])
-    # The driver ends a cursor whose place in the log is lost.
+    # The driver ends a cursor whose position in the collection is lost.
     equal([d["_id"] for d in cursor], [])
     assert not cursor.alive
     equal([d["_id"] for d in log.find().sort("$natural", DESCENDING)], [9, 8, 7])

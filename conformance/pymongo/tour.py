@@ -17,8 +17,7 @@ TEN_MINUTES = dt.timedelta(minutes=10)
 HALL = {"name": "hall", "place": {"type": "Point", "coordinates": [0, 0]}}
 ATTIC = {"name": "attic", "place": {"type": "Point", "coordinates": [0.01, 0]}}
 
-# Eight measurements, every ten minutes, in the hall and in the attic by turns. One found no value, and
-# two have no tags.
+# Eight measurements, every ten minutes, alternating between hall and attic. One has no value, two have no tags.
 TEMPERATURES = [20, 15, 21, 14, 22, None, 19, 16]
 TAGS = [["dry"], ["cold", "dry"], [], ["cold"], None, ["cold", "wet"], ["dry"], None]
 
@@ -75,7 +74,7 @@ def tour_match(air):
         ({"room.name": {"$regex": "^AT", "$options": "i"}}, [1, 3, 5, 7]),
         ({"$or": [{"temp": {"$lt": 15}}, {"temp": {"$type": "null"}}]}, [3, 5]),
         ({"$nor": [{"room.name": "hall"}, {"tags": "cold"}]}, [7]),
-        # What is no number is not greater than one either.
+        # A value that is not a number is not greater than one.
         ({"temp": {"$not": {"$gt": 15}}}, [1, 3, 5]),
         ({"temp": {"$bitsAllSet": [0]}}, [1, 2, 6]),
         ({"t": {"$gte": START + 6 * TEN_MINUTES}}, [6, 7]),

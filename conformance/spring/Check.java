@@ -1,5 +1,4 @@
-// What Spring Data MongoDB does with a time-series collection: entities that are saved, which is to say
-// replaced by their id, changed and removed.
+// Spring Data MongoDB with a time-series collection: entities are saved (replaced by their id), changed and removed.
 //
 // Reads NILOMETER_URI; prints one line per check, `ok NAME` or `not ok NAME: reason`. The names are
 // listed in xtask/src/conformance/checks.rs.
@@ -80,7 +79,7 @@ public class Check {
         equal(count(), 4L);
     }
 
-    /** An entity with an id is replaced by it, and inserted if it is not there. */
+    /** Saving an entity with an id replaces it, or inserts it if it is absent. */
     static void saveById() {
         Reading known = template.findOne(where("value", 1.0), Reading.class);
         known.value = 10.0;

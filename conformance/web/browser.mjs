@@ -1,4 +1,4 @@
-// Chromium without a window, with a profile of its own that goes away with it, and a server of our own where one is needed.
+// Headless Chromium with a temporary profile, and a test server where one is needed.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
 
-/** The first is what a container needs, the others keep the browser from speaking to anybody else. */
+/** The first is required in containers, the others prevent connections to other hosts. */
 const ARGUMENTS = [
   "--no-sandbox",
   "--disable-gpu",
@@ -19,7 +19,7 @@ const ARGUMENTS = [
   "--disable-sync",
 ];
 
-/** What a page may take to show something. */
+/** Timeout for a page to show something. */
 const PATIENCE_MS = 15_000;
 
 function folder(name) {
@@ -27,7 +27,7 @@ function folder(name) {
   return { path, remove: () => rmSync(path, { recursive: true, force: true }) };
 }
 
-/** A browser, and what it complained of: errors of scripts, and everything the policy of the page forbade. */
+/** Opens a browser. `complaints` collects script errors and violations of the page's policy. */
 export async function openBrowser(options = {}) {
   const profile = folder("profile");
   const context = await chromium.launchPersistentContext(profile.path, {
@@ -45,7 +45,7 @@ export async function openBrowser(options = {}) {
     const page = await context.newPage();
     page.on("pageerror", (error) => complaints.push(error.message));
     page.on("console", (message) => {
-      // A refused login is told by the browser, too; it is expected, and tested.
+      // The browser also reports a refused login, which is expected and tested.
       const expected = /status of 40[13]/.test(message.text());
       if (["error", "warning"].includes(message.type()) && !expected) complaints.push(message.text());
     });
@@ -68,7 +68,7 @@ export async function freePort() {
   return port;
 }
 
-/** A server with `--auth` and its page. */
+/** Starts a server with `--auth` and its web page. */
 export async function startSecured() {
   const data = folder("data");
   const [port, http] = [await freePort(), await freePort()];

@@ -1,7 +1,8 @@
-// What somebody who opens the web page for the first time does, in a real browser.
+// The actions of a first-time user of the web page, in a real browser.
 //
-// Reads NILOMETER_URI and NILOMETER_WEB, where the page is; prints one line per check, `ok NAME` or `not ok NAME: reason`.
-// The names are listed in xtask/src/conformance/checks.rs. What is drawn is measured: how many boxes, and where they stand.
+// Reads NILOMETER_URI and NILOMETER_WEB, where the page is; prints one line per check, `ok NAME` or `not ok NAME:
+// reason`. xtask/src/conformance/checks.rs lists the names. The checks measure drawings: the number of boxes and their
+// positions.
 
 import assert from "node:assert/strict";
 import { Long, MongoClient } from "mongodb";
@@ -19,7 +20,7 @@ const db = client.db("house");
 const browser = await openBrowser();
 const page = await browser.open();
 
-/** Goes to a place of the page, anew. */
+/** Loads a view of the page. */
 async function go(place) {
   await page.goto("about:blank");
   await page.goto(`${WEB}/#/${place}`);
@@ -28,12 +29,12 @@ async function go(place) {
 const button = (name) => page.getByRole("button", { name, exact: true });
 const tab = (name) => page.getByRole("tab", { name, exact: true });
 
-/** Waits until the answer to the last query is there. */
+/** Waits for the answer to the last query. */
 async function answered(pattern) {
   await page.waitForFunction((text) => new RegExp(text).test(document.querySelector(".query + .sum")?.textContent), pattern);
 }
 
-/** The points of a line as they are drawn: [x, y] in pixels. */
+/** Returns the points of a drawn line: [x, y] in pixels. */
 async function drawn(line) {
   const text = await line.getAttribute("d");
   return [...text.matchAll(/[ML]([\d.-]+) ([\d.-]+)/g)].map(([, x, y]) => [Number(x), Number(y)]);
@@ -46,7 +47,7 @@ async function fill() {
     SENSORS.forEach((sensor, at) => documents.push({ time: new Date(START + hour * HOUR), sensor, celsius: 10 * at + hour / 24, n: hour }));
   }
   await db.collection("readings").insertMany(documents);
-  // Far away, so that each is in a bucket of its own.
+  // Far apart, so that each has its own bucket.
   for (let year = 2010; year < 2020; year += 1) {
     await db.collection("readings").insertOne({ time: new Date(Date.UTC(year, 5, 1)), sensor: "roof", celsius: year - 2000, n: -1 });
   }
@@ -97,7 +98,7 @@ const checks = {
     const boxes = await page.locator("rect.bucket").evaluateAll((all) =>
       all.map((box) => ["x", "y", "width"].map((name) => Number(box.getAttribute(name)))),
     );
-    // A row for each series, and in it the boxes in the order of time, at places in proportion to it.
+    // A row for each series, with the boxes ordered by time, at proportional positions.
     const rows = new Map();
     for (const [x, y, width] of boxes) rows.set(y, [...(rows.get(y) ?? []), [x, width]]);
     const counts = SENSORS.map((sensor) => buckets.filter(({ meta }) => meta === sensor).length);
@@ -133,7 +134,7 @@ const checks = {
   async web_says_what_it_leaves_out() {
     const many = db.collection("many");
     await db.createCollection("many", { timeseries: { timeField: "time", metaField: "gauge", granularity: "seconds" } });
-    // 140 series of 25 buckets each, a day apart: more than are drawn at a time, and more than are fetched.
+    // 140 series of 25 buckets each, a day apart: more than are drawn at a time and more than are loaded.
     for (let day = 0; day < 25; day += 1) {
       await many.insertMany(Array.from({ length: 140 }, (_, i) => ({ time: new Date(START + day * 24 * HOUR), gauge: `gauge ${i}`, level: i })));
     }
@@ -150,7 +151,7 @@ const checks = {
     await button("Older").click();
     await page.locator(".sum").filter({ hasText: /^\d+ buckets/ }).waitFor();
     const [older] = (await page.locator(".bar .sum").textContent()).match(/^\d+/);
-    // The 500 that are left, and 60 of the same day that were shown already.
+    // The remaining 500, and 60 of the same day that were shown already.
     assert.equal(older, "560");
     await many.drop();
   },
@@ -166,7 +167,7 @@ const checks = {
     await line.waitFor();
     const points = await drawn(line);
     assert.equal(points.length, 24);
-    // Warmer by the hour, so the line rises from left to right.
+    // Values rise every hour, so the line rises from left to right.
     points.slice(1).forEach(([x, y], i) => assert.ok(x > points[i][0] && y <= points[i][1], `point ${i}`));
     await tab("Table").click();
     assert.deepEqual((await page.locator("th").allTextContents()).sort(), ["_id", "celsius", "n", "sensor", "time"]);
@@ -203,7 +204,7 @@ const checks = {
     const names = await page.locator(".explain .stephead b").allTextContents();
     assert.ok(names.includes("$group") && names.includes("$_internalUnpackBucket"), names.join());
     assert.ok(["COLLSCAN", "IXSCAN", "FETCH"].includes(names.at(-1)), names.join());
-    // Each step stands below the one that takes from it, and further to the right.
+    // Each step is below its consumer, and further to the right.
     const places = await page.locator(".explain .step").evaluateAll((steps) => steps.map((step) => step.getBoundingClientRect()).map(({ left, top }) => [left, top]));
     places.slice(1).forEach(([left, top], i) => assert.ok(left > places[i][0] && top > places[i][1]));
     await page.locator(".explain").getByText("gives 30", { exact: true }).first().waitFor();
@@ -333,7 +334,7 @@ const checks = {
       await button("Log out").click();
       await page.getByLabel("Password").waitFor();
       await page.reload();
-      // A user who may only read sees no more than that, and is told why.
+      // A read-only user sees a reduced page with an explanation.
       await page.getByLabel("User", { exact: true }).fill("guest");
       await page.getByLabel("Password").fill("guest");
       await page.getByLabel("Database of the user").fill("house");
@@ -343,7 +344,7 @@ const checks = {
       await page.getByText("The collection is empty").waitFor();
       await tab("Buckets").click();
       await page.getByText("Buckets are not for this user").waitFor();
-      // Who is no more is logged out, and told so.
+      // A dropped user is logged out and sees a message.
       await root.db("house").command({ dropUser: "guest" });
       await root.close();
       await tab("Query").click();

@@ -1,11 +1,11 @@
-//! The storage engine beside fjall: the same work, the same process, one table.
+//! The storage engine compared with fjall: the same work, the same process, one table.
 //!
 //! ```text
 //! nilometer-bench-engine [directory] [seconds per figure] [commits,buckets,recovery]
 //! ```
 //!
-//! Bytes written are those the process hands to `write`, from `/proc/self/io`: log, flushes,
-//! merging and manifests, for both engines alike.
+//! Bytes written are those that the process passes to `write`, from `/proc/self/io`: log, flushes, merges and
+//! manifests, for both engines.
 
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
@@ -99,6 +99,6 @@ fn print_figure(name: &str, engine: &str, figure: &Figure, records: usize) {
 
 fn remove(directory: &Path) {
     let _ = std::fs::remove_dir_all(directory);
-    // What the removed files still cost the disk is not the next engine's.
+    // Wait, so that the removal of the files does not affect the next engine.
     std::thread::sleep(Duration::from_millis(500));
 }

@@ -1,4 +1,4 @@
-//! How long a start takes after `kill -9`, with the log at its cap and nothing of it in tables.
+//! The time of a start after `kill -9`, with the log at its cap and nothing of it flushed.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,10 +10,10 @@ use nilometer_storage::{Engine, LsmEngine, LsmOptions};
 use crate::store::{NilometerStore, Store};
 use crate::workload::Random;
 
-/// The argument that makes this program the process that is killed.
+/// The argument that runs this program as the process to be killed.
 pub(crate) const CHILD: &str = "fill-until-killed";
 
-/// Fills a log up to the default cap, flushing nothing, says so, and goes on until killed.
+/// Fills a log up to the default cap without flushing, prints a message, and waits to be killed.
 pub(crate) fn child(directory: &Path) {
     let cap = LsmOptions::default().log_bytes_max;
     let options = LsmOptions {
@@ -30,7 +30,7 @@ pub(crate) fn child(directory: &Path) {
         if !said && store.engine().statistics().log_bytes > cap {
             println!("full");
             said = true;
-            // Beyond the cap no commit would have been taken.
+            // Commits beyond the cap would stall.
             std::thread::park();
         }
     }
@@ -63,7 +63,7 @@ pub(crate) fn measure(directory: &Path) {
     );
 }
 
-/// Processor time of this process so far, in clock ticks of 10 ms.
+/// Returns the processor time of this process, in seconds, with a resolution of 10 ms.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = text.rsplit(") ").next().unwrap_or_default().split(' ');

@@ -1,4 +1,4 @@
-//! Both engines behind one small trait.
+//! A small trait for both engines.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use nilometer_storage::{
 /// Ordinary keyspaces of a store.
 pub(crate) const KEYSPACES: usize = 4;
 
-/// A put: keyspace (the number [`KEYSPACES`] is the one with separated values), key, value.
+/// A put: keyspace ([`KEYSPACES`] is the index of the one with separated values), key, value.
 pub(crate) type Put = (usize, Vec<u8>, Vec<u8>);
 
 /// An engine under test.
 pub(crate) trait Store: Sync {
     /// Commits a batch durably.
     fn commit(&self, puts: Vec<Put>);
-    /// Writes out and merges what is waiting.
+    /// Flushes and merges everything.
     fn settle(&self);
 }
 
-/// Our engine.
+/// The engine of Nilometer.
 pub(crate) struct NilometerStore {
     engine: LsmEngine,
     ids: Vec<KeyspaceId>,
@@ -65,7 +65,7 @@ impl Store for NilometerStore {
     }
 }
 
-/// The engine ours is compared with.
+/// The engine it is compared with.
 pub(crate) struct FjallStore {
     database: Database,
     keyspaces: Vec<Keyspace>,

@@ -1,4 +1,4 @@
-//! What is measured, on any store.
+//! The measured workloads, for any store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const INDEX_VALUE_BYTES: usize = 8;
 const BUCKETS_IN_A_BATCH: u64 = 8;
 const BUCKET_THREADS: u64 = 4;
 
-/// Commits a second, and how long one took.
+/// Commits per second, and their latencies.
 pub(crate) struct Figure {
     pub(crate) rate: f64,
     pub(crate) p50: Duration,
@@ -33,7 +33,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Random bytes; of every 16, as many as `entropy`, the others zero.
+    /// Returns random bytes: `entropy` of every 16, the others zero.
     fn bytes(&mut self, length: usize, entropy: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 16);
         while bytes.len() < length {
@@ -47,7 +47,7 @@ impl Random {
         bytes
     }
 
-    /// A batch of small records, spread over the ordinary keyspaces.
+    /// Returns a batch of small records, spread over the ordinary keyspaces.
     pub(crate) fn records(&mut self, count: usize) -> Vec<Put> {
         let puts = (0..count).map(|number| {
             let keyspace = number * KEYSPACES / count;
@@ -91,12 +91,12 @@ pub(crate) fn records(store: &dyn Store, threads: u64, count: usize, time: Durat
     }
 }
 
-/// What writing buckets cost.
+/// The write amplification of buckets.
 pub(crate) struct BucketReport {
     pub(crate) rate: f64,
     /// Bytes written per byte of keys and values, up to the last commit.
     pub(crate) written: f64,
-    /// The same, after everything was flushed and merged.
+    /// Bytes written per byte of keys and values, after everything was flushed and merged.
     pub(crate) settled: f64,
 }
 
@@ -142,7 +142,7 @@ fn bucket_batch(random: &mut Random, thread: u64) -> Vec<Put> {
     puts
 }
 
-/// Bytes this process has written so far.
+/// Returns the bytes written by this process.
 fn written_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("wchar: "));

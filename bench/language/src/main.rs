@@ -1,14 +1,13 @@
-//! What the stages of the query language cost: pipelines over an ordinary collection, in process, on one
-//! core, each answer checked. The database lies in a directory of its own among the temporary files, so that
-//! stages may write to disk what is above their 100 MB.
+//! The cost of the stages of the query language: pipelines over an ordinary collection, in process, on one core, each
+//! answer checked. The database is in a temporary directory, so that stages can spill above their 100 MB.
 //!
 //! ```sh
 //! cargo run --release -p nilometer-bench-language            # a million documents
-//! cargo run --release -p nilometer-bench-language 100000     # or as many as one likes
+//! cargo run --release -p nilometer-bench-language 100000     # or another number
 //! ```
 //!
-//! A pipeline runs three times; the least time on the processor counts, which others on the machine disturb least
-//! (where the system does not tell it, the time by the clock). The documents are `{_id, t, k, v, w}`: a place on a line, one
+//! A pipeline runs three times; the lowest processor time counts, because other work on the machine disturbs it least
+//! (wall time where the system does not provide it). The documents are `{_id, t, k, v, w}`: a position on a line, one
 //! of a thousand keys, two numbers.
 
 use std::path::Path;
@@ -17,16 +16,16 @@ use std::time::{Duration, Instant};
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
-/// Documents unless the command line says otherwise.
+/// Default number of documents.
 const DOCUMENTS: i32 = 1_000_000;
 
-/// Keys of groups.
+/// Number of group keys.
 const KEYS: i32 = 1000;
 
-/// Times a pipeline runs.
+/// Runs of each pipeline.
 const RUNS: usize = 3;
 
-/// Documents inserted by one command.
+/// Documents per insert.
 const DOCUMENTS_PER_INSERT: usize = 10_000;
 
 struct Bench {
@@ -74,7 +73,7 @@ impl Bench {
         }
     }
 
-    /// The best time of a pipeline whose one document must be `expected`.
+    /// Returns the best time of a pipeline that must return the one document `expected`.
     fn time(&mut self, collection: &str, stages: Value, expected: &Document) -> Duration {
         let command = doc! {"aggregate": collection, "pipeline": stages, "cursor": doc! {}};
         let mut best = Duration::MAX;
@@ -95,7 +94,7 @@ impl Bench {
     }
 }
 
-/// How long this thread has been on a processor, where the system tells.
+/// Returns the processor time of this thread, where the system provides it.
 fn processor_time() -> Option<Duration> {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanos = told.split_whitespace().next()?.parse().ok()?;
@@ -124,7 +123,7 @@ fn rows(bench: &mut Bench) {
     let scan = bench.time("c", array![in_all], &everything);
     told("read, `$group` into one", scan, count);
     let both = array![group.clone(), total.clone()];
-    // Without `x` the second sum is of nothing.
+    // Without `x` the second sum has no input.
     let time = bench.time("c", both, &grouped);
     told("read, `$group` by a key, two sums", time, count);
     let all = array![matched, project, group, total];
@@ -141,7 +140,7 @@ fn windows(bench: &mut Bench) {
         let stage = doc! {"$setWindowFields": doc! {"sortBy": doc! {"t": 1}, "output": output}};
         let counted = doc! {"_id": Value::Null, "n": doc! {"$sum": 1}, "low": doc! {"$min": "$m"}};
         let stages = array![stage, doc! {"$group": counted}];
-        // The first average is that of the first value alone, the least of all.
+        // The first average is the first value, the lowest of all.
         let expected = doc! {"_id": Value::Null, "n": count, "low": 0.0};
         let time = bench.time("c", stages, &expected);
         told(
@@ -152,7 +151,7 @@ fn windows(bench: &mut Bench) {
     }
 }
 
-/// Gaps made and filled: every second place of a line is there.
+/// Gaps filled: every second position of a line exists.
 fn gaps(bench: &mut Bench) {
     let half = bench.count / 2;
     let line = (0..half).map(|at| doc! {"_id": at, "t": at * 2, "v": f64::from(at) * 2.0});

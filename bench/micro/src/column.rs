@@ -1,11 +1,11 @@
-//! BSONColumn: decoding into blocks and encoding, for columns as databases meet them.
+//! BSONColumn: decoding into blocks and encoding, for realistic columns.
 //!
 //! Where the time goes, on the reference machine:
 //!
-//! - runs of zeros and repeats are filled: memory is the limit, and for short columns the allocation;
+//! - runs of zeros and repeats are filled: limited by memory, for short columns by allocation;
 //! - other words cost one pass of shift, mask, un-zigzag and add per value, between two and six instructions each;
 //! - scaled doubles add a conversion and a division per value, in a second loop over one word;
-//! - values that do not fit a word (random doubles) are literals: time goes into walking ten bytes at a time;
+//! - values that do not fit a word (random doubles) are literals: ten bytes are stepped over at a time;
 //! - encoding is the width of a value and a push for each, and packing once per word; doubles also divide.
 
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use nilometer_bson::{ObjectId, Value, ValueRef};
 
 use crate::measure::seconds;
 
-/// Columns of each kind, so that no branch predictor learns one by heart.
+/// Columns of each kind, so that the branch predictor does not learn one.
 const COLUMNS: usize = 64;
 
 struct Kind {
@@ -119,7 +119,7 @@ pub(crate) fn run(len: usize, filter: &str) {
     }
 }
 
-/// How many columns of a length are measured together.
+/// Returns the number of columns of a length to measure together.
 fn columns(len: usize) -> usize {
     if len > 10_000 { 2 } else { COLUMNS }
 }
@@ -161,7 +161,7 @@ fn encode(input: &[Value]) -> Vec<u8> {
     builder.finish()
 }
 
-/// Encoding from typed vectors where there is a typed entry, else from values.
+/// Measures encoding from typed vectors if possible, else from values.
 fn encode_seconds(inputs: &[Vec<Value>]) -> f64 {
     let typed = |wanted: fn(&Value) -> bool| inputs.iter().flatten().all(wanted);
     if typed(|value| matches!(value, Value::Double(_))) {

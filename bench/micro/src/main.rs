@@ -1,7 +1,7 @@
 //! Speed of the codecs on one core: `cargo run --release -p nilometer-bench-micro [FILTER]`.
 //!
-//! Columns are as long as a bucket's by default. `--long` makes them 100 times longer, which shows what allocation and the
-//! first touch of fresh memory cost.
+//! By default columns are as long as in a bucket. `--long` makes them 100 times longer, which shows the cost of
+//! allocation and of first use of memory.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 

@@ -1,12 +1,12 @@
-//! Timing: the best of many short rounds, because everything that disturbs a round makes it slower, and a short one has a
-//! chance not to be disturbed on a busy machine.
+//! Timing: the best of many short rounds, because disturbances only make a round slower, and a short round may escape
+//! them on a busy machine.
 
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 150;
 const ROUND: Duration = Duration::from_millis(3);
 
-/// Seconds that one call of `work` takes.
+/// Returns the seconds of one call of `work`.
 pub(crate) fn seconds(mut work: impl FnMut()) -> f64 {
     let mut calls = 1_u32;
     let mut best = f64::INFINITY;

@@ -1,10 +1,9 @@
-//! How fast measurements are changed through a time-series collection, in process and durable:
-//! `cargo run --release -p nilometer-bench --bin changes [SERIES] [MEASUREMENTS_PER_SERIES]`; without
-//! arguments ten million measurements in 10,000 series.
+//! Speed of changes of measurements through a time-series collection, in process and durable: `cargo run --release -p
+//! nilometer-bench --bin changes [SERIES] [MEASUREMENTS_PER_SERIES]`; without arguments ten million measurements in
+//! 10,000 series.
 //!
-//! Collections are fresh, in a fresh directory under the system's temporary one, loaded and settled first;
-//! beside the series there is one of 100,000 measurements. Every count a command answers with is checked.
-//! The second time of a line is that of the processor, all threads together.
+//! Collections are new, in a new temporary directory, loaded and settled first; one additional series has 100,000
+//! measurements. The count of every answer is checked. The second time on a line is processor time of all threads.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -22,13 +21,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const START_MS: i64 = 1_700_000_000_000;
 
-/// Between two measurements of a series, in ms.
+/// Interval of measurements of a series, in ms.
 const STEP_MS: i64 = 1000;
 
-/// Measurements inserted by one command.
+/// Measurements per insert.
 const BATCH: i64 = 10_000;
 
-/// Updates of one measurement that are timed.
+/// Timed updates of one measurement.
 const SINGLES: i64 = 200;
 
 /// Measurements of the long series.
@@ -37,7 +36,7 @@ const LONG: i64 = 100_000;
 /// The series with many measurements.
 const LONG_SERIES: i64 = 1_000_000;
 
-/// What a command took.
+/// The times of a command.
 #[derive(Clone, Copy)]
 struct Took {
     elapsed: Duration,
@@ -83,7 +82,7 @@ impl Client {
         reply
     }
 
-    /// A collection with so many measurements in each of the series, and the long series.
+    /// Loads a collection with `per_series` measurements in each of `series` series, and the long series.
     fn load(&mut self, series: i64, per_series: i64) {
         let options = doc! {"timeField": "t", "metaField": "m"};
         self.run(doc! {"create": "ts", "timeseries": options});
@@ -109,7 +108,7 @@ impl Client {
         self.database.settle().expect("settled");
     }
 
-    /// How long a command takes, and what `n` it answers.
+    /// Returns the times of a command and the `n` of its answer.
     fn time(&mut self, command: Document) -> (Took, i64) {
         let (from, used) = (Instant::now(), processor::time());
         let reply = self.run(command);
@@ -123,7 +122,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // What stays behind is in the system's temporary directory.
+        // Remains would be in the temporary directory.
         drop(std::fs::remove_dir_all(&self.directory));
     }
 }
@@ -139,7 +138,7 @@ fn spread(mut times: Vec<Duration>) -> (Duration, Duration) {
     (at(times.len() / 2), at(times.len() * 99 / 100))
 }
 
-/// Updates of one measurement each; `filter` says which series.
+/// Updates one measurement at a time; `filter` selects the series.
 fn update_one(
     client: &mut Client,
     what: &str,

@@ -1,16 +1,15 @@
-//! What indexes over buckets are worth: many series in one process, each question asked with the
-//! index and by scanning.
+//! The benefit of indexes over buckets: many series in one process, each query with the index and by scanning.
 //!
 //! ```text
 //! cargo run --release -p nilometer-bench --bin nilometer-bench-indexes -- DIR [SERIES] [MEASUREMENTS]
 //! ```
 //!
-//! Makes SERIES series (10,000) of MEASUREMENTS (1,000) each, one every ten seconds, with a metadata
-//! object, a float and an integer; asks; then makes an index on a measurement while others insert.
-//! Answers of both ways are compared: a figure for a wrong answer is no figure.
+//! Creates SERIES series (10,000) of MEASUREMENTS (1,000) each, one every ten seconds, with a metadata object, a float
+//! and an integer; runs the queries; then builds an index on a measurement during inserts. The answers of both ways are
+//! compared: a wrong answer is not reported as a result.
 //!
-//! What is opened stays opened; so the newest measurement of every series is asked for again and again at the end with
-//! nothing kept before each question, and with everything.
+//! Opened buckets stay cached; so the newest measurement of every series is queried again at the end, with empty and
+//! with full caches.
 
 #![allow(
     clippy::print_stdout,
@@ -36,7 +35,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const FROM_MS: i64 = 1_700_000_000_000;
 const INTERVAL_MS: i64 = 10_000;
 const BATCH: usize = 10_000;
-/// Random series asked for.
+/// Random series to query.
 const DRAWS: u64 = 200;
 
 type Outcome<T = ()> = Result<T, String>;
@@ -87,7 +86,7 @@ fn load(database: &Database, series: u64, ticks: u64) -> Outcome {
     let from = Instant::now();
     let mut waiting = Duration::ZERO;
     let mut batch = Vec::with_capacity(BATCH);
-    // Blocks of an hour for some series at a time: as collectors send them.
+    // Blocks of an hour for some series at a time, as collectors send them.
     for first in (0..series).step_by(100) {
         for tick in 0..ticks {
             for one in first..(first + 100).min(series) {
@@ -117,7 +116,7 @@ fn median(mut all: Vec<Duration>) -> Duration {
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
-/// What a reply holds, in an order of its own.
+/// Returns the documents of a reply, sorted.
 fn answer(reply: &Document) -> Vec<String> {
     let shown =
         |value: nilometer_bson::ValueRef<'_>| nilometer_bson::extjson::value_to_relaxed(value);
@@ -142,7 +141,7 @@ fn with_hint(command: &Document) -> Document {
     out.finish()
 }
 
-/// Asks `draws` questions with and `scans` of them without an index.
+/// Runs `draws` queries with an index and `scans` of them without.
 fn ask(
     database: &Database,
     name: &str,
@@ -203,22 +202,22 @@ fn questions(database: &Database, series: u64, ticks: u64) -> Outcome {
         &|_| doc! { "distinct": "ts", "key": "m.host" },
     )?;
     ask(database, "group by m.region", 5, 2, &|_| by_region(&[]))?;
-    // Whoever asks for whole measurements has them put together.
+    // Queries for whole measurements assemble them.
     let whole = doc! { "$replaceRoot": doc! { "newRoot": "$$ROOT" } };
     let whole = by_region(&[whole]);
     unpacked(database, "group by m.region", &by_region(&[]), &whole)
 }
 
-/// The newest measurement of every series.
+/// Returns the pipeline for the newest measurement of every series.
 fn newest() -> Document {
     let newest = doc! { "$top": doc! { "sortBy": doc! { "t": -1 }, "output": array!["$t", "$v"] } };
     let group = doc! { "$group": doc! { "_id": "$m", "newest": newest } };
     doc! { "aggregate": "ts", "pipeline": array![group], "cursor": doc! { "batchSize": 100_000 } }
 }
 
-/// How long a question takes, and how much of a processor, when buckets were opened before and when none was.
+/// Prints wall and processor time of a query with cached and with uncached buckets.
 fn opening(database: &Database, name: &str, question: &Document) -> Outcome {
-    /// Times each is asked.
+    /// Runs of each query.
     const ROUNDS: usize = 7;
     let keep = |bytes: i64| {
         let body = doc! { "setParameter": 1, "nilometerBucketCacheBytes": bytes, "$db": "admin" };
@@ -247,7 +246,7 @@ fn opening(database: &Database, name: &str, question: &Document) -> Outcome {
     Ok(())
 }
 
-/// The least host of each region, of what the stages `before` give.
+/// Returns the pipeline for the least host of each region, after the stages `before`.
 fn by_region(before: &[Document]) -> Document {
     let group = doc! { "$group": doc! { "_id": "$m.region", "a": doc! { "$min": "$m.host" } } };
     let stages = before.iter().cloned().chain([group]);
@@ -255,7 +254,7 @@ fn by_region(before: &[Document]) -> Document {
     doc! { "aggregate": "ts", "pipeline": Value::Array(pipeline), "cursor": doc! { "batchSize": 100_000 } }
 }
 
-/// Asks the same of the index and of unpacked measurements.
+/// Runs the same query with the index and on unpacked measurements.
 fn unpacked(database: &Database, name: &str, question: &Document, whole: &Document) -> Outcome {
     let timed = |command: &Document| -> Outcome<(Duration, Vec<String>)> {
         let began = Instant::now();

@@ -1,9 +1,9 @@
-//! How fast everything is read: whole aggregates and whole answers, in process, on one core.
-//! `cargo run --release -p nilometer-bench --bin scan [HOSTS] [MEASUREMENTS_PER_HOST]`; without arguments a million
-//! measurements of 100 hosts, ten whole numbers and ten tags each, as TSBS has them.
+//! Speed of full reads: whole aggregates and whole answers, in process, on one core. `cargo run --release -p
+//! nilometer-bench --bin scan [HOSTS] [MEASUREMENTS_PER_HOST]`; without arguments a million measurements of 100 hosts,
+//! ten integers and ten tags each, as in TSBS.
 //!
-//! The collection is fresh, in a fresh directory under the system's temporary one, loaded and settled first. Rates are by
-//! processor time, which other work on the machine disturbs less; with one thread that is the rate of one core.
+//! The collection is new, in a new temporary directory, loaded and settled first. Rates use processor time, which other
+//! work on the machine disturbs less; with one thread that is the rate of one core.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -23,10 +23,10 @@ use settled::Client;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Times each question is asked, after as many that are not counted.
+/// Measured runs of each query, after as many warm-up runs.
 const ROUNDS: usize = 10;
 
-/// The averages of the first few metrics by hour and host, of everything.
+/// Returns the pipeline for averages of the first metrics by hour and host, over everything.
 fn averages(metrics: usize) -> Document {
     let mut group = DocumentBuilder::new();
     let hour = doc! {"$dateTrunc": doc! {"date": "$time", "unit": "hour"}};

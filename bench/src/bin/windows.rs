@@ -1,10 +1,10 @@
-//! How fast windows are computed over a time series, and gaps on the axis of time filled: in process, on one core.
-//! `cargo run --release -p nilometer-bench --bin windows [HOSTS] [MEASUREMENTS_PER_HOST] [WORD]`; without arguments a million
-//! measurements of 100 hosts, ten whole numbers and ten tags each, as TSBS has them. With a word, only questions
-//! whose name holds it are asked.
+//! Speed of window functions over a time series and of filling gaps: in process, on one core. `cargo run --release -p
+//! nilometer-bench --bin windows [HOSTS] [MEASUREMENTS_PER_HOST] [WORD]`; without arguments a million measurements of
+//! 100 hosts, ten whole numbers and ten tags each, as TSBS has them. With a word, only questions whose name holds it
+//! are asked.
 //!
-//! Behind each stage comes a `$group` into one document or a `$match` that little passes, so that the answer itself costs
-//! nothing. Each question is asked with every rewrite, and without those that are made for it: on rows, sorted where they must be.
+//! Each stage is followed by a `$group` into one document or a selective `$match`, so that the answer costs nothing.
+//! Each query runs with every rewrite, and without those for it: on rows, sorted where necessary.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -23,13 +23,13 @@ use settled::Client;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Times each question is asked on rows and on blocks, after as many that are not counted.
+/// Measured runs of each query on rows and on blocks, after as many warm-up runs.
 const ROUNDS: (usize, usize) = (2, 10);
 
-/// Documents that `$densify` may make here.
+/// Limit of documents that `$densify` creates.
 const MADE_MAX: i64 = 10_000_000;
 
-/// A function of a window over `usage_user`.
+/// Returns a window function over `usage_user`.
 fn over(name: &str, window: Option<Document>) -> Document {
     let mut out = DocumentBuilder::new();
     out.append(name, "$usage_user");
@@ -39,14 +39,14 @@ fn over(name: &str, window: Option<Document>) -> Document {
     out.finish()
 }
 
-/// `{name: argument}`.
+/// Returns `{name: argument}`.
 fn named(name: &str, argument: impl Into<Value>) -> Document {
     let mut out = DocumentBuilder::new();
     out.append(name, argument);
     out.finish()
 }
 
-/// A slope or an area over the last ten minutes.
+/// Returns a derivative or integral over the last ten minutes.
 fn by_the_minute(name: &str) -> Document {
     let mut out = DocumentBuilder::new();
     out.append(name, doc! {"input": "$usage_user", "unit": "minute"});
@@ -58,7 +58,7 @@ fn minutes() -> Document {
     doc! {"range": array![-10, 0], "unit": "minute"}
 }
 
-/// The functions that are measured.
+/// Returns the measured functions.
 fn functions() -> Vec<(&'static str, Document)> {
     let ten = || Some(doc! {"documents": array![-9, 0]});
     let so_far = || Some(doc! {"documents": array!["unbounded", "current"]});
@@ -101,7 +101,7 @@ fn greatest() -> Value {
     doc! {"$group": group}.into()
 }
 
-/// Every question: what it is called and its pipeline.
+/// Returns every query: its name and its pipeline.
 fn questions() -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (name, output) in functions() {

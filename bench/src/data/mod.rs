@@ -1,9 +1,8 @@
 //! The data set: hosts with ten tags each, and ten metrics of every host at every tick.
 //!
-//! TSBS's rules: tags are drawn once for each host; every metric is a random walk that starts
-//! uniform in [0, 100), moves by a standard normal step at each tick, is clamped to [0, 100] and is
-//! stored truncated to an integer. A value therefore fits a byte, and all of them stay in memory:
-//! they are the reference that answers are checked against.
+//! The rules of TSBS: tags are drawn once for each host; every metric is a random walk that starts uniform in [0, 100),
+//! moves by a standard normal step at each tick, is clamped to [0, 100] and stored truncated to an integer. A value
+//! fits a byte, so all of them stay in memory as the reference for answers.
 
 mod document;
 mod names;
@@ -35,7 +34,7 @@ const ENVIRONMENT: [&str; 3] = ["production", "staging", "test"];
 /// 2016-01-01, where TSBS starts.
 pub(crate) const START_MS: i64 = 1_451_606_400_000;
 
-/// Streams of random numbers, one for each purpose, so that none disturbs another.
+/// Streams of random numbers, one for each purpose, so that they are independent.
 pub(crate) mod stream {
     pub(crate) const HOSTS: u64 = 1;
     pub(crate) const VALUES: u64 = 2;
@@ -44,7 +43,7 @@ pub(crate) mod stream {
     pub(crate) const PARAMETERS: u64 = 100;
 }
 
-/// A host's tags, in the order of [`TAGS`].
+/// The tags of a host, in the order of [`TAGS`].
 pub(crate) type Host = [String; 10];
 
 /// All values of all hosts.
@@ -57,7 +56,7 @@ pub(crate) struct DataSet {
 }
 
 impl DataSet {
-    /// Draws the data set that the options describe; the same options give the same data.
+    /// Generates the data set of the options. The same options give the same data.
     pub(crate) fn generate(options: &Options) -> Self {
         let (scale, ticks) = (options.scale, options.ticks());
         let mut random = Random::new(options.seed, stream::HOSTS);
@@ -81,33 +80,33 @@ impl DataSet {
         }
     }
 
-    /// Forgets what lies behind so many ticks.
+    /// Truncates the data set to `ticks` ticks.
     pub(crate) fn cut(&mut self, ticks: usize) {
         self.ticks = self.ticks.min(ticks);
     }
 
-    /// Measurements in all.
+    /// Returns the number of measurements.
     pub(crate) fn rows(&self) -> usize {
         self.ticks * self.hosts.len()
     }
 
-    /// The time of a tick.
+    /// Returns the time of a tick.
     pub(crate) fn time_ms(&self, tick: usize) -> i64 {
         START_MS + tick as i64 * self.interval_ms
     }
 
-    /// The time behind the last tick.
+    /// Returns the time after the last tick.
     pub(crate) fn end_ms(&self) -> i64 {
         self.time_ms(self.ticks)
     }
 
-    /// The ten metrics of a host at a tick.
+    /// Returns the ten metrics of a host at a tick.
     pub(crate) fn row(&self, tick: usize, host: usize) -> &[u8] {
         let at = (tick * self.hosts.len() + host) * METRICS.len();
         &self.values[at..at + METRICS.len()]
     }
 
-    /// The ticks whose time lies in the half-open range.
+    /// Returns the ticks within the half-open range of time.
     pub(crate) fn ticks_between(&self, from_ms: i64, to_ms: i64) -> std::ops::Range<usize> {
         let first = |ms: i64| {
             let ticks = (ms - START_MS).max(0) as u64;
@@ -116,7 +115,7 @@ impl DataSet {
         first(from_ms)..first(to_ms)
     }
 
-    /// What turns rows into documents.
+    /// Returns an encoder of rows as documents.
     pub(crate) fn encoder(&self, options: &Options) -> Encoder {
         Encoder::new(&self.hosts, options)
     }
@@ -170,7 +169,7 @@ mod tests {
             }
         }
         let variance = steps.iter().map(|s| s * s).sum::<f64>() / steps.len() as f64;
-        // A step is N(0,1), truncation adds about 1/6; the walls take a little.
+        // A step is N(0,1), truncation adds about 1/6; clamping removes a little.
         assert!((0.9..1.3).contains(&variance), "{variance}");
     }
 

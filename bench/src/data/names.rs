@@ -1,4 +1,4 @@
-//! What metrics and tags are called; more than one benchmark has them.
+//! The names of metrics and tags, used by several benchmarks.
 
 /// The names of the metrics, in TSBS's order.
 pub(crate) const METRICS: [&str; 10] = [

@@ -1,7 +1,6 @@
 //! Random numbers that are the same on every machine: xoshiro256++ seeded through splitmix64.
 //!
-//! Written out here so that a data set is defined by this project alone and does not change with
-//! the version of a library.
+//! Implemented here so that a data set depends on this project alone and not on the version of a library.
 
 /// A stream of random numbers.
 pub(crate) struct Random {
@@ -11,7 +10,7 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    /// A stream for one purpose under one seed.
+    /// Returns the stream of a purpose with a seed.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut at = seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
         let mut next = || {
@@ -40,22 +39,22 @@ impl Random {
         result
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a number uniform in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform in [0, limit); the bias of the product is far below what is measured here.
+    /// Returns a number uniform in [0, limit). The bias is far below the precision of the measurements.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// One of `items`, each as likely.
+    /// Returns one of `items`, each with the same probability.
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }
 
-    /// The items in random order.
+    /// Shuffles the items.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

@@ -1,4 +1,4 @@
-//! What a pattern cost.
+//! The results of a pattern.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Sender;
 use crate::options::Options;
 use crate::target::{Connection, Outcome, drain, run as call};
 
-/// Figures of one pattern.
+/// The results of one pattern.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) rows: usize,
@@ -24,11 +24,11 @@ pub(crate) struct Figures {
     pub(crate) notes: Vec<(&'static str, String)>,
 }
 
-/// Bytes that went to the disk.
+/// Bytes written to disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amplification {
     pub(crate) written: u64,
-    /// Had each commit rewritten the document of its bucket.
+    /// Bytes if each commit had rewritten the document of its bucket.
     pub(crate) rewriting: f64,
 }
 
@@ -81,15 +81,15 @@ impl Figures {
     }
 }
 
-/// Bytes this process has handed to the kernel in writes. (Its count of bytes sent to the disk says more than
-/// was sent where the page cache keeps large folios.)
+/// Returns the bytes that this process has passed to write calls. (The kernel's count of bytes sent to disk is too high
+/// where the page cache uses large folios.)
 pub(crate) fn written_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("wchar: "));
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// Memory of this process that is in use.
+/// Returns the resident memory of this process.
 pub(crate) fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -97,8 +97,8 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// What rewriting each bucket's document at each commit would have written, from the buckets as they
-/// are: a bucket that took `c` commits grows evenly from the size one measurement needs to its own.
+/// Returns the bytes that rewriting each bucket's document at each commit would have written, estimated from the
+/// buckets: a bucket with `c` commits grows evenly from the size of one measurement to its final size.
 pub(crate) fn rewriting_bytes(connection: &mut dyn Connection, options: &Options) -> Outcome<f64> {
     let stats = doc! { "collStats": &options.collection, "$db": &options.database };
     let stats = call(connection, &stats, None)?;
@@ -134,7 +134,7 @@ pub(crate) fn rewriting_bytes(connection: &mut dyn Connection, options: &Options
         value.unwrap_or(0.0)
     };
     let (bytes, rows) = (average("bytes"), average("rows"));
-    // Header, bounds and one value of each field: what a bucket of this set needs with one row.
+    // Header, bounds and one value of each field: the size of a bucket of this set with one row.
     const FIRST_BYTES: f64 = 1_100.0;
     let per_row = ((bytes - FIRST_BYTES) / (rows - 1.0).max(1.0)).max(0.0);
     let (commits_each, rows_each) = (commits / buckets, rows / (commits / buckets));

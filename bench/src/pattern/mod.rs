@@ -1,14 +1,13 @@
-//! Ingest patterns: how measurements arrive decides what storing them costs.
+//! Ingest patterns: the order of arrival determines the cost of storing measurements.
 //!
 //! ```text
 //! cargo xtask bench pattern NAME --in-process DIR
 //! cargo xtask bench pattern single --uri mongodb://127.0.0.1:27018 --connections 64
 //! ```
 //!
-//! Each pattern loads an empty collection and reports measurements a second, and, in process, the bytes
-//! written to files (as the kernel counts them for this process: log, tables, merging) for each
-//! byte of BSON; beside it what rewriting each bucket's document at each commit would have written,
-//! derived from the sizes of the buckets that came of it.
+//! Each pattern loads an empty collection and reports measurements per second, and, in process, the bytes written to
+//! files (as the kernel counts them for this process: log, tables, merges) per byte of BSON; beside it the bytes that
+//! rewriting each bucket's document at each commit would have written, derived from the sizes of the resulting buckets.
 
 #![allow(
     clippy::print_stdout,
@@ -34,7 +33,7 @@ use crate::target::{Connection, Outcome, Target, run as call};
 use figures::{Amplification, Figures};
 use order::Arrival;
 
-/// What `pattern --help` prints.
+/// The text of `pattern --help`.
 pub const HELP: &str = "\
 nilometer-bench pattern NAME [options as without a pattern]
 
@@ -48,7 +47,7 @@ nilometer-bench pattern NAME [options as without a pattern]
   trucks-dirt the same with TSBS's dirt: late, out of order, lost, fields and tags missing
 ";
 
-/// Hosts, ticks, size of a batch and order of arrival of a pattern.
+/// Returns hosts, ticks, batch size and order of arrival of a pattern.
 fn shape(name: &str) -> Option<(usize, usize, usize, Arrival)> {
     Some(match name {
         "hundred" => (100, 8_640, 10_000, Arrival::InOrder),
@@ -60,7 +59,7 @@ fn shape(name: &str) -> Option<(usize, usize, usize, Arrival)> {
     })
 }
 
-/// Runs the pattern the command line names first.
+/// Runs the pattern named first on the command line.
 pub fn run(arguments: &[String]) -> Outcome {
     let Some((name, rest)) = arguments.split_first() else {
         return Err(format!("which pattern?\n{HELP}"));
@@ -79,7 +78,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Loads TSBS documents in the order a pattern asks for.
+/// Loads TSBS documents in the order of a pattern.
 fn documents(
     options: &mut Options,
     (hosts, ticks, batch, arrival): (usize, usize, usize, Arrival),
@@ -120,7 +119,7 @@ fn documents(
     Ok(figures)
 }
 
-/// Settles, where that can be asked for, and adds what was written.
+/// Settles, if possible, and adds the written bytes.
 fn finish(target: &mut Target, options: &Options, before: u64, figures: &mut Figures) -> Outcome {
     if options.in_process.is_none() {
         return Ok(());
@@ -149,7 +148,7 @@ pub(crate) struct Sender<'c> {
     command: nilometer_bson::Document,
     batch: usize,
     in_batch: usize,
-    /// The documents of the batch, one behind the other.
+    /// The documents of the batch, concatenated.
     pub(crate) documents: Vec<u8>,
     rows: usize,
     bytes: u64,
@@ -174,7 +173,7 @@ impl<'c> Sender<'c> {
         }
     }
 
-    /// Tells that a document was appended; a full batch is sent.
+    /// Counts an appended document. Sends a full batch.
     pub(crate) fn added(&mut self) -> Outcome {
         self.in_batch += 1;
         if self.in_batch == self.batch {
@@ -183,7 +182,7 @@ impl<'c> Sender<'c> {
         Ok(())
     }
 
-    /// Sends what has been collected.
+    /// Sends the collected documents.
     pub(crate) fn flush(&mut self) -> Outcome {
         if self.in_batch == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! In which order measurements arrive.
+//! The order in which measurements arrive.
 
 use crate::data::{DataSet, Random};
 
@@ -10,15 +10,15 @@ const STREAM: u64 = 20;
 pub(crate) enum Arrival {
     /// By tick, then host.
     InOrder,
-    /// Each up to so many ticks after its own, drawn for each.
+    /// Each is late by a random number of ticks.
     Late {
-        /// The latest.
+        /// Maximum delay.
         ticks_max: u64,
     },
 }
 
 impl Arrival {
-    /// Tick and host of every measurement, in the order of arrival.
+    /// Returns tick and host of every measurement, in the order of arrival.
     pub(crate) fn rows(
         self,
         data: &DataSet,

@@ -11,10 +11,10 @@ use crate::load;
 use crate::options::Options;
 use crate::target::{Connection, Outcome, Target, run as call};
 
-/// Connections unless the command line says otherwise.
+/// Default number of connections.
 const CONNECTIONS: usize = 64;
 
-/// Measurements of a connection.
+/// Measurements per connection.
 const EACH: usize = 4_000;
 
 pub(crate) fn run(options: &mut Options) -> Outcome<Figures> {
@@ -88,7 +88,7 @@ fn insert_all(
     Ok(latencies)
 }
 
-/// Batches committed and syncs of the log so far.
+/// Returns batches committed and syncs of the log.
 fn log_counters(connection: &mut dyn Connection) -> Outcome<(i64, i64)> {
     let reply = call(
         connection,

@@ -1,7 +1,7 @@
-//! TSBS's iot set: two measurements of each truck at each tick, clean or with its dirt.
+//! The iot set of TSBS: two measurements of each truck at each tick, clean or with defects.
 //!
-//! Dirt, in TSBS's shares: of groups of ten points 1 % is lost and 5 % comes late; of points 10 % are
-//! lost, 30 % come out of order, 10 % lack a field and 1 % lack a tag (which makes another series).
+//! Defects, in the shares of TSBS: of groups of ten points 1 % is lost and 5 % is late; of points 10 % are lost, 30 %
+//! are out of order, 10 % lack a field and 1 % lack a tag (which makes another series).
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
@@ -106,12 +106,12 @@ impl Truck {
     }
 }
 
-/// What becomes of points on their way.
+/// The defects of points.
 struct Dirt {
     random: Random,
     /// Points held back, with the tick at which they are sent.
     held: Vec<(usize, Document)>,
-    /// The fate of the group of ten points under way.
+    /// The fate of the current group of points.
     group: Fate,
     in_group: usize,
 }
@@ -137,7 +137,7 @@ impl Dirt {
         }
     }
 
-    /// What becomes of the next point, and whether it lacks a field or a tag.
+    /// Draws the fate of the next point, and whether it lacks a field or a tag.
     fn draw(&mut self) -> (Fate, bool, bool) {
         if self.in_group == 0 {
             self.in_group = Self::GROUP;
@@ -280,7 +280,7 @@ fn push(sent: &mut Sender<'_>, document: &Document) -> Outcome {
     sent.added()
 }
 
-/// Measurements found by counting them all.
+/// Returns the number of measurements, by counting.
 fn count(connection: &mut dyn Connection, options: &Options, collection: &str) -> Outcome<i64> {
     let pipeline = nilometer_bson::array![doc! { "$count": "n" }];
     let aggregate = doc! {

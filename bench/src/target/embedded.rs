@@ -1,4 +1,4 @@
-//! The database in this process: the same commands without socket and message.
+//! The database in this process: the same commands without sockets and messages.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is measured: something that takes a command and gives its reply.
+//! The measured target: runs a command and returns its reply.
 
 mod embedded;
 mod wire;
@@ -10,21 +10,20 @@ use nilometer_bson::{Document, ValueRef};
 
 use crate::options::Options;
 
-/// A result whose error is text for a person.
+/// A result whose error is a message for people.
 pub type Outcome<T = ()> = Result<T, String>;
 
-/// One connection, or its like in process.
+/// A connection, or its equivalent in process.
 pub trait Connection: Send {
-    /// Runs a command that names its database in `$db`. `documents`, framed one behind the other,
-    /// go beside it as the sequence of that name.
+    /// Runs a command with `$db`. `documents`, concatenated, are sent as a document sequence of that name.
     fn call(&mut self, command: &Document, documents: Option<Arc<Vec<u8>>>) -> Outcome<Document>;
 }
 
-/// What is measured.
+/// The measured target.
 pub struct Target {
-    /// As many as were asked for.
+    /// The requested connections.
     pub(crate) connections: Vec<Box<dyn Connection>>,
-    /// The database, when it runs in this process.
+    /// The database, if it runs in this process.
     embedded: Option<Arc<Database>>,
 }
 
@@ -47,7 +46,7 @@ impl Target {
         })
     }
 
-    /// A server that is reached by `connect`.
+    /// Connects to a server with `connect`.
     pub fn connect(
         count: usize,
         mut connect: impl FnMut() -> Outcome<Box<dyn Connection>>,
@@ -58,12 +57,12 @@ impl Target {
         })
     }
 
-    /// The first connection.
+    /// Returns the first connection.
     pub fn first(&mut self) -> &mut dyn Connection {
         &mut *self.connections[0]
     }
 
-    /// Has buckets sealed and trees compacted, where that can be asked for: in process.
+    /// Seals buckets and compacts trees, if the database runs in this process.
     pub(crate) fn settle(&self) -> Outcome {
         match &self.embedded {
             Some(database) => database.settle().map_err(|e| e.to_string()),
@@ -72,7 +71,7 @@ impl Target {
     }
 }
 
-/// Runs a command; a reply that is not ok, or holds write errors, is an error.
+/// Runs a command. A reply that is not ok or has write errors is an error.
 pub(crate) fn run(
     connection: &mut dyn Connection,
     command: &Document,
@@ -99,20 +98,20 @@ fn error_text(reply: &Document) -> String {
     format!("{text} (code {code})")
 }
 
-/// The documents of one batch of a cursor, as the reply that holds them.
+/// A batch of a cursor: its reply.
 pub(crate) struct Batch {
     reply: Document,
     field: &'static str,
 }
 
 impl Batch {
-    /// The number of the cursor; 0 when it is exhausted.
+    /// Returns the id of the cursor; 0 if it is exhausted.
     fn cursor(&self) -> i64 {
         let cursor = self.reply.get("cursor").as_document();
         cursor.and_then(|c| c.get("id").as_exact_i64()).unwrap_or(0)
     }
 
-    /// The documents.
+    /// Returns the documents.
     pub(crate) fn documents(&self) -> impl Iterator<Item = nilometer_bson::DocRef<'_>> {
         let cursor = self.reply.get("cursor").as_document();
         let batch = cursor.map_or(ValueRef::Missing, |c| c.get(self.field));
@@ -123,13 +122,13 @@ impl Batch {
         elements.filter_map(|e| e.value().as_document())
     }
 
-    /// Bytes of the reply.
+    /// Returns the bytes of the reply.
     pub(crate) fn bytes(&self) -> usize {
         self.reply.as_bytes().len()
     }
 }
 
-/// Runs a command that answers with a cursor, and hands on each batch as it comes.
+/// Runs a command with a cursor and calls a function for each batch.
 pub(crate) fn each_batch(
     connection: &mut dyn Connection,
     command: &Document,
@@ -155,7 +154,7 @@ pub(crate) fn each_batch(
     }
 }
 
-/// Runs a command that answers with a cursor, and drains it.
+/// Runs a command with a cursor and drains it.
 pub(crate) fn drain(
     connection: &mut dyn Connection,
     command: &Document,
@@ -175,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads one message; gives its number and its bytes behind the flags.
+    /// Reads one message. Returns its id and its bytes after the flags.
     fn receive(socket: &mut impl Read) -> (i32, Vec<u8>) {
         let mut header = [0; 20];
         socket.read_exact(&mut header).unwrap();

@@ -1,5 +1,5 @@
-//! The smallest client that can saturate a server: OP_MSG over one socket, no pool, no monitor, no
-//! session. What a driver adds on its side is the driver's cost, not the server's.
+//! A minimal client that can saturate a server: OP_MSG over one socket, no pool, no monitor, no session. So the costs
+//! of a driver are not measured.
 //!
 //! ```text
 //! length i32 | request i32 | response to i32 | opcode i32 = 2013 | flags u32
@@ -19,7 +19,7 @@ const OP_MSG: i32 = 2013;
 const HEADER: usize = 16;
 /// Larger than any reply a server may send (48,000,000).
 const REPLY_MAX: usize = 64 * 1024 * 1024;
-/// The reply carries a checksum behind its sections.
+/// A checksum follows the sections of the reply.
 const CHECKSUM_PRESENT: u32 = 1;
 
 /// One connection.
@@ -77,7 +77,7 @@ impl Wire {
     }
 }
 
-/// The document of the section of kind 0 that a reply starts with.
+/// Returns the document of the first section of a reply, of kind 0.
 fn body_document(body: &[u8]) -> Option<Document> {
     let flags = u32::from_le_bytes(body.get(..4)?.try_into().ok()?);
     debug_assert!(

@@ -1,7 +1,7 @@
-//! Bucket documents as they are restored: real ones with damage, put under a time series and read through it.
+//! Restored bucket documents: real ones with damage, inserted into the buckets of a time series and read through it.
 //!
-//! What was damaged may be refused, at the door or where it is read, or answer something else; it must not bring anything
-//! down, and nothing stored beside it may be harmed. In the corpus an input is a document in extended JSON, one a line.
+//! A damaged bucket may be refused on insert or on read, or return other values; it must not cause a crash or harm
+//! other data. In the corpus an input is a document in extended JSON, one per line.
 
 use nilometer_bson::extjson::{parse_document, to_canonical};
 use nilometer_bson::fuzz::Numbers;
@@ -18,12 +18,12 @@ use crate::tree::Node;
 /// Inputs of one seed.
 const BATCH: u64 = 25;
 
-/// Measurements of each series that buckets are made of.
+/// Measurements of each series that fills the buckets.
 const MEASUREMENTS: i64 = 40;
 
 const START_MS: i64 = 1_700_000_000_000;
 
-/// Its buckets are made by the database itself.
+/// Creates the series; the database makes its buckets.
 fn series(fixture: &mut Fixture) -> Vec<Document> {
     let options = doc! {"timeField": "t", "metaField": "m"};
     let create = doc! {"create": "ts", "timeseries": options, "$db": "test"};
@@ -49,7 +49,7 @@ fn series(fixture: &mut Fixture) -> Vec<Document> {
     found.collect()
 }
 
-/// Changes a bucket: its parts as those of any document, and the bytes of its columns.
+/// Changes a bucket: its fields like those of any document, and the bytes of its columns.
 fn changed(numbers: &mut Numbers, seeds: &Seeds, bucket: &Document) -> Document {
     let mut node = Node::of(bucket.as_ref());
     if numbers.below(3) == 0 {
@@ -83,7 +83,7 @@ fn damage_columns(numbers: &mut Numbers, node: &mut Node) {
     }
 }
 
-/// Puts a bucket in, reads the series in several ways, takes it out; true if it was taken and could be read.
+/// Inserts a bucket, reads the series in several ways, removes the bucket. True if it was accepted and readable.
 fn store_and_read(fixture: &mut Fixture, bucket: &Document) -> bool {
     if validate_document(bucket.as_bytes(), &Limits::default()).is_err() {
         return false;
@@ -113,7 +113,7 @@ fn count(fixture: &mut Fixture, collection: &str) -> i64 {
     reply.get("n").as_exact_i64().expect("a number")
 }
 
-/// A database with the series that buckets are put under, and one that is to stay as it is.
+/// Returns a database with the series for the buckets, and one that must not change.
 fn fixture() -> (Fixture, Vec<Document>) {
     let mut fixture = Fixture::new();
     let buckets = series(&mut fixture);
@@ -126,7 +126,7 @@ fn fixture() -> (Fixture, Vec<Document>) {
     (fixture, buckets)
 }
 
-/// Buckets with damage.
+/// Runs damaged buckets.
 pub fn batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     let (mut fixture, buckets) = fixture();
@@ -138,7 +138,7 @@ pub fn batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     }
 }
 
-/// One input of bytes.
+/// Runs one input of bytes.
 pub fn one(bytes: &[u8]) -> bool {
     let sound = validate_document(bytes, &Limits::default()).is_ok();
     let Some(bucket) = nilometer_bson::DocRef::new(bytes).filter(|_| sound) else {
@@ -148,7 +148,7 @@ pub fn one(bytes: &[u8]) -> bool {
     store_and_read(&mut fixture, &bucket.to_document())
 }
 
-/// Replays buckets, one a line.
+/// Replays buckets, one per line.
 pub fn replay(text: &str, runner: &mut Runner) {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         runner.one(

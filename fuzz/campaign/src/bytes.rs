@@ -1,6 +1,6 @@
 //! Targets that are bytes or text: messages, BSON, extended JSON, columns.
 //!
-//! Inputs are sound ones with damage, and noise. In the corpus bytes are lines of hexadecimal digits, text is itself.
+//! Inputs are damaged valid ones, and noise. In the corpus bytes are lines of hexadecimal digits, text is itself.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ use crate::tree::Node;
 /// Inputs of one seed.
 const BATCH: u64 = 200;
 
-/// A reply up to this size is copied behind its header.
+/// Replies up to this size are copied after their header.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
 
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
@@ -31,7 +31,7 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// Runs each line of hexadecimal digits; others are remarks.
+/// Runs each line of hexadecimal digits; other lines are comments.
 pub(crate) fn replay_bytes(text: &str, runner: &mut Runner, run: fn(&[u8]) -> bool) {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let pairs = line.as_bytes().chunks(2);
@@ -87,7 +87,7 @@ pub(crate) fn noise(numbers: &mut Numbers) -> Vec<u8> {
         .collect()
 }
 
-/// A document of the scripts, changed now and then.
+/// Returns a document of the scripts, sometimes changed.
 pub(crate) fn some_document(numbers: &mut Numbers, seeds: &Seeds) -> Document {
     let mut node = match numbers.below(3) {
         0 => pick(numbers, &seeds.documents).clone(),
@@ -108,7 +108,7 @@ pub(crate) fn some_document(numbers: &mut Numbers, seeds: &Seeds) -> Document {
     }
 }
 
-/// Messages, sound ones with damage and noise.
+/// Runs messages: damaged valid ones and noise.
 pub fn wire_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     for _ in 0..BATCH {
@@ -116,7 +116,7 @@ pub fn wire_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
         if numbers.below(3) != 0 {
             damage(numbers, &mut bytes);
         }
-        // Without its true length a message is only ever refused for that.
+        // A message with a wrong length is refused for that alone.
         if numbers.below(4) != 0
             && let (Ok(length), Some(field)) = (u32::try_from(bytes.len()), bytes.get_mut(..4))
         {
@@ -156,7 +156,7 @@ fn message(numbers: &mut Numbers, seeds: &Seeds) -> Vec<u8> {
             body.extend(document.as_bytes());
             return framed(2004, &body);
         }
-        // What the server itself writes is as good a compressed message as any.
+        // Messages written by the server are valid compressed messages.
         1 | 2 => {
             let form = ReplyForm {
                 response_to: 1,
@@ -183,7 +183,7 @@ fn message(numbers: &mut Numbers, seeds: &Seeds) -> Vec<u8> {
     framed(2013, &body)
 }
 
-/// Reads a message and, if it can be read, everything in it; what is answered can be read as well.
+/// Parses a message and everything in it; the reply must be readable, too.
 pub fn read_message(bytes: &[u8]) -> bool {
     let Some(head) = bytes.first_chunk() else {
         return false;
@@ -211,8 +211,8 @@ pub fn read_message(bytes: &[u8]) -> bool {
     true
 }
 
-/// Visits every value of a document that was validated.
-/// Reads every value. False if options of a pattern are not in the order of the alphabet, as BSON has them.
+/// Visits every value of a document that was validated. Reads every value. False if the options of a regular expression
+/// are not in alphabetical order, as BSON requires.
 fn walk(document: DocRef<'_>) -> bool {
     let mut is_ordered = true;
     for element in document {
@@ -227,7 +227,7 @@ fn walk(document: DocRef<'_>) -> bool {
     is_ordered
 }
 
-/// Documents with damage.
+/// Runs damaged documents.
 pub fn bson_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     for _ in 0..BATCH {
@@ -247,10 +247,10 @@ pub fn bson_replay(text: &str, runner: &mut Runner) {
     replay_bytes(text, runner, read_bson);
 }
 
-/// Reads bytes as a document in every way; of a sound one each way gives back what it was.
+/// Parses bytes as a document in every way; all ways must agree on a valid one.
 pub fn read_bson(bytes: &[u8]) -> bool {
     let sound = validate_document(bytes, &Limits::default()).is_ok();
-    // Whether it is sound or not, looking at it is no danger.
+    // Inspecting a document must be safe, valid or not.
     let Some(document) = DocRef::new(bytes) else {
         assert!(!sound, "a sound document has a frame");
         return false;
@@ -271,7 +271,7 @@ pub fn read_bson(bytes: &[u8]) -> bool {
     if is_ordered {
         assert!(equal(read_again, whole), "{canonical} is not what it was");
     } else {
-        // Reading puts them in order; what was read stays as it is.
+        // Parsing sorts the options; a parsed document stays the same.
         let twice = read(&to_canonical(once.as_ref()));
         let same = equal(ValueRef::Document(twice.as_ref()), read_again);
         assert!(same, "{canonical} is read differently each time");
@@ -281,7 +281,7 @@ pub fn read_bson(bytes: &[u8]) -> bool {
     true
 }
 
-/// Texts with damage.
+/// Runs damaged texts.
 pub fn extjson_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     for _ in 0..BATCH {
@@ -313,14 +313,14 @@ pub fn extjson_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     }
 }
 
-/// Replays texts, one a line.
+/// Replays texts, one per line.
 pub fn extjson_replay(text: &str, runner: &mut Runner) {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         runner.one(|| line.to_owned(), || read_text(line));
     }
 }
 
-/// One text.
+/// Runs one text.
 pub fn read_extjson(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(read_text)
 }
@@ -340,7 +340,7 @@ fn read_text(text: &str) -> bool {
     true
 }
 
-/// Columns and bytes that are nearly one.
+/// Runs columns, and bytes that resemble them.
 pub fn column_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     for number in 0..BATCH {
@@ -360,10 +360,10 @@ pub fn column_replay(text: &str, runner: &mut Runner) {
     replay_bytes(text, runner, read_column);
 }
 
-/// Values a column may have here.
+/// Maximum values of a column here.
 const VALUES_MAX: usize = 6000;
 
-/// Reads bytes as a column, in every way.
+/// Decodes bytes as a column in every way.
 pub fn read_column(bytes: &[u8]) -> bool {
     column_decode(bytes);
     column::validate(bytes, VALUES_MAX).is_ok()

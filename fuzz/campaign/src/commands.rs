@@ -1,8 +1,8 @@
-//! Commands: those of a golden script in order, between them the same ones changed.
+//! Commands: those of a golden script in order, with changed ones in between.
 //!
-//! They run on a database in memory. An input is harmless if it is answered with `ok: 1`, or with an error that has a code
-//! and a text and is not one for what must never happen. In the corpus an input is a line of extended JSON; all lines of
-//! a file run one after the other on one database.
+//! They run on a database in memory. An input is harmless if the answer is `ok: 1`, or an error with a code and a text
+//! whose code is not reserved for bugs. In the corpus an input is a line of extended JSON; all lines of a file run in
+//! order on one database.
 
 use nilometer::services::{Environment, IdSource};
 use nilometer::{ClientSession, Database, Request};
@@ -16,7 +16,7 @@ use crate::runner::Runner;
 use crate::scripts::Seeds;
 use crate::tree::Node;
 
-/// Changed commands for each of a script, at most.
+/// Maximum changed commands for each command of a script.
 const CHANGED_MAX: u64 = 6;
 
 /// Commands that wait, write files or end the process: not for a campaign.
@@ -30,13 +30,13 @@ const LEFT_OUT: [&str; 7] = [
     "rotateCertificates",
 ];
 
-/// Fields that ask the server to wait for something to happen.
+/// Fields that make the server wait.
 const WAITING: [&str; 2] = ["awaitData", "maxAwaitTimeMS"];
 
-/// Documents a `$densify` may make here; a million of them are no hang, but take their time.
+/// Limit of documents created by `$densify`; a million would not hang but take long.
 const DENSIFY_MAX: &str = "5000";
 
-/// Codes of errors that are a bug: InternalError, DataCorruptionDetected.
+/// Error codes that mean a bug: InternalError, DataCorruptionDetected.
 const BUGS: [i64; 2] = [1, 282];
 
 /// A database in memory and one connection to it.
@@ -52,11 +52,11 @@ impl Default for Fixture {
 }
 
 impl Fixture {
-    /// An empty database whose identities are the same every time.
+    /// Creates an empty database with reproducible ids.
     ///
     /// # Panics
     ///
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new() -> Self {
         let environment = Environment {
             ids: IdSource::seeded(1),
@@ -71,11 +71,11 @@ impl Fixture {
         }
     }
 
-    /// Runs a command on what may be damaged: it may be told so.
+    /// Runs a command on data that may be damaged, so DataCorruptionDetected is allowed.
     ///
     /// # Panics
     ///
-    /// If the answer is that of a bug.
+    /// If the answer has the code of a bug.
     pub fn ask(&mut self, command: &Document) -> Document {
         let request = Request::new(command.clone());
         let reply = self.database.run_command(&mut self.session, &request);
@@ -84,11 +84,11 @@ impl Fixture {
         reply
     }
 
-    /// Runs a command that may be anything.
+    /// Runs an arbitrary command.
     ///
     /// # Panics
     ///
-    /// If the answer is none.
+    /// If the answer is invalid.
     pub fn run(&mut self, command: &Document) -> Document {
         let request = Request::new(command.clone());
         let reply = self.database.run_command(&mut self.session, &request);
@@ -103,7 +103,7 @@ impl Fixture {
     }
 }
 
-/// True if a command was answered with `ok: 1`.
+/// True if a command is answered with `ok: 1`.
 pub fn is_ok(reply: &Document) -> bool {
     reply.get("ok").as_exact_i64() == Some(1)
 }
@@ -115,14 +115,14 @@ pub fn is_left_out(command: &Document) -> bool {
         || validate_document(command.as_bytes(), &Limits::default()).is_err()
 }
 
-/// The command without what would have it wait.
+/// Removes the fields that make a command wait.
 pub fn without_waiting(node: &mut Node) {
     if let Node::Fields(fields) = node {
         fields.retain(|(name, _)| !WAITING.contains(&name.as_str()));
     }
 }
 
-/// A command with its database.
+/// Adds the database to a command.
 fn addressed(command: &Node) -> Document {
     let mut command = command.clone();
     if let Node::Fields(fields) = &mut command
@@ -133,7 +133,7 @@ fn addressed(command: &Node) -> Document {
     command.document()
 }
 
-/// A script with changed commands between its own.
+/// Runs a script with changed commands between its own.
 pub fn batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     let script = pick(numbers, &seeds.scripts);
@@ -145,7 +145,7 @@ pub fn batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
             mutate(numbers, seeds, &mut changed);
             run(&mut fixture, changed, runner);
         }
-        // Now and then a step is missing, so that what follows finds another state.
+        // Sometimes a step is left out, so that the following ones find another state.
         if numbers.below(10) != 0 {
             run(&mut fixture, node, runner);
         }
@@ -164,7 +164,7 @@ fn run(fixture: &mut Fixture, mut command: Node, runner: &mut Runner) {
     }
 }
 
-/// The documents that bytes hold one behind the other, up to the first that is none.
+/// Splits bytes into concatenated documents, up to the first invalid one.
 pub fn documents(mut bytes: &[u8]) -> Vec<Document> {
     let mut found = Vec::new();
     while let Some(length) = bytes.first_chunk() {
@@ -182,7 +182,7 @@ pub fn documents(mut bytes: &[u8]) -> Vec<Document> {
     found
 }
 
-/// Bytes as commands that come one after the other; true if one was carried out.
+/// Runs bytes as consecutive commands. True if one succeeded.
 pub fn one(bytes: &[u8]) -> bool {
     let mut fixture = Fixture::new();
     let mut any = false;
@@ -195,7 +195,7 @@ pub fn one(bytes: &[u8]) -> bool {
     any
 }
 
-/// Replays commands, one a line.
+/// Replays commands, one per line.
 pub fn replay(text: &str, runner: &mut Runner) {
     let mut fixture = Fixture::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -1,10 +1,9 @@
-//! Inputs by the million against every way into the database: messages, BSON, extended JSON, columns, commands,
-//! pipelines, buckets that are restored, logins, HTTP, configuration, files to import, files of the directory.
+//! Millions of inputs for every entry point of the database: messages, BSON, extended JSON, columns, commands,
+//! pipelines, restored buckets, logins, HTTP, configuration, imported files, files of the directory.
 //!
-//! A [`Target`] makes batches of inputs, each batch from a seed alone, so that a seed repeats it. A [`Runner`] counts
-//! inputs, catches panics and measures how long each takes. `main.rs` runs campaigns and watches for what never ends and
-//! for memory; the tests at the foot run a few seeds of each target, and replay the inputs that once did harm, which lie
-//! in `corpus/<target>/` as text.
+//! A [`Target`] makes batches of inputs, each determined by a seed. A [`Runner`] counts inputs, catches panics and
+//! measures times. `main.rs` runs campaigns and watches for hangs and memory; the tests in this file run a few seeds of
+//! each target and replay inputs that once failed, which are in `corpus/<target>/` as text.
 
 pub mod buckets;
 pub mod bytes;
@@ -21,9 +20,9 @@ pub mod tree;
 use runner::Runner;
 use scripts::Seeds;
 
-/// One way in.
+/// An entry point.
 pub struct Target {
-    /// Its name, also of its folder in the corpus and of its libFuzzer target.
+    /// Its name, also the name of its corpus folder and its libFuzzer target.
     pub name: &'static str,
     /// Its share of a campaign's inputs, in thousandths.
     pub share: u64,
@@ -31,11 +30,11 @@ pub struct Target {
     pub batch: fn(&Seeds, u64, &mut Runner),
     /// Runs inputs from a file of the corpus.
     pub replay: fn(&str, &mut Runner),
-    /// Runs bytes as one input, as libFuzzer gives them; true if they were understood.
+    /// Runs bytes as one input, for libFuzzer. True if they were valid.
     pub one: fn(&[u8]) -> bool,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 13] = [
     Target {
         name: "wire",
@@ -130,11 +129,11 @@ pub const TARGETS: [Target; 13] = [
     },
 ];
 
-/// Runs bytes as one input of a target; what the programs in `fuzz/fuzz_targets` do.
+/// Runs bytes as one input of a target, for the programs in `fuzz/fuzz_targets`.
 ///
 /// # Panics
 ///
-/// If that shows a bug, or there is no such target.
+/// If the input shows a bug, or the target does not exist.
 pub fn fuzz(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("a target").one)(bytes);
@@ -144,10 +143,10 @@ pub fn fuzz(name: &str, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// What a seed of `cargo xtask fuzz` stands for: so many inputs.
+    /// Inputs of a seed of `cargo xtask fuzz`.
     const INPUTS_PER_RUN: u64 = 3;
 
-    /// Where an input is a directory that is opened and closed, one stands for so many runs.
+    /// If an input is a directory to open and close, one counts as this many inputs.
     const RUNS_PER_DIRECTORY: u64 = 5;
 
     fn number(name: &str, default: u64) -> u64 {
@@ -295,10 +294,10 @@ mod tests {
             let mut fixture = commands::Fixture::new();
             let documents: Vec<Value> = (0..9).map(|i| doc! {"_id": i}.into()).collect();
             fixture.run(&doc! {"insert": "c", "documents": documents, "$db": "test"});
-            // Its cursor stays open: what it reads from once held the database.
+            // Its cursor stays open: its source once kept the database alive.
             fixture.run(&doc! {"find": "c", "batchSize": 1, "$db": "test"});
         }
-        // Tests beside this one have a few.
+        // Other tests have a few.
         let began = std::time::Instant::now();
         while folding() > DATABASES / 2 {
             assert!(began.elapsed().as_secs() < 20, "{} threads", folding());
@@ -335,7 +334,7 @@ mod tests {
         }
     }
 
-    // A failure here counts in the runners beside it, too: see there first.
+    // A failure here also counts in other runners: look there first.
     #[test]
     fn bytes_are_inputs_of_every_target() {
         use nilometer_bson::doc;

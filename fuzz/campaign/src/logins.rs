@@ -1,4 +1,4 @@
-//! Payloads of logins: what a stranger sends before anybody knows who it is.
+//! Payloads of logins, sent before authentication.
 //!
 //! In the corpus an input is a file: the first line is the payload of `saslStart`, the second that of `saslContinue`.
 
@@ -29,7 +29,7 @@ const FINAL: [&str; 2] = [
     "c=biws,r=x,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=,x=1",
 ];
 
-/// A database with one user, and how many have tried to log in.
+/// A database with one user, and the number of login attempts.
 struct Guarded {
     database: Database,
     tried: u32,
@@ -58,9 +58,9 @@ impl Guarded {
         Self { database, tried: 0 }
     }
 
-    /// True if both steps were answered with `ok: 1`; nobody is logged in by noise.
+    /// True if both steps were answered with `ok: 1`. Noise must not log in.
     fn try_login(&mut self, mechanism: &str, first: &[u8], second: &[u8]) -> bool {
-        // From an address of its own, so that no delay is counted.
+        // From a new address, so that no delay applies.
         self.tried += 1;
         let [_, a, b, c] = self.tried.to_be_bytes();
         let client = ClientMetadata {
@@ -97,7 +97,7 @@ fn payload(bytes: &[u8]) -> Value {
     })
 }
 
-/// Payloads, sound ones with damage.
+/// Runs damaged valid payloads.
 pub fn batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     let mut guarded = Guarded::new();
@@ -119,7 +119,7 @@ pub fn batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     }
 }
 
-/// One input of bytes: two payloads with a line end between them, for every mechanism.
+/// Runs one input of bytes: two payloads separated by a newline, for every mechanism.
 pub fn one(bytes: &[u8]) -> bool {
     thread_local! {
         static GUARDED: std::cell::RefCell<Option<Guarded>> = const { std::cell::RefCell::new(None) };

@@ -1,9 +1,9 @@
 //! A campaign: `nilometer-campaign [--inputs N] [--target NAME] [--seed N] [--show]`.
 //!
-//! With `--inputs` each target has its share of so many inputs, on as many threads as there are cores. With `--seed` one
-//! batch of one target is run again; `--show` prints its inputs in the form of the corpus. The campaign ends with code 1
-//! if an input panicked, was answered with a bug's code, took longer than a second twice, or took the process over its
-//! memory; one that never ends is told of and ends the process.
+//! With `--inputs` each target gets its share of this many inputs, on as many threads as there are cores. With `--seed`
+//! one batch of one target is repeated; `--show` prints its inputs in the format of the corpus. The campaign ends with
+//! code 1 if an input panicked, was answered with the code of a bug, took longer than a second twice, or exceeded the
+//! memory of the process; an input that never ends is reported and ends the process.
 
 #![allow(
     clippy::print_stdout,
@@ -24,22 +24,22 @@ use nilometer_campaign::{TARGETS, Target};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Inputs unless `--inputs` says otherwise.
+/// Default number of inputs.
 const INPUTS: u64 = 100_000;
 
-/// Memory of the whole process, at most.
+/// Maximum memory of the process.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
-/// An input that takes this long will not end.
+/// An input that takes this long is considered endless.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Different failures that are told before a campaign is given up.
+/// Distinct failures reported before a campaign is aborted.
 const FAILURES_MAX: usize = 40;
 
 /// Depth of documents is limited; frames of an unoptimised build are large.
 const STACK_BYTES: usize = 16 << 20;
 
-/// What was asked for.
+/// The options.
 struct Asked {
     inputs: u64,
     target: Option<String>,
@@ -121,7 +121,7 @@ fn asked() -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// One batch again. Gives inputs and failures.
+/// Repeats one batch. Returns inputs and failures.
 fn repeat(target: &Target, seeds: &Seeds, seed: u64, shows: bool) -> (u64, u64) {
     let mut runner = Runner::new(target.name, seed);
     runner.shows = shows;
@@ -136,7 +136,7 @@ fn repeat(target: &Target, seeds: &Seeds, seed: u64, shows: bool) -> (u64, u64) 
     (runner.inputs, runner.failures.len() as u64)
 }
 
-/// What the threads of a target share.
+/// The state shared by the threads of a target.
 struct Campaign<'a> {
     target: &'a Target,
     seeds: &'a Seeds,
@@ -146,7 +146,7 @@ struct Campaign<'a> {
     accepted: AtomicU64,
     slowest_us: AtomicU64,
     over: AtomicBool,
-    /// By the place of the panic, so that one bug is told once: how often, and the first.
+    /// Failures by the location of the panic, so that a bug is reported once: count and first message.
     failures: Mutex<BTreeMap<String, (u64, String)>>,
 }
 
@@ -184,7 +184,7 @@ impl Campaign<'_> {
             for failure in &runner.failures {
                 self.fail(failure);
             }
-            // Others may have been in the way: what is slow is slow twice.
+            // Other work may have slowed it down: a slow input must be slow twice.
             if !runner.slow.is_empty() {
                 let again = self.batch(seed, slot);
                 for (number, told) in &again.slow {
@@ -212,7 +212,7 @@ impl Campaign<'_> {
     }
 }
 
-/// All inputs of a target. Gives inputs and failures.
+/// Runs all inputs of a target. Returns inputs and failures.
 fn run(target: &Target, seeds: &Seeds, first: u64, wanted: u64) -> (u64, u64) {
     let campaign = Campaign {
         target,
@@ -263,7 +263,7 @@ fn run(target: &Target, seeds: &Seeds, first: u64, wanted: u64) -> (u64, u64) {
     (inputs, count)
 }
 
-/// Ends the process when an input does not end.
+/// Ends the process if an input does not end.
 fn watch(target: &str, slots: &[Slot], ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(100));
@@ -279,7 +279,7 @@ fn watch(target: &str, slots: &[Slot], ended: &AtomicBool) {
     }
 }
 
-/// The most memory the process has had; 0 where the system does not say.
+/// Returns the peak memory of the process; 0 if it is unknown.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

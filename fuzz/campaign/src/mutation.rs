@@ -1,4 +1,4 @@
-//! Changes to documents that keep them documents: values become odd ones, parts move, names are exchanged.
+//! Changes that keep documents valid: replaces values by unusual ones, moves parts, exchanges names.
 
 use nilometer_bson::fuzz::Numbers;
 use nilometer_bson::{Value, doc};
@@ -6,18 +6,18 @@ use nilometer_bson::{Value, doc};
 use crate::scripts::Seeds;
 use crate::tree::Node;
 
-/// Levels that are put around a value at once, at most.
+/// Maximum levels wrapped around a value at once.
 const DEPTH_MAX: u64 = 220;
 
 /// Characters of a long text.
 const TEXT_MAX: u64 = 20_000;
 
-/// One of them.
+/// Returns one of the items.
 pub fn pick<'a, T>(numbers: &mut Numbers, of: &'a [T]) -> &'a T {
     &of[numbers.below(of.len() as u64) as usize]
 }
 
-/// Changes a few places of `node`.
+/// Changes `node` in a few places.
 pub fn mutate(numbers: &mut Numbers, seeds: &Seeds, node: &mut Node) {
     loop {
         change(numbers, seeds, node);
@@ -52,7 +52,7 @@ fn change(numbers: &mut Numbers, seeds: &Seeds, root: &mut Node) {
     }
 }
 
-/// Changes what a node holds.
+/// Changes the value of a node.
 fn within(numbers: &mut Numbers, seeds: &Seeds, node: &mut Node) {
     match node {
         Node::Leaf(value) => *value = near(numbers, seeds, value),
@@ -84,7 +84,7 @@ fn within(numbers: &mut Numbers, seeds: &Seeds, node: &mut Node) {
     }
 }
 
-/// A value like another one.
+/// Returns a value similar to another one.
 fn near(numbers: &mut Numbers, seeds: &Seeds, value: &Value) -> Value {
     let sign = if numbers.below(2) == 0 { 1 } else { -1 };
     match value {
@@ -120,7 +120,7 @@ fn near(numbers: &mut Numbers, seeds: &Seeds, value: &Value) -> Value {
     }
 }
 
-/// A value that is odd.
+/// Returns an unusual value.
 pub fn odd(numbers: &mut Numbers, seeds: &Seeds) -> Value {
     match numbers.below(12) {
         0 => Value::from(

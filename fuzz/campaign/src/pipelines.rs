@@ -1,6 +1,6 @@
 //! Pipelines of stages from the golden scripts, changed, over a small time series and an ordinary collection.
 //!
-//! The documents are those that scripts insert. What an input must do is what a command must (`commands.rs`), which also
+//! The documents are those that scripts insert. The rules for inputs are those of commands (`commands.rs`), which also
 //! replays them.
 
 use nilometer_bson::extjson::to_canonical;
@@ -19,12 +19,12 @@ const BATCH: u64 = 120;
 /// Documents in each collection.
 const DOCUMENTS: u64 = 40;
 
-/// Stages of a pipeline, at most.
+/// Maximum stages of a pipeline.
 const STAGES_MAX: u64 = 4;
 
 pub use crate::commands::replay;
 
-/// Bytes as the stages of one pipeline.
+/// Runs bytes as the stages of one pipeline.
 pub fn one(bytes: &[u8]) -> bool {
     let stages = documents(bytes);
     if stages.is_empty() {
@@ -41,7 +41,7 @@ pub fn one(bytes: &[u8]) -> bool {
     !is_left_out(&command) && is_ok(&fixture.run(&command))
 }
 
-/// What scripts hold, read once.
+/// The content of the scripts, read once.
 fn seeds() -> &'static Seeds {
     static SEEDS: std::sync::OnceLock<Seeds> = std::sync::OnceLock::new();
     SEEDS.get_or_init(Seeds::read)
@@ -97,7 +97,7 @@ fn leaf(value: impl Into<Value>) -> Node {
     Node::Leaf(value.into())
 }
 
-/// Makes "ts" and "plain" and inserts into both.
+/// Creates "ts" and "plain" and inserts into both.
 fn fill(numbers: &mut Numbers, seeds: &Seeds) -> Vec<Node> {
     let options = fields(vec![("timeField", leaf("t")), ("metaField", leaf("m"))]);
     let create = fields(vec![
@@ -132,7 +132,7 @@ fn fill(numbers: &mut Numbers, seeds: &Seeds) -> Vec<Node> {
     vec![create, insert("ts", series), insert("plain", plain)]
 }
 
-/// An aggregation of a few stages, most of them changed.
+/// Returns an aggregation of a few stages, most of them changed.
 fn pipeline(numbers: &mut Numbers, seeds: &Seeds) -> Node {
     let stages = (0..=numbers.below(STAGES_MAX)).map(|_| {
         let mut stage = pick(numbers, &seeds.stages).clone();

@@ -1,55 +1,55 @@
-//! Runs inputs one by one: counts them, catches what panics, measures how long they take.
+//! Runs inputs one by one: counts them, catches panics, measures times.
 //!
-//! A panic on another thread that an input started counts, too: the hook of the process notes each. Whoever runs many
-//! runners may look at the [`Slot`] of each, to find an input that never ends.
+//! A panic on a thread started by an input counts, too: the panic hook of the process records it. A caller with many
+//! runners can watch the [`Slot`] of each to find an endless input.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longer than this no input may take.
+/// Maximum time of an input.
 pub const INPUT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Panics of threads that no runner runs on.
+/// Panics of threads without a runner.
 static ELSEWHERE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 static HOOK: Once = Once::new();
 
 thread_local! {
-    /// What the runner of this thread is doing: none if there is no runner; else the last panic.
+    /// `None` if this thread has no runner; else its last panic.
     static HERE: RefCell<Option<String>> = const { RefCell::new(None) };
 
-    /// True on threads that make runners: between two inputs it is they who say that a batch has failed, and that is no
-    /// other runner's failure.
+    /// True on threads that create runners: a panic between two inputs reports the failure of a batch and is not a
+    /// failure of another runner.
     static IS_JUDGE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a runner is doing now: since when, the seed, the number of the input.
+/// The current input of a runner: start, seed, number.
 pub type Slot = Arc<Mutex<Option<(Instant, u64, u64)>>>;
 
 /// Runs the inputs of one batch.
 pub struct Runner {
     target: &'static str,
     seed: u64,
-    /// Inputs so far.
+    /// Number of inputs.
     pub inputs: u64,
-    /// Of those, how many were taken for what they claim to be, not refused.
+    /// Number of accepted inputs.
     pub accepted: u64,
-    /// What went wrong, each with the input.
+    /// Failures, each with its input.
     pub failures: Vec<String>,
-    /// Numbers of inputs that took longer than [`INPUT_TIME_MAX`], with what they were.
+    /// Numbers and descriptions of inputs that took longer than [`INPUT_TIME_MAX`].
     pub slow: Vec<(u64, String)>,
     /// The longest time of an input.
     pub slowest: Duration,
-    /// What is being run.
+    /// The current input.
     pub slot: Slot,
     /// True to print every input before it runs.
     pub shows: bool,
 }
 
 impl Runner {
-    /// A runner of the batch of `seed`.
+    /// Returns a runner for the batch of `seed`.
     pub fn new(target: &'static str, seed: u64) -> Self {
         IS_JUDGE.set(true);
         HOOK.call_once(|| {
@@ -93,7 +93,7 @@ impl Runner {
         }
     }
 
-    /// Runs one input, which says whether it was accepted; `describe` says what it is, if that is asked.
+    /// Runs one input, which returns whether it was accepted; `describe` formats it if needed.
     #[expect(
         clippy::print_stdout,
         reason = "inputs are shown where that was asked for"

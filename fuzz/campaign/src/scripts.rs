@@ -1,4 +1,4 @@
-//! What inputs are made from: the commands of the golden scripts, taken apart; and the corpus.
+//! The sources of inputs: the commands of the golden scripts and their parts; and the corpus.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ pub struct Seeds {
     pub scripts: Vec<Vec<Document>>,
     /// All names of fields and operators.
     pub names: Vec<String>,
-    /// All parts that are documents or arrays, but for long ones.
+    /// All parts that are documents or arrays, except long ones.
     pub parts: Vec<Node>,
     /// All stages of pipelines.
     pub stages: Vec<Node>,
     /// Documents that are inserted.
     pub documents: Vec<Node>,
-    /// Values that are odd.
+    /// Unusual values.
     pub odd: Vec<Value>,
 }
 
-/// Nodes a part may have to be put elsewhere.
+/// Maximum nodes of a part that is moved elsewhere.
 const PART_NODES_MAX: usize = 60;
 
-/// Stands for a cursor's number in scripts.
+/// The placeholder of a cursor id in scripts.
 const CURSOR: &str = "<cursor>";
 
 impl Seeds {
@@ -35,7 +35,7 @@ impl Seeds {
     ///
     /// # Panics
     ///
-    /// If they are not where they are in the repository, or cannot be read.
+    /// If they cannot be found or read.
     pub fn read() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/nilometer/testdata");
         let mut scripts = Vec::new();
@@ -110,7 +110,7 @@ fn list(path: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The commands of a script: what stands in front of each `---`.
+/// Returns the commands of a script: the text before each `---`.
 pub fn commands(script: &str) -> Vec<Document> {
     let mut commands = Vec::new();
     for step in script.split("\n\n") {
@@ -124,7 +124,7 @@ pub fn commands(script: &str) -> Vec<Document> {
     commands
 }
 
-/// The command with a number where a script names its last cursor.
+/// Replaces the placeholder of a cursor id.
 fn with_cursor(command: &Document) -> Document {
     let mut node = Node::of(command.as_ref());
     for number in 0..node.count() {
@@ -137,7 +137,7 @@ fn with_cursor(command: &Document) -> Document {
     node.document()
 }
 
-/// The files in the corpus of a target, with their texts.
+/// Returns the files in the corpus of a target, with their texts.
 ///
 /// # Panics
 ///

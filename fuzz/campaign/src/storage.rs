@@ -1,8 +1,8 @@
-//! Files of a database directory with damage: of the log, and of tables.
+//! Damaged files of a database directory: of the log and of tables.
 //!
-//! A small database is made once. For each input its files are written to a new directory, one of them damaged, and it is
-//! opened, read and verified: that may fail with an error, or give less where the end of the log was torn, but nothing
-//! that was not stored. In the corpus an input is the whole file, as lines of hexadecimal digits.
+//! A small database is created once. For each input its files are written to a new directory, one of them damaged, and
+//! it is opened, read and verified. That may fail with an error, or return less if the end of the log was torn, but
+//! never other data. In the corpus an input is the whole file, as lines of hexadecimal digits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const BATCH: u64 = 10;
 /// Keys of each keyspace.
 const KEYS: u64 = 60;
 
-/// A directory that goes with its value.
+/// A directory that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -44,7 +44,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The files of a sound database by their names, and what is in it.
+/// The files of an undamaged database by name, and its content.
 struct Sound {
     files: BTreeMap<PathBuf, Vec<u8>>,
     keyspaces: [KeyspaceId; 2],
@@ -126,7 +126,7 @@ impl Kind {
     }
 }
 
-/// Opens and reads the database with `bytes` in the place of one file; true if nothing was found wrong.
+/// Opens and reads the database with one file replaced by `bytes`. True if no damage was found.
 fn open_and_read(place: &Path, bytes: &[u8]) -> bool {
     let sound = sound();
     let scratch = Scratch::new();
@@ -185,17 +185,17 @@ fn run(kind: Kind, seed: u64, runner: &mut Runner) {
     }
 }
 
-/// Files of the log.
+/// Runs files of the log.
 pub fn log_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     run(Kind::Log, seed, runner);
 }
 
-/// Files of tables and of separated values.
+/// Runs files of tables and of separated values.
 pub fn table_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     run(Kind::Table, seed, runner);
 }
 
-/// One file of the log.
+/// Runs one file of the log.
 pub fn log(bytes: &[u8]) -> bool {
     Kind::Log
         .files()
@@ -203,7 +203,7 @@ pub fn log(bytes: &[u8]) -> bool {
         .is_some_and(|place| open_and_read(place, bytes))
 }
 
-/// One file of a table.
+/// Runs one file of a table.
 pub fn table(bytes: &[u8]) -> bool {
     Kind::Table
         .files()

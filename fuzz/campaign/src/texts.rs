@@ -1,6 +1,6 @@
-//! Targets that are text for the server's own parsers: requests of the HTTP port, configuration files, files to import.
+//! Text targets for the parsers of the server: requests of the HTTP port, configuration files, files to import.
 //!
-//! Inputs are sound ones with damage. In the corpus a file is one input.
+//! Inputs are damaged valid ones. In the corpus a file is one input.
 
 use nilometer_bson::extjson::to_relaxed;
 use nilometer_bson::fuzz::Numbers;
@@ -41,7 +41,7 @@ fn damaged(numbers: &mut Numbers, text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Requests of the HTTP port, those of the web page with a command behind the head.
+/// Runs requests of the HTTP port; those of the web page have a command in the body.
 pub fn http_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     for _ in 0..BATCH {
@@ -55,7 +55,7 @@ pub fn http_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     }
 }
 
-/// Configuration files.
+/// Runs configuration files.
 pub fn config_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     for _ in 0..BATCH {
@@ -65,7 +65,7 @@ pub fn config_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     }
 }
 
-/// Files between commas; lines of extended JSON are the target `extjson`.
+/// Runs CSV files; lines of extended JSON are the target `extjson`.
 pub fn import_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     for _ in 0..BATCH {
@@ -79,17 +79,17 @@ fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// One request.
+/// Runs one request.
 pub fn http(bytes: &[u8]) -> bool {
     http_request(bytes)
 }
 
-/// One configuration file.
+/// Runs one configuration file.
 pub fn config(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(configuration)
 }
 
-/// One file between commas.
+/// Runs one CSV file.
 pub fn import(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(csv)
 }

@@ -5,7 +5,7 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
 /// A value whose parts can be changed.
 #[derive(Clone, Debug)]
 pub enum Node {
-    /// Anything without parts.
+    /// A value without parts.
     Leaf(Value),
     /// A document: names and values.
     Fields(Vec<(String, Node)>),
@@ -14,7 +14,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// The tree of a document.
+    /// Converts a document to a tree.
     pub fn of(document: DocRef<'_>) -> Self {
         let fields = document.iter();
         Self::Fields(
@@ -24,7 +24,7 @@ impl Node {
         )
     }
 
-    /// The tree of a value.
+    /// Converts a value to a tree.
     pub fn of_value(value: ValueRef<'_>) -> Self {
         match value {
             ValueRef::Document(document) => Self::of(document),
@@ -33,7 +33,7 @@ impl Node {
         }
     }
 
-    /// The value it stands for.
+    /// Converts the tree to a value.
     pub fn value(&self) -> Value {
         match self {
             Self::Leaf(value) => value.clone(),
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// The document it stands for: of anything but a document, an empty one.
+    /// Converts the tree to a document; an empty one if it is not a document.
     pub fn document(&self) -> Document {
         match self {
             Self::Fields(fields) => document(fields),
@@ -50,7 +50,7 @@ impl Node {
         }
     }
 
-    /// Nodes of the tree.
+    /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         1 + match self {
             Self::Leaf(_) => 0,
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// The node with a number, counted from the root's 0, parents first.
+    /// Returns the node with a number, counted from the root's 0, parents first.
     pub fn at(&mut self, number: usize) -> Option<&mut Self> {
         if number == 0 {
             return Some(self);
@@ -84,7 +84,7 @@ impl Node {
 fn document(fields: &[(String, Node)]) -> Document {
     let mut out = DocumentBuilder::new();
     for (name, node) in fields {
-        // A name ends with its first zero.
+        // A name ends at its first zero byte.
         let name = name.replace('\0', "");
         out.append(&name, node.value());
     }

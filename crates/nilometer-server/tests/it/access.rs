@@ -130,7 +130,7 @@ fn the_audit_log_tells_of_logins_refusals_and_changes_and_of_no_secret() {
     client.log_in(Mechanism::Sha256, "admin", "root", "pencil");
     assert!(is_ok(&client.run_on("a", &doc! {"create": "c"})));
     assert!(is_ok(&client.run_on("a", &doc! {"drop": "c"})));
-    // Collections that come into being by the way, each told of once.
+    // Collections that are created implicitly, each reported once.
     let index = array![doc! {"key": doc! {"x": 1}, "name": "x"}];
     let upsert = array![doc! {"q": doc! {}, "u": doc! {"x": 1}, "upsert": true}];
     let pipeline = |stage: Document| array![doc! {"$match": doc! {}}, stage];
@@ -202,7 +202,7 @@ fn everybody_sees_the_operations_of_their_own_and_some_those_of_others() {
     let mut gauge = connections.pop().expect("a client");
     let insert = doc! {"insert": "c", "documents": documents};
     assert!(is_ok(&gauge.run_on("a", &insert)));
-    // One cursor of each waits.
+    // Each has one waiting cursor.
     for client in [&mut root, &mut gauge] {
         let reply = client.run_on("a", &doc! {"find": "c", "batchSize": 1});
         assert!(is_ok(&reply), "{reply:?}");

@@ -1,12 +1,12 @@
-//! Bad input gets a clear error with MongoDB's code or a closed connection, the server goes on
-//! answering, and what was acknowledged before is untouched.
+//! Bad input gets a clear error with MongoDB's code or a closed connection, the server keeps answering, and
+//! acknowledged data is untouched.
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, array, doc};
 
 use crate::client::{MSG, body, code, is_ok, message, op_msg, sequence};
 use crate::server::{Directory, Server, nilometer};
 
-/// A server with acknowledged data, which every case must leave alone.
+/// A server with acknowledged data, which no case may change.
 struct Fixture {
     server: Server,
     arguments: Vec<String>,
@@ -18,7 +18,7 @@ fn measurement(at: i64) -> Document {
     doc! {"_id": at, "m": at % 3, "t": Value::DateTime(1_700_000_000_000 + at * 1000), "v": at}
 }
 
-/// Fields by name, as measurements here have them: a time series shows its time and meta first.
+/// Sorts fields by name: a time series returns its time and meta first.
 fn by_name(document: &Document) -> Document {
     let mut elements: Vec<_> = document.iter().collect();
     elements.sort_by_key(|e| e.name());
@@ -64,7 +64,7 @@ impl Fixture {
         Server::spawn(&mut nilometer(&arguments))
     }
 
-    /// The server answers and has just what was acknowledged.
+    /// Checks that the server answers and has exactly the acknowledged data.
     fn is_untouched(&self, case: &str) {
         let mut client = self.server.connect();
         assert!(is_ok(&client.run(&doc! {"ping": 1})), "{case}");
@@ -78,7 +78,7 @@ impl Fixture {
         }
     }
 
-    /// The same, also after a kill and another start.
+    /// Checks the same, also after a kill and a restart.
     fn outlives(mut self, case: &str) {
         self.is_untouched(case);
         self.server.signal("KILL");
@@ -88,7 +88,7 @@ impl Fixture {
     }
 }
 
-/// The code and the place of the one write error of an insert that stored `n` documents.
+/// Returns code and index of the only write error of an insert that stored `n` documents.
 fn write_error(reply: &Document, n: i64) -> (i64, i64) {
     assert!(is_ok(reply), "{reply:?}");
     assert_eq!(reply.get("n").as_exact_i64(), Some(n), "{reply:?}");
@@ -158,7 +158,7 @@ fn documents_beyond_16_megabytes_are_refused() {
             sequence("documents", &[large(17 << 20)]),
         ];
         assert_eq!(code(&client.ask(&op_msg(0, &sections))), 10_334);
-        // In the body there is no room for it either.
+        // It does not fit into the body, either.
         let mut client = fixture.server.connect();
         let documents = Value::Array(
             [Value::from(large(17 << 20))]
@@ -172,7 +172,7 @@ fn documents_beyond_16_megabytes_are_refused() {
     fixture.outlives("17 MB");
 }
 
-/// A document whose first field holds a document, and so on, `depth` times.
+/// Returns a document nested `depth` times in its first field.
 fn nested(depth: usize, arrays: bool) -> Document {
     let mut value: Value = 1.into();
     for _ in 0..depth {
@@ -222,7 +222,7 @@ fn nested_operators_are_refused_or_answered() {
                 filter = outer.finish();
             }
             let mut client = fixture.server.connect();
-            // Either will do, as long as there is an answer.
+            // Any answer is accepted.
             let reply = client.run_on("test", &doc! {"find": "ts", "filter": filter});
             assert!(is_ok(&reply) || code(&reply) != 0);
         }
@@ -270,7 +270,7 @@ fn lying_lengths_store_nothing() {
             refused(&fixture, &op_msg(0, &[section]), lie);
         }
     }
-    // A string inside that claims more than there is.
+    // A string that announces more bytes than it has.
     for claim in [-1, 0, 100, i32::MAX] {
         let text = doc! {"t": Value::DateTime(0), "_id": 7001i64, "s": "text"};
         let mut lying = text.as_bytes().to_vec();
@@ -290,7 +290,7 @@ fn lying_lengths_store_nothing() {
     fixture.outlives("lying lengths");
 }
 
-/// Sends bytes that must be answered with an error or a closed connection.
+/// Sends bytes that must get an error or a closed connection.
 fn refused(fixture: &Fixture, bytes: &[u8], case: i32) {
     let mut client = fixture.server.connect();
     client.try_send(bytes);
@@ -311,7 +311,7 @@ fn a_message_cut_anywhere_stores_nothing() {
         client.finish();
         assert!(client.receive_or_lose().is_none(), "{end}");
     }
-    // Cut, with a header that knows.
+    // Truncated, with a matching header.
     for end in (20..whole.len() - 1).step_by(5) {
         let cut = message(MSG, &whole[16..end]);
         refused(&fixture, &cut, end as i32);
@@ -334,12 +334,12 @@ fn flipped_bits_never_end_the_server() {
                 let mut client = fixture.server.connect();
                 client.try_send(&flipped);
                 client.finish();
-                // Whatever comes, it is one document or nothing.
+                // The answer is one document or nothing.
                 drop(client.receive_or_lose());
             }
         }
     }
-    // A flipped bit may have made a collection of another name, but not a measurement.
+    // A flipped bit may have created another collection, but not a measurement.
     fixture.is_untouched("flipped bits");
     fixture.server.signal("TERM");
     assert_eq!(fixture.server.wait().code(), Some(0));
@@ -465,7 +465,7 @@ fn a_full_disk_refuses_writes_and_goes_on_reading() {
     let path = directory.0.join("data");
     let path = path.to_str().expect("a UTF-8 path");
     let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", path];
-    // A limit on the size of files stands in for a disk that is full.
+    // A limit on the size of files simulates a full disk.
     let limited = format!("trap '' XFSZ; ulimit -f {FILE_BLOCKS_MAX}; exec \"$0\" \"$@\"");
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_nilometer")]);
@@ -515,7 +515,7 @@ fn a_full_disk_refuses_writes_and_goes_on_reading() {
     assert_eq!(counts(&server), acknowledged);
     server.signal("KILL");
     server.wait();
-    // With room again, all is there and writes are taken.
+    // With space again, all data is there and writes are accepted.
     let server = Server::spawn(&mut nilometer(&arguments));
     assert_eq!(counts(&server), acknowledged);
     let sections = [insert("ts"), sequence("documents", &[measurement(-1)])];

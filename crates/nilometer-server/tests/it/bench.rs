@@ -1,4 +1,4 @@
-//! The measuring command, in small.
+//! The command `bench`, at a small size.
 
 use nilometer::auth::Mechanism;
 use nilometer_bson::{array, doc};
@@ -7,7 +7,7 @@ use crate::client::is_ok;
 use crate::server::{Directory, Server, nilometer};
 use crate::transfer::run_at;
 
-/// Queries of the set.
+/// Number of queries.
 const QUERIES: usize = 18;
 
 const SMALL: [&str; 9] = [
@@ -47,7 +47,7 @@ fn a_server_is_measured_and_left_as_it_was() {
         found.len()
     };
     assert_eq!(names(&mut root), 0, "all is dropped");
-    // Time that is up ends loading behind a tick all have loaded.
+    // At the time limit loading ends after a tick that all connections have loaded.
     let keep = ["--seconds", "0", "--keep"];
     let (code, told) = run_at(&uri, &[&SMALL[..], &keep].concat(), &[], "");
     assert_eq!(code, Some(0), "{told}");

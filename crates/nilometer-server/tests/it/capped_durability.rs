@@ -1,8 +1,8 @@
 //! The server is killed while capped and clustered collections are written to.
 //!
-//! Afterwards a capped collection holds a run of what was inserted, up to what was acknowledged last or
-//! beyond, and never more than it may; a clustered one holds everything acknowledged, in its order;
-//! `validate` agrees. Conversions to capped collections are there whole or not at all.
+//! Afterwards a capped collection holds a contiguous run of the inserted documents, up to the last acknowledged one or
+//! beyond, and never more than its limit; a clustered one holds everything acknowledged, in order; `validate` agrees.
+//! Conversions to capped collections are complete or did not happen.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ const KILLS: Effort = Effort {
 const COUNT_MAX: usize = 40;
 const BYTES_MAX: usize = 8192;
 
-/// What one writer has sent.
+/// The inserts of one writer.
 #[derive(Default)]
 struct Sent {
-    /// The last id that was sent, and the last that was acknowledged.
+    /// The last id sent, and the last acknowledged.
     last: i64,
     acknowledged: i64,
 }
@@ -42,7 +42,7 @@ fn insert(client: &mut Client, collection: &str, documents: &[Document]) -> Opti
     ))
 }
 
-/// Inserts ascending ids until the server is gone.
+/// Inserts ascending ids until the connection is lost.
 fn write(port: u16, collection: &str, sent: &mut Sent, seed: i64) {
     let mut client = Client::connect(port);
     loop {
@@ -60,7 +60,7 @@ fn write(port: u16, collection: &str, sent: &mut Sent, seed: i64) {
     }
 }
 
-/// Converts a collection again and again until the server is gone.
+/// Converts a collection repeatedly until the connection is lost.
 fn convert(port: u16) {
     let mut client = Client::connect(port);
     loop {

@@ -1,12 +1,10 @@
-//! The server is killed while measurements are updated, replaced, moved and deleted through their
-//! collection, and started again on the same directory.
+//! The server is killed while measurements are updated, replaced, moved and deleted through their collection, and
+//! restarted on the same directory.
 //!
-//! Each writer has measurements of its own and knows what must be there (`writer.rs`). After a kill its measurements
-//! are those after the last command that was answered, or after the one under way as well: each change is there once,
-//! none in part.
+//! Each writer has its own measurements and knows the expected state (`writer.rs`). After a kill its measurements are
+//! those after the last answered command, or after the command in flight: each change is applied once, none in part.
 //!
-//! With NILOMETER_SOAK=1 there are more kills; NILOMETER_SEED repeats the choices of a run, though not its
-//! timing.
+//! With NILOMETER_SOAK=1 there are more kills; NILOMETER_SEED repeats the choices of a run, but not its timing.
 
 use std::time::Duration;
 
@@ -26,17 +24,17 @@ const KILLS: Effort = Effort {
 
 const WRITERS: i32 = 4;
 
-/// What they write: little enough that each statement is all or nothing.
+/// The work of a writer: so few documents that each statement is atomic.
 const WORK: Work = Work {
     collection: "ts",
     documents_max: WHOLE_MAX,
     batch_max: 8,
 };
 
-/// How long is written before a kill, in ms.
+/// Maximum time before a kill, in ms.
 const WRITING_MS_MAX: u64 = 300;
 
-/// Reads until the server is gone, so that buckets are read while they change.
+/// Reads until the connection is lost, so that buckets are read while they change.
 fn read(port: u16) {
     let mut client = Client::connect(port);
     loop {

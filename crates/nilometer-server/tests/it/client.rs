@@ -19,10 +19,10 @@ pub(crate) const COMPRESSED: i32 = 2012;
 /// OP_REPLY.
 pub(crate) const REPLY: i32 = 1;
 
-/// The number every request of these tests has.
+/// The id of every request of these tests.
 pub(crate) const REQUEST_ID: i32 = 4711;
 
-/// A message with a header.
+/// Returns a message with a header.
 pub(crate) fn message(opcode: i32, body: &[u8]) -> Vec<u8> {
     let length = i32::try_from(body.len() + 16).expect("a message");
     let mut bytes = Vec::new();
@@ -33,12 +33,12 @@ pub(crate) fn message(opcode: i32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A body section.
+/// Returns a body section.
 pub(crate) fn body(document: &Document) -> Vec<u8> {
     [&[0], document.as_bytes()].concat()
 }
 
-/// A document sequence section.
+/// Returns a document sequence section.
 pub(crate) fn sequence(name: &str, documents: &[Document]) -> Vec<u8> {
     let mut inside = [name.as_bytes(), &[0]].concat();
     for document in documents {
@@ -48,7 +48,7 @@ pub(crate) fn sequence(name: &str, documents: &[Document]) -> Vec<u8> {
     [&[1], length.to_le_bytes().as_slice(), &inside].concat()
 }
 
-/// What follows the header of an OP_MSG.
+/// Returns the bytes after the header of an OP_MSG.
 pub(crate) fn op_msg_body(flags: u32, sections: &[Vec<u8>]) -> Vec<u8> {
     [flags.to_le_bytes().as_slice(), &sections.concat()].concat()
 }
@@ -58,7 +58,7 @@ pub(crate) fn op_msg(flags: u32, sections: &[Vec<u8>]) -> Vec<u8> {
     message(MSG, &op_msg_body(flags, sections))
 }
 
-/// An OP_MSG with a checksum, right or off by `error`.
+/// Returns an OP_MSG with a checksum that is off by `error`.
 pub(crate) fn op_msg_checked(sections: &[Vec<u8>], error: u32) -> Vec<u8> {
     let mut bytes = op_msg(1, sections);
     let length = i32::try_from(bytes.len() + 4).expect("a message");
@@ -77,7 +77,7 @@ pub(crate) fn op_query(collection: &str, query: &Document) -> Vec<u8> {
     message(QUERY, &bytes)
 }
 
-/// A message as it came.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) response_to: i32,
@@ -86,7 +86,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// The document of an OP_MSG or OP_REPLY.
+    /// Returns the document of an OP_MSG or OP_REPLY.
     pub(crate) fn document(&self) -> Document {
         let front = match self.opcode {
             MSG => {
@@ -108,7 +108,7 @@ impl Client {
         Self::try_connect(port).expect("a connection")
     }
 
-    /// A connection, if there is somebody to take it.
+    /// Connects, if the server accepts.
     pub(crate) fn try_connect(port: u16) -> Option<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_nodelay(true).expect("an option");
@@ -117,7 +117,7 @@ impl Client {
         Some(Self(stream))
     }
 
-    /// What it writes to and reads from.
+    /// Returns its stream.
     pub(crate) fn stream(&mut self) -> &mut TcpStream {
         &mut self.0
     }
@@ -126,12 +126,12 @@ impl Client {
         self.0.write_all(bytes).expect("bytes are taken");
     }
 
-    /// Sends as much as is taken; the server may hang up meanwhile.
+    /// Sends as much as possible; the server may close the connection meanwhile.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) {
         drop(self.0.write_all(bytes));
     }
 
-    /// Says that nothing more will come.
+    /// Shuts down the sending side.
     pub(crate) fn finish(&self) {
         drop(self.0.shutdown(std::net::Shutdown::Write));
     }
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// True if the server hangs up, without another word.
+    /// True if the server closes the connection without sending anything.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut byte = [0];
         match self.0.read(&mut byte) {
@@ -162,7 +162,7 @@ impl Client {
         }
     }
 
-    /// True if nothing comes for a while.
+    /// True if nothing arrives for a while.
     pub(crate) fn is_silent(&mut self) -> bool {
         let patience = |stream: &TcpStream, ms| {
             let time = Some(Duration::from_millis(ms));
@@ -174,7 +174,7 @@ impl Client {
         read.is_err_and(|e| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
     }
 
-    /// Sends a whole message and reads the document it is answered with.
+    /// Sends a message and returns the document of the answer.
     pub(crate) fn ask(&mut self, bytes: &[u8]) -> Document {
         self.send(bytes);
         let reply = self.receive();
@@ -182,14 +182,13 @@ impl Client {
         reply.document()
     }
 
-    /// Sends a whole message and reads the document it is answered with; `None` if the server is
-    /// gone.
+    /// Sends a message and returns the document of the answer; `None` if the connection is lost.
     pub(crate) fn ask_or_lose(&mut self, bytes: &[u8]) -> Option<Document> {
         self.0.write_all(bytes).ok()?;
         self.receive_or_lose()
     }
 
-    /// The document that comes next; `None` if the server hangs up.
+    /// Receives the next document; `None` if the server closes the connection.
     pub(crate) fn receive_or_lose(&mut self) -> Option<Document> {
         let mut header = [0; 16];
         self.0.read_exact(&mut header).ok()?;
@@ -204,7 +203,7 @@ impl Client {
         Some(reply.document())
     }
 
-    /// All documents of a collection, batch by batch.
+    /// Reads all documents of a collection, batch by batch.
     pub(crate) fn find_all(&mut self, database: &str, command: &Document) -> Vec<Document> {
         let mut reply = self.run_on(database, command);
         let mut documents = Vec::new();
@@ -229,7 +228,7 @@ impl Client {
         }
     }
 
-    /// Logs in by SCRAM on the database `db`, and gives the last reply.
+    /// Logs in by SCRAM on the database `db`. Returns the last reply.
     pub(crate) fn log_in(
         &mut self,
         mechanism: Mechanism,
@@ -252,7 +251,7 @@ impl Client {
         self.finish_login(prover, db, &reply)
     }
 
-    /// Answers a challenge, and checks the server's own proof.
+    /// Answers a challenge and checks the server's proof.
     pub(crate) fn finish_login(
         &mut self,
         mut prover: Prover,
@@ -285,12 +284,12 @@ impl Client {
     }
 }
 
-/// True if the reply says that all went well.
+/// True if the reply is ok.
 pub(crate) fn is_ok(reply: &Document) -> bool {
     reply.get("ok").as_exact_i64() == Some(1)
 }
 
-/// The code of an error reply.
+/// Returns the code of an error reply.
 pub(crate) fn code(reply: &Document) -> i64 {
     assert!(!is_ok(reply), "{reply:?}");
     assert!(reply.get("errmsg").as_str().is_some());
@@ -298,7 +297,7 @@ pub(crate) fn code(reply: &Document) -> i64 {
     reply.get("code").as_exact_i64().expect("a code")
 }
 
-/// What proves a password, and its first message.
+/// Returns the prover of a password and its first message.
 pub(crate) fn prover(mechanism: Mechanism, (user, pwd): (&str, &str)) -> (Prover, Value) {
     let begun = Prover::start(mechanism, user, pwd, b"abcdefghijkl");
     let (prover, first) = begun.expect("a first message");

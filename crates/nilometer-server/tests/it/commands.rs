@@ -1,11 +1,11 @@
-//! What clients ask on connecting and for diagnosis, and the fields they read.
+//! Commands that clients send to connect and to diagnose, and the fields they read.
 
 use nilometer_bson::{Binary, Document, Value, ValueRef, array, doc};
 
 use crate::client::{code, is_ok};
 use crate::server::Server;
 
-/// The value at a path of names.
+/// Returns the value at a path of names.
 fn at<'a>(document: &'a Document, path: &str) -> ValueRef<'a> {
     let mut value = ValueRef::Document(document.as_ref());
     for name in path.split('.') {
@@ -321,7 +321,7 @@ fn idle_connections_are_listed_when_asked_for() {
     let found = at(&reply, "cursor.firstBatch").as_array().map(|a| a.len());
     assert_eq!(found, Some(1), "{reply:?}");
     let local = sessions(&reply);
-    // One process: the sessions of the deployment are its own.
+    // With one process the sessions of the deployment are those of the process.
     let stage = doc! {"$listSessions": doc! {"allUsers": true}};
     let mut command = doc! {
         "aggregate": "system.sessions", "pipeline": array![stage], "cursor": doc! {},

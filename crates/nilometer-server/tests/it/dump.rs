@@ -1,9 +1,9 @@
-//! What mongodump and mongoexport read, mongorestore and mongoimport write, sent command by command as those tools send
-//! it. It is not the tools themselves; it is what the server has to do for them.
+//! The commands of mongodump, mongoexport, mongorestore and mongoimport, sent one by one as those tools send them. The
+//! tools themselves are not run.
 //!
-//! A dump of a time series holds its bucket documents: they must come back byte for byte, with options and
-//! indexes, into a server that has never seen them. The same with bucket documents whose columns MongoDB
-//! wrote; those lie in a file of reference vectors that not every checkout has beside it.
+//! A dump of a time series holds its bucket documents. Restored with options and indexes into a new server, they must
+//! be the same bytes. The same holds for bucket documents with columns written by MongoDB; they are in a file of
+//! reference vectors that not every checkout has beside it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::upkeep::{everything, fill};
 
 const DATABASE: &str = "shop";
 
-/// A collection as a dump has it: options and indexes in its metadata, documents as they are stored.
+/// A dumped collection: options and indexes in its metadata, documents as stored.
 struct Dumped {
     name: String,
     kind: String,
@@ -25,7 +25,7 @@ struct Dumped {
     documents: Vec<Document>,
 }
 
-/// Where the documents of a collection lie.
+/// Returns the collection that holds the documents of a collection.
 fn data_of(name: &str, kind: &str) -> String {
     match kind {
         "timeseries" => format!("system.buckets.{name}"),
@@ -38,7 +38,7 @@ fn dump(client: &mut Client) -> Vec<Dumped> {
     for listed in client.find_all(DATABASE, &doc! {"listCollections": 1, "cursor": doc! {}}) {
         let text = |name: &str| listed.get(name).as_str().expect("a text").to_owned();
         let (name, kind) = (text("name"), text("type"));
-        // Buckets are dumped under the name of their series; views as their options alone.
+        // Buckets are dumped under the name of their series, views only with their options.
         if name.starts_with("system.") {
             continue;
         }
@@ -67,7 +67,7 @@ fn restore(client: &mut Client, dumped: &[Dumped]) {
         let reply = client.run_on(DATABASE, &command);
         assert!(is_ok(&reply), "{command:?}: {reply:?}");
     };
-    // Views last: the tool restores them when there is something to view.
+    // Views last: the tool restores them after their sources.
     let mut ordered: Vec<&Dumped> = dumped.iter().collect();
     ordered.sort_by_key(|one| one.kind == "view");
     for one in ordered {
@@ -105,7 +105,7 @@ fn restore(client: &mut Client, dumped: &[Dumped]) {
     }
 }
 
-/// Without the identity, which is new in a new database.
+/// Removes the UUID, which is new in a new database.
 fn without_info(documents: Vec<Document>) -> Vec<Document> {
     let strip = |document: Document| {
         let mut out = DocumentBuilder::new();
@@ -142,7 +142,7 @@ fn a_dump_comes_back_byte_for_byte() {
         matches!(valid.get("valid"), ValueRef::Bool(true)),
         "{valid:?}"
     );
-    // And it goes on: what is inserted now finds its place among what was restored.
+    // Inserts continue after the restore.
     let more = doc! {"insert": "ts", "documents": vec![Value::from(doc! {
         "t": Value::DateTime(1_700_000_000_000), "m": doc! {"s": 1}, "v": 0.0,
     })]};
@@ -151,7 +151,7 @@ fn a_dump_comes_back_byte_for_byte() {
     assert_eq!(count, expected.len() + 1);
 }
 
-/// What mongoexport does: finds out what it has before it, counts for its progress bar, reads.
+/// Sends the commands of mongoexport: list, count for the progress bar, read.
 fn export(client: &mut Client, name: &str) -> Vec<String> {
     let filter = doc! {"name": name};
     let listed = client.find_all(DATABASE, &doc! {"listCollections": 1, "filter": filter});
@@ -159,7 +159,7 @@ fn export(client: &mut Client, name: &str) -> Vec<String> {
         panic!("{listed:?}");
     };
     let counted = client.run_on(DATABASE, &doc! {"count": name});
-    // In the order of `_id` where there is an index of it.
+    // In the order of `_id` if it has an index.
     let find = match listed.get("type").as_str() {
         Some("collection") => {
             doc! {"find": name, "filter": doc! {}, "hint": doc! {"_id": 1}, "noCursorTimeout": true}
@@ -174,7 +174,7 @@ fn export(client: &mut Client, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// How mongoimport writes: its `--mode`.
+/// The `--mode` of mongoimport.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Insert,
@@ -183,7 +183,7 @@ enum Mode {
     Delete,
 }
 
-/// What mongoimport does with lines: batches that are not ordered.
+/// Sends the commands of mongoimport: unordered batches.
 fn import(client: &mut Client, name: &str, lines: &[String], mode: Mode) {
     let documents: Vec<Document> = lines
         .iter()
@@ -242,7 +242,7 @@ fn what_is_exported_is_imported() {
         let mut lines = export(&mut client, name);
         import(&mut other, name, &lines, Mode::Insert);
         let mut found = export(&mut other, name);
-        // Measurements come in the order of their buckets.
+        // Measurements are returned in the order of their buckets.
         lines.sort();
         found.sort();
         assert_eq!(found, lines, "{name}");
@@ -262,7 +262,7 @@ fn what_is_exported_is_imported() {
     assert_eq!(one(&mut other), None);
 }
 
-/// Columns of one bucket as MongoDB wrote them, with the values they hold.
+/// A column of a bucket written by MongoDB, with its values.
 struct Column {
     name: String,
     bytes: Vec<u8>,
@@ -309,7 +309,7 @@ fn columns(vectors: &serde_json::Value, bucket: &str) -> Vec<Column> {
     of_bucket.collect()
 }
 
-/// The bucket document around real columns, and its measurements.
+/// Returns a bucket document with real columns, and its measurements.
 fn bucket(columns: &[Column], time: &str, version: i32) -> (Document, Vec<Document>) {
     let times = columns.iter().find(|c| c.name == time).expect("a time");
     let millis = times.values.iter().map(|value| match value {
@@ -356,7 +356,7 @@ fn bucket(columns: &[Column], time: &str, version: i32) -> (Document, Vec<Docume
     (document, measurements.collect())
 }
 
-/// The fields of a document in the order of their names, with their types.
+/// Returns the fields of a document ordered by name, with their types.
 fn sorted(document: &Document) -> Vec<(String, String)> {
     let fields = document
         .iter()

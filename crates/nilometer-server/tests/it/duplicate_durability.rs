@@ -1,10 +1,9 @@
-//! The server is killed while clients insert measurements into collections that do not keep duplicates, and
-//! send again what was not answered: afterwards each is there once.
+//! The server is killed while clients insert measurements into collections that do not keep duplicates. Clients repeat
+//! unanswered commands; afterwards each measurement is stored once.
 //!
-//! There is a collection for each rule. Every key is sent by two clients at the same time, sometimes late and
-//! sometimes twice in one command; the answers under `error` say which of them was first. With
-//! NILOMETER_SOAK=1 there are more kills; NILOMETER_SEED repeats the choices of a run, though not its
-//! timing.
+//! There is one collection for each rule. Two clients send every key at the same time, sometimes late and sometimes
+//! twice in one command; the answers under `error` say which was first. With NILOMETER_SOAK=1 there are more kills;
+//! NILOMETER_SEED repeats the choices of a run, but not its timing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,7 +27,7 @@ const RULES: [&str; 3] = ["ignore", "error", "replace"];
 /// Clients of each collection, which send the same keys.
 const CLIENTS: i64 = 2;
 
-/// How long is written before a kill, in ms.
+/// Maximum time before a kill, in ms.
 const WRITING_MS_MAX: u64 = 250;
 
 const START_MS: i64 = 1_700_000_000_000;
@@ -36,20 +35,20 @@ const START_MS: i64 = 1_700_000_000_000;
 /// Series and number of a measurement.
 type Key = (i64, i64);
 
-/// A client of one collection and what it knows.
+/// A client of one collection and its expectations.
 struct Writer {
     rule: &'static str,
     client: i64,
     random: Random,
-    /// The key behind those that were sent.
+    /// The next new key.
     next: i64,
-    /// Counts what it sends, so that no two documents are the same.
+    /// Counts documents, so that no two are the same.
     sent: i64,
-    /// What was not answered.
+    /// The unanswered batch.
     pending: Option<Vec<Document>>,
-    /// The last that was sent of each key and answered.
+    /// The last answered document of each key.
     answered: BTreeMap<Key, i64>,
-    /// Keys of which it was told that they were inserted, under `error`.
+    /// Keys that were inserted according to the answer, under `error`.
     first: BTreeSet<Key>,
 }
 
@@ -74,7 +73,7 @@ impl Writer {
         out.finish()
     }
 
-    /// Keys that are new, mostly in order, and some that were sent before.
+    /// Returns new keys, mostly in order, and some that were sent before.
     fn batch(&mut self) -> Vec<Document> {
         let count = 1 + self.random.below(20) as i64;
         let mut keys: Vec<i64> = (self.next..self.next + count).collect();
@@ -89,7 +88,7 @@ impl Writer {
         keys.into_iter().map(|k| self.measurement(k)).collect()
     }
 
-    /// Sends a batch; false if the server is gone.
+    /// Sends a batch. False if the connection is lost.
     fn send(&mut self, client: &mut Client, documents: Vec<Document>) -> bool {
         let command = doc! {"insert": self.rule, "ordered": false, "$db": "test"};
         let message = op_msg(0, &[body(&command), sequence("documents", &documents)]);
@@ -117,7 +116,7 @@ impl Writer {
         true
     }
 
-    /// Writes until the server is gone.
+    /// Writes until the connection is lost.
     fn write(&mut self, port: u16) {
         let mut client = Client::connect(port);
         if let Some(again) = self.pending.take()
@@ -134,7 +133,7 @@ impl Writer {
     }
 }
 
-/// Checks what is there of one collection.
+/// Checks one collection.
 fn check(client: &mut Client, rule: &str, writers: &[Writer]) {
     let mut found = BTreeMap::new();
     for document in client.find_all("test", &doc! {"find": rule}) {
@@ -149,7 +148,7 @@ fn check(client: &mut Client, rule: &str, writers: &[Writer]) {
             let Some(stored) = found.get(key) else {
                 panic!("{rule}: {key:?} was lost");
             };
-            // Of two clients one was the last; of one client its last.
+            // One of the two clients was last; of a client its last document counts.
             if rule == "replace" && stored % CLIENTS == writer.client && !pending.contains(key) {
                 assert_eq!(stored, last, "{rule}: {key:?} was not replaced");
             }

@@ -1,13 +1,12 @@
-//! The server is killed while clients write, and started again on the same directory.
+//! The server is killed while clients write, and restarted on the same directory.
 //!
-//! Afterwards every acknowledged document is there once, of a command that was not acknowledged
-//! there is all or nothing, there is nothing that was never sent, and the buckets agree with what
-//! they hold. What was settled after one kill stays settled after the next. Buckets are opened, taken
-//! up again, folded, sealed, expired, changed by their own name and dropped while that happens.
+//! Afterwards every acknowledged document is stored once, an unacknowledged command was applied completely or not at
+//! all, nothing else is stored, and the buckets agree with their content. A state settled after one kill stays settled
+//! after the next. Meanwhile buckets are opened, reopened, folded, sealed, expired, changed through `system.buckets`
+//! and dropped.
 //!
-//! The fast suite kills a few times, NILOMETER_LONG=1, which every change must pass, twenty times; with
-//! NILOMETER_SOAK=1 it does so on 25 directories.
-//! NILOMETER_SEED repeats the choices of a run, though not its timing.
+//! The fast suite kills a few times; NILOMETER_LONG=1, which every change must pass, twenty times; NILOMETER_SOAK=1
+//! does so on 25 directories. NILOMETER_SEED repeats the choices of a run, but not its timing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -36,40 +35,39 @@ const DIRECTORIES: Effort = Effort {
     soak: 25,
 };
 
-/// After so many kills everything is sealed, written out of the log and compacted, so that the next
-/// recoveries start from tables.
+/// After this many kills everything is sealed, flushed and compacted, so that the next recoveries start from tables.
 const SETTLE_EVERY: u64 = 5;
 
-/// Writers at a time.
+/// Concurrent writers.
 const WRITERS: u64 = 5;
 
-/// How long writers write before a kill, in ms.
+/// Maximum time before a kill, in ms.
 const WRITING_MS_MAX: u64 = 350;
 
-/// In one of so many rounds they go on until expiry has had its turn, which is once a second.
+/// One in this many rounds lasts until expiry, which runs once a second, has run.
 const EXPIRY_EVERY: u64 = 10;
 
-/// Until the second round of expiry, in ms.
+/// Time until the second run of expiry, in ms.
 const EXPIRY_MS: u64 = 2200;
 
 /// Measurements from here on for a week have expired: September 2001.
 const EXPIRED_FROM_MS: i64 = 1_000_000_000_000;
 
-/// Collections with measurements: ordinary writes, some that expire, buckets changed by their own name.
+/// Collections with measurements: ordinary writes, expiry, buckets changed through `system.buckets`.
 const SERIES: [&str; 3] = ["ts", "brief", "raw"];
 
-/// Measurements a bucket may have; more than any has.
+/// Maximum measurements of a bucket; more than any has.
 const COLUMN_LENGTH_MAX: usize = 100_000;
 
 static NEXT_ID: AtomicI64 = AtomicI64::new(1);
 
-/// What a client knows of a command it sent.
+/// The known state of a sent command.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Acknowledged,
-    /// The server went away before it answered.
+    /// The connection was lost before an answer.
     Unknown,
-    /// Found missing after a kill: it must not come back.
+    /// Found missing after a kill: it must not reappear.
     Lost,
 }
 
@@ -87,7 +85,7 @@ fn id_of(document: DocRef<'_>) -> i64 {
     document.get("_id").as_exact_i64().expect("an _id")
 }
 
-/// A measurement of one of a few series: mostly ascending, sometimes late, rarely of another kind.
+/// Returns a measurement of one of a few series: mostly ascending, sometimes late, rarely with another type.
 fn measurement(random: &mut Random, id: i64) -> Document {
     let late = match random.below(20) {
         0 => random.below(7_200_000) as i64,
@@ -116,7 +114,7 @@ fn measurement(random: &mut Random, id: i64) -> Document {
     document.finish()
 }
 
-/// Inserts until the server is gone; tells what was sent.
+/// Inserts until the connection is lost. Returns the inserts.
 fn write(port: u16, seed: u64) -> Vec<Sent> {
     let mut random = Random(seed);
     let mut client = Client::connect(port);
@@ -147,7 +145,7 @@ fn write(port: u16, seed: u64) -> Vec<Sent> {
             command.append("ordered", false);
         }
         match random.below(6) {
-            // Without waiting for the disk; the end of the process must not matter all the same.
+            // Without waiting for the disk; the write must still survive the end of the process.
             0 => command.append("writeConcern", doc! {"w": 1, "j": false}),
             1 => command.append("writeConcern", doc! {"w": 1, "j": true}),
             _ => &mut command,
@@ -181,7 +179,7 @@ fn write(port: u16, seed: u64) -> Vec<Sent> {
     }
 }
 
-/// The measurement at a time that has expired.
+/// Returns the measurement at an expired time.
 fn long_ago(document: &Document) -> Document {
     let id = id_of(document.as_ref());
     let time = Value::DateTime(EXPIRED_FROM_MS + id % 600_000 * 1000);
@@ -193,8 +191,8 @@ fn long_ago(document: &Document) -> Document {
     out.finish()
 }
 
-/// Changes buckets by their collection's own name until the server is gone: closes them, and gives
-/// them to another series. Their measurements stay.
+/// Changes buckets through `system.buckets` until the connection is lost: closes them, and moves them to another
+/// series. Their measurements stay.
 fn change_buckets(port: u16, seed: u64) {
     let mut random = Random(seed);
     let mut client = Client::connect(port);
@@ -221,15 +219,14 @@ fn change_buckets(port: u16, seed: u64) {
     }
 }
 
-/// Collections made and dropped: the number of the newest that is sure to be there, and what the
-/// command under way was.
+/// Collections created and dropped.
 #[derive(Debug, Default)]
 struct Made {
-    /// Name and whether it must be there; `None` if the server went away in between.
+    /// Name and whether it must exist; `None` if the connection was lost in between.
     collections: BTreeMap<String, Option<bool>>,
 }
 
-/// Creates and drops collections until the server is gone.
+/// Creates and drops collections until the connection is lost.
 fn define(port: u16, round: u64) -> Made {
     let mut client = Client::connect(port);
     let mut made = Made::default();
@@ -243,7 +240,7 @@ fn define(port: u16, round: u64) -> Made {
         if reply.is_none() {
             return made;
         }
-        // So that there are buckets, tails and work behind the inserts when it is dropped.
+        // So that it has buckets, tails and queued maintenance when it is dropped.
         let documents: Vec<Document> = (0..200)
             .map(|second| doc! {"t": Value::DateTime(second * 20_000), "v": second})
             .collect();
@@ -266,7 +263,7 @@ fn define(port: u16, round: u64) -> Made {
     made
 }
 
-/// Fields by name: a time series shows its time and meta first.
+/// Sorts fields by name: a time series returns its time and meta first.
 fn by_name(document: DocRef<'_>) -> BTreeMap<&str, (u8, &[u8])> {
     let fields = document.iter();
     fields
@@ -274,7 +271,7 @@ fn by_name(document: DocRef<'_>) -> BTreeMap<&str, (u8, &[u8])> {
         .collect()
 }
 
-/// True if they are the same, but for metadata where buckets are given to other series.
+/// True if they are equal, except for metadata if buckets are moved to other series.
 fn same(collection: &str, a: &Document, b: &Document) -> bool {
     let (mut a, mut b) = (by_name(a.as_ref()), by_name(b.as_ref()));
     if collection == "raw" {
@@ -284,7 +281,7 @@ fn same(collection: &str, a: &Document, b: &Document) -> bool {
     a == b
 }
 
-/// Compares a collection with what was sent to it, and settles what was unknown.
+/// Compares a collection with its inserts, and resolves unknown ones.
 fn check_documents(client: &mut Client, collection: &'static str, sent: &mut [Sent]) -> usize {
     let mut found: HashMap<i64, Document> = HashMap::new();
     for document in client.find_all("test", &doc! {"find": collection}) {
@@ -344,7 +341,7 @@ fn document_at<'a>(document: DocRef<'a>, name: &str) -> DocRef<'a> {
         .unwrap_or_else(|| panic!("no {name} in {document:?}"))
 }
 
-/// Checks one bucket against itself; returns its measurements' ids.
+/// Checks the consistency of one bucket. Returns the ids of its measurements.
 fn check_bucket(bucket: DocRef<'_>) -> Vec<i64> {
     let control = document_at(bucket, "control");
     let count = control.get("count").as_exact_i64().expect("a count");
@@ -395,7 +392,7 @@ fn check_bucket(bucket: DocRef<'_>) -> Vec<i64> {
     columns["_id"].iter().map(id).collect()
 }
 
-/// Checks that buckets agree with themselves and with the documents, and that the server finds so too.
+/// Checks that buckets are consistent and agree with the documents, and that `validate` agrees.
 fn check_buckets(client: &mut Client, collection: &str, sent: &[Sent], total: usize) {
     let mut meta_of: HashMap<i64, ValueRef<'_>> = HashMap::new();
     for document in sent
@@ -420,7 +417,7 @@ fn check_buckets(client: &mut Client, collection: &str, sent: &[Sent], total: us
             );
         }
     }
-    // What expires may have done so in between.
+    // Measurements may have expired in between.
     assert!(measurements == total || collection == "brief" && measurements < total);
     let found = client.run_on("test", &doc! {"validate": collection});
     assert!(
@@ -437,7 +434,7 @@ fn check_series(client: &mut Client, sent: &mut [Sent]) {
     }
 }
 
-/// Checks that what was made is there whole, and what was dropped is gone whole.
+/// Checks that created collections are complete and dropped ones gone.
 fn check_made(client: &mut Client, all: &mut BTreeMap<String, Option<bool>>) {
     let listed = client.find_all("test", &doc! {"listCollections": 1, "nameOnly": true});
     let names: Vec<&str> = listed
@@ -453,7 +450,7 @@ fn check_made(client: &mut Client, all: &mut BTreeMap<String, Option<bool>>) {
     }
 }
 
-/// Opens what a kill left in this process, and moves all of it from the log into tables.
+/// Opens the database in this process after a kill, and flushes the log into tables.
 fn settle(path: &Path) {
     let database = Database::open(path).expect("a directory that opens after a kill");
     database.settle().expect("room");
@@ -499,7 +496,7 @@ fn kill_on_one_directory(seed: u64, kills: u64) {
         let options = doc! {"timeField": "t", "metaField": "m"};
         let mut create = doc! {"create": collection, "timeseries": options.clone()};
         if collection == "brief" {
-            // Twenty years, of which only what is from 2001 has passed them.
+            // Twenty years: only measurements of 2001 are older.
             create = doc! {
                 "create": collection, "timeseries": options, "expireAfterSeconds": 630_720_000i64,
             };
@@ -549,7 +546,7 @@ fn kill_on_one_directory(seed: u64, kills: u64) {
         known(Fate::Lost)
     );
     assert!(known(Fate::Acknowledged) > 0);
-    // A clean end and another start change nothing.
+    // A clean shutdown and a restart change nothing.
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
     let server = Server::spawn(&mut nilometer(&arguments));
@@ -585,7 +582,7 @@ fn weaker_write_concerns_are_taken() {
     assert_eq!(reply.get("n").as_exact_i64(), Some(6));
 }
 
-/// Starts a server that must refuse: its exit code and what it says.
+/// Starts a server that must fail. Returns its exit code and output.
 fn refused(path: &str) -> (Option<i32>, String) {
     let ended = nilometer(&["serve", "--port", "0", "--dbpath", path]).output();
     let ended = ended.expect("the program runs");

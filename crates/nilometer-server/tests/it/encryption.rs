@@ -17,7 +17,7 @@ use crate::client::{Client, body, code, is_ok, op_msg};
 use crate::http::{exchange, free_port};
 use crate::server::{Directory, Server};
 
-/// An authority made for one test.
+/// A certificate authority of one test.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -31,7 +31,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).expect("an authority"))
     }
 
-    /// A certificate and its key for `localhost`, or for a client called `name`.
+    /// Issues a certificate and its key for `localhost`, or for a client named `name`.
     fn issue(&self, name: &str) -> (Certificate, KeyPair) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -55,7 +55,7 @@ impl Authority {
 
 pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Connects with a certificate, if one is given; `None` if the server refuses.
+/// Connects with a certificate, if one is given. `None` if the server refuses.
 fn connect(
     server: &Server,
     authority: &Authority,
@@ -63,11 +63,11 @@ fn connect(
     version: &'static rustls::SupportedProtocolVersion,
 ) -> Option<TlsStream> {
     let mut stream = dial(server.port, authority, identity, version);
-    // Under 1.3 a client knows only from the answer that it was accepted.
+    // With TLS 1.3 only the answer shows the client that it was accepted.
     run(&mut stream, "admin", &doc! {"hello": 1}).map(|_| stream)
 }
 
-/// A connection to a port, before anything was said.
+/// Connects to a port without sending anything.
 fn dial(
     port: u16,
     authority: &Authority,
@@ -119,7 +119,7 @@ fn run(stream: &mut TlsStream, db: &str, command: &Document) -> Option<Document>
     Document::from_bytes(rest.get(5..)?.to_vec())
 }
 
-/// A server that speaks TLS, its directory, and the file of its certificate.
+/// Starts a server with TLS. Returns it with its directory.
 pub(crate) fn start(authority: &Authority, mode: &str, more: &[&str]) -> (Server, Directory) {
     let directory = Directory::new();
     let file = directory.0.join("server.pem");
@@ -221,7 +221,7 @@ fn a_user_is_known_by_the_certificate() {
     let ca = directory.0.join("ca.pem");
     std::fs::write(&ca, authority.0.pem()).expect("a file");
     let ca = ca.to_str().expect("a path");
-    // Without access control, so that the test may create whom it likes.
+    // Without access control, so that the test can create any user.
     let (server, _directory) = start(&authority, "requireTLS", &["--tlsCAFile", ca]);
     let identity = authority.issue("gauge");
     let mut stream = connect(&server, &authority, Some(&identity), TLS13).expect("served");
@@ -370,7 +370,7 @@ fn the_http_port_speaks_tls_too() {
                 let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 stream.write_all(request.as_bytes()).expect("sent");
                 let mut answer = Vec::new();
-                // The end is that of the connection, not of TLS.
+                // The connection ends without a TLS notification.
                 drop(stream.read_to_end(&mut answer));
                 let answer = String::from_utf8(answer).expect("text");
                 assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");

@@ -1,12 +1,12 @@
-//! What connections, TLS and authorization cost: benchmarks, which a plain `cargo test` leaves out.
+//! The cost of connections, TLS and authorization: benchmarks, which a plain `cargo test` skips.
 //!
 //! ```sh
 //! cargo xtask figures
 //! ```
 //!
-//! Each compares two ways on one machine in one run, turn by turn, and takes the median of the rounds; the server's own
-//! processor time stands beside the clock, because the client shares the machine. They print, and fail where what was
-//! promised is not kept by a margin that noise does not explain.
+//! Each compares two variants on one machine in one run, alternating, and takes the median of the rounds. The processor
+//! time of the server is measured too, because the client shares the machine. They print results, and fail if a promise
+//! is missed by more than noise explains.
 
 #![expect(clippy::print_stdout, reason = "benchmarks print their figures")]
 
@@ -22,22 +22,22 @@ use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::encryption::{self, Authority};
 use crate::server::Server;
 
-/// Connections that only are there.
+/// Idle connections.
 const IDLE: usize = 10_000;
 
-/// Memory they may take together.
+/// Maximum memory of idle connections.
 const IDLE_BYTES_MAX: f64 = 1e9;
 
 /// Active connections: few and many.
 const ACTIVE: [usize; 2] = [16, 1000];
 
-/// Of the throughput of few, what many must have.
+/// Minimum throughput of many connections, relative to few.
 const KEPT_MIN: f64 = 0.8;
 
-/// Until connections that nobody speaks on rest.
+/// Time until silent connections are idle.
 const REST: Duration = Duration::from_secs(3);
 
-/// Threads of the client, each with its part of the connections.
+/// Threads of the client, each with a share of the connections.
 const CLIENT_THREADS: usize = 2;
 
 /// Rounds of each comparison.
@@ -46,13 +46,13 @@ const ROUNDS: usize = 9;
 /// Length of a round of active connections.
 const ROUND: Duration = Duration::from_secs(2);
 
-/// Documents of one insert.
+/// Documents per insert.
 const BATCH: i64 = 10_000;
 
-/// Inserts of a round.
+/// Inserts per round.
 const INSERTS: usize = 8;
 
-/// Bytes of memory a process has now.
+/// Returns the resident memory of a server, in bytes.
 fn resident(server: &Server) -> f64 {
     let path = format!("/proc/{}/status", server.process());
     let status = std::fs::read_to_string(path).expect("a running server");
@@ -63,7 +63,7 @@ fn resident(server: &Server) -> f64 {
         * 1024.0
 }
 
-/// Hundredths of a second a process has been busy.
+/// Returns the processor time of a server, in hundredths of a second.
 fn busy(server: &Server) -> f64 {
     let path = format!("/proc/{}/stat", server.process());
     let stat = std::fs::read_to_string(path).expect("a running server");
@@ -100,7 +100,7 @@ fn read_reply(stream: &mut impl Read) -> Vec<u8> {
     rest
 }
 
-/// Sends `message` over every stream before the first answer is read, again and again; gives answers a second.
+/// Repeatedly sends `message` over every stream before reading the first answer. Returns answers per second.
 fn throughput(streams: &mut [TcpStream], message: &[u8]) -> f64 {
     let part = streams.len().div_ceil(CLIENT_THREADS);
     let began = Instant::now();
@@ -218,7 +218,7 @@ fn many_active_connections_are_nearly_as_fast_as_few() {
     assert!(lost.is_empty(), "too much is lost: {lost:?}");
 }
 
-/// An insert of measurements like those of a machine's metrics, the next in time.
+/// Returns an insert of measurements like machine metrics, the next in time.
 fn batch(round: usize) -> Vec<u8> {
     let first = round as i64 * BATCH;
     let documents: Vec<Document> = (first..first + BATCH)
@@ -234,7 +234,7 @@ fn batch(round: usize) -> Vec<u8> {
     op_msg(0, &[body(&insert), sequence("documents", &documents)])
 }
 
-/// Times of inserts through two streams, in turn: seconds and processor time of the servers, one after the other.
+/// Measures inserts through two streams, alternating: seconds and processor time of both servers.
 fn ingest<A: Read + Write, B: Read + Write>(
     (first, of_first): (&mut A, &Server),
     (second, of_second): (&mut B, &Server),
@@ -257,7 +257,7 @@ fn ingest<A: Read + Write, B: Read + Write>(
     let before = [busy(of_first), busy(of_second)];
     for round in 0..ROUNDS + 1 {
         let messages: Vec<_> = (0..INSERTS).map(|at| batch(round * INSERTS + at)).collect();
-        // Whoever is second finds caches warm: they take turns.
+        // The second one finds warm caches, so they take turns.
         let pair = match round % 2 {
             0 => {
                 let a = time(first, &messages);
@@ -292,7 +292,7 @@ fn make_series(client: &mut Client) {
 #[ignore = "a benchmark"]
 fn tls_costs_little_of_ingest() {
     let authority = Authority::new();
-    // Both take both, so that nothing else differs.
+    // Both servers accept both, so that nothing else differs.
     let (plain, _plain) = encryption::start(&authority, "preferTLS", &["--quiet"]);
     let (secure, _secure) = encryption::start(&authority, "preferTLS", &["--quiet"]);
     for server in [&plain, &secure] {
@@ -322,7 +322,7 @@ fn authorization_costs_next_to_nothing() {
     let mut known = checked.connect();
     let logged_in = known.log_in(Mechanism::ALL[0], "admin", "root", "pencil");
     assert!(is_ok(&logged_in));
-    // A user as an application has one, not the one who may do everything.
+    // A user of an application, not an administrator.
     make_series(&mut known);
     let user = doc! {"createUser": "gauge", "pwd": "pencil", "roles": array!["readWrite"]};
     assert!(is_ok(&known.run_on("test", &user)));
@@ -333,7 +333,7 @@ fn authorization_costs_next_to_nothing() {
     println!("{INSERTS} inserts of {BATCH} measurements, without and with authorization:");
     let ([a, _], ratio) = ingest((unknown.stream(), &open), (known.stream(), &checked));
     println!("  median of the ratios of times {ratio:.3}");
-    // Of such an insert one check is too small a part to be seen. A command that does next to nothing shows it.
+    // One check is too small a part of such an insert to be measured. A command that does almost nothing shows it.
     let count = message("test", doc! {"count": "none"});
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..4000 {

@@ -1,9 +1,8 @@
-//! Directories that earlier builds wrote still open, with everything in them.
+//! Directories written by earlier builds still open with all their data.
 //!
-//! `testdata/format-N.tar.gz` is a directory of format N as a killed server left it: sealed and open buckets
-//! of versions 2 and 3, documents in tables and in the log alone, indexes, a capped and a clustered
-//! collection, a view. A new format gets a file of its own beside it; none is ever written anew, because what
-//! lies on disks out there is not written anew either.
+//! `testdata/format-N.tar.gz` is a directory of format N left by a killed server: sealed and open buckets of versions 2
+//! and 3, documents in tables and only in the log, indexes, a capped and a clustered collection, a view. A new format
+//! gets a new file. Existing files are never rewritten, because databases in use are not rewritten, either.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +12,7 @@ use nilometer_bson::{ValueRef, doc};
 use crate::client::Client;
 use crate::server::{Directory, nilometer};
 
-/// Measurements in order, and those that came backwards.
+/// Measurements in order, and those in reverse order.
 const MEASUREMENTS: usize = 2200 + 30;
 
 /// Documents, one of which was removed.
@@ -85,6 +84,6 @@ fn a_directory_of_the_first_format_opens_with_everything_in_it() {
     let verified = verified.expect("the program runs");
     let told = String::from_utf8_lossy(&verified.stdout).into_owned();
     assert!(verified.status.success(), "{told}");
-    // And again, after what this build wrote there.
+    // Check again after writes of this build.
     check(&mut directory.serve().connect());
 }

@@ -1,12 +1,12 @@
-//! The operator's guide, followed word by word: every `sh` and `js` block of `docs/operating.md`, from top to bottom, in
-//! one fresh directory.
+//! Executes the operator's guide: every `sh` and `js` block of `docs/operating.md`, from top to bottom, in one new
+//! directory.
 //!
-//! A line is typed as it stands, but for port numbers, which are those of this run. `nilometer serve` goes on beside what
-//! follows, until another server wants its port or a command its directory, as a person would end it with SIGTERM. Each
-//! other command must end with code 0, or with 3 in a block marked ```` ```sh finds damage ````. The `yaml` block becomes
-//! `nilometer.yaml`. Blocks marked ```` ```sh example ```` name things this machine has not, ```` ```sh long ```` take their
-//! time (NILOMETER_LONG=1). What follows `mongosh …` is typed into that shell, a password wherever one is asked for. The
-//! shell needs Node, so the fast suite passes over it: `cargo xtask guide` says where it is (NILOMETER_MONGOSH).
+//! Lines run unchanged except for port numbers, which are those of this run. `nilometer serve` keeps running until
+//! another server needs its port or a command its directory, and is then ended with SIGTERM. Every other command must
+//! end with code 0, or with 3 in a block marked ```` ```sh finds damage ````. The `yaml` block becomes
+//! `nilometer.yaml`. Blocks marked ```` ```sh example ```` need things this machine does not have, ```` ```sh long ````
+//! take long (NILOMETER_LONG=1). Lines after `mongosh …` are typed into that shell, and a password if it prompts. The
+//! shell needs Node, so the fast suite skips it: `cargo xtask guide` sets its path (NILOMETER_MONGOSH).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -24,16 +24,16 @@ use crate::server::Directory;
 /// The guide's ports.
 const PORTS: [&str; 4] = ["28017", "28018", "28019", "28080"];
 
-/// How long a server may take to start or to end, and the shell to answer.
+/// Time for a server to start or to end, and for the shell to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is typed where a password is asked for.
+/// The password typed at prompts.
 const PASSWORD: &str = "a word of the flood";
 
-/// With this code a command ends that found damage.
+/// Exit code of a command that found damage.
 const DAMAGE: i32 = 3;
 
-/// A block of code in the guide: what it is, and its lines.
+/// A code block of the guide: its info string and its lines.
 #[derive(Debug, PartialEq)]
 struct Block {
     info: String,
@@ -57,7 +57,7 @@ fn blocks(guide: &str) -> Vec<Block> {
     blocks
 }
 
-/// A server that was started as the guide says.
+/// A server started by the guide.
 struct Serving {
     child: Child,
     port: u16,
@@ -82,7 +82,7 @@ impl Serving {
     }
 }
 
-/// A shell somebody types into.
+/// An open shell.
 struct Shell {
     child: Child,
     keys: ChildStdin,
@@ -91,7 +91,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// `mongosh` with the arguments of `line`.
+    /// Starts `mongosh` with the arguments of `line`.
     fn open(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
@@ -126,7 +126,7 @@ impl Shell {
         shell
     }
 
-    /// What it shows until it waits for the next line.
+    /// Returns its output up to the next prompt.
     fn until_prompt(&mut self) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -166,12 +166,12 @@ impl Drop for Shell {
     }
 }
 
-/// Somebody who follows the guide.
+/// Executes the guide.
 struct Reader {
     directory: Directory,
     ports: BTreeMap<&'static str, u16>,
     serving: Vec<Serving>,
-    /// The program that is typed as `mongosh`, if there is one, and whoever types into it now.
+    /// The program for `mongosh`, if there is one, and the open shell.
     mongosh: Option<PathBuf>,
     shell: Option<Shell>,
     commands: usize,
@@ -223,7 +223,7 @@ impl Reader {
         command
     }
 
-    /// Ends the servers that `is_in_the_way` picks.
+    /// Ends the servers that `is_in_the_way` selects.
     fn end_where(&mut self, is_in_the_way: impl Fn(&Serving) -> bool) {
         let all = std::mem::take(&mut self.serving);
         for serving in all {
@@ -234,7 +234,7 @@ impl Reader {
         }
     }
 
-    /// Types a line that ends with `code`.
+    /// Runs a line that must end with `code`.
     fn type_line(&mut self, line: &str, code: i32) {
         self.commands += 1;
         self.shell = None;
@@ -248,7 +248,7 @@ impl Reader {
         if words.starts_with(&["nilometer", "serve"]) {
             return self.serve(&line, &words);
         }
-        // Not a backup of a running server, but a look at its directory.
+        // A command on the directory of a running server, not a backup.
         let names = |data: &str| {
             words
                 .iter()
@@ -270,7 +270,7 @@ impl Reader {
         Shell::open(command)
     }
 
-    /// Types a statement of the shell, where there is one.
+    /// Types a statement into the shell, if there is one.
     fn type_statement(&mut self, line: &str) {
         let line = self.with_ports(line);
         match &mut self.shell {
@@ -284,7 +284,7 @@ impl Reader {
             let at = words.iter().position(|word| *word == name)?;
             words.get(at + 1).map(|word| (*word).to_owned())
         };
-        // What is not on the line is in the file, which is that of the first server.
+        // Options not on the line are in the file, which is that of the first server.
         let first = self.ports[PORTS[0]].to_string();
         let port: u16 = option("--port").unwrap_or(first).parse().expect("a port");
         let data = option("--dbpath").unwrap_or_else(|| "data".to_owned());
@@ -337,7 +337,7 @@ fn the_guide_can_be_followed_word_by_word() {
                 } else {
                     0
                 };
-                // A line may go on in the next.
+                // A line may continue on the next.
                 let lines = block.lines.join("\n").replace("\\\n", " ");
                 lines.lines().for_each(|line| reader.type_line(line, code));
             }

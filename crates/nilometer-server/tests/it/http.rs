@@ -1,4 +1,4 @@
-//! The HTTP port, asked as a monitoring system asks it.
+//! The HTTP port, with requests of a monitoring system.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use nilometer_bson::doc;
 use crate::client::is_ok;
 use crate::server::Server;
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
@@ -21,19 +21,19 @@ fn start() -> (Server, u16) {
     (server, port)
 }
 
-/// Sends bytes and reads until the server hangs up.
+/// Sends bytes and reads until the server closes the connection.
 pub(crate) fn exchange(port: u16, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     let patience = Some(Duration::from_secs(20));
     stream.set_read_timeout(patience).expect("an option");
     stream.write_all(bytes).expect("bytes are taken");
     let mut answer = Vec::new();
-    // A request that is refused early may be cut off.
+    // The answer to an early refusal may be cut off.
     drop(stream.read_to_end(&mut answer));
     String::from_utf8(answer).expect("text")
 }
 
-/// What a path answers.
+/// Returns the response of a path.
 pub(crate) fn get(port: u16, path: &str) -> String {
     exchange(
         port,
@@ -90,7 +90,7 @@ fn what_is_no_request_is_refused() {
     assert!(exchange(port, b"\xFF\xFE HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
     let long = format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(64 * 1024));
     assert!(exchange(port, long.as_bytes()).starts_with("HTTP/1.1 431 "));
-    // Those who say nothing do not keep others out for long.
+    // Silent connections do not block others for long.
     let silent: Vec<_> = (0..40)
         .map(|_| TcpStream::connect(("127.0.0.1", port)).expect("a connection"))
         .collect();

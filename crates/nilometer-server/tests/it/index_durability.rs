@@ -1,9 +1,8 @@
 //! The server is killed while collections with indexes are written to, and while indexes are built.
 //!
-//! Afterwards a build that was interrupted goes on and ends; an index that was answered for is there,
-//! one that was dropped is gone; `validate` agrees, and what an index leads to is what a scan finds.
-//! NILOMETER_SEED repeats the choices of a run, though not its timing; with NILOMETER_LONG=1, which every
-//! change must pass, there are more kills, with NILOMETER_SOAK=1 many.
+//! Afterwards an interrupted build resumes and ends; an acknowledged index exists, a dropped one does not; `validate`
+//! agrees, and index lookups return what a scan finds. NILOMETER_SEED repeats the choices of a run, but not its timing;
+//! NILOMETER_LONG=1, which every change must pass, kills more often, NILOMETER_SOAK=1 many times.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -21,10 +20,10 @@ const KILLS: Effort = Effort {
     soak: 200,
 };
 
-/// Documents there are before the first kill, so that a build takes a while.
+/// Documents before the first kill, so that a build takes a while.
 const FIRST: i64 = 6000;
 
-/// How long is written before a kill, in ms, after the first build has begun.
+/// Maximum time from the start of the first build to a kill, in ms.
 const WRITING_MS_MAX: u64 = 250;
 
 const COLLECTIONS: [&str; 2] = ["ts", "plain"];
@@ -60,7 +59,7 @@ fn insert(client: &mut Client, collection: &str, documents: &[Document]) -> Opti
     ))
 }
 
-/// Runs a command; `None` if the server is gone.
+/// Runs a command. `None` if the connection is lost.
 fn run(client: &mut Client, command: Document) -> Option<Document> {
     let mut out = DocumentBuilder::new();
     for element in command.iter() {
@@ -70,7 +69,7 @@ fn run(client: &mut Client, command: Document) -> Option<Document> {
     client.ask_or_lose(&op_msg(0, &[body(&out.finish())]))
 }
 
-/// Writes until the server is gone.
+/// Writes until the connection is lost.
 fn write(port: u16, seed: u64) {
     let mut random = Random(seed);
     let mut client = Client::connect(port);
@@ -116,7 +115,7 @@ fn write(port: u16, seed: u64) {
     }
 }
 
-/// The index that is built and dropped again and again.
+/// The index that is repeatedly built and dropped.
 fn index(number: u64) -> Document {
     let key = match number % 5 {
         0 => doc! {"v": 1},
@@ -134,22 +133,22 @@ fn index(number: u64) -> Document {
     out.finish()
 }
 
-/// Whether the index "made" must be there, by the last answer; none if that did not come.
+/// Whether the index "made" must exist according to the last answer; `None` without an answer.
 type Known = Option<bool>;
 
 fn create_made(collection: &str, number: u64) -> Document {
     doc! {"createIndexes": collection, "indexes": array![index(number)]}
 }
 
-/// Builds and drops an index until the server is gone.
+/// Builds and drops an index until the connection is lost.
 fn define(port: u16, collection: &str, number: u64) -> Known {
     let mut client = Client::connect(port);
     loop {
-        // The last that was asked is what is not known.
+        // The outcome of the last command is unknown.
         let created = run(&mut client, create_made(collection, number))?;
         assert!(is_ok(&created), "{created:?}");
         if number.is_multiple_of(3) {
-            // Stays: what was answered must be there after the kill.
+            // It stays: an acknowledged index must exist after the kill.
             loop {
                 if run(&mut client, doc! {"ping": 1}).is_none() {
                     return Some(true);
@@ -177,13 +176,13 @@ fn count(client: &mut Client, collection: &str, hint: Value) -> i64 {
     reply.get("n").as_exact_i64().expect("a count")
 }
 
-/// Checks one collection; tells if the index "made" was there.
+/// Checks one collection. True if the index "made" exists.
 fn check(client: &mut Client, collection: &str, number: u64, known: Known) -> bool {
     let named = |index: &Document| index.get("name").as_str() == Some("made");
     let there = listed(client, collection).iter().any(named);
     assert_eq!(there, known.unwrap_or(there), "{collection}: {number}");
     if there {
-        // Waits for the build that goes on, and finds the index it would make.
+        // Waits for the resumed build and finds its index.
         let again = client.run_on("test", &create_made(collection, number));
         assert!(is_ok(&again), "{again:?}");
         let (before, after) = (again.get("numIndexesBefore"), again.get("numIndexesAfter"));
@@ -200,7 +199,7 @@ fn check(client: &mut Client, collection: &str, number: u64, known: Known) -> bo
             key.iter()
                 .all(|part| part.value().is_number() && !part.name().ends_with('*'))
         });
-        // What expires is not all that is asked for.
+        // Expired documents are missing.
         if ordered && index.get("expireAfterSeconds").is_missing() {
             let name = index.get("name").to_value();
             let counted = count(client, collection, name);

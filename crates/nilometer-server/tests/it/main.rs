@@ -1,4 +1,4 @@
-//! The built server, spoken to over a socket in raw bytes.
+//! Tests of the built server over a socket, in raw bytes.
 
 mod access;
 mod bad_input;

@@ -1,5 +1,4 @@
-//! Messages that are not as they should be: an error or a closed connection, and never the end
-//! of the server.
+//! Malformed messages: an error or a closed connection, never the end of the server.
 
 use nilometer_bson::{Document, array, doc};
 
@@ -10,7 +9,7 @@ fn ping() -> Document {
     doc! {"ping": 1, "$db": "admin"}
 }
 
-/// The server still serves others.
+/// Checks that the server serves other connections.
 fn lives(server: &Server) {
     assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
 }
@@ -139,7 +138,7 @@ fn compressed_messages_that_lie_close_the_connection() {
     lives(&server);
 }
 
-/// A document that holds itself `depth` times.
+/// Returns a document nested `depth` times.
 fn nested(depth: usize) -> Document {
     (0..depth).fold(doc! {"end": 1}, |inner, _| doc! {"a": inner})
 }
@@ -177,11 +176,11 @@ fn a_document_that_is_wrong_deep_inside_is_refused() {
         section[at + 1] = byte;
         assert_eq!(code(&client.ask(&op_msg(0, &[section]))), 22, "{at}");
     }
-    // Sound, but `ping` has no such option.
+    // Valid, but `ping` has no such option.
     assert_eq!(code(&client.ask(&op_msg(0, &[body(&good)]))), 40_415);
 }
 
-/// A generator with a seed, so that a failure can be repeated.
+/// A seeded generator, so that a failure can be repeated.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

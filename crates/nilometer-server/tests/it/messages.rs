@@ -1,4 +1,4 @@
-//! Messages that are as they should be, in every form.
+//! Valid messages in every form.
 
 use std::io::{Read, Write};
 
@@ -50,7 +50,7 @@ fn a_legacy_handshake_is_answered_in_kind() {
     for absent in ["setName", "msg", "hosts", "topologyVersion"] {
         assert!(reply.get(absent).is_missing(), "{absent}");
     }
-    // The same connection goes on with OP_MSG.
+    // The same connection continues with OP_MSG.
     assert!(is_ok(&client.ask(&op_msg(0, &[body(&ping())]))));
 }
 
@@ -98,7 +98,7 @@ fn sections_come_in_any_order() {
     assert!(is_ok(
         &client.ask(&op_msg(0, std::slice::from_ref(&command)))
     ));
-    // A sequence is a field of the command, known or not, and not there twice.
+    // A sequence is a field of the command, known or not, and may not occur twice.
     let sections = [sequence("what", &[doc! {}]), command.clone()];
     assert_eq!(code(&client.ask(&op_msg(0, &sections))), 40_415);
     let sections = [command, sequence("what", &[doc! {}])];
@@ -132,7 +132,7 @@ fn messages_may_be_sent_ahead_and_in_pieces() {
     assert!(is_ok(&client.receive().document()));
 }
 
-/// Compresses as a driver does.
+/// Compresses like a driver.
 fn compress(compressor: u8, plain: &[u8]) -> Vec<u8> {
     match compressor {
         1 => snap::raw::Encoder::new().compress_vec(plain).unwrap(),

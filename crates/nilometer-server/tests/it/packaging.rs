@@ -1,7 +1,7 @@
-//! What `packaging/` holds: the unit of systemd, its configuration, the container file.
+//! Tests of `packaging/`: the systemd unit, its configuration, the container file.
 //!
-//! No container engine is asked: the steps of the file are taken one by one as far as they need none. What it copies
-//! must be there, what it builds must be what this repository builds, what it starts must start.
+//! No container engine is used: the steps of the container file are checked as far as possible without one. Files it
+//! copies must exist, it must build what this repository builds, and what it starts must start.
 
 #![expect(clippy::print_stdout, reason = "a test that cannot be run says so")]
 
@@ -13,7 +13,7 @@ use nilometer_bson::doc;
 use crate::client::is_ok;
 use crate::server::{Directory, Server, nilometer};
 
-/// Where the unit and the container file have the program.
+/// Path of the program in the unit and the container file.
 const INSTALLED: &str = "/usr/local/bin/nilometer";
 
 fn root() -> PathBuf {
@@ -25,7 +25,7 @@ fn packaged(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The values of a setting of the unit.
+/// Returns the values of a setting of the unit.
 fn settings<'t>(unit: &'t str, name: &str) -> Vec<&'t str> {
     let lines = unit.lines().filter_map(|line| line.split_once('='));
     lines
@@ -41,7 +41,7 @@ fn the_unit_starts_the_program_as_it_can_be_started() {
     let file = directory.0.join("nilometer.yaml");
     let data = directory.0.join("data");
     let given = packaged("nilometer.yaml");
-    // Its own state directory, its own port.
+    // A test directory and a test port.
     let state = settings(&unit, "StateDirectory");
     let path = format!("/var/lib/{}", state.first().expect("a state directory"));
     assert!(given.contains(&format!("dbPath: {path}")), "{given}");
@@ -85,7 +85,7 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
         return;
     };
     let told = String::from_utf8_lossy(&verified.stderr).into_owned();
-    // Units of the machine that it passes on the way are none of ours.
+    // Ignore messages about other units of the machine.
     let ours = told.lines().filter(|line| line.contains("nilometer"));
     assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
     assert!(verified.status.success(), "{told}");
@@ -99,7 +99,7 @@ fn the_container_file_builds_and_starts_what_there_is() {
         let lines = steps.iter().filter_map(|line| line.strip_prefix(word));
         lines.map(str::trim).collect()
     };
-    // Built by a compiler that is new enough, from a whole checkout, as the lock file says.
+    // Built by a recent compiler, from a whole checkout, with the lock file.
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
     let wanted = manifest
         .lines()
@@ -118,7 +118,7 @@ fn the_container_file_builds_and_starts_what_there_is() {
             .contains("--release --locked -p nilometer-server")
     );
     assert!(root().join("Cargo.lock").exists());
-    // What build.rs reads.
+    // Read by build.rs.
     assert!(
         of("ENV")
             .iter()
@@ -126,7 +126,7 @@ fn the_container_file_builds_and_starts_what_there_is() {
     );
     let copied = format!("/source/target/release/nilometer {INSTALLED}");
     assert!(of("COPY").iter().any(|line| line.ends_with(&copied)));
-    // What it starts: the same words, with a directory and a port of the test's.
+    // The same command with a directory and a port of the test.
     let entry = of("ENTRYPOINT")[0];
     let words = entry.trim_matches(['[', ']']).split(',');
     let words: Vec<&str> = words.map(|word| word.trim().trim_matches('"')).collect();
@@ -143,7 +143,7 @@ fn the_container_file_builds_and_starts_what_there_is() {
     arguments.extend(["--port", "0"]);
     let mut server = Server::spawn(&mut nilometer(&arguments));
     assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
-    // An engine ends a container by this signal.
+    // A container engine sends this signal.
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
 }

@@ -1,8 +1,8 @@
-//! The server where the machine has no more to give: a full disk, a disk that cannot be written or does not answer,
-//! no files to open, little memory.
+//! The server without resources: a full disk, a disk that cannot be written or does not answer, no file descriptors,
+//! little memory.
 //!
-//! Disks are small ones in memory or in a file, mounted where only the server sees them. That takes root; without it those tests say
-//! so and do nothing.
+//! Disks are small file systems in memory or in a file, mounted where only the server sees them. That needs root;
+//! without it these tests print a message and do nothing.
 
 #![expect(clippy::print_stdout, reason = "a test that cannot be run says so")]
 
@@ -22,7 +22,7 @@ use crate::http::{free_port, get};
 use crate::random::Random;
 use crate::server::{Directory, Server};
 
-/// Room for a few segments of the log, and what is set aside to be given back: a segment, and what waits to be flushed.
+/// Space for a few segments of the log, and a reserve: a segment, and memtables that wait to be flushed.
 const DISK_MIB: u64 = 420;
 const FILLER_MIB: u64 = 200;
 
@@ -35,13 +35,13 @@ const DOCUMENTS_MAX: i64 = 800;
 /// OutOfDiskSpace.
 const FULL: i64 = 14_031;
 
-/// How long the server may take to notice that there is room.
+/// Time for the server to notice free space.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Descriptors of a process that has few.
+/// Limit of file descriptors of the process.
 const FILES: usize = 48;
 
-/// The program's `serve` behind `script`, which runs where mounts are its own; `$1` is `directory`.
+/// Returns the command `serve` run by `script` in its own mount namespace; `$1` is `directory`.
 fn serve_behind(script: &str, directory: &Path) -> Command {
     let program = env!("CARGO_BIN_EXE_nilometer");
     let script = format!("{script}\nexec \"$0\" serve --port 0 --dbpath \"$1/data\"");
@@ -52,7 +52,7 @@ fn serve_behind(script: &str, directory: &Path) -> Command {
     command
 }
 
-/// True if this test may mount something.
+/// True if this test may mount file systems.
 fn may_mount() -> bool {
     let tried = Command::new("unshare")
         .args(["-m", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"])
@@ -64,7 +64,7 @@ fn may_mount() -> bool {
     may
 }
 
-/// The code of what went wrong, 0 if nothing did.
+/// Returns the error code of a reply, 0 if it is ok.
 fn outcome(reply: &Document) -> i64 {
     if let Some(errors) = reply.get("writeErrors").as_array() {
         let first = errors.get(0);
@@ -125,7 +125,7 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
             *code != 0
         });
     assert_eq!(refused, Some(FULL), "after {stored} documents");
-    // Reads go on, and nothing of what was refused is there.
+    // Reads continue, and no refused document is stored.
     assert_eq!(count(&mut client), stored);
     assert_eq!(count(&mut server.connect()), stored);
     let line = server.wait_for_line("Writes are refused; reads proceed");
@@ -144,17 +144,17 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     server.wait_for_line("Writes are accepted again");
 }
 
-/// What the server sees as `path`.
+/// Returns `path` as seen by the server.
 fn inside(server: &Server, path: &Path) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{}/root", server.process()));
     root.join(path.strip_prefix("/").expect("a whole path"))
 }
 
-/// A file system that takes no writes until this goes: whoever writes waits and cannot even be killed.
+/// Freezes a file system until dropped: writers block and cannot even be killed.
 struct Frozen(PathBuf);
 
 impl Frozen {
-    /// `None` if this system cannot do that.
+    /// `None` if the system does not support it.
     fn new(path: PathBuf) -> Option<Self> {
         let frozen = Self::call("-f", &path);
         frozen.then_some(Self(path))
@@ -172,7 +172,7 @@ impl Drop for Frozen {
     }
 }
 
-/// Makes a file system in the file `image`; false if this system cannot do that.
+/// Makes a file system in the file `image`. False if the system does not support it.
 fn makes_image(directory: &Directory) -> bool {
     let made = "truncate -s 256M \"$1/image\" && mkfs.ext4 -q \"$1/image\"";
     let made = Command::new("sh")
@@ -201,7 +201,7 @@ fn a_disk_that_turns_read_only_refuses_writes_and_serves_reads() {
     let server = Server::spawn(&mut command);
     let (mut client, mut random) = (server.connect(), Random(1));
     assert_eq!(insert(&mut client, &mut random, 0), 0);
-    // An error that the file system finds, as of a disk that breaks: of the image this test mounted, and no other.
+    // A file system error, as of a failing disk: of the image that this test mounted, and no other.
     let mounts = format!("/proc/{}/mounts", server.process());
     let mounts = std::fs::read_to_string(mounts).expect("mounts");
     let disk = directory.0.join("disk");
@@ -258,7 +258,7 @@ fn a_disk_that_does_not_answer_is_told_of_while_it_lasts() {
     let first = server.wait_for_line("The disk does not answer");
     let told = first.contains("/wal") && first.contains("\"waitingMillis\":");
     assert!(told, "{first}");
-    // Said again when the time has doubled.
+    // Logged again when the time has doubled.
     server.wait_for_line("The disk does not answer");
     let answer = get(http, "/readyz");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
@@ -314,7 +314,7 @@ fn without_files_to_open_those_who_are_there_are_served() {
     let server = Server::spawn(&mut command);
     let mut first = server.connect();
     assert!(is_ok(&first.run(&doc! {"ping": 1})));
-    // The system takes them; the server has no descriptor for the last.
+    // The system accepts them; the server has no descriptor for the last.
     let crowd: Vec<Client> = (0..FILES * 2).map(|_| server.connect()).collect();
     server.wait_for_line("Accepting a connection failed");
     for _ in 0..3 {
@@ -329,7 +329,7 @@ fn without_files_to_open_those_who_are_there_are_served() {
     assert_eq!(outcome(&reply), 0, "{reply:?}");
 }
 
-/// A clock that a test sets.
+/// A clock set by a test.
 struct Jumping {
     now_ms: AtomicI64,
     started: Instant,
@@ -371,7 +371,7 @@ fn a_clock_that_jumps_back_does_no_harm() {
         let now = clock.now_ms() - back;
         clock.now_ms.store(now, Ordering::Relaxed);
         for collection in ["ts", "plain"] {
-            // Their ids are the database's, and from its clock.
+            // The database assigns their ids from its clock.
             let documents: Vec<Value> = (0..200)
                 .map(|at| doc! {"t": Value::DateTime(NOW_MS + at * 1000), "m": 1, "v": at}.into())
                 .collect();
@@ -405,7 +405,7 @@ const TOO_LITTLE_MEMORY: [i64; 2] = [146, 292];
 const CROWD_DOCUMENTS: i64 = 6000;
 const CROWD_BYTES: usize = 4000;
 
-/// Fills a collection; how many documents were acknowledged.
+/// Fills a collection. Returns the number of acknowledged documents.
 fn fill(client: &mut Client, collection: &str, random: &mut Random) -> i64 {
     let mut stored = 0;
     for first in (0..CROWD_DOCUMENTS).step_by(500) {
@@ -432,7 +432,7 @@ fn fill(client: &mut Client, collection: &str, random: &mut Random) -> i64 {
     stored
 }
 
-/// Queries that gather whole collections, all at once; how many were answered with each code.
+/// Runs concurrent queries that gather whole collections. Returns the error code of each.
 fn gather_everything(port: u16, threads: usize) -> Vec<Option<i64>> {
     std::thread::scope(|scope| {
         let asked = (0..threads).map(|at| {
@@ -462,8 +462,8 @@ fn gather_everything(port: u16, threads: usize) -> Vec<Option<i64>> {
     })
 }
 
-/// Readers of whole collections, all at once, in as few answers as possible; how many documents each was given. One that is
-/// refused, as memory is short, comes again.
+/// Runs concurrent readers of whole collections, with as few answers as possible. Returns the number of documents of
+/// each. A reader refused for lack of memory retries.
 fn read_everything(port: u16, readers: usize) -> Vec<i64> {
     let read = move |at: usize| {
         let mut client = Client::connect(port);
@@ -500,7 +500,7 @@ fn read_everything(port: u16, readers: usize) -> Vec<i64> {
     })
 }
 
-/// Peak of the memory of a process, in bytes.
+/// Returns the peak memory of a process, in bytes.
 fn peak_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -514,8 +514,8 @@ fn peak_bytes(process: u32) -> u64 {
 #[test]
 fn with_little_memory_queries_are_refused_and_the_server_lives() {
     const MEMORY_BYTES: u64 = 384 << 20;
-    // What the guide promises. Seen were 466 to 622 MiB in an unoptimised build, most where the machine is calm: what was freed
-    // in the last second is the allocator's.
+    // The promise of the guide. Measured were 466 to 622 MiB in an unoptimised build, most on a calm machine: the
+    // allocator keeps memory freed in the last second.
     const MOST_BYTES: u64 = MEMORY_BYTES / 10 * 13 + BASE_BYTES;
     const BASE_BYTES: u64 = 256 << 20;
     let set = format!("nilometerMemoryBytes={MEMORY_BYTES}");
@@ -532,12 +532,12 @@ fn with_little_memory_queries_are_refused_and_the_server_lives() {
     assert!(codes.contains(&Some(0)), "some are answered: {codes:?}");
     let refused = |code: &Option<i64>| code.is_some_and(|code| TOO_LITTLE_MEMORY.contains(&code));
     assert!(codes.iter().any(refused), "some are refused: {codes:?}");
-    // Answers of many documents at once: shorter where there is little memory, until their end.
+    // Concurrent large answers: shorter batches with little memory, complete in the end.
     let ids = read_everything(server.port, 24);
     assert_eq!(ids, vec![CROWD_DOCUMENTS; 24]);
     let peak = peak_bytes(server.process());
     assert!(peak < MOST_BYTES, "{} MiB", peak >> 20);
-    // Everything acknowledged is there, and the server goes on.
+    // Everything acknowledged is stored, and the server keeps running.
     let end = Instant::now() + PATIENCE;
     for (at, stored) in stored.iter().enumerate() {
         loop {
@@ -553,13 +553,13 @@ fn with_little_memory_queries_are_refused_and_the_server_lives() {
     }
 }
 
-/// An allocation that fails ends the process: the limit of the address space brings that about.
+/// A failed allocation ends the process: the limit of the address space provokes one.
 #[test]
 fn an_allocation_that_fails_loses_nothing_acknowledged() {
     const ADDRESS_SPACE_KIB: u64 = 1_400_000;
     let directory = Directory::new();
     let program = env!("CARGO_BIN_EXE_nilometer");
-    // A limit of its own, so that the one that counts is that of the system.
+    // An explicit limit, so that the limit of the system takes effect.
     let script = format!(
         "ulimit -v {ADDRESS_SPACE_KIB}\nexec \"$0\" serve --port 0 --quiet --dbpath \"$1/data\" \
          --setParameter nilometerMemoryBytes=8000000000 2> /dev/null"
@@ -571,7 +571,7 @@ fn an_allocation_that_fails_loses_nothing_acknowledged() {
     let mut random = Random(4);
     let stored = (0..3).map(|at| fill(&mut client, &format!("c{at}"), &mut random));
     let stored: Vec<i64> = stored.collect();
-    // Whether it lives or not; who is refused is told, who is cut off knows nothing.
+    // The server may survive or not; refused commands get an error, lost connections nothing.
     drop(gather_everything(server.port, 60));
     server.signal("KILL");
     server.wait();

@@ -1,10 +1,10 @@
-//! Random choices that a seed repeats.
+//! Random choices from a seed.
 
 /// A SplitMix64 generator.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// The choices of a run: those of NILOMETER_SEED, or of `seed`. Says which, for a run that fails.
+    /// Returns the generator of a run, from NILOMETER_SEED or `seed`. Prints the seed, for a run that fails.
     #[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
     pub(crate) fn of_run(seed: u64) -> Self {
         let asked = std::env::var("NILOMETER_SEED");
@@ -13,7 +13,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -22,7 +22,7 @@ impl Random {
         (z ^ (z >> 31)) % end
     }
 
-    /// The same as an `i32`.
+    /// Returns a number below `end` as an `i32`.
     pub(crate) fn int(&mut self, end: u64) -> i32 {
         self.below(end) as i32
     }

@@ -1,4 +1,4 @@
-//! A server process of a test's own.
+//! Server processes for tests.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 
-/// How long a server may take to start or to end.
+/// Time for a server to start or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 static DIRECTORIES: AtomicU32 = AtomicU32::new(0);
 
-/// A fresh directory that goes away with its owner.
+/// A new directory, removed when dropped.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
@@ -26,7 +26,7 @@ impl Directory {
         Self(path)
     }
 
-    /// The program on the data in it, quiet and on a free port.
+    /// Serves the data in it, quiet and on a free port.
     pub(crate) fn serve(&self) -> Server {
         let path = self.0.join("data");
         let path = path.to_str().expect("a path");
@@ -41,7 +41,7 @@ impl Drop for Directory {
     }
 }
 
-/// The command that runs the program.
+/// Returns a command that runs the program.
 pub(crate) fn nilometer(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nilometer"));
     command.args(arguments);
@@ -57,12 +57,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server in a fresh directory on a port of its own.
+    /// Starts a server in a new directory on a free port.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// The same with more arguments.
+    /// Starts a server with more arguments.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let directory = Directory::new();
         let path = directory.0.join("data");
@@ -84,7 +84,7 @@ impl Server {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // The test may not care for the rest of the log.
+                // The test may ignore the rest of the log.
                 drop(sender.send(line));
             }
         });
@@ -101,7 +101,7 @@ impl Server {
         server
     }
 
-    /// The next line of the log that contains `text`.
+    /// Waits for the next line of the log that contains `text`.
     pub(crate) fn wait_for_line(&self, text: &str) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -118,12 +118,12 @@ impl Server {
         Client::connect(self.port)
     }
 
-    /// The number of the process.
+    /// Returns the process id.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal by its name.
+    /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status();
@@ -151,8 +151,8 @@ impl Drop for Server {
     }
 }
 
-/// How often something is done: a little in the fast suite, more with NILOMETER_LONG, which every change must
-/// pass (`cargo xtask histories`), and for minutes with NILOMETER_SOAK.
+/// How often to repeat: few times in the fast suite, more with NILOMETER_LONG, which every change must pass (`cargo
+/// xtask histories`), for minutes with NILOMETER_SOAK.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
     pub(crate) fast: u64,
@@ -161,7 +161,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// What this run asks for.
+    /// Returns the number for this run.
     pub(crate) fn asked(self) -> u64 {
         let asked = |name: &str| std::env::var_os(name).is_some();
         if asked("NILOMETER_SOAK") {
@@ -174,7 +174,7 @@ impl Effort {
     }
 }
 
-/// Flags of a server that asks who is there and writes an audit log to `path`.
+/// Returns the flags of a server with logins and an audit log at `path`.
 pub(crate) fn with_audit(path: &Path) -> [&str; 7] {
     [
         "--auth",

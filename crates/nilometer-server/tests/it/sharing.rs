@@ -1,4 +1,4 @@
-//! More connections at work than threads: commands that wait must not hold up the others.
+//! More active connections than threads: waiting commands must not block others.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use nilometer_server::limits::DEDICATED_THREADS_MAX;
 use crate::client::{Client, is_ok};
 use crate::server::Server;
 
-/// How long the commands that wait do.
+/// Duration of a waiting command.
 const WAIT: Duration = Duration::from_secs(4);
 
 #[test]

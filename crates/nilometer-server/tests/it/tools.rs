@@ -1,8 +1,7 @@
-//! What monitoring tools read, tool by tool and field by field: it is there, it is of the type they expect, and it moves
-//! when something happens that moves it.
+//! The fields that monitoring tools read, tool by tool: each exists, has the expected type, and changes when it should.
 //!
-//! The table says which tool reads what. Fields they can do without and that nothing here stands for (WiredTiger's
-//! cache, transactions and tickets; replication; locks) are in [`NOT_THERE`]: they must not be there, rather than be zero.
+//! The table lists the fields of each tool. Optional fields without a counterpart here (WiredTiger's cache,
+//! transactions and tickets; replication; locks) are in [`NOT_THERE`]: they must be absent, not zero.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use nilometer_bson::{Document, Value, ValueRef, array, doc};
 use crate::client::{Client, is_ok};
 use crate::server::Server;
 
-/// What is asked.
+/// The command that returns the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     ServerStatus,
@@ -24,10 +23,10 @@ enum Asked {
     BuildInfo,
 }
 
-/// How a figure behaves while something happens.
+/// The expected behaviour of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
-    /// A number that has grown since.
+    /// A number that has grown.
     Growing,
     /// A number that does not shrink.
     Counter,
@@ -45,7 +44,7 @@ use Is::{Bool, Counter, Date, Growing, Number, Positive, Text};
 
 type Row = (&'static str, Asked, &'static str, Is);
 
-/// Every field that is read.
+/// All fields.
 const FIELDS: &[Row] = &[
     ("mongostat", ServerStatus, "host", Text),
     ("mongostat", ServerStatus, "version", Text),
@@ -376,10 +375,10 @@ const FIELDS: &[Row] = &[
     ),
 ];
 
-/// What the tools pass over where it is absent, and no figure here would be true of.
+/// Optional fields without a counterpart here.
 const NOT_THERE: &[&str] = &["wiredTiger", "repl", "locks", "tcmalloc", "flowControl"];
 
-/// Separates the parts of a path inside the one of a namespace.
+/// Stands for a dot within a namespace in a path.
 const DOT: char = '\u{1}';
 
 fn ask(client: &mut Client, asked: Asked) -> Document {
@@ -417,7 +416,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A little of everything; what it opens stays open.
+/// Runs some of everything. Opened cursors stay open.
 fn do_something(server: &Server, client: &mut Client, round: i64) -> Vec<Client> {
     let documents: Vec<Value> = (0..200)
         .map(|i| doc! {"_id": round * 1000 + i, "x": i}.into())
@@ -456,7 +455,7 @@ fn do_something(server: &Server, client: &mut Client, round: i64) -> Vec<Client>
     others
 }
 
-/// What is wrong with a field that was `before` and is `after`.
+/// True if a field with the values `before` and `after` does not behave as expected.
 fn wrong(before: &Value, after: &Value, is: Is) -> bool {
     let (earlier, later) = (number(before), number(after));
     match is {
@@ -521,7 +520,7 @@ fn gauges_of_work_count_what_is_at_work() {
     ));
     let mut slow = server.connect();
     let slow = std::thread::spawn(move || {
-        // Three hundred to the third: it does not end by itself in this test.
+        // 300³ iterations: does not end by itself in this test.
         let all = |inner: Value| -> Value {
             array![
                 doc! {"$lookup": doc! {"from": "c", "as": "a", "pipeline": inner}},
@@ -539,7 +538,7 @@ fn gauges_of_work_count_what_is_at_work() {
         let status = ask(&mut client, ServerStatus);
         let readers = number(&at(&status, "globalLock.activeClients.readers"));
         let active = number(&at(&status, "connections.active"));
-        // One is read after the other: the query may begin in between.
+        // The values are read one after the other; the query may begin in between.
         if readers == Some(1.0) && active >= Some(2.0) {
             break;
         }

@@ -10,13 +10,13 @@ use nilometer_bson::{Document, Value, ValueRef, array, doc};
 use crate::client::{Client, is_ok};
 use crate::server::{Directory, Server, nilometer};
 
-/// Runs the program against a server; its exit code and all it says.
+/// Runs the program against a server. Returns its exit code and output.
 fn run(server: &Server, arguments: &[&str], input: &str) -> (Option<i32>, String) {
     let uri = format!("mongodb://127.0.0.1:{}", server.port);
     run_at(&uri, &[arguments, &["--db", "db"]].concat(), &[], input)
 }
 
-/// The same with a connection string, and with variables of the environment.
+/// Runs the program with a connection string and environment variables.
 pub(crate) fn run_at(
     uri: &str,
     arguments: &[&str],
@@ -32,7 +32,7 @@ pub(crate) fn run_at(
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program runs");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // It may end without reading all.
+    // It may end without reading everything.
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     let ended = child.wait_with_output().expect("the program ends");
@@ -76,7 +76,7 @@ fn json_goes_in_and_comes_out_as_it_was() {
     assert_eq!(found.len(), 2500);
     let expected = doc! {"_id": 7, "t": Value::DateTime(1_714_521_600_000), "v": 7.5};
     assert_eq!(found[7], expected);
-    // Out, and in again under another name, from the standard input.
+    // Export, and import under another name from the standard input.
     let out = directory.0.join("out.json");
     let out = out.to_str().expect("a path");
     let (code, told) = run(
@@ -121,7 +121,7 @@ fn lines_that_are_wrong_are_told_by_number_and_left_out() {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert_eq!(all(&mut client, "c"), [doc! {"_id": 1}, doc! {"_id": 2}]);
-    // What was done before is passed over.
+    // Lines done before are skipped.
     let text = "{\"_id\": 8}\n{\"_id\": 9}\n{\"_id\": 10}\n";
     let (code, told) = run(
         &server,
@@ -153,7 +153,7 @@ fn a_file_that_is_not_what_it_should_be_is_told_of() {
     let server = Server::start();
     let mut client = server.connect();
     let csv = ["import", "--collection", "c", "--format", "csv"];
-    // The second line would take all others for its value.
+    // The value of the second line would swallow all others.
     let open = "_id,text\n1,a\n2,\"b\n3,c\n4,d\n";
     let (code, told) = run(&server, &csv, open);
     assert_eq!(code, Some(100), "{told}");
@@ -400,7 +400,7 @@ fn parquet_comes_in() {
         .expect("a document")
         .get("at");
     assert!(matches!(at, ValueRef::DateTime(1_714_543_200_000)));
-    // Rows that were imported before are passed over, also within a group of them.
+    // Rows imported before are skipped, also within a row group.
     for (skip, done) in [("5", 1), ("2", 3), ("6", 0)] {
         let into = ["import", PARQUET, "--collection", skip, "--skip", skip];
         let (_, told) = run(&server, &into, "");
@@ -446,7 +446,7 @@ fn parquet_goes_out_and_comes_back() {
             "bed": doc! {"name": format!("bed {i}"), "row": i}, "raw": raw.clone(),
         }
     };
-    // More than one group of rows; some values are absent.
+    // More than one row group; some values are absent.
     let documents: Vec<Document> = (0..MANY)
         .map(|i| match i % 5 {
             0 => doc! {"_id": i, "bed": doc! {"row": i}},
@@ -471,7 +471,7 @@ fn parquet_goes_out_and_comes_back() {
     for (found, expected) in back.iter().zip(&documents) {
         assert_eq!(found, expected);
     }
-    // What is not of one type, or of none here, is text.
+    // Mixed and unsupported types become text.
     let odd: Vec<Value> = vec![
         doc! {"_id": 1, "v": 1, "w": array![1, "a"]}.into(),
         doc! {"_id": 2, "v": "two"}.into(),
@@ -498,7 +498,7 @@ fn parquet_goes_out_and_comes_back() {
         doc! {"_id": 3, "v": "3.5"},
     ];
     assert_eq!(all(&mut client, "odd2"), expected);
-    // A type that was asked for is kept, or the value that does not fit is named.
+    // A given type is kept, or the value that does not fit is named.
     let refuse = [
         "export",
         "--collection",

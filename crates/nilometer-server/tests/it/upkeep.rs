@@ -1,4 +1,4 @@
-//! Backup, restore, verify, salvage and inspect, as an operator runs them.
+//! Backup, restore, verify, salvage and inspect on the command line.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -9,7 +9,7 @@ use nilometer_bson::{Document, Value, array, doc};
 use crate::client::{Client, body, code, is_ok, op_msg, sequence};
 use crate::server::{Directory, Server, nilometer};
 
-/// Measurements that come in order, then some that do not.
+/// Measurements in order; then some out of order follow.
 const MEASUREMENTS: i64 = 3000;
 
 const DOCUMENTS: i64 = 4000;
@@ -56,7 +56,7 @@ pub(crate) fn fill(client: &mut Client) {
     );
     let ascending: Vec<Document> = (0..MEASUREMENTS).map(|i| measurement(i, i % 4)).collect();
     insert(client, "ts", &ascending);
-    // One by one and backwards: these buckets are of version 3.
+    // One by one in reverse order: these buckets have version 3.
     for at in (0..30).rev() {
         insert(client, "ts", &[measurement(at, 9)]);
     }
@@ -73,7 +73,7 @@ pub(crate) fn fill(client: &mut Client) {
     );
 }
 
-/// Everything a client can see: collections with options, indexes, documents, bucket documents.
+/// Returns everything a client can see: collections with options, indexes, documents, bucket documents.
 pub(crate) fn everything(client: &mut Client) -> Vec<Document> {
     let mut all = client.find_all("shop", &doc! {"listCollections": 1});
     all.sort_by(|a, b| a.get("name").as_str().cmp(&b.get("name").as_str()));
@@ -108,7 +108,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")
 }
 
-/// A database that was written into tables and is not served: its directory.
+/// Makes a database with flushed tables that is not served. Returns its directory.
 fn at_rest(directory: &Directory) -> (PathBuf, Vec<Document>) {
     let mut server = directory.serve();
     let mut client = server.connect();
@@ -135,7 +135,7 @@ fn a_backup_of_a_running_server_verifies_and_is_served_as_what_it_was() {
     let (copy, restored) = (directory.0.join("copy"), directory.0.join("data"));
     let uri = format!("mongodb://127.0.0.1:{}", server.port);
     succeed(&["backup", "--uri", &uri, text(&copy)]);
-    // What comes later is not in it.
+    // Later writes are not in the backup.
     insert(&mut client, "plain", &[doc! {"_id": -1}]);
     let told = succeed(&["verify", text(&copy)]);
     assert!(told.contains("nothing is wrong"), "{told}");
@@ -149,7 +149,7 @@ fn a_backup_of_a_running_server_verifies_and_is_served_as_what_it_was() {
     let again = client.run(&doc! {"nilometerBackup": text(&copy)});
     assert_eq!(code(&again), 2, "it is not empty: {again:?}");
     assert_eq!(code(&client.run(&doc! {"nilometerBackup": "here"})), 2);
-    // What the system says against the directory is no fault of the program.
+    // A system error for the directory is not an internal error.
     let impossible = client.run(&doc! {"nilometerBackup": "/proc/nowhere"});
     assert_eq!(code(&impossible), 96, "{impossible:?}");
     assert_eq!(
@@ -231,7 +231,7 @@ fn a_directory_is_explained() {
     assert!(told.contains("catalog"), "{told}");
 }
 
-/// The largest file of tables or values.
+/// Returns the largest file of tables or values.
 fn largest_table(data: &Path) -> PathBuf {
     let mut found = Vec::new();
     for tree in std::fs::read_dir(data.join("trees")).expect("list") {
@@ -256,7 +256,7 @@ fn damage_is_found_and_the_rest_is_saved() {
     let mut bytes = std::fs::read(&table).expect("read");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    // A link of the backup must not be damaged with it.
+    // A hard link in the backup must not be damaged, too.
     std::fs::remove_file(&table).expect("remove");
     std::fs::write(&table, bytes).expect("write");
     let (code, told) = run(&["inspect", text(&table)]);
@@ -276,11 +276,11 @@ fn damage_is_found_and_the_rest_is_saved() {
     );
     let told = succeed(&["verify", text(&saved)]);
     assert!(told.contains("nothing is wrong"), "{told}");
-    // What is there is as it was, and it is most of it.
+    // The saved documents are unchanged, and most are saved.
     let found = count_documents(&saved);
     let all = count_documents(&offline);
     assert!(found < all && found > all / 2, "{found} of {all}");
-    // A sound database is saved whole.
+    // An undamaged database is saved completely.
     let whole = directory.0.join("whole");
     let told = succeed(&["salvage", text(&offline), text(&whole)]);
     assert!(told.contains("Nothing was lost."), "{told}");

@@ -1,4 +1,4 @@
-//! The web page, asked as a browser asks it, and as somebody who means harm does.
+//! The web page, with requests of browsers and of attackers.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ struct Page {
     port: u16,
 }
 
-/// An answer: its status, its head in small letters, its body.
+/// A response: status, head in lower case, body.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -42,7 +42,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
 
-    /// The cookie it sets, without its attributes.
+    /// Returns the cookie it sets, without attributes.
     fn cookie(&self) -> String {
         let line = self.head.lines().find(|l| l.starts_with("set-cookie: "));
         let line = line.unwrap_or_else(|| panic!("no cookie: {}", self.head));
@@ -74,7 +74,7 @@ impl Page {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     }
 
-    /// A POST as the page sends it, with more lines in its head.
+    /// Sends a POST like the page, with more lines in the head.
     fn post(&self, path: &str, body: &str, more: &str) -> Answer {
         let length = body.len();
         let port = self.port;
@@ -90,7 +90,7 @@ impl Page {
         self.post("/api/command", &body, &more)
     }
 
-    /// The reply to a command of a server without logins.
+    /// Returns the reply to a command of a server without logins.
     fn reply(&self, db: &str, command: &Value) -> Value {
         let answer = self.command(db, command, "");
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -151,7 +151,7 @@ fn files_are_served_with_a_strict_policy() {
     }
     let head = page.send("HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!((head.status, head.body.as_str()), (200, ""));
-    // What was there before is there still.
+    // The other paths still work.
     assert_eq!(page.get("/healthz").status, 200);
     assert!(page.get("/metrics").body.ends_with("# EOF\n"));
 }
@@ -178,7 +178,7 @@ fn commands_answer_in_canonical_extended_json() {
     let found = &reply["cursor"]["firstBatch"][0];
     assert_eq!(found["x"]["$numberDouble"], "1.5");
     assert_eq!(found["big"]["$numberLong"], "9007199254740993");
-    // The same number as it is typed: a text that is not read by JavaScript on its way.
+    // The same number as typed: sent as text that JavaScript does not parse.
     let typed = r#"{"db": "a", "command": {"count": "c", "query": {"big": 9007199254740993}}}"#;
     let answer = page.post("/api/command", typed, "");
     assert_eq!(answer.json()["reply"]["n"]["$numberInt"], "1");
@@ -190,7 +190,7 @@ fn commands_answer_in_canonical_extended_json() {
     );
     let status = page.reply("admin", &json!({"serverStatus": 1}));
     assert!(status["opLatencies"]["writes"]["ops"]["$numberLong"].is_string());
-    // An error of a command is a reply as any other.
+    // An error of a command is an ordinary reply.
     let reply = page.reply("a", &json!({"find": "c", "filter": {"$what": 1}}));
     assert_eq!(reply["ok"]["$numberDouble"], "0.0");
     assert_eq!(reply["code"]["$numberInt"], "2");
@@ -255,14 +255,14 @@ fn answers_are_bounded_and_leave_no_cursor() {
         .get("total")
         .as_exact_i64();
     assert_eq!(open, Some(0));
-    // A reply that is too large is no reply.
+    // A reply that is too large is refused.
     page.insert(&[doc! {"_id": -1, "x": "y".repeat(5_000_000)}]);
     let answer = page.command("a", &json!({"find": "c", "filter": {"_id": -1}}), "");
     assert_eq!(answer.status, 422);
     assert!(answer.body.contains("$limit"), "{}", answer.body);
 }
 
-/// A command that would take hours.
+/// Returns a command that would take hours.
 fn endless() -> Value {
     let range = json!({"$range": [0, 1000]});
     json!({"aggregate": 1, "cursor": {}, "pipeline": [
@@ -309,7 +309,7 @@ fn a_command_ends_in_time_or_when_nobody_waits_for_it() {
     wait_for(1);
     drop(stream);
     wait_for(0);
-    // The end of the server does not wait for it, either.
+    // The shutdown does not wait for it, either.
     let mut stream = TcpStream::connect(("127.0.0.1", page.port)).expect("a connection");
     stream.write_all(request.as_bytes()).expect("sent");
     wait_for(1);
@@ -415,14 +415,14 @@ fn what_is_no_sound_request_is_refused() {
     }
     let deep = format!("{}1{}", r#"{"a":"#.repeat(5000), "}".repeat(5000));
     assert_eq!(page.post("/api/command", &deep, "").status, 400);
-    // A name of a database that is none is the command's own error.
+    // An invalid database name is an error of the command.
     assert_eq!(
         page.reply("a b", &json!({"ping": 1}))["code"]["$numberInt"],
         "73"
     );
 }
 
-/// Whatever is sent, the server is there afterwards, and nothing of it has panicked.
+/// After arbitrary requests the server is alive and nothing has panicked.
 #[test]
 fn hostile_bytes_harm_nobody() {
     let page = Page::start(&[]);
@@ -440,7 +440,7 @@ fn hostile_bytes_harm_nobody() {
             bytes[at] = u8::try_from(numbers.below(256)).expect("a byte");
         }
         let mut stream = TcpStream::connect(("127.0.0.1", page.port)).expect("a connection");
-        // It may be refused before all is sent; the answer is not waited for.
+        // It may be refused before everything is sent; the answer is not read.
         drop(stream.write_all(&bytes));
     }
     let end = Instant::now() + Duration::from_secs(20);
@@ -454,7 +454,7 @@ fn hostile_bytes_harm_nobody() {
 #[test]
 fn nothing_is_told_before_a_login() {
     let page = Page::start(&["--auth"]);
-    // The first user is not created from here, though this is the same machine.
+    // The first user cannot be created here, even from the same machine.
     let create = json!({"createUser": "x", "pwd": "x", "roles": ["root"]});
     assert_eq!(page.command("admin", &create, "").status, 401);
     create_root(&page.server);
@@ -474,7 +474,7 @@ fn nothing_is_told_before_a_login() {
     let session = page.post("/api/session", "{}", "").json();
     assert_eq!(session["needsLogin"], true);
     assert!(session.get("user").is_none_or(Value::is_null));
-    // The files are no secret.
+    // The files need no login.
     assert_eq!(page.get("/").status, 200);
     assert_eq!(page.get("/metrics").status, 403);
 }
@@ -503,7 +503,7 @@ fn a_login_lasts_until_the_logout() {
         (&session["user"], &session["db"]),
         (&json!("root"), &json!("admin"))
     );
-    // The token of another login is another one, and a login ends the one before it.
+    // Each login has a new token and ends the previous session.
     let body = json!({"user": "root", "password": "pencil"}).to_string();
     let second = page.post("/api/login", &body, &more).cookie();
     assert_ne!(second, cookie);
@@ -562,7 +562,7 @@ fn users_may_do_on_the_page_what_they_may_do() {
             code("admin", json!({"serverStatus": 1})).as_deref(),
             Some("13")
         );
-        // Who is no more has no session, either.
+        // A dropped user has no session.
         assert!(is_ok(&client.run(&doc! {"dropUser": user})));
         assert_eq!(
             page.command("a", &json!({"find": "c"}), &cookie).status,

@@ -1,9 +1,8 @@
-//! A client that inserts, updates, replaces, moves and deletes documents of its own, and knows what must be there.
+//! A client that inserts, updates, replaces, moves and deletes its own documents and knows their expected state.
 //!
-//! It notes what its commands did on ordinary documents, in a database in memory. After a kill its documents are
-//! those after the last command that was answered, or after the one under way as well. A writer that has no more
-//! documents than buckets are changed in one batch finds each statement done or not done; one with more of them finds
-//! that of each document.
+//! It applies its commands to ordinary documents in a database in memory. After a kill its documents are those after
+//! the last answered command, or after the command in flight. A writer with at most as many documents as buckets
+//! changed in one batch finds each statement done or not done; with more documents this holds for each document.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use crate::random::Random;
 const START_MS: i64 = 1_700_000_000_000;
 const HOUR_MS: i64 = 3_600_000;
 
-/// Documents of a writer whose statements are all or nothing; fewer than the 64 buckets of a batch.
+/// Maximum documents of a writer with atomic statements; fewer than the 64 buckets of a batch.
 pub(crate) const WHOLE_MAX: i64 = 56;
 
 /// A command's first field and the others, without the name of the collection.

@@ -310,8 +310,8 @@ mod tests {
         for (names, told) in [
             ("a,b,a", "two columns 'a'"),
             ("a.int32(),a.string()", "two columns 'a'"),
-            ("a.b.c,x,a.b", "'a.b' and 'a.b.c' exclude"),
-            ("a,a.b", "'a' and 'a.b' exclude"),
+            ("a.b.c,x,a.b", "'a.b' and 'a.b.c' conflict"),
+            ("a,a.b", "'a' and 'a.b' conflict"),
         ] {
             let error = Columns::parse(names.split(',')).unwrap_err();
             assert!(error.contains(told), "{names}: {error}");

@@ -1,6 +1,6 @@
-// Asking the server. Everything is a POST with JSON; the session's cookie is the browser's affair.
+// Requests to the server: POST with JSON. The browser manages the session cookie.
 
-/** Why the server did not do something. */
+/** An error of the server. */
 export class ApiError extends Error {
   constructor(message, { status = 0, code, codeName } = {}) {
     super(message);
@@ -38,7 +38,7 @@ async function post(path, text, signal) {
   throw new ApiError(answer.error ?? `The server answers ${response.status}.`, { status: response.status });
 }
 
-/** Calls one of the server's own paths. */
+/** Calls a path of the API. */
 export function call(path, body = {}) {
   return post(path, JSON.stringify(body));
 }
@@ -56,7 +56,7 @@ export async function command(db, command, signal) {
   throw new ApiError(reply.errmsg ?? "The command failed.", { code, codeName: reply.codeName });
 }
 
-/** The first batch of a command that answers a cursor. */
+/** Returns the first batch of a command with a cursor. */
 export async function batch(db, text, signal) {
   const answer = await command(db, text, signal);
   return { ...answer, documents: answer.reply.cursor?.firstBatch ?? [] };

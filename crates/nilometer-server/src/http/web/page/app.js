@@ -1,4 +1,4 @@
-// The page: who is here, the list of collections, and the view that the address names.
+// The page: the user, the list of collections, and the view of the current address.
 //
 //   #/                     the server
 //   #/c/DB/COLLECTION/TAB  a collection: query, buckets or about
@@ -8,13 +8,13 @@ import { collectionView } from "./collection_view.js";
 import { empty, failure, field, h, notice } from "./dom.js";
 import { sampler, serverView } from "./server_view.js";
 
-/** Collections of one database that are listed. */
+/** Maximum collections listed for one database. */
 const LISTED_MAX = 200;
 
-/** From how many collections on there is a filter. */
+/** Number of collections from which a filter is shown. */
 const FILTER_FROM = 12;
 
-/** How often the list is read anew. */
+/** Interval of reloading the list. */
 const LIST_EVERY_MS = 15_000;
 
 const main = document.getElementById("main");
@@ -35,7 +35,7 @@ function show(element, close) {
   main.replaceChildren(element);
 }
 
-/** The address of a collection. */
+/** Returns the address of a collection. */
 function address(db, name, tab) {
   const parts = ["c", db, name, tab].filter(Boolean).map(encodeURIComponent);
   return `#/${parts.join("/")}`;
@@ -84,7 +84,7 @@ async function readTree() {
   const list = names.map(async (db) => {
     const asked = { listCollections: 1, nameOnly: true, authorizedCollections: true };
     const { documents } = await batch(db, asked).catch((error) => {
-      // What this user may not list is not listed.
+      // Databases that the user may not list are omitted.
       if (error.code === 13) return { documents: [] };
       throw error;
     });
@@ -170,7 +170,7 @@ menu.addEventListener("click", () => {
   menu.setAttribute("aria-expanded", opened);
 });
 
-// Who is here.
+// The user.
 
 function loginView(error) {
   const user = h("input", { name: "user", autocomplete: "username", required: true, spellcheck: "false", autocapitalize: "off" });

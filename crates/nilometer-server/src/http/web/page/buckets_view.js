@@ -12,20 +12,20 @@ import { compact, dateText, decode, flatten, isNested, numberOf, pretty, textOf 
 const BUCKETS_MAX = 3000;
 const ROWS_MAX = 100;
 
-/** Boxes of one series that stand below each other; more share the last line. */
+/** Maximum lines of boxes of one series; further boxes share the last line. */
 const LANES_MAX = 6;
 
 /** Shades of fill. */
 const SHADES = 6;
 
-/** Measurements a bucket takes, if nobody says. */
+/** Maximum measurements of a bucket, by default. */
 const FULL = 1000;
 
 const BAR = 13;
 const ROW_PAD = 5;
 const AXIS = 28;
 
-/** What is fetched of each bucket: not its measurements. */
+/** The projection of a bucket: without its measurements. */
 function pipeline({ timeField }, before) {
   const counted = { $size: { $objectToArray: { $ifNull: [`$data.${timeField}`, {}] } } };
   const older = { $match: { [`control.max.${timeField}`]: { $lte: { $date: { $numberLong: String(before) } } } } };
@@ -40,7 +40,7 @@ function pipeline({ timeField }, before) {
         to: `$control.max.${timeField}`,
         version: "$control.version",
         closed: "$control.closed",
-        // Version 1 does not say how many measurements it holds.
+        // Version 1 has no count of measurements.
         count: { $cond: [{ $eq: ["$control.version", 1] }, counted, "$control.count"] },
         bytes: { $bsonSize: "$$ROOT" },
       },
@@ -84,12 +84,12 @@ async function fetchBuckets(target, before, signal) {
   return { buckets: buckets.slice(0, BUCKETS_MAX), more: buckets.length > BUCKETS_MAX, full };
 }
 
-/** The name of a series: what its metadata holds. */
+/** Returns the name of a series, from its metadata. */
 function nameOf(meta) {
   return isNested(meta) && !Array.isArray(meta) ? [...flatten(meta).values()].map(textOf).join(" · ") : textOf(meta);
 }
 
-/** How many measurements a bucket takes; the usual number if this user may not ask. */
+/** Returns the maximum measurements of a bucket; the default if the user may not read it. */
 async function fullCount(signal) {
   try {
     const { reply } = await command("admin", { getParameter: 1, timeseriesBucketMaxCount: 1 }, signal);
@@ -108,7 +108,7 @@ function trouble(error, { db, name }) {
   );
 }
 
-/** Series in order, each with its buckets in lines that do not overlap. */
+/** Returns the series in order, each with its buckets in lines without overlap. */
 function arrange(buckets) {
   const bySeries = new Map();
   for (const bucket of buckets) {
@@ -131,7 +131,7 @@ function arrange(buckets) {
     });
 }
 
-/** The view of the buckets that were found; `load(before)` finds others. */
+/** The view of loaded buckets; `load(before)` loads older ones. */
 function draw(target, { buckets, more, full, before }, load) {
   const drawable = buckets.filter(({ from, to }) => Number.isFinite(from) && Number.isFinite(to));
   const button = (title, at) => h("button", { type: "button", onclick: () => load(at) }, title);
@@ -147,7 +147,7 @@ function draw(target, { buckets, more, full, before }, load) {
     `${bytes(size)}`,
     `mean fill ${Math.round((100 * measurements) / (drawable.length * full))} % of ${exact(full)}`,
   ];
-  // Those that end at the same moment as the last one are shown again, so that none is left out.
+  // Buckets that end at the same time as the last one are shown again, so that none is missed.
   const ends = drawable.map(({ to }) => to);
   const [oldest, newest] = [Math.min(...ends), Math.max(...ends)];
   const cut = more ? `There are more buckets: these are the ${exact(BUCKETS_MAX)} newest${before === null ? "" : ` up to ${dateText(new Date(before))}`}.` : "";
@@ -164,7 +164,7 @@ function draw(target, { buckets, more, full, before }, load) {
   ];
 }
 
-/** The drawing of so many series at a time, and of those whose name fits if somebody looks for one. */
+/** The drawing of a page of series, filtered by name. */
 function pages(target, rows, full) {
   const place = h("div", { class: "stack" });
   if (rows.length <= ROWS_MAX) {
@@ -229,10 +229,10 @@ class BucketMap {
       h("span", { class: "quiet wide" }, "Drag to zoom in, click a bucket to see what is in it."),
       scaleLegend(full),
     );
-    // The tip stands beside what scrolls, so that it is not cut off where there are few rows.
+    // The tip is outside the scrolling part, so that it is not cut off if there are few rows.
     this.element = h("div", { class: "bucketmap" }, tools, this.axis, this.scroll, this.tip);
     this.details = h("div", { class: "stack", "aria-live": "polite" });
-    /** The drawing, and what is told of the chosen bucket. */
+    /** The drawing, and the facts about the chosen bucket. */
     this.parts = [card(null, this.element), this.details];
     this.listen();
     this.observer = new ResizeObserver(() => this.resize());
@@ -311,13 +311,13 @@ class BucketMap {
     parts.push(s("rect", { class: `bucket f${shade}`, rx: 2, ...bucket.box }));
   }
 
-  /** Where on the drawing the pointer is. */
+  /** Returns the position of the pointer on the drawing. */
   spot(event) {
     const box = this.plot.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   }
 
-  /** The bucket under a spot, or near it: boxes may be narrow. */
+  /** Returns the bucket at or near a position: boxes may be narrow. */
   under({ x, y }) {
     let best = null;
     let distance = 5;
@@ -332,7 +332,7 @@ class BucketMap {
 
   begin(event) {
     const spot = this.spot(event);
-    // On a screen that is touched, dragging scrolls.
+    // On touch screens dragging scrolls.
     if (event.button === 0 && event.pointerType === "mouse" && spot.x >= this.left) this.dragged = { from: spot.x, to: spot.x };
   }
 
@@ -416,7 +416,7 @@ class BucketMap {
     return this.choose(other.list.reduce((a, b) => (away(b) < away(a) ? b : a)), false);
   }
 
-  /** Marks a bucket and tells of it; `whole` fetches what is in it, too. */
+  /** Marks a bucket and shows its facts; `whole` also loads its content. */
   choose(bucket, whole) {
     this.chosen = bucket;
     if (bucket.box) {

@@ -1,4 +1,4 @@
-// One collection: what it is, its buckets, questions to it.
+// One collection: facts, buckets, queries.
 
 import { batch, command } from "./api.js";
 import { bucketsView } from "./buckets_view.js";
@@ -8,10 +8,10 @@ import { resultTable } from "./result_table.js";
 import { bytes, exact } from "./scale.js";
 import { compact, decode, numberOf, textOf } from "./values.js";
 
-/** Documents shown as an example. */
+/** Number of example documents. */
 const EXAMPLES = 5;
 
-/** The view of `db.name`; `tab` is the part that is opened, `go` is told of another one. */
+/** The view of `db.name`; `tab` is the open tab, `go` is called for another one. */
 export async function collectionView(db, name, tab, go) {
   const { documents } = await batch(db, { listCollections: 1, filter: { name } });
   const info = documents.length > 0 ? decode(documents[0]) : null;
@@ -58,7 +58,7 @@ function heading({ db, name, type, timeField, metaField }) {
   );
 }
 
-/** What is known of it: sizes, options, indexes, some documents. */
+/** Facts: sizes, options, indexes, example documents. */
 function aboutView(target) {
   const element = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Loading…"));
   const stop = new AbortController();

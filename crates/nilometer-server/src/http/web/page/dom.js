@@ -1,4 +1,4 @@
-// Making elements, and the few parts that every view uses. Texts are always set as text, never as markup.
+// Creating elements, and parts used by every view. Texts are always set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,28 +12,28 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** An element of HTML with attributes (`onclick` and the like are listeners) and children. */
+/** Creates an HTML element with attributes (`onclick` and similar are listeners) and children. */
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** Creates an SVG element. */
 export function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** A text that says something important: `kind` is "bad", "warn" or "info". */
+/** A notice: `kind` is "bad", "warn" or "info". */
 export function notice(kind, text, hint) {
   const role = kind === "bad" ? "alert" : "status";
   return h("div", { class: `notice ${kind}`, role }, h("p", null, text), hint ? h("p", { class: "hint" }, hint) : null);
 }
 
-/** What a view shows while it has nothing. */
+/** The text of an empty view. */
 export function empty(title, ...more) {
   return h("div", { class: "empty" }, h("h2", null, title), ...more);
 }
 
-/** What went wrong, in words that say what to do. */
+/** An error message. */
 export function failure(error) {
   if (error?.name === "AbortError") return notice("info", "Stopped.");
   const code = error?.codeName ? ` (${error.codeName}, ${error.code})` : "";
@@ -47,7 +47,7 @@ export function card(title, ...children) {
 
 let ids = 0;
 
-/** A name that no other element has. */
+/** Returns a unique id of an element. */
 export function fresh(prefix) {
   ids += 1;
   return `${prefix}-${ids}`;

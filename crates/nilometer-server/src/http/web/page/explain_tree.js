@@ -1,11 +1,11 @@
-// An explain as a tree: what the client gets at the top, below each step what it takes its documents from, at the bottom
-// how they are found.
+// An explain as a tree: the result at the top, below each step its inputs, at the bottom
+// the access path.
 
 import { h } from "./dom.js";
 import { exact } from "./scale.js";
 import { compact, decode, isNested, numberOf, pretty, textOf } from "./values.js";
 
-/** What a step does, in words. */
+/** Descriptions of steps. */
 const WORDS = {
   COLLSCAN: "goes through the collection",
   CLUSTERED_IXSCAN: "reads a range of _id",
@@ -49,7 +49,7 @@ const WORDS = {
   $geoNear: "finds what is near",
 };
 
-/** Figures that are shown first, and their names. */
+/** Values shown first, and their names. */
 const FIGURES = [
   ["nReturned", "gives"],
   ["docsExamined", "reads"],
@@ -60,7 +60,7 @@ const FIGURES = [
   ["executionTimeMillis", "ms"],
 ];
 
-/** Fields that hold what a step takes its documents from. */
+/** Fields with the inputs of a step. */
 const INPUTS = ["inputStage", "inputStages", "outerStage", "innerStage", "thenStage", "elseStage", "queryPlan"];
 
 /** A step: {name, fields, inputs}. */
@@ -76,13 +76,13 @@ function planStep(plan) {
   return { name: plan.stage ?? "step", fields, inputs };
 }
 
-/** The plan of a section with `queryPlanner`, with figures where it was run. */
+/** Returns the plan of a section with `queryPlanner`, with statistics if it was run. */
 function querySteps(section) {
   const plan = section.executionStats?.executionStages ?? section.queryPlanner?.winningPlan;
   return plan ? [planStep(plan)] : [];
 }
 
-/** The steps of an explain; the first one is the last of the work. */
+/** Returns the steps of an explain, the last operator first. */
 export function steps(explained) {
   if (!Array.isArray(explained.stages)) return querySteps(explained);
   let below = [];

@@ -9,22 +9,22 @@ import { exact, niceBounds, numberTicks, tickLabel, timeLabel, timeTicks } from 
 
 const MARGIN = { top: 10, right: 14, bottom: 26, left: 50 };
 
-/** Points up to which each gets a dot. */
+/** Maximum number of points that are drawn with dots. */
 const DOTS_MAX = 80;
 
-/** Colours there are; further lines take them again. */
+/** Number of colours; further lines reuse them. */
 const COLOURS = 10;
 
 /** Pixels between ticks. */
 const TICK_X = 90;
 const TICK_Y = 44;
 
-/** The class that gives a line its colour. */
+/** Returns the class for the colour of a line. */
 export function colour(at) {
   return `c${at % COLOURS}`;
 }
 
-/** Of each column of pixels the first, the lowest, the highest and the last point. */
+/** Returns the first, lowest, highest and last point of each column of pixels. */
 export function thin(points, columns, place) {
   if (points.length <= columns * 2) return points;
   const out = [];
@@ -54,7 +54,7 @@ export function thin(points, columns, place) {
   return out;
 }
 
-/** The line through points, broken at gaps. */
+/** Returns the path through points, broken at gaps. */
 function path(points, x, y) {
   let text = "";
   let pen = "M";
@@ -136,7 +136,7 @@ export class LineChart {
     this.legend.hidden = this.series.length < 2 && !this.series[0]?.name;
   }
 
-  /** The ends of both axes. */
+  /** Returns the ends of both axes. */
   bounds(shown) {
     let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
     if (this.options.zero) [low, high] = [0, 0];
@@ -194,7 +194,7 @@ export class LineChart {
       parts.push(s("path", { class: `line ${colour(at)}`, d: path(drawn, x, y) }));
       const few = !this.domain && drawn.length <= DOTS_MAX;
       drawn.forEach(([px, py], i) => {
-        // Between two gaps there is no line to see.
+        // A point between two gaps has no line.
         const alone = (drawn[i - 1]?.[1] ?? null) === null && (drawn[i + 1]?.[1] ?? null) === null;
         if (py !== null && (few || alone)) parts.push(s("circle", { class: `dot ${colour(at)}`, cx: x(px), cy: y(py), r: 2.5 }));
       });
@@ -270,7 +270,7 @@ export class LineChart {
   }
 }
 
-/** The place of the point whose x is nearest to `at`; -1 if there is none. */
+/** Returns the index of the point whose x is nearest to `at`; -1 if there is none. */
 function nearest(points, at) {
   let [low, high] = [0, points.length - 1];
   if (high < 0) return -1;

@@ -8,17 +8,17 @@ import { resultTable } from "./result_table.js";
 import { exact } from "./scale.js";
 import { decode, flatten, numberOf, pretty } from "./values.js";
 
-/** Documents a find asks for unless told otherwise, and at most. */
+/** Default and maximum limit of a find. */
 const LIMIT = 1000;
 const LIMIT_MAX = 5000;
 
-/** Documents shown as JSON. */
+/** Maximum documents shown as JSON. */
 const JSON_MAX = 200;
 
-/** What was typed for each collection, as long as the page is open. */
+/** The query drafts of each collection, while the page is open. */
 const drafts = new Map();
 
-/** Somebody wrote as in the shell: what to write instead. */
+/** Hints for shell syntax. */
 const HINTS = [
   [/ISODate\(|new Date/, 'A date is {"$date": "2024-05-01T00:00:00Z"} here; ISODate(…) is the shell\'s.'],
   [/ObjectId\(/, 'An ObjectId is {"$oid": "…"} here.'],
@@ -28,7 +28,7 @@ const HINTS = [
   [/,\s*[\]}]/, "There is a comma before a closing bracket."],
 ];
 
-/** Fails with a reason a person understands unless `text` is JSON of this kind. */
+/** Fails with a clear message unless `text` is JSON of this kind. */
 function checked(title, text, kind) {
   let value;
   try {
@@ -141,7 +141,7 @@ class QueryView {
     this.parts.replaceChildren(field("Filter", area("filter", 2)), more);
   }
 
-  /** Queries that fit this collection, once it is known what its documents hold. */
+  /** Shows example queries for the fields of this collection. */
   async showExamples() {
     const { target } = this;
     try {
@@ -157,7 +157,7 @@ class QueryView {
         h("button", { type: "button", class: "chip", onclick: () => this.take(draft) }, title);
       this.examples.replaceChildren(h("span", { class: "quiet" }, "Try:"), ...list.map(button));
     } catch {
-      // The query itself tells what is wrong.
+      // The query itself reports the error.
     }
   }
 
@@ -168,7 +168,7 @@ class QueryView {
     this.run("run");
   }
 
-  /** The command in extended JSON, as text: what was typed goes as it is. */
+  /** Returns the command in extended JSON, as text: the input is sent unchanged. */
   text() {
     const { draft, target } = this;
     const name = JSON.stringify(target.name);
@@ -240,7 +240,7 @@ class QueryView {
     this.result.replaceChildren(...this.forms(documents));
   }
 
-  /** Table, chart and JSON of an answer, each made when it is looked at. */
+  /** Table, chart and JSON of a result, each created when it is opened. */
   forms(documents) {
     const decoded = documents.map(decode);
     const { metaField } = this.target;
@@ -303,7 +303,7 @@ function spaced(value) {
   return JSON.stringify(value);
 }
 
-/** Units of time, and the milliseconds of a whole of which they make about a hundred parts. */
+/** Units of time, each with the span in milliseconds that it divides into about a hundred parts. */
 const UNITS = [
   ["second", 5 * 60e3],
   ["minute", 5 * 3600e3],
@@ -314,7 +314,7 @@ const UNITS = [
   ["year", Infinity],
 ];
 
-/** Queries for a collection of which the ends are known. */
+/** Returns example queries from the oldest and newest document. */
 function examplesFor({ timeField, metaField }, oldest, newest) {
   const fields = [...flatten(newest)];
   const number = fields.find(([name, value]) => numberOf(value) !== null && !name.startsWith("_id") && name !== metaField)?.[0];

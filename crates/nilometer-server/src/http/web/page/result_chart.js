@@ -1,19 +1,19 @@
 // Documents as a line chart: x is a time or a number, y one or more numbers, and a line for each value of another field
-// if one is chosen to split by. What is sensible at first is guessed from the documents.
+// if one is chosen to split by. The initial choice is guessed from the documents.
 
 import { empty, field, fresh, h } from "./dom.js";
 import { LineChart } from "./line_chart.js";
 import { exact } from "./scale.js";
 import { flatten, isNested, numberOf, placeOf, textOf } from "./values.js";
 
-/** Lines of one chart. */
+/** Maximum lines of one chart. */
 const LINES_MAX = 20;
 
-/** Lines drawn at first. */
+/** Maximum lines drawn initially. */
 const FIRST_Y_MAX = 3;
 const FIRST_SPLIT_MAX = 12;
 
-/** What the fields of documents hold. */
+/** Returns the types of the fields of documents. */
 function fieldsOf(rows) {
   const fields = new Map();
   for (const row of rows) {
@@ -29,7 +29,7 @@ function fieldsOf(rows) {
   return [...fields.values()];
 }
 
-/** The chart of decoded documents; `metaField` is split by if it can be. */
+/** The chart of decoded documents, split by `metaField` if possible. */
 export function resultChart(documents, metaField) {
   const rows = documents.map((document) => flatten(document));
   const fields = fieldsOf(rows);
@@ -81,7 +81,7 @@ export function resultChart(documents, metaField) {
   return h("div", { class: "result card" }, controls, chart, said);
 }
 
-/** What is drawn at first. */
+/** Returns the initial choice. */
 function first(xs, numbers, splits, metaField) {
   const x = xs[0].name;
   const plain = numbers.filter(({ name }) => name !== x && !name.startsWith("_id"));
@@ -90,7 +90,7 @@ function first(xs, numbers, splits, metaField) {
   const words = splits.filter((one) => one.others > 0 && one.values.size <= FIRST_SPLIT_MAX && one.name !== x);
   const meta = splits.find(({ name }) => name === metaField && name !== x && !y.has(name));
   const split = (meta ?? words.find(({ name }) => name !== "_id") ?? words[0])?.name ?? "";
-  // A line for each value of each field would be too many at first.
+  // A line for each value of each field would be too many initially.
   return { x, y: split ? new Set([...y].slice(0, 1)) : y, split };
 }
 

@@ -1,4 +1,4 @@
-// Documents as a table: a column for each field, documents inside documents opened, a page at a time.
+// Documents as a table: a column for each field, nested documents expanded, one page at a time.
 
 import { h } from "./dom.js";
 import { Special, flatten, isNested, numberOf, textOf } from "./values.js";
@@ -43,7 +43,7 @@ export function resultTable(documents) {
   return element;
 }
 
-/** How a value is written. */
+/** Formats a value. */
 function kindOf(value) {
   if (value === undefined) return "none";
   if (typeof value === "number" || numberOf(value) !== null) return "number";

@@ -1,4 +1,4 @@
-// Axes: where ticks stand and what is written at them. Times are UTC everywhere.
+// Axes: positions and labels of ticks. All times are UTC.
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
@@ -21,7 +21,7 @@ const MONTH_STEPS = [1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/** A step of 1, 2 or 5 times a power of ten, so that about `count` of them fill `span`. */
+/** Returns a step of 1, 2 or 5 times a power of ten, so that about `count` steps fill `span`. */
 function niceStep(span, count) {
   const raw = span / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -29,7 +29,7 @@ function niceStep(span, count) {
   return factor * power;
 }
 
-/** Ticks of numbers, and the number of decimals their step asks for. */
+/** Returns ticks of numbers, and the number of decimals of their step. */
 export function numberTicks(min, max, count) {
   if (!(max > min)) return { ticks: [min], step: 1 };
   const step = niceStep(max - min, count);
@@ -38,7 +38,7 @@ export function numberTicks(min, max, count) {
   return { ticks, step };
 }
 
-/** The bounds widened to whole steps; zero is kept in sight where that costs little. */
+/** Widens the bounds to whole steps, including zero if that costs little. */
 export function niceBounds(min, max, count) {
   if (!Number.isFinite(min) || !Number.isFinite(max)) return [0, 1];
   if (min === max) {
@@ -80,7 +80,7 @@ export function timeTicks(min, max, count) {
 
 const two = (n) => String(n).padStart(2, "0");
 
-/** What is written at a tick of a time axis: no more than the step needs. */
+/** Returns the label of a tick of a time axis: no longer than the step needs. */
 export function timeLabel(at, step) {
   const date = new Date(at);
   const clock = `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
@@ -93,7 +93,7 @@ export function timeLabel(at, step) {
   return `${two(date.getUTCMinutes())}:${two(date.getUTCSeconds())}.${String(date.getUTCMilliseconds()).padStart(3, "0")}`;
 }
 
-/** A number in few letters: 1.2k, 3.4M. */
+/** Formats a number in few characters: 1.2k, 3.4M. */
 export function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -104,19 +104,19 @@ export function short(value) {
   return trim(value, 3);
 }
 
-/** At most so many significant digits, without zeros at the end. */
+/** Formats with at most this many significant digits, without trailing zeros. */
 function trim(value, digits) {
   return String(Number(value.toPrecision(digits)));
 }
 
-/** A number with all that is of use, for a tooltip. */
+/** Formats a number with all useful digits, for a tooltip. */
 export function exact(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
   return String(Number(value.toPrecision(7)));
 }
 
-/** A label at a tick, with as many decimals as tell it from its neighbours. */
+/** Returns the label of a tick, with as many decimals as needed to differ from its neighbours. */
 export function tickLabel(value, step) {
   if (Math.abs(value) >= 10_000 || (value !== 0 && Math.abs(value) < 1e-3)) return short(value);
   const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
@@ -136,7 +136,7 @@ export function bytes(value) {
   return `${at === 0 ? size : trim(size, 3)} ${units[at]}`;
 }
 
-/** A length of time in words. */
+/** Formats a duration. */
 export function duration(ms) {
   for (const [unit, one, many] of [
     [365 * DAY, "year", "years"],

@@ -1,4 +1,4 @@
-// What the server does now: figures of serverStatus, asked for every second while somebody looks.
+// The current state of the server: values of serverStatus, polled every second while the page is visible.
 
 import { command } from "./api.js";
 import { card, empty, failure, h } from "./dom.js";
@@ -8,13 +8,13 @@ import { bytes, duration, exact, short } from "./scale.js";
 
 const EVERY_MS = 1000;
 
-/** Samples that are kept: five minutes. */
+/** Number of samples kept: five minutes. */
 const SAMPLES_MAX = 300;
 
-/** Sections that are of use here; the others are left out of the answer. */
+/** Sections used here; the others are excluded from the answer. */
 const STATUS = { serverStatus: 1, asserts: 0, extra_info: 0, logicalSessionRecordCache: 0, globalLock: 0 };
 
-/** Lines of each chart: a name and where in serverStatus the number is. */
+/** Lines of each chart: a name and a path in serverStatus. */
 const RATES = {
   ingest: [
     ["inserted", "metrics.document.inserted"],
@@ -41,7 +41,7 @@ function at(status, path) {
   return numberOf(value);
 }
 
-/** Looks at the server while the page is looked at, and remembers what it saw. */
+/** Polls the server while the page is visible, and keeps the samples. */
 class Sampler {
   constructor() {
     this.samples = [];
@@ -60,7 +60,7 @@ class Sampler {
     this.timer = null;
   }
 
-  /** Begins, or ends for good. */
+  /** Starts or stops. */
   want(wanted) {
     this.wanted = wanted;
     if (!wanted) this.samples = [];
@@ -68,13 +68,13 @@ class Sampler {
   }
 
   async ask() {
-    // Set before the answer is there, so that nobody begins a second time.
+    // Set before the answer arrives, so that only one poll runs.
     this.timer = setTimeout(() => {}, 0);
     const before = performance.now();
     try {
       const { reply } = await command("admin", STATUS);
       const status = decode(reply);
-      // The longest part, and not shown.
+      // The largest part, not shown.
       if (status.metrics) delete status.metrics.commands;
       this.samples.push({ at: Date.now(), clock: performance.now(), status });
       if (this.samples.length > SAMPLES_MAX) this.samples.shift();
@@ -89,7 +89,7 @@ class Sampler {
     return undefined;
   }
 
-  /** How much a figure grew in a second, between each two samples. */
+  /** Returns the growth per second of a value between samples. */
   rate(path) {
     return this.between((now, then, seconds) => {
       const grown = at(now, path) - at(then, path);
@@ -97,7 +97,7 @@ class Sampler {
     });
   }
 
-  /** Milliseconds an operation took in the mean, between each two samples. */
+  /** Returns the mean milliseconds of an operation between samples. */
   latency(path) {
     return this.between((now, then) => {
       const count = at(now, `${path}.ops`) - at(then, `${path}.ops`);
@@ -115,7 +115,7 @@ class Sampler {
     for (let i = 1; i < this.samples.length; i += 1) {
       const [then, now] = [this.samples[i - 1], this.samples[i]];
       const seconds = (now.clock - then.clock) / 1000;
-      // Nobody looked for a while: there is no line over that.
+      // The page was hidden for a while: draw a gap.
       if (seconds > (EVERY_MS / 1000) * 8) points.push([then.at + 1, null]);
       else points.push([now.at, figure(now.status, then.status, seconds)]);
     }
@@ -131,7 +131,7 @@ function tile(name) {
   return { element: h("div", { class: "tile" }, h("span", null, name), value, more), value, more };
 }
 
-/** The view; `close` is called when it is left. */
+/** The view; `close` is called when it is closed. */
 export function serverView() {
   const tiles = Object.fromEntries(
     ["Ingest", "Collections", "Open buckets", "On disk", "Memory", "Connections", "Running for"].map((name) => [name, tile(name)]),
@@ -184,7 +184,7 @@ export function serverView() {
   return { element, close: () => sampler.listeners.delete(update) };
 }
 
-/** What somebody can type who has nothing yet. */
+/** Commands to start with an empty server. */
 function firstSteps() {
   const lines = [
     "use garden",

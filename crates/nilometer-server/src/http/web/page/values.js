@@ -1,4 +1,4 @@
-// Values: canonical extended JSON as the server sends it, made into what a page can show, sort and draw.
+// Values: decodes canonical extended JSON for display, sorting and charts.
 //
 // Nothing is rounded: a 64-bit number that JavaScript cannot hold keeps its digits, and what has no form in JavaScript
 // keeps a text.
@@ -34,13 +34,13 @@ function uuid(base64) {
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }
 
-/** What a piece of canonical extended JSON stands for. */
+/** Decodes a value of canonical extended JSON. */
 export function decode(json) {
   if (Array.isArray(json)) return json.map(decode);
   if (json === null || typeof json !== "object") return json;
   const names = Object.keys(json);
   if (names.length === 1 && Object.hasOwn(MAKERS, names[0])) return MAKERS[names[0]](json[names[0]]);
-  // Without a prototype, so that no name of a field means anything to JavaScript.
+  // Without a prototype, so that no field name has a meaning in JavaScript.
   const out = Object.create(null);
   for (const name of names) out[name] = decode(json[name]);
   return out;
@@ -51,27 +51,27 @@ export function isNested(value) {
   return Array.isArray(value) || (value !== null && typeof value === "object" && !(value instanceof Date) && !(value instanceof Special));
 }
 
-/** The number a value is, to draw it; null if it is none. */
+/** Returns the number to draw for a value; null if it is not a number. */
 export function numberOf(value) {
   if (typeof value === "number") return Number.isFinite(value) ? value : null;
   if (value instanceof Special && value.number !== null && Number.isFinite(value.number)) return value.number;
   return null;
 }
 
-/** The place of a value on an axis: its number, or its time. */
+/** Returns the position of a value on an axis: its number or its time. */
 export function placeOf(value) {
   if (value instanceof Date) return Number.isNaN(value.getTime()) ? null : value.getTime();
   return numberOf(value);
 }
 
-/** A date as extended JSON writes it. */
+/** Formats a date as in extended JSON. */
 export function dateText(date) {
   if (Number.isNaN(date.getTime())) return "a date out of range";
   const text = date.toISOString();
   return text.endsWith(".000Z") ? `${text.slice(0, -5)}Z` : text;
 }
 
-/** A value in one line. */
+/** Formats a value in one line. */
 export function textOf(value) {
   if (value === undefined) return "";
   if (value === null) return "null";
@@ -82,7 +82,7 @@ export function textOf(value) {
   return String(value);
 }
 
-/** A document in one line, as a person would write it. */
+/** Formats a document in one line. */
 export function compact(value) {
   if (Array.isArray(value)) return `[${value.map(compact).join(", ")}]`;
   if (isNested(value)) {
@@ -92,7 +92,7 @@ export function compact(value) {
   return typeof value === "string" ? JSON.stringify(value) : textOf(value);
 }
 
-/** Canonical extended JSON in the relaxed form, which is easier to read, over several lines. */
+/** Formats canonical extended JSON in the relaxed form, over several lines. */
 export function pretty(json) {
   return JSON.stringify(relax(json), null, 2);
 }
@@ -124,7 +124,7 @@ function relax(json) {
 
 const DEPTH_MAX = 3;
 
-/** The fields of a document by their paths, with documents inside documents opened. */
+/** Returns the fields of a document by path, with nested documents expanded. */
 export function flatten(document, prefix = "", depth = 0, out = new Map()) {
   for (const [name, value] of Object.entries(document)) {
     const path = prefix + name;
