@@ -313,7 +313,7 @@ fn the_programs_own_commands_speak_it() {
             &any,
             "localhost",
             "tls=false".into(),
-            Some("does it want tls=true"),
+            Some("does it require tls=true"),
         ),
         (
             &any,

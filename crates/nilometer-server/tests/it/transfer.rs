@@ -133,7 +133,7 @@ fn lines_that_are_wrong_are_told_by_number_and_left_out() {
 }
 
 #[test]
-fn an_import_that_is_cut_short_says_where_to_go_on() {
+fn an_interrupted_import_says_where_to_continue() {
     let server = Server::start();
     let mut client = server.connect();
     let view: Vec<Value> = Vec::new();
@@ -145,11 +145,11 @@ fn an_import_that_is_cut_short_says_where_to_go_on() {
         "{}\n{}\n",
     );
     assert_eq!(code, Some(100), "{told}");
-    assert!(told.contains("go on with  --skip 1"), "{told}");
+    assert!(told.contains("continue with  --skip 1"), "{told}");
 }
 
 #[test]
-fn a_file_that_is_not_what_it_should_be_is_told_of() {
+fn invalid_files_are_reported() {
     let server = Server::start();
     let mut client = server.connect();
     let csv = ["import", "--collection", "c", "--format", "csv"];
@@ -161,19 +161,19 @@ fn a_file_that_is_not_what_it_should_be_is_told_of() {
     assert_eq!(all(&mut client, "c").len(), 1);
     for (text, expected) in [
         ("a,a\n1,2\n", "two columns 'a'"),
-        ("a,a.b\n1,2\n", "exclude each other"),
+        ("a,a.b\n1,2\n", "conflict: one is a value"),
     ] {
         let (code, told) = run(&server, &csv, text);
         assert_eq!(code, Some(2), "{told}");
         assert!(
-            told.contains(expected) && !told.contains("go on with"),
+            told.contains(expected) && !told.contains("continue with"),
             "{told}"
         );
     }
     let skipped = ["import", "--collection", "c", "--skip", "3"];
     let (code, told) = run(&server, &skipped, "{}\n{}\n");
     assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("--skip 3 leaves out more"), "{told}");
+    assert!(told.contains("--skip 3 exceeds the 2 lines"), "{told}");
     let (code, told) = run(&server, &["import", "/", "--collection", "c"], "");
     assert_eq!(code, Some(100), "{told}");
     assert!(told.contains("cannot read /: "), "{told}");
@@ -309,13 +309,13 @@ fn commands_log_in() {
             &format!("{}/db", uri("new@")),
             &[],
             2,
-            "give --passwordFile, or set NILOMETER_PASSWORD",
+            "use --passwordFile, or set NILOMETER_PASSWORD",
         ),
         (
             &at("/?authSource=db"),
             &[],
             2,
-            "give --db, or name it in --uri",
+            "use --db, or name it in --uri",
         ),
     ];
     for (uri, more, exit, expected) in bad {
