@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::commands::COMMANDS;
 use crate::eval::accumulator::ACCUMULATORS;
-use crate::eval::expression::{OPERATORS, Status};
+use crate::eval::expression::{OPERATORS, SupportStatus};
 use crate::eval::matcher::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
 use crate::eval::window::WINDOW_FUNCTION_NAMES;
 use crate::parameters::{Kind, PARAMETERS, SetAt};
@@ -133,8 +133,8 @@ fn expressions() -> String {
     let mut refused = String::new();
     for spec in OPERATORS {
         match spec.status {
-            Status::Supported => works.push(spec.name),
-            Status::Refused { reason, .. } => {
+            SupportStatus::Supported => works.push(spec.name),
+            SupportStatus::Refused { reason, .. } => {
                 let _ = writeln!(refused, "| `{}` | refused: {reason} |", spec.name);
             }
         }

@@ -227,7 +227,7 @@ impl SortPattern {
 
     /// Returns the key if no path meets an array.
     fn plain_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<SortKey> {
-        self.key_of(|part| {
+        self.key_from(|part| {
             Some(match &part.by {
                 SortBy::Field(path) => null_if_missing(plain_value(path, doc)?),
                 SortBy::Random => random(ctx),
@@ -236,7 +236,10 @@ impl SortPattern {
     }
 
     /// Builds a key from the values that `value` returns; `None` if it returns `None` for a part.
-    pub(crate) fn key_of(&self, value: impl FnMut(&SortPart) -> Option<Value>) -> Option<SortKey> {
+    pub(crate) fn key_from(
+        &self,
+        value: impl FnMut(&SortPart) -> Option<Value>,
+    ) -> Option<SortKey> {
         let mut value = value;
         Some(match &*self.parts {
             [single] => SortKey::One(value(single)?),

@@ -21,7 +21,7 @@ use s2rst::s2::Rect;
 
 use super::coordinates::{LngLat, PlanePoint, finite};
 use super::edge::widened;
-use super::query::{GeoKind, GeoTest, Region};
+use super::query::{GeoTest, GeoTestKind, Region};
 use super::sphere::may_touch_bounds;
 
 /// True if a bucket may contain a measurement that passes the test, according to the bounds of the
@@ -105,16 +105,14 @@ fn two_numbers(document: DocRef<'_>) -> Option<TwoNumbers<'_>> {
 
 fn may_pass(test: &GeoTest, low: PlanePoint, high: PlanePoint) -> bool {
     match test.kind() {
-        GeoKind::Within(Region::Plane(region)) | GeoKind::Reach(_, Region::Plane(region)) => {
-            region.may_touch_box(low, high)
-        }
-        GeoKind::Within(Region::Sphere(region)) | GeoKind::Reach(_, Region::Sphere(region)) => {
-            match globe_box(low, high) {
-                Some((low, high)) => region.may_touch_rect(low, high),
-                None => false,
-            }
-        }
-        GeoKind::Intersects(geometry) => match globe_box(low, high) {
+        GeoTestKind::Within(Region::Plane(region))
+        | GeoTestKind::Reach(_, Region::Plane(region)) => region.may_touch_box(low, high),
+        GeoTestKind::Within(Region::Sphere(region))
+        | GeoTestKind::Reach(_, Region::Sphere(region)) => match globe_box(low, high) {
+            Some((low, high)) => region.may_touch_rect(low, high),
+            None => false,
+        },
+        GeoTestKind::Intersects(geometry) => match globe_box(low, high) {
             Some((low, high)) => may_touch_bounds(geometry.bounds(), low, high),
             None => false,
         },

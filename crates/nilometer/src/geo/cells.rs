@@ -24,8 +24,8 @@ use s2rst::s2::{CellId, Level};
 use super::bucket::BucketPoints;
 use super::coordinates::LngLat;
 use super::parse::{Geometry, ParsePurpose};
-use super::query::{GeoKind, GeoTest, Region};
-use super::sphere::{Covered, Disc, SphereGeometry, SphereRegion};
+use super::query::{GeoTest, GeoTestKind, Region};
+use super::sphere::{CoverableShape, Disc, SphereGeometry, SphereRegion};
 use crate::error::{Error, Result, location};
 
 /// Maximum number of cells in the covering of one stored line or polygon.
@@ -134,7 +134,7 @@ fn cells_of_one(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
 fn keys_of(shape: &SphereGeometry) -> Vec<CellKey> {
     let mut keys: Vec<CellKey> = shape.points.iter().map(|p| point_cells(*p)).collect();
     let coverer = coverer(CELLS_PER_PART_MAX);
-    for part in shape.covered() {
+    for part in shape.coverable_parts() {
         keys.extend(
             coverer
                 .covering(&part)
@@ -151,7 +151,7 @@ fn keys_of(shape: &SphereGeometry) -> Vec<CellKey> {
 /// Returns disjoint ascending ranges of keys that contain a key of every geometry that intersects
 /// the region.
 pub fn query_cells(region: &SphereRegion) -> Vec<CellRange> {
-    ranges_of(region.covered())
+    ranges_of(region.coverable_parts())
 }
 
 impl SphereGeometry {
@@ -166,12 +166,12 @@ impl SphereGeometry {
             })
         });
         let points: Vec<SphereRegion> = points.collect();
-        let discs = points.iter().flat_map(SphereRegion::covered);
-        ranges_of(discs.chain(self.covered()).collect())
+        let discs = points.iter().flat_map(SphereRegion::coverable_parts);
+        ranges_of(discs.chain(self.coverable_parts()).collect())
     }
 }
 
-fn ranges_of(parts: Vec<Covered<'_>>) -> Vec<CellRange> {
+fn ranges_of(parts: Vec<CoverableShape<'_>>) -> Vec<CellRange> {
     let coverer = coverer(CELLS_PER_QUERY_MAX);
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for part in parts {
@@ -258,11 +258,10 @@ impl GeoTest {
     /// passes; `None` if the index cannot be used because the test is on the plane.
     pub fn cell_ranges(&self) -> Option<Vec<CellRange>> {
         match self.kind() {
-            GeoKind::Within(Region::Sphere(region)) | GeoKind::Reach(_, Region::Sphere(region)) => {
-                Some(query_cells(region))
-            }
-            GeoKind::Intersects(geometry) => Some(geometry.query_cells()),
-            GeoKind::Within(Region::Plane(_)) | GeoKind::Reach(_, Region::Plane(_)) => None,
+            GeoTestKind::Within(Region::Sphere(region))
+            | GeoTestKind::Reach(_, Region::Sphere(region)) => Some(query_cells(region)),
+            GeoTestKind::Intersects(geometry) => Some(geometry.query_cells()),
+            GeoTestKind::Within(Region::Plane(_)) | GeoTestKind::Reach(_, Region::Plane(_)) => None,
         }
     }
 }

@@ -54,7 +54,7 @@ impl Edge {
     }
 
     /// True if the point is on the arc.
-    pub(super) fn has(&self, point: Point) -> bool {
+    pub(super) fn contains(&self, point: Point) -> bool {
         is_distance_less(point, self.a, self.b, on_edge())
     }
 
@@ -67,10 +67,10 @@ impl Edge {
     pub(super) fn touches(&self, other: &Edge) -> bool {
         self.bound.intersects(other.bound)
             && (crossing_sign(self.a, self.b, other.a, other.b) != Crossing::DoNotCross
-                || self.has(other.a)
-                || self.has(other.b)
-                || other.has(self.a)
-                || other.has(self.b))
+                || self.contains(other.a)
+                || self.contains(other.b)
+                || other.contains(self.a)
+                || other.contains(self.b))
     }
 
     /// True if the arcs cross in the interior of both.
@@ -89,7 +89,11 @@ impl Edge {
             if crossing_sign(self.a, self.b, cutter.a, cutter.b) == Crossing::Cross {
                 cuts.push(intersection(self.a, self.b, cutter.a, cutter.b));
             }
-            cuts.extend([cutter.a, cutter.b].into_iter().filter(|p| self.has(*p)));
+            cuts.extend(
+                [cutter.a, cutter.b]
+                    .into_iter()
+                    .filter(|p| self.contains(*p)),
+            );
         }
         let mut cuts: Vec<(f64, Point)> = cuts.into_iter().map(|p| (angle(self.a, p), p)).collect();
         cuts.sort_by(|x, y| x.0.total_cmp(&y.0));
@@ -119,11 +123,11 @@ pub(super) fn chain(points: &[Point]) -> Vec<Edge> {
 }
 
 /// True if the point is on any of the arcs.
-pub(super) fn any_has(edges: &[Edge], point: Point) -> bool {
+pub(super) fn any_contains(edges: &[Edge], point: Point) -> bool {
     let place = LatLng::from_point(point);
     edges
         .iter()
-        .any(|edge| edge.bound.contains_lat_lng(place) && edge.has(point))
+        .any(|edge| edge.bound.contains_lat_lng(place) && edge.contains(point))
 }
 
 /// Sorts arcs by the lower latitude of their bounds.
@@ -190,10 +194,13 @@ mod tests {
         for step in 0..=10 {
             let t = f64::from(step) / 10.0;
             let p = s2rst::s2::edge_distances::interpolate(t, edge.a, edge.b);
-            assert!(edge.has(p), "{step}");
+            assert!(edge.contains(p), "{step}");
             assert!(edge.bound.contains_point(p));
         }
-        assert!(!edge.has(at(5.0, 10.0)), "the middle in degrees lies aside");
+        assert!(
+            !edge.contains(at(5.0, 10.0)),
+            "the middle in degrees lies aside"
+        );
     }
 
     #[test]

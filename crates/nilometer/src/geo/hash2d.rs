@@ -17,7 +17,7 @@ use super::cells::ordered_long;
 use super::coordinates::PlanePoint;
 use super::parse::Geometry;
 use super::plane::PlaneRegion;
-use super::query::{GeoKind, GeoTest, Region};
+use super::query::{GeoTest, GeoTestKind, Region};
 use crate::error::{Error, Result, location};
 
 /// Default number of bits of each coordinate.
@@ -154,9 +154,8 @@ impl PlaneGrid {
     /// `None` if the index cannot be used because the test is on the sphere.
     pub fn test_ranges(&self, test: &GeoTest) -> Option<Vec<HashRange>> {
         match test.kind() {
-            GeoKind::Within(Region::Plane(region)) | GeoKind::Reach(_, Region::Plane(region)) => {
-                Some(self.covering(region))
-            }
+            GeoTestKind::Within(Region::Plane(region))
+            | GeoTestKind::Reach(_, Region::Plane(region)) => Some(self.covering(region)),
             _ => None,
         }
     }
@@ -325,7 +324,7 @@ mod tests {
 
     #[test]
     fn coverings_hold_every_point() {
-        let mut draw = super::super::testing::Draw::new(7);
+        let mut draw = super::super::testing::TestRandom::new(7);
         for bits in [1, 5, 26, 32] {
             let grid = PlaneGrid::new(bits, -180.0, 180.0).unwrap();
             for _ in 0..300 {

@@ -55,8 +55,8 @@ pub enum Geometry {
 }
 
 /// Why a value is not a geometry.
-type Fault = Cow<'static, str>;
-type Parsed<T> = Result<T, Fault>;
+type GeometryFault = Cow<'static, str>;
+type ParseResult<T> = Result<T, GeometryFault>;
 
 impl Geometry {
     /// Parses a geometry; error 2 with the reason if it is invalid.
@@ -96,7 +96,7 @@ impl Geometry {
     }
 }
 
-fn geometry(value: ValueRef<'_>, purpose: ParsePurpose) -> Parsed<Geometry> {
+fn geometry(value: ValueRef<'_>, purpose: ParsePurpose) -> ParseResult<Geometry> {
     if let Some(pair) = legacy_pair(value) {
         return Ok(Geometry::Legacy(pair));
     }
@@ -107,7 +107,7 @@ fn geometry(value: ValueRef<'_>, purpose: ParsePurpose) -> Parsed<Geometry> {
     }
 }
 
-fn geo_json(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<Geometry> {
+fn geo_json(document: DocRef<'_>, purpose: ParsePurpose) -> ParseResult<Geometry> {
     let kind = match document.get("type") {
         ValueRef::String(kind) => kind,
         ValueRef::Missing => return Err("unknown GeoJSON type: no member 'type'".into()),
@@ -123,7 +123,7 @@ fn geo_json(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<Geometry> {
     if kind == "Point" {
         return position(document.get("coordinates")).map(Geometry::Point);
     }
-    let mut reader = Reader {
+    let mut reader = ShapeBuilder {
         shape: SphereGeometry::default(),
         vertices_left: VERTICES_MAX,
     };
@@ -132,14 +132,14 @@ fn geo_json(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<Geometry> {
 }
 
 /// A shape under construction.
-struct Reader {
+struct ShapeBuilder {
     shape: SphereGeometry,
     vertices_left: usize,
 }
 
-impl Reader {
+impl ShapeBuilder {
     /// Parses a type that consists of coordinates.
-    fn add(&mut self, kind: &str, coordinates: ValueRef<'_>, strict: bool) -> Parsed<()> {
+    fn add(&mut self, kind: &str, coordinates: ValueRef<'_>, strict: bool) -> ParseResult<()> {
         let members = || members(coordinates, kind);
         match kind {
             "Point" => self.shape.points.push(position(coordinates)?),
@@ -166,7 +166,7 @@ impl Reader {
     }
 
     /// Parses the points of a line or ring.
-    fn vertices(&mut self, value: ValueRef<'_>, kind: &str) -> Parsed<Vec<Point>> {
+    fn vertices(&mut self, value: ValueRef<'_>, kind: &str) -> ParseResult<Vec<Point>> {
         let mut points = Vec::new();
         for vertex in members(value, kind)?.iter() {
             let left = self.vertices_left.checked_sub(1);
@@ -177,7 +177,7 @@ impl Reader {
         Ok(points)
     }
 
-    fn line(&mut self, value: ValueRef<'_>) -> Parsed<()> {
+    fn line(&mut self, value: ValueRef<'_>) -> ParseResult<()> {
         let mut points = self.vertices(value, "LineString")?;
         points.dedup();
         if points.len() < 2 {
@@ -191,7 +191,7 @@ impl Reader {
         Ok(())
     }
 
-    fn polygon(&mut self, value: ValueRef<'_>, strict: bool) -> Parsed<()> {
+    fn polygon(&mut self, value: ValueRef<'_>, strict: bool) -> ParseResult<()> {
         let rings = members(value, "Polygon")?;
         if strict && rings.len() > 1 {
             return Err("Only one simple loop is allowed in a big polygon".into());
@@ -207,7 +207,7 @@ impl Reader {
         Ok(())
     }
 
-    fn ring(&mut self, value: ValueRef<'_>, strict: bool) -> Parsed<Ring> {
+    fn ring(&mut self, value: ValueRef<'_>, strict: bool) -> ParseResult<Ring> {
         let points = self.vertices(value, "Polygon loop")?;
         if points.first() != points.last() || points.len() < 2 {
             return Err("Loop is not closed".into());
@@ -220,23 +220,23 @@ impl Reader {
     }
 }
 
-fn members<'a>(coordinates: ValueRef<'a>, kind: &str) -> Parsed<ArrayRef<'a>> {
+fn members<'a>(coordinates: ValueRef<'a>, kind: &str) -> ParseResult<ArrayRef<'a>> {
     let array = coordinates
         .as_array()
-        .ok_or_else(|| Fault::from(format!("{kind} coordinates must be an array")))?;
+        .ok_or_else(|| GeometryFault::from(format!("{kind} coordinates must be an array")))?;
     if array.is_empty() {
         return Err(format!("{kind} coordinates must have at least 1 element").into());
     }
     Ok(array)
 }
 
-fn collection(document: DocRef<'_>) -> Parsed<SphereGeometry> {
+fn collection(document: DocRef<'_>) -> ParseResult<SphereGeometry> {
     let geometries = document
         .get("geometries")
         .as_array()
         .filter(|list| !list.is_empty())
         .ok_or("GeometryCollection geometries must be a non-empty array")?;
-    let mut reader = Reader {
+    let mut reader = ShapeBuilder {
         shape: SphereGeometry::default(),
         vertices_left: VERTICES_MAX,
     };
@@ -254,7 +254,7 @@ fn collection(document: DocRef<'_>) -> Parsed<SphereGeometry> {
 }
 
 /// True if the coordinate system requires strict winding.
-fn strict_winding(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<bool> {
+fn strict_winding(document: DocRef<'_>, purpose: ParsePurpose) -> ParseResult<bool> {
     let crs = match document.get("crs") {
         ValueRef::Missing => return Ok(false),
         ValueRef::Document(crs) => crs,
@@ -279,7 +279,7 @@ fn strict_winding(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<bool> {
 }
 
 /// Parses `[lng, lat, …]`.
-fn position(value: ValueRef<'_>) -> Parsed<LngLat> {
+fn position(value: ValueRef<'_>) -> ParseResult<LngLat> {
     let array = value
         .as_array()
         .ok_or("Point must be an array of numbers")?;

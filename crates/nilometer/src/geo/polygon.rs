@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use s2rst::s2::{Cell, Loop, Point, Rect, Region};
 
-use super::edge::{Edge, any_has, any_pair, by_latitude, chain, middle, widened};
+use super::edge::{Edge, any_contains, any_pair, by_latitude, chain, middle, widened};
 
 /// Points nearer than this to antipodal count as antipodal: six millimetres on the ground.
 const OPPOSITE_RADIANS: f64 = 1e-9;
@@ -99,7 +99,7 @@ impl Ring {
     }
 
     fn has_on_edge(&self, point: Point) -> bool {
-        self.bound.contains_point(point) && any_has(&self.edges, point)
+        self.bound.contains_point(point) && any_contains(&self.edges, point)
     }
 
     fn vertices(&self) -> &[Point] {
@@ -141,7 +141,7 @@ fn crosses_itself(edges: &[Edge]) -> bool {
 /// True if two arcs with a common end overlap.
 fn folds_back(x: &Edge, y: &Edge) -> bool {
     let (own, other) = if x.a == y.b { (x.b, y.a) } else { (x.a, y.b) };
-    x.has(other) || y.has(own)
+    x.contains(other) || y.contains(own)
 }
 
 /// A polygon with holes.

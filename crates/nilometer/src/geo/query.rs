@@ -95,12 +95,12 @@ impl Region {
 /// A geospatial test of one value.
 #[derive(Clone, Debug)]
 pub struct GeoTest {
-    kind: GeoKind,
+    kind: GeoTestKind,
     operand: Document,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum GeoKind {
+pub(super) enum GeoTestKind {
     Within(Region),
     Intersects(SphereGeometry),
     /// Within the distances of a near query; the region contains everything within the maximum
@@ -112,7 +112,7 @@ impl GeoTest {
     /// Parses `$geoWithin`.
     pub fn within(operand: ValueRef<'_>) -> Result<Self> {
         Ok(Self {
-            kind: GeoKind::Within(Region::parse(operand)?),
+            kind: GeoTestKind::Within(Region::parse(operand)?),
             operand: operand_of(operand),
         })
     }
@@ -134,7 +134,7 @@ impl GeoTest {
             .into_sphere()
             .ok_or_else(|| Error::bad_value("$geoIntersects needs a place on the globe"))?;
         Ok(Self {
-            kind: GeoKind::Intersects(geometry),
+            kind: GeoTestKind::Intersects(geometry),
             operand: operand_of(operand),
         })
     }
@@ -142,8 +142,8 @@ impl GeoTest {
     /// Returns the operator's name in a filter.
     pub fn name(&self) -> &'static str {
         match self.kind {
-            GeoKind::Within(_) | GeoKind::Reach(..) => "$geoWithin",
-            GeoKind::Intersects(_) => "$geoIntersects",
+            GeoTestKind::Within(_) | GeoTestKind::Reach(..) => "$geoWithin",
+            GeoTestKind::Intersects(_) => "$geoIntersects",
         }
     }
 
@@ -155,8 +155,8 @@ impl GeoTest {
     /// Returns the region of a `$geoWithin`.
     pub fn region(&self) -> Option<&Region> {
         match &self.kind {
-            GeoKind::Within(region) | GeoKind::Reach(_, region) => Some(region),
-            GeoKind::Intersects(_) => None,
+            GeoTestKind::Within(region) | GeoTestKind::Reach(_, region) => Some(region),
+            GeoTestKind::Intersects(_) => None,
         }
     }
 
@@ -165,7 +165,7 @@ impl GeoTest {
     pub fn reach(query: &NearQuery) -> Self {
         Self {
             operand: query.reach_document(),
-            kind: GeoKind::Reach(Box::new(query.clone()), query.reach()),
+            kind: GeoTestKind::Reach(Box::new(query.clone()), query.reach()),
         }
     }
 
@@ -176,21 +176,21 @@ impl GeoTest {
             return true;
         }
         match (&self.kind, &wider.kind) {
-            (GeoKind::Within(inner), GeoKind::Within(outer)) => inner.lies_within(outer),
+            (GeoTestKind::Within(inner), GeoTestKind::Within(outer)) => inner.lies_within(outer),
             _ => false,
         }
     }
 
-    pub(super) fn kind(&self) -> &GeoKind {
+    pub(super) fn kind(&self) -> &GeoTestKind {
         &self.kind
     }
 
     /// True if a stored value passes.
     pub fn test(&self, value: ValueRef<'_>) -> bool {
         match &self.kind {
-            GeoKind::Within(region) => region.covers(value),
-            GeoKind::Reach(query, _) => query.distance(value).is_some_and(|d| query.accepts(d)),
-            GeoKind::Intersects(wanted) => match Geometry::stored(value) {
+            GeoTestKind::Within(region) => region.covers(value),
+            GeoTestKind::Reach(query, _) => query.distance(value).is_some_and(|d| query.accepts(d)),
+            GeoTestKind::Intersects(wanted) => match Geometry::stored(value) {
                 Some(Geometry::Shape(shape)) => wanted.intersects(&shape),
                 Some(point) => point
                     .place()

@@ -10,7 +10,7 @@ use s2rst::s1::{self, Angle};
 use s2rst::s2::{Cap, Cell, CellId, LatLng, Point, Rect, Region};
 
 use super::coordinates::LngLat;
-use super::edge::{Edge, ON_EDGE_RADIANS, angle, any_has, any_pair, widened};
+use super::edge::{Edge, ON_EDGE_RADIANS, angle, any_contains, any_pair, widened};
 use super::polygon::{SpherePolygon, edge_touches_cell, nearest};
 
 /// A GeoJSON geometry on the sphere, as a collection of parts.
@@ -70,12 +70,12 @@ impl SphereGeometry {
     pub(super) fn touches_point(&self, point: Point) -> bool {
         let near = |other: &LngLat| angle(other.to_unit(), point) <= ON_EDGE_RADIANS;
         self.points.iter().any(near)
-            || self.lines.iter().any(|line| line.has(point))
+            || self.lines.iter().any(|line| line.contains(point))
             || self.polygons.iter().any(|polygon| polygon.covers(point))
     }
 
     fn touches_line(&self, line: &Line) -> bool {
-        self.points.iter().any(|p| line.has(p.to_unit()))
+        self.points.iter().any(|p| line.contains(p.to_unit()))
             || self.lines.iter().any(|own| own.touches(line))
             || self
                 .polygons
@@ -116,8 +116,8 @@ fn point_bound(point: Point) -> Rect {
 }
 
 impl Line {
-    fn has(&self, point: Point) -> bool {
-        any_has(&self.edges, point)
+    fn contains(&self, point: Point) -> bool {
+        any_contains(&self.edges, point)
     }
 
     fn touches(&self, other: &Line) -> bool {
@@ -259,7 +259,7 @@ fn rect(low: LngLat, high: LngLat) -> Rect {
 
 /// A shape that S2 can cover with cells.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Covered<'g> {
+pub(super) enum CoverableShape<'g> {
     Line(&'g Line),
     Polygon(&'g SpherePolygon),
     Disc(Cap),
@@ -267,23 +267,23 @@ pub(super) enum Covered<'g> {
 
 impl SphereRegion {
     /// Returns the parts to be covered with cells.
-    pub(super) fn covered(&self) -> Vec<Covered<'_>> {
+    pub(super) fn coverable_parts(&self) -> Vec<CoverableShape<'_>> {
         match self {
-            Self::Disc(disc) => vec![Covered::Disc(disc.cap())],
-            Self::Polygons(area) => area.covered().collect(),
+            Self::Disc(disc) => vec![CoverableShape::Disc(disc.cap())],
+            Self::Polygons(area) => area.coverable_parts().collect(),
         }
     }
 }
 
 impl SphereGeometry {
     /// Returns its lines and polygons, to be covered with cells.
-    pub(super) fn covered(&self) -> impl Iterator<Item = Covered<'_>> {
-        let lines = self.lines.iter().map(Covered::Line);
-        lines.chain(self.polygons.iter().map(Covered::Polygon))
+    pub(super) fn coverable_parts(&self) -> impl Iterator<Item = CoverableShape<'_>> {
+        let lines = self.lines.iter().map(CoverableShape::Line);
+        lines.chain(self.polygons.iter().map(CoverableShape::Polygon))
     }
 }
 
-impl Region for Covered<'_> {
+impl Region for CoverableShape<'_> {
     fn cap_bound(&self) -> Cap {
         match self {
             Self::Disc(cap) => *cap,
@@ -321,7 +321,7 @@ impl Region for Covered<'_> {
 
     fn contains_point(&self, point: &Point) -> bool {
         match self {
-            Self::Line(line) => line.has(*point),
+            Self::Line(line) => line.contains(*point),
             Self::Polygon(polygon) => polygon.covers(*point),
             Self::Disc(cap) => Cap::contains_point(*cap, *point),
         }

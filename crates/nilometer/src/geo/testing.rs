@@ -3,9 +3,9 @@
 use nilometer_bson::{Document, Value, array, doc};
 
 /// A small pseudo-random number generator.
-pub(crate) struct Draw(u64);
+pub(crate) struct TestRandom(u64);
 
-impl Draw {
+impl TestRandom {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -61,7 +61,7 @@ impl Draw {
             .map(|at| {
                 let bearing = turned + at as f64 / corners as f64 * 360.0;
                 let reach = self.within(0.3, 1.0) * size;
-                walk(middle, bearing, reach)
+                destination(middle, bearing, reach)
             })
             .collect()
     }
@@ -69,7 +69,7 @@ impl Draw {
 
 /// Returns the destination from a point by bearing and distance, all in degrees. Computed with
 /// vectors, so that poles need no special case.
-pub(crate) fn walk((lng, lat): (f64, f64), bearing: f64, reach: f64) -> (f64, f64) {
+pub(crate) fn destination((lng, lat): (f64, f64), bearing: f64, reach: f64) -> (f64, f64) {
     let (sin_lng, cos_lng) = lng.to_radians().sin_cos();
     let (sin_lat, cos_lat) = lat.to_radians().sin_cos();
     let (sin_turn, cos_turn) = bearing.to_radians().sin_cos();

@@ -10,12 +10,12 @@ use crate::eval::{Collation, memory_bytes};
 
 /// An array under construction, already encoded.
 #[derive(Clone, Debug, Default)]
-pub struct Pushed {
+pub struct PushState {
     out: DocumentBuilder,
     count: usize,
 }
 
-impl Pushed {
+impl PushState {
     pub(super) fn add(&mut self, value: ValueRef<'_>) {
         if !value.is_missing() {
             self.out.append_indexed(self.count, value);

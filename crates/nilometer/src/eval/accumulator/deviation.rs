@@ -7,14 +7,14 @@ use nilometer_bson::{Value, ValueRef, array};
 
 /// Running mean and sum of squared differences.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Deviation {
+pub struct StdDev {
     count: u64,
     mean: f64,
     /// Sum of squared differences from the mean.
     squares: f64,
 }
 
-impl Deviation {
+impl StdDev {
     /// Adds a value if it is a number.
     pub fn add(&mut self, value: ValueRef<'_>) {
         if let Some(number) = Number::of(value) {

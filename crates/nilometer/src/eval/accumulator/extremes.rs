@@ -10,9 +10,9 @@ use crate::eval::{Collation, memory_bytes};
 
 /// The least or greatest value so far.
 #[derive(Clone, Debug, Default)]
-pub struct Extreme(Value);
+pub struct MinMaxState(Value);
 
-impl Extreme {
+impl MinMaxState {
     /// Replaces the value if `value` is less.
     #[inline]
     pub fn offer_least(&mut self, value: ValueRef<'_>, collation: &Collation) {
@@ -110,7 +110,7 @@ fn extreme_f64(values: &[f64], best: f64, better: Ordering) -> Option<ValueRef<'
 
 /// The `n` least or greatest values, best first.
 #[derive(Clone, Debug)]
-pub struct Bounded {
+pub struct MinMaxN {
     n: usize,
     greatest: bool,
     collation: Collation,
@@ -123,7 +123,7 @@ pub struct Bounded {
 /// Values collected beyond `n` before the worst are dropped.
 const SLACK: usize = 32;
 
-impl Bounded {
+impl MinMaxN {
     /// Creates a state that keeps `n` values.
     pub fn new(n: i64, greatest: bool, collation: Collation) -> Self {
         Self {
@@ -228,7 +228,7 @@ mod tests {
             let doubles: Vec<f64> = (0..length)
                 .map(|_| special[skipped + next() as usize % (kinds - skipped)])
                 .collect();
-            let (mut low, mut high) = (Extreme::default(), Extreme::default());
+            let (mut low, mut high) = (MinMaxState::default(), MinMaxState::default());
             for value in &doubles {
                 low.offer_least(ValueRef::Double(*value), &Collation::default());
                 high.offer_greatest(ValueRef::Double(*value), &Collation::default());

@@ -13,13 +13,13 @@ use crate::eval::memory_bytes;
 
 /// An object under construction.
 #[derive(Clone, Debug, Default)]
-pub struct Merged {
+pub struct MergeObjectsState {
     fields: Vec<(Arc<str>, Value)>,
     positions: HashMap<Arc<str>, usize>,
     bytes: usize,
 }
 
-impl Merged {
+impl MergeObjectsState {
     pub(super) fn add(&mut self, value: ValueRef<'_>) -> Result<()> {
         match value {
             ValueRef::Document(doc) => {

@@ -1,20 +1,20 @@
 //! Accumulators of `$group`, `$bucket`, `$bucketAuto` and window functions.
 //!
 //! ```text
-//! {$sum: "$v"} ──parse──▶ AccumulatorSpec ──new_state──▶ State ──add …──▶ State ──finish──▶ Value
+//! {$sum: "$v"} ──parse──▶ AccumulatorSpec ──new_state──▶ AccumulatorState ──finish──▶ Value
 //!                              │                          ▲ ▲
-//!                              └── add(document) ─────────┘ └── merge(state of another part)
+//!                              └── add(document) ─────────┘ └── merge(a later state)
 //! ```
 //!
 //! **Two inputs, one state.** Rows are added with [`AccumulatorSpec::add`]; column kernels add
 //! slices of numbers ([`AccumulatorSpec::add_f64s`] and the other `add_…s`). Both change the same
-//! [`State`] by the same steps, so results are identical bit by bit.
+//! [`AccumulatorState`] by the same steps, so results are identical bit by bit.
 //!
 //! **Totals are exact.** Integers are added in 128 bits, doubles in a pair of doubles, decimals as
 //! decimals, each separately; they are combined only in [`AccumulatorSpec::finish`].
 //!
 //! **The table** of operators is in [`registry`]; the treatment of null, missing and other types is
-//! documented with each family. Spilling is done by the executor: [`State::memory_bytes`] tells
+//! documented with each family. Spilling is done by the executor: [`AccumulatorState::memory_bytes`] tells
 //! when, and [`saved`] converts a state to a value and back. Accumulators that keep their input
 //! have a limit of their own ([`ACCUMULATOR_BYTES_MAX`]) that applies on disk as well: error 146.
 //!
@@ -37,17 +37,17 @@ mod tests;
 use nilometer_bson::{DocRef, Value, ValueRef};
 
 pub use collect::ValueSet;
-pub use deviation::Deviation;
-pub use extremes::{Bounded, Extreme};
-pub use percentile::{Percentile, PercentileList};
+pub use deviation::StdDev;
+pub use extremes::{MinMaxN, MinMaxState};
+pub use percentile::{PercentileList, PercentileState};
 pub use registry::{ACCUMULATORS, AccumulatorRow};
 pub use total::{ColumnTotal, Total};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::{Collation, Dependencies, EvalContext, Expression};
-use collect::Pushed;
-use merge_objects::Merged;
+use collect::PushState;
+use merge_objects::MergeObjectsState;
 use ordered::{FirstN, LastN, Ranked};
 
 /// Maximum size of one accumulator state that keeps values, in bytes.
@@ -97,41 +97,41 @@ pub struct AccumulatorSpec {
 
 /// The state of an accumulator for one group.
 #[derive(Clone, Debug)]
-pub enum State {
+pub enum AccumulatorState {
     /// `$sum`
     Sum(Total),
     /// `$avg`, with the number of numbers.
     Avg(Total, u64),
     /// `$min`
-    Min(Extreme),
+    Min(MinMaxState),
     /// `$max`
-    Max(Extreme),
+    Max(MinMaxState),
     /// `$first`
     First(Option<Value>),
     /// `$last`
     Last(Option<Value>),
     /// `$push`
-    Push(Box<Pushed>),
+    Push(Box<PushState>),
     /// `$addToSet`
     AddToSet(Box<ValueSet>),
     /// `$count`
     Count(u64),
     /// `$mergeObjects`
-    MergeObjects(Box<Merged>),
+    MergeObjects(Box<MergeObjectsState>),
     /// `$stdDevPop`
-    StdDevPop(Deviation),
+    StdDevPop(StdDev),
     /// `$stdDevSamp`
-    StdDevSamp(Deviation),
+    StdDevSamp(StdDev),
     /// `$firstN`
     FirstN(Box<FirstN>),
     /// `$lastN`
     LastN(Box<LastN>),
     /// `$minN`, `$maxN`
-    Bounded(Box<Bounded>),
+    MinMaxN(Box<MinMaxN>),
     /// `$top`, `$bottom`, `$topN`, `$bottomN`
     Ranked(Box<Ranked>),
     /// `$percentile`, `$median`
-    Percentile(Box<Percentile>),
+    Percentile(Box<PercentileState>),
 }
 
 impl AccumulatorSpec {
@@ -194,14 +194,14 @@ impl AccumulatorSpec {
 
     /// True if a `$top` or `$bottom` state is full: a further document must sort before a kept one
     /// to be kept.
-    pub fn has_all_ranked(&self, state: &State) -> bool {
-        matches!(state, State::Ranked(ranked) if ranked.is_full())
+    pub fn is_ranked_full(&self, state: &AccumulatorState) -> bool {
+        matches!(state, AccumulatorState::Ranked(ranked) if ranked.is_full())
     }
 
     /// False if a `$top` or `$bottom` state would drop a document with this key.
-    pub fn wants_ranked(&self, state: &State, key: &SortKey) -> bool {
+    pub fn would_keep_ranked(&self, state: &AccumulatorState, key: &SortKey) -> bool {
         match (state, &self.sort) {
-            (State::Ranked(ranked), Some(sort)) => ranked.wants(key, sort),
+            (AccumulatorState::Ranked(ranked), Some(sort)) => ranked.would_keep(key, sort),
             _ => true,
         }
     }
@@ -216,24 +216,28 @@ impl AccumulatorSpec {
 
     /// Creates a state for a group whose key is `group` (which `n` may read: `"$a"` is the key's
     /// field a).
-    pub fn new_state(&self, group: &Value, ctx: &EvalContext<'_>) -> Result<State> {
+    pub fn new_state(&self, group: &Value, ctx: &EvalContext<'_>) -> Result<AccumulatorState> {
         use AccumulatorKind as K;
         Ok(match self.kind {
-            K::Sum => State::Sum(Total::default()),
-            K::Avg => State::Avg(Total::default(), 0),
-            K::Min => State::Min(Extreme::default()),
-            K::Max => State::Max(Extreme::default()),
-            K::First => State::First(None),
-            K::Last => State::Last(None),
-            K::Push => State::Push(Box::default()),
-            K::AddToSet => State::AddToSet(Box::new(ValueSet::new(self.collation.clone()))),
-            K::Count => State::Count(0),
-            K::MergeObjects => State::MergeObjects(Box::default()),
-            K::StdDevPop => State::StdDevPop(Deviation::default()),
-            K::StdDevSamp => State::StdDevSamp(Deviation::default()),
-            K::FirstN => State::FirstN(Box::new(FirstN::new(self.evaluate_n(group, ctx)?))),
-            K::LastN => State::LastN(Box::new(LastN::new(self.evaluate_n(group, ctx)?))),
-            K::MinN | K::MaxN => State::Bounded(Box::new(Bounded::new(
+            K::Sum => AccumulatorState::Sum(Total::default()),
+            K::Avg => AccumulatorState::Avg(Total::default(), 0),
+            K::Min => AccumulatorState::Min(MinMaxState::default()),
+            K::Max => AccumulatorState::Max(MinMaxState::default()),
+            K::First => AccumulatorState::First(None),
+            K::Last => AccumulatorState::Last(None),
+            K::Push => AccumulatorState::Push(Box::default()),
+            K::AddToSet => {
+                AccumulatorState::AddToSet(Box::new(ValueSet::new(self.collation.clone())))
+            }
+            K::Count => AccumulatorState::Count(0),
+            K::MergeObjects => AccumulatorState::MergeObjects(Box::default()),
+            K::StdDevPop => AccumulatorState::StdDevPop(StdDev::default()),
+            K::StdDevSamp => AccumulatorState::StdDevSamp(StdDev::default()),
+            K::FirstN => {
+                AccumulatorState::FirstN(Box::new(FirstN::new(self.evaluate_n(group, ctx)?)))
+            }
+            K::LastN => AccumulatorState::LastN(Box::new(LastN::new(self.evaluate_n(group, ctx)?))),
+            K::MinN | K::MaxN => AccumulatorState::MinMaxN(Box::new(MinMaxN::new(
                 self.evaluate_n(group, ctx)?,
                 self.kind == K::MaxN,
                 self.collation.clone(),
@@ -246,11 +250,14 @@ impl AccumulatorSpec {
                     self.evaluate_n(group, ctx)?
                 };
                 let last = matches!(self.kind, K::Bottom | K::BottomN);
-                State::Ranked(Box::new(Ranked::new(n, last, single)))
+                AccumulatorState::Ranked(Box::new(Ranked::new(n, last, single)))
             }
             K::Percentile | K::Median => {
                 let ranks = self.percentiles.resolve(ctx)?;
-                State::Percentile(Box::new(Percentile::new(ranks, self.kind == K::Median)))
+                AccumulatorState::Percentile(Box::new(PercentileState::new(
+                    ranks,
+                    self.kind == K::Median,
+                )))
             }
         })
     }
@@ -268,12 +275,17 @@ impl AccumulatorSpec {
     }
 
     /// Adds one document.
-    pub fn add(&self, state: &mut State, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<()> {
+    pub fn add(
+        &self,
+        state: &mut AccumulatorState,
+        doc: DocRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<()> {
         match (state, &self.sort) {
-            (State::Count(count), _) => *count += 1,
-            (State::Ranked(ranked), Some(sort)) => {
+            (AccumulatorState::Count(count), _) => *count += 1,
+            (AccumulatorState::Ranked(ranked), Some(sort)) => {
                 let key = sort.extract(doc, ctx)?;
-                if ranked.wants(&key, sort) {
+                if ranked.would_keep(&key, sort) {
                     let output = self.argument.evaluate(doc, ctx)?;
                     ranked.add(key, output, sort);
                     self.check_bytes(ranked.memory_bytes())?;
@@ -288,45 +300,47 @@ impl AccumulatorSpec {
     }
 
     /// Adds one value of the argument. Not for `$top` and `$bottom`, which also need a sort key.
-    pub fn add_value(&self, state: &mut State, value: ValueRef<'_>) -> Result<()> {
+    pub fn add_value(&self, state: &mut AccumulatorState, value: ValueRef<'_>) -> Result<()> {
         match state {
-            State::Sum(total) => {
+            AccumulatorState::Sum(total) => {
                 total.add(value);
             }
-            State::Avg(total, count) => *count += u64::from(total.add(value)),
-            State::Min(extreme) => extreme.offer_least(value, &self.collation),
-            State::Max(extreme) => extreme.offer_greatest(value, &self.collation),
-            State::First(first) => {
+            AccumulatorState::Avg(total, count) => *count += u64::from(total.add(value)),
+            AccumulatorState::Min(extreme) => extreme.offer_least(value, &self.collation),
+            AccumulatorState::Max(extreme) => extreme.offer_greatest(value, &self.collation),
+            AccumulatorState::First(first) => {
                 if first.is_none() {
                     *first = Some(value.to_value());
                 }
             }
-            State::Last(last) => *last = Some(value.to_value()),
-            State::Push(pushed) => {
+            AccumulatorState::Last(last) => *last = Some(value.to_value()),
+            AccumulatorState::Push(pushed) => {
                 pushed.add(value);
                 return self.check_bytes(pushed.bytes());
             }
-            State::AddToSet(set) => {
+            AccumulatorState::AddToSet(set) => {
                 set.add(value);
                 return self.check_bytes(set.memory_bytes());
             }
-            State::Count(count) => *count += 1,
-            State::MergeObjects(merged) => merged.add(value)?,
-            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => deviation.add(value),
-            State::FirstN(first) => {
+            AccumulatorState::Count(count) => *count += 1,
+            AccumulatorState::MergeObjects(merged) => merged.add(value)?,
+            AccumulatorState::StdDevPop(deviation) | AccumulatorState::StdDevSamp(deviation) => {
+                deviation.add(value)
+            }
+            AccumulatorState::FirstN(first) => {
                 first.add(value);
                 return self.check_bytes(first.memory_bytes());
             }
-            State::LastN(last) => {
+            AccumulatorState::LastN(last) => {
                 last.add(value);
                 return self.check_bytes(last.memory_bytes());
             }
-            State::Bounded(bounded) => {
+            AccumulatorState::MinMaxN(bounded) => {
                 bounded.add(value);
                 return self.check_bytes(bounded.memory_bytes());
             }
-            State::Percentile(percentile) => percentile.add(value),
-            State::Ranked(_) => {}
+            AccumulatorState::Percentile(percentile) => percentile.add(value),
+            AccumulatorState::Ranked(_) => {}
         }
         Ok(())
     }
@@ -346,8 +360,8 @@ impl AccumulatorSpec {
     }
 
     /// Adds a value with its sort key, for `$top` and `$bottom`.
-    pub fn add_ranked(&self, state: &mut State, key: SortKey, output: Value) {
-        if let (State::Ranked(ranked), Some(sort)) = (state, &self.sort) {
+    pub fn add_ranked(&self, state: &mut AccumulatorState, key: SortKey, output: Value) {
+        if let (AccumulatorState::Ranked(ranked), Some(sort)) = (state, &self.sort) {
             ranked.add(key, output, sort);
         }
     }
@@ -356,12 +370,12 @@ impl AccumulatorSpec {
     /// kept.
     pub fn offer_ranked(
         &self,
-        state: &mut State,
+        state: &mut AccumulatorState,
         key: &SortKey,
         output: impl FnOnce() -> Result<Value>,
     ) -> Result<()> {
-        if let (State::Ranked(ranked), Some(sort)) = (state, &self.sort)
-            && ranked.wants(key, sort)
+        if let (AccumulatorState::Ranked(ranked), Some(sort)) = (state, &self.sort)
+            && ranked.would_keep(key, sort)
         {
             ranked.add(key.clone(), output()?, sort);
             self.check_bytes(ranked.memory_bytes())?;
@@ -370,8 +384,13 @@ impl AccumulatorSpec {
     }
 
     /// Adds the same value `count` times.
-    pub fn add_repeated(&self, state: &mut State, value: ValueRef<'_>, count: u64) -> Result<()> {
-        use State as S;
+    pub fn add_repeated(
+        &self,
+        state: &mut AccumulatorState,
+        value: ValueRef<'_>,
+        count: u64,
+    ) -> Result<()> {
+        use AccumulatorState as S;
         let once = match state {
             S::Count(total) => {
                 *total += count;
@@ -404,10 +423,10 @@ impl AccumulatorSpec {
 
     /// Adds a whole column by its total. Returns false and adds nothing if the operator needs more
     /// than the total.
-    pub fn add_total(&self, state: &mut State, column: &ColumnTotal) -> bool {
+    pub fn add_total(&self, state: &mut AccumulatorState, column: &ColumnTotal) -> bool {
         match state {
-            State::Sum(total) => total.add_column(column),
-            State::Avg(total, count) => {
+            AccumulatorState::Sum(total) => total.add_column(column),
+            AccumulatorState::Avg(total, count) => {
                 total.add_column(column);
                 *count += column.count();
             }
@@ -417,19 +436,19 @@ impl AccumulatorSpec {
     }
 
     /// Adds doubles in order, with the result of [`AccumulatorSpec::add_value`] for each.
-    pub fn add_f64s(&self, state: &mut State, values: &[f64]) -> Result<()> {
+    pub fn add_f64s(&self, state: &mut AccumulatorState, values: &[f64]) -> Result<()> {
         match state {
-            State::Sum(total) => total.add_f64s(values),
-            State::Avg(total, count) => {
+            AccumulatorState::Sum(total) => total.add_f64s(values),
+            AccumulatorState::Avg(total, count) => {
                 total.add_f64s(values);
                 *count += values.len() as u64;
             }
-            State::Min(_) => self.add_extreme(state, extremes::least_f64(values)),
-            State::Max(_) => self.add_extreme(state, extremes::greatest_f64(values)),
-            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => {
+            AccumulatorState::Min(_) => self.add_extreme(state, extremes::least_f64(values)),
+            AccumulatorState::Max(_) => self.add_extreme(state, extremes::greatest_f64(values)),
+            AccumulatorState::StdDevPop(deviation) | AccumulatorState::StdDevSamp(deviation) => {
                 values.iter().for_each(|value| deviation.add_f64(*value));
             }
-            State::Count(count) => *count += values.len() as u64,
+            AccumulatorState::Count(count) => *count += values.len() as u64,
             state => {
                 for value in values {
                     self.add_value(state, ValueRef::Double(*value))?;
@@ -440,30 +459,30 @@ impl AccumulatorSpec {
     }
 
     /// Adds longs in order.
-    pub fn add_i64s(&self, state: &mut State, values: &[i64]) -> Result<()> {
+    pub fn add_i64s(&self, state: &mut AccumulatorState, values: &[i64]) -> Result<()> {
         self.add_whole(state, values, ValueRef::Int64)
     }
 
     /// Adds longs that fit into 16 bits, in order.
-    pub fn add_short_i64s(&self, state: &mut State, values: &[i16]) -> Result<()> {
+    pub fn add_short_i64s(&self, state: &mut AccumulatorState, values: &[i16]) -> Result<()> {
         self.add_whole(state, values, |value| ValueRef::Int64(value.into()))
     }
 
     /// Adds ints in order.
-    pub fn add_i32s(&self, state: &mut State, values: &[i32]) -> Result<()> {
+    pub fn add_i32s(&self, state: &mut AccumulatorState, values: &[i32]) -> Result<()> {
         self.add_whole(state, values, ValueRef::Int32)
     }
 
     /// Adds dates in order; `$sum` and `$avg` ignore them.
-    pub fn add_dates(&self, state: &mut State, values: &[i64]) -> Result<()> {
+    pub fn add_dates(&self, state: &mut AccumulatorState, values: &[i64]) -> Result<()> {
         match state {
-            State::Min(_) => {
+            AccumulatorState::Min(_) => {
                 self.add_extreme(state, extremes::least(values).map(ValueRef::DateTime))
             }
-            State::Max(_) => {
+            AccumulatorState::Max(_) => {
                 self.add_extreme(state, extremes::greatest(values).map(ValueRef::DateTime))
             }
-            State::Count(count) => *count += values.len() as u64,
+            AccumulatorState::Count(count) => *count += values.len() as u64,
             state => {
                 for value in values {
                     self.add_value(state, ValueRef::DateTime(*value))?;
@@ -475,19 +494,21 @@ impl AccumulatorSpec {
 
     fn add_whole<T: Copy + Ord + Into<i64>>(
         &self,
-        state: &mut State,
+        state: &mut AccumulatorState,
         values: &[T],
         wrap: fn(T) -> ValueRef<'static>,
     ) -> Result<()> {
         match state {
-            State::Sum(total) => total.add_whole(values, wrap),
-            State::Avg(total, count) => {
+            AccumulatorState::Sum(total) => total.add_whole(values, wrap),
+            AccumulatorState::Avg(total, count) => {
                 total.add_whole(values, wrap);
                 *count += values.len() as u64;
             }
-            State::Min(_) => self.add_extreme(state, extremes::least(values).map(wrap)),
-            State::Max(_) => self.add_extreme(state, extremes::greatest(values).map(wrap)),
-            State::Count(count) => *count += values.len() as u64,
+            AccumulatorState::Min(_) => self.add_extreme(state, extremes::least(values).map(wrap)),
+            AccumulatorState::Max(_) => {
+                self.add_extreme(state, extremes::greatest(values).map(wrap))
+            }
+            AccumulatorState::Count(count) => *count += values.len() as u64,
             state => {
                 for value in values {
                     self.add_value(state, wrap(*value))?;
@@ -497,94 +518,114 @@ impl AccumulatorSpec {
         Ok(())
     }
 
-    fn add_extreme(&self, state: &mut State, value: Option<ValueRef<'static>>) {
+    fn add_extreme(&self, state: &mut AccumulatorState, value: Option<ValueRef<'static>>) {
         match (state, value) {
-            (State::Min(extreme), Some(value)) => extreme.offer_least(value, &self.collation),
-            (State::Max(extreme), Some(value)) => extreme.offer_greatest(value, &self.collation),
+            (AccumulatorState::Min(extreme), Some(value)) => {
+                extreme.offer_least(value, &self.collation)
+            }
+            (AccumulatorState::Max(extreme), Some(value)) => {
+                extreme.offer_greatest(value, &self.collation)
+            }
             _ => {}
         }
     }
 
     /// Merges a later partial state; for order-dependent accumulators the later input must follow
     /// this one's.
-    pub fn merge(&self, state: &mut State, later: State) -> Result<()> {
+    pub fn merge(&self, state: &mut AccumulatorState, later: AccumulatorState) -> Result<()> {
         self.merge_unchecked(state, later);
         match state {
-            State::Push(pushed) => self.check_bytes(pushed.bytes()),
-            State::AddToSet(set) => self.check_bytes(set.memory_bytes()),
+            AccumulatorState::Push(pushed) => self.check_bytes(pushed.bytes()),
+            AccumulatorState::AddToSet(set) => self.check_bytes(set.memory_bytes()),
             _ => Ok(()),
         }
     }
 
-    fn merge_unchecked(&self, state: &mut State, later: State) {
+    fn merge_unchecked(&self, state: &mut AccumulatorState, later: AccumulatorState) {
         match (state, later) {
-            (State::Sum(total), State::Sum(other)) => total.merge(&other),
-            (State::Avg(total, count), State::Avg(other, more)) => {
+            (AccumulatorState::Sum(total), AccumulatorState::Sum(other)) => total.merge(&other),
+            (AccumulatorState::Avg(total, count), AccumulatorState::Avg(other, more)) => {
                 total.merge(&other);
                 *count += more;
             }
-            (State::Min(extreme), State::Min(other)) => {
+            (AccumulatorState::Min(extreme), AccumulatorState::Min(other)) => {
                 extreme.offer_least(other.value(), &self.collation);
             }
-            (State::Max(extreme), State::Max(other)) => {
+            (AccumulatorState::Max(extreme), AccumulatorState::Max(other)) => {
                 extreme.offer_greatest(other.value(), &self.collation);
             }
-            (State::First(first), State::First(other)) => {
+            (AccumulatorState::First(first), AccumulatorState::First(other)) => {
                 if first.is_none() {
                     *first = other;
                 }
             }
-            (State::Last(last), State::Last(other)) => {
+            (AccumulatorState::Last(last), AccumulatorState::Last(other)) => {
                 if other.is_some() {
                     *last = other;
                 }
             }
-            (State::Push(pushed), State::Push(other)) => pushed.merge(*other),
-            (State::AddToSet(set), State::AddToSet(other)) => set.merge(*other),
-            (State::Count(count), State::Count(other)) => *count += other,
-            (State::MergeObjects(merged), State::MergeObjects(other)) => merged.merge(*other),
-            (State::StdDevPop(deviation), State::StdDevPop(other))
-            | (State::StdDevSamp(deviation), State::StdDevSamp(other)) => deviation.merge(&other),
-            (State::FirstN(first), State::FirstN(other)) => first.merge(*other),
-            (State::LastN(last), State::LastN(other)) => last.merge(*other),
-            (State::Bounded(bounded), State::Bounded(other)) => bounded.merge(*other),
-            (State::Ranked(ranked), State::Ranked(other)) => {
+            (AccumulatorState::Push(pushed), AccumulatorState::Push(other)) => pushed.merge(*other),
+            (AccumulatorState::AddToSet(set), AccumulatorState::AddToSet(other)) => {
+                set.merge(*other)
+            }
+            (AccumulatorState::Count(count), AccumulatorState::Count(other)) => *count += other,
+            (AccumulatorState::MergeObjects(merged), AccumulatorState::MergeObjects(other)) => {
+                merged.merge(*other)
+            }
+            (AccumulatorState::StdDevPop(deviation), AccumulatorState::StdDevPop(other))
+            | (AccumulatorState::StdDevSamp(deviation), AccumulatorState::StdDevSamp(other)) => {
+                deviation.merge(&other)
+            }
+            (AccumulatorState::FirstN(first), AccumulatorState::FirstN(other)) => {
+                first.merge(*other)
+            }
+            (AccumulatorState::LastN(last), AccumulatorState::LastN(other)) => last.merge(*other),
+            (AccumulatorState::MinMaxN(bounded), AccumulatorState::MinMaxN(other)) => {
+                bounded.merge(*other)
+            }
+            (AccumulatorState::Ranked(ranked), AccumulatorState::Ranked(other)) => {
                 if let Some(sort) = &self.sort {
                     ranked.merge(*other, sort);
                 }
             }
-            (State::Percentile(percentile), State::Percentile(other)) => percentile.merge(*other),
+            (AccumulatorState::Percentile(percentile), AccumulatorState::Percentile(other)) => {
+                percentile.merge(*other)
+            }
             // Both states were created by this specification.
             _ => debug_assert!(false, "states of different accumulators"),
         }
     }
 
     /// Returns the result.
-    pub fn finish(&self, state: State) -> Value {
+    pub fn finish(&self, state: AccumulatorState) -> Value {
         match state {
-            State::Sum(total) => total.total().into(),
-            State::Avg(total, count) => total.average(count).map_or(Value::Null, Value::from),
-            State::Min(extreme) | State::Max(extreme) => extreme.finish(),
-            State::First(value) | State::Last(value) => or_null(value.unwrap_or_default()),
-            State::Push(pushed) => pushed.finish(),
-            State::AddToSet(set) => set.finish(),
-            State::Count(count) => count_value(count),
-            State::MergeObjects(merged) => merged.finish(),
-            State::StdDevPop(deviation) => deviation.population(),
-            State::StdDevSamp(deviation) => deviation.sample(),
-            State::FirstN(first) => first.finish(),
-            State::LastN(last) => last.finish(),
-            State::Bounded(bounded) => bounded.finish(),
-            State::Ranked(ranked) => match &self.sort {
+            AccumulatorState::Sum(total) => total.total().into(),
+            AccumulatorState::Avg(total, count) => {
+                total.average(count).map_or(Value::Null, Value::from)
+            }
+            AccumulatorState::Min(extreme) | AccumulatorState::Max(extreme) => extreme.finish(),
+            AccumulatorState::First(value) | AccumulatorState::Last(value) => {
+                or_null(value.unwrap_or_default())
+            }
+            AccumulatorState::Push(pushed) => pushed.finish(),
+            AccumulatorState::AddToSet(set) => set.finish(),
+            AccumulatorState::Count(count) => count_value(count),
+            AccumulatorState::MergeObjects(merged) => merged.finish(),
+            AccumulatorState::StdDevPop(deviation) => deviation.population(),
+            AccumulatorState::StdDevSamp(deviation) => deviation.sample(),
+            AccumulatorState::FirstN(first) => first.finish(),
+            AccumulatorState::LastN(last) => last.finish(),
+            AccumulatorState::MinMaxN(bounded) => bounded.finish(),
+            AccumulatorState::Ranked(ranked) => match &self.sort {
                 Some(sort) => ranked.finish(sort),
                 None => Value::Null,
             },
-            State::Percentile(percentile) => percentile.finish(),
+            AccumulatorState::Percentile(percentile) => percentile.finish(),
         }
     }
 }
 
-impl State {
+impl AccumulatorState {
     /// Returns the bytes held, for the memory limit of the stage.
     pub fn memory_bytes(&self) -> usize {
         let heap = match self {
@@ -599,7 +640,7 @@ impl State {
             Self::MergeObjects(merged) => merged.memory_bytes(),
             Self::FirstN(first) => first.memory_bytes(),
             Self::LastN(last) => last.memory_bytes(),
-            Self::Bounded(bounded) => bounded.memory_bytes(),
+            Self::MinMaxN(bounded) => bounded.memory_bytes(),
             Self::Ranked(ranked) => ranked.memory_bytes(),
             Self::Percentile(percentile) => percentile.memory_bytes(),
         };

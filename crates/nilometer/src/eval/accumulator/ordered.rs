@@ -140,7 +140,7 @@ impl Ranked {
     }
 
     /// False if an entry with this key would be dropped, so that its output need not be computed.
-    pub(super) fn wants(&self, key: &SortKey, sort: &SortPattern) -> bool {
+    pub(super) fn would_keep(&self, key: &SortKey, sort: &SortPattern) -> bool {
         if !self.is_full() {
             return true;
         }
@@ -175,7 +175,7 @@ impl Ranked {
 
     /// [`Ranked::add`] for `n` = 1: of equal keys keeps the first, or the last.
     fn keep_one(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
-        if self.wants(&key, sort) {
+        if self.would_keep(&key, sort) {
             self.bytes = entry_bytes(&key, &output);
             self.entries.clear();
             self.entries.push((key, output));

@@ -131,11 +131,11 @@ pub(super) fn javascript(
 }
 
 /// The fields of an argument object, each at most once.
-struct Fields<'a> {
+struct ArgumentFields<'a> {
     doc: DocRef<'a>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ArgumentFields<'a> {
     fn of(
         argument: ValueRef<'a>,
         not_object: i32,
@@ -186,7 +186,7 @@ pub(super) fn several(
         K::FirstN | K::LastN => location::FIRST_N_NOT_OBJECT,
         _ => location::MIN_N_NOT_OBJECT,
     };
-    let fields = Fields::of(
+    let fields = ArgumentFields::of(
         argument,
         not_object,
         &["n", "input"],
@@ -214,7 +214,7 @@ pub(super) fn ranked(
     } else {
         &["output", "sortBy"]
     };
-    let fields = Fields::of(
+    let fields = ArgumentFields::of(
         argument,
         location::TOP_NOT_OBJECT,
         known,
@@ -294,10 +294,10 @@ pub(super) fn percentile(
         _ => (location::PERCENTILE_NOT_OBJECT, &["input", "p", "method"]),
     };
     let (unknown, missing) = (ErrorCode::IDLUnknownField.0, ErrorCode::IDLFailedToParse.0);
-    let fields = Fields::of(argument, not_object, known, unknown, name)?;
+    let fields = ArgumentFields::of(argument, not_object, known, unknown, name)?;
     let input = fields.required("input", missing, name)?;
     let percentiles = if kind == K::Median {
-        PercentileList::Known([0.5].into())
+        PercentileList::Constant([0.5].into())
     } else {
         let p = fields.required("p", missing, name)?;
         PercentileList::parse(Expression::parse(p, ctx)?)?

@@ -21,7 +21,7 @@ pub enum PercentileList {
     #[default]
     None,
     /// Constant ranks.
-    Known(Arc<[f64]>),
+    Constant(Arc<[f64]>),
     /// Ranks that depend on variables.
     Deferred(Box<Expression>),
 }
@@ -30,7 +30,7 @@ impl PercentileList {
     /// Parses `p`: an expression that is constant or uses variables only.
     pub(crate) fn parse(p: Expression) -> Result<Self> {
         match p.as_constant() {
-            Some(value) => Ok(Self::Known(check(value.as_ref())?)),
+            Some(value) => Ok(Self::Constant(check(value.as_ref())?)),
             None => {
                 let mut reads = crate::eval::Dependencies::default();
                 p.dependencies(&mut reads);
@@ -46,7 +46,7 @@ impl PercentileList {
     pub fn resolve(&self, ctx: &EvalContext<'_>) -> Result<Arc<[f64]>> {
         match self {
             Self::None => Ok(Arc::new([])),
-            Self::Known(ranks) => Ok(Arc::clone(ranks)),
+            Self::Constant(ranks) => Ok(Arc::clone(ranks)),
             Self::Deferred(p) => check(p.evaluate(DocRef::EMPTY, ctx)?.as_ref()),
         }
     }
@@ -76,14 +76,14 @@ fn check(p: ValueRef<'_>) -> Result<Arc<[f64]>> {
 
 /// The state of `$percentile` and `$median`: all numbers added.
 #[derive(Clone, Debug)]
-pub struct Percentile {
+pub struct PercentileState {
     ranks: Arc<[f64]>,
     /// True to return one value instead of an array.
     single: bool,
     numbers: Vec<f64>,
 }
 
-impl Percentile {
+impl PercentileState {
     /// Creates an empty state.
     pub fn new(ranks: Arc<[f64]>, single: bool) -> Self {
         Self {

@@ -5,35 +5,39 @@
 
 use nilometer_bson::{Binary, Value, ValueRef, array};
 
-use super::{AccumulatorSpec, State, or_null};
+use super::{AccumulatorSpec, AccumulatorState, or_null};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 
 impl AccumulatorSpec {
     /// Converts the state to a value.
-    pub fn save(&self, state: State) -> Value {
+    pub fn save(&self, state: AccumulatorState) -> Value {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         match state {
-            State::Sum(total) => total.save(),
-            State::Avg(total, numbers) => array![total.save(), count(numbers)],
-            State::Min(extreme) | State::Max(extreme) => match extreme.value() {
-                ValueRef::Missing => array![],
-                value => array![value.to_value()],
-            },
-            State::First(value) | State::Last(value) => match value {
+            AccumulatorState::Sum(total) => total.save(),
+            AccumulatorState::Avg(total, numbers) => array![total.save(), count(numbers)],
+            AccumulatorState::Min(extreme) | AccumulatorState::Max(extreme) => {
+                match extreme.value() {
+                    ValueRef::Missing => array![],
+                    value => array![value.to_value()],
+                }
+            }
+            AccumulatorState::First(value) | AccumulatorState::Last(value) => match value {
                 None => array![],
                 Some(value) => array![or_null(value)],
             },
-            State::Push(pushed) => pushed.finish(),
-            State::AddToSet(set) => set.save(),
-            State::Count(number) => count(number).into(),
-            State::MergeObjects(merged) => merged.finish(),
-            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => deviation.save(),
-            State::FirstN(first) => first.save(),
-            State::LastN(last) => last.save(),
-            State::Bounded(bounded) => bounded.save(),
-            State::Ranked(ranked) => ranked.save(),
-            State::Percentile(percentile) => percentile.save(),
+            AccumulatorState::Push(pushed) => pushed.finish(),
+            AccumulatorState::AddToSet(set) => set.save(),
+            AccumulatorState::Count(number) => count(number).into(),
+            AccumulatorState::MergeObjects(merged) => merged.finish(),
+            AccumulatorState::StdDevPop(deviation) | AccumulatorState::StdDevSamp(deviation) => {
+                deviation.save()
+            }
+            AccumulatorState::FirstN(first) => first.save(),
+            AccumulatorState::LastN(last) => last.save(),
+            AccumulatorState::MinMaxN(bounded) => bounded.save(),
+            AccumulatorState::Ranked(ranked) => ranked.save(),
+            AccumulatorState::Percentile(percentile) => percentile.save(),
         }
     }
 
@@ -41,13 +45,13 @@ impl AccumulatorSpec {
     /// followed by [`AccumulatorSpec::merge`], but does not copy large parts.
     pub fn merge_saved(
         &self,
-        state: &mut State,
+        state: &mut AccumulatorState,
         group: &Value,
         saved: ValueRef<'_>,
         ctx: &EvalContext<'_>,
     ) -> Result<()> {
         match (&state, saved.as_array()) {
-            (State::Push(_) | State::AddToSet(_), Some(values)) => values
+            (AccumulatorState::Push(_) | AccumulatorState::AddToSet(_), Some(values)) => values
                 .iter()
                 .try_for_each(|value| self.add_value(state, value)),
             _ => self.merge(state, self.restore(group, saved, ctx)?),
@@ -60,7 +64,7 @@ impl AccumulatorSpec {
         group: &Value,
         saved: ValueRef<'_>,
         ctx: &EvalContext<'_>,
-    ) -> Result<State> {
+    ) -> Result<AccumulatorState> {
         let mut state = self.new_state(group, ctx)?;
         match self.fill(&mut state, saved) {
             Some(()) => Ok(state),
@@ -71,32 +75,32 @@ impl AccumulatorSpec {
         }
     }
 
-    fn fill(&self, state: &mut State, saved: ValueRef<'_>) -> Option<()> {
+    fn fill(&self, state: &mut AccumulatorState, saved: ValueRef<'_>) -> Option<()> {
         let number = |value: ValueRef<'_>| u64::try_from(value.as_exact_i64()?).ok();
         match state {
-            State::Sum(total) => *total = super::Total::restore(saved)?,
-            State::Avg(total, numbers) => {
+            AccumulatorState::Sum(total) => *total = super::Total::restore(saved)?,
+            AccumulatorState::Avg(total, numbers) => {
                 let parts = saved.as_array()?;
                 *total = super::Total::restore(parts.get(0))?;
                 *numbers = number(parts.get(1))?;
             }
-            State::Count(count) => *count = number(saved)?,
-            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => {
-                *deviation = super::Deviation::restore(saved)?;
+            AccumulatorState::Count(count) => *count = number(saved)?,
+            AccumulatorState::StdDevPop(deviation) | AccumulatorState::StdDevSamp(deviation) => {
+                *deviation = super::StdDev::restore(saved)?;
             }
-            State::Ranked(ranked) => ranked.restore(saved, self.sort.as_ref()?)?,
-            State::Percentile(percentile) => percentile.restore(saved)?,
-            State::MergeObjects(_) => self.add_value(state, saved).ok()?,
+            AccumulatorState::Ranked(ranked) => ranked.restore(saved, self.sort.as_ref()?)?,
+            AccumulatorState::Percentile(percentile) => percentile.restore(saved)?,
+            AccumulatorState::MergeObjects(_) => self.add_value(state, saved).ok()?,
             // Restored by adding the kept values again, in order.
-            State::Min(_)
-            | State::Max(_)
-            | State::First(_)
-            | State::Last(_)
-            | State::Push(_)
-            | State::AddToSet(_)
-            | State::FirstN(_)
-            | State::LastN(_)
-            | State::Bounded(_) => {
+            AccumulatorState::Min(_)
+            | AccumulatorState::Max(_)
+            | AccumulatorState::First(_)
+            | AccumulatorState::Last(_)
+            | AccumulatorState::Push(_)
+            | AccumulatorState::AddToSet(_)
+            | AccumulatorState::FirstN(_)
+            | AccumulatorState::LastN(_)
+            | AccumulatorState::MinMaxN(_) => {
                 for value in saved.as_array()?.iter() {
                     self.add_value(state, value).ok()?;
                 }

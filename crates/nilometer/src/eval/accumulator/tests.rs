@@ -17,7 +17,7 @@ fn parse(name: &str, argument: impl Into<Value>) -> Result<AccumulatorSpec> {
     AccumulatorSpec::parse(name, argument.into().as_ref(), &ParseContext::new())
 }
 
-fn run(spec: &AccumulatorSpec, docs: &[Document]) -> Result<State> {
+fn run(spec: &AccumulatorSpec, docs: &[Document]) -> Result<AccumulatorState> {
     let ctx = EvalContext::default();
     let mut state = spec.new_state(&Value::Null, &ctx)?;
     for doc in docs {

@@ -150,7 +150,7 @@ const VARIANT_MARK: &str = "@collation=";
 
 /// Result of looking up a locale name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum LocaleLookup {
     /// A locale, with its name in the Unicode data (BCP 47).
     Locale(String),
     /// A variant of MongoDB that the Unicode data does not have.
@@ -160,7 +160,7 @@ pub(super) enum Found {
 }
 
 /// Looks up a name.
-pub(super) fn find(name: &str) -> Found {
+pub(super) fn find(name: &str) -> LocaleLookup {
     let (base, variant) = match name.split_once(VARIANT_MARK) {
         Some((base, variant)) => (base, Some(variant)),
         None => (name, None),
@@ -168,22 +168,22 @@ pub(super) fn find(name: &str) -> Found {
     let variants = WITH_VARIANTS.iter().find(|(known, _)| *known == base);
     let is_known = variants.is_some() || PLAIN.contains(&base);
     if !is_known {
-        return Found::Unknown(meant(base));
+        return LocaleLookup::Unknown(similar_locale(base));
     }
     let tag = base.replace('_', "-");
     let Some(variant) = variant else {
-        return Found::Locale(tag);
+        return LocaleLookup::Locale(tag);
     };
     let known = variants.and_then(|(_, list)| list.iter().find(|(name, _)| *name == variant));
     match known {
-        None => Found::Unknown(None),
-        Some((_, None)) => Found::WithoutData,
-        Some((_, Some(in_data))) => Found::Locale(format!("{tag}-u-co-{in_data}")),
+        None => LocaleLookup::Unknown(None),
+        Some((_, None)) => LocaleLookup::WithoutData,
+        Some((_, Some(in_data))) => LocaleLookup::Locale(format!("{tag}-u-co-{in_data}")),
     }
 }
 
 /// Returns the locale whose name differs only in case and hyphens.
-fn meant(name: &str) -> Option<String> {
+fn similar_locale(name: &str) -> Option<String> {
     let name = name.replace('-', "_");
     let all = PLAIN
         .iter()
@@ -195,7 +195,7 @@ fn meant(name: &str) -> Option<String> {
 
 /// Default values of options that depend on the locale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Defaults {
+pub(super) struct LocaleDefaults {
     pub(super) upper_first: bool,
     pub(super) shifted: bool,
     pub(super) normalization: bool,
@@ -203,9 +203,9 @@ pub(super) struct Defaults {
 }
 
 /// Returns the defaults of a locale.
-pub(super) fn defaults(name: &str) -> Defaults {
+pub(super) fn defaults(name: &str) -> LocaleDefaults {
     let base = name.split('@').next().unwrap_or(name);
-    Defaults {
+    LocaleDefaults {
         upper_first: matches!(base, "da" | "mt"),
         shifted: base == "th",
         normalization: NORMALIZED.contains(&base),

@@ -19,7 +19,7 @@ use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
-use super::locale::{self, Found};
+use super::locale::{self, LocaleLookup};
 use crate::error::{Error, ErrorCode, Result, location};
 
 /// The locale name of the simple collation.
@@ -83,7 +83,7 @@ pub struct CollationOptions {
 impl CollationOptions {
     /// Parses a collation document, named `path` in errors; `None` for `{locale: "simple"}`.
     pub fn parse(spec: DocRef<'_>, path: &str) -> Result<Option<Self>> {
-        let fields = Fields { spec, path };
+        let fields = OptionFields { spec, path };
         fields.check_names()?;
         let locale = match fields.get("locale") {
             None => return Err(fields.missing("locale")),
@@ -117,16 +117,17 @@ impl CollationOptions {
             return Ok(None);
         }
         match locale::find(locale) {
-            Found::Locale(tag) => options.tag = tag,
-            Found::WithoutData => {
+            LocaleLookup::Locale(tag) => options.tag = tag,
+            LocaleLookup::WithoutData => {
                 return Err(Error::new(
                     ErrorCode::CommandNotSupported,
                     format!("the collation '{locale}' is not supported by this version"),
                 ));
             }
-            Found::Unknown(meant) => {
-                let hint =
-                    meant.map_or_else(String::new, |meant| format!(". Did you mean '{meant}'?"));
+            LocaleLookup::Unknown(similar_locale) => {
+                let hint = similar_locale.map_or_else(String::new, |similar_locale| {
+                    format!(". Did you mean '{similar_locale}'?")
+                });
                 return Err(Error::bad_value(format!(
                     "Field 'locale' is invalid in: {}{hint}",
                     shown(spec)
@@ -168,12 +169,12 @@ pub(super) fn shown(spec: DocRef<'_>) -> String {
 }
 
 /// The document, and its name in errors.
-struct Fields<'a> {
+struct OptionFields<'a> {
     spec: DocRef<'a>,
     path: &'a str,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> OptionFields<'a> {
     fn check_names(&self) -> Result<()> {
         for (at, element) in self.spec.iter().enumerate() {
             let name = element.name();

@@ -2,7 +2,7 @@
 //!
 //! ICU4X takes the direction of the second level (`backwards`) from the locale only. If an option
 //! differs from it, the collator gets a copy of the locale's data with that one bit changed
-//! ([`Turned`]).
+//! ([`DirectionProvider`]).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -23,14 +23,14 @@ use crate::error::{Error, ErrorCode, Result};
 /// The order of strings under the options of a collation.
 pub struct LocaleOrder {
     options: CollationOptions,
-    icu: Icu,
+    icu: IcuCollation,
 }
 
-enum Icu {
+enum IcuCollation {
     /// Uses the compiled-in data.
     Borrowed(CollatorBorrowed<'static>),
     /// Uses changed data.
-    Turned(Box<IcuCollator>),
+    DirectionProvider(Box<IcuCollator>),
 }
 
 impl LocaleOrder {
@@ -76,13 +76,13 @@ impl LocaleOrder {
             false => CaseLevel::Off,
         });
         let icu = if options.backwards == locale::defaults(&options.locale).backwards {
-            CollatorBorrowed::try_new(preferences, given).map(Icu::Borrowed)
+            CollatorBorrowed::try_new(preferences, given).map(IcuCollation::Borrowed)
         } else {
-            let data = Turned {
+            let data = DirectionProvider {
                 backwards: options.backwards,
             };
             IcuCollator::try_new_unstable(&data, preferences, given)
-                .map(|icu| Icu::Turned(Box::new(icu)))
+                .map(|icu| IcuCollation::DirectionProvider(Box::new(icu)))
         };
         let icu = icu.map_err(|error| no_data(&error))?;
         Ok(Self { options, icu })
@@ -97,16 +97,16 @@ impl LocaleOrder {
 impl Collator for LocaleOrder {
     fn compare(&self, a: &str, b: &str) -> Ordering {
         match &self.icu {
-            Icu::Borrowed(icu) => icu.compare(a, b),
-            Icu::Turned(icu) => icu.as_borrowed().compare(a, b),
+            IcuCollation::Borrowed(icu) => icu.compare(a, b),
+            IcuCollation::DirectionProvider(icu) => icu.as_borrowed().compare(a, b),
         }
     }
 
     fn sort_key(&self, text: &str, out: &mut Vec<u8>) {
         // Writing to a vector cannot fail: the error type is empty.
         let Ok(()) = match &self.icu {
-            Icu::Borrowed(icu) => icu.write_sort_key_to(text, out),
-            Icu::Turned(icu) => icu.as_borrowed().write_sort_key_to(text, out),
+            IcuCollation::Borrowed(icu) => icu.write_sort_key_to(text, out),
+            IcuCollation::DirectionProvider(icu) => icu.as_borrowed().write_sort_key_to(text, out),
         };
     }
 }
@@ -118,7 +118,7 @@ impl fmt::Debug for LocaleOrder {
 }
 
 /// Data provider that sets the direction of the second level in the compiled-in data.
-struct Turned {
+struct DirectionProvider {
     backwards: bool,
 }
 
@@ -126,7 +126,7 @@ struct Turned {
 /// the library moves it.
 const BACKWARDS: u32 = 1 << 7;
 
-impl DataProvider<collation_data::CollationMetadataV1> for Turned {
+impl DataProvider<collation_data::CollationMetadataV1> for DirectionProvider {
     fn load(
         &self,
         request: DataRequest<'_>,
@@ -146,7 +146,7 @@ impl DataProvider<collation_data::CollationMetadataV1> for Turned {
 
 macro_rules! as_compiled {
     ($($marker:ty => $data:expr,)*) => {$(
-        impl DataProvider<$marker> for Turned {
+        impl DataProvider<$marker> for DirectionProvider {
             fn load(
                 &self,
                 request: DataRequest<'_>,

@@ -44,24 +44,24 @@ pub enum FormatError {
 
 /// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum FormatPiece {
     /// Literal text.
     Text(String),
     /// A specifier's letter.
-    Part(char),
+    Specifier(char),
 }
 
 /// A parsed format string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DateFormat {
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<FormatPiece>,
 }
 
 /// Specifiers allowed for formatting.
-const WRITTEN: &str = "YmdHMSLjGVuUwbBzZ";
+const FORMAT_SPECIFIERS: &str = "YmdHMSLjGVuUwbBzZ";
 /// Specifiers allowed for parsing: weeks that start on Sunday and their days do not determine a
 /// date.
-const READ: &str = "YmdHMSLjGVubBzZ";
+const PARSE_SPECIFIERS: &str = "YmdHMSLjGVubBzZ";
 /// The default formats.
 const ISO_UTC: &str = "%Y-%m-%dT%H:%M:%S.%LZ";
 const ISO_LOCAL: &str = "%Y-%m-%dT%H:%M:%S.%L";
@@ -69,16 +69,16 @@ const ISO_LOCAL: &str = "%Y-%m-%dT%H:%M:%S.%L";
 impl DateFormat {
     /// Parses a format string for formatting.
     pub fn for_writing(text: &str) -> Result<Self, FormatError> {
-        Self::parse(text, WRITTEN)
+        Self::parse(text, FORMAT_SPECIFIERS)
     }
 
     /// Parses a format string for parsing.
     pub fn for_reading(text: &str) -> Result<Self, FormatError> {
-        Self::parse(text, READ)
+        Self::parse(text, PARSE_SPECIFIERS)
     }
 
     fn parse(text: &str, letters: &str) -> Result<Self, FormatError> {
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<FormatPiece> = Vec::new();
         let mut chars = text.chars();
         while let Some(c) = chars.next() {
             let literal = if c != '%' {
@@ -88,15 +88,15 @@ impl DateFormat {
                     None => return Err(FormatError::Dangling),
                     Some('%') => '%',
                     Some(letter) if letters.contains(letter) => {
-                        pieces.push(Piece::Part(letter));
+                        pieces.push(FormatPiece::Specifier(letter));
                         continue;
                     }
                     Some(other) => return Err(FormatError::Unknown(other)),
                 }
             };
             match pieces.last_mut() {
-                Some(Piece::Text(text)) => text.push(literal),
-                _ => pieces.push(Piece::Text(literal.to_string())),
+                Some(FormatPiece::Text(text)) => text.push(literal),
+                _ => pieces.push(FormatPiece::Text(literal.to_string())),
             }
         }
         Ok(Self { pieces })
@@ -120,8 +120,8 @@ impl DateFormat {
         let mut out = String::with_capacity(self.pieces.len() * 3);
         for piece in &self.pieces {
             match piece {
-                Piece::Text(text) => out.push_str(text),
-                Piece::Part(letter) => write_part(&mut out, *letter, &civil, offset)?,
+                FormatPiece::Text(text) => out.push_str(text),
+                FormatPiece::Specifier(letter) => write_part(&mut out, *letter, &civil, offset)?,
             }
         }
         Ok(out)

@@ -48,9 +48,9 @@ pub fn parse_date(text: &str, zone: Option<&TimeZone>) -> Result<i64> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(parse_error("…", "too long"));
     }
-    let mut reader = Reader {
+    let mut reader = DateReader {
         rest: text.trim(),
-        ..Reader::default()
+        ..DateReader::default()
     };
     reader.run().map_err(fail)?;
     if let Some(seconds) = reader.seconds {
@@ -98,11 +98,11 @@ pub(super) fn parse_error(text: &str, what: &str) -> Error {
     )
 }
 
-type Step<T> = Result<T, &'static str>;
+type ParseStep<T> = Result<T, &'static str>;
 
 /// Parses a text from left to right and records the fields found.
 #[derive(Default)]
-struct Reader<'t> {
+struct DateReader<'t> {
     rest: &'t str,
     days: Option<i64>,
     time_ms: Option<i64>,
@@ -110,8 +110,8 @@ struct Reader<'t> {
     seconds: Option<i64>,
 }
 
-impl<'t> Reader<'t> {
-    fn run(&mut self) -> Step<()> {
+impl<'t> DateReader<'t> {
+    fn run(&mut self) -> ParseStep<()> {
         if let Some(seconds) = self.rest.strip_prefix('@') {
             self.seconds = Some(seconds.parse().map_err(|_| "not a number of seconds")?);
             return Ok(());
@@ -130,7 +130,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn token(&mut self) -> Step<()> {
+    fn token(&mut self) -> ParseStep<()> {
         match self.rest.chars().next() {
             Some('0'..='9') => self.number(),
             Some('T' | 't')
@@ -147,7 +147,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses after a sign: an offset, or at the start a year of more than four digits.
-    fn signed(&mut self) -> Step<()> {
+    fn signed(&mut self) -> ParseStep<()> {
         if self.days.is_none() {
             let negative = self.rest.starts_with('-');
             self.advance(1);
@@ -172,7 +172,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses a token that starts with digits: a numeric date, a day before its month, or a time.
-    fn number(&mut self) -> Step<()> {
+    fn number(&mut self) -> ParseStep<()> {
         let before = self.rest;
         let digits = self.digits();
         let next = self.rest.chars().next();
@@ -226,7 +226,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses after `yyyy-`: a month and a day, a month, or a day of the year.
-    fn month_and_day(&mut self, year: i64) -> Step<()> {
+    fn month_and_day(&mut self, year: i64) -> ParseStep<()> {
         if self.rest.starts_with(|c: char| c.is_ascii_alphabetic()) {
             let month = month_of(self.letters()).ok_or("an unknown month")?;
             self.expect('-')?;
@@ -257,7 +257,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn iso_week(&mut self, year: i64) -> Step<()> {
+    fn iso_week(&mut self, year: i64) -> ParseStep<()> {
         let digits = self.digits();
         let (week, day) = match digits.len() {
             2 => match self.rest.strip_prefix('-') {
@@ -280,7 +280,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses `8 February 2017`, `08-Feb-2017`.
-    fn day_before_month(&mut self, day: i64) -> Step<()> {
+    fn day_before_month(&mut self, day: i64) -> ParseStep<()> {
         for suffix in ["st", "nd", "rd", "th"] {
             if let Some(rest) = self.rest.strip_prefix(suffix) {
                 self.rest = rest;
@@ -293,7 +293,7 @@ impl<'t> Reader<'t> {
         self.year_behind(month, day)
     }
 
-    fn year_behind(&mut self, month: i64, day: i64) -> Step<()> {
+    fn year_behind(&mut self, month: i64, day: i64) -> ParseStep<()> {
         let year = self.digits();
         if year.len() != 4 {
             return Err("the year is missing");
@@ -302,7 +302,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses a word: a month, a weekday, am or pm, or a zone.
-    fn word(&mut self) -> Step<()> {
+    fn word(&mut self) -> ParseStep<()> {
         let end = self
             .rest
             .find(|c: char| {
@@ -351,7 +351,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses `12:10`, `12:10:40.123`, `3 pm`, `121040`.
-    fn time(&mut self) -> Step<()> {
+    fn time(&mut self) -> ParseStep<()> {
         let digits = self.digits();
         if matches!(digits.len(), 4 | 6) && !self.rest.starts_with(':') {
             return self.compact_time(digits);
@@ -381,7 +381,7 @@ impl<'t> Reader<'t> {
         self.set_time(hour, minute, second, fraction)
     }
 
-    fn compact_time(&mut self, digits: &str) -> Step<()> {
+    fn compact_time(&mut self, digits: &str) -> ParseStep<()> {
         let part = |at: usize| digits.get(at..at + 2).map_or(Ok(0), number);
         let (hour, minute, second) = (part(0)?, part(2)?, part(4)?);
         let fraction = self.fraction();
@@ -425,7 +425,7 @@ impl<'t> Reader<'t> {
         Some(afternoon)
     }
 
-    fn set_time(&mut self, hour: i64, minute: i64, second: i64, ms: i64) -> Step<()> {
+    fn set_time(&mut self, hour: i64, minute: i64, second: i64, ms: i64) -> ParseStep<()> {
         // 24:00 is the end of the day, second 60 a leap second: both mean the start of the next day
         // or minute.
         let end_of_day = hour == 24 && minute == 0 && second == 0 && ms == 0;
@@ -439,7 +439,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn date(&mut self, year: i64, month: i64, day: i64) -> Step<()> {
+    fn date(&mut self, year: i64, month: i64, day: i64) -> ParseStep<()> {
         if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return Err("the date is out of range");
         }
@@ -449,7 +449,7 @@ impl<'t> Reader<'t> {
         self.set_days(days_of_date(year, month, day))
     }
 
-    fn set_days(&mut self, days: i64) -> Step<()> {
+    fn set_days(&mut self, days: i64) -> ParseStep<()> {
         if self.days.is_some() {
             return Err("a second date");
         }
@@ -457,7 +457,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn set_zone(&mut self, zone: TimeZone) -> Step<()> {
+    fn set_zone(&mut self, zone: TimeZone) -> ParseStep<()> {
         if self.zone.is_some() {
             return Err("a second time zone");
         }
@@ -479,7 +479,7 @@ impl<'t> Reader<'t> {
         self.rest = self.rest.trim_start_matches(skipped);
     }
 
-    fn expect(&mut self, c: char) -> Step<()> {
+    fn expect(&mut self, c: char) -> ParseStep<()> {
         self.rest = self.rest.strip_prefix(c).ok_or("a separator is missing")?;
         Ok(())
     }
@@ -501,7 +501,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-fn number(digits: &str) -> Step<i64> {
+fn number(digits: &str) -> ParseStep<i64> {
     digits.parse().map_err(|_| "a number is missing")
 }
 

@@ -7,13 +7,13 @@ use nilometer_bson::civil_date::{
     DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, days_in_month, days_of_date, days_of_iso_year, is_leap,
 };
 
-use super::format::{DateFormat, Piece};
+use super::format::{DateFormat, FormatPiece};
 use super::parse::{local_to_utc, month_of, parse_error};
 use super::zone::{TimeZone, parse_offset};
 use crate::error::Result;
 
 #[derive(Default)]
-struct Parts {
+struct DateParts {
     year: Option<i64>,
     month: Option<i64>,
     day: Option<i64>,
@@ -32,16 +32,16 @@ impl DateFormat {
     /// Parses a text by this format; `zone` applies if the text names no zone.
     pub fn read(&self, text: &str, zone: Option<&TimeZone>) -> Result<i64> {
         let fail = |what: &str| parse_error(text, what);
-        let mut parts = Parts::default();
+        let mut parts = DateParts::default();
         let mut rest = text;
         for piece in &self.pieces {
             match piece {
-                Piece::Text(expected) => {
+                FormatPiece::Text(expected) => {
                     rest = rest
                         .strip_prefix(expected.as_str())
                         .ok_or_else(|| fail("the format does not match"))?;
                 }
-                Piece::Part(letter) => parts.read(*letter, &mut rest).map_err(fail)?,
+                FormatPiece::Specifier(letter) => parts.read(*letter, &mut rest).map_err(fail)?,
             }
         }
         if !rest.is_empty() {
@@ -60,7 +60,7 @@ impl DateFormat {
     }
 }
 
-impl Parts {
+impl DateParts {
     fn read(&mut self, letter: char, rest: &mut &str) -> Result<(), &'static str> {
         match letter {
             'Y' => self.year = Some(digits(rest, 4, 4, 0..=9999)?),

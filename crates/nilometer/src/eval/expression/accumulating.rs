@@ -19,7 +19,7 @@ use nilometer_bson::number::{Number, NumberSum};
 use super::array::ArrayBuilder;
 use super::comparison::compare;
 use super::evaluated::Evaluated;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use super::registry::{NamedArgument, NamedArguments, required};
 use crate::error::{Error, Result, location};
 
@@ -38,13 +38,13 @@ fn numbers<'v>(values: &'v [Evaluated<'_>]) -> impl Iterator<Item = Number> + us
     operands(values).into_iter().filter_map(Number::of)
 }
 
-pub(super) fn sum<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn sum<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let mut sum = NumberSum::new();
     numbers(values).for_each(|number| sum.add(number));
     Ok(Evaluated::from(sum.total()))
 }
 
-pub(super) fn avg<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn avg<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let (mut sum, mut count) = (NumberSum::new(), 0);
     for number in numbers(values) {
         sum.add(number);
@@ -53,17 +53,23 @@ pub(super) fn avg<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
     Ok(sum.average(count).map_or(Evaluated::NULL, Evaluated::from))
 }
 
-pub(super) fn min<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn min<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     Ok(extreme(values, call, std::cmp::Ordering::Less))
 }
 
-pub(super) fn max<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn max<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     Ok(extreme(values, call, std::cmp::Ordering::Greater))
 }
 
 fn extreme<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     wanted: std::cmp::Ordering,
 ) -> Evaluated<'s> {
     let mut best: Option<ValueRef<'_>> = None;
@@ -78,11 +84,17 @@ fn extreme<'s>(
     best.map_or(Evaluated::NULL, |best| Evaluated::Owned(best.to_value()))
 }
 
-pub(super) fn std_dev_pop<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn std_dev_pop<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     Ok(std_dev(values, 0))
 }
 
-pub(super) fn std_dev_samp<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn std_dev_samp<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     Ok(std_dev(values, 1))
 }
 
@@ -143,7 +155,10 @@ fn read_n(value: ValueRef<'_>) -> Result<usize> {
     })
 }
 
-pub(super) fn some_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn some_of<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let n = read_n(arg(values, 1).as_ref())?;
     let input = arg(values, 0);
     let Some(array) = input.as_array() else {

@@ -16,8 +16,8 @@ use nilometer_bson::{Value, ValueRef};
 
 use super::Expression;
 use super::evaluated::Evaluated;
-use super::operation::{Call, arg};
-use super::parse::Parser;
+use super::operation::{CallContext, arg};
+use super::parse::ExpressionParser;
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
@@ -239,7 +239,7 @@ fn milliseconds(number: ValueRef<'_>) -> Option<i64> {
 }
 
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -256,7 +256,10 @@ pub(super) fn parse(
 }
 
 /// `$mod`.
-pub(super) fn modulo<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn modulo<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let (left, right) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
     if left.is_nullish() || right.is_nullish() {
         return Ok(Evaluated::NULL);

@@ -19,7 +19,7 @@ use nilometer_bson::{ArrayRef, DocumentBuilder, Value, ValueRef};
 
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use super::{VALUE_BYTES_MAX, check_bytes};
 use crate::error::{Error, Result, location};
 
@@ -82,7 +82,10 @@ fn not_an_array(code: i32, name: &str, found: ValueRef<'_>) -> Error {
     )
 }
 
-pub(super) fn elem_at<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn elem_at<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let (array, index) = (arg(values, 0), arg(values, 1).as_ref());
     if array.is_nullish() || index.is_nullish() {
         return Ok(Evaluated::NULL);
@@ -112,15 +115,25 @@ pub(super) fn elem_at<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Resul
     Ok(element(array, index.into()))
 }
 
-pub(super) fn first<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn first<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     at_end(values, call, 0)
 }
 
-pub(super) fn last<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn last<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     at_end(values, call, -1)
 }
 
-fn at_end<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>, index: i64) -> Result<Evaluated<'s>> {
+fn at_end<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+    index: i64,
+) -> Result<Evaluated<'s>> {
     let array = arg(values, 0);
     if array.is_nullish() {
         return Ok(Evaluated::NULL);
@@ -135,7 +148,7 @@ fn at_end<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>, index: i64) -> Resul
     Ok(element(array, index))
 }
 
-pub(super) fn size<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn size<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::Array(array) => Ok(Evaluated::from(
             i32::try_from(array.len()).unwrap_or(i32::MAX),
@@ -150,11 +163,17 @@ pub(super) fn size<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eval
     }
 }
 
-pub(super) fn is_array<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn is_array<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     Ok(Evaluated::from(arg(values, 0).as_array().is_some()))
 }
 
-pub(super) fn slice<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn slice<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     if values.iter().any(Evaluated::is_nullish) {
         return Ok(Evaluated::NULL);
     }
@@ -232,7 +251,10 @@ fn slice_number(value: ValueRef<'_>, which: &str, of_type: i32, of_value: i32) -
     })
 }
 
-pub(super) fn reverse<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn reverse<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::Array(array) => {
             let elements: Vec<ValueRef<'_>> = array.iter().collect();
@@ -251,7 +273,10 @@ pub(super) fn reverse<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<E
     }
 }
 
-pub(super) fn concat<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn concat<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let mut out = ArrayBuilder::default();
     for value in values {
         match value.as_ref() {
@@ -274,7 +299,7 @@ pub(super) fn concat<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
 /// Minimum encoded size of a number in an array, in bytes: type, one digit, terminator, value.
 const RANGE_ELEMENT_BYTES_MIN: usize = 7;
 
-pub(super) fn range<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn range<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let number = |index: usize, what: &str, of_type: i32, of_value: i32| {
         let value = arg(values, index).as_ref();
         if !value.is_number() {

@@ -15,21 +15,21 @@ use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, ValueRef};
 use super::Expression;
 use super::array::ArrayBuilder;
 use super::evaluated::Evaluated;
-use super::operation::{Call, Operation, arg};
-use super::parse::Parser;
+use super::operation::{CallContext, Operation, arg};
+use super::parse::ExpressionParser;
 use super::registry::OperatorSpec;
 use crate::error::{Error, Result, location};
 
 /// The form of the pairs; the first pair decides.
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+enum PairForm {
     Arrays,
     Objects,
 }
 
 pub(super) fn array_to_object<'s>(
     values: &[Evaluated<'s>],
-    _: Call<'_, 's>,
+    _: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     let array = match arg(values, 0).as_ref() {
         ValueRef::Array(array) => array,
@@ -47,22 +47,22 @@ pub(super) fn array_to_object<'s>(
     let mut positions: HashMap<&str, usize> = HashMap::new();
     for element in array.iter() {
         let (name, value) = match element {
-            ValueRef::Array(pair) if form.unwrap_or(Form::Arrays) == Form::Arrays => {
-                form = Some(Form::Arrays);
+            ValueRef::Array(pair) if form.unwrap_or(PairForm::Arrays) == PairForm::Arrays => {
+                form = Some(PairForm::Arrays);
                 pair_of_array(pair)?
             }
-            ValueRef::Document(pair) if form.unwrap_or(Form::Objects) == Form::Objects => {
-                form = Some(Form::Objects);
+            ValueRef::Document(pair) if form.unwrap_or(PairForm::Objects) == PairForm::Objects => {
+                form = Some(PairForm::Objects);
                 pair_of_object(pair)?
             }
             other => {
                 return Err(match form {
-                    Some(Form::Arrays) => error(
+                    Some(PairForm::Arrays) => error(
                         location::ARRAY_TO_OBJECT_OBJECT_AFTER_PAIR,
                         "requires a consistent input format: after an array all must be arrays",
                         other.type_name(),
                     ),
-                    Some(Form::Objects) => error(
+                    Some(PairForm::Objects) => error(
                         location::ARRAY_TO_OBJECT_PAIR_AFTER_OBJECT,
                         "requires a consistent input format: after an object all must be objects",
                         other.type_name(),
@@ -157,7 +157,7 @@ fn check_name(name: &str, code: i32) -> Result<()> {
 
 pub(super) fn object_to_array<'s>(
     values: &[Evaluated<'s>],
-    _: Call<'_, 's>,
+    _: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::Document(object) => {
@@ -183,7 +183,7 @@ pub(super) fn object_to_array<'s>(
 
 /// The parsed members of `$zip`.
 #[derive(Default)]
-struct Zip {
+struct ZipSpec {
     inputs: Vec<Option<Expression>>,
     defaults: Vec<Option<Expression>>,
     longest: bool,
@@ -193,8 +193,8 @@ fn zip_error(code: i32, what: String) -> Error {
     Error::location(code, format!("$zip {what}"))
 }
 
-impl Zip {
-    fn parse(parser: &mut Parser<'_>, doc: DocRef<'_>) -> Result<Self> {
+impl ZipSpec {
+    fn parse(parser: &mut ExpressionParser<'_>, doc: DocRef<'_>) -> Result<Self> {
         let mut zip = Self::default();
         for element in doc.iter() {
             match (element.name(), element.value()) {
@@ -254,7 +254,7 @@ impl Zip {
 
 /// Parses the operands in an array of expressions.
 fn operands(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     list: ValueRef<'_>,
     name: &str,
     code: i32,
@@ -276,7 +276,7 @@ fn operands(
 
 /// Arguments of the operation: longest (constant bool), number of inputs (constant), inputs, defaults.
 pub(super) fn parse_zip(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -289,7 +289,7 @@ pub(super) fn parse_zip(
             ),
         ));
     };
-    let mut zip = Zip::parse(parser, doc)?;
+    let mut zip = ZipSpec::parse(parser, doc)?;
     let count = i64::try_from(zip.inputs.len()).unwrap_or(i64::MAX);
     let mut arguments = vec![
         Some(Expression::constant(zip.longest)),
@@ -300,7 +300,7 @@ pub(super) fn parse_zip(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-pub(super) fn zip<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn zip<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let longest = matches!(arg(values, 0).as_ref(), ValueRef::Bool(true));
     let count = match arg(values, 1).as_ref() {
         ValueRef::Int64(count) => usize::try_from(count).unwrap_or_default(),

@@ -12,7 +12,7 @@ use nilometer_bson::{Value, ValueRef, order};
 
 use super::comparison::compare;
 use super::evaluated::Evaluated;
-use super::operation::{Call, Operation, Prepared, arg};
+use super::operation::{CallContext, Operation, PreparedData, arg};
 use super::scope::Scope;
 use super::string_search::search_bound;
 use crate::error::{Error, Result, location};
@@ -21,7 +21,7 @@ use crate::error::{Error, Result, location};
 const SET_ELEMENTS_MIN: usize = 16;
 
 /// Constants by hash, for lookup; strings by bytes.
-struct Constants {
+struct ConstantSet {
     hashes: HashSet<u64>,
 }
 
@@ -32,7 +32,7 @@ fn hash(value: ValueRef<'_>) -> u64 {
 }
 
 /// Converts a long list of constants to a set.
-pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
     let Value::Array(array) = operation.constant(1)? else {
         return None;
     };
@@ -40,7 +40,7 @@ pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
     if array.len() < SET_ELEMENTS_MIN {
         return None;
     }
-    Some(Arc::new(Constants {
+    Some(Arc::new(ConstantSet {
         hashes: array.iter().map(hash).collect(),
     }))
 }
@@ -60,7 +60,7 @@ pub(super) fn is_in<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
     };
     // An absent hash means absent; under a collation other strings may be equal.
     if scope.context.collator.is_none()
-        && let Some(constants) = operation.prepared::<Constants>()
+        && let Some(constants) = operation.prepared::<ConstantSet>()
         && !constants.hashes.contains(&hash(value))
     {
         return Ok(Evaluated::from(false));
@@ -71,7 +71,10 @@ pub(super) fn is_in<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
     Ok(Evaluated::from(found))
 }
 
-pub(super) fn index_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn index_of<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let array = match arg(values, 0).as_ref() {
         ValueRef::Array(array) => array,
         value if value.is_nullish() => return Ok(Evaluated::NULL),

@@ -2,7 +2,7 @@
 
 /// A text form of binary data.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Format {
+pub(super) enum BinaryFormat {
     /// Standard UUID form for a UUID, else base64.
     Auto,
     Base64,
@@ -12,7 +12,7 @@ pub(super) enum Format {
     Uuid,
 }
 
-impl Format {
+impl BinaryFormat {
     pub(super) fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "auto" => Self::Auto,
@@ -32,14 +32,14 @@ const URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 const UUID_DASHES: [usize; 4] = [8, 12, 16, 20];
 
 /// Encodes bytes as text; `None` if they have no text in this form.
-pub(super) fn encode(bytes: &[u8], is_uuid: bool, format: Format) -> Option<String> {
+pub(super) fn encode(bytes: &[u8], is_uuid: bool, format: BinaryFormat) -> Option<String> {
     match format {
-        Format::Auto if is_uuid => encode(bytes, is_uuid, Format::Uuid),
-        Format::Auto | Format::Base64 => Some(base64(bytes, STANDARD, true)),
-        Format::Base64Url => Some(base64(bytes, URL, false)),
-        Format::Hex => Some(bytes.iter().map(|b| format!("{b:02X}")).collect()),
-        Format::Utf8 => std::str::from_utf8(bytes).ok().map(str::to_owned),
-        Format::Uuid if is_uuid && bytes.len() == 16 => {
+        BinaryFormat::Auto if is_uuid => encode(bytes, is_uuid, BinaryFormat::Uuid),
+        BinaryFormat::Auto | BinaryFormat::Base64 => Some(base64(bytes, STANDARD, true)),
+        BinaryFormat::Base64Url => Some(base64(bytes, URL, false)),
+        BinaryFormat::Hex => Some(bytes.iter().map(|b| format!("{b:02X}")).collect()),
+        BinaryFormat::Utf8 => std::str::from_utf8(bytes).ok().map(str::to_owned),
+        BinaryFormat::Uuid if is_uuid && bytes.len() == 16 => {
             let mut out = String::with_capacity(36);
             for (at, byte) in bytes.iter().enumerate() {
                 if UUID_DASHES.contains(&(at * 2)) {
@@ -49,24 +49,25 @@ pub(super) fn encode(bytes: &[u8], is_uuid: bool, format: Format) -> Option<Stri
             }
             Some(out)
         }
-        Format::Uuid => None,
+        BinaryFormat::Uuid => None,
     }
 }
 
 /// Decodes text to bytes; `None` if it is not in this form.
-pub(super) fn decode(text: &str, to_uuid: bool, format: Format) -> Option<Vec<u8>> {
+pub(super) fn decode(text: &str, to_uuid: bool, format: BinaryFormat) -> Option<Vec<u8>> {
     // A UUID has exactly one text form.
-    if to_uuid != matches!(format, Format::Uuid) && !(to_uuid && format == Format::Auto) {
+    if to_uuid != matches!(format, BinaryFormat::Uuid) && !(to_uuid && format == BinaryFormat::Auto)
+    {
         return None;
     }
     match format {
-        Format::Auto if to_uuid => decode(text, to_uuid, Format::Uuid),
-        Format::Auto => None,
-        Format::Base64 => unbase64(text, STANDARD, true),
-        Format::Base64Url => unbase64(text, URL, false),
-        Format::Hex => unhex(text.bytes()),
-        Format::Utf8 => Some(text.as_bytes().to_vec()),
-        Format::Uuid => {
+        BinaryFormat::Auto if to_uuid => decode(text, to_uuid, BinaryFormat::Uuid),
+        BinaryFormat::Auto => None,
+        BinaryFormat::Base64 => unbase64(text, STANDARD, true),
+        BinaryFormat::Base64Url => unbase64(text, URL, false),
+        BinaryFormat::Hex => unhex(text.bytes()),
+        BinaryFormat::Utf8 => Some(text.as_bytes().to_vec()),
+        BinaryFormat::Uuid => {
             let shape = text.len() == 36
                 && text
                     .bytes()
@@ -152,7 +153,11 @@ mod tests {
     fn back_and_forth() {
         for length in 0..20u8 {
             let bytes: Vec<u8> = (0..length).map(|b| b.wrapping_mul(77)).collect();
-            for format in [Format::Base64, Format::Base64Url, Format::Hex] {
+            for format in [
+                BinaryFormat::Base64,
+                BinaryFormat::Base64Url,
+                BinaryFormat::Hex,
+            ] {
                 let text = encode(&bytes, false, format).unwrap();
                 assert_eq!(
                     decode(&text, false, format).as_ref(),
@@ -161,21 +166,32 @@ mod tests {
                 );
             }
         }
-        assert_eq!(encode(b"ab", false, Format::Base64).unwrap(), "YWI=");
-        assert_eq!(encode(b"ab", false, Format::Base64Url).unwrap(), "YWI");
+        assert_eq!(encode(b"ab", false, BinaryFormat::Base64).unwrap(), "YWI=");
+        assert_eq!(
+            encode(b"ab", false, BinaryFormat::Base64Url).unwrap(),
+            "YWI"
+        );
     }
 
     #[test]
     fn malformed() {
         for (text, uuid, format) in [
-            ("YWI", false, Format::Base64),
-            ("Y", false, Format::Base64Url),
-            ("YW!=", false, Format::Base64),
-            ("abc", false, Format::Hex),
-            ("xx", false, Format::Hex),
-            ("0011", true, Format::Hex),
-            ("00112233-4455-6677-8899-aabbccddeef", true, Format::Uuid),
-            ("001122334-455-6677-8899-aabbccddeeff", true, Format::Uuid),
+            ("YWI", false, BinaryFormat::Base64),
+            ("Y", false, BinaryFormat::Base64Url),
+            ("YW!=", false, BinaryFormat::Base64),
+            ("abc", false, BinaryFormat::Hex),
+            ("xx", false, BinaryFormat::Hex),
+            ("0011", true, BinaryFormat::Hex),
+            (
+                "00112233-4455-6677-8899-aabbccddeef",
+                true,
+                BinaryFormat::Uuid,
+            ),
+            (
+                "001122334-455-6677-8899-aabbccddeeff",
+                true,
+                BinaryFormat::Uuid,
+            ),
         ] {
             assert_eq!(decode(text, uuid, format), None, "{text}");
         }

@@ -10,28 +10,34 @@ use nilometer_bson::number::Number;
 use super::evaluated::Evaluated;
 use super::math::single_number;
 use super::numeric::integer;
-use super::operation::Call;
+use super::operation::CallContext;
 use crate::error::{Error, Result};
 
-pub(super) fn and<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn and<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     combine(values, call, -1, |a, b| a & b)
 }
 
-pub(super) fn or<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn or<'s>(values: &[Evaluated<'s>], call: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     combine(values, call, 0, |a, b| a | b)
 }
 
-pub(super) fn xor<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn xor<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     combine(values, call, 0, |a, b| a ^ b)
 }
 
 fn combine<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     neutral: i64,
     combine: fn(i64, i64) -> i64,
 ) -> Result<Evaluated<'s>> {
-    let mut state = Bits {
+    let mut state = BitAccumulator {
         bits: neutral,
         narrow: true,
         combine,
@@ -50,13 +56,13 @@ fn combine<'s>(
     })
 }
 
-struct Bits {
+struct BitAccumulator {
     bits: i64,
     narrow: bool,
     combine: fn(i64, i64) -> i64,
 }
 
-impl Bits {
+impl BitAccumulator {
     /// Returns false if a value was null.
     fn add_all<'v>(
         &mut self,
@@ -85,7 +91,10 @@ fn type_error(name: &str, found: &str) -> Error {
     ))
 }
 
-pub(super) fn not<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn not<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     Ok(match single_number(values, call)? {
         None => Evaluated::NULL,
         Some(Number::Int(v)) => Evaluated::from(!v),

@@ -8,7 +8,7 @@ use nilometer_bson::ValueRef;
 
 use super::Expression;
 use super::evaluated::Evaluated;
-use super::parse::Parser;
+use super::parse::ExpressionParser;
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::Result;
@@ -32,7 +32,7 @@ pub(super) fn or<'s>(operands: &'s [Expression], scope: &Scope<'s>) -> Result<Ev
 }
 
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {

@@ -10,7 +10,7 @@ use nilometer_bson::{ValueRef, order};
 
 use super::Expression;
 use super::evaluated::Evaluated;
-use super::parse::Parser;
+use super::parse::ExpressionParser;
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result};
@@ -120,7 +120,7 @@ pub(crate) fn compare(a: ValueRef<'_>, b: ValueRef<'_>, scope: &Scope<'_>) -> Or
 
 /// Parses any of the seven operators.
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {

@@ -11,7 +11,7 @@ use nilometer_bson::{DocRef, ValueRef};
 use super::Expression;
 use super::evaluated::Evaluated;
 use super::operation::Operation;
-use super::parse::{Parser, missing, object};
+use super::parse::{ExpressionParser, missing, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
@@ -38,7 +38,7 @@ impl Conditional {
 }
 
 pub(super) fn parse_cond(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -59,7 +59,7 @@ pub(super) fn parse_cond(
     })))
 }
 
-fn cond_object(parser: &mut Parser<'_>, doc: DocRef<'_>) -> Result<[Expression; 3]> {
+fn cond_object(parser: &mut ExpressionParser<'_>, doc: DocRef<'_>) -> Result<[Expression; 3]> {
     let (mut condition, mut then, mut otherwise) = (None, None, None);
     for element in doc.iter() {
         let slot = match element.name() {
@@ -87,7 +87,7 @@ fn cond_object(parser: &mut Parser<'_>, doc: DocRef<'_>) -> Result<[Expression; 
 
 /// Arguments of the operation: case, then, case, then, …, default (absent if not given).
 pub(super) fn parse_switch(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -133,7 +133,10 @@ pub(super) fn parse_switch(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-fn switch_branch(parser: &mut Parser<'_>, branch: ValueRef<'_>) -> Result<[Expression; 2]> {
+fn switch_branch(
+    parser: &mut ExpressionParser<'_>,
+    branch: ValueRef<'_>,
+) -> Result<[Expression; 2]> {
     let ValueRef::Document(doc) = branch else {
         return Err(Error::location(
             location::SWITCH_BRANCH_NOT_OBJECT,
@@ -202,7 +205,7 @@ pub(super) fn if_null<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result
 }
 
 pub(super) fn parse_if_null(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {

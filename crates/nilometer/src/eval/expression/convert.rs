@@ -23,11 +23,11 @@ use nilometer_bson::number::{ConversionError, Number, format_f64};
 use nilometer_bson::value::Binary;
 use nilometer_bson::{Decimal128, ObjectId, Value, ValueRef, type_code};
 
-use super::binary_text::{self, Format};
+use super::binary_text::{self, BinaryFormat};
 use super::date_arguments::date_ms;
 use super::evaluated::Evaluated;
 use super::numeric::integral;
-use super::operation::{Call, Operation, arg};
+use super::operation::{CallContext, Operation, arg};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -50,7 +50,7 @@ const UUID: u8 = 4;
 
 /// The type to convert to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Target {
+enum ConversionTarget {
     Double,
     String,
     Binary {
@@ -66,7 +66,7 @@ enum Target {
     Other(&'static str),
 }
 
-impl Target {
+impl ConversionTarget {
     fn name(self) -> &'static str {
         match self {
             Self::Double => "double",
@@ -208,7 +208,7 @@ fn failure(message: String) -> Error {
     )
 }
 
-fn unsupported(value: ValueRef<'_>, target: Target) -> Error {
+fn unsupported(value: ValueRef<'_>, target: ConversionTarget) -> Error {
     failure(format!(
         "Unsupported conversion from {} to {}",
         value.type_name(),
@@ -217,36 +217,40 @@ fn unsupported(value: ValueRef<'_>, target: Target) -> Error {
 }
 
 /// Converts a value other than null.
-fn convert_value(value: ValueRef<'_>, target: Target, format: Option<Format>) -> Result<Value> {
+fn convert_value(
+    value: ValueRef<'_>,
+    target: ConversionTarget,
+    format: Option<BinaryFormat>,
+) -> Result<Value> {
     match target {
-        Target::Bool => to_bool(value),
-        Target::Int => to_number(value, target, |number| {
+        ConversionTarget::Bool => to_bool(value),
+        ConversionTarget::Int => to_number(value, target, |number| {
             number.to_i32_truncated().map(Number::Int)
         }),
-        Target::Long => match value {
+        ConversionTarget::Long => match value {
             ValueRef::DateTime(ms) => Ok(Value::Int64(ms)),
             _ => to_number(value, target, |number| {
                 number.to_i64_truncated().map(Number::Long)
             }),
         },
-        Target::Double => match value {
+        ConversionTarget::Double => match value {
             ValueRef::DateTime(ms) => Ok(Value::Double(ms as f64)),
             _ => to_number(value, target, |number| {
                 number.to_f64_checked().map(Number::Double)
             }),
         },
-        Target::Decimal => match value {
+        ConversionTarget::Decimal => match value {
             ValueRef::DateTime(ms) => Ok(Decimal128::from(ms).into()),
             _ => to_number(value, target, |number| {
                 Ok(Number::Decimal(number.to_decimal()))
             }),
         },
-        Target::Date => to_date(value),
-        Target::ObjectId => to_object_id(value),
-        Target::String => to_text(value, format),
-        Target::Binary { subtype } => to_binary(value, subtype, format),
-        Target::Other(name) if name == value.type_name() => Ok(value.to_value()),
-        Target::Other(_) => Err(unsupported(value, target)),
+        ConversionTarget::Date => to_date(value),
+        ConversionTarget::ObjectId => to_object_id(value),
+        ConversionTarget::String => to_text(value, format),
+        ConversionTarget::Binary { subtype } => to_binary(value, subtype, format),
+        ConversionTarget::Other(name) if name == value.type_name() => Ok(value.to_value()),
+        ConversionTarget::Other(_) => Err(unsupported(value, target)),
     }
 }
 
@@ -263,7 +267,7 @@ fn to_bool(value: ValueRef<'_>) -> Result<Value> {
 
 fn to_number(
     value: ValueRef<'_>,
-    target: Target,
+    target: ConversionTarget,
     convert: fn(Number) -> Result<Number, ConversionError>,
 ) -> Result<Value> {
     let number = match value {
@@ -277,19 +281,19 @@ fn to_number(
 }
 
 /// Parses a number in the form of the target type.
-fn parse_number(text: &str, target: Target) -> Result<Number> {
+fn parse_number(text: &str, target: ConversionTarget) -> Result<Number> {
     let fail = |reason: &str| failure(format!("Failed to parse number '{text}': {reason}"));
     match target {
-        Target::Int | Target::Long => {
+        ConversionTarget::Int | ConversionTarget::Long => {
             let number = text
                 .parse::<i64>()
                 .map_err(|error| fail(&error.to_string()))?;
-            if target == Target::Int && i32::try_from(number).is_err() {
+            if target == ConversionTarget::Int && i32::try_from(number).is_err() {
                 return Err(fail("out of range"));
             }
             Ok(Number::Long(number))
         }
-        Target::Double => {
+        ConversionTarget::Double => {
             let number = text
                 .parse::<f64>()
                 .map_err(|error| fail(&error.to_string()))?;
@@ -316,7 +320,7 @@ fn to_date(value: ValueRef<'_>) -> Result<Value> {
         ValueRef::String(text) => parse_date(text, None).map(Value::DateTime),
         value => date_ms(value)
             .map(Value::DateTime)
-            .ok_or_else(|| unsupported(value, Target::Date)),
+            .ok_or_else(|| unsupported(value, ConversionTarget::Date)),
     }
 }
 
@@ -326,11 +330,11 @@ fn to_object_id(value: ValueRef<'_>) -> Result<Value> {
         ValueRef::String(text) => ObjectId::parse_hex(text)
             .map(Value::from)
             .ok_or_else(|| failure(format!("Failed to parse objectId '{text}'"))),
-        other => Err(unsupported(other, Target::ObjectId)),
+        other => Err(unsupported(other, ConversionTarget::ObjectId)),
     }
 }
 
-fn to_text(value: ValueRef<'_>, format: Option<Format>) -> Result<Value> {
+fn to_text(value: ValueRef<'_>, format: Option<BinaryFormat>) -> Result<Value> {
     Ok(match value {
         ValueRef::String(text) => text.into(),
         ValueRef::Bool(truth) => truth.to_string().into(),
@@ -341,7 +345,7 @@ fn to_text(value: ValueRef<'_>, format: Option<Format>) -> Result<Value> {
         ValueRef::ObjectId(id) => id.to_hex().into(),
         ValueRef::DateTime(ms) => DateFormat::iso_utc(ms)?.into(),
         ValueRef::Binary { subtype, bytes } => {
-            let format = format.unwrap_or(Format::Auto);
+            let format = format.unwrap_or(BinaryFormat::Auto);
             binary_text::encode(bytes, subtype == UUID, format)
                 .ok_or_else(|| {
                     failure(format!(
@@ -350,11 +354,11 @@ fn to_text(value: ValueRef<'_>, format: Option<Format>) -> Result<Value> {
                 })?
                 .into()
         }
-        other => return Err(unsupported(other, Target::String)),
+        other => return Err(unsupported(other, ConversionTarget::String)),
     })
 }
 
-fn to_binary(value: ValueRef<'_>, subtype: u8, format: Option<Format>) -> Result<Value> {
+fn to_binary(value: ValueRef<'_>, subtype: u8, format: Option<BinaryFormat>) -> Result<Value> {
     match value {
         ValueRef::String(text) => {
             let Some(format) = format else {
@@ -379,7 +383,7 @@ fn to_binary(value: ValueRef<'_>, subtype: u8, format: Option<Format>) -> Result
         ValueRef::Binary { .. } => Err(failure(
             "Conversions between different binData subtypes are not supported".to_owned(),
         )),
-        other => Err(unsupported(other, Target::Binary { subtype })),
+        other => Err(unsupported(other, ConversionTarget::Binary { subtype })),
     }
 }
 
@@ -390,7 +394,7 @@ pub(super) fn convert<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result
     let target = if to.is_nullish() {
         None
     } else {
-        Some(Target::parse(to.as_ref())?)
+        Some(ConversionTarget::parse(to.as_ref())?)
     };
     if input.is_nullish() {
         return Ok(operation.optional(3, scope)?.unwrap_or(Evaluated::NULL));
@@ -415,7 +419,7 @@ pub(super) fn convert<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result
     }
 }
 
-fn read_format(value: ValueRef<'_>) -> Result<Format> {
+fn read_format(value: ValueRef<'_>) -> Result<BinaryFormat> {
     let ValueRef::String(name) = value else {
         return Err(Error::location(
             location::CONVERT_FORMAT_NOT_STRING,
@@ -425,7 +429,7 @@ fn read_format(value: ValueRef<'_>) -> Result<Format> {
             ),
         ));
     };
-    Format::parse(name).ok_or_else(|| {
+    BinaryFormat::parse(name).ok_or_else(|| {
         Error::location(
             location::CONVERT_FORMAT_UNKNOWN,
             format!("Invalid 'format' argument for $convert: {name}"),
@@ -434,31 +438,43 @@ fn read_format(value: ValueRef<'_>) -> Result<Format> {
 }
 
 /// Evaluates the short forms.
-pub(super) fn to_type<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn to_type<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let value = arg(values, 0).as_ref();
     if value.is_nullish() {
         return Ok(Evaluated::NULL);
     }
     let (target, format) = match call.name {
-        "$toBool" => (Target::Bool, None),
-        "$toDate" => (Target::Date, None),
-        "$toDecimal" => (Target::Decimal, None),
-        "$toDouble" => (Target::Double, None),
-        "$toInt" => (Target::Int, None),
-        "$toLong" => (Target::Long, None),
-        "$toObjectId" => (Target::ObjectId, None),
-        "$toUUID" => (Target::Binary { subtype: UUID }, Some(Format::Uuid)),
-        _ => (Target::String, None),
+        "$toBool" => (ConversionTarget::Bool, None),
+        "$toDate" => (ConversionTarget::Date, None),
+        "$toDecimal" => (ConversionTarget::Decimal, None),
+        "$toDouble" => (ConversionTarget::Double, None),
+        "$toInt" => (ConversionTarget::Int, None),
+        "$toLong" => (ConversionTarget::Long, None),
+        "$toObjectId" => (ConversionTarget::ObjectId, None),
+        "$toUUID" => (
+            ConversionTarget::Binary { subtype: UUID },
+            Some(BinaryFormat::Uuid),
+        ),
+        _ => (ConversionTarget::String, None),
     };
     convert_value(value, target, format).map(Evaluated::Owned)
 }
 
-pub(super) fn type_name<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn type_name<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let name = arg(values, 0).type_name();
     Ok(Evaluated::Borrowed(ValueRef::String(name)))
 }
 
-pub(super) fn is_number<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn is_number<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     Ok(Evaluated::from(arg(values, 0).as_ref().is_number()))
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nilometer_bson::ValueRef;
 
 use super::evaluated::Evaluated;
-use super::operation::{Operation, Prepared};
+use super::operation::{Operation, PreparedData};
 use crate::error::{Error, Result, location};
 use crate::eval::date::{TimeZone, Unit, Weekday};
 
@@ -68,7 +68,7 @@ pub(super) fn zone_of<'z>(
 }
 
 /// Prepares a constant zone argument; an invalid one is kept and fails during evaluation.
-pub(super) fn prepare_zone(operation: &Operation, index: usize) -> Option<Prepared> {
+pub(super) fn prepare_zone(operation: &Operation, index: usize) -> Option<PreparedData> {
     let zone = match operation.argument(index) {
         None => TimeZone::Utc,
         Some(_) => zone(operation.constant(index)?.as_ref()).ok()?,

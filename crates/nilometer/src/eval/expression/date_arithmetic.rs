@@ -17,7 +17,7 @@ use super::Expression;
 use super::date_arguments::{self, any_null, date_ms, prepare_zone, zone_of};
 use super::evaluated::Evaluated;
 use super::numeric::integral;
-use super::operation::{Operation, Prepared};
+use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -47,7 +47,7 @@ pub(super) const DIFF: NamedArguments = NamedArguments {
 };
 
 /// Returns the zone is the fourth argument of all three.
-pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
     prepare_zone(operation, 3)
 }
 
@@ -153,7 +153,7 @@ pub(super) fn diff<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
 
 /// A `$dateDiff` whose arguments other than the dates are constant and valid, for kernels.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Difference<'o> {
+pub(crate) struct DateDifference<'o> {
     /// The earlier date, for a positive result.
     pub(crate) start: &'o Expression,
     /// The later date.
@@ -163,7 +163,7 @@ pub(crate) struct Difference<'o> {
     first_day: Weekday,
 }
 
-impl Difference<'_> {
+impl DateDifference<'_> {
     /// Returns the number of boundaries crossed between two dates.
     pub(crate) fn between(&self, start: i64, end: i64) -> i64 {
         date::diff(start, end, self.unit, self.zone, self.first_day)
@@ -172,7 +172,7 @@ impl Difference<'_> {
 
 impl Operation {
     /// Returns the call as a difference of dates with constant arguments, if it is one.
-    pub(crate) fn constant_difference(&self) -> Option<Difference<'_>> {
+    pub(crate) fn constant_difference(&self) -> Option<DateDifference<'_>> {
         let name = self.spec.name;
         if name != "$dateDiff" {
             return None;
@@ -182,7 +182,7 @@ impl Operation {
             None => Weekday::Sunday,
             Some(_) => date_arguments::start_of_week(self.constant(4)?.as_ref(), name).ok()?,
         };
-        Some(Difference {
+        Some(DateDifference {
             start: self.argument(0)?,
             end: self.argument(1)?,
             unit: date_arguments::unit(

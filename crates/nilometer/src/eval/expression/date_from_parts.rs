@@ -17,8 +17,8 @@ use super::Expression;
 use super::date_arguments::{prepare_zone, zone_of};
 use super::evaluated::Evaluated;
 use super::numeric::integral;
-use super::operation::{Operation, Prepared};
-use super::parse::Parser;
+use super::operation::{Operation, PreparedData};
+use super::parse::ExpressionParser;
 use super::registry::{NamedArguments, OperatorSpec, optional};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
@@ -50,7 +50,7 @@ const PART_MIN: i64 = i16::MIN as i64;
 const PART_MAX: i64 = i16::MAX as i64;
 
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -81,7 +81,7 @@ pub(super) fn parse(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
     prepare_zone(operation, 0)
 }
 

@@ -14,7 +14,7 @@ use nilometer_bson::ValueRef;
 use super::date_arguments::{any_null, zone};
 use super::date_to_string::format_error;
 use super::evaluated::Evaluated;
-use super::operation::{Operation, Prepared};
+use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -32,7 +32,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     ],
 };
 
-pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
     let format = read_format(operation.constant(1)?.as_ref()).ok()?;
     Some(Arc::new(format))
 }

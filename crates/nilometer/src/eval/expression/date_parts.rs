@@ -13,15 +13,15 @@ use nilometer_bson::civil_date::CivilDateTime;
 use super::Expression;
 use super::date_arguments::{any_null, prepare_zone, require_date, zone_of};
 use super::evaluated::Evaluated;
-use super::operation::{Operation, Prepared};
-use super::parse::Parser;
+use super::operation::{Operation, PreparedData};
+use super::parse::ExpressionParser;
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
 
 /// Arguments of the operation: date, timezone.
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -74,7 +74,7 @@ pub(super) fn parse(
 }
 
 /// Returns the zone is the second argument.
-pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
     prepare_zone(operation, 1)
 }
 

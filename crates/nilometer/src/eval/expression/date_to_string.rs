@@ -14,7 +14,7 @@ use nilometer_bson::ValueRef;
 
 use super::date_arguments::{any_null, require_date, zone, zone_of};
 use super::evaluated::Evaluated;
-use super::operation::{Operation, Prepared};
+use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
@@ -32,12 +32,12 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
 };
 
 /// Format and zone, if both are constant and valid.
-struct Writer {
+struct PreparedFormat {
     format: DateFormat,
     zone: TimeZone,
 }
 
-pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
     let zone = match operation.argument(2) {
         None => TimeZone::Utc,
         Some(_) => zone(operation.constant(2)?.as_ref()).ok()?,
@@ -46,7 +46,7 @@ pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
         None => DateFormat::default_for(&zone),
         Some(_) => read_format(operation.constant(1)?.as_ref()).ok()?,
     };
-    Some(Arc::new(Writer { format, zone }))
+    Some(Arc::new(PreparedFormat { format, zone }))
 }
 
 fn read_format(value: ValueRef<'_>) -> Result<DateFormat> {
@@ -84,7 +84,7 @@ pub(super) fn date_to_string<'s>(
     if date.is_nullish() {
         return Ok(operation.optional(3, scope)?.unwrap_or(Evaluated::NULL));
     }
-    let writer = match operation.prepared::<Writer>() {
+    let writer = match operation.prepared::<PreparedFormat>() {
         Some(writer) => Cow::Borrowed(writer),
         None => {
             let format = operation.optional(1, scope)?;
@@ -97,14 +97,14 @@ pub(super) fn date_to_string<'s>(
                 None => DateFormat::default_for(&zone),
                 Some(format) => read_format(format.as_ref())?,
             };
-            Cow::Owned(Writer { format, zone })
+            Cow::Owned(PreparedFormat { format, zone })
         }
     };
     let ms = require_date(date.as_ref())?;
     writer.format.write(ms, &writer.zone).map(Evaluated::from)
 }
 
-impl Clone for Writer {
+impl Clone for PreparedFormat {
     fn clone(&self) -> Self {
         Self {
             format: self.format.clone(),

@@ -18,7 +18,7 @@ use super::Expression;
 use super::date_arguments::{self, date_ms};
 use super::evaluated::Evaluated;
 use super::numeric::integral;
-use super::parse::{Parser, missing};
+use super::parse::{ExpressionParser, missing};
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
@@ -292,7 +292,7 @@ fn read_bin_size(value: ValueRef<'_>) -> Result<i64> {
 }
 
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {

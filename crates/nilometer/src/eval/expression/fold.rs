@@ -8,7 +8,7 @@
 use nilometer_bson::order::Collator;
 use nilometer_bson::{DocRef, Value};
 
-use super::registry::Fold;
+use super::registry::FoldMode;
 use super::scope::Scope;
 use super::{Expression, conditional};
 use crate::error::Result;
@@ -28,7 +28,7 @@ pub(super) fn fold(expression: &mut Expression, context: &ParseContext) -> Resul
             fold_and_or(expression, false);
             Ok(())
         }
-        Expression::Operation(operation) if operation.spec.fold == Fold::Branches => {
+        Expression::Operation(operation) if operation.spec.fold == FoldMode::Branches => {
             fold_branches(expression, context)
         }
         _ => fold_strict(expression, context),
@@ -47,7 +47,7 @@ fn fold_strict(expression: &mut Expression, context: &ParseContext) -> Result<()
     });
     outcome?;
     if let Expression::Operation(operation) = expression {
-        constant &= !operation.spec.random && operation.spec.fold != Fold::Never;
+        constant &= !operation.spec.random && operation.spec.fold != FoldMode::Never;
     }
     if constant {
         *expression = Expression::Constant(evaluate_constant(expression, context)?);

@@ -12,7 +12,7 @@ use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, ValueRef};
 
 use super::evaluated::Evaluated;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use crate::error::Result;
 
 /// Seed of index hashes.
@@ -100,7 +100,7 @@ fn whole(number: Number) -> i64 {
 
 pub(super) fn to_hashed_index_key<'s>(
     values: &[Evaluated<'s>],
-    _: Call<'_, 's>,
+    _: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     Ok(Evaluated::from(hash(arg(values, 0).as_ref())))
 }

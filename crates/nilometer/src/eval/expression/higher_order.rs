@@ -15,14 +15,14 @@ use super::array::ArrayBuilder;
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::Operation;
-use super::parse::{Parser, object};
+use super::parse::{ExpressionParser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
 use crate::eval::variables::check_user_name;
 
 /// Error codes of an operator's arguments.
-struct Codes {
+struct ArgumentCodes {
     not_object: i32,
     unknown: i32,
 }
@@ -32,7 +32,7 @@ fn members<'a>(
     value: ValueRef<'a>,
     name: &str,
     known: &[&str],
-    codes: Codes,
+    codes: ArgumentCodes,
 ) -> Result<DocRef<'a>> {
     let wanted = format!("{name} only supports an object as its argument");
     let doc = object(value, codes.not_object, &wanted)?;
@@ -73,11 +73,11 @@ fn element_name<'a>(doc: DocRef<'a>) -> Result<&'a str> {
 
 /// Arguments of the operation: input, in. Bindings: the element.
 pub(super) fn parse_map(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let codes = Codes {
+    let codes = ArgumentCodes {
         not_object: location::MAP_NOT_OBJECT,
         unknown: location::MAP_ARGUMENT_UNKNOWN,
     };
@@ -96,11 +96,11 @@ pub(super) fn parse_map(
 
 /// Arguments of the operation: input, condition, limit. Bindings: the element.
 pub(super) fn parse_filter(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let codes = Codes {
+    let codes = ArgumentCodes {
         not_object: location::FILTER_NOT_OBJECT,
         unknown: location::FILTER_ARGUMENT_UNKNOWN,
     };
@@ -123,11 +123,11 @@ pub(super) fn parse_filter(
 
 /// Arguments of the operation: input, initial value, in. Bindings: this, value.
 pub(super) fn parse_reduce(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let codes = Codes {
+    let codes = ArgumentCodes {
         not_object: location::REDUCE_NOT_OBJECT,
         unknown: location::REDUCE_ARGUMENT_UNKNOWN,
     };

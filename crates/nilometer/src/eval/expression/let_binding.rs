@@ -11,7 +11,7 @@ use nilometer_bson::ValueRef;
 use super::Expression;
 use super::evaluated::Evaluated;
 use super::operation::Operation;
-use super::parse::{Parser, object};
+use super::parse::{ExpressionParser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
@@ -19,7 +19,7 @@ use crate::eval::variables::check_user_name;
 
 /// Arguments of the operation: the variables in order, then `in`. Bindings: one for each.
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {

@@ -4,12 +4,12 @@
 use nilometer_bson::ValueRef;
 
 use super::Expression;
-use super::parse::Parser;
+use super::parse::ExpressionParser;
 use super::registry::OperatorSpec;
 use crate::error::Result;
 
 pub(super) fn parse(
-    _: &mut Parser<'_>,
+    _: &mut ExpressionParser<'_>,
     _: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {

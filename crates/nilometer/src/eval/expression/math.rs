@@ -17,13 +17,13 @@ use nilometer_bson::number::Number;
 use super::decimal_math;
 use super::evaluated::Evaluated;
 use super::numeric::integer;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use crate::error::{Error, Result, location};
 
 /// Returns the operand of an operator that takes one number; `None` for null.
 pub(super) fn single_number(
     values: &[Evaluated<'_>],
-    call: Call<'_, '_>,
+    call: CallContext<'_, '_>,
 ) -> Result<Option<Number>> {
     let value = arg(values, 0).as_ref();
     if value.is_nullish() {
@@ -41,7 +41,10 @@ pub(super) fn single_number(
     })
 }
 
-pub(super) fn abs<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn abs<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     match single_number(values, call)? {
         None => Ok(Evaluated::NULL),
         Some(number) => number.abs().map(Evaluated::from).ok_or_else(|| {
@@ -50,17 +53,23 @@ pub(super) fn abs<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Ev
     }
 }
 
-pub(super) fn ceil<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn ceil<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     round_to_whole(values, call, f64::ceil, Rounding::Ceiling)
 }
 
-pub(super) fn floor<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn floor<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     round_to_whole(values, call, f64::floor, Rounding::Floor)
 }
 
 fn round_to_whole<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     double: fn(f64) -> f64,
     decimal: Rounding,
 ) -> Result<Evaluated<'s>> {
@@ -75,7 +84,7 @@ fn round_to_whole<'s>(
 /// Applies a function with versions for doubles and decimals, without domain check.
 pub(super) fn function<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     double: fn(f64) -> f64,
     decimal: fn(Decimal128) -> Decimal128,
 ) -> Result<Evaluated<'s>> {
@@ -86,11 +95,17 @@ pub(super) fn function<'s>(
     })
 }
 
-pub(super) fn exp<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn exp<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     function(values, call, f64::exp, decimal_math::exp)
 }
 
-pub(super) fn sqrt<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn sqrt<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     if let Some(number) = single_number(values, call)?
         && number.to_f64() < 0.0
     {
@@ -102,7 +117,7 @@ pub(super) fn sqrt<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<E
     function(values, call, f64::sqrt, Decimal128::sqrt)
 }
 
-pub(super) fn ln<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn ln<'s>(values: &[Evaluated<'s>], call: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     require_positive(
         single_number(values, call)?,
         call.name,
@@ -111,7 +126,10 @@ pub(super) fn ln<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Eva
     function(values, call, f64::ln, decimal_math::ln)
 }
 
-pub(super) fn log10<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn log10<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     require_positive(
         single_number(values, call)?,
         call.name,
@@ -138,7 +156,7 @@ fn is_positive(number: Number) -> bool {
     number.compare(Number::Int(0)).is_gt()
 }
 
-pub(super) fn log<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn log<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let (value, base) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
     if value.is_nullish() || base.is_nullish() {
         return Ok(Evaluated::NULL);
@@ -177,7 +195,7 @@ pub(super) fn log<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
     ))
 }
 
-pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let (base, exponent) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
     if base.is_nullish() || exponent.is_nullish() {
         return Ok(Evaluated::NULL);

@@ -11,7 +11,7 @@ use nilometer_bson::ValueRef;
 use super::Expression;
 use super::evaluated::Evaluated;
 use super::operation::Operation;
-use super::parse::{Parser, missing};
+use super::parse::{ExpressionParser, missing};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -35,7 +35,7 @@ const KINDS: &[&str] = &[
 ];
 
 pub(super) fn parse_meta(
-    _: &mut Parser<'_>,
+    _: &mut ExpressionParser<'_>,
     _: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -56,7 +56,7 @@ pub(super) fn parse_meta(
 }
 
 pub(super) fn parse_rand(
-    _: &mut Parser<'_>,
+    _: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {

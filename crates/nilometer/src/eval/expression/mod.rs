@@ -86,7 +86,7 @@ pub use evaluated::{Evaluated, is_true};
 pub(crate) use field_path::parse_path;
 pub use nilometer_bson::path::FieldPath;
 pub use operation::Operation;
-pub use registry::{Arguments, OPERATORS, OperatorSpec, Status};
+pub use registry::{Arguments, OPERATORS, OperatorSpec, SupportStatus};
 pub use scope::Scope;
 pub use variable::{Variable, VariablePath};
 
@@ -147,7 +147,7 @@ impl Expression {
     /// Parses any operand: literal, `"$path"`, `"$$variable"`, object, array or `{$operator: …}`.
     /// Constant parts are folded.
     pub fn parse(value: ValueRef<'_>, context: &ParseContext) -> Result<Expression> {
-        let mut expression = parse::Parser::new(context).operand(value)?;
+        let mut expression = parse::ExpressionParser::new(context).operand(value)?;
         expression.fold(context)?;
         Ok(expression)
     }

@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use nilometer_bson::{DocRef, DocumentBuilder, Element, ValueRef};
 
 use super::evaluated::Evaluated;
-use super::operation::{Call, Operation, arg};
-use super::parse::Parser;
+use super::operation::{CallContext, Operation, arg};
+use super::parse::ExpressionParser;
 use super::registry::{NamedArguments, OperatorSpec, required};
 use super::scope::Scope;
 use super::{Expression, check_bytes};
@@ -24,7 +24,7 @@ use crate::error::{Error, Result, location};
 
 /// Arguments of the operation: field, input.
 pub(super) fn parse_get_field(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -112,7 +112,10 @@ pub(super) const UNSET_FIELD: NamedArguments = NamedArguments {
 };
 
 /// Evaluates `$setField` and `$unsetField`, which has no third argument and so sets to missing.
-pub(super) fn set_field<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn set_field<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let (field, input, value) = (arg(values, 0), arg(values, 1), arg(values, 2).as_ref());
     let Some(name) = field.as_str() else {
         return Err(Error::location(
@@ -159,7 +162,10 @@ pub(super) fn set_field<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Res
     Ok(Evaluated::Owned(out.finish().into()))
 }
 
-pub(super) fn merge<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn merge<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     // A single argument that is an array stands for its elements.
     let elements: Vec<ValueRef<'_>> = match values {
         [only] => match only.as_array() {

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::memory_bytes;
 
 /// Data prepared from constant arguments: a compiled pattern, a parsed zone, a set.
-pub(crate) type Prepared = Arc<dyn Any + Send + Sync>;
+pub(crate) type PreparedData = Arc<dyn Any + Send + Sync>;
 
 /// A call of an operator.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ pub struct Operation {
     /// Slots of the variables this operator binds (`$map`'s `this`), in the operator's own order.
     pub(crate) bindings: Vec<usize>,
     /// Set after folding by the row's `prepare`.
-    pub(crate) prepared: Option<Prepared>,
+    pub(crate) prepared: Option<PreparedData>,
 }
 
 impl Operation {
@@ -110,7 +110,7 @@ impl Operation {
         function: super::registry::EagerFn,
         scope: &Scope<'s>,
     ) -> Result<Evaluated<'s>> {
-        let call = Call {
+        let call = CallContext {
             name: self.spec.name,
             scope,
         };
@@ -140,7 +140,7 @@ impl std::fmt::Debug for Operation {
 
 /// The context of an eager function.
 #[derive(Clone, Copy)]
-pub(crate) struct Call<'c, 's> {
+pub(crate) struct CallContext<'c, 's> {
     /// The operator's name, for messages.
     pub name: &'static str,
     /// The scope, for collation and context.

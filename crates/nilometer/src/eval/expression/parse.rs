@@ -11,14 +11,14 @@ use nilometer_bson::{DocRef, Value, ValueRef};
 
 use super::field_path::check_field_name;
 use super::operation::Operation;
-use super::registry::{self, Arguments, NamedArguments, OperatorSpec, Status};
+use super::registry::{self, Arguments, NamedArguments, OperatorSpec, SupportStatus};
 use super::variable::INNER_SLOT_MIN;
 use super::{EXPRESSION_DEPTH_MAX, Expression};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::variables::ParseContext;
 
 /// Parser of operands, with the variables bound at the current place.
-pub(crate) struct Parser<'c> {
+pub(crate) struct ExpressionParser<'c> {
     context: &'c ParseContext,
     /// Names bound by enclosing operators, innermost last.
     bound: Vec<(Arc<str>, usize)>,
@@ -26,7 +26,7 @@ pub(crate) struct Parser<'c> {
     depth: usize,
 }
 
-impl<'c> Parser<'c> {
+impl<'c> ExpressionParser<'c> {
     pub(super) fn new(context: &'c ParseContext) -> Self {
         Self {
             context,
@@ -109,7 +109,7 @@ impl<'c> Parser<'c> {
                 format!("Unrecognized expression '{name}'"),
             ));
         };
-        if let Status::Refused { code, reason } = spec.status {
+        if let SupportStatus::Refused { code, reason } = spec.status {
             return Err(Error::new(code, format!("{name} {reason}")));
         }
         if let Some(parse) = spec.parse {
@@ -200,7 +200,7 @@ impl<'c> Parser<'c> {
         Ok(arguments)
     }
 
-    /// Binds `name` and returns its slot; undone by [`Parser::unbind`].
+    /// Binds `name` and returns its slot; undone by [`ExpressionParser::unbind`].
     pub(super) fn bind(&mut self, name: &str) -> usize {
         let slot = self.next_slot;
         self.next_slot += 1;

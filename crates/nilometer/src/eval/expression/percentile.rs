@@ -11,8 +11,8 @@ use nilometer_bson::{Value, ValueRef};
 
 use super::Expression;
 use super::evaluated::Evaluated;
-use super::operation::{Call, Operation, arg};
-use super::parse::Parser;
+use super::operation::{CallContext, Operation, arg};
+use super::parse::ExpressionParser;
 use super::registry::{NamedArguments, OperatorSpec, required};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -53,7 +53,7 @@ fn check_method(doc: ValueRef<'_>) -> Result<()> {
 }
 
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -103,14 +103,20 @@ fn at(sorted: &[f64], p: f64) -> Value {
         .map_or(Value::Null, |value| Value::Double(*value))
 }
 
-pub(super) fn percentile<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn percentile<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let list = probabilities(arg(values, 1).as_ref())?;
     let numbers = sorted(arg(values, 0).as_ref());
     let found: Vec<Value> = list.into_iter().map(|p| at(&numbers, p)).collect();
     Ok(Evaluated::from(found))
 }
 
-pub(super) fn median<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn median<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let numbers = sorted(arg(values, 0).as_ref());
     Ok(Evaluated::Owned(at(&numbers, 0.5)))
 }

@@ -15,7 +15,7 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::check_bytes;
 use super::evaluated::Evaluated;
-use super::operation::{Operation, Prepared};
+use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
@@ -33,7 +33,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
 };
 
 /// Compiles a constant pattern; an invalid one is kept and fails during evaluation.
-pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
     let regex = operation.constant(1)?;
     let options = match operation.argument(2) {
         None => None,
@@ -142,12 +142,12 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
         ("$regexMatch", Some((text, pattern))) => pattern.is_match(text).map(Evaluated::from),
         ("$regexFind", None) => Ok(Evaluated::NULL),
         ("$regexFind", Some((text, pattern))) => {
-            let mut finder = Finder::new(text, pattern);
+            let mut finder = MatchFinder::new(text, pattern);
             Ok(finder.next()?.map_or(Evaluated::NULL, Evaluated::from))
         }
         (_, None) => Ok(Evaluated::from(Vec::new())),
         (_, Some((text, pattern))) => {
-            let mut finder = Finder::new(text, pattern);
+            let mut finder = MatchFinder::new(text, pattern);
             let mut found = Vec::new();
             let mut bytes = 0;
             while let Some(value) = finder.next()? {
@@ -161,7 +161,7 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
 }
 
 /// Iterates over the matches of a text and counts code points.
-struct Finder<'t> {
+struct MatchFinder<'t> {
     text: &'t str,
     pattern: &'t Pattern,
     from: usize,
@@ -170,7 +170,7 @@ struct Finder<'t> {
     counted: usize,
 }
 
-impl<'t> Finder<'t> {
+impl<'t> MatchFinder<'t> {
     fn new(text: &'t str, pattern: &'t Pattern) -> Self {
         Self {
             text,

@@ -10,21 +10,22 @@ use std::sync::LazyLock;
 use nilometer_bson::ValueRef;
 
 use super::evaluated::Evaluated;
-use super::operation::{Call, Operation, Prepared};
-use super::parse::Parser;
+use super::operation::{CallContext, Operation, PreparedData};
+use super::parse::ExpressionParser;
 use super::scope::Scope;
 use super::{Expression, table};
 use crate::error::{Error, ErrorCode, Result, location};
 
 /// Called with all arguments evaluated.
-pub(crate) type EagerFn = for<'s> fn(&[Evaluated<'s>], Call<'_, 's>) -> Result<Evaluated<'s>>;
+pub(crate) type EagerFn =
+    for<'s> fn(&[Evaluated<'s>], CallContext<'_, 's>) -> Result<Evaluated<'s>>;
 /// Evaluates the required arguments itself.
 pub(crate) type LazyFn = for<'s> fn(&'s Operation, &Scope<'s>) -> Result<Evaluated<'s>>;
 /// Parses the operator's argument itself.
 pub(crate) type ParseFn =
-    fn(&mut Parser<'_>, &'static OperatorSpec, ValueRef<'_>) -> Result<Expression>;
+    fn(&mut ExpressionParser<'_>, &'static OperatorSpec, ValueRef<'_>) -> Result<Expression>;
 /// Prepares data from constant arguments.
-pub(crate) type PrepareFn = fn(&Operation) -> Option<Prepared>;
+pub(crate) type PrepareFn = fn(&Operation) -> Option<PreparedData>;
 
 /// The arguments of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +80,7 @@ pub(crate) const fn optional(name: &'static str) -> NamedArgument {
 
 /// Support status of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum SupportStatus {
     /// Behaves as in MongoDB.
     Supported,
     /// Known, and rejected with this error.
@@ -93,7 +94,7 @@ pub enum Status {
 
 /// Constant folding of an operator's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fold {
+pub(crate) enum FoldMode {
     /// All arguments are always evaluated.
     Strict,
     /// Only the first is always evaluated.
@@ -118,11 +119,11 @@ pub struct OperatorSpec {
     /// Its arguments.
     pub arguments: Arguments,
     /// Its support status.
-    pub status: Status,
+    pub status: SupportStatus,
     pub(crate) parse: Option<ParseFn>,
     pub(crate) evaluator: Evaluator,
     pub(crate) prepare: Option<PrepareFn>,
-    pub(crate) fold: Fold,
+    pub(crate) fold: FoldMode,
     pub(crate) random: bool,
 }
 
@@ -131,11 +132,11 @@ impl OperatorSpec {
         Self {
             name,
             arguments,
-            status: Status::Supported,
+            status: SupportStatus::Supported,
             parse: None,
             evaluator,
             prepare: None,
-            fold: Fold::Strict,
+            fold: FoldMode::Strict,
             random: false,
         }
     }
@@ -160,7 +161,7 @@ impl OperatorSpec {
     /// Creates a row for a rejected operator.
     pub(crate) const fn refused(name: &'static str, code: ErrorCode, reason: &'static str) -> Self {
         let mut spec = Self::new(name, Arguments::Own, Evaluator::None);
-        spec.status = Status::Refused { code, reason };
+        spec.status = SupportStatus::Refused { code, reason };
         spec
     }
 
@@ -178,13 +179,13 @@ impl OperatorSpec {
 
     /// Declares that only the first argument is always evaluated.
     pub(crate) const fn branching(mut self) -> Self {
-        self.fold = Fold::Branches;
+        self.fold = FoldMode::Branches;
         self
     }
 
     /// Declares that it depends on more than its arguments, such as parts with bound variables.
     pub(crate) const fn never_folded(mut self) -> Self {
-        self.fold = Fold::Never;
+        self.fold = FoldMode::Never;
         self
     }
 
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(BY_NAME.len(), OPERATORS.len());
         for spec in OPERATORS {
             assert!(spec.name.starts_with('$'), "{}", spec.name);
-            let refused = matches!(spec.status, Status::Refused { .. });
+            let refused = matches!(spec.status, SupportStatus::Refused { .. });
             let works = spec.parse.is_some() || !matches!(spec.evaluator, Evaluator::None);
             assert!(refused != works, "{}", spec.name);
         }

@@ -11,24 +11,30 @@ use nilometer_bson::number::Number;
 
 use super::evaluated::Evaluated;
 use super::numeric::integral;
-use super::operation::Call;
+use super::operation::CallContext;
 use crate::error::{Error, Result, location};
 
 /// Minimum place.
 const PLACE_MIN: i64 = -20;
 const PLACE_MAX: i64 = 100;
 
-pub(super) fn round<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn round<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     at_place(values, call, Rounding::HalfEven)
 }
 
-pub(super) fn trunc<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn trunc<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     at_place(values, call, Rounding::TowardZero)
 }
 
 fn at_place<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     rounding: Rounding,
 ) -> Result<Evaluated<'s>> {
     if values.iter().any(Evaluated::is_nullish) {

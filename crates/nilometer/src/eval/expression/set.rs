@@ -18,43 +18,43 @@ use nilometer_bson::{ArrayRef, ValueRef, order};
 use super::Expression;
 use super::array::ArrayBuilder;
 use super::evaluated::{Evaluated, is_true};
-use super::operation::{Call, Operation, arg};
-use super::parse::Parser;
+use super::operation::{CallContext, Operation, arg};
+use super::parse::ExpressionParser;
 use super::registry::OperatorSpec;
 use crate::error::{Error, Result, location};
 
 /// A value in a set ordered by the operation's collation.
 #[derive(Clone, Copy)]
-pub(super) struct Member<'v> {
+pub(super) struct SetMember<'v> {
     pub(super) value: ValueRef<'v>,
     pub(super) collator: Option<&'v dyn Collator>,
 }
 
-impl PartialEq for Member<'_> {
+impl PartialEq for SetMember<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Member<'_> {}
+impl Eq for SetMember<'_> {}
 
-impl PartialOrd for Member<'_> {
+impl PartialOrd for SetMember<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Member<'_> {
+impl Ord for SetMember<'_> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         order::compare_with(self.value, other.value, self.collator)
     }
 }
 
-fn members<'v>(array: ArrayRef<'v>, call: Call<'_, 'v>) -> BTreeSet<Member<'v>> {
+fn members<'v>(array: ArrayRef<'v>, call: CallContext<'_, 'v>) -> BTreeSet<SetMember<'v>> {
     let collator = call.scope.context.collator;
     array
         .iter()
-        .map(|value| Member { value, collator })
+        .map(|value| SetMember { value, collator })
         .collect()
 }
 
@@ -70,7 +70,7 @@ fn require_array<'v>(value: &'v Evaluated<'_>, name: &str, code: i32) -> Result<
     })
 }
 
-fn build<'v, 's>(members: impl IntoIterator<Item = Member<'v>>) -> Evaluated<'s> {
+fn build<'v, 's>(members: impl IntoIterator<Item = SetMember<'v>>) -> Evaluated<'s> {
     let mut out = ArrayBuilder::default();
     for member in members {
         out.push(member.value);
@@ -78,7 +78,10 @@ fn build<'v, 's>(members: impl IntoIterator<Item = Member<'v>>) -> Evaluated<'s>
     out.finish()
 }
 
-pub(super) fn union<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn union<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let mut all = BTreeSet::new();
     for value in values {
         if value.is_nullish() {
@@ -94,9 +97,9 @@ pub(super) fn union<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
 
 pub(super) fn intersection<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    let mut common: Option<BTreeSet<Member<'_>>> = None;
+    let mut common: Option<BTreeSet<SetMember<'_>>> = None;
     for value in values {
         if value.is_nullish() {
             return Ok(Evaluated::NULL);
@@ -115,7 +118,7 @@ pub(super) fn intersection<'s>(
 
 pub(super) fn difference<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     let (left, right) = (arg(values, 0), arg(values, 1));
     if left.is_nullish() || right.is_nullish() {
@@ -127,16 +130,16 @@ pub(super) fn difference<'s>(
         call,
     );
     let collator = call.scope.context.collator;
-    let kept: Vec<Member<'_>> = left
+    let kept: Vec<SetMember<'_>> = left
         .iter()
-        .map(|value| Member { value, collator })
+        .map(|value| SetMember { value, collator })
         .filter(|member| seen.insert(*member))
         .collect();
     Ok(build(kept))
 }
 
 pub(super) fn parse_equals(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -145,8 +148,11 @@ pub(super) fn parse_equals(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-pub(super) fn equals<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-    let mut first: Option<BTreeSet<Member<'_>>> = None;
+pub(super) fn equals<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
+    let mut first: Option<BTreeSet<SetMember<'_>>> = None;
     let mut equal = true;
     for value in values {
         let set = members(
@@ -161,7 +167,10 @@ pub(super) fn equals<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result
     Ok(Evaluated::from(equal))
 }
 
-pub(super) fn is_subset<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn is_subset<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let left = require_array(
         arg(values, 0),
         call.name,
@@ -178,11 +187,14 @@ pub(super) fn is_subset<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Res
     let collator = call.scope.context.collator;
     let subset = left
         .iter()
-        .all(|value| right.contains(&Member { value, collator }));
+        .all(|value| right.contains(&SetMember { value, collator }));
     Ok(Evaluated::from(subset))
 }
 
-pub(super) fn all_true<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn all_true<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let array = require_array(
         arg(values, 0),
         call.name,
@@ -191,7 +203,10 @@ pub(super) fn all_true<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Resu
     Ok(Evaluated::from(array.iter().all(is_true)))
 }
 
-pub(super) fn any_true<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn any_true<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let array = require_array(
         arg(values, 0),
         call.name,

@@ -4,10 +4,10 @@
 use nilometer_bson::ValueRef;
 
 use super::evaluated::Evaluated;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use crate::error::{Error, Result, location};
 
-pub(super) fn bson<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn bson<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::Document(doc) => Ok(length(doc.as_bytes().len())),
         value if value.is_nullish() => Ok(Evaluated::NULL),
@@ -21,7 +21,10 @@ pub(super) fn bson<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eval
     }
 }
 
-pub(super) fn binary<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn binary<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::String(text) => Ok(length(text.len())),
         ValueRef::Binary { bytes, .. } => Ok(length(bytes.len())),

@@ -20,20 +20,20 @@ use super::evaluated::Evaluated;
 use super::field_path::parse_path;
 use super::numeric::integral;
 use super::operation::Operation;
-use super::parse::{Parser, object};
+use super::parse::{ExpressionParser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
 
 /// The order of elements.
-enum Order {
+enum ElementOrder {
     Whole { descending: bool },
     Fields(Vec<(FieldPath, bool)>),
 }
 
 /// Arguments of the operation: the input; the order is prepared.
 pub(super) fn parse(
-    parser: &mut Parser<'_>,
+    parser: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
@@ -72,7 +72,7 @@ pub(super) fn parse(
     Ok(operation.into_expression())
 }
 
-fn parse_order(value: ValueRef<'_>) -> Result<Order> {
+fn parse_order(value: ValueRef<'_>) -> Result<ElementOrder> {
     match value {
         ValueRef::Document(doc) => {
             let fields = doc
@@ -85,9 +85,9 @@ fn parse_order(value: ValueRef<'_>) -> Result<Order> {
                     "The 'sortBy' argument to $sortArray must not be an empty object",
                 ));
             }
-            Ok(Order::Fields(fields))
+            Ok(ElementOrder::Fields(fields))
         }
-        number if number.is_number() => Ok(Order::Whole {
+        number if number.is_number() => Ok(ElementOrder::Whole {
             descending: direction(number)?,
         }),
         other => Err(Error::location(
@@ -126,9 +126,9 @@ pub(super) fn sort<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
         ));
     };
     let mut elements: Vec<ValueRef<'_>> = array.iter().collect();
-    match operation.prepared::<Order>() {
-        Some(Order::Fields(fields)) => elements = by_fields(elements, fields, scope)?,
-        Some(Order::Whole { descending: true }) => {
+    match operation.prepared::<ElementOrder>() {
+        Some(ElementOrder::Fields(fields)) => elements = by_fields(elements, fields, scope)?,
+        Some(ElementOrder::Whole { descending: true }) => {
             elements.sort_by(|a, b| compare(*b, *a, scope));
         }
         _ => elements.sort_by(|a, b| compare(*a, *b, scope)),

@@ -20,7 +20,7 @@ use nilometer_bson::number::format_f64;
 use super::array::ArrayBuilder;
 use super::check_bytes;
 use super::evaluated::Evaluated;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use super::registry::{NamedArguments, required};
 use crate::error::{Error, Result, location};
 use crate::eval::date::DateFormat;
@@ -50,7 +50,10 @@ pub(super) fn coerce_to_string(value: ValueRef<'_>) -> Result<Cow<'_, str>> {
     })
 }
 
-pub(super) fn concat<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn concat<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let mut out = String::new();
     for value in values {
         match value.as_ref() {
@@ -70,28 +73,43 @@ pub(super) fn concat<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result
     Ok(Evaluated::from(out))
 }
 
-pub(super) fn to_lower<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn to_lower<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let text = coerce_to_string(arg(values, 0).as_ref())?;
     Ok(Evaluated::from(text.to_ascii_lowercase()))
 }
 
-pub(super) fn to_upper<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn to_upper<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let text = coerce_to_string(arg(values, 0).as_ref())?;
     Ok(Evaluated::from(text.to_ascii_uppercase()))
 }
 
-pub(super) fn strcasecmp<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn strcasecmp<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let left = coerce_to_string(arg(values, 0).as_ref())?;
     let right = coerce_to_string(arg(values, 1).as_ref())?;
     let upper = |text: &str| text.to_ascii_uppercase();
     Ok(Evaluated::from(upper(&left).cmp(&upper(&right)) as i32))
 }
 
-pub(super) fn len_bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn len_bytes<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     length(values, call, location::STR_LEN_BYTES_NOT_STRING, str::len)
 }
 
-pub(super) fn len_cp<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn len_cp<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     length(values, call, location::STR_LEN_CP_NOT_STRING, |text| {
         text.chars().count()
     })
@@ -99,7 +117,7 @@ pub(super) fn len_cp<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result
 
 fn length<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     code: i32,
     measure: fn(&str) -> usize,
 ) -> Result<Evaluated<'s>> {
@@ -118,7 +136,7 @@ fn length<'s>(
     }
 }
 
-pub(super) fn split<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn split<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let (text, delimiter) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
     if text.is_nullish() || delimiter.is_nullish() {
         return Ok(Evaluated::NULL);
@@ -171,7 +189,7 @@ pub(super) const REPLACE: NamedArguments = NamedArguments {
 
 pub(super) fn replace_one<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     replace(values, call, |text, find, with| {
         text.replacen(find, with, 1)
@@ -180,14 +198,14 @@ pub(super) fn replace_one<'s>(
 
 pub(super) fn replace_all<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     replace(values, call, |text, find, with| text.replace(find, with))
 }
 
 fn replace<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     replace: fn(&str, &str, &str) -> String,
 ) -> Result<Evaluated<'s>> {
     let mut texts = [""; 3];

@@ -8,7 +8,7 @@ use nilometer_bson::ValueRef;
 
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use crate::error::{Error, Result, location};
 
 /// Parses a bound of a search, with the codes common to all `$indexOf…` operators.
@@ -42,7 +42,7 @@ pub(super) fn search_bound(
 /// Returns text and token, or `None` for a null text.
 fn operands<'v>(
     values: &'v [Evaluated<'_>],
-    call: Call<'_, '_>,
+    call: CallContext<'_, '_>,
     codes: [i32; 2],
 ) -> Result<Option<(&'v str, &'v str)>> {
     let type_error = |code: i32, which: &str, found: ValueRef<'_>| {
@@ -68,7 +68,10 @@ fn found<'s>(position: Option<usize>) -> Evaluated<'s> {
     Evaluated::from(position.and_then(|at| i32::try_from(at).ok()).unwrap_or(-1))
 }
 
-pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn bytes<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let Some((text, token)) = operands(
         values,
         call,
@@ -100,7 +103,7 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
 
 pub(super) fn code_points<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     let Some((text, token)) = operands(
         values,

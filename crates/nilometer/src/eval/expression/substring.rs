@@ -9,11 +9,14 @@ use nilometer_bson::number::Number;
 
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use super::string::coerce_to_string;
 use crate::error::{Error, Result, location};
 
-pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn bytes<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let text = coerce_to_string(arg(values, 0).as_ref())?;
     let whole = |value: ValueRef<'_>, code: i32, what: &str| {
         Number::of(value)
@@ -75,7 +78,10 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     }
 }
 
-pub(super) fn code_points<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn code_points<'s>(
+    values: &[Evaluated<'s>],
+    _: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let text = coerce_to_string(arg(values, 0).as_ref())?;
     let start = position(
         arg(values, 1).as_ref(),

@@ -224,7 +224,8 @@ fn folding_changes_nothing() {
             let mut doc = DocumentBuilder::new();
             doc.append("a", values[dice.roll(values.len())].clone());
             let doc = doc.finish();
-            let Ok(plain) = parse::Parser::new(&parse_context).operand(call.as_ref()) else {
+            let Ok(plain) = parse::ExpressionParser::new(&parse_context).operand(call.as_ref())
+            else {
                 continue;
             };
             let mut folded = plain.clone();

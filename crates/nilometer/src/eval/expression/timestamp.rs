@@ -5,10 +5,13 @@ use nilometer_bson::ValueRef;
 use nilometer_bson::value::Timestamp;
 
 use super::evaluated::Evaluated;
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use crate::error::{Error, Result, location};
 
-pub(super) fn second<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn second<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     part(
         values,
         call,
@@ -17,7 +20,10 @@ pub(super) fn second<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result
     )
 }
 
-pub(super) fn increment<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn increment<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     part(
         values,
         call,
@@ -28,7 +34,7 @@ pub(super) fn increment<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Res
 
 fn part<'s>(
     values: &[Evaluated<'s>],
-    call: Call<'_, 's>,
+    call: CallContext<'_, 's>,
     code: i32,
     part: fn(Timestamp) -> u32,
 ) -> Result<Evaluated<'s>> {

@@ -12,13 +12,13 @@ use nilometer_bson::number::Number;
 use super::decimal_math::{self, circular, hyperbolic, periodic};
 use super::evaluated::Evaluated;
 use super::math::{function, single_number};
-use super::operation::{Call, arg};
+use super::operation::{CallContext, arg};
 use crate::error::{Error, Result, location};
 
 /// Returns an error unless `low <= value <= high`; NaN is accepted.
 fn domain(
     values: &[Evaluated<'_>],
-    call: Call<'_, '_>,
+    call: CallContext<'_, '_>,
     low: f64,
     high: f64,
     shown: &str,
@@ -43,7 +43,7 @@ fn domain(
 }
 
 /// Returns an error for an infinity.
-fn bounded(values: &[Evaluated<'_>], call: Call<'_, '_>) -> Result<()> {
+fn bounded(values: &[Evaluated<'_>], call: CallContext<'_, '_>) -> Result<()> {
     domain(values, call, f64::MIN, f64::MAX, "(-inf,inf)").or_else(|error| {
         // A decimal may exceed every double and still be finite.
         match single_number(values, call)? {
@@ -55,8 +55,8 @@ fn bounded(values: &[Evaluated<'_>], call: Call<'_, '_>) -> Result<()> {
 
 macro_rules! functions {
     ($($name:ident, $check:expr, $double:expr, $decimal:expr;)*) => {$(
-        pub(super) fn $name<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
-            let check: fn(&[Evaluated<'_>], Call<'_, '_>) -> Result<()> = $check;
+        pub(super) fn $name<'s>(values: &[Evaluated<'s>], call: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
+            let check: fn(&[Evaluated<'_>], CallContext<'_, '_>) -> Result<()> = $check;
             check(values, call)?;
             function(values, call, $double, $decimal)
         }
@@ -114,7 +114,7 @@ fn decimal_atanh(value: Decimal128) -> Decimal128 {
     circular(value, f64::atanh, DBig::atanh)
 }
 
-pub(super) fn atan2<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn atan2<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
     let (y, x) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
     if y.is_nullish() || x.is_nullish() {
         return Ok(Evaluated::NULL);

@@ -16,7 +16,7 @@ use nilometer_bson::path::FieldPath;
 use super::Expression;
 use super::evaluated::Evaluated;
 use super::field_path::{follow, parse_path};
-use super::parse::Parser;
+use super::parse::ExpressionParser;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
 use crate::eval::Dependencies;
@@ -83,7 +83,7 @@ impl VariablePath {
     }
 }
 
-impl Parser<'_> {
+impl ExpressionParser<'_> {
     /// Parses the text of a string operand that starts with a dollar sign.
     pub(super) fn dollar_string(&self, text: &str) -> Result<Expression> {
         if let Some(variable) = text.strip_prefix("$$") {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, Element, ValueRef, doc};
 
 use super::MatchExpression;
-use super::parse::{Level, Parser};
+use super::parse::{FilterLevel, FilterParser};
 use super::path::{LeafArrays, MatchPath};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::ParseContext;
@@ -19,21 +19,21 @@ use crate::geo::{GeoTest, NearQuery, find_near_operator, may_hold};
 
 /// Whether a `$near` is allowed at the current place of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NearPlace {
+pub(super) enum NearAllowance {
     /// Not allowed in this filter.
-    Refused,
+    Forbidden,
     /// Allowed.
-    Here,
+    Allowed,
     /// Allowed in this filter, but not at this depth.
     TooDeep,
 }
 
-impl NearPlace {
+impl NearAllowance {
     /// Returns the place inside an operator other than `$and`.
     pub(super) fn deeper(self) -> Self {
         match self {
-            Self::Refused => Self::Refused,
-            Self::Here | Self::TooDeep => Self::TooDeep,
+            Self::Forbidden => Self::Forbidden,
+            Self::Allowed | Self::TooDeep => Self::TooDeep,
         }
     }
 }
@@ -86,16 +86,16 @@ pub fn bucket_document(test: &GeoTest, field: &str) -> Document {
 }
 
 /// The field and the parameters of a `$near`.
-pub type NearAt = (MatchPath, Arc<NearQuery>);
+pub type NearCondition = (MatchPath, Arc<NearQuery>);
 
 impl MatchExpression {
     /// Parses a filter in which a `$near` may define the order.
     pub fn parse_with_near(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
-        Parser::new(ctx, NearPlace::Here).document(filter)
+        FilterParser::new(ctx, NearAllowance::Allowed).document(filter)
     }
 
     /// Splits the filter into its `$near` and the rest.
-    pub fn take_near(self) -> Result<(Option<NearAt>, Self)> {
+    pub fn take_near(self) -> Result<(Option<NearCondition>, Self)> {
         let mut near = None;
         let mut rest = Vec::new();
         for conjunct in self.into_conjuncts() {
@@ -149,19 +149,19 @@ pub(super) fn intersects(path: &MatchPath, element: Element<'_>) -> Result<Match
 
 /// Parses `$near` or `$nearSphere` with the operators beside it.
 pub(super) fn near(
-    parser: Parser<'_>,
+    parser: FilterParser<'_>,
     path: &MatchPath,
     operators: DocRef<'_>,
 ) -> Result<MatchExpression> {
     match parser.near {
-        NearPlace::Refused => Err(Error::location(
+        NearAllowance::Forbidden => Err(Error::location(
             location::NEAR_NOT_ALLOWED,
             "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators \
              require sorting geospatial data. If you do not need sort, consider using $geoWithin \
              instead.",
         )),
-        NearPlace::TooDeep => Err(Error::bad_value("geoNear must be top-level expr")),
-        NearPlace::Here => Ok(MatchExpression::Near {
+        NearAllowance::TooDeep => Err(Error::bad_value("geoNear must be top-level expr")),
+        NearAllowance::Allowed => Ok(MatchExpression::Near {
             path: path.clone(),
             query: Arc::new(NearQuery::parse(operators)?),
         }),
@@ -180,9 +180,9 @@ pub(super) fn distance_limit(element: Element<'_>, operators: DocRef<'_>) -> Res
 }
 
 /// Parses `$_internalBucketGeoWithin: {withinRegion, field}`.
-pub(super) fn bucket(parser: Parser<'_>, element: Element<'_>) -> Result<MatchExpression> {
+pub(super) fn bucket(parser: FilterParser<'_>, element: Element<'_>) -> Result<MatchExpression> {
     const NAME: &str = "$_internalBucketGeoWithin";
-    if parser.level == Level::Element {
+    if parser.level == FilterLevel::Element {
         return Err(Error::new(
             ErrorCode::QueryFeatureNotAllowed,
             format!("{NAME} is not allowed within $elemMatch"),

@@ -11,7 +11,7 @@ use nilometer_bson::{DocRef, Element, Value, ValueRef, array, doc};
 use super::comparison::{CompareOp, Comparison, InList};
 use super::expr::ExprTest;
 use super::json_schema::JsonSchema;
-use super::parse::{Level, Parser, is_operator_document};
+use super::parse::{FilterLevel, FilterParser, is_operator_document};
 use super::path::MatchPath;
 use super::regex::Pattern;
 use super::value_tests::{BitTest, BitTestKind, ModTest, TypeSet, parse_size};
@@ -21,13 +21,13 @@ use crate::eval::Collation;
 use crate::eval::expression::is_true;
 
 /// `None` for operators that add no condition (`$comment`, `$options`).
-type Parsed = Result<Option<MatchExpression>>;
-type TopLevel = fn(Parser<'_>, Element<'_>) -> Parsed;
+type ParseResult = Result<Option<MatchExpression>>;
+type TopLevelParser = fn(FilterParser<'_>, Element<'_>) -> ParseResult;
 /// Also receives the whole operator document, since `$regex` and `$options` belong together.
-type OnPath = fn(Parser<'_>, &MatchPath, Element<'_>, DocRef<'_>) -> Parsed;
+type PathOperatorParser = fn(FilterParser<'_>, &MatchPath, Element<'_>, DocRef<'_>) -> ParseResult;
 
 /// Operators in place of a field.
-const TOP_LEVEL: &[(&str, TopLevel)] = &[
+const TOP_LEVEL: &[(&str, TopLevelParser)] = &[
     ("$and", |p, e| logical(p, e, MatchExpression::And)),
     ("$or", |p, e| logical(p, e, MatchExpression::Or)),
     ("$nor", |p, e| logical(p, e, MatchExpression::Nor)),
@@ -49,7 +49,7 @@ const TOP_LEVEL: &[(&str, TopLevel)] = &[
 ];
 
 /// Operators on a path.
-const ON_PATH: &[(&str, OnPath)] = &[
+const ON_PATH: &[(&str, PathOperatorParser)] = &[
     ("$eq", |p, path, e, _| {
         p.compare(path.clone(), CompareOp::Eq, e.value()).map(Some)
     }),
@@ -146,7 +146,7 @@ pub const PATH_OPERATOR_NAMES: [&str; ON_PATH.len()] = names(ON_PATH);
 pub const REFUSED_OPERATOR_NAMES: &[&str] = &["$where", "$text"];
 
 /// Parses an operator in place of a field.
-pub(super) fn parse_top_level(parser: Parser<'_>, element: Element<'_>) -> Parsed {
+pub(super) fn parse_top_level(parser: FilterParser<'_>, element: Element<'_>) -> ParseResult {
     let name = element.name();
     match TOP_LEVEL.iter().find(|(known, _)| *known == name) {
         Some((_, parse)) => parse(parser, element),
@@ -159,11 +159,11 @@ pub(super) fn parse_top_level(parser: Parser<'_>, element: Element<'_>) -> Parse
 
 /// Parses an operator on a path, one of those in `all`.
 pub(super) fn parse_on_path(
-    parser: Parser<'_>,
+    parser: FilterParser<'_>,
     path: &MatchPath,
     element: Element<'_>,
     all: DocRef<'_>,
-) -> Parsed {
+) -> ParseResult {
     let name = element.name();
     match ON_PATH.iter().find(|(known, _)| *known == name) {
         Some((_, parse)) => parse(parser, path, element, all),
@@ -172,10 +172,10 @@ pub(super) fn parse_on_path(
 }
 
 fn logical(
-    parser: Parser<'_>,
+    parser: FilterParser<'_>,
     element: Element<'_>,
     join: fn(Vec<MatchExpression>) -> MatchExpression,
-) -> Parsed {
+) -> ParseResult {
     let name = element.name();
     let arms = element
         .value()
@@ -198,8 +198,8 @@ fn logical(
     Ok(Some(join(parsed)))
 }
 
-fn only_top_level(parser: Parser<'_>, name: &str) -> Result<()> {
-    if parser.level == Level::Document {
+fn only_top_level(parser: FilterParser<'_>, name: &str) -> Result<()> {
+    if parser.level == FilterLevel::Document {
         return Ok(());
     }
     Err(Error::bad_value(format!(
@@ -207,13 +207,13 @@ fn only_top_level(parser: Parser<'_>, name: &str) -> Result<()> {
     )))
 }
 
-fn expr(parser: Parser<'_>, element: Element<'_>) -> Parsed {
+fn expr(parser: FilterParser<'_>, element: Element<'_>) -> ParseResult {
     only_top_level(parser, "$expr")?;
     let expression = ExprTest::parse(element.value(), parser.ctx)?;
     Ok(Some(MatchExpression::Expr(Arc::new(expression))))
 }
 
-fn json_schema(parser: Parser<'_>, element: Element<'_>) -> Parsed {
+fn json_schema(parser: FilterParser<'_>, element: Element<'_>) -> ParseResult {
     only_top_level(parser, "$jsonSchema")?;
     let schema = element
         .value()
@@ -223,7 +223,7 @@ fn json_schema(parser: Parser<'_>, element: Element<'_>) -> Parsed {
     Ok(Some(MatchExpression::JsonSchema(Arc::new(schema))))
 }
 
-fn sample_rate(parser: Parser<'_>, element: Element<'_>) -> Parsed {
+fn sample_rate(parser: FilterParser<'_>, element: Element<'_>) -> ParseResult {
     only_top_level(parser, "$sampleRate")?;
     let value = element.value();
     if !value.is_number() {
@@ -248,7 +248,7 @@ fn sample_rate(parser: Parser<'_>, element: Element<'_>) -> Parsed {
     Ok(Some(MatchExpression::Expr(Arc::new(expression))))
 }
 
-fn constant(element: Element<'_>, constant: MatchExpression) -> Parsed {
+fn constant(element: Element<'_>, constant: MatchExpression) -> ParseResult {
     if element.value().as_exact_i64() == Some(1) {
         return Ok(Some(constant));
     }
@@ -258,14 +258,14 @@ fn constant(element: Element<'_>, constant: MatchExpression) -> Parsed {
     )))
 }
 
-fn where_(parser: Parser<'_>, _: Element<'_>) -> Parsed {
+fn where_(parser: FilterParser<'_>, _: Element<'_>) -> ParseResult {
     only_top_level(parser, "$where")?;
     Err(Error::bad_value(
         "no globalScriptEngine in $where parsing: this server runs no JavaScript",
     ))
 }
 
-fn text(parser: Parser<'_>, _: Element<'_>) -> Parsed {
+fn text(parser: FilterParser<'_>, _: Element<'_>) -> ParseResult {
     only_top_level(parser, "$text")?;
     Err(Error::new(
         ErrorCode::IndexNotFound,
@@ -273,15 +273,30 @@ fn text(parser: Parser<'_>, _: Element<'_>) -> Parsed {
     ))
 }
 
-fn near(parser: Parser<'_>, path: &MatchPath, _: Element<'_>, all: DocRef<'_>) -> Parsed {
+fn near(
+    parser: FilterParser<'_>,
+    path: &MatchPath,
+    _: Element<'_>,
+    all: DocRef<'_>,
+) -> ParseResult {
     geo::near(parser, path, all).map(Some)
 }
 
-fn near_limit(_: Parser<'_>, _: &MatchPath, element: Element<'_>, all: DocRef<'_>) -> Parsed {
+fn near_limit(
+    _: FilterParser<'_>,
+    _: &MatchPath,
+    element: Element<'_>,
+    all: DocRef<'_>,
+) -> ParseResult {
     geo::distance_limit(element, all).map(|()| None)
 }
 
-fn not_equal(parser: Parser<'_>, path: &MatchPath, e: Element<'_>, _: DocRef<'_>) -> Parsed {
+fn not_equal(
+    parser: FilterParser<'_>,
+    path: &MatchPath,
+    e: Element<'_>,
+    _: DocRef<'_>,
+) -> ParseResult {
     if matches!(e.value(), ValueRef::Regex { .. }) {
         return Err(Error::bad_value("Can't have regex as arg to $ne."));
     }
@@ -289,7 +304,11 @@ fn not_equal(parser: Parser<'_>, path: &MatchPath, e: Element<'_>, _: DocRef<'_>
     Ok(Some(rewrite::not(equal)))
 }
 
-fn in_list(parser: Parser<'_>, path: &MatchPath, element: Element<'_>) -> Result<MatchExpression> {
+fn in_list(
+    parser: FilterParser<'_>,
+    path: &MatchPath,
+    element: Element<'_>,
+) -> Result<MatchExpression> {
     let name = element.name();
     let array = element
         .value()
@@ -321,7 +340,12 @@ fn in_list(parser: Parser<'_>, path: &MatchPath, element: Element<'_>) -> Result
     )))
 }
 
-fn not(parser: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>) -> Parsed {
+fn not(
+    parser: FilterParser<'_>,
+    path: &MatchPath,
+    element: Element<'_>,
+    _: DocRef<'_>,
+) -> ParseResult {
     let inner = match element.value() {
         ValueRef::Regex { pattern, options } => MatchExpression::Regex {
             path: path.clone(),
@@ -342,7 +366,12 @@ fn not(parser: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>
     Ok(Some(rewrite::not(inner)))
 }
 
-fn exists(_: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>) -> Parsed {
+fn exists(
+    _: FilterParser<'_>,
+    path: &MatchPath,
+    element: Element<'_>,
+    _: DocRef<'_>,
+) -> ParseResult {
     let wanted = match element.value() {
         ValueRef::Undefined => {
             return Err(Error::bad_value("cannot compare to undefined"));
@@ -353,13 +382,23 @@ fn exists(_: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>) 
     Ok(Some(if wanted { exists } else { rewrite::not(exists) }))
 }
 
-fn type_(_: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>) -> Parsed {
+fn type_(
+    _: FilterParser<'_>,
+    path: &MatchPath,
+    element: Element<'_>,
+    _: DocRef<'_>,
+) -> ParseResult {
     let types = TypeSet::parse(element.value(), path.as_str())?;
     let path = path.clone();
     Ok(Some(MatchExpression::Type { path, types }))
 }
 
-fn all(parser: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>) -> Parsed {
+fn all(
+    parser: FilterParser<'_>,
+    path: &MatchPath,
+    element: Element<'_>,
+    _: DocRef<'_>,
+) -> ParseResult {
     let array = element
         .value()
         .as_array()
@@ -399,12 +438,17 @@ fn all(parser: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>
     Ok(Some(rewrite::and(parts)))
 }
 
-fn elem_match(parser: Parser<'_>, path: &MatchPath, element: Element<'_>, _: DocRef<'_>) -> Parsed {
+fn elem_match(
+    parser: FilterParser<'_>,
+    path: &MatchPath,
+    element: Element<'_>,
+    _: DocRef<'_>,
+) -> ParseResult {
     let doc = element
         .value()
         .as_document()
         .ok_or_else(|| Error::bad_value("$elemMatch needs an Object"))?;
-    let inner = parser.deeper(Level::Element)?;
+    let inner = parser.deeper(FilterLevel::Element)?;
     let first = doc.iter().next().map_or("", |first| first.name());
     let on_value = is_operator_document(doc) && !TOP_LEVEL_OPERATOR_NAMES.contains(&first);
     let path = path.clone();
@@ -418,7 +462,12 @@ fn elem_match(parser: Parser<'_>, path: &MatchPath, element: Element<'_>, _: Doc
     }
 }
 
-fn regex(_: Parser<'_>, path: &MatchPath, element: Element<'_>, all: DocRef<'_>) -> Parsed {
+fn regex(
+    _: FilterParser<'_>,
+    path: &MatchPath,
+    element: Element<'_>,
+    all: DocRef<'_>,
+) -> ParseResult {
     let position = |name: &str| all.iter().position(|e| e.name() == name);
     let given = match all.get("$options") {
         ValueRef::Missing => None,
@@ -447,21 +496,21 @@ fn regex(_: Parser<'_>, path: &MatchPath, element: Element<'_>, all: DocRef<'_>)
     }))
 }
 
-fn options(_: Parser<'_>, _: &MatchPath, _: Element<'_>, all: DocRef<'_>) -> Parsed {
+fn options(_: FilterParser<'_>, _: &MatchPath, _: Element<'_>, all: DocRef<'_>) -> ParseResult {
     if all.contains("$regex") {
         return Ok(None);
     }
     Err(Error::bad_value("$options needs a $regex"))
 }
 
-fn bits(path: &MatchPath, element: Element<'_>, kind: BitTestKind) -> Parsed {
+fn bits(path: &MatchPath, element: Element<'_>, kind: BitTestKind) -> ParseResult {
     let test = BitTest::parse(kind, element.value(), path.as_str())?;
     let path = path.clone();
     Ok(Some(MatchExpression::Bits { path, test }))
 }
 
 fn expr_compare(
-    parser: Parser<'_>,
+    parser: FilterParser<'_>,
     path: &MatchPath,
     element: Element<'_>,
     op: CompareOp,

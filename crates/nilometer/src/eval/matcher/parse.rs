@@ -12,7 +12,7 @@
 use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::comparison::{CompareOp, Comparison};
-use super::geo::NearPlace;
+use super::geo::NearAllowance;
 use super::operators;
 use super::path::MatchPath;
 use super::regex::Pattern;
@@ -25,7 +25,7 @@ pub const FILTER_DEPTH_MAX: usize = 100;
 
 /// The place of a document in a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(super) enum FilterLevel {
     /// The filter, or an arm of `$and`, `$or`, `$nor` in it: tests the whole document.
     Document,
     /// Inside `$elemMatch`: tests one array element.
@@ -34,33 +34,33 @@ pub(super) enum Level {
 
 /// State of parsing a filter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parser<'c> {
+pub(super) struct FilterParser<'c> {
     pub(super) ctx: &'c ParseContext,
-    pub(super) level: Level,
-    pub(super) near: NearPlace,
+    pub(super) level: FilterLevel,
+    pub(super) near: NearAllowance,
     depth: usize,
 }
 
 impl MatchExpression {
     /// Parses a filter. `ctx` provides the variables of `$expr` and the collation.
     pub fn parse(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
-        Parser::new(ctx, NearPlace::Refused).document(filter)
+        FilterParser::new(ctx, NearAllowance::Forbidden).document(filter)
     }
 }
 
-impl<'c> Parser<'c> {
+impl<'c> FilterParser<'c> {
     /// Creates a parser of a whole filter.
-    pub(super) fn new(ctx: &'c ParseContext, near: NearPlace) -> Self {
+    pub(super) fn new(ctx: &'c ParseContext, near: NearAllowance) -> Self {
         Self {
             ctx,
-            level: Level::Document,
+            level: FilterLevel::Document,
             near,
             depth: 0,
         }
     }
 
     /// Returns the parser for the next nesting level.
-    pub(super) fn deeper(self, level: Level) -> Result<Self> {
+    pub(super) fn deeper(self, level: FilterLevel) -> Result<Self> {
         if self.depth >= FILTER_DEPTH_MAX {
             return Err(Error::bad_value(format!(
                 "exceeded maximum query tree depth of {FILTER_DEPTH_MAX}"

@@ -26,12 +26,12 @@ use crate::error::Result;
 #[derive(Clone, Debug)]
 pub struct MatchPath {
     dotted: Arc<str>,
-    parts: Arc<[Part]>,
+    parts: Arc<[PathComponent]>,
 }
 
 /// One component.
 #[derive(Clone, Debug)]
-struct Part {
+struct PathComponent {
     name: Arc<str>,
     /// The array index the name also means, if it is a plain decimal number.
     index: Option<usize>,
@@ -65,7 +65,7 @@ impl MatchPath {
     pub fn new(dotted: &str) -> Self {
         let parts = dotted
             .split('.')
-            .map(|name| Part {
+            .map(|name| PathComponent {
                 name: name.into(),
                 index: array_index(name),
             })
@@ -167,7 +167,7 @@ fn array_index(name: &str) -> Option<usize> {
 
 fn walk_document<'a>(
     doc: DocRef<'a>,
-    parts: &[Part],
+    parts: &[PathComponent],
     leaf: LeafArrays,
     outer: Option<usize>,
     visit: &mut impl Visit<'a>,
@@ -195,7 +195,7 @@ fn walk_document<'a>(
 /// Visits the values of the path components `rest` (not empty) below `array`.
 fn walk_array<'a>(
     array: ArrayRef<'a>,
-    rest: &[Part],
+    rest: &[PathComponent],
     leaf: LeafArrays,
     outer: Option<usize>,
     visit: &mut impl Visit<'a>,

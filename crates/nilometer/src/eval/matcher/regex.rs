@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::regex_syntax::{self, End, Translated};
+use super::regex_syntax::{self, EndAnchor, Translation};
 use crate::error::{Error, Result, location};
 
 /// Maximum length of a pattern, in bytes.
@@ -98,11 +98,11 @@ impl Pattern {
         }
         let flags = Flags::parse(options)?;
         let translate = |end| regex_syntax::translate(source, flags, end).map_err(|e| invalid(&e));
-        let translated = translate(End::OfText)?;
+        let translated = translate(EndAnchor::OfText)?;
         let engine = Engine::compile(&translated, flags)?;
         let before_newline = translated
             .has_end
-            .then(|| Engine::compile(&translate(End::BeforeNewline)?, flags))
+            .then(|| Engine::compile(&translate(EndAnchor::BeforeNewline)?, flags))
             .transpose()?;
         Ok(Self {
             source: source.into(),
@@ -186,7 +186,7 @@ impl Pattern {
 }
 
 impl Engine {
-    fn compile(translated: &Translated, flags: Flags) -> Result<Self> {
+    fn compile(translated: &Translation, flags: Flags) -> Result<Self> {
         if translated.backtracking {
             return Self::compile_backtracking(&translated.pattern, flags);
         }

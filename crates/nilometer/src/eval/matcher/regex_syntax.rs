@@ -13,7 +13,7 @@
 //! | `(?#…)`                       | dropped                                 |
 //! | `\Z \h \H \R \e \cX`          | spelled out                             |
 //!
-//! `$` and `\Z` have two translations ([`End`]): only a text that ends in a newline needs the
+//! `$` and `\Z` have two translations ([`EndAnchor`]): only a text that ends in a newline needs the
 //! look-ahead, and with it the backtracking engine.
 //!
 //! Inline `(?m)` and `(?x)` are passed to the engine, which treats them like Perl except for the
@@ -47,15 +47,15 @@ struct Translator<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
     flags: Flags,
-    end: End,
+    end: EndAnchor,
     has_end: bool,
     /// State of quantifiers: what the next quantifier character would be.
-    quantified: Quantified,
+    quantified: QuantifierState,
     backtracking: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Quantified {
+enum QuantifierState {
     No,
     Once,
     Closed,
@@ -63,7 +63,7 @@ enum Quantified {
 
 /// Translation of `$` and `\Z`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum EndAnchor {
     /// The end of the text: correct for texts that do not end in a newline.
     OfText,
     /// The end of the text or before a final newline: correct for all texts.
@@ -71,7 +71,7 @@ pub(super) enum End {
 }
 
 /// A pattern in Rust's syntax.
-pub(super) struct Translated {
+pub(super) struct Translation {
     pub(super) pattern: String,
     /// True if the linear engine would accept the pattern with another meaning.
     pub(super) backtracking: bool,
@@ -80,18 +80,22 @@ pub(super) struct Translated {
 }
 
 /// Translates a pattern; the error says why it cannot be translated.
-pub(super) fn translate(pattern: &str, flags: Flags, end: End) -> Result<Translated, String> {
+pub(super) fn translate(
+    pattern: &str,
+    flags: Flags,
+    end: EndAnchor,
+) -> Result<Translation, String> {
     let mut translator = Translator {
         rest: pattern.chars().peekable(),
         out: String::with_capacity(pattern.len() + 16),
         flags,
         end,
         has_end: false,
-        quantified: Quantified::No,
+        quantified: QuantifierState::No,
         backtracking: false,
     };
     translator.run()?;
-    Ok(Translated {
+    Ok(Translation {
         pattern: translator.out,
         backtracking: translator.backtracking,
         has_end: translator.has_end,
@@ -122,7 +126,7 @@ impl Translator<'_> {
                 '$' if !self.flags.multi_line => self.end(),
                 other => self.out.push(other),
             }
-            self.quantified = Quantified::No;
+            self.quantified = QuantifierState::No;
         }
         Ok(())
     }
@@ -131,20 +135,20 @@ impl Translator<'_> {
     fn end(&mut self) {
         self.has_end = true;
         self.out.push_str(match self.end {
-            End::OfText => r"\z",
-            End::BeforeNewline => r"(?=\n?\z)",
+            EndAnchor::OfText => r"\z",
+            EndAnchor::BeforeNewline => r"(?=\n?\z)",
         });
     }
 
     /// Translates `*`, `+`, `?`: a quantifier, or the suffix that makes one lazy or possessive.
     fn quantifier(&mut self, c: char) -> Result<(), String> {
         self.quantified = match (self.quantified, c) {
-            (Quantified::No, _) => Quantified::Once,
-            (Quantified::Once, '?') => Quantified::Closed,
-            (Quantified::Once, '+') => {
+            (QuantifierState::No, _) => QuantifierState::Once,
+            (QuantifierState::Once, '?') => QuantifierState::Closed,
+            (QuantifierState::Once, '+') => {
                 // The linear engine parses `a++` as `(a+)+`.
                 self.backtracking = true;
-                Quantified::Closed
+                QuantifierState::Closed
             }
             _ => return Err("quantifier does not follow a repeatable item".to_owned()),
         };
@@ -267,10 +271,10 @@ impl Translator<'_> {
             self.out.push_str(r"\{");
             return Ok(false);
         }
-        if self.quantified != Quantified::No {
+        if self.quantified != QuantifierState::No {
             return Err("quantifier does not follow a repeatable item".to_owned());
         }
-        self.quantified = Quantified::Once;
+        self.quantified = QuantifierState::Once;
         self.out.push('{');
         for c in self.rest.by_ref() {
             self.out.push(c);

@@ -7,8 +7,8 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::ProjectionInput;
-use super::apply::{Environment, Mode, write_fields};
-use super::tree::{Collision, Item, Node};
+use super::apply::{ApplyContext, Mode, write_fields};
+use super::tree::{FieldAction, PathCollision, ProjectionNode};
 use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::{Dependencies, EvalContext, Expression, ParseContext};
@@ -16,7 +16,7 @@ use crate::eval::{Dependencies, EvalContext, Expression, ParseContext};
 /// A parsed `$addFields`.
 #[derive(Clone, Debug)]
 pub struct AddFields {
-    root: Node,
+    root: ProjectionNode,
     source: Document,
 }
 
@@ -29,7 +29,7 @@ impl AddFields {
                 "specification must have at least one field",
             ));
         }
-        let mut root = Node::default();
+        let mut root = ProjectionNode::default();
         for element in spec {
             parse_path(element.name())?;
             entry(&mut root, element.name().to_owned(), element.value(), ctx)?;
@@ -44,8 +44,8 @@ impl AddFields {
     /// Creates the stage for one computed field, for stages that are expressed by others.
     pub fn single(path: &str, expression: Expression) -> Result<Self> {
         parse_path(path)?;
-        let mut root = Node::default();
-        insert(&mut root, path, Item::Computed(Box::new(expression)))?;
+        let mut root = ProjectionNode::default();
+        insert(&mut root, path, FieldAction::Computed(Box::new(expression)))?;
         root.close();
         Ok(Self {
             root,
@@ -71,7 +71,7 @@ impl AddFields {
     /// Returns the new document.
     pub fn apply(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<Document> {
         let mut out = DocumentBuilder::with_capacity(doc.as_bytes().len() + 64);
-        let environment = Environment {
+        let environment = ApplyContext {
             mode: Mode::Add,
             root: doc,
             ctx,
@@ -87,15 +87,15 @@ impl AddFields {
 /// several documents (windows, densify, fill).
 #[derive(Clone, Debug)]
 pub struct FieldWriter {
-    root: Node,
+    root: ProjectionNode,
 }
 
 impl FieldWriter {
     /// Creates a writer for these paths, of which none may be a prefix of another.
     pub fn new<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self> {
-        let mut root = Node::default();
+        let mut root = ProjectionNode::default();
         for (slot, path) in paths.into_iter().enumerate() {
-            insert(&mut root, path, Item::Slot(slot))?;
+            insert(&mut root, path, FieldAction::Slot(slot))?;
         }
         root.close();
         Ok(Self { root })
@@ -109,7 +109,7 @@ impl FieldWriter {
         ctx: &EvalContext<'_>,
     ) -> Result<Document> {
         let mut out = DocumentBuilder::with_capacity(doc.as_bytes().len() + 64);
-        let environment = Environment {
+        let environment = ApplyContext {
             mode: Mode::Add,
             root: doc,
             ctx,
@@ -121,10 +121,15 @@ impl FieldWriter {
     }
 }
 
-fn entry(root: &mut Node, path: String, value: ValueRef<'_>, ctx: &ParseContext) -> Result<()> {
+fn entry(
+    root: &mut ProjectionNode,
+    path: String,
+    value: ValueRef<'_>,
+    ctx: &ParseContext,
+) -> Result<()> {
     let ValueRef::Document(inner) = value else {
         let expression = Expression::parse(value, ctx)?;
-        return insert(root, &path, Item::Computed(Box::new(expression)));
+        return insert(root, &path, FieldAction::Computed(Box::new(expression)));
     };
     let Some(first) = inner.iter().next() else {
         return Err(Error::location(
@@ -134,7 +139,7 @@ fn entry(root: &mut Node, path: String, value: ValueRef<'_>, ctx: &ParseContext)
     };
     if first.name().starts_with('$') {
         let expression = Expression::parse(value, ctx)?;
-        return insert(root, &path, Item::Computed(Box::new(expression)));
+        return insert(root, &path, FieldAction::Computed(Box::new(expression)));
     }
     for element in inner {
         let name = element.name();
@@ -157,15 +162,15 @@ fn entry(root: &mut Node, path: String, value: ValueRef<'_>, ctx: &ParseContext)
     Ok(())
 }
 
-fn insert(root: &mut Node, path: &str, item: Item) -> Result<()> {
+fn insert(root: &mut ProjectionNode, path: &str, item: FieldAction) -> Result<()> {
     let parts: Vec<&str> = path.split('.').collect();
     let other = match root.insert(&parts, item) {
         Ok(()) => return Ok(()),
-        Err(Collision::Below(rest)) => path
+        Err(PathCollision::Below(rest)) => path
             .strip_suffix(&rest)
             .map_or(path, |prefix| prefix.trim_end_matches('.'))
             .to_owned(),
-        Err(Collision::Same) => root.path_from(&parts),
+        Err(PathCollision::Same) => root.path_from(&parts),
     };
     Err(Error::location(
         location::ADD_FIELDS_PATH_COLLISION,

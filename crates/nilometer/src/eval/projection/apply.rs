@@ -3,7 +3,7 @@
 
 use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Element, Value, ValueRef};
 
-use super::tree::{Child, Item, Node};
+use super::tree::{Child, FieldAction, ProjectionNode};
 use super::{ProjectionInput, array_operators};
 use crate::error::Result;
 use crate::eval::EvalContext;
@@ -17,7 +17,7 @@ pub(super) enum Mode {
 }
 
 /// State shared by the whole application to one document.
-pub(super) struct Environment<'a> {
+pub(super) struct ApplyContext<'a> {
     pub(super) mode: Mode,
     /// The input document, which expressions read.
     pub(super) root: DocRef<'a>,
@@ -29,12 +29,12 @@ pub(super) struct Environment<'a> {
 
 /// Children already written: a bitmap, as specifications rarely have more than 64 names on a level.
 #[derive(Default)]
-struct Written {
+struct WrittenSet {
     first: u64,
     rest: Vec<usize>,
 }
 
-impl Written {
+impl WrittenSet {
     fn set(&mut self, at: usize) {
         if at < 64 {
             self.first |= 1 << at;
@@ -54,12 +54,12 @@ impl Written {
 
 /// Writes the fields of `doc` according to `node`, then the computed fields that did not exist.
 pub(super) fn write_fields(
-    node: &Node,
-    env: &Environment<'_>,
+    node: &ProjectionNode,
+    env: &ApplyContext<'_>,
     doc: DocRef<'_>,
     out: &mut DocumentBuilder,
 ) -> Result<()> {
-    let mut written = Written::default();
+    let mut written = WrittenSet::default();
     for element in doc {
         let Some((at, child)) = node.find(element.name_bytes()) else {
             if env.mode != Mode::Include {
@@ -68,18 +68,21 @@ pub(super) fn write_fields(
             continue;
         };
         match &child.item {
-            Item::Keep => {
+            FieldAction::Keep => {
                 out.append_element(element);
             }
-            Item::Drop => {}
-            Item::Slice(slice) => slice.write(element, out),
-            Item::Nested(inner) => {
+            FieldAction::Drop => {}
+            FieldAction::Slice(slice) => slice.write(element, out),
+            FieldAction::Nested(inner) => {
                 if write_nested(inner, env, element, out)? {
                     written.set(at);
                 }
             }
             // In an inclusion computed fields follow the kept ones.
-            Item::Computed(_) | Item::ElemMatch(_) | Item::Meta(_) | Item::Slot(_) => {
+            FieldAction::Computed(_)
+            | FieldAction::ElemMatch(_)
+            | FieldAction::Meta(_)
+            | FieldAction::Slot(_) => {
                 if env.mode != Mode::Include && !written.has(at) {
                     written.set(at);
                     write_computed(child, env, out)?;
@@ -99,8 +102,8 @@ pub(super) fn write_fields(
 
 /// Writes a field that has names below it; returns false if it was left out.
 fn write_nested(
-    node: &Node,
-    env: &Environment<'_>,
+    node: &ProjectionNode,
+    env: &ApplyContext<'_>,
     element: Element<'_>,
     out: &mut DocumentBuilder,
 ) -> Result<bool> {
@@ -128,8 +131,8 @@ fn write_nested(
 
 /// Writes the elements of an array for which the tree has names below.
 fn write_elements(
-    node: &Node,
-    env: &Environment<'_>,
+    node: &ProjectionNode,
+    env: &ApplyContext<'_>,
     array: ArrayRef<'_>,
     out: &mut DocumentBuilder,
 ) -> Result<()> {
@@ -162,8 +165,8 @@ fn write_elements(
 /// Writes an object that holds only computed fields.
 fn write_new(
     name: &str,
-    node: &Node,
-    env: &Environment<'_>,
+    node: &ProjectionNode,
+    env: &ApplyContext<'_>,
     out: &mut DocumentBuilder,
 ) -> Result<()> {
     out.begin_document(name);
@@ -175,22 +178,22 @@ fn write_new(
 }
 
 /// Writes a computed field; nothing for other items.
-fn write_computed(child: &Child, env: &Environment<'_>, out: &mut DocumentBuilder) -> Result<()> {
+fn write_computed(child: &Child, env: &ApplyContext<'_>, out: &mut DocumentBuilder) -> Result<()> {
     let name = &child.name;
     match &child.item {
-        Item::Computed(expression) => {
+        FieldAction::Computed(expression) => {
             let value = expression.evaluate_ref(env.root, env.ctx)?;
             out.append_ref(name, value.as_ref());
         }
-        Item::Slot(at) => {
+        FieldAction::Slot(at) => {
             let value = env.slots.get(*at).map_or(ValueRef::Missing, Value::as_ref);
             out.append_ref(name, value);
         }
-        Item::Nested(node) if node.computes => write_new(name, node, env, out)?,
-        Item::Meta(meta) => {
+        FieldAction::Nested(node) if node.computes => write_new(name, node, env, out)?,
+        FieldAction::Meta(meta) => {
             out.append_ref(name, env.input.meta(*meta)?.as_ref());
         }
-        Item::ElemMatch(filter) => {
+        FieldAction::ElemMatch(filter) => {
             array_operators::write_elem_match(name, filter, env.root, env.ctx, out)?;
         }
         _ => {}

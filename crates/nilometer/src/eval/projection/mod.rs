@@ -41,9 +41,9 @@ pub use array_operators::Slice;
 
 use crate::error::{Error, Result, location};
 use crate::eval::{Dependencies, EvalContext, Expression};
-use apply::{Environment, write_fields};
+use apply::{ApplyContext, write_fields};
 use array_operators::apply_positional;
-use tree::{Item, Node};
+use tree::{FieldAction, ProjectionNode};
 
 /// Treatment of the fields that a projection does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub enum MetaField {
 #[derive(Clone, Debug)]
 pub struct Projection {
     mode: Mode,
-    root: Node,
+    root: ProjectionNode,
     /// Path to the array of which one element is kept.
     positional: Option<Vec<String>>,
     source: Document,
@@ -111,23 +111,29 @@ impl Projection {
     /// True if `field` of [`ProjectionInput`] is needed.
     pub fn needs_meta(&self, field: MetaField) -> bool {
         self.root
-            .any_item(&|item| matches!(item, Item::Meta(meta) if *meta == field))
+            .any_item(&|item| matches!(item, FieldAction::Meta(meta) if *meta == field))
     }
 
     /// True if nothing is computed, sliced or picked: the projection is a list of paths.
     pub fn is_simple(&self) -> bool {
         !self.needs_position()
-            && !self
-                .root
-                .any_item(&|item| !matches!(item, Item::Keep | Item::Drop | Item::Nested(_)))
+            && !self.root.any_item(&|item| {
+                !matches!(
+                    item,
+                    FieldAction::Keep | FieldAction::Drop | FieldAction::Nested(_)
+                )
+            })
     }
 
     /// True if the projection only keeps, drops and computes fields.
     pub fn keeps_drops_or_computes(&self) -> bool {
-        let is_other = |item: &Item| {
+        let is_other = |item: &FieldAction| {
             matches!(
                 item,
-                Item::Slice(_) | Item::ElemMatch(_) | Item::Meta(_) | Item::Slot(_)
+                FieldAction::Slice(_)
+                    | FieldAction::ElemMatch(_)
+                    | FieldAction::Meta(_)
+                    | FieldAction::Slot(_)
             )
         };
         !self.needs_position() && !self.root.any_item(&is_other)
@@ -136,12 +142,12 @@ impl Projection {
     /// Returns the paths kept unchanged, in an inclusion (sliced arrays count as kept).
     pub fn included_paths(&self) -> Vec<String> {
         self.root
-            .paths(&|item| matches!(item, Item::Keep | Item::Slice(_)))
+            .paths(&|item| matches!(item, FieldAction::Keep | FieldAction::Slice(_)))
     }
 
     /// Returns the paths left out, in an exclusion.
     pub fn excluded_paths(&self) -> Vec<String> {
-        self.root.paths(&|item| matches!(item, Item::Drop))
+        self.root.paths(&|item| matches!(item, FieldAction::Drop))
     }
 
     /// Returns the computed paths with their expressions.
@@ -175,7 +181,7 @@ impl Projection {
             Mode::Inclusion => 128,
             Mode::Exclusion => doc.as_bytes().len(),
         });
-        let environment = Environment {
+        let environment = ApplyContext {
             mode: match self.mode {
                 Mode::Inclusion => apply::Mode::Include,
                 Mode::Exclusion => apply::Mode::Exclude,

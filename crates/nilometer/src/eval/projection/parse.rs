@@ -14,7 +14,7 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::array_operators::Slice;
-use super::tree::{Child, Collision, Item, Node};
+use super::tree::{Child, FieldAction, PathCollision, ProjectionNode};
 use super::{MetaField, Mode, Projection};
 use crate::error::{Error, Result, location};
 use crate::eval::expression::{is_true, parse_path};
@@ -28,10 +28,10 @@ enum Dialect {
     Project,
 }
 
-struct Parser<'c> {
+struct ProjectionParser<'c> {
     ctx: &'c ParseContext,
     dialect: Dialect,
-    root: Node,
+    root: ProjectionNode,
     mode: Option<Mode>,
     /// The specification of `_id` itself.
     id: Option<bool>,
@@ -42,7 +42,7 @@ struct Parser<'c> {
 impl Projection {
     /// Parses the projection of `find`; an empty one keeps everything.
     pub fn parse_find(spec: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
-        Parser::new(ctx, Dialect::Find).parse(spec)
+        ProjectionParser::new(ctx, Dialect::Find).parse(spec)
     }
 
     /// Parses the operand of `$project`.
@@ -54,7 +54,7 @@ impl Projection {
                  field",
             ));
         }
-        Parser::new(ctx, Dialect::Project).parse(spec)
+        ProjectionParser::new(ctx, Dialect::Project).parse(spec)
     }
 
     /// Parses the operand of `$unset`: a path or an array of paths.
@@ -89,16 +89,16 @@ impl Projection {
                 ));
             }
         }
-        Parser::new(ctx, Dialect::Project).parse(spec.finish().as_ref())
+        ProjectionParser::new(ctx, Dialect::Project).parse(spec.finish().as_ref())
     }
 }
 
-impl<'c> Parser<'c> {
+impl<'c> ProjectionParser<'c> {
     fn new(ctx: &'c ParseContext, dialect: Dialect) -> Self {
         Self {
             ctx,
             dialect,
-            root: Node::default(),
+            root: ProjectionNode::default(),
             mode: None,
             id: None,
             has_elem_match: false,
@@ -141,9 +141,9 @@ impl<'c> Parser<'c> {
     fn settle_id(&mut self, mode: Mode) {
         let named = self.root.find(b"_id").is_some();
         let item = match (mode, self.id) {
-            (Mode::Inclusion, None) if !named => Item::Keep,
-            (Mode::Inclusion, Some(true)) => Item::Keep,
-            (Mode::Exclusion, Some(false)) => Item::Drop,
+            (Mode::Inclusion, None) if !named => FieldAction::Keep,
+            (Mode::Inclusion, Some(true)) => FieldAction::Keep,
+            (Mode::Exclusion, Some(false)) => FieldAction::Drop,
             _ => return,
         };
         let child = Child {
@@ -192,13 +192,13 @@ impl<'c> Parser<'c> {
         }
     }
 
-    fn insert(&mut self, path: &str, item: Item) -> Result<()> {
+    fn insert(&mut self, path: &str, item: FieldAction) -> Result<()> {
         let parts: Vec<&str> = path.split('.').collect();
         if parts == ["_id"] && self.id.is_some() {
-            return Err(collision(path, &Collision::Same));
+            return Err(collision(path, &PathCollision::Same));
         }
         if parts.len() > 1 && parts.first() == Some(&"_id") && self.id.is_some() {
-            return Err(collision(path, &Collision::Below(parts[1..].join("."))));
+            return Err(collision(path, &PathCollision::Below(parts[1..].join("."))));
         }
         self.root
             .insert(&parts, item)
@@ -208,7 +208,7 @@ impl<'c> Parser<'c> {
     fn keep_or_drop(&mut self, path: &str, keep: bool) -> Result<()> {
         if path == "_id" {
             if self.id.is_some() || self.root.find(b"_id").is_some() {
-                return Err(collision(path, &Collision::Same));
+                return Err(collision(path, &PathCollision::Same));
             }
             self.id = Some(keep);
             return Ok(());
@@ -224,11 +224,11 @@ impl<'c> Parser<'c> {
             )),
             (_, true) => {
                 self.mode = Some(Mode::Inclusion);
-                self.insert(path, Item::Keep)
+                self.insert(path, FieldAction::Keep)
             }
             (_, false) => {
                 self.mode = Some(Mode::Exclusion);
-                self.insert(path, Item::Drop)
+                self.insert(path, FieldAction::Drop)
             }
         }
     }
@@ -242,7 +242,7 @@ impl<'c> Parser<'c> {
         }
         let expression = Expression::parse(value, self.ctx)?;
         self.mode = Some(Mode::Inclusion);
-        self.insert(path, Item::Computed(Box::new(expression)))
+        self.insert(path, FieldAction::Computed(Box::new(expression)))
     }
 
     fn meta(&mut self, path: &str, operand: ValueRef<'_>) -> Result<()> {
@@ -277,13 +277,13 @@ impl<'c> Parser<'c> {
                 ));
             }
         };
-        self.insert(path, Item::Meta(field))
+        self.insert(path, FieldAction::Meta(field))
     }
 
     /// Parses `$slice` in the form of `find`, else the expression operator of that name.
     fn slice(&mut self, path: &str, operand: ValueRef<'_>, whole: ValueRef<'_>) -> Result<()> {
         match Slice::parse(operand) {
-            Ok(slice) => self.insert(path, Item::Slice(slice)),
+            Ok(slice) => self.insert(path, FieldAction::Slice(slice)),
             Err(not_find) => self.computed(path, whole).map_err(|not_expression| {
                 not_expression.context(&format!(
                     "Invalid $slice syntax. It is not find's because :: {not_find} :: and not the \
@@ -315,7 +315,7 @@ impl<'c> Parser<'c> {
         let test: Document = test.finish();
         let filter = MatchExpression::parse(test.as_ref(), self.ctx)?;
         self.has_elem_match = true;
-        self.insert(path, Item::ElemMatch(Box::new(filter)))
+        self.insert(path, FieldAction::ElemMatch(Box::new(filter)))
     }
 
     fn positional(&mut self, array: &str, value: ValueRef<'_>) -> Result<()> {
@@ -355,7 +355,7 @@ impl<'c> Parser<'c> {
         }
         parse_path(array)?;
         self.mode = Some(Mode::Inclusion);
-        self.insert(array, Item::Keep)?;
+        self.insert(array, FieldAction::Keep)?;
         self.positional = Some(array.split('.').map(str::to_owned).collect());
         Ok(())
     }
@@ -368,13 +368,13 @@ fn positional_in_exclusion() -> Error {
     )
 }
 
-fn collision(path: &str, at: &Collision) -> Error {
+fn collision(path: &str, at: &PathCollision) -> Error {
     match at {
-        Collision::Below(rest) => Error::location(
+        PathCollision::Below(rest) => Error::location(
             location::PROJECTION_PATH_BELOW_OTHER,
             format!("Path collision at {path} remaining portion {rest}"),
         ),
-        Collision::Same => Error::location(
+        PathCollision::Same => Error::location(
             location::PROJECTION_PATH_TWICE,
             format!("Path collision at {path}"),
         ),

@@ -9,7 +9,7 @@ use crate::eval::{Dependencies, Expression};
 
 /// The names of one level, in the order of the specification.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Node {
+pub(super) struct ProjectionNode {
     pub(super) children: Vec<Child>,
     /// True if something at or below this level is computed.
     pub(super) computes: bool,
@@ -18,15 +18,15 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Child {
     pub(super) name: Arc<str>,
-    pub(super) item: Item,
+    pub(super) item: FieldAction,
 }
 
 /// The treatment of a field.
 #[derive(Clone, Debug)]
-pub(super) enum Item {
+pub(super) enum FieldAction {
     Keep,
     Drop,
-    Nested(Node),
+    Nested(ProjectionNode),
     Computed(Box<Expression>),
     Slice(Slice),
     /// A filter that is a single `$elemMatch` on the field itself.
@@ -36,7 +36,7 @@ pub(super) enum Item {
     Slot(usize),
 }
 
-impl Item {
+impl FieldAction {
     /// True for values that are computed rather than kept.
     fn computes(&self) -> bool {
         match self {
@@ -49,25 +49,25 @@ impl Item {
 
 /// A collision between two paths of a specification.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Collision {
+pub(super) enum PathCollision {
     /// An earlier path is a prefix of the new one; holds the remaining components.
     Below(String),
     /// An earlier path is equal or lies below.
     Same,
 }
 
-impl Node {
+impl ProjectionNode {
     /// Inserts an item at the end of a path.
-    pub(super) fn insert(&mut self, path: &[&str], item: Item) -> Result<(), Collision> {
+    pub(super) fn insert(&mut self, path: &[&str], item: FieldAction) -> Result<(), PathCollision> {
         let Some((name, rest)) = path.split_first() else {
-            return Err(Collision::Same);
+            return Err(PathCollision::Same);
         };
         let known = self.children.iter_mut().find(|child| &*child.name == *name);
         match (known, rest.is_empty()) {
-            (Some(_), true) => Err(Collision::Same),
+            (Some(_), true) => Err(PathCollision::Same),
             (Some(child), false) => match &mut child.item {
-                Item::Nested(node) => node.insert(rest, item),
-                _ => Err(Collision::Below(rest.join("."))),
+                FieldAction::Nested(node) => node.insert(rest, item),
+                _ => Err(PathCollision::Below(rest.join("."))),
             },
             (None, true) => {
                 self.push(name, item);
@@ -76,7 +76,7 @@ impl Node {
             (None, false) => {
                 let mut node = Self::default();
                 node.insert(rest, item)?;
-                self.push(name, Item::Nested(node));
+                self.push(name, FieldAction::Nested(node));
                 Ok(())
             }
         }
@@ -92,7 +92,7 @@ impl Node {
             return String::new();
         };
         match &child.item {
-            Item::Nested(node) => {
+            FieldAction::Nested(node) => {
                 let rest = node.path_from(path.get(1..).unwrap_or_default());
                 format!("{}.{rest}", child.name)
             }
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    fn push(&mut self, name: &str, item: Item) {
+    fn push(&mut self, name: &str, item: FieldAction) {
         self.children.push(Child {
             name: name.into(),
             item,
@@ -110,7 +110,7 @@ impl Node {
     /// Computes `computes` for all levels, once the tree is complete.
     pub(super) fn close(&mut self) {
         for child in &mut self.children {
-            if let Item::Nested(node) = &mut child.item {
+            if let FieldAction::Nested(node) = &mut child.item {
                 node.close();
             }
         }
@@ -126,14 +126,15 @@ impl Node {
     }
 
     /// True if `test` holds for any item.
-    pub(super) fn any_item(&self, test: &dyn Fn(&Item) -> bool) -> bool {
+    pub(super) fn any_item(&self, test: &dyn Fn(&FieldAction) -> bool) -> bool {
         self.children.iter().any(|child| {
-            test(&child.item) || matches!(&child.item, Item::Nested(node) if node.any_item(test))
+            test(&child.item)
+                || matches!(&child.item, FieldAction::Nested(node) if node.any_item(test))
         })
     }
 
     /// Calls `visit` with every path that has an item.
-    fn for_each<'a>(&'a self, prefix: &str, visit: &mut dyn FnMut(String, &'a Item)) {
+    fn for_each<'a>(&'a self, prefix: &str, visit: &mut dyn FnMut(String, &'a FieldAction)) {
         for child in &self.children {
             let path = if prefix.is_empty() {
                 child.name.to_string()
@@ -141,14 +142,14 @@ impl Node {
                 format!("{prefix}.{}", child.name)
             };
             match &child.item {
-                Item::Nested(node) => node.for_each(&path, visit),
+                FieldAction::Nested(node) => node.for_each(&path, visit),
                 item => visit(path, item),
             }
         }
     }
 
     /// Returns the paths whose item passes the test.
-    pub(super) fn paths(&self, test: &dyn Fn(&Item) -> bool) -> Vec<String> {
+    pub(super) fn paths(&self, test: &dyn Fn(&FieldAction) -> bool) -> Vec<String> {
         let mut paths = Vec::new();
         self.for_each("", &mut |path, item| {
             if test(item) {
@@ -162,7 +163,7 @@ impl Node {
     pub(super) fn computed(&self) -> Vec<(String, &Expression)> {
         let mut computed = Vec::new();
         self.for_each("", &mut |path, item| {
-            if let Item::Computed(expression) = item {
+            if let FieldAction::Computed(expression) = item {
                 computed.push((path, &**expression));
             }
         });
@@ -172,17 +173,20 @@ impl Node {
     /// Adds the inputs: kept paths, and the inputs of expressions.
     pub(super) fn dependencies(&self, into: &mut Dependencies) {
         self.for_each("", &mut |path, item| match item {
-            Item::Keep | Item::Slice(_) | Item::ElemMatch(_) => {
+            FieldAction::Keep | FieldAction::Slice(_) | FieldAction::ElemMatch(_) => {
                 into.paths.insert(path.as_str().into());
             }
-            Item::Computed(expression) => {
+            FieldAction::Computed(expression) => {
                 expression.dependencies(into);
                 // Writing below a field depends on its value: object, array or neither.
                 if let Some((field, _)) = path.split_once('.') {
                     into.paths.insert(field.into());
                 }
             }
-            Item::Drop | Item::Meta(_) | Item::Nested(_) | Item::Slot(_) => {}
+            FieldAction::Drop
+            | FieldAction::Meta(_)
+            | FieldAction::Nested(_)
+            | FieldAction::Slot(_) => {}
         });
     }
 }

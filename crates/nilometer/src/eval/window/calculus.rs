@@ -13,26 +13,26 @@ use crate::eval::accumulator::Total;
 use crate::eval::date::Unit;
 
 /// Error codes of `$derivative` or `$integral`.
-struct Codes {
+struct AxisErrorCodes {
     unit_no_date: i32,
     date_no_unit: i32,
     name: &'static str,
 }
 
-const DERIVATIVE: Codes = Codes {
+const DERIVATIVE: AxisErrorCodes = AxisErrorCodes {
     unit_no_date: location::DERIVATIVE_UNIT_WITHOUT_DATE,
     date_no_unit: location::DERIVATIVE_DATE_WITHOUT_UNIT,
     name: "$derivative",
 };
 
-const INTEGRAL: Codes = Codes {
+const INTEGRAL: AxisErrorCodes = AxisErrorCodes {
     unit_no_date: location::INTEGRAL_UNIT_WITHOUT_DATE,
     date_no_unit: location::INTEGRAL_DATE_WITHOUT_UNIT,
     name: "$integral",
 };
 
 /// Returns a position on the horizontal axis, in units.
-fn place(value: ValueRef<'_>, unit: Option<Unit>, codes: &Codes) -> Result<Number> {
+fn place(value: ValueRef<'_>, unit: Option<Unit>, codes: &AxisErrorCodes) -> Result<Number> {
     match (value, unit) {
         (ValueRef::DateTime(ms), Some(_)) => Ok(Number::Long(ms)),
         (ValueRef::DateTime(_), None) => Err(Error::location(
@@ -156,7 +156,7 @@ pub(super) fn integral(
         .collect();
     let sums = match numbers::sums(&ColumnBlock::from_values(&areas), &spans)? {
         Some(sums) => sums.to_values(),
-        None => slide(Areas(&areas), &spans, |total| total.total().into())?,
+        None => slide(AreaAggregate(&areas), &spans, |total| total.total().into())?,
     };
     let answers = narrowed.iter().zip(sums).map(
         |(points, sum)| {
@@ -167,9 +167,9 @@ pub(super) fn integral(
 }
 
 /// Sums of areas.
-struct Areas<'a>(&'a [Value]);
+struct AreaAggregate<'a>(&'a [Value]);
 
-impl Aggregate for Areas<'_> {
+impl Aggregate for AreaAggregate<'_> {
     type State = Total;
 
     fn empty(&self) -> Total {
@@ -230,10 +230,10 @@ pub(super) fn covariance(
         (count, false) => Value::Double(state.products / count as f64),
     };
     // Adding and merging pairs cannot fail.
-    slide(Pairs(&pairs), frames, finish).unwrap_or_default()
+    slide(CovarianceAggregate(&pairs), frames, finish).unwrap_or_default()
 }
 
-struct Pairs<'a>(&'a [Option<(f64, f64)>]);
+struct CovarianceAggregate<'a>(&'a [Option<(f64, f64)>]);
 
 /// Running means and the sum of products of differences from them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -244,7 +244,7 @@ struct Comoment {
     products: f64,
 }
 
-impl Aggregate for Pairs<'_> {
+impl Aggregate for CovarianceAggregate<'_> {
     type State = Comoment;
 
     fn empty(&self) -> Comoment {

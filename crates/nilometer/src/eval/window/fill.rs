@@ -38,12 +38,12 @@ pub(super) fn last_carried_forward(column: &ColumnBlock) -> ColumnBlock {
 
 /// A position on the axis of the sort field.
 #[derive(Clone, Copy)]
-enum Place {
+enum AxisPosition {
     Date(i64),
     Number(Number),
 }
 
-impl Place {
+impl AxisPosition {
     fn of(value: ValueRef<'_>) -> Result<Self> {
         match (value, Number::of(value)) {
             (ValueRef::DateTime(ms), _) => Ok(Self::Date(ms)),
@@ -71,7 +71,7 @@ impl Place {
 pub(super) fn linear(column: &ColumnBlock, sort_values: &ColumnBlock) -> Result<Vec<Value>> {
     let places = sort_values
         .iter()
-        .map(Place::of)
+        .map(AxisPosition::of)
         .collect::<Result<Vec<_>>>()?;
     for pair in places.windows(2) {
         if let [from, to] = pair
@@ -108,7 +108,7 @@ pub(super) fn linear(column: &ColumnBlock, sort_values: &ColumnBlock) -> Result<
 
 fn fill_between(
     filled: &mut [Value],
-    places: &[Place],
+    places: &[AxisPosition],
     (from, low): (usize, Number),
     (to, high): (usize, Number),
 ) -> Result<()> {

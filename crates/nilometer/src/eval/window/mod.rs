@@ -40,8 +40,8 @@ use nilometer_bson::{Document, Value};
 
 pub use frame::{Bound, Bounds};
 pub use parse::WINDOW_FUNCTION_NAMES;
-use partition::{Argument, Partition};
 pub use partition::{BlockColumns, PartitionColumns, PartitionResults};
+use partition::{FunctionInput, Partition};
 
 use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
@@ -234,7 +234,7 @@ impl SetWindowFields {
 /// Returns one value for every document of the partition.
 fn evaluate_output(
     output: &WindowOutput,
-    argument: &Argument,
+    argument: &FunctionInput,
     partition: &Partition,
     ctx: &EvalContext<'_>,
 ) -> Result<ColumnBlock> {

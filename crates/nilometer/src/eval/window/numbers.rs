@@ -13,7 +13,7 @@ use nilometer_bson::{Value, ValueRef};
 
 use super::sliding::{Aggregate, slide};
 use crate::error::Result;
-use crate::eval::accumulator::{AccumulatorKind as Kind, AccumulatorSpec, Deviation, Total};
+use crate::eval::accumulator::{AccumulatorKind as Kind, AccumulatorSpec, StdDev, Total};
 
 /// Returns the accumulator's result for every frame; `None` if column or accumulator has no fast
 /// path.
@@ -66,11 +66,11 @@ pub(super) fn accumulate(
                 BlockData::Double(values) => values.clone(),
                 _ => return Ok(None),
             };
-            let finish = |deviation: Deviation| match kind {
+            let finish = |deviation: StdDev| match kind {
                 Kind::StdDevPop => deviation.population(),
                 _ => deviation.sample(),
             };
-            let answers = slide(Deviations(&values), frames, finish)?;
+            let answers = slide(StdDevAggregate(&values), frames, finish)?;
             Some(ColumnBlock::from_values(&answers))
         }
         _ => None,
@@ -152,7 +152,7 @@ fn doubles(values: &[f64], kind: Kind, frames: &[Range<usize>]) -> Result<Column
         (count, true) => Some(sum.total() / count as f64),
         (_, false) => Some(sum.total()),
     };
-    let answers = slide(Doubles(values), frames, finish)?;
+    let answers = slide(DoubleAggregate(values), frames, finish)?;
     if is_average || answers.iter().all(Option::is_some) {
         return Ok(of_answers(
             answers,
@@ -167,9 +167,9 @@ fn doubles(values: &[f64], kind: Kind, frames: &[Range<usize>]) -> Result<Column
     ))
 }
 
-struct Doubles<'a>(&'a [f64]);
+struct DoubleAggregate<'a>(&'a [f64]);
 
-impl Aggregate for Doubles<'_> {
+impl Aggregate for DoubleAggregate<'_> {
     /// The sum and the number of values.
     type State = (DoubleSum, u64);
 
@@ -206,19 +206,19 @@ fn extremes<T: Copy>(
         Kind::Min => Ordering::Less,
         _ => Ordering::Greater,
     };
-    let aggregate = Extremes {
+    let aggregate = MinMaxAggregate {
         values,
         is_better: |value: &T, best: &T| order(value, best) == better,
     };
     slide(aggregate, frames, |best| best)
 }
 
-struct Extremes<'a, T, B> {
+struct MinMaxAggregate<'a, T, B> {
     values: &'a [T],
     is_better: B,
 }
 
-impl<T: Copy, B: Fn(&T, &T) -> bool> Aggregate for Extremes<'_, T, B> {
+impl<T: Copy, B: Fn(&T, &T) -> bool> Aggregate for MinMaxAggregate<'_, T, B> {
     type State = Option<T>;
 
     fn empty(&self) -> Option<T> {
@@ -239,23 +239,23 @@ impl<T: Copy, B: Fn(&T, &T) -> bool> Aggregate for Extremes<'_, T, B> {
     }
 }
 
-struct Deviations<'a>(&'a [f64]);
+struct StdDevAggregate<'a>(&'a [f64]);
 
-impl Aggregate for Deviations<'_> {
-    type State = Deviation;
+impl Aggregate for StdDevAggregate<'_> {
+    type State = StdDev;
 
-    fn empty(&self) -> Deviation {
-        Deviation::default()
+    fn empty(&self) -> StdDev {
+        StdDev::default()
     }
 
-    fn add(&self, state: &mut Deviation, at: usize) -> Result<()> {
+    fn add(&self, state: &mut StdDev, at: usize) -> Result<()> {
         if let Some(value) = self.0.get(at) {
             state.add_f64(*value);
         }
         Ok(())
     }
 
-    fn merge(&self, state: &mut Deviation, later: Deviation) -> Result<()> {
+    fn merge(&self, state: &mut StdDev, later: StdDev) -> Result<()> {
         state.merge(&later);
         Ok(())
     }
@@ -264,7 +264,7 @@ impl Aggregate for Deviations<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::frame::{Bound, Bounds};
-    use super::super::partition::Argument;
+    use super::super::partition::FunctionInput;
     use super::super::sliding::accumulate_any;
     use super::*;
     use crate::eval::{EvalContext, ParseContext};
@@ -332,7 +332,7 @@ mod tests {
                         continue;
                     };
                     taken += 1;
-                    let argument = Argument {
+                    let argument = FunctionInput {
                         values: column.clone(),
                         keys: Vec::new(),
                     };

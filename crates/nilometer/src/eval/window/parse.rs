@@ -39,7 +39,7 @@ const ACCUMULATORS: &[&str] = &[
     "$median",
 ];
 
-type FunctionFn = fn(&Context<'_>, ValueRef<'_>) -> Result<WindowFunction>;
+type FunctionFn = fn(&FunctionContext<'_>, ValueRef<'_>) -> Result<WindowFunction>;
 
 /// Functions that are only window functions.
 const FUNCTIONS: &[(&str, FunctionFn)] = &[
@@ -77,7 +77,7 @@ const fn function_names() -> [&'static str; ACCUMULATORS.len() + FUNCTIONS.len()
 pub const WINDOW_FUNCTION_NAMES: [&str; ACCUMULATORS.len() + FUNCTIONS.len()] = function_names();
 
 /// The context of parsing one function.
-struct Context<'a> {
+struct FunctionContext<'a> {
     ctx: &'a ParseContext,
     name: &'a str,
     sort_by: Option<&'a SortPattern>,
@@ -85,7 +85,7 @@ struct Context<'a> {
     bounds: Option<Bounds>,
 }
 
-impl Context<'_> {
+impl FunctionContext<'_> {
     fn refuse_window(&self) -> Result<()> {
         match self.bounds {
             None => Ok(()),
@@ -226,7 +226,7 @@ fn parse_output(
     let (name, argument) = function
         .ok_or_else(|| failed(format!("Expected a $-prefixed window function in '{path}'")))?;
     let bounds = window.map(|window| parse_bounds(window, ctx)).transpose()?;
-    let context = Context {
+    let context = FunctionContext {
         ctx,
         name,
         sort_by,
@@ -395,7 +395,11 @@ fn check_bounds(bounds: &Bounds, sort_by: Option<&SortPattern>) -> Result<()> {
     }
 }
 
-fn covariance(c: &Context<'_>, argument: ValueRef<'_>, sample: bool) -> Result<WindowFunction> {
+fn covariance(
+    c: &FunctionContext<'_>,
+    argument: ValueRef<'_>,
+    sample: bool,
+) -> Result<WindowFunction> {
     Ok(WindowFunction::Covariance {
         input: Expression::parse(argument, c.ctx)?,
         sample,
@@ -403,7 +407,10 @@ fn covariance(c: &Context<'_>, argument: ValueRef<'_>, sample: bool) -> Result<W
 }
 
 /// Parses `{input, unit?}` of `$derivative` and `$integral`.
-fn over_time(c: &Context<'_>, argument: ValueRef<'_>) -> Result<(Expression, Option<Unit>)> {
+fn over_time(
+    c: &FunctionContext<'_>,
+    argument: ValueRef<'_>,
+) -> Result<(Expression, Option<Unit>)> {
     let doc = c.fields(argument, &["input", "unit"])?;
     let input = c.required(doc, "input")?;
     let unit = match doc.get("unit") {
@@ -428,7 +435,7 @@ fn over_time(c: &Context<'_>, argument: ValueRef<'_>) -> Result<(Expression, Opt
     Ok((input, unit))
 }
 
-fn derivative(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
+fn derivative(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
     let (input, unit) = over_time(c, argument)?;
     if c.bounds.is_none() {
         return Err(failed("$derivative requires explicit window bounds"));
@@ -436,12 +443,12 @@ fn derivative(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction>
     Ok(WindowFunction::Derivative { input, unit })
 }
 
-fn integral(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
+fn integral(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
     let (input, unit) = over_time(c, argument)?;
     Ok(WindowFunction::Integral { input, unit })
 }
 
-fn exp_moving_avg(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
+fn exp_moving_avg(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
     let doc = c.fields(argument, &["input", "N", "alpha"])?;
     let input = c.required(doc, "input")?;
     let alpha = match (doc.get("N"), doc.get("alpha")) {
@@ -466,7 +473,7 @@ fn exp_moving_avg(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunct
     Ok(WindowFunction::ExpMovingAvg { input, alpha })
 }
 
-fn shift(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
+fn shift(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
     let doc = c.fields(argument, &["output", "by", "default"])?;
     let output = c.required(doc, "output")?;
     let by = match doc.get("by") {
@@ -490,7 +497,7 @@ fn shift(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
 }
 
 fn rank(
-    c: &Context<'_>,
+    c: &FunctionContext<'_>,
     argument: ValueRef<'_>,
     function: WindowFunction,
 ) -> Result<WindowFunction> {
@@ -518,12 +525,12 @@ fn rank(
     Ok(function)
 }
 
-fn locf(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
+fn locf(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
     c.refuse_window()?;
     Expression::parse(argument, c.ctx).map(WindowFunction::LastCarriedForward)
 }
 
-fn linear_fill(c: &Context<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
+fn linear_fill(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
     c.refuse_window()?;
     if c.sort_by.and_then(SortPattern::single_field).is_none() {
         return Err(Error::location(

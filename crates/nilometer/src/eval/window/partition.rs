@@ -49,14 +49,14 @@ pub(super) struct Partition {
 }
 
 /// Inputs of one output of a partition.
-pub(super) struct Argument {
+pub(super) struct FunctionInput {
     /// For every document; empty if there is none.
     pub(super) values: ColumnBlock,
     /// For every document the sort key of `$top` and `$bottom`.
     pub(super) keys: Vec<SortKey>,
 }
 
-impl Default for Argument {
+impl Default for FunctionInput {
     fn default() -> Self {
         Self {
             values: ColumnBlock::missing(0),
@@ -171,14 +171,14 @@ impl PartitionColumns {
     }
 
     /// Returns the inputs, once the partition is complete.
-    pub(super) fn finish(self) -> (Partition, Vec<Argument>) {
+    pub(super) fn finish(self) -> (Partition, Vec<FunctionInput>) {
         let partition = Partition {
             length: self.length,
             sort_values: self.sort_values.finish(),
             ties: self.ties,
         };
         let columns = self.arguments.into_iter().zip(self.keys);
-        let arguments = columns.map(|(values, keys)| Argument {
+        let arguments = columns.map(|(values, keys)| FunctionInput {
             values: values.finish(),
             keys,
         });

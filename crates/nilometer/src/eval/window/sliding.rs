@@ -18,10 +18,10 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::number::Number;
 
 use super::numbers;
-use super::partition::Argument;
+use super::partition::FunctionInput;
 use crate::error::Result;
 use crate::eval::accumulator::{
-    AccumulatorKind as Kind, AccumulatorSpec, State, ValueSet, percentile,
+    AccumulatorKind as Kind, AccumulatorSpec, AccumulatorState, ValueSet, percentile,
 };
 use crate::eval::{Collation, EvalContext};
 
@@ -130,20 +130,20 @@ pub(super) fn slide<A: Aggregate, V: Clone>(
 }
 
 /// An accumulator over the arguments of a partition.
-struct Accumulated<'a> {
+struct AccumulatorAggregate<'a> {
     spec: &'a AccumulatorSpec,
-    empty: State,
-    argument: &'a Argument,
+    empty: AccumulatorState,
+    argument: &'a FunctionInput,
 }
 
-impl Aggregate for Accumulated<'_> {
-    type State = State;
+impl Aggregate for AccumulatorAggregate<'_> {
+    type State = AccumulatorState;
 
-    fn empty(&self) -> State {
+    fn empty(&self) -> AccumulatorState {
         self.empty.clone()
     }
 
-    fn add(&self, state: &mut State, at: usize) -> Result<()> {
+    fn add(&self, state: &mut AccumulatorState, at: usize) -> Result<()> {
         // For `$top` and `$bottom`.
         match self.argument.keys.get(at) {
             Some(key) => {
@@ -155,7 +155,7 @@ impl Aggregate for Accumulated<'_> {
         }
     }
 
-    fn merge(&self, state: &mut State, later: State) -> Result<()> {
+    fn merge(&self, state: &mut AccumulatorState, later: AccumulatorState) -> Result<()> {
         self.spec.merge(state, later)
     }
 }
@@ -163,7 +163,7 @@ impl Aggregate for Accumulated<'_> {
 /// Returns the accumulator's result for every frame.
 pub(super) fn accumulate(
     spec: &AccumulatorSpec,
-    argument: &Argument,
+    argument: &FunctionInput,
     frames: &[Range<usize>],
     ctx: &EvalContext<'_>,
 ) -> Result<ColumnBlock> {
@@ -176,7 +176,7 @@ pub(super) fn accumulate(
 /// [`accumulate`] for values of any type.
 pub(super) fn accumulate_any(
     spec: &AccumulatorSpec,
-    argument: &Argument,
+    argument: &FunctionInput,
     frames: &[Range<usize>],
     ctx: &EvalContext<'_>,
 ) -> Result<ColumnBlock> {
@@ -215,7 +215,7 @@ pub(super) fn accumulate_any(
         }),
         Kind::Percentile | Kind::Median => percentiles(spec, column, frames, ctx)?,
         _ => {
-            let aggregate = Accumulated {
+            let aggregate = AccumulatorAggregate {
                 spec,
                 empty,
                 argument,

@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn random_shape(draw: &mut Draw, middle: Degrees, size: f64) -> Document {
+fn random_shape(draw: &mut TestRandom, middle: Degrees, size: f64) -> Document {
     match draw.below(4) {
         0 | 1 => point(draw.near(middle, size)),
         2 => {
@@ -17,7 +17,7 @@ fn random_shape(draw: &mut Draw, middle: Degrees, size: f64) -> Document {
 
 #[test]
 fn what_touches_a_region_has_a_key_in_its_ranges() {
-    let mut draw = Draw::new(8);
+    let mut draw = TestRandom::new(8);
     let mut met = 0;
     for _ in 0..200 {
         let middle = draw.place();
@@ -128,7 +128,7 @@ fn bounds(values: &[Value]) -> (Value, Value) {
 
 #[test]
 fn buckets_with_a_match_are_kept_and_many_without_are_not() {
-    let mut draw = Draw::new(9);
+    let mut draw = TestRandom::new(9);
     let (mut kept, mut dropped) = (0, 0);
     for _ in 0..2000 {
         let middle = draw.place();
@@ -224,7 +224,7 @@ fn bounds_that_hide_something_keep_their_bucket() {
 
 #[test]
 fn a_region_in_another_implies_it() {
-    let mut draw = Draw::new(10);
+    let mut draw = TestRandom::new(10);
     let mut implied = 0;
     for _ in 0..500 {
         let middle = draw.place();

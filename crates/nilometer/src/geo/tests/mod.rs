@@ -11,7 +11,7 @@ mod shapes;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::testing::{Draw, haversine, line, point, polygon, position, walk};
+use super::testing::{TestRandom, destination, haversine, line, point, polygon, position};
 use super::*;
 
 type Degrees = (f64, f64);

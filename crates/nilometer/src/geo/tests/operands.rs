@@ -59,7 +59,7 @@ fn operands_are_checked() {
 }
 
 /// Generates a value similar to geometry, more or less invalid.
-fn nearly_geometry(draw: &mut Draw, depth: usize) -> Value {
+fn nearly_geometry(draw: &mut TestRandom, depth: usize) -> Value {
     let numbers = [
         0.0,
         1.0,
@@ -74,7 +74,7 @@ fn nearly_geometry(draw: &mut Draw, depth: usize) -> Value {
         -0.0,
         179.9999999999,
     ];
-    let number = |draw: &mut Draw| match draw.below(3) {
+    let number = |draw: &mut TestRandom| match draw.below(3) {
         0 => Value::from(numbers[draw.below(numbers.len())]),
         1 => Value::from(draw.below(7) as i32 - 3),
         _ => Value::from(draw.within(-190.0, 190.0)),
@@ -128,7 +128,7 @@ fn nearly_geometry(draw: &mut Draw, depth: usize) -> Value {
 
 /// Generates coordinates of the right nesting, with corners from a small set so that they coincide
 /// and cross.
-fn degenerate_shape(draw: &mut Draw) -> Document {
+fn degenerate_shape(draw: &mut TestRandom) -> Document {
     let corners: Vec<Degrees> = (0..2 + draw.below(7))
         .map(|_| match draw.below(4) {
             0 => draw.place(),
@@ -164,7 +164,7 @@ fn fuzz_geometry_of_any_form() {
         intersects(line(&[(0.0, 0.0), (3.0, 0.0)])),
     ];
     for seed in first..first + runs {
-        let mut draw = Draw::new(seed);
+        let mut draw = TestRandom::new(seed);
         for _ in 0..20 {
             let value = match draw.below(2) {
                 0 => nearly_geometry(&mut draw, 5),

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn points_in_polygons_are_those_in_flat_ones() {
-    let mut draw = Draw::new(1);
+    let mut draw = TestRandom::new(1);
     for round in 0..400 {
         let middle = draw.place();
         let size = [0.001, 1.0, 20.0, 60.0][round % 4];
@@ -14,7 +14,7 @@ fn points_in_polygons_are_those_in_flat_ones() {
         let touching = intersects(polygon(&[ring]));
         for _ in 0..30 {
             let (bearing, reach) = (draw.within(0.0, 360.0), draw.within(0.0, 1.3 * size));
-            let at = walk(middle, bearing, reach);
+            let at = destination(middle, bearing, reach);
             let Some(expected) =
                 project(middle, at).map_or(Some(false), |p| flat_contains(&oracle, p))
             else {
@@ -33,14 +33,14 @@ fn points_in_polygons_are_those_in_flat_ones() {
 
 #[test]
 fn shapes_within_and_touching_are_those_of_flat_ones() {
-    let mut draw = Draw::new(2);
+    let mut draw = TestRandom::new(2);
     let mut seen = [0; 3];
     for round in 0..1500 {
         let middle = draw.place();
         let size = [0.01, 5.0, 25.0][round % 3];
         let ring = draw.ring(middle, size);
         let (bearing, reach) = (draw.within(0.0, 360.0), draw.within(0.0, 1.8 * size));
-        let other_middle = walk(middle, bearing, reach);
+        let other_middle = destination(middle, bearing, reach);
         let other_size = size * draw.within(0.05, 1.0);
         let other = draw.ring(other_middle, other_size);
         let (mine, theirs) = (flat(middle, &ring), flat(middle, &other));
@@ -108,7 +108,7 @@ fn shapes_within_and_touching_are_those_of_flat_ones() {
 
 #[test]
 fn a_shape_lies_within_itself_and_touches_its_parts() {
-    let mut draw = Draw::new(3);
+    let mut draw = TestRandom::new(3);
     for _ in 0..300 {
         let middle = draw.place();
         let size = 10f64.powf(draw.within(-4.0, 1.5));
@@ -130,7 +130,7 @@ fn a_shape_lies_within_itself_and_touches_its_parts() {
 
 #[test]
 fn distances_are_those_of_the_haversine_formula() {
-    let mut draw = Draw::new(4);
+    let mut draw = TestRandom::new(4);
     for _ in 0..2000 {
         let (a, b) = (draw.place(), draw.place());
         let expected = haversine(a, b);
@@ -153,7 +153,7 @@ fn distances_are_those_of_the_haversine_formula() {
 
 #[test]
 fn distances_to_shapes_are_those_to_their_nearest_points() {
-    let mut draw = Draw::new(5);
+    let mut draw = TestRandom::new(5);
     for _ in 0..200 {
         let middle = draw.place();
         let ring = draw.ring(middle, 10.0);
@@ -188,7 +188,7 @@ fn distances_to_shapes_are_those_to_their_nearest_points() {
 
 #[test]
 fn discs_hold_lines_and_polygons_whose_every_point_they_hold() {
-    let mut draw = Draw::new(6);
+    let mut draw = TestRandom::new(6);
     for _ in 0..400 {
         let center = draw.place();
         let radius = draw.within(0.01, 3.1);

@@ -21,7 +21,7 @@ use crate::eval::expression::is_true;
 use crate::eval::{EvalContext, ParseContext};
 
 /// Maximum number of values shown for a path with many.
-const VALUES_TOLD_MAX: usize = 10;
+const VALUES_SHOWN_MAX: usize = 10;
 
 /// Maximum size of an explanation in bytes; a longer one is left out.
 const EXPLANATION_BYTES_MAX: usize = 1 << 20;
@@ -34,12 +34,12 @@ impl MatchExpression {
         expressions: &ParseContext,
         eval: &EvalContext<'_>,
     ) -> Result<Document> {
-        let asked = Asked {
+        let asked = FailureExplainer {
             document,
             expressions,
             eval,
         };
-        let told = asked.all(&clauses(filter), Holds::Should)?;
+        let told = asked.all(&clauses(filter), ExpectedOutcome::Should)?;
         if told.as_bytes().len() <= EXPLANATION_BYTES_MAX {
             return Ok(told);
         }
@@ -54,10 +54,10 @@ impl MatchExpression {
 struct Clause<'f> {
     operator: &'f str,
     specified: Document,
-    kind: Kind<'f>,
+    kind: ClauseKind<'f>,
 }
 
-enum Kind<'f> {
+enum ClauseKind<'f> {
     /// `$and`, `$or`, `$nor`.
     Logical(Vec<Vec<Clause<'f>>>),
     /// `$not`.
@@ -86,18 +86,18 @@ fn clauses(filter: DocRef<'_>) -> Vec<Clause<'_>> {
                 out.push(Clause {
                     operator: name,
                     specified: alone(),
-                    kind: Kind::Logical(arms.map(clauses).collect()),
+                    kind: ClauseKind::Logical(arms.map(clauses).collect()),
                 });
             }
             ("$jsonSchema", ValueRef::Document(schema)) => out.push(Clause {
                 operator: name,
                 specified: alone(),
-                kind: Kind::Schema(schema),
+                kind: ClauseKind::Schema(schema),
             }),
             _ if name.starts_with('$') => out.push(Clause {
                 operator: name,
                 specified: alone(),
-                kind: Kind::OnDocument,
+                kind: ClauseKind::OnDocument,
             }),
             (_, ValueRef::Document(operators)) if parse::is_operator_document(operators) => {
                 on_path(name, operators, &mut out);
@@ -108,7 +108,7 @@ fn clauses(filter: DocRef<'_>) -> Vec<Clause<'_>> {
                     _ => "$eq",
                 },
                 specified: alone(),
-                kind: Kind::OnPath(name),
+                kind: ClauseKind::OnPath(name),
             }),
         }
     }
@@ -134,9 +134,9 @@ fn on_path<'f>(path: &'f str, operators: DocRef<'f>, out: &mut Vec<Clause<'f>>) 
             ("$not", ValueRef::Document(inner)) => {
                 let mut negated = Vec::new();
                 on_path(path, inner, &mut negated);
-                Kind::Not(negated)
+                ClauseKind::Not(negated)
             }
-            _ => Kind::OnPath(path),
+            _ => ClauseKind::OnPath(path),
         };
         out.push(Clause {
             operator,
@@ -148,12 +148,12 @@ fn on_path<'f>(path: &'f str, operators: DocRef<'f>, out: &mut Vec<Clause<'f>>) 
 
 /// The required outcome of a clause.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Holds {
+enum ExpectedOutcome {
     Should,
     ShouldNot,
 }
 
-impl Holds {
+impl ExpectedOutcome {
     fn inverse(self) -> Self {
         match self {
             Self::Should => Self::ShouldNot,
@@ -163,20 +163,20 @@ impl Holds {
 }
 
 /// The document and context for evaluating clauses.
-struct Asked<'a> {
+struct FailureExplainer<'a> {
     document: DocRef<'a>,
     expressions: &'a ParseContext,
     eval: &'a EvalContext<'a>,
 }
 
-impl Asked<'_> {
+impl FailureExplainer<'_> {
     fn holds(&self, clause: &Clause<'_>) -> Result<bool> {
         MatchExpression::parse(clause.specified.as_ref(), self.expressions)?
             .matches(self.document, self.eval)
     }
 
     /// True if all clauses hold.
-    fn hold(&self, clauses: &[Clause<'_>]) -> Result<bool> {
+    fn all_hold(&self, clauses: &[Clause<'_>]) -> Result<bool> {
         for clause in clauses {
             if !self.holds(clause)? {
                 return Ok(false);
@@ -186,7 +186,7 @@ impl Asked<'_> {
     }
 
     /// Explains clauses combined by and.
-    fn all(&self, clauses: &[Clause<'_>], wanted: Holds) -> Result<Document> {
+    fn all(&self, clauses: &[Clause<'_>], wanted: ExpectedOutcome) -> Result<Document> {
         if let [only] = clauses {
             return self.one(only, wanted);
         }
@@ -194,38 +194,43 @@ impl Asked<'_> {
         self.joined("$and", &arms, wanted)
     }
 
-    fn one(&self, clause: &Clause<'_>, wanted: Holds) -> Result<Document> {
+    fn one(&self, clause: &Clause<'_>, wanted: ExpectedOutcome) -> Result<Document> {
         match &clause.kind {
-            Kind::Logical(arms) => {
+            ClauseKind::Logical(arms) => {
                 let arms: Vec<&[Clause<'_>]> = arms.iter().map(Vec::as_slice).collect();
                 self.joined(clause.operator, &arms, wanted)
             }
-            Kind::Not(inner) => {
+            ClauseKind::Not(inner) => {
                 let mut out = DocumentBuilder::new();
                 out.append("operatorName", "$not");
                 out.append("details", self.all(inner, wanted.inverse())?);
                 Ok(out.finish())
             }
-            Kind::Schema(schema) => self.schema(clause, *schema, wanted),
-            Kind::OnDocument => self.on_document(clause, wanted),
-            Kind::OnPath(path) => self.on_path(clause, path, wanted),
+            ClauseKind::Schema(schema) => self.schema(clause, *schema, wanted),
+            ClauseKind::OnDocument => self.on_document(clause, wanted),
+            ClauseKind::OnPath(path) => self.on_path(clause, path, wanted),
         }
     }
 
     /// Explains the arms of `$and`, `$or` or `$nor`: those with the wrong outcome.
-    fn joined(&self, name: &str, arms: &[&[Clause<'_>]], wanted: Holds) -> Result<Document> {
+    fn joined(
+        &self,
+        name: &str,
+        arms: &[&[Clause<'_>]],
+        wanted: ExpectedOutcome,
+    ) -> Result<Document> {
         let of_arms = if name == "$nor" {
             wanted.inverse()
         } else {
             wanted
         };
         let list = match of_arms {
-            Holds::Should => "clausesNotSatisfied",
-            Holds::ShouldNot => "clausesSatisfied",
+            ExpectedOutcome::Should => "clausesNotSatisfied",
+            ExpectedOutcome::ShouldNot => "clausesSatisfied",
         };
         let mut told = Vec::new();
         for (index, arm) in arms.iter().enumerate() {
-            if self.hold(arm)? == (of_arms == Holds::Should) {
+            if self.all_hold(arm)? == (of_arms == ExpectedOutcome::Should) {
                 continue;
             }
             let mut out = DocumentBuilder::new();
@@ -239,11 +244,16 @@ impl Asked<'_> {
         Ok(out.finish())
     }
 
-    fn schema(&self, clause: &Clause<'_>, schema: DocRef<'_>, wanted: Holds) -> Result<Document> {
+    fn schema(
+        &self,
+        clause: &Clause<'_>,
+        schema: DocRef<'_>,
+        wanted: ExpectedOutcome,
+    ) -> Result<Document> {
         let mut out = DocumentBuilder::new();
         out.append("operatorName", "$jsonSchema");
         match wanted {
-            Holds::Should => {
+            ExpectedOutcome::Should => {
                 for name in ["title", "description"] {
                     out.append_ref(name, schema.get(name));
                 }
@@ -251,7 +261,7 @@ impl Asked<'_> {
                 let rules: Vec<Value> = rules.into_iter().map(Value::Document).collect();
                 out.append("schemaRulesNotSatisfied", rules);
             }
-            Holds::ShouldNot => {
+            ExpectedOutcome::ShouldNot => {
                 out.append("specifiedAs", clause.specified.clone());
                 out.append("reason", "schema matched");
             }
@@ -259,11 +269,11 @@ impl Asked<'_> {
         Ok(out.finish())
     }
 
-    fn on_document(&self, clause: &Clause<'_>, wanted: Holds) -> Result<Document> {
+    fn on_document(&self, clause: &Clause<'_>, wanted: ExpectedOutcome) -> Result<Document> {
         let mut out = DocumentBuilder::new();
         out.append("operatorName", clause.operator);
         out.append("specifiedAs", clause.specified.clone());
-        let failed = wanted == Holds::Should;
+        let failed = wanted == ExpectedOutcome::Should;
         let parsed = MatchExpression::parse(clause.specified.as_ref(), self.expressions)?;
         if let MatchExpression::Expr(test) = &parsed {
             let reason = match failed {
@@ -283,7 +293,12 @@ impl Asked<'_> {
         Ok(out.finish())
     }
 
-    fn on_path(&self, clause: &Clause<'_>, path: &str, wanted: Holds) -> Result<Document> {
+    fn on_path(
+        &self,
+        clause: &Clause<'_>,
+        path: &str,
+        wanted: ExpectedOutcome,
+    ) -> Result<Document> {
         let mut out = DocumentBuilder::new();
         out.append("operatorName", clause.operator);
         out.append("specifiedAs", clause.specified.clone());
@@ -307,9 +322,11 @@ impl Asked<'_> {
             Ok(false)
         })?;
         let reason = match wanted {
-            Holds::Should if values.is_empty() && !is_about_presence => "field was missing",
-            Holds::Should => failed,
-            Holds::ShouldNot => held,
+            ExpectedOutcome::Should if values.is_empty() && !is_about_presence => {
+                "field was missing"
+            }
+            ExpectedOutcome::Should => failed,
+            ExpectedOutcome::ShouldNot => held,
         };
         out.append("reason", reason);
         if !is_about_presence {
@@ -337,14 +354,14 @@ fn append_considered(out: &mut DocumentBuilder, values: &[ValueRef<'_>], with_ty
             }
         }
         several => {
-            let shown = several.iter().take(VALUES_TOLD_MAX);
+            let shown = several.iter().take(VALUES_SHOWN_MAX);
             let list: Vec<Value> = shown.clone().map(|value| value.to_value()).collect();
             out.append("consideredValues", list);
             if with_types {
                 let types: Vec<Value> = shown.map(type_of).collect();
                 out.append("consideredTypes", types);
             }
-            if several.len() > VALUES_TOLD_MAX {
+            if several.len() > VALUES_SHOWN_MAX {
                 out.append("consideredValuesTruncated", true);
             }
         }

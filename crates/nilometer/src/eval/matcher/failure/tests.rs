@@ -108,7 +108,7 @@ fn what_is_long_is_cut() {
     let many: Vec<Value> = (0..50).map(Value::from).collect();
     let told = why(&doc! {"a": doc! {"$lt": -1}}, &doc! {"a": many});
     let values = told.get("consideredValues").as_array().unwrap();
-    assert_eq!(values.len(), VALUES_TOLD_MAX);
+    assert_eq!(values.len(), VALUES_SHOWN_MAX);
     assert!(told.as_ref().contains("consideredValuesTruncated"));
     let long = "x".repeat(EXPLANATION_BYTES_MAX);
     let told = why(&doc! {"a": 1}, &doc! {"a": long});

@@ -77,17 +77,17 @@ struct Rules {
 struct ObjectRules {
     properties: Vec<(String, Schema)>,
     pattern_properties: Vec<(Pattern, Schema)>,
-    additional: Additional,
+    additional: AdditionalRule,
     required: Vec<String>,
-    dependencies: Vec<(String, Dependency)>,
+    dependencies: Vec<(String, PropertyDependency)>,
     count_min: Option<i64>,
     count_max: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct ArrayRules {
-    items: Items,
-    additional: Additional,
+    items: ItemsRule,
+    additional: AdditionalRule,
     count_min: Option<i64>,
     count_max: Option<i64>,
     unique: bool,
@@ -111,7 +111,7 @@ struct StringRules {
 
 /// The rule for fields or elements that no other keyword covers.
 #[derive(Clone, Debug, Default)]
-enum Additional {
+enum AdditionalRule {
     #[default]
     Allowed,
     Forbidden,
@@ -119,7 +119,7 @@ enum Additional {
 }
 
 #[derive(Clone, Debug, Default)]
-enum Items {
+enum ItemsRule {
     #[default]
     Any,
     Each(Schema),
@@ -127,7 +127,7 @@ enum Items {
 }
 
 #[derive(Clone, Debug)]
-enum Dependency {
+enum PropertyDependency {
     Fields(Vec<String>),
     Conforming(Schema),
 }
@@ -194,7 +194,7 @@ fn within(count: usize, min: Option<i64>, max: Option<i64>) -> bool {
     min.is_none_or(|min| count >= min) && max.is_none_or(|max| count <= max)
 }
 
-impl Additional {
+impl AdditionalRule {
     fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
         match self {
             Self::Allowed => Ok(true),
@@ -221,8 +221,10 @@ impl ObjectRules {
                 continue;
             }
             let holds = match dependency {
-                Dependency::Fields(names) => names.iter().all(|name| doc.contains(name)),
-                Dependency::Conforming(schema) => schema.accepts(ValueRef::Document(doc))?,
+                PropertyDependency::Fields(names) => names.iter().all(|name| doc.contains(name)),
+                PropertyDependency::Conforming(schema) => {
+                    schema.accepts(ValueRef::Document(doc))?
+                }
             };
             if !holds {
                 return Ok(false);
@@ -258,9 +260,9 @@ impl ArrayRules {
         }
         for (at, value) in array.iter().enumerate() {
             let accepted = match &self.items {
-                Items::Any => true,
-                Items::Each(schema) => schema.accepts(value)?,
-                Items::ByPosition(schemas) => match schemas.get(at) {
+                ItemsRule::Any => true,
+                ItemsRule::Each(schema) => schema.accepts(value)?,
+                ItemsRule::ByPosition(schemas) => match schemas.get(at) {
                     Some(schema) => schema.accepts(value)?,
                     None => self.additional.accepts(value)?,
                 },

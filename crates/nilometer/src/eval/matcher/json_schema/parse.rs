@@ -3,7 +3,7 @@
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code as t};
 
-use super::{Additional, Dependency, Items, Rules, Schema};
+use super::{AdditionalRule, ItemsRule, PropertyDependency, Rules, Schema};
 use crate::error::{Error, Result};
 use crate::eval::matcher::parse::FILTER_DEPTH_MAX;
 use crate::eval::matcher::regex::Pattern;
@@ -75,9 +75,9 @@ fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()>
         "dependencies" => {
             for dependency in document(element)? {
                 let parsed = match dependency.value() {
-                    ValueRef::Array(_) => Dependency::Fields(names(dependency)?),
+                    ValueRef::Array(_) => PropertyDependency::Fields(names(dependency)?),
                     ValueRef::Document(inner) => {
-                        Dependency::Conforming(self::schema(inner, depth)?)
+                        PropertyDependency::Conforming(self::schema(inner, depth)?)
                     }
                     _ => return Err(wrong_type(dependency, "an object or an array")),
                 };
@@ -91,8 +91,8 @@ fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()>
 
         "items" => {
             array.items = match element.value() {
-                ValueRef::Document(inner) => Items::Each(self::schema(inner, depth)?),
-                ValueRef::Array(list) => Items::ByPosition(
+                ValueRef::Document(inner) => ItemsRule::Each(self::schema(inner, depth)?),
+                ValueRef::Array(list) => ItemsRule::ByPosition(
                     list.iter()
                         .map(|inner| match inner {
                             ValueRef::Document(inner) => self::schema(inner, depth),
@@ -273,11 +273,11 @@ fn enum_values(element: Element<'_>) -> Result<Vec<nilometer_bson::Value>> {
     Ok(values.into_iter().map(ValueRef::to_value).collect())
 }
 
-fn additional(element: Element<'_>, depth: usize) -> Result<Additional> {
+fn additional(element: Element<'_>, depth: usize) -> Result<AdditionalRule> {
     match element.value() {
-        ValueRef::Bool(true) => Ok(Additional::Allowed),
-        ValueRef::Bool(false) => Ok(Additional::Forbidden),
-        ValueRef::Document(inner) => Ok(Additional::Conforming(schema(inner, depth)?)),
+        ValueRef::Bool(true) => Ok(AdditionalRule::Allowed),
+        ValueRef::Bool(false) => Ok(AdditionalRule::Forbidden),
+        ValueRef::Document(inner) => Ok(AdditionalRule::Conforming(schema(inner, depth)?)),
         _ => Err(wrong_type(element, "an object or a boolean")),
     }
 }

@@ -45,7 +45,7 @@ use super::memory::MemoryGauge;
 use super::sort::external_sort::{RowOrder, Sorted, Sorter};
 use super::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
 use crate::error::Result;
-use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, AccumulatorState};
 use crate::eval::expression::Expression;
 use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::{Batch, MeasurementBlock};
@@ -174,15 +174,15 @@ impl Operator for Group {
 }
 
 /// What a state holds elsewhere.
-fn heap_bytes(state: &State) -> usize {
-    state.memory_bytes() - size_of::<State>()
+fn heap_bytes(state: &AccumulatorState) -> usize {
+    state.memory_bytes() - size_of::<AccumulatorState>()
 }
 
 /// Groups that were never written out.
 struct Finished {
     rows: RowMaker,
     keys: std::vec::IntoIter<Key>,
-    states: std::vec::IntoIter<State>,
+    states: std::vec::IntoIter<AccumulatorState>,
     /// What is left.
     memory: MemoryGauge,
     /// The documents given last.
@@ -252,7 +252,7 @@ impl Merged {
         {
             let fields = self.rows.fields().iter();
             let states = fields.map(|(_, spec)| spec.new_state(&key, &cx.eval));
-            let mut states = states.collect::<Result<Vec<State>>>()?;
+            let mut states = states.collect::<Result<Vec<AccumulatorState>>>()?;
             let mut held = 0;
             self.add_part(&key, &part, &mut states, &mut held, cx)?;
             drop(part);
@@ -282,7 +282,7 @@ impl Merged {
         &mut self,
         key: &Value,
         part: &Document,
-        states: &mut [State],
+        states: &mut [AccumulatorState],
         held: &mut usize,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
@@ -313,7 +313,7 @@ pub(crate) struct Table {
     hasher: foldhash::fast::RandomState,
     numbers: HashTable<u32>,
     keys: Vec<Key>,
-    states: Vec<State>,
+    states: Vec<AccumulatorState>,
     memory: MemoryGauge,
     /// Above its limit the table is written out instead of refused.
     may_spill: bool,
@@ -531,7 +531,7 @@ impl Table {
     }
 
     /// The state of accumulator `at` of a group.
-    pub(crate) fn state(&self, group: u32, at: usize) -> Option<&State> {
+    pub(crate) fn state(&self, group: u32, at: usize) -> Option<&AccumulatorState> {
         self.states.get(group as usize * self.fields.len() + at)
     }
 
@@ -541,7 +541,7 @@ impl Table {
         group: u32,
         at: usize,
         spec: &AccumulatorSpec,
-        change: impl FnOnce(&mut State) -> Result<()>,
+        change: impl FnOnce(&mut AccumulatorState) -> Result<()>,
     ) -> Result<()> {
         let place = group as usize * self.fields.len() + at;
         let Some(state) = self.states.get_mut(place) else {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
 use crate::error::Result;
-use crate::eval::accumulator::{AccumulatorSpec, State};
+use crate::eval::accumulator::{AccumulatorSpec, AccumulatorState};
 use crate::eval::memory_bytes;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::pipeline::{GroupStage, ShownField};
@@ -41,7 +41,7 @@ impl RowMaker {
     pub(crate) fn row(
         &self,
         key: Value,
-        states: impl Iterator<Item = State>,
+        states: impl Iterator<Item = AccumulatorState>,
         results: &mut MemoryGauge,
     ) -> Result<Document> {
         let values = self.fields.iter().zip(states);

@@ -315,7 +315,7 @@ impl Ranking {
             let mut may_matter = false;
             for (member, spec) in members() {
                 let state = table.state(run.group, member.at);
-                let Some(full) = state.filter(|state| spec.has_all_ranked(state)) else {
+                let Some(full) = state.filter(|state| spec.is_ranked_full(state)) else {
                     may_matter = true;
                     break;
                 };
@@ -327,7 +327,7 @@ impl Ranking {
                         unknown.insert(best.transpose()?)
                     }
                 };
-                let wants = |bound: &SortKey| spec.wants_ranked(full, bound);
+                let wants = |bound: &SortKey| spec.would_keep_ranked(full, bound);
                 may_matter |= bound.as_ref().is_none_or(wants);
             }
             if !may_matter {
@@ -386,7 +386,7 @@ impl Ranking {
     fn key(&self, block: &MeasurementBlock, time: Value, cx: &ExecContext<'_>) -> Result<SortKey> {
         let time_field = &block.shape.time_field;
         // Without a document in between, where no array makes it more than a look at each path.
-        let plain = self.sort.key_of(|part| match &part.by {
+        let plain = self.sort.key_from(|part| match &part.by {
             SortBy::Field(path) if path.as_str() == &**time_field => {
                 matches!(time, Value::DateTime(_)).then(|| time.clone())
             }
