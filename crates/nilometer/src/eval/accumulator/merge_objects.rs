@@ -47,9 +47,9 @@ impl MergeObjectsState {
 
     fn set(&mut self, name: &str, value: Value) {
         self.bytes += memory_bytes(&value);
-        let known = self.positions.get(name).copied();
-        match known.and_then(|at| self.fields.get_mut(at)) {
-            Some((_, old)) => {
+        match self.positions.get(name) {
+            Some(&at) => {
+                let (_, old) = &mut self.fields[at];
                 self.bytes -= memory_bytes(old);
                 *old = value;
             }

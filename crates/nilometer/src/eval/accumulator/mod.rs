@@ -592,7 +592,7 @@ impl AccumulatorSpec {
                 percentile.merge(*other)
             }
             // Both states were created by this specification.
-            _ => debug_assert!(false, "states of different accumulators"),
+            _ => unreachable!("states of different accumulators"),
         }
     }
 

@@ -76,11 +76,7 @@ pub(super) fn array_to_object<'s>(
             }
         };
         match positions.entry(name) {
-            Entry::Occupied(known) => {
-                if let Some(field) = fields.get_mut(*known.get()) {
-                    field.1 = value;
-                }
-            }
+            Entry::Occupied(position) => fields[*position.get()].1 = value,
             Entry::Vacant(new) => {
                 new.insert(fields.len());
                 fields.push((name, value));

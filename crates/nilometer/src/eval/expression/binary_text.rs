@@ -90,7 +90,7 @@ fn base64(bytes: &[u8], alphabet: &[u8; 64], pad: bool) -> String {
         for at in 0..4 {
             if at <= chunk.len() {
                 let index = (bits >> (18 - 6 * at)) as usize & 63;
-                out.push(char::from(alphabet.get(index).copied().unwrap_or(b'=')));
+                out.push(char::from(alphabet[index]));
             } else if pad {
                 out.push('=');
             }

@@ -202,11 +202,7 @@ fn merged<'s>(objects: &[DocRef<'_>], name: &str) -> Result<Evaluated<'s>> {
     let mut positions: HashMap<&[u8], usize> = HashMap::new();
     for element in objects.iter().flat_map(|object| object.iter()) {
         match positions.get(element.name_bytes()) {
-            Some(at) => {
-                if let Some(field) = fields.get_mut(*at) {
-                    *field = element;
-                }
-            }
+            Some(at) => fields[*at] = element,
             None => {
                 positions.insert(element.name_bytes(), fields.len());
                 fields.push(element);

@@ -78,7 +78,7 @@ impl Operation {
 
     /// Returns the slot of binding `index`.
     pub(crate) fn binding(&self, index: usize) -> usize {
-        self.bindings.get(index).copied().unwrap_or(usize::MAX)
+        self.bindings[index]
     }
 
     /// Returns the prepared data, if it is a `T`.

@@ -95,9 +95,7 @@ pub(super) fn linear(column: &ColumnBlock, sort_values: &ColumnBlock) -> Result<
                 value.type_name()
             ))
         })?;
-        if let Some(slot) = filled.get_mut(at) {
-            *slot = value.to_value();
-        }
+        filled[at] = value.to_value();
         if let Some((from, low)) = known {
             fill_between(&mut filled, &places, (from, low), (at, number))?;
         }
