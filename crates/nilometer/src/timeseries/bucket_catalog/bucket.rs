@@ -1,4 +1,4 @@
-//! An open bucket in memory: what must be known to decide on the next measurement.
+//! An open bucket in memory: what is needed to decide on the next measurement.
 //!
 //! It holds no measurements: those are in storage. A bucket with ten fields takes a few hundred bytes.
 
@@ -14,34 +14,34 @@ use super::staging::StagedEntry;
 use crate::catalog::TimeseriesOptions;
 use crate::timeseries::format::schema::Schema;
 
-/// Bytes a bucket document has before its first measurement, meta aside.
+/// Bytes of a bucket document before its first measurement, without meta.
 const BUCKET_BASE_BYTES: usize = 128;
 
-/// Memory an open bucket takes without its columns and its metadata.
+/// Memory of an open bucket without its columns and its metadata.
 const BUCKET_MEMORY_BYTES: usize = size_of::<OpenBucket>() + SERIES_MEMORY_BYTES;
 
-/// Memory a column of an open bucket takes; its name belongs to many.
+/// Memory of a column of an open bucket, without its name, which is shared.
 const COLUMN_MEMORY_BYTES: usize = size_of::<BucketColumn>();
 
-/// A measurement on its way into a bucket.
+/// A parsed measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measurement<'a> {
     /// Its place in the command.
     pub(crate) index: usize,
     /// Its time in ms.
     pub(crate) time_ms: i64,
-    /// It came without an `_id`.
+    /// True if it came without an `_id`.
     pub(crate) lacks_id: bool,
-    /// The `_id` the server gave it then.
+    /// The `_id` the server generated then.
     pub(crate) generated_id: Option<ObjectId>,
     /// Its fields.
     pub(crate) document: nilometer_bson::DocRef<'a>,
-    /// The same in the plan of the command, if they fit into one.
+    /// Its fields in the layout of the command, if they fit there.
     pub(crate) layout_range: Option<FieldRange>,
 }
 
 impl<'a> Measurement<'a> {
-    /// Every field but the meta field, a generated `_id` first.
+    /// Iterates over the fields except the meta field, a generated `_id` first.
     pub(crate) fn fields<'m>(
         &self,
         meta_field: Option<&'m str>,
@@ -91,7 +91,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// What all buckets of the catalog take together.
+/// The memory of all buckets of the catalog.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     /// Bytes of memory.
@@ -100,7 +100,7 @@ pub(crate) struct Usage {
     pub(crate) buckets: AtomicUsize,
 }
 
-/// One bucket's part of the usage, given back when it is dropped.
+/// One bucket's part of the memory, released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryUse {
     usage: Arc<Usage>,
@@ -113,7 +113,7 @@ impl MemoryUse {
         Self { usage, bytes: 0 }
     }
 
-    /// The part of another bucket.
+    /// Returns the part of another bucket.
     pub(crate) fn another(&self) -> Self {
         Self::new(self.usage.clone())
     }
@@ -131,11 +131,11 @@ impl Drop for MemoryUse {
     }
 }
 
-/// A field a bucket has seen.
+/// A column of an open bucket.
 #[derive(Debug)]
 pub(crate) struct BucketColumn {
     pub(crate) name: Arc<str>,
-    /// Of the name, to tell most others apart at once.
+    /// Of the name: most other names differ in it.
     fingerprint: u64,
     schema: Schema,
     /// True once an entry that names it has been committed.
@@ -153,7 +153,7 @@ impl BucketColumn {
     }
 }
 
-/// A number made of a name's length, beginning and end.
+/// Computes a number from a name's length, beginning and end.
 fn fingerprint(name: &[u8]) -> u64 {
     let mut short = [0; 8];
     let (first, last) = match (name.first_chunk(), name.last_chunk()) {
@@ -175,13 +175,13 @@ pub(crate) struct OpenBucket {
     pub(crate) id: [u8; 12],
     pub(crate) start_ms: i64,
     pub(crate) columns: Vec<BucketColumn>,
-    /// Measurements, those on their way included.
+    /// Measurements, those in flight included.
     pub(crate) count: usize,
-    /// Greatest time so far; entries that start before it make the bucket unsorted.
+    /// The greatest time; an entry that starts before it makes the bucket unsorted.
     pub(crate) last_ms: i64,
     pub(crate) sorted: bool,
     pub(crate) next_sequence: u32,
-    /// Entries staged and not yet known to be committed.
+    /// Entries staged and not known to be committed.
     pub(crate) in_flight: u32,
     /// True once an entry with the header has been committed.
     pub(crate) header_committed: bool,
@@ -191,23 +191,23 @@ pub(crate) struct OpenBucket {
     pub(crate) unmeasured_bytes: usize,
     /// Measurements in the bucket document as stored.
     pub(crate) folded_count: usize,
-    /// Measurements there were when it was last asked to fold the tail.
+    /// Measurements when its fold was last queued.
     pub(crate) fold_asked_at: usize,
-    /// Takes no more measurements; is written out when nothing is in flight.
+    /// True if it takes no more measurements; it is sealed when nothing is in flight.
     pub(crate) closing: bool,
-    /// It outgrew the size limit with few measurements and was counted for that.
+    /// True once it was counted as above the size limit with few measurements.
     pub(crate) kept_open: bool,
-    /// The clear operations before it was opened.
+    /// Clear operations before it was opened.
     pub(crate) era: u64,
-    /// By the places of names: where their columns were found last.
+    /// By name id, where the column was found last.
     column_of_name: [u8; CACHED_NAMES],
     memory: MemoryUse,
 }
 
-/// Places of names for which a bucket remembers where their columns are.
+/// Name ids for which a bucket remembers the column.
 const CACHED_NAMES: usize = 32;
 
-/// The id of a bucket: the low 32 bits of the seconds of its start, and a suffix of its own.
+/// Returns the id of a bucket: the low 32 bits of the seconds of its start, and a unique suffix.
 pub(super) fn id_of(start_ms: i64, suffix: [u8; 8]) -> [u8; 12] {
     let seconds = (start_ms.div_euclid(1000) as u32).to_be_bytes();
     let mut id = [0; 12];
@@ -253,8 +253,7 @@ impl OpenBucket {
         }
     }
 
-    /// Adds a column of a bucket that exists already, with its extremes for a schema; `None` if
-    /// those do not agree.
+    /// Adds a column of a stored bucket, with a schema from its extremes; `None` if those disagree.
     pub(crate) fn restore_column(
         &mut self,
         name: &str,
@@ -262,7 +261,7 @@ impl OpenBucket {
         max: ValueRef<'_>,
         names: &mut FieldNames,
     ) -> Option<()> {
-        // A column without extremes holds nothing but missing values.
+        // A column without extremes holds only missing values.
         let mut schema = Schema::of(min);
         if !schema.accepts(max) {
             return None;
@@ -276,17 +275,17 @@ impl OpenBucket {
         Some(())
     }
 
-    /// Its part of the catalog's memory.
+    /// Its part of the memory of the catalog.
     pub(crate) fn memory(&self) -> &MemoryUse {
         &self.memory
     }
 
-    /// Upper bound of the size of its document.
+    /// Returns an upper bound of the size of its document, in bytes.
     pub(crate) fn bytes_bound(&self) -> usize {
         self.measured_bytes + self.unmeasured_bytes
     }
 
-    /// One of its entries was committed.
+    /// Records that one of its entries was committed.
     pub(crate) fn entry_committed(&mut self, entry: &StagedEntry) {
         self.in_flight -= 1;
         self.header_committed |= entry.with_header;
@@ -297,7 +296,7 @@ impl OpenBucket {
         }
     }
 
-    /// The column called `name`, looked for first at `hint`: measurements repeat their field order.
+    /// Returns the column called `name`. Tries `hint` first: measurements repeat their field order.
     #[inline]
     pub(crate) fn find_column(&self, name: &[u8], hint: usize) -> Option<usize> {
         if self
@@ -313,8 +312,8 @@ impl OpenBucket {
             .position(|c| c.fingerprint == fingerprint && c.name.as_bytes() == name)
     }
 
-    /// The column of a name that may be shared and has this place, if the column may hold scalars of this type without a
-    /// closer look. A name that is not shared yet is from then on.
+    /// Returns the column of a name with this id, if the column accepts scalars of this type. Shares the name with the
+    /// column.
     #[inline]
     pub(crate) fn find_scalar(
         &mut self,
@@ -324,7 +323,7 @@ impl OpenBucket {
     ) -> Option<usize> {
         let kept = self.column_of_name.get(usize::from(place));
         let mut at = kept.map_or(0, |at| usize::from(*at));
-        // Others may give the place to another name.
+        // Another command may give the id to another name.
         let is_it = |column: &BucketColumn| Arc::ptr_eq(&column.name, name);
         if !self.columns.get(at).is_some_and(is_it) {
             at = self.find_by_name(name, place)?;
@@ -353,14 +352,14 @@ impl OpenBucket {
         Some(at)
     }
 
-    /// True when the column may hold the field's value.
+    /// True if the column accepts the field's value.
     pub(crate) fn accepts(&self, column: usize, field: &Field<'_>) -> bool {
         self.columns.get(column).is_none_or(|known| {
             known.schema.accepts_scalar(field.type_code) || known.schema.accepts(field.value())
         })
     }
 
-    /// Remembers a field's type; adds its column if it is new. Returns the column.
+    /// Adds a field's type to the schema of its column, or adds the column. Returns the column.
     pub(crate) fn learn(
         &mut self,
         column: Option<usize>,

@@ -1,12 +1,12 @@
-//! Where the last buckets are of series that left memory.
+//! The last buckets of evicted series.
 //!
-//! A series that is closed for want of memory often comes back: a million hosts that send once a minute. What was open
-//! then could be looked for among the buckets of the series in storage, which costs more than all else its measurement
-//! does. So its id is kept, in 16 bytes where the series took hundreds, as long as no other needs the place. It is a
-//! guess: whoever takes it up looks whether the bucket is still there, of that series and has room, and else searches.
+//! A series that was evicted often comes back: a million hosts that send once a minute. Its bucket could be searched in storage,
+//! which costs more than the rest of its insert. So its id is kept, in 16 bytes where the series took hundreds, until another id
+//! needs the slot. The id is a hint: its user checks that the bucket still exists, is of that series and has space, and searches
+//! otherwise.
 //!
 //! ```text
-//! lower half of the series' hash ─► set of 4 ─► upper half ─► id      the newest in front, the last one gives way
+//! lower half of the series' hash ─► set of 4 ─► upper half ─► id      newest first; the last is overwritten
 //! ```
 
 use std::sync::atomic::Ordering;
@@ -14,22 +14,22 @@ use std::sync::atomic::Ordering;
 use super::STRIPES;
 use super::bucket::Usage;
 
-/// Which part of the catalog's memory may hold ids of what left it: 1 of so many.
+/// One part in this many of the catalog's memory may hold hints.
 const MEMORY_SHARE: usize = 16;
 
-/// Ids whose series begin alike.
+/// Hints of a set.
 const SET_IDS: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Hint {
-    /// The upper half of the series' hash; 0 of an empty place.
+    /// The upper half of the series' hash; 0 in an empty slot.
     tag: u32,
     id: [u8; 12],
 }
 
 type Set = [Hint; SET_IDS];
 
-/// The ids of one stripe.
+/// The hints of one stripe.
 #[derive(Debug, Default)]
 pub(super) struct EvictedBucketHints {
     sets: Vec<Set>,
@@ -45,12 +45,12 @@ impl EvictedBucketHints {
         self.sets.get_mut(at as usize)
     }
 
-    /// Forgets all ids, and gives their memory back.
+    /// Removes all hints, and releases their memory.
     pub(super) fn clear(&mut self, usage: &Usage) {
         self.fit(0, usage);
     }
 
-    /// Takes as much of the catalog's memory as is due to a stripe; where that has changed, what was there is forgotten.
+    /// Resizes to the stripe's share of the catalog's memory; a change of size removes all hints.
     fn fit(&mut self, memory_max: usize, usage: &Usage) {
         let bytes = (memory_max / MEMORY_SHARE / STRIPES).next_multiple_of(size_of::<Set>());
         let before = self.sets.len() * size_of::<Set>();
@@ -61,7 +61,7 @@ impl EvictedBucketHints {
         }
     }
 
-    /// Keeps the id of a bucket whose series leaves memory.
+    /// Adds the last bucket of a series that is evicted.
     pub(super) fn keep(&mut self, series: u64, id: [u8; 12], memory_max: usize, usage: &Usage) {
         self.fit(memory_max, usage);
         let tag = tag(series);
@@ -73,7 +73,7 @@ impl EvictedBucketHints {
         }
     }
 
-    /// Takes the id kept of a series that comes back.
+    /// Takes the hint of a series that comes back.
     pub(super) fn take(&mut self, series: u64) -> Option<[u8; 12]> {
         let tag = tag(series);
         let hint = self.set(series)?.iter_mut().find(|d| d.tag == tag)?;
@@ -100,14 +100,14 @@ mod tests {
         assert_eq!(hint.take(series(2)), None);
         assert_eq!(hint.take(series(4)), Some([4; 12]));
         assert_eq!(hint.take(series(4)), None);
-        // What was taken left room; what is kept again is kept once.
+        // A taken hint leaves a free slot; a series has one hint.
         hint.keep(series(7), [7; 12], memory_max, &usage);
         hint.keep(series(3), [8; 12], memory_max, &usage);
         for (n, id) in [(3, 8), (5, 5), (6, 6), (7, 7)] {
             assert_eq!(hint.take(series(n)), Some([id; 12]), "{n}");
             assert_eq!(hint.take(series(n)), None);
         }
-        // Another size begins anew.
+        // A change of size removes all hints.
         hint.keep(series(1), [1; 12], memory_max * 128, &usage);
         assert_eq!(usage.bytes.load(Ordering::Relaxed), 2 * size_of::<Set>());
         hint.clear(&usage);

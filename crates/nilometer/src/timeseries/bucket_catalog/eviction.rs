@@ -1,9 +1,8 @@
 //! Taking buckets away from the writers: to change or remove one, to forget a collection.
 //!
-//! Somebody who rewrites a bucket must be alone with it: an entry that is committed after the bucket
-//! was read and before it is written would be lost. So the bucket is taken out of those offered for
-//! measurements first; then its entries on their way are waited for; and until
-//! [`BucketCatalog::release`] it is not taken up again.
+//! A bucket that is rewritten must be claimed exclusively: an entry committed between reading and writing it would be lost. So the
+//! bucket is evicted from those that take measurements; then its entries in flight are waited for; and it cannot be reopened
+//! until [`BucketCatalog::release`].
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -13,7 +12,7 @@ use super::series::SeriesKey;
 use super::stats::increment;
 use crate::timeseries::format::series_key::SeriesMeta;
 
-/// A bucket the catalog has forgotten and keeps from being taken up again.
+/// A bucket that the catalog has forgotten and does not reopen.
 #[derive(Debug)]
 #[must_use = "what is evicted must be released"]
 pub(crate) struct EvictedBucket {
@@ -22,8 +21,7 @@ pub(crate) struct EvictedBucket {
 }
 
 impl BucketCatalog {
-    /// Forgets one bucket and keeps it from being taken up again until [`BucketCatalog::release`].
-    /// `None` if it is being written to.
+    /// Forgets one bucket and blocks its reopening until [`BucketCatalog::release`]. `None` if an entry of it is in flight.
     pub(crate) fn evict(
         &self,
         collection: [u8; 16],
@@ -44,8 +42,7 @@ impl BucketCatalog {
         Some(EvictedBucket { key, id })
     }
 
-    /// Like [`BucketCatalog::evict`], but waits for what is on its way into the bucket; it takes
-    /// nothing more meanwhile.
+    /// Like [`BucketCatalog::evict`], but waits for the entries in flight. New measurements go to another bucket meanwhile.
     pub(crate) fn evict_waiting(
         &self,
         collection: [u8; 16],
@@ -69,7 +66,7 @@ impl BucketCatalog {
         EvictedBucket { key, id }
     }
 
-    /// Ends the change of buckets.
+    /// Allows the buckets to be reopened.
     pub(crate) fn release(&self, evicted: Vec<EvictedBucket>) {
         for EvictedBucket { key, id } in evicted {
             let mut stripe = self.stripe(&key).lock();
@@ -82,7 +79,7 @@ impl BucketCatalog {
         }
     }
 
-    /// Forgets the open buckets of a collection. They stay in storage and may be taken up again.
+    /// Forgets the open buckets of a collection. They stay in storage and may be reopened.
     pub fn clear(&self, collection: [u8; 16]) {
         self.era.fetch_add(1, Ordering::Relaxed);
         for lock in &self.stripes {
@@ -121,7 +118,7 @@ impl BucketCatalog {
         frozen.retain(|(of, _)| *of != collection);
     }
 
-    /// Remembers that a bucket cannot be read or written: it is never again offered.
+    /// Freezes a bucket that cannot be read or written: it takes no measurements any more.
     pub(crate) fn freeze(&self, collection: [u8; 16], id: [u8; 12]) {
         let mut frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner);
         if frozen.insert((collection, id)) {
@@ -130,9 +127,9 @@ impl BucketCatalog {
         }
     }
 
-    /// True if the bucket was frozen.
+    /// True if the bucket is frozen.
     pub(crate) fn is_frozen(&self, collection: [u8; 16], id: [u8; 12]) -> bool {
-        // Hardly ever is there one: the common case costs a load.
+        // There is rarely one: the common case costs a load.
         self.any_frozen.load(Ordering::Acquire)
             && self
                 .frozen
@@ -141,7 +138,7 @@ impl BucketCatalog {
                 .contains(&(collection, id))
     }
 
-    /// Another document takes the place of what could not be read.
+    /// Unfreezes a bucket, whose document is replaced.
     fn unfreeze(&self, collection: [u8; 16], id: [u8; 12]) {
         if self.any_frozen.load(Ordering::Acquire) {
             let mut frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,7 @@
-//! The fields of one command's measurements, walked once.
+//! The fields of one command's measurements, side by side.
 //!
-//! Whoever groups measurements walks their fields, and the bucket they go to needs the same fields again, long after they
-//! have left the processor's cache. The plan keeps them side by side: whose name, which type, of numbers the value, and
-//! of texts that come again and again a number.
+//! Grouping reads every field once; the bucket needs the same fields later, when the documents have left the processor's cache.
+//! The layout keeps of each field its name, its type, the bits of a number, and the number of a text that repeats.
 
 use std::sync::Arc;
 
@@ -11,31 +10,31 @@ use nilometer_bson::{DocRef, Element, ValueRef, type_code};
 
 use super::field_names::FieldNames;
 
-/// Fields a plan holds; those of further measurements are walked again.
+/// Fields of a layout; the documents of further measurements are read again.
 const FIELDS_MAX: usize = 1 << 21;
 
-/// Fields it makes room for before it has seen them.
+/// Fields to reserve memory for.
 const FIELDS_EXPECTED_MAX: usize = 1 << 18;
 
-/// Bytes that say how long a text is.
+/// Bytes of the length of a text.
 const LENGTH_BYTES: usize = 4;
 
-/// A field of a measurement: a name of the plan, and a value.
+/// A field of a measurement: the id of its name, and its value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LayoutField {
-    /// Of a number its bytes, which are looked at nowhere else.
+    /// The bytes of a number, which need no look at the document.
     bits: u64,
-    /// Where in its document the value begins.
+    /// Offset of the value in its document.
     at: u32,
-    /// The place of its name.
+    /// The id of its name.
     pub(crate) name: u16,
     pub(super) type_code: u8,
-    /// Of a text its number ([`TextNumbers`]); 0 if it has none.
+    /// The number of a text ([`TextNumbers`]); 0 if it has none.
     pub(super) text: u8,
 }
 
 impl LayoutField {
-    /// The field with a name of this place whose value begins at `at` in its document.
+    /// The field with a name of this id whose value starts at `at` in its document.
     #[inline]
     pub(crate) fn new(name: u16, element: &Element<'_>, at: usize) -> Self {
         let value = element.value_bytes().first_chunk();
@@ -48,7 +47,7 @@ impl LayoutField {
         }
     }
 
-    /// Gives the field, which is a text, its number.
+    /// Numbers the field, which is a text.
     #[inline]
     pub(crate) fn number_text(&mut self, document: DocRef<'_>, texts: &mut TextNumbers) {
         let value = document.as_bytes().get(self.at()..);
@@ -64,12 +63,12 @@ impl LayoutField {
         self.at as usize
     }
 
-    /// True if the value, which is a text, is this one.
+    /// True if the value, a text, is this one.
     #[inline]
     pub(super) fn is_text(&self, document: DocRef<'_>, text: &str) -> bool {
         let length = text.len() as u32 + 1;
         let behind = document.as_bytes().get(self.at() + LENGTH_BYTES..);
-        // The length is a part of what was read from the beginning of the value.
+        // `bits` starts with the length.
         self.bits as u32 == length && behind.is_some_and(|b| b.starts_with(text.as_bytes()))
     }
 
@@ -88,26 +87,26 @@ impl LayoutField {
     }
 }
 
-/// Texts that have numbers, at most.
+/// Numbered texts of a command.
 const TEXTS_MAX: usize = u8::MAX as usize;
 
-/// Longer texts have no numbers, in bytes of their values.
+/// Longer texts get no number, in bytes of their values.
 const TEXT_BYTES_MAX: usize = 64;
 
-/// Texts of a field that are looked at for one that comes again.
+/// Latest texts of a field to compare with.
 const LATEST_TEXTS: usize = 4;
 
-/// Numbers of texts that fields repeat: who has met a number knows the text without a look at the document.
+/// Numbers of repeated texts: a text with a number needs no look at the document.
 #[derive(Debug, Default)]
 pub(crate) struct TextNumbers {
-    /// Their values by number, the first of which is 1.
+    /// By number, from 1: the value.
     texts: Vec<Box<[u8]>>,
-    /// By the places of names the numbers given last; 0 for none.
+    /// By name id, the latest numbers; 0 for none.
     latest_numbers: Vec<[u8; LATEST_TEXTS]>,
 }
 
 impl TextNumbers {
-    /// The number of the value of a field; 0 if it gets none.
+    /// Returns the number of the value of a field; 0 if it gets none.
     #[inline]
     fn number(&mut self, name: u16, value: &[u8]) -> u8 {
         let place = usize::from(name);
@@ -139,7 +138,7 @@ impl TextNumbers {
     }
 }
 
-/// Which fields of a plan are those of a measurement, its metadata left out.
+/// The fields of one measurement in a layout, without its metadata.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FieldRange {
     start: u32,
@@ -152,37 +151,37 @@ pub(crate) struct FieldRange {
 #[derive(Debug)]
 pub(crate) struct FieldLayout {
     pub(crate) names: FieldNames,
-    /// What identities are called.
+    /// `_id`.
     pub(super) id_name: Arc<str>,
-    /// The place of that name.
+    /// Its id.
     pub(super) id_place: u16,
     fields: Vec<LayoutField>,
 }
 
 impl FieldLayout {
-    /// One without fields.
+    /// An empty layout.
     pub(crate) fn new(mut names: FieldNames) -> Self {
         Self {
             id_name: names.get(b"_id"),
-            // Without a place it is looked for among the columns each time.
+            // Without an id it is searched among the columns each time.
             id_place: names.place(b"_id").unwrap_or(u16::MAX),
             names,
             fields: Vec::new(),
         }
     }
 
-    /// Makes room for documents as the one whose fields were added.
+    /// Reserves memory for documents like the first.
     pub(crate) fn reserve(&mut self, documents: usize) {
         let expected = documents.saturating_mul(self.fields.len());
         self.fields.reserve(expected.min(FIELDS_EXPECTED_MAX));
     }
 
-    /// Where the fields of the next measurement begin.
+    /// Index of the next field.
     pub(crate) fn next(&self) -> usize {
         self.fields.len()
     }
 
-    /// Adds a field; false if the plan is full.
+    /// Adds a field; false if the layout is full.
     pub(crate) fn add(&mut self, field: LayoutField) -> bool {
         if self.fields.len() >= FIELDS_MAX {
             return false;
@@ -191,13 +190,13 @@ impl FieldLayout {
         true
     }
 
-    /// Adds the fields of these places, given as bits, in their order; false if the plan is full.
+    /// Adds the fields with these name ids, given as bits, in their order; false if the layout is full.
     #[inline]
     pub(crate) fn add_places(&mut self, fields: &[LayoutField], mut places: u64) -> bool {
         if self.fields.len() + fields.len() > FIELDS_MAX {
             return false;
         }
-        // Most have all places but that of the metadata: neighbours are added together.
+        // Most measurements have all but the metadata: neighbours are added together.
         let mut from = 0;
         while places != 0 {
             from += places.trailing_zeros() as usize;
@@ -211,7 +210,7 @@ impl FieldLayout {
         true
     }
 
-    /// What was added from `start` on: the fields of one measurement.
+    /// Returns the range of the fields added from `start` on.
     pub(crate) fn range(&self, start: usize, bytes: usize) -> Option<FieldRange> {
         Some(FieldRange {
             start: u32::try_from(start).ok()?,
@@ -220,7 +219,7 @@ impl FieldLayout {
         })
     }
 
-    /// The fields of a measurement.
+    /// Returns the fields of a measurement.
     pub(crate) fn fields(&self, range: FieldRange) -> &[LayoutField] {
         let fields = self.fields.get(range.start as usize..);
         let fields = fields.and_then(|fields| fields.get(..range.count as usize));

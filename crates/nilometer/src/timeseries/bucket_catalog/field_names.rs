@@ -1,24 +1,28 @@
-//! Names of fields, each kept once for all buckets of a collection.
+//! Interned field names of a collection, each with an id.
 //!
-//! A table finds a name by how it begins, so that a field whose name has not been read to its end is told from
-//! others by one comparison. It is a shortcut: names that do not fit into it are found by the columns of their bucket.
-//! Commands take a copy, which is shared until they add to it, and leave theirs behind when it has grown.
+//! ```text
+//! bytes of a document ─► first 24 bytes of the name, as three words ─► slot of the table ─► id of the name
+//! ```
+//!
+//! A name is recognised by its prefix, in one comparison and without reading to its end first. Names the table has no id for are
+//! searched among the columns of their bucket. A command works on a copy, shared until it adds a name, and stores it back when
+//! it has grown.
 
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
 use nilometer_bson::PreparedName;
 
-/// Names of one collection that are kept.
+/// Names of one collection with an id.
 const NAMES_MAX: usize = 1024;
 
-/// Slots of a table for each name it has, at least.
+/// Slots of a table for each name, at least.
 const SLOTS_FOR_A_NAME: usize = 8;
 
 /// Slots of the smallest table.
 const SLOTS_MIN: usize = 64;
 
-/// Multipliers that are tried for one with which all names of a table have slots of their own.
+/// Multipliers to try for one that gives every name its own slot.
 const MULTIPLIERS: u64 = 32;
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -26,21 +30,21 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// Words at the beginning of a name.
+/// Words of a prefix.
 const WORDS: usize = 3;
 
-/// Bytes in which the end of a name is looked for without a loop.
+/// Bytes in which the end of a name is found without a loop.
 pub(crate) const WINDOW: usize = WORD * WORDS;
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// The beginning of a name as words; bytes behind its end are zero. Of names shorter than a window it is all there is.
+/// The first bytes of a name as words; bytes behind its end are zero. A name shorter than a window is its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Beginning(u64, u64, u64);
 
 impl Beginning {
-    /// No name begins like this.
+    /// The prefix of no name.
     const NONE: Self = Self(u64::MAX, u64::MAX, u64::MAX);
 
     fn of(name: &[u8]) -> Self {
@@ -52,7 +56,7 @@ impl Beginning {
         Self(first, second, third)
     }
 
-    /// Of the name at the front of a window, and its length; `None` if it does not end there.
+    /// Returns the prefix of the name at the start of a window, and its length; `None` if it does not end there.
     #[inline]
     fn in_window(window: &[u8; WINDOW]) -> Option<(Self, usize)> {
         Self::in_words(
@@ -62,12 +66,12 @@ impl Beginning {
         )
     }
 
-    /// The same of a window of less than that, but more than a word: bytes behind it count as zeros.
+    /// Like [`Self::in_window`], for fewer bytes than a window but more than a word; missing bytes count as zeros.
     #[inline]
     fn in_short_window(bytes: &[u8]) -> Option<(Self, usize)> {
         let missing = WINDOW.checked_sub(bytes.len())?;
         let last = u64::from_le_bytes(*bytes.last_chunk()?);
-        // What the last word has of the one in front of it goes, all of it where that is the whole.
+        // Drops what the last word shares with the one before it.
         let rest = |bytes: usize| last.checked_shr(8 * bytes as u32).unwrap_or(0);
         let (second, third) = match missing.checked_sub(WORD) {
             None => (word_at(bytes, 1)?, rest(missing)),
@@ -76,10 +80,10 @@ impl Beginning {
         Self::in_words(word_at(bytes, 0)?, second, third)
     }
 
-    /// The same of the words of a window.
+    /// Like [`Self::in_window`], from its words.
     ///
-    /// Nothing branches on how long the name is: where fields come in any order that cannot be foreseen. And the length,
-    /// which tells where to go on, takes only few steps that wait for each other.
+    /// No branch depends on the length of the name: where fields come in any order, it cannot be predicted. The length,
+    /// which tells where the value starts, depends on few steps in sequence.
     #[inline]
     fn in_words(first: u64, second: u64, third: u64) -> Option<(Self, usize)> {
         let ends = (zeros(first), zeros(second), zeros(third));
@@ -96,7 +100,7 @@ impl Beginning {
         Some((beginning, length))
     }
 
-    /// Word by word: compared as bytes in memory they would have to be written there first.
+    /// Compares word by word: a comparison of bytes would have to store them first.
     #[inline]
     fn is(self, other: Self) -> bool {
         (self.0 ^ other.0) | (self.1 ^ other.1) | (self.2 ^ other.2) == 0
@@ -106,25 +110,25 @@ impl Beginning {
     fn slot(self, multiplier: u64, slots: usize) -> usize {
         let Self(first, second, third) = self;
         let all = first ^ second.rotate_left(29) ^ third.rotate_left(47);
-        // The highest bits are those that all others have a say in.
+        // The highest bits depend on all others.
         (all.wrapping_mul(multiplier) >> (u64::BITS - slots.trailing_zeros())) as usize
     }
 }
 
-/// The word at this place of some bytes.
+/// Returns the n-th word of some bytes.
 #[inline]
 fn word_at(bytes: &[u8], place: usize) -> Option<u64> {
     let word = bytes.get(place * WORD..)?.first_chunk()?;
     Some(u64::from_le_bytes(*word))
 }
 
-/// Marks at the zeros of a word. The lowest is exact; those above it may not be.
+/// Marks the zero bytes of a word. The lowest mark is exact; those above it may not be.
 #[inline]
 fn zeros(word: u64) -> u64 {
     word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
-/// All ones where there is no mark; else those of the bytes before the lowest, and seven more.
+/// All ones without a mark; else ones in the bytes before the lowest mark, and in seven more bits.
 #[inline]
 fn before_mark(marks: u64) -> u64 {
     marks.wrapping_sub(1) & !marks
@@ -136,14 +140,14 @@ struct Known {
     known: PreparedName,
 }
 
-/// Where a name may be found by how it begins.
+/// A slot of the table: a prefix and the id of its name.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     beginning: Beginning,
     place: u16,
 }
 
-/// No name has this place.
+/// The id of no name.
 const NO_PLACE: u16 = u16::MAX;
 
 const FREE: Slot = Slot {
@@ -151,11 +155,11 @@ const FREE: Slot = Slot {
     place: NO_PLACE,
 };
 
-/// Names, and slots that tell their places: a name is in the slot that its beginning is multiplied to, or behind it.
+/// The names, and a hash table of their prefixes with linear probing.
 #[derive(Clone, Debug)]
 struct Table {
     known: Vec<Known>,
-    /// By place how many names come before one in their order.
+    /// By id, the rank of the name: how many sort before it.
     ranks: Vec<u16>,
     /// A power of two.
     slots: Vec<Slot>,
@@ -172,7 +176,7 @@ impl Table {
         }
     }
 
-    /// The places of names that begin so.
+    /// Iterates over the ids of names with this prefix.
     #[inline]
     fn alike(&self, beginning: Beginning) -> impl Iterator<Item = u16> {
         let mut at = beginning.slot(self.multiplier, self.slots.len());
@@ -190,7 +194,7 @@ impl Table {
         })
     }
 
-    /// Puts a name into a slot; false if its own was taken.
+    /// Puts a name into a slot; false if its own slot was taken.
     fn enter(&mut self, place: u16, name: &[u8]) -> bool {
         let (slots, beginning) = (self.slots.len(), Beginning::of(name));
         let own = beginning.slot(self.multiplier, slots);
@@ -220,13 +224,13 @@ impl Table {
         }
     }
 
-    /// Gives all names slots anew: of some ways one that leaves few names in the way of others.
+    /// Rebuilds the table with the multiplier that collides least.
     fn spread(&mut self) {
         let slots = (self.known.len() * SLOTS_FOR_A_NAME).next_power_of_two();
         let slots = slots.max(SLOTS_MIN);
         let mut best = (usize::MAX, self.multiplier);
         for attempt in 0..MULTIPLIERS {
-            // Odd, and unlike each other.
+            // Odd, and distinct.
             let multiplier = GOLDEN.wrapping_mul(2 * attempt + 1);
             let moved = self.enter_all(slots, multiplier);
             if moved < best.0 {
@@ -239,7 +243,7 @@ impl Table {
         self.enter_all(slots, best.1);
     }
 
-    /// The names whose own slot was taken.
+    /// Rebuilds the table with a multiplier; returns the number of collisions.
     fn enter_all(&mut self, slots: usize, multiplier: u64) -> usize {
         self.multiplier = multiplier;
         self.slots.clear();
@@ -252,7 +256,7 @@ impl Table {
     }
 }
 
-/// Names by place.
+/// Interned names by id.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldNames(Arc<Table>);
 
@@ -267,7 +271,7 @@ impl FieldNames {
         self.0.known.len()
     }
 
-    /// The name at a place.
+    /// Returns the name with this id.
     #[inline]
     pub(crate) fn name(&self, place: u16) -> Option<&Arc<str>> {
         self.0
@@ -276,14 +280,14 @@ impl FieldNames {
             .map(|known| &known.name)
     }
 
-    /// The same, made ready to be looked for.
+    /// Returns the name with this id, prepared for comparison.
     #[inline]
     pub(crate) fn known(&self, place: u16) -> Option<&PreparedName> {
         let known = self.0.known.get(usize::from(place));
         known.map(|known| &known.known)
     }
 
-    /// The place of the name that `bytes` begin with, behind which there is a zero, and its length.
+    /// Returns the id and the length of the name at the start of `bytes`, which a zero ends.
     #[inline(always)]
     pub(crate) fn find_at_start(&self, bytes: &[u8]) -> Option<(u16, usize)> {
         match bytes.first_chunk().and_then(Beginning::in_window) {
@@ -292,14 +296,14 @@ impl FieldNames {
         }
     }
 
-    /// How many names come before the one that `bytes` begin with, in their order, and its length.
+    /// Returns the rank and the length of the name at the start of `bytes`.
     #[inline(always)]
     pub(crate) fn rank_at_start(&self, bytes: &[u8]) -> Option<(u16, usize)> {
         let (place, length) = self.find_at_start(bytes)?;
         Some((*self.0.ranks.get(usize::from(place))?, length))
     }
 
-    /// The place of a name at the front that has few bytes behind it, or is long.
+    /// The slow path of [`Self::find_at_start`]: few bytes are left, or the name is long.
     #[inline(never)]
     fn find_at_start_slow(&self, bytes: &[u8]) -> Option<(u16, usize)> {
         if let Some((beginning, length)) = Beginning::in_short_window(bytes) {
@@ -310,13 +314,13 @@ impl FieldNames {
         Some((self.place_of(bytes.get(..length)?)?, length))
     }
 
-    /// The place of a name that has one.
+    /// Returns the id of a known name.
     fn place_of(&self, name: &[u8]) -> Option<u16> {
         let is_it = |place: &u16| self.name(*place).is_some_and(|n| n.as_bytes() == name);
         self.0.alike(Beginning::of(name)).find(is_it)
     }
 
-    /// The place of a name, which is made if there is none; `None` if the name is no UTF-8, or there are too many.
+    /// Returns the id of a name, which is added if it is new; `None` if it is not UTF-8, or there are too many.
     pub(crate) fn place(&mut self, name: &[u8]) -> Option<u16> {
         if let Some(place) = self.place_of(name) {
             return Some(place);
@@ -330,7 +334,7 @@ impl FieldNames {
         Some(place)
     }
 
-    /// The name, shared where that is possible.
+    /// Returns the name, shared if it has an id.
     pub(crate) fn get(&mut self, name: &[u8]) -> Arc<str> {
         let place = self.place(name);
         match place.and_then(|place| self.name(place)) {
@@ -340,8 +344,7 @@ impl FieldNames {
     }
 }
 
-/// The names of a collection: those of the fields of measurements, and those of metadata. Metadata has its own so that
-/// they have low places.
+/// The names of a collection. Names in metadata have their own ids, so that these are low.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CollectionNames {
     pub(crate) fields: FieldNames,
@@ -363,7 +366,7 @@ mod tests {
         "\u{e4}",
     ];
 
-    /// A name as it stands in a document, with so many bytes behind it.
+    /// A name as in a document, with this many bytes behind it.
     fn in_document(name: &str, behind: usize) -> Vec<u8> {
         [name.as_bytes(), &[0], &vec![0xC8; behind]].concat()
     }

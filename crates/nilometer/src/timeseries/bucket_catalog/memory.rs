@@ -1,9 +1,12 @@
-//! How much the catalog holds: giving memory back, and the figures `serverStatus` shows.
+//! The memory of the catalog: eviction of idle buckets, and the figures that `serverStatus` shows.
 //!
-//! Each insert that finds the catalog above its threshold looks at the series under the lock it
-//! holds anyway, those queued first in front, and lets some go: a bucket is archived first, so that
-//! only its id is remembered with its series; when its turn comes again it is closed, and its id is kept where it may be
-//! found without the series ([`super::evicted_bucket_hints`]). A series that was written to since it was queued goes to the back once.
+//! ```text
+//! idle series ─► its bucket is archived: only the id stays ─► its bucket is closed: the id becomes a hint
+//! ```
+//!
+//! An insert that finds the catalog above its limit looks at the oldest idle series under the lock it holds. A series takes one
+//! step each time it comes up; one that was written to since it was queued goes to the back of the queue once. A hint finds the
+//! bucket without the series ([`super::evicted_bucket_hints`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -12,26 +15,26 @@ use super::series::{SeriesKey, Stripe};
 use super::stats::increment;
 use super::{BucketCatalog, MaintenanceTask};
 
-/// Series looked at by one attempt to give memory back.
+/// Series examined by one attempt to release memory.
 const LOOKS_MAX: usize = 64;
 
-/// What is in memory now.
+/// Counts of what is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CatalogGauges {
-    /// Buckets with their columns in memory that take measurements.
+    /// Buckets that take measurements.
     pub open: usize,
-    /// Of them, those with nothing on its way.
+    /// Of them, those with nothing in flight.
     pub idle: usize,
-    /// Buckets that may be taken up again by their id.
+    /// Buckets that may be reopened by their id.
     pub archived: usize,
-    /// Different numbers of clear operations before the buckets were opened.
+    /// Distinct eras of buckets: clear operations before they were opened.
     pub eras: usize,
     /// Clear operations so far.
     pub era: u64,
 }
 
 impl BucketCatalog {
-    /// Sets the memory above which idle buckets are archived and closed, in bytes.
+    /// Sets the memory above which idle buckets are evicted, in bytes.
     pub fn set_memory_max(&self, bytes: usize) {
         self.memory_max.store(bytes, Ordering::Relaxed);
     }
@@ -41,17 +44,17 @@ impl BucketCatalog {
         self.bytes_min.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of all buckets in memory.
+    /// Returns the bytes of all buckets in memory.
     pub fn memory_bytes(&self) -> usize {
         self.usage.bytes.load(Ordering::Relaxed)
     }
 
-    /// Buckets open or archived.
+    /// Returns the number of open and archived buckets.
     pub fn active_buckets(&self) -> usize {
         self.usage.buckets.load(Ordering::Relaxed)
     }
 
-    /// What is in memory now, counted.
+    /// Counts what is in memory.
     pub fn gauges(&self) -> CatalogGauges {
         let mut gauges = CatalogGauges {
             era: self.era.load(Ordering::Relaxed),
@@ -72,7 +75,7 @@ impl BucketCatalog {
         gauges
     }
 
-    /// Gives memory back if there is too little, from a stripe and not from the series just written.
+    /// Evicts idle series of a stripe, except `spared`, while the catalog is above its limit.
     pub(super) fn evict_idle(
         &self,
         stripe: &mut Stripe,

@@ -1,18 +1,18 @@
-//! Which buckets are open, and which of them takes the next measurement.
+//! The bucket catalog: the open buckets, and which of them takes the next measurement.
 //!
 //! ```text
 //! insert ── group by series ──► stripe (of 32, by hash of collection and meta)
-//!                                 └─ series ─► open bucket? fits? ── no ─► close it, open another
+//!                                 └─ series ─► open bucket? fits? ── no ─► close it; reopen or open another
 //!                                                  │ yes
 //!                                  rows ─► one tail entry per bucket ─► engine batch of the command
 //! ```
 //!
-//! Inserts do not wait for each other: each command appends its own entries to a bucket's tail, in
-//! its own engine batch, and the engine's group commit makes one sync of them. What needs a bucket
-//! alone (folding its tail, sealing it) waits until no entry of it is in flight.
+//! Inserts do not wait for each other: each command appends its own entries to the tail of a bucket, in its own engine batch,
+//! and the group commit of the engine syncs them together. An operation that needs a bucket exclusively (fold, seal, change)
+//! waits until no entry of it is in flight.
 //!
-//! The catalog is a cache. It holds no measurement, and may forget a bucket, a collection or all of
-//! them at any moment; what was committed is in storage and stays readable.
+//! The catalog is a cache. It holds no measurement, and may forget a bucket, a collection or everything at any moment;
+//! committed measurements stay readable in storage.
 
 mod bucket;
 mod evicted_bucket_hints;
@@ -51,30 +51,29 @@ use staging::StagedEntry;
 
 use super::format::series_key::SeriesMeta;
 
-/// Locks the series are spread over.
+/// Locks over which the series are spread.
 const STRIPES: usize = 32;
 
-/// Memory of buckets if nobody says otherwise and the machine's is unknown, in bytes.
+/// Memory of buckets, in bytes, if no limit is set and the machine's memory is unknown.
 pub const BUCKET_CATALOG_BYTES_MAX: usize = 512 << 20;
 
-/// A tail is folded into its document when it holds at least this many measurements …
+/// Measurements in a tail from which on it is folded, if they are also at least as many as the document has.
 const FOLD_ROWS_MIN: usize = 128;
 
-/// Work on a bucket that an insert leaves behind.
+/// A task that an insert leaves for the maintenance queue.
 #[derive(Clone, Debug)]
 pub(crate) enum MaintenanceTask {
-    /// Write the bucket's document with its tail folded in; it stays open.
+    /// Writes the bucket's document with its tail folded in; the bucket stays open.
     Fold(Arc<SeriesKey>, [u8; 12]),
-    /// Write the document of this collection's bucket among the sealed ones; nothing is added any
-    /// more.
+    /// Writes the document of this collection's bucket as sealed; nothing is added to it any more.
     Seal([u8; 16], [u8; 12]),
-    /// The same for a bucket that left memory for others: it may be wanted again, so nobody waits for
-    /// it. Where there is too much to do it keeps its tail, until it is wanted or the next start.
+    /// Seals a bucket that was evicted from memory. It may be reopened soon, so the task is skipped when the queue is full;
+    /// the bucket then keeps its tail until it is reopened, or until the next start.
     SealIdle([u8; 16], [u8; 12]),
 }
 
 impl MaintenanceTask {
-    /// The collection of the bucket.
+    /// Returns the collection of the bucket.
     pub(crate) fn collection(&self) -> [u8; 16] {
         match self {
             Self::Fold(key, _) => key.collection,
@@ -82,14 +81,14 @@ impl MaintenanceTask {
         }
     }
 
-    /// The bucket.
+    /// Returns the bucket.
     pub(crate) fn bucket(&self) -> [u8; 12] {
         let (Self::Fold(_, id) | Self::Seal(_, id) | Self::SealIdle(_, id)) = self;
         *id
     }
 }
 
-/// A bucket's entry on its way, to be reported by [`BucketCatalog::finish`].
+/// An entry in flight, to be reported by [`BucketCatalog::finish`].
 #[derive(Debug)]
 pub(crate) struct InFlightEntry {
     key: Arc<SeriesKey>,
@@ -104,25 +103,25 @@ pub struct BucketCatalog {
     /// The last eight bytes of the next bucket's id.
     next_suffix: AtomicU64,
     counters: RwLock<HashMap<[u8; 16], Arc<BucketCounters>>>,
-    /// Names of fields by collection.
+    /// Names of fields, by collection.
     names: Mutex<HashMap<[u8; 16], CollectionNames>>,
-    /// What collections that were dropped have counted.
+    /// Counters of dropped collections.
     of_dropped: BucketCounters,
     limits: BucketLimits,
     usage: Arc<Usage>,
-    /// Above this many bytes idle buckets leave memory.
+    /// Bytes above which idle buckets are evicted.
     memory_max: AtomicUsize,
     /// The dynamic limit of a bucket's bytes never falls below this.
     bytes_min: AtomicUsize,
     /// Clear operations so far.
     era: AtomicU64,
-    /// Buckets that cannot be read, with their collections.
+    /// Buckets that cannot be read, by collection.
     frozen: Mutex<HashSet<([u8; 16], [u8; 12])>>,
     any_frozen: AtomicBool,
 }
 
 impl BucketCatalog {
-    /// An empty catalog; bucket ids go on from `first_suffix`, which should be random.
+    /// An empty catalog. Bucket ids count up from `first_suffix`, which should be random.
     pub fn new(limits: BucketLimits, first_suffix: u64) -> Self {
         Self {
             stripes: (0..STRIPES).map(|_| StripeLock::default()).collect(),
@@ -142,7 +141,7 @@ impl BucketCatalog {
         }
     }
 
-    /// The counters of a collection.
+    /// Returns the counters of a collection.
     pub fn counters(&self, collection: [u8; 16]) -> Arc<BucketCounters> {
         let known = self.counters.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = known.get(&collection) {
@@ -156,13 +155,13 @@ impl BucketCatalog {
         known.entry(collection).or_default().clone()
     }
 
-    /// The names of a collection as far as they are known.
+    /// Returns the known names of a collection.
     pub(crate) fn names(&self, collection: [u8; 16]) -> CollectionNames {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(&collection).cloned().unwrap_or_default()
     }
 
-    /// Keeps names, where they are more than are known: those of fields or of metadata.
+    /// Stores names, of fields or of metadata, if they are more than those stored.
     pub(crate) fn store_names(
         &self,
         collection: [u8; 16],
@@ -176,7 +175,7 @@ impl BucketCatalog {
         }
     }
 
-    /// The counters of all collections together, those dropped since included.
+    /// Returns the sum of all counters, those of dropped collections included.
     pub fn totals(&self) -> BucketCounters {
         let totals = BucketCounters::default();
         totals.add(&self.of_dropped);
@@ -189,29 +188,29 @@ impl BucketCatalog {
         &self.stripes[key.share(STRIPES)]
     }
 
-    /// The key of a series.
+    /// Returns the key of a series.
     pub(crate) fn series_key(&self, collection: [u8; 16], meta: SeriesMeta) -> Arc<SeriesKey> {
         let key = SeriesKey::new(collection, meta, &self.hasher);
         let stripe = self.stripe(&key).lock();
-        // The key the series has, where it is known: equal pointers need no closer look.
+        // The shared key, if the series is known: then equal pointers decide.
         match stripe.series.get_key_value(&key) {
             Some((known, _)) => known.clone(),
             None => Arc::new(key),
         }
     }
 
-    /// What is remembered of metadata as clients send it.
+    /// The cache of series by metadata as sent.
     pub(crate) fn series_cache(&self) -> &SeriesCache {
         &self.series_cache
     }
 
-    /// The share of the cache that each active bucket has now, in bytes.
+    /// Returns the share of the cache of each active bucket, in bytes.
     fn derived_bytes(&self) -> usize {
         let bytes_min = self.bytes_min.load(Ordering::Relaxed);
         self.limits.derived_bytes(self.active_buckets(), bytes_min)
     }
 
-    /// A new id for a bucket that begins at `start_ms`.
+    /// Returns a new id for a bucket that starts at `start_ms`.
     pub(crate) fn new_bucket_id(&self, start_ms: i64) -> [u8; 12] {
         let suffix = self.next_suffix.fetch_add(1, Ordering::Relaxed);
         bucket::id_of(start_ms, suffix.to_be_bytes())
@@ -227,9 +226,9 @@ impl BucketCatalog {
         self.era.load(Ordering::Relaxed)
     }
 
-    /// Reports the end of a commit to one collection and collects what is to be done about the buckets.
+    /// Reports the end of a commit to one collection; returns the tasks it leaves.
     ///
-    /// After a failed commit the catalog forgets the buckets: what they hold is only in storage.
+    /// After a failed commit the catalog forgets the buckets: only storage knows their contents.
     pub(crate) fn finish(
         &self,
         collection: [u8; 16],
@@ -281,7 +280,7 @@ impl BucketCatalog {
         tasks
     }
 
-    /// If nothing of the bucket is in flight: the sequence number up to which its tail may be folded.
+    /// Returns the sequence number up to which the bucket's tail may be folded; `None` if an entry is in flight.
     pub(crate) fn begin_fold(&self, key: &SeriesKey, id: [u8; 12]) -> Option<u32> {
         let stripe = self.stripe(key).lock();
         let bucket = stripe
@@ -308,7 +307,7 @@ impl BucketCatalog {
     }
 }
 
-/// Entries that were committed, counted.
+/// Counts of committed entries.
 #[derive(Debug, Default)]
 struct CommitCounts {
     entries: i64,

@@ -1,8 +1,10 @@
-//! Taking up a bucket again that was left or closed, or that another process wrote.
+//! Reopening buckets: a measurement goes to an archived bucket, or to a stored one, if that still takes it.
 //!
-//! A measurement that no open bucket takes may still belong to one that exists: an archived one,
-//! which is in memory, or one found by its series and start in storage. A bucket taken up again
-//! must hold the same series, have room, not be closed for good, and accept the measurement's types.
+//! ```text
+//! archived bucket in memory ─ no ─► bucket of the hint ─ no ─► search by series and start ─ no ─► the caller opens a new one
+//! ```
+//!
+//! A reopened bucket must hold the same series, have space, not be closed for good, and accept the types of the measurement.
 
 use std::sync::Arc;
 
@@ -20,21 +22,21 @@ use crate::error::{ErrorCode, Result};
 use crate::timeseries::format::bucket_document::{BucketDocument, Version};
 use crate::timeseries::format::series_key::SeriesMeta;
 
-/// What the catalog asks of storage.
+/// The reads of storage that the catalog needs.
 pub(crate) trait BucketStorage {
-    /// The size of a bucket's document with its tail folded in, in bytes.
+    /// Returns the size of a bucket's document with its tail folded in, in bytes.
     fn measure(&self, id: [u8; 12]) -> Result<usize>;
 
-    /// True if buckets may be searched for.
+    /// True if stored buckets may be searched.
     fn may_query(&self) -> bool;
 
-    /// The buckets of a series that start in `(after_ms, until_ms]`, latest first.
+    /// Returns the buckets of a series that start in `(after_ms, until_ms]`, latest first.
     fn find(&self, meta: &SeriesMeta, within: (i64, i64)) -> Result<Vec<[u8; 12]>>;
 
-    /// A bucket's document with its tail folded in, and the sequence number behind its tail.
+    /// Returns a bucket's document with its tail folded in, and the next sequence number of the tail.
     fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>>;
 
-    /// Puts what goes with a bucket's first entry into the batch: its index entries.
+    /// Adds the index entries of a new bucket to the batch.
     fn opened(
         &self,
         batch: &mut WriteBatch,
@@ -44,28 +46,28 @@ pub(crate) trait BucketStorage {
     ) -> Result<()>;
 }
 
-/// What decides whether a bucket takes a measurement.
+/// Decides whether a bucket takes a measurement.
 pub(super) struct AdmissionCheck<'c> {
     pub(super) catalog: &'c BucketCatalog,
     pub(super) collection: [u8; 16],
     pub(super) limits: BucketLimits,
-    /// A bucket of so many bytes is under every share of the cache.
+    /// Bytes below every share of the cache.
     pub(super) bytes_min: usize,
     pub(super) options: &'c TimeseriesOptions,
     pub(super) storage: &'c dyn BucketStorage,
     pub(super) counters: Arc<BucketCounters>,
 }
 
-/// Whether a bucket has room for a measurement.
+/// The space of a bucket for a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Free,
-    /// It is above its limit and stays open, as its measurements are large and few.
+    /// Above its limit, but kept open for its few large measurements.
     KeptOpen,
     Exhausted(Rollover),
 }
 
-/// A value of storage; `None`, and the bucket is frozen, if what is stored cannot be read.
+/// Returns a value read from storage; freezes the bucket and returns `None` if the stored bytes are corrupt.
 fn readable<T>(check: &AdmissionCheck<'_>, id: [u8; 12], read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -108,8 +110,7 @@ impl AdmissionCheck<'_> {
         }
     }
 
-    /// Whether the bucket has room for the measurement, whatever its types.
-    /// `staged` rows of this command are on their way into it.
+    /// Returns the bucket's space for a measurement, types aside. `staged` rows of this command are not flushed yet.
     pub(super) fn space(
         &self,
         bucket: &mut OpenBucket,
@@ -125,7 +126,7 @@ impl AdmissionCheck<'_> {
         let by_size = matches!(reason, Some(Rollover::Size | Rollover::CachePressure))
             || reason.is_none() && input.bytes > limit;
         if by_size && bucket.unmeasured_bytes > 0 && staged == 0 && bucket.in_flight == 0 {
-            // The bound counts new values uncompressed; the limit is on the compressed document.
+            // The bound counts new values uncompressed; the limit is for the compressed document.
             let measured = self.storage.measure(bucket.id);
             let Some(bytes) = readable(self, bucket.id, measured)? else {
                 return Ok(Space::Exhausted(Rollover::Frozen));
@@ -142,7 +143,7 @@ impl AdmissionCheck<'_> {
         })
     }
 
-    /// Counts a bucket that took a measurement although it is above its limit.
+    /// Counts a bucket that is above its limit and takes a measurement.
     pub(super) fn count_space(&self, bucket: &mut OpenBucket, space: Space) {
         if space == Space::KeptOpen && !bucket.kept_open {
             bucket.kept_open = true;
@@ -150,7 +151,7 @@ impl AdmissionCheck<'_> {
         }
     }
 
-    /// Why a bucket that is taken up again does not take the measurement.
+    /// Returns why a reopened bucket does not take the measurement.
     fn rejection(
         &self,
         bucket: &mut OpenBucket,
@@ -158,7 +159,7 @@ impl AdmissionCheck<'_> {
     ) -> Result<Option<Rollover>> {
         Ok(match self.space(bucket, measurement, 0)? {
             Space::Exhausted(reason) => Some(reason),
-            // A schema change is looked for also where the measurements are large.
+            // The schema is checked even for a large measurement.
             _ if !match_fields(
                 bucket,
                 self.options,
@@ -176,7 +177,7 @@ impl AdmissionCheck<'_> {
     }
 }
 
-/// Bytes a measurement adds to a bucket, uncompressed.
+/// Returns the bytes a measurement adds to a bucket, uncompressed.
 fn added_bytes(
     bucket: &OpenBucket,
     options: &TimeseriesOptions,
@@ -194,8 +195,8 @@ fn added_bytes(
     bytes.sum()
 }
 
-/// The bucket to go on with for `measurement`, if there is one; it is out of `series` then. `hint` may be one that the
-/// series had before it left memory.
+/// Returns a bucket to reopen for `measurement`, taken out of `series`. `hint` is the last bucket of the series before it
+/// was evicted.
 pub(super) fn reopen(
     series: &mut Series,
     meta: &SeriesMeta,
@@ -230,14 +231,14 @@ pub(super) fn reopen(
     Ok(None)
 }
 
-/// True if the seconds in a bucket's id are within `(after_ms, until_ms]`. Those of extended ranges say something else.
+/// True if the seconds in a bucket's id are within `(after_ms, until_ms]`. Ids of extended ranges are not ordered so.
 fn may_start_within(id: [u8; 12], (after_ms, until_ms): (i64, i64)) -> bool {
     let [a, b, c, d, ..] = id;
     let start_ms = i64::from(u32::from_be_bytes([a, b, c, d])) * 1000;
     after_ms < start_ms && start_ms <= until_ms
 }
 
-/// Looks among the archived buckets.
+/// Reopens an archived bucket.
 fn reopen_archived(
     series: &mut Series,
     meta: &SeriesMeta,
@@ -245,7 +246,7 @@ fn reopen_archived(
     check: &AdmissionCheck<'_>,
 ) -> Result<Option<Box<OpenBucket>>> {
     let time_ms = measurement.time_ms;
-    // The latest that starts early enough: later ones are behind it.
+    // The latest that starts early enough.
     let behind = series
         .archived
         .partition_point(|bucket| bucket.start_ms <= time_ms);
@@ -301,7 +302,7 @@ fn reopen_archived(
     }
 }
 
-/// Takes up a bucket in storage if it can take the measurement.
+/// Reopens a stored bucket if it takes the measurement.
 fn reopen_stored(
     series: &mut Series,
     meta: &SeriesMeta,
@@ -340,16 +341,16 @@ fn reopen_stored(
     Ok(Some(bucket))
 }
 
-/// What comes of a bucket that was found.
+/// A bucket that was found.
 enum ReopenCandidate {
     Usable(Box<OpenBucket>),
-    /// It is of another series, full or closed for good: no search asks for it.
+    /// Of another series, full, or closed for good: searches skip it.
     Unsuitable,
-    /// It claims to be wanted, and must not be written to.
+    /// Would be usable, but must not be written to.
     Damaged,
 }
 
-/// The catalog's view of a bucket document.
+/// Opens a bucket from its document.
 fn open_document(
     document: &Document,
     next_sequence: u32,
@@ -387,7 +388,7 @@ fn open_document(
     if bucket.data.get(time_field).is_missing() {
         return ReopenCandidate::Damaged;
     }
-    // The time column comes first, as in a bucket that is folded.
+    // The time column comes first, as in a folded bucket.
     let (times, others): (Vec<_>, Vec<_>) =
         bucket.data.iter().partition(|e| *e.name() == **time_field);
     open.columns.clear();

@@ -1,10 +1,9 @@
-//! When a bucket stops taking measurements.
+//! Rollover: when a bucket stops taking measurements.
 //!
-//! A pure decision: facts about the bucket and the measurement in, a reason or none out. The order
-//! of the checks is the order in which MongoDB names reasons: time, count, size, schema.
+//! A pure decision: facts about the bucket and the measurement in, a reason or none out. The checks have the order in which
+//! MongoDB names reasons: time, count, size, schema.
 //!
-//! The limit of a bucket's bytes is dynamic: the more buckets are active, the less of the cache
-//! there is for each.
+//! The limit of a bucket's bytes is dynamic: the more buckets are active, the smaller the share of the cache of each.
 //!
 //! ```text
 //! derived = max(cache / (2 × active buckets), timeseriesBucketMinSize)
@@ -43,7 +42,7 @@ impl Default for BucketLimits {
 }
 
 impl BucketLimits {
-    /// Bytes a bucket may have for its share of the cache when so many are active.
+    /// Returns a bucket's share of the cache, in bytes, with this many active buckets.
     pub(crate) fn derived_bytes(&self, active: usize, bytes_min: usize) -> usize {
         let shares = u64::try_from(active).unwrap_or(u64::MAX).saturating_mul(2);
         match self.cache_bytes.checked_div(shares) {
@@ -61,11 +60,11 @@ pub(crate) const LARGE_BUCKET_BYTES_MAX: usize = 12 << 20;
 /// Why a bucket takes no more measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollover {
-    /// It has as many as it may.
+    /// It has the maximum of measurements.
     Count,
-    /// It is as large as it may be.
+    /// It has the maximum size.
     Size,
-    /// It is as large as it may be while so many others are active.
+    /// It exceeds its share of the cache.
     CachePressure,
     /// The measurement is later than its span allows.
     TimeForward,
@@ -77,7 +76,7 @@ pub(crate) enum Rollover {
     Frozen,
 }
 
-/// What is asked about a bucket.
+/// The facts that decide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RolloverInput {
     /// `control.min` of the time, in ms.
@@ -90,18 +89,18 @@ pub(crate) struct RolloverInput {
     pub(crate) count: usize,
     /// Bytes of the bucket.
     pub(crate) bytes: usize,
-    /// Bytes the measurement adds; may be 0 if together they are under every limit.
+    /// Bytes the measurement adds; may be 0 if both together are below every limit.
     pub(crate) measurement_bytes: usize,
     /// The bucket's share of the cache, in bytes.
     pub(crate) derived_bytes: usize,
 }
 
-/// The reason to close the bucket rather than add the measurement, schema aside.
+/// Returns the reason to close the bucket before adding the measurement, if there is one. Does not check the schema.
 pub(crate) fn decide(input: &RolloverInput, limits: &BucketLimits) -> Option<Rollover> {
     if input.time_ms < input.start_ms {
         return Some(Rollover::TimeBackward);
     }
-    // Times 2^32 seconds apart agree in a bucket's id; the subtraction must not wrap either.
+    // Times 2^32 seconds apart have the same bucket id; the subtraction must not wrap either.
     if input
         .time_ms
         .checked_sub(input.start_ms)
@@ -230,7 +229,7 @@ mod tests {
             |f| (f.bytes, f.derived_bytes) = (128_001, 64_000),
             Some(Rollover::Size),
         );
-        // Few large measurements: what they are spared by the count, the cache takes back.
+        // The share of the cache limits few large measurements, too.
         check(
             &limits,
             |f| (f.bytes, f.count, f.derived_bytes) = (64_001, 2, 64_000),

@@ -1,10 +1,10 @@
-//! The buckets of one series as the catalog knows them, and the stripes that series are spread over.
+//! The buckets of one series, as the catalog knows them, and the stripes over which series are spread.
 //!
 //! ```text
 //! open       takes measurements
-//! archived   left for an earlier bucket, or for want of memory; may be needed again
-//! closing    takes no more, and has entries on their way
-//! removing   being rewritten or removed by somebody who is alone with it
+//! archived   left for an earlier bucket, or because memory ran short; may be reopened
+//! closing    takes no more measurements, and has entries in flight
+//! removing   claimed exclusively, to be rewritten or removed
 //! ```
 
 use std::collections::{HashMap, VecDeque};
@@ -16,18 +16,17 @@ use super::evicted_bucket_hints::EvictedBucketHints;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::has_arrays;
 
-/// Buckets left for an earlier one that one series keeps with all they have learned; of others only
-/// the id is remembered.
+/// Archived buckets that a series keeps in full; of others it keeps the id.
 const ARCHIVED_IN_FULL_MAX: usize = 4;
 
-/// A series: its collection and its normalised meta value.
+/// A series: its collection and its normalised metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeriesKey {
-    /// Of what follows: metadata is long, and looked up often.
+    /// Of collection and metadata, which are long and compared often.
     hash: u64,
     pub(crate) collection: [u8; 16],
     pub(crate) meta: SeriesMeta,
-    /// There are arrays in the metadata.
+    /// True if the metadata contains arrays.
     pub(crate) has_arrays: bool,
 }
 
@@ -41,12 +40,12 @@ impl SeriesKey {
         }
     }
 
-    /// A hash of collection and metadata.
+    /// Returns the hash of collection and metadata.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Which of `count` it falls to. Bits are used that hash maps make no use of.
+    /// Returns its share among `count`, by bits of the hash that hash maps do not use.
     pub(super) fn share(&self, count: usize) -> usize {
         (self.hash >> 40) as usize % count
     }
@@ -58,7 +57,7 @@ impl Hash for SeriesKey {
     }
 }
 
-/// Takes the hash that a series brings along.
+/// Uses the hash that a series key brings.
 #[derive(Debug, Default)]
 pub(crate) struct PrecomputedHasher(u64);
 
@@ -79,19 +78,19 @@ impl Hasher for PrecomputedHasher {
     }
 }
 
-/// A map by series.
+/// A map from series.
 pub(crate) type SeriesMap<V> = HashMap<Arc<SeriesKey>, V, BuildHasherDefault<PrecomputedHasher>>;
 
-/// A bucket that may be taken up again.
+/// A bucket that may be reopened.
 #[derive(Debug)]
 pub(super) struct ArchivedBucket {
     pub(super) id: [u8; 12],
     pub(super) start_ms: i64,
-    /// The clear operations before it was opened.
+    /// Clear operations before it was opened.
     pub(super) era: u64,
-    /// What was known of it; without, it is read from storage.
+    /// The bucket; if `None`, it is read from storage.
     pub(super) known: Option<Box<OpenBucket>>,
-    /// Counts the bucket while `known` does not.
+    /// Accounts for the bucket while `known` is `None`.
     _memory: Option<MemoryUse>,
 }
 
@@ -106,7 +105,7 @@ impl ArchivedBucket {
         }
     }
 
-    /// Forgets everything but where to find it.
+    /// Drops everything but its id and start.
     fn shrink(&mut self, meta_bytes: usize) {
         if let Some(bucket) = self.known.take() {
             let mut memory = bucket.memory().another();
@@ -116,7 +115,7 @@ impl ArchivedBucket {
     }
 }
 
-/// Memory a series takes besides its buckets: itself, its key and its places in the map and queue.
+/// Memory of a series without its buckets: itself, its key, its places in map and queue.
 pub(super) const SERIES_MEMORY_BYTES: usize =
     size_of::<Series>() + size_of::<SeriesKey>() + 3 * size_of::<Arc<SeriesKey>>() + 64;
 
@@ -124,18 +123,18 @@ pub(super) const SERIES_MEMORY_BYTES: usize =
 pub(super) struct Series {
     /// The bucket that takes measurements.
     pub(super) open: Option<Box<OpenBucket>>,
-    /// In the order of their starts.
+    /// Sorted by start.
     pub(super) archived: Vec<ArchivedBucket>,
     pub(super) closing: Vec<OpenBucket>,
     pub(super) removing: Vec<[u8; 12]>,
-    /// It stands in the stripe's queue of series that may leave memory.
+    /// True if it is in the stripe's queue of idle series.
     pub(super) queued: bool,
-    /// It was written to since it was put there.
+    /// True if it was written to since it was queued.
     pub(super) touched: bool,
 }
 
 impl Series {
-    /// True if nothing of it needs to be remembered.
+    /// True if it may be forgotten.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_none()
             && self.archived.is_empty()
@@ -155,31 +154,31 @@ impl Series {
         boxed.map(|bucket| &mut **bucket).chain(&mut self.closing)
     }
 
-    /// True if an entry of any of its buckets is on its way, or somebody is alone with one.
+    /// True if an entry of any of its buckets is in flight, or one is claimed exclusively.
     pub(super) fn is_busy(&self) -> bool {
         !self.removing.is_empty() || self.buckets().any(|bucket| bucket.in_flight > 0)
     }
 
-    /// True if a bucket with this id is known, or must not be looked at.
+    /// True if a bucket with this id is known, or claimed exclusively.
     pub(super) fn knows(&self, id: [u8; 12]) -> bool {
         self.buckets().any(|bucket| bucket.id == id) || self.removing.contains(&id)
     }
 
-    /// Takes no more measurements into the bucket; it is written out when nothing is in flight.
+    /// Closes a bucket; it is sealed when nothing of it is in flight.
     pub(super) fn close(&mut self, mut bucket: OpenBucket) {
         bucket.closing = true;
         self.closing.push(bucket);
     }
 
-    /// Forgets a bucket, but not before its entries have arrived: its next sequence number is known
-    /// only here, so it must not be taken up again while one of them is on its way.
+    /// Forgets a bucket, once its entries have arrived: only the catalog knows its next sequence number, so it must not be
+    /// reopened before.
     pub(super) fn discard(&mut self, bucket: OpenBucket) {
         if bucket.in_flight > 0 {
             self.close(bucket);
         }
     }
 
-    /// Leaves a bucket that may be needed again.
+    /// Archives a bucket.
     pub(super) fn archive(&mut self, bucket: Box<OpenBucket>, meta_bytes: usize) {
         let at = self
             .archived
@@ -194,8 +193,8 @@ impl Series {
         }
     }
 
-    /// Archives the open bucket and remembers of all archived ones only where they are; nothing may
-    /// be on its way. Returns how many buckets left memory.
+    /// Archives the open bucket, and shrinks all archived ones to their ids. Nothing may be in flight. Returns the number
+    /// of buckets that left memory.
     pub(super) fn shrink(&mut self, meta_bytes: usize) -> usize {
         if let Some(bucket) = self.open.take() {
             self.archive(bucket, meta_bytes);
@@ -204,7 +203,7 @@ impl Series {
         full.map(|archived| archived.shrink(meta_bytes)).count()
     }
 
-    /// Forgets a bucket one of whose entries did not arrive; not before the others have.
+    /// Forgets a bucket after one of its entries failed to commit, once the others have arrived.
     pub(super) fn abandon(&mut self, id: [u8; 12]) {
         if let Some(bucket) = self.buckets_mut().find(|bucket| bucket.id == id) {
             bucket.in_flight -= 1;
@@ -214,7 +213,7 @@ impl Series {
             .retain(|bucket| bucket.id != id || bucket.in_flight > 0);
     }
 
-    /// Takes a bucket out of those that are offered for measurements.
+    /// Removes a bucket from those that take measurements.
     pub(super) fn remove(&mut self, id: [u8; 12]) {
         if let Some(bucket) = self.open.take_if(|bucket| bucket.id == id) {
             self.discard(*bucket);
@@ -226,7 +225,7 @@ impl Series {
         }
     }
 
-    /// Forgets all buckets but those with entries in flight.
+    /// Forgets all buckets without entries in flight.
     pub(super) fn clear(&mut self) {
         let archived = std::mem::take(&mut self.archived);
         let archived = archived.into_iter().filter_map(|a| a.known);
@@ -236,21 +235,20 @@ impl Series {
     }
 }
 
-/// Series that share a lock.
+/// The series under one lock.
 #[derive(Debug, Default)]
 pub(super) struct Stripe {
     pub(super) series: SeriesMap<Series>,
-    /// Series that may leave memory, the one queued first in front.
+    /// Series that may be evicted, in the order in which they were queued.
     pub(super) idle: VecDeque<Arc<SeriesKey>>,
-    /// Where the last buckets are of series that left it.
+    /// The last buckets of evicted series.
     pub(super) hints: EvictedBucketHints,
-    /// Those who wait for entries to arrive.
+    /// Threads that wait for entries to arrive.
     waiting: usize,
 }
 
 impl Stripe {
-    /// After a series was written to: forgets it if nothing is left of it, else puts it where it is
-    /// found when memory is short.
+    /// After a write to a series: forgets it if it is empty, else queues it for eviction.
     pub(super) fn queue_idle(&mut self, key: &Arc<SeriesKey>) {
         let Some(series) = self.series.get_mut(key) else {
             return;
@@ -262,14 +260,14 @@ impl Stripe {
         series.touched = series.queued;
         if !series.queued {
             series.queued = true;
-            // The key the map has, so that one lives and not two.
+            // The key of the map, so that there is only one.
             if let Some((known, _)) = self.series.get_key_value(key) {
                 self.idle.push_back(known.clone());
             }
         }
     }
 
-    /// Forgets a series of which nothing is left.
+    /// Forgets a series without buckets.
     pub(super) fn remove_if_empty(&mut self, key: &SeriesKey) {
         if self.series.get(key).is_some_and(Series::is_empty) {
             self.series.remove(key);
@@ -281,7 +279,7 @@ impl Stripe {
 #[derive(Debug, Default)]
 pub(super) struct StripeLock {
     stripe: Mutex<Stripe>,
-    /// Told when entries have arrived.
+    /// Notified when entries have arrived.
     entries_arrived: Condvar,
 }
 
@@ -290,7 +288,7 @@ impl StripeLock {
         self.stripe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until entries have arrived.
+    /// Waits for entries to arrive.
     pub(super) fn wait<'g>(&self, mut guard: MutexGuard<'g, Stripe>) -> MutexGuard<'g, Stripe> {
         guard.waiting += 1;
         let waited = self.entries_arrived.wait(guard);
@@ -299,8 +297,7 @@ impl StripeLock {
         guard
     }
 
-    /// Tells those who wait that entries have arrived. Hardly ever does anybody: the common case is
-    /// no call of the system.
+    /// Notifies waiting threads that entries have arrived. Without one, which is the rule, it makes no system call.
     pub(super) fn notify(&self, stripe: &Stripe) {
         if stripe.waiting > 0 {
             self.entries_arrived.notify_all();

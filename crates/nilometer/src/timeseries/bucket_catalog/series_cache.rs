@@ -1,10 +1,14 @@
-//! Metadata as clients send it, and the series it names.
+//! The series cache: from metadata as clients send it to its series.
 //!
-//! A series is known by its normalised metadata, and a client repeats the same metadata with every
-//! measurement. Looking that up spares normalising and hashing it anew in every command. It is looked up
-//! in two ways: as the bytes that were sent, and, for clients whose fields come in another order each
-//! time, as what [`crate::timeseries::insert::normalize_meta`] makes of them. The table has a fixed number of places;
-//! metadata takes the first of four places its hash names, and who had it moves on.
+//! ```text
+//! bytes as sent ──────────┐
+//!                         ├─► hash ─► set of 4 slots ─► key of the series
+//! bytes, normalised ──────┘             newest first; the last is dropped
+//! ```
+//!
+//! A series is identified by its normalised metadata, and a client repeats the same metadata with every measurement. The cache
+//! saves normalising and hashing it in every command. Metadata whose fields come in another order each time is found by what
+//! [`crate::timeseries::insert::normalize_meta`] makes of it. The table has a fixed number of slots.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,19 +19,19 @@ use nilometer_bson::type_code;
 
 use super::series::SeriesKey;
 
-/// Places, some of them side by side for each hash.
+/// Slots of the table.
 const SLOTS: usize = 32_768;
 
-/// Places for a hash. Two would leave some of a few thousand series without one.
+/// Slots of a set. With two, some of a few thousand series would have none.
 const WAYS: usize = 4;
 
-/// Bytes of a line of the processor's cache.
+/// Bytes of a cache line of the processor.
 const LINE_BYTES: usize = 64;
 
-/// Longer metadata is not remembered, in bytes. With all places taken the table holds 32 MiB.
+/// Longer metadata is not cached, in bytes. A full table takes 32 MiB.
 const KEY_BYTES_MAX: usize = 1024;
 
-/// One way to find a series.
+/// An entry of the cache.
 #[derive(Debug)]
 struct CachedSeries {
     hash: u64,
@@ -37,18 +41,18 @@ struct CachedSeries {
 
 #[derive(Debug)]
 enum CacheKey {
-    /// As these bytes.
+    /// Metadata as sent.
     Bytes(Box<[u8]>),
-    /// As those of the normalised metadata, once they are in order. Beside them what tells the order in which they came last.
+    /// Normalised metadata, whose bytes are in the key. Holds a hash of the order in which the fields came last.
     Normalized(AtomicU64),
 }
 
 impl CachedSeries {
-    /// The bytes it is found by.
+    /// The bytes that the entry matches.
     fn bytes(&self) -> &[u8] {
         match &self.cache_key {
             CacheKey::Bytes(bytes) => bytes,
-            // Behind the type.
+            // Without the type.
             CacheKey::Normalized(_) => match self.key.meta.as_bytes().split_first() {
                 Some((&type_code::DOCUMENT, bytes)) => bytes,
                 _ => &[],
@@ -60,29 +64,29 @@ impl CachedSeries {
 /// The table.
 #[derive(Debug, Default)]
 pub(crate) struct SeriesCache {
-    /// Made when one is first used.
+    /// Allocated with the first entry.
     slots: RwLock<Vec<Option<CachedSeries>>>,
-    /// Who finds metadata of equal hashes makes them take each other's place, no more.
+    /// Equal hashes only make entries displace each other.
     hasher: RandomState,
 }
 
 impl SeriesCache {
-    /// The hash of bytes that were sent.
+    /// Returns the hash of metadata as sent.
     pub(crate) fn hash(&self, collection: [u8; 16], raw: &[u8]) -> u64 {
         self.hasher.hash_one((collection, raw))
     }
 
-    /// The hash of bytes that were put in order: another one, as they may have been sent, too.
+    /// Returns the hash of normalised metadata. It differs from that of the same bytes as sent.
     pub(crate) fn hash_normalized(&self, collection: [u8; 16], bytes: &[u8]) -> u64 {
         self.hash(collection, bytes).rotate_left(u64::BITS / 2)
     }
 
-    /// What is remembered, for some looks at it. Whoever has this must not put anything.
+    /// Locks the cache for reading. The holder must not add entries.
     pub(crate) fn read(&self) -> SeriesCacheReader<'_> {
         SeriesCacheReader(self.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Remembers what series the bytes with this hash name.
+    /// Adds metadata as sent.
     pub(crate) fn put(&self, hash: u64, raw: &[u8], key: Arc<SeriesKey>) {
         if raw.len() <= KEY_BYTES_MAX {
             let cache_key = CacheKey::Bytes(raw.into());
@@ -94,7 +98,7 @@ impl SeriesCache {
         }
     }
 
-    /// Remembers what series metadata with this hash names when it is in order.
+    /// Adds normalised metadata.
     pub(crate) fn put_normalized(&self, hash: u64, field_order: u64, key: Arc<SeriesKey>) {
         if key.meta.len() <= KEY_BYTES_MAX {
             let cache_key = CacheKey::Normalized(AtomicU64::new(field_order));
@@ -121,11 +125,11 @@ impl SeriesCache {
     }
 }
 
-/// The table while nobody puts anything into it.
+/// The cache, locked for reading.
 pub(crate) struct SeriesCacheReader<'a>(RwLockReadGuard<'a, Vec<Option<CachedSeries>>>);
 
 impl SeriesCacheReader<'_> {
-    /// The series that metadata with the bytes `raw` and this hash names, if it is remembered.
+    /// Returns the series of metadata as sent.
     pub(crate) fn get(
         &self,
         hash: u64,
@@ -139,8 +143,8 @@ impl SeriesCacheReader<'_> {
         found.cloned()
     }
 
-    /// The series that metadata names which has these bytes and this hash when in order, if it is remembered; and whether it
-    /// was sent in the same order the last time.
+    /// Returns the series of normalised metadata, and whether its fields came in the same order the last time. Stores their
+    /// order.
     pub(crate) fn get_normalized(
         &self,
         hash: u64,
@@ -174,8 +178,8 @@ impl SeriesCacheReader<'_> {
             .map(|cached| &cached.key)
     }
 
-    /// Reads what looks at these hashes will read, all of them side by side. It finds nothing: it has the processor wait
-    /// for its memory once instead of many times.
+    /// Reads the entries of these hashes side by side, so that the lookups that follow find them in the processor's cache.
+    /// One after the other, each would wait for memory.
     pub(crate) fn prefetch(&self, hashes: &[Option<u64>]) {
         let of_hash = |hash: &u64| {
             let mut known = self.0.get(ways(*hash))?.iter().flatten();
@@ -197,7 +201,7 @@ impl SeriesCacheReader<'_> {
     }
 }
 
-/// The places of a hash.
+/// The slots of a hash.
 fn ways(hash: u64) -> std::ops::Range<usize> {
     let first = hash as usize % (SLOTS / WAYS) * WAYS;
     first..first + WAYS
@@ -214,7 +218,7 @@ mod tests {
 
     const COLLECTION: [u8; 16] = [7; 16];
 
-    /// A table, and what puts metadata in order for it.
+    /// A cache and a normaliser.
     struct Known {
         series_cache: SeriesCache,
         order: MetaNormalizer,

@@ -1,8 +1,8 @@
-//! One command's measurements of one series on their way into buckets.
+//! Stages the measurements of one series, column by column, until they become a tail entry.
 //!
-//! A [`Stage`] collects the rows that go into one bucket, column by column. When the bucket is full
-//! or the rows are at an end it becomes one tail entry. Rows are sorted by time within an entry, so
-//! that a batch that arrives in disorder does not make its bucket unsorted.
+//! A [`Stage`] collects the rows that go into one bucket. When the bucket is full, or the rows of the series are at an end, it
+//! becomes one tail entry. Rows are sorted by time within an entry, so that a batch that arrives in disorder does not make its
+//! bucket unsorted.
 
 use std::collections::HashSet;
 
@@ -16,49 +16,48 @@ use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::format::tail;
 use crate::timeseries::format::tail::{ColumnChunk, Header};
 
-/// What [`Stage::take_entry`] needs to know afterwards: which bucket, and what the entry told readers.
+/// A staged entry, as the catalog remembers it until the commit.
 #[derive(Debug)]
 pub(crate) struct StagedEntry {
     pub(crate) bucket: [u8; 12],
     pub(crate) rows: usize,
-    /// Columns the entry names.
+    /// Columns whose names the entry holds.
     pub(crate) named: Vec<usize>,
     pub(crate) with_header: bool,
-    /// The bucket had no measurement before this entry.
+    /// True if the bucket had no measurement before.
     pub(crate) opens_bucket: bool,
-    /// The entry made the bucket unsorted.
+    /// True if the entry makes the bucket unsorted.
     pub(crate) unsorts: bool,
 }
 
-/// Rows collected for one bucket. It is used again for the next one: that spares making its columns
-/// anew for every few rows.
+/// The rows staged for one bucket. It is reused for the next bucket, with its allocated columns.
 #[derive(Debug)]
 pub(crate) struct Stage<'a> {
     times: Vec<i64>,
-    /// Those of a bucket with more columns come behind the ones in use.
+    /// Columns beyond those of the current bucket are empty.
     columns: Vec<Vec<ValueRef<'a>>>,
-    /// The fields of all measurements, and the names of buckets.
+    /// The fields of all measurements of the command, and the names of columns.
     pub(super) layout: FieldLayout,
-    /// Texts met last, by the places of names: most are the same again, and need not be checked again.
+    /// By name id, the last text: most texts repeat, and need not be validated again.
     latest_texts: Vec<ValueRef<'a>>,
-    /// Texts by their numbers, missing until they were met.
+    /// By text number, the text; missing if it has not come yet.
     texts_by_number: Vec<ValueRef<'a>>,
-    /// Used again, too, for measurements that need a closer look.
+    /// Buffer for measurements off the fast path.
     found: MatchedFields<'a>,
 }
 
 /// Bytes of an object id.
 const ID_BYTES: usize = 12;
 
-/// Fields of a measurement with the columns they were found at, and which columns those are.
+/// Fields of a measurement with their columns, and which columns have a value.
 #[derive(Debug, Default)]
 pub(super) struct MatchedFields<'a> {
     fields: Vec<(Option<usize>, Field<'a>)>,
     met: Vec<bool>,
 }
 
-/// Finds the measurement's columns in the bucket; false if one of them does not accept its value.
-/// Of a field given twice in one document only the first is there.
+/// Finds the columns of a measurement's fields; false if one of them does not accept its value. Of a field that occurs
+/// twice only the first counts.
 pub(super) fn match_fields<'a>(
     bucket: &OpenBucket,
     options: &TimeseriesOptions,
@@ -102,7 +101,7 @@ fn put_value<'a>(
         columns.resize_with(column + 1, Vec::new);
     }
     if let Some(values) = columns.get_mut(column) {
-        // A field given twice in one document counts once: the first stays.
+        // Of a field that occurs twice the first counts.
         if values.len() == row {
             values.push(value);
         } else if values.len() < row {
@@ -112,7 +111,7 @@ fn put_value<'a>(
     }
 }
 
-/// The text of a field: of one that has a number there is no need to look at the document.
+/// Returns the text of a field. A text with a number is not read from the document.
 #[inline]
 fn field_text<'a>(
     latest_texts: &mut Vec<ValueRef<'a>>,
@@ -133,7 +132,7 @@ fn field_text<'a>(
     store_text(texts_by_number, number, field.value(document))
 }
 
-/// Keeps a text at its place.
+/// Stores a text at an index.
 fn store_text<'a>(
     latest_texts: &mut Vec<ValueRef<'a>>,
     place: usize,
@@ -148,7 +147,7 @@ fn store_text<'a>(
     value
 }
 
-/// The text of a field, compared with the one before it first.
+/// Returns the text of a field, after comparing it with the last one.
 fn unnumbered_text<'a>(
     latest_texts: &mut Vec<ValueRef<'a>>,
     field: &LayoutField,
@@ -165,7 +164,7 @@ fn unnumbered_text<'a>(
 }
 
 impl<'a> Stage<'a> {
-    /// One for measurements of this plan.
+    /// An empty stage for measurements of this layout.
     pub(super) fn new(layout: FieldLayout) -> Self {
         Self {
             times: Vec::new(),
@@ -182,8 +181,8 @@ impl<'a> Stage<'a> {
         self.times.len()
     }
 
-    /// Adds a measurement to a bucket that has room; false, and nothing changed, if one of its values
-    /// is not of the type its column has.
+    /// Adds a measurement to a bucket with space. Returns false, and changes nothing, if a column does not accept its
+    /// value.
     pub(crate) fn push(
         &mut self,
         bucket: &mut OpenBucket,
@@ -208,7 +207,7 @@ impl<'a> Stage<'a> {
         accepted
     }
 
-    /// The common case: the bucket knows all fields, and their values are scalars of its types.
+    /// The fast path: the bucket has all the fields, and their values are scalars of its types.
     fn push_known(&mut self, bucket: &mut OpenBucket, measurement: &Measurement<'a>) -> bool {
         let Some(walked) = measurement.layout_range else {
             return false;
@@ -255,7 +254,7 @@ impl<'a> Stage<'a> {
         true
     }
 
-    /// A new bucket for a first measurement at `time_ms`.
+    /// Opens a bucket for a first measurement at `time_ms`.
     pub(super) fn open(
         &mut self,
         suffix: [u8; 8],
@@ -268,8 +267,7 @@ impl<'a> Stage<'a> {
         OpenBucket::new(suffix, options, time_ms, meta_bytes, memory, names)
     }
 
-    /// Turns the rows into a tail entry: its key and value, and what to remember of it. Afterwards the
-    /// stage is empty.
+    /// Turns the rows into a tail entry: its key, its value, and its summary. Leaves the stage empty.
     pub(crate) fn take_entry(
         &mut self,
         bucket: &mut OpenBucket,
@@ -321,13 +319,13 @@ impl<'a> Stage<'a> {
         Ok((key, value, entry))
     }
 
-    /// Forgets the rows.
+    /// Removes all rows.
     pub(super) fn clear(&mut self) {
         self.times.clear();
         self.columns.iter_mut().for_each(Vec::clear);
     }
 
-    /// Sorts the rows by time, keeping the order of equal times.
+    /// Sorts the rows by time; equal times keep their order.
     fn sort(&mut self) {
         if self.times.is_sorted() {
             return;
@@ -378,7 +376,7 @@ mod tests {
         }
         let texts_by_number = fields.iter().filter(|(field, _)| field.text > 0).count();
         assert!((500..2900).contains(&texts_by_number), "{texts_by_number}");
-        // They are met in another order than they were numbered.
+        // They come in another order than they were numbered.
         fields.sort_by_key(|(field, document)| (field.name, document.as_bytes().len() % 7));
         let (mut latest_texts, mut met) = (Vec::new(), Vec::new());
         for (field, document) in fields {

@@ -6,12 +6,12 @@ use nilometer_bson::DocumentBuilder;
 
 use super::rollover::Rollover;
 
-/// The counter behind which the average is shown.
+/// The counter after which the average is shown.
 const AVERAGE_BEHIND: &str = "numMeasurementsCommitted";
 
 macro_rules! counters {
     ($($field:ident => $name:literal;)*) => {
-        /// What happened to the buckets of a collection; names as in `collStats`.
+        /// Counters of a collection's buckets; names as in `collStats`.
         #[derive(Debug, Default)]
         pub struct BucketCounters {
             $(#[doc = $name] pub(crate) $field: AtomicI64,)*
@@ -40,10 +40,9 @@ macro_rules! counters {
     };
 }
 
-// Those that nothing counts stay 0 and say so: inserts append to a bucket side by side and never
-// wait for each other or share a commit; a bucket is compressed from its first measurement; one that
-// is left for an earlier one is archived; and one series has one open bucket, which leaves by itself
-// before another is taken up.
+// Some counters stay 0: inserts append to a bucket side by side, and never wait for each other or share a commit; a bucket
+// is compressed from its first measurement; a bucket left for an earlier one is archived; and a series has one open bucket,
+// which leaves before another is reopened.
 counters! {
     bucket_inserts => "numBucketInserts";
     bucket_updates => "numBucketUpdates";
@@ -90,13 +89,13 @@ impl BucketCounters {
             Rollover::TimeForward => &self.closed_due_to_time_forward,
             Rollover::TimeBackward => &self.archived_due_to_time_backward,
             Rollover::SchemaChange => &self.closed_due_to_schema_change,
-            // Counted when it was found out.
+            // Counted when it was frozen.
             Rollover::Frozen => return,
         };
         increment(counter, 1);
     }
 
-    /// Measurements written per commit, rounded down; `None` before the first commit.
+    /// Returns the measurements per commit, rounded down; `None` before the first commit.
     pub(crate) fn average_measurements_per_commit(&self) -> Option<i64> {
         let commits = self.commits.load(Ordering::Relaxed);
         self.measurements_committed

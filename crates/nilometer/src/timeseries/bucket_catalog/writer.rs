@@ -1,10 +1,10 @@
-//! One command's way into the buckets of a collection.
+//! Writes the measurements of one command into the open buckets of a collection.
 //!
 //! ```text
-//! measurement ─► open bucket of its series: room? types? ── no ─► close or archive it,
-//!                       │ yes                                     take one up again or open another
+//! measurement ─► open bucket of its series: space? types? ── no ─► close or archive it,
+//!                       │ yes                                      reopen one or open another
 //!                       ▼
-//!                     stage ── bucket full, or series at an end ─► tail entry in the command's batch
+//!                     stage ── bucket full, or end of the series ─► tail entry in the command's batch
 //! ```
 
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use crate::catalog::{Collection, Storage};
 use crate::error::{Error, Result};
 use crate::timeseries::format::series_index;
 
-/// Puts measurements into buckets, and tail entries into a batch.
+/// Assigns measurements to buckets, and puts their tail entries into a batch.
 pub(crate) struct BucketWriter<'c, 'a> {
     check: AdmissionCheck<'c>,
     tail: KeyspaceId,
     index: KeyspaceId,
     stage: Stage<'a>,
-    /// What is to be committed.
+    /// The batch to commit.
     pub(crate) batch: WriteBatch,
-    /// The entries in it. Whatever happens, they must be finished ([`BucketCatalog::finish`]).
+    /// Its entries. They must be finished, committed or not ([`BucketCatalog::finish`]).
     pub(crate) in_flight: Vec<InFlightEntry>,
 }
 
 impl BucketCatalog {
-    /// A writer for one command on a time-series collection.
+    /// Returns a writer for one command on a time-series collection.
     pub(crate) fn writer<'c, 'a>(
         &'c self,
         collection: &'c Collection,
@@ -70,14 +70,14 @@ impl BucketCatalog {
 }
 
 impl<'a> BucketWriter<'_, 'a> {
-    /// Leaves the names it has learnt to the next.
+    /// Stores the names it learned, for later commands.
     pub(crate) fn store_names(&self) {
         let names = &self.stage.layout.names;
         let (catalog, collection) = (self.check.catalog, self.check.collection);
         catalog.store_names(collection, |known| &mut known.fields, names);
     }
 
-    /// Puts the tail entries for one series' measurements into the batch, in the order given.
+    /// Puts the tail entries of one series' measurements into the batch, in the order given.
     pub(crate) fn add(
         &mut self,
         key: &Arc<SeriesKey>,
@@ -109,8 +109,8 @@ impl<'a> BucketWriter<'_, 'a> {
         added
     }
 
-    /// Puts measurements into `current` or what comes after it, which may be what left memory as `hint`. Whatever
-    /// happens, a bucket that may have entries in flight is in `current` or in the series.
+    /// Adds measurements to `current` and to buckets that follow it; the first of these may be the evicted bucket `hint`.
+    /// On return every bucket with entries in flight is in `current` or in the series.
     fn add_all(
         &mut self,
         key: &Arc<SeriesKey>,
@@ -156,7 +156,7 @@ impl<'a> BucketWriter<'_, 'a> {
         }
     }
 
-    /// Puts a measurement into a bucket, or tells why it does not take it.
+    /// Adds a measurement to a bucket; returns the reason if the bucket does not take it.
     fn push(
         &mut self,
         bucket: &mut OpenBucket,
@@ -166,7 +166,7 @@ impl<'a> BucketWriter<'_, 'a> {
         if let Space::Exhausted(reason) = space {
             return Ok(Some(reason));
         }
-        // A schema change is looked for also where the measurements are large.
+        // The schema is checked even for a large measurement.
         if !self.stage.push(bucket, self.check.options, measurement) {
             return Ok(Some(Rollover::SchemaChange));
         }
@@ -186,7 +186,7 @@ impl<'a> BucketWriter<'_, 'a> {
         bucket
     }
 
-    /// Makes an entry of the rows collected for `bucket`, if there are any.
+    /// Turns the rows staged for `bucket` into a tail entry, if there are any.
     fn flush(&mut self, key: &Arc<SeriesKey>, bucket: &mut OpenBucket) -> Result<()> {
         if self.stage.rows() == 0 {
             return Ok(());

@@ -1,8 +1,8 @@
-//! A look at documents before they are measurements: their time, their metadata, and where their fields are.
+//! The field scanner: parses documents into measurements, with their time, their metadata and the positions of their fields.
 //!
-//! Documents of one command mostly have the same fields. The walker remembers what came behind each name, so that names are
-//! compared with what is expected, and notes the fields in the command's [`FieldLayout`]; what metadata holds is left for
-//! a look at the series it names.
+//! Documents of one command mostly have the same fields. The scanner predicts the name that follows each name, so that a name is
+//! compared with one instead of searched; it stops predicting while clients shuffle their fields. Fields are noted in the
+//! command's [`FieldLayout`]. The contents of metadata are not read here: grouping looks them up.
 
 use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code};
@@ -17,7 +17,7 @@ use crate::timeseries::format::bucket_document::COLUMN_SUBTYPE;
 /// The largest bucket document, in bytes: the largest BSON document.
 const BUCKET_BYTES_MAX: usize = 16 << 20;
 
-/// Looks at one document: its time, and the element that names its series.
+/// Parses one document; returns its metadata and its measurement.
 pub(crate) fn examine<'a>(
     document: DocRef<'a>,
     options: &TimeseriesOptions,
@@ -28,7 +28,7 @@ pub(crate) fn examine<'a>(
     Ok((meta, measurement))
 }
 
-/// What a field of a measurement is.
+/// The role of a field.
 #[derive(Clone, Copy)]
 enum Role {
     Time,
@@ -49,28 +49,28 @@ impl Role {
     }
 }
 
-/// Walks the fields of documents, which mostly have the same ones: the next is told by what came behind the one before it the
-/// last time, else by how its name begins, and only then is its name read to the end.
+/// Scans the fields of documents. A field is recognised by the predicted name, else by the start of its name in the table,
+/// and only then by its whole name.
 ///
-/// Fields of documents that have no others than those known are planned by the places of their names, whatever order they
-/// came in: who goes on with them meets the same types in the same order again, which a processor foresees.
+/// The fields of a document with known names are laid out in the order of name ids, whatever order they came in: the bucket
+/// then meets the same types in the same order, which the processor predicts.
 pub(crate) struct FieldScanner<'o> {
     options: &'o TimeseriesOptions,
     pub(crate) layout: FieldLayout,
-    /// What the names of the plan stand for.
+    /// By name id, its role.
     roles: Vec<Role>,
-    /// Places of names by what they stand for.
+    /// Name ids by role.
     special_names: SpecialNames,
-    /// The names that came behind them, with that of the first field in front.
+    /// By name id, the name that followed it last; the first element is that of the first field.
     next_names: Vec<Option<u16>>,
-    /// What expecting a name is worth: it pays as long as documents repeat the order of their fields.
+    /// Score of the prediction: it pays while documents repeat the order of their fields.
     prediction_score: u32,
-    /// The fields of one document by the places of their names.
+    /// The fields of one document by name id.
     slots: Box<[LayoutField; SLOTS]>,
     texts: TextNumbers,
 }
 
-/// Names as bits of places: those of the time, the metadata and the identity.
+/// Name ids of the time, the metadata and the `_id`, as bits.
 #[derive(Clone, Copy, Default)]
 struct SpecialNames {
     time: u64,
@@ -78,20 +78,20 @@ struct SpecialNames {
     id: u64,
 }
 
-/// Names up to which fields are planned by the places of their names.
+/// Names up to which fields are laid out by name id.
 const SLOTS: usize = 64;
 
 /// Types whose values may hold a compressed column, as bits.
 const MAY_HOLD_COLUMNS: u32 =
     1 << type_code::BINARY | 1 << type_code::DOCUMENT | 1 << type_code::ARRAY;
 
-/// The most that expecting a name is worth, in names that were not those expected.
+/// The maximum of the score, in misses until prediction stops.
 const PREDICTION_SCORE_MAX: u32 = 256;
 
-/// What a name adds that was.
+/// What a hit adds to the score.
 const PREDICTION_STEP: u32 = 2;
 
-/// What was found in a document.
+/// The scan of one document.
 struct ScannedFields<'a> {
     /// The value of the time field.
     time: ValueRef<'a>,
@@ -114,7 +114,7 @@ impl<'o> FieldScanner<'o> {
         }
     }
 
-    /// The element at the front and the place of its name, if it has one already; `before` is that of the one before it.
+    /// Returns the next element and the id of its name, if it has one; `before` is the id of the previous name.
     #[inline]
     fn next_known<'a>(
         &mut self,
@@ -150,7 +150,7 @@ impl<'o> FieldScanner<'o> {
         })
     }
 
-    /// The element at the front, and the place of its name if it gets one.
+    /// Returns the next element, and the id of its name if it gets one.
     fn next<'a>(
         &mut self,
         before: Option<u16>,
@@ -173,7 +173,7 @@ impl<'o> FieldScanner<'o> {
         }
     }
 
-    /// Tells what names that are new stand for.
+    /// Finds the roles of new names.
     #[inline]
     fn update_roles(&mut self) {
         let names = &self.layout.names;
@@ -193,7 +193,7 @@ impl<'o> FieldScanner<'o> {
         }
     }
 
-    /// Looks at a document and plans its fields; what the metadata holds is left for a look at the series.
+    /// Parses a document and lays out its fields; the contents of the metadata are not read.
     pub(crate) fn examine<'a>(
         &mut self,
         document: DocRef<'a>,
@@ -221,9 +221,9 @@ impl<'o> FieldScanner<'o> {
         Ok((found.meta, measurement))
     }
 
-    /// Walks a document all of whose names are known and have places in the table, each there once; `None` for others.
+    /// Scans a document whose names all have ids below [`SLOTS`], each once; `None` for other documents.
     ///
-    /// Nothing in the loop depends on which field it is that comes next.
+    /// No branch in the loop depends on which field comes next.
     fn scan_known<'a>(&mut self, document: DocRef<'a>) -> Result<Option<ScannedFields<'a>>> {
         self.update_roles();
         if self.layout.names.len() > SLOTS {
@@ -245,7 +245,7 @@ impl<'o> FieldScanner<'o> {
             }
             let of_meta = bit & special_names.meta != 0;
             value_bytes += if of_meta { 0 } else { bytes };
-            // Types above those that matter fall on others that do not.
+            // Other types may share a bit with each other, not with those that matter.
             types |= u32::from(!of_meta) << (element.type_code() & 0x1F);
             texts |= u64::from(element.type_code() == type_code::STRING) << place;
             met |= bit;
@@ -292,7 +292,7 @@ impl<'o> FieldScanner<'o> {
         }))
     }
 
-    /// Walks any document, and gives names that are new their places.
+    /// Scans any document, and adds its new names.
     fn scan<'a>(&mut self, document: DocRef<'a>) -> Result<ScannedFields<'a>> {
         let (mut time, mut meta, mut has_id) = (None, None, false);
         let (start, mut value_bytes, mut is_laid_out) = (self.layout.next(), 0, true);
@@ -331,9 +331,9 @@ impl<'o> FieldScanner<'o> {
     }
 }
 
-/// Refuses a measurement that does not fit into a bucket of its own.
+/// Rejects a measurement too large for a bucket of its own.
 fn check_size(document_bytes: usize, meta_bytes: usize) -> Result<()> {
-    // There each value stands in data, control.min and control.max.
+    // Each value is stored in data, control.min and control.max.
     let bucket_bytes = (document_bytes - meta_bytes) * 3 + meta_bytes;
     if bucket_bytes > BUCKET_BYTES_MAX {
         return Err(Error::new(
@@ -346,10 +346,10 @@ fn check_size(document_bytes: usize, meta_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a value with a compressed column anywhere in it: one cannot be compressed again.
+/// Rejects a value with a compressed column anywhere in it: one cannot be compressed again.
 #[inline]
 pub(crate) fn refuse_column(element: Element<'_>) -> Result<()> {
-    // Most values need no decoding to be told apart.
+    // Most types cannot hold one.
     let may_hold = [type_code::BINARY, type_code::DOCUMENT, type_code::ARRAY];
     if may_hold.contains(&element.type_code()) && holds_column(element) {
         return Err(Error::bad_value(
@@ -378,7 +378,7 @@ mod tests {
         TimeseriesOptions::parse(spec.as_ref()).unwrap()
     }
 
-    /// Fields as they are planned.
+    /// Fields as they are laid out.
     fn laid_out(scanner: &mut FieldScanner<'_>, document: &Document) -> Vec<(String, Value)> {
         let (_, measurement) = scanner.examine(document.as_ref()).unwrap();
         let fields = scanner.layout.fields(measurement.layout_range.unwrap());
@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// What is planned is what a plain walk finds, in some order; of fields given twice the first is in front.
+    /// The layout has the fields of a plain scan, in some order; of fields given twice the first is in front.
     fn check_laid_out(scanner: &mut FieldScanner<'_>, document: &Document) {
         let fields = document.iter().filter(|field| field.name() != "m");
         let mut expected: Vec<_> = fields
@@ -464,7 +464,7 @@ mod tests {
                 }
             }
             let document = out.finish();
-            // Now and then there are more names than there are slots.
+            // Sometimes there are more names than slots.
             let mut other = nilometer_bson::DocumentBuilder::new();
             other.append("t", Value::DateTime(1));
             other.append(&format!("n{round}"), 1);

@@ -1,9 +1,13 @@
-//! Metadata with its fields in the order of their names, which nobody sorts.
+//! Normalising metadata without sorting: fields are copied into the known order of their names.
 //!
-//! Clients whose fields come in another order each time send the same names again and again. Which of them comes before
-//! which is known ([`FieldNames::rank_at_start`]), so each field is noted at the place its name has among them, and those that are there
-//! are copied one behind the other. What comes of it are the bytes of the normalised metadata ([`SeriesMeta`]), or nothing:
-//! where a name is there twice, where there are too many, or where the fields within a value are not in order themselves.
+//! ```text
+//! field ─► rank of its name ─► offset and length at that rank ─► copies in the order of ranks
+//! ```
+//!
+//! Clients that shuffle their fields send the same names again and again. The rank of each name is known
+//! ([`FieldNames::rank_at_start`]), so fields are ordered in one pass. The result has the bytes of the normalised metadata
+//! ([`SeriesMeta`]). There is none if a name occurs twice, if there are too many names, if the metadata is long, or if fields
+//! within a value are not in order.
 //!
 //! [`SeriesMeta`]: crate::timeseries::format::series_key::SeriesMeta
 
@@ -15,44 +19,44 @@ use nilometer_bson::{DocRef, type_code};
 use crate::timeseries::bucket_catalog::field_names::{FieldNames, WINDOW};
 use crate::timeseries::format::series_key::is_normalised;
 
-/// Names that may be told from each other by their ranks.
+/// Names with a rank here.
 const RANKS: usize = 64;
 
-/// Longer metadata is left alone, in bytes.
+/// Longer metadata is not normalised here, in bytes.
 const META_BYTES_MAX: usize = 1024;
 
-/// Fields up to this length are copied as so many bytes, whatever lies behind them: a copy of a fixed length takes no branch.
+/// Fields up to this length are copied with this length: a copy of a fixed length takes no branch.
 const COPIED: usize = 48;
 
-/// Bytes that may be read behind a document.
+/// Readable bytes that a copy needs behind a document.
 const PADDING: usize = if WINDOW > COPIED { WINDOW } else { COPIED } + 16;
 
 /// Bytes of a document before its first field.
 const HEAD: usize = 4;
 
-/// Types whose values have fields of their own, as bits.
+/// Types whose values have fields, as bits.
 const NESTED: u32 = 1 << type_code::DOCUMENT | 1 << type_code::ARRAY;
 
-/// Metadata in order.
+/// Normalised metadata.
 #[derive(Clone, Debug)]
 pub(crate) struct NormalizedMeta {
-    /// Where it is.
+    /// Range in the buffer of the normaliser.
     bytes: Range<usize>,
-    /// Other where the fields came in another order, as a rule.
+    /// Hash of the order in which the fields came.
     pub(crate) field_order: u64,
 }
 
-/// The metadata of some documents, each in order.
+/// Normalises the metadata of a block of documents, and holds the results.
 #[derive(Debug)]
 pub(crate) struct MetaNormalizer {
     names: FieldNames,
-    /// One as it was sent, and padding, where it has none.
+    /// A copy of metadata with padding, for metadata at the end of a document.
     sent: Vec<u8>,
-    /// Where fields lie in the one that is looked at, and how long they are, by rank.
+    /// By rank, offset and length of a field in the current metadata.
     fields: Box<[(u16, u16); RANKS]>,
-    /// Those in order, and behind them bytes that mean nothing.
+    /// The results; what is behind them is undefined.
     ordered: Vec<u8>,
-    /// Bytes of those in order.
+    /// Bytes of the results.
     used: usize,
 }
 
@@ -67,22 +71,22 @@ impl MetaNormalizer {
         }
     }
 
-    /// The names met so far.
+    /// Returns the names learned so far.
     pub(crate) fn names(&self) -> &FieldNames {
         &self.names
     }
 
-    /// Forgets the metadata it has put in order.
+    /// Removes all results.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// The bytes of metadata that was put in order.
+    /// Returns the bytes of normalised metadata.
     pub(crate) fn bytes(&self, of: &NormalizedMeta) -> &[u8] {
         self.ordered.get(of.bytes.clone()).unwrap_or_default()
     }
 
-    /// Puts metadata in order. `onward` are its bytes and what lies behind it in the measurement.
+    /// Normalises metadata. `onward` are its bytes and those behind it in the measurement.
     pub(crate) fn add(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<NormalizedMeta> {
         if meta.as_bytes().len() > META_BYTES_MAX {
             return None;
@@ -100,7 +104,7 @@ impl MetaNormalizer {
         }
     }
 
-    /// The same if its names are known.
+    /// Like [`Self::add`], for known names only.
     fn add_known(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<NormalizedMeta> {
         if onward.len() >= meta.as_bytes().len() + PADDING {
             return self.add_padded(meta, onward);
@@ -114,7 +118,7 @@ impl MetaNormalizer {
         added
     }
 
-    /// The same for metadata whose bytes have enough behind them.
+    /// Like [`Self::add_known`], for metadata with enough bytes behind it.
     fn add_padded(&mut self, meta: DocRef<'_>, sent: &[u8]) -> Option<NormalizedMeta> {
         let meta_bytes = meta.as_bytes().len();
         let end = meta_bytes - 1;
@@ -124,7 +128,7 @@ impl MetaNormalizer {
             let (&type_code, named) = sent.get(at..)?.split_first()?;
             let (rank, length) = self.names.rank_at_start(named)?;
             let field_bytes = 1 + length + 1 + value_length(type_code, named.get(length + 1..)?)?;
-            // They are short: no longer than all metadata.
+            // Both fit: they are less than the length of all metadata.
             *self.fields.get_mut(usize::from(rank))? = (at as u16, field_bytes as u16);
             field_order = field_order.wrapping_mul(31).wrapping_add(u64::from(rank));
             types |= 1 << (type_code & 0x1F);
@@ -142,7 +146,7 @@ impl MetaNormalizer {
         Some(NormalizedMeta { bytes, field_order })
     }
 
-    /// Copies the fields with these ranks, given as bits, one behind the other: a document of this length.
+    /// Copies the fields with these ranks, given as bits: a document of this length.
     fn copy(&mut self, sent: &[u8], mut ranks: u64, length: usize) -> Option<Range<usize>> {
         let (start, end) = (self.used, self.used + length);
         if self.ordered.len() < end + PADDING {
@@ -158,7 +162,7 @@ impl MetaNormalizer {
             let (from, bytes) = (usize::from(from), usize::from(bytes));
             let (field, to) = (sent.get(from..)?, self.ordered.get_mut(at..)?);
             if bytes <= COPIED {
-                // What is too much is written over by those behind.
+                // The next field overwrites the excess.
                 *to.first_chunk_mut::<COPIED>()? = *field.first_chunk()?;
             } else {
                 to.get_mut(..bytes)?.copy_from_slice(field.get(..bytes)?);
@@ -183,7 +187,7 @@ mod tests {
         meta.as_bytes()[1..].to_vec()
     }
 
-    /// In order, whatever lies behind it.
+    /// Normalised, whatever is behind it.
     fn ordered(order: &mut MetaNormalizer, meta: &Document) -> Option<Vec<u8>> {
         let mut all = [0, 1, PADDING, 200].into_iter().map(|behind| {
             let onward = [meta.as_bytes(), &vec![2; behind]].concat();

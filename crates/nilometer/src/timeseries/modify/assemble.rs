@@ -1,4 +1,4 @@
-//! A bucket document from rows: some as they lie in a bucket, some new.
+//! Assembling a bucket document from rows: some of an existing bucket, some new.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use crate::timeseries::format::min_max::{Extreme, Side};
 use crate::timeseries::format::schema::Schema;
 use crate::timeseries::format::tail;
 
-/// A measurement of the bucket to be.
+/// A row of the assembled bucket.
 #[derive(Clone, Copy)]
 pub(super) enum Row<'a> {
-    /// As it lies in the bucket.
+    /// This row of the existing bucket.
     Old(usize),
-    /// In the place of one that lay there, or new.
+    /// A replaced or new measurement.
     New(DocRef<'a>),
 }
 
-/// What a bucket is made of.
+/// The contents of the assembled bucket.
 pub(super) struct BucketContents<'a> {
-    /// The bucket whose rows stay, as document and opened.
+    /// The existing bucket, as document and opened.
     pub(super) bucket: Option<(&'a Document, &'a StoredBucket)>,
-    /// Its measurements.
+    /// Its rows.
     pub(super) rows: &'a [Row<'a>],
-    /// True if they are those of the bucket, one for one.
+    /// True if row n replaces row n of the existing bucket, for all rows.
     pub(super) in_place: bool,
-    /// How the collection lays out its buckets.
+    /// The layout of the collection's buckets.
     pub(super) layout: &'a Layout<'a>,
     /// Name of the metadata field.
     pub(super) meta_field: Option<&'a str>,
 }
 
-/// A bucket that was put together.
+/// An assembled bucket.
 pub(super) struct AssembledBucket {
     pub(super) document: Document,
-    /// No field is of two canonical types.
+    /// True if no field has values of two canonical types.
     pub(super) uniform: bool,
 }
 
 impl BucketContents<'_> {
-    /// The bucket. Fields nobody has are not in it.
+    /// Assembles the bucket. Fields without a value are left out.
     pub(super) fn assemble(
         &self,
         id: [u8; 12],
@@ -92,7 +92,7 @@ impl BucketContents<'_> {
         })
     }
 
-    /// The fields, the time first.
+    /// Returns the names of the fields, the time first.
     fn names(&self) -> Vec<Arc<str>> {
         let mut names: Vec<Arc<str>> = vec![self.layout.time_field.into()];
         let mut known: HashSet<Arc<str>> = names.iter().cloned().collect();
@@ -123,7 +123,7 @@ impl BucketContents<'_> {
         }
     }
 
-    /// A column that stays as it is.
+    /// Returns a column whose values do not change, as stored; `None` if it must be encoded.
     fn unchanged(&self, name: &str) -> Result<Option<WrittenColumn>> {
         let Some((document, _)) = self.bucket.filter(|_| self.in_place) else {
             return Ok(None);
@@ -203,13 +203,13 @@ fn is_same(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
     }
 }
 
-/// The value a bucket's meta would be replaced by, in a copy of its document.
+/// Returns a copy of a bucket document with another meta.
 pub(super) fn with_meta(document: DocRef<'_>, meta: &Value) -> Document {
     let mut out = nilometer_bson::DocumentBuilder::with_capacity(document.as_bytes().len() + 64);
     for element in document {
         match element.name() {
             "meta" => {}
-            // The metadata stands before the data, as in any bucket.
+            // The metadata comes before the data, as in any bucket.
             "data" => {
                 out.append_ref("meta", meta.as_ref());
                 out.append_element(element);

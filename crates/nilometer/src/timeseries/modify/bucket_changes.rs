@@ -1,27 +1,22 @@
-//! Changing and removing buckets by other than the insert path.
-//!
-//! Raw writes, expiry, and updates and deletes through the view all go through here, so that what
-//! must hold of a bucket is kept in one place:
+//! Changes of stored buckets, by anything but an insert: raw writes, expiry, updates and deletes.
 //!
 //! ```text
-//! begin ──► claim a bucket ──► read it whole ──► replace │ remove │ leave ──► one engine batch ──► release
+//! begin ──► claim a bucket ──► read it whole ──► replace │ remove │ keep ──► one engine batch ──► release
 //!           │                  │                 add another
-//!           │                  document with its tail folded in, entries on their way included
-//!           taken from the writers; whoever is under way is waited for
+//!           │                  document with its tail folded in, entries in flight included
+//!           evicted from the bucket catalog; inserts under way are waited for
 //! ```
 //!
 //! Promises:
 //!
-//! - **Nothing is lost.** A measurement that was acknowledged before the claim is in the document
-//!   that is read; one that comes later goes to another bucket, or to this one after the release.
-//! - **All or nothing.** All changes of one [`BucketChanges`] are one engine batch: documents, tail
-//!   entries, the series index.
-//! - **The catalog forgets** a bucket that is claimed. The next measurement of its series finds it
-//!   again if it still takes measurements, or opens another.
+//! - **Nothing is lost.** A measurement acknowledged before the claim is in the document that is read; a later one goes to
+//!   another bucket, or to this one after the release.
+//! - **All or nothing.** All changes of one [`BucketChanges`] are one engine batch: documents, tail entries, index entries.
+//! - **The catalog forgets** a claimed bucket. The next measurement of its series reopens it if it still takes measurements, or
+//!   opens another.
 //!
-//! While one of these is alive no bucket is folded, sealed, expired or changed by another: keep it
-//! short, a few hundred buckets at most. Decides nothing about the contents of buckets: whether a
-//! document is a good one is for the caller to check.
+//! While a [`BucketChanges`] lives, no other thread folds, seals, expires or changes a bucket: keep it short, a few hundred buckets
+//! at most. The caller checks the contents of documents.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -43,18 +38,18 @@ use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::IndexMaintainer;
 use crate::timeseries::insert::in_ordinary_range;
 
-/// What a claim found.
+/// The result of a claim.
 #[derive(Debug)]
 pub(crate) enum ClaimResult {
-    /// The bucket is the caller's; its document with the tail folded in.
+    /// The bucket is claimed; this is its document with the tail folded in.
     Taken(Document),
     /// There is no such bucket.
     Absent,
-    /// Entries of it are on their way.
+    /// Entries of it are in flight.
     Busy,
 }
 
-/// A claimed bucket as it lies in storage.
+/// A claimed bucket as stored.
 struct ClaimedBucket {
     meta: SeriesMeta,
     start_ms: i64,
@@ -69,14 +64,14 @@ pub(crate) struct BucketChanges<'t> {
     options: &'t TimeseriesOptions,
     keyspaces: BucketKeyspaces,
     _rewriting: MutexGuard<'t, ()>,
-    /// Held until the batch is committed.
+    /// Locked until the batch is committed.
     indexes: IndexMaintainer<'t>,
     batch: WriteBatch,
     bytes: usize,
     claimed: HashMap<[u8; 12], ClaimedBucket>,
     evicted: Vec<EvictedBucket>,
     added: HashSet<[u8; 12]>,
-    /// Series that may have measurements they had not, or not have those they had.
+    /// Series that gain or lose measurements.
     changed_series: Vec<u128>,
     replaced: i64,
     removed: i64,
@@ -94,7 +89,7 @@ impl<'t> BucketChanges<'t> {
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
-        // In this order: see index maintenance.
+        // The order of locks: see index maintenance.
         let rewriting = timeseries.maintenance.lock_rewriting();
         Ok(Self {
             timeseries,
@@ -117,7 +112,7 @@ impl<'t> BucketChanges<'t> {
 }
 
 impl BucketChanges<'_> {
-    /// Takes a bucket from the writers and reads it. Waits until nothing of it is on its way.
+    /// Claims a bucket and reads it. Waits until no entry of it is in flight. `None` if there is no such bucket.
     pub(crate) fn claim(&mut self, id: [u8; 12]) -> Result<Option<Document>> {
         match self.claim_with(id, true)? {
             ClaimResult::Taken(document) => Ok(Some(document)),
@@ -125,7 +120,7 @@ impl BucketChanges<'_> {
         }
     }
 
-    /// Takes a bucket from the writers and reads it, unless it is being written to just now.
+    /// Claims a bucket and reads it, unless an entry of it is in flight.
     pub(crate) fn try_claim(&mut self, id: [u8; 12]) -> Result<ClaimResult> {
         self.claim_with(id, false)
     }
@@ -143,8 +138,7 @@ impl BucketChanges<'_> {
         )
     }
 
-    /// Meta and start do not change while others are kept out, so they may be read before the bucket
-    /// is taken away from the writers.
+    /// Meta and start cannot change meanwhile, so they may be read before the bucket is evicted.
     fn claim_with(&mut self, id: [u8; 12], wait: bool) -> Result<ClaimResult> {
         if let Some(known) = self.claimed.get(&id) {
             let document = known.parts.document(id, &self.layout()?)?;
@@ -164,7 +158,7 @@ impl BucketChanges<'_> {
             },
         };
         self.evicted.push(evicted);
-        // Read again: what was on its way has arrived.
+        // Read again: entries in flight have arrived since.
         let parts = self.read(id)?;
         let Some(document) = parts.document(id, &self.layout()?)? else {
             return Ok(ClaimResult::Absent);
@@ -182,11 +176,11 @@ impl BucketChanges<'_> {
         bucket.start_ms(&self.options.time_field)
     }
 
-    /// Puts another document in the place of a claimed bucket; its `_id` is the same.
+    /// Replaces the document of a claimed bucket; its `_id` stays the same.
     pub(crate) fn replace(&mut self, id: [u8; 12], after: DocRef<'_>) -> Result<()> {
         let bucket = BucketDocument::parse(after, &self.options.time_field)?;
         assert_eq!(bucket.id, id, "a bucket keeps its id");
-        // Before anything is in the batch: what is refused must leave nothing there.
+        // First: a rejected document must leave nothing in the batch.
         self.indexes.check_document(after)?;
         if self.take_out(id)? {
             self.replaced += 1;
@@ -215,12 +209,12 @@ impl BucketChanges<'_> {
         self.put(&bucket, document)
     }
 
-    /// Bytes of the documents written so far: for callers who bound their batches.
+    /// Returns the bytes of the documents written so far, for callers that limit their batches.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Deletes what there is of a claimed bucket; false if it was not claimed.
+    /// Deletes a claimed bucket: document, tail and index entries. False if it was not claimed.
     fn take_out(&mut self, id: [u8; 12]) -> Result<bool> {
         let Some(claimed) = self.claimed.remove(&id) else {
             return Ok(false);
@@ -255,7 +249,7 @@ impl BucketChanges<'_> {
         Ok(true)
     }
 
-    /// Stores a document. What the batch deletes before it does not matter: the last word counts.
+    /// Stores a document. It may follow a deletion of the same key in the batch: the last operation counts.
     fn put(&mut self, bucket: &BucketDocument<'_>, document: DocRef<'_>) -> Result<()> {
         let start_ms = self.start_of(bucket)?;
         self.extended |= !self.is_regular(bucket, start_ms);
@@ -273,7 +267,7 @@ impl BucketChanges<'_> {
         Ok(())
     }
 
-    /// True if queries may conclude from the bucket's id where its times lie.
+    /// True if the bucket's id bounds its times.
     fn is_regular(&self, bucket: &BucketDocument<'_>, start_ms: i64) -> bool {
         let ValueRef::DateTime(last_ms) = bucket.max.get(&self.options.time_field) else {
             return false;
@@ -285,7 +279,7 @@ impl BucketChanges<'_> {
             && self.options.spans(start_ms, last_ms)
     }
 
-    /// Makes the changes.
+    /// Commits the changes.
     pub(crate) fn commit(mut self, catalog: &Catalog, durability: Durability) -> Result<()> {
         if self.extended {
             catalog.mark_extended_range(self.collection)?;
@@ -296,13 +290,13 @@ impl BucketChanges<'_> {
         self.indexes.mark_multikey(catalog)?;
         let batch = std::mem::take(&mut self.batch);
         let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
-        // Before, as others see what is committed at once; after, as something may have been read meanwhile.
+        // Before, because others see a commit at once; after, because they may have read in between.
         let (locks, uuid) = (&timeseries.series_locks, self.collection.uuid);
         locks.forget_series(uuid, &self.changed_series);
         let committed = timeseries.engine.commit(batch, Durability::Buffered);
         locks.forget_series(uuid, &self.changed_series);
         committed?;
-        // The disk is waited for without keeping others out.
+        // The sync does not keep others out.
         drop(self);
         let metrics = &timeseries.metrics;
         metrics

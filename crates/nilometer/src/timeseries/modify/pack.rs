@@ -1,8 +1,8 @@
-//! New buckets for measurements that leave theirs.
+//! Packing measurements that leave their bucket into new buckets.
 //!
-//! They are put together by series and in order of time, and cut where an open bucket would have been
-//! closed: at its span, its count, its size, another schema. Nobody else adds to a bucket before it is
-//! committed; afterwards it may be taken up again like any other.
+//! They are packed series by series in order of time, and a bucket is closed where an open bucket would be: at its span, its
+//! count, its size, another schema. Only this statement writes to a packed bucket before the commit; later it may be reopened
+//! like any other.
 
 use std::collections::HashMap;
 
@@ -18,10 +18,10 @@ use crate::timeseries::format::bucket_document::Layout;
 use crate::timeseries::format::schema::Schema;
 use crate::timeseries::format::series_key::SeriesMeta;
 
-/// Times another id is tried when one is taken.
+/// Ids to try when one is taken.
 const ID_TRIES_MAX: usize = 16;
 
-/// A bucket of few large measurements is cut at this size: 16 MiB less 4 MiB.
+/// The size at which a bucket of few large measurements is closed: 16 MiB less 4 MiB.
 const LARGE_BUCKET_BYTES_MAX: usize = 12 << 20;
 
 /// A measurement that leaves its bucket.
@@ -31,7 +31,7 @@ pub(super) struct MovedMeasurement {
     pub(super) document: Document,
 }
 
-/// A bucket's measurements so far.
+/// A bucket being packed.
 struct PackedBucket<'m> {
     start_ms: i64,
     bytes: usize,
@@ -39,7 +39,7 @@ struct PackedBucket<'m> {
     members: Vec<&'m Document>,
 }
 
-/// Adds buckets that hold the measurements; gives their ids.
+/// Adds buckets that hold the measurements; returns their ids.
 pub(super) fn pack(
     timeseries: &Timeseries,
     changes: &mut BucketChanges<'_>,
@@ -89,7 +89,7 @@ impl<'m> PackedBucket<'m> {
     ) -> bool {
         let bytes = self.bytes + one.document.as_bytes().len();
         let fits = match self.members.len() < limits.count_min {
-            // Each value may stand in data, control.min and control.max.
+            // Each value may be stored in data, control.min and control.max.
             true => bytes.saturating_mul(3) <= LARGE_BUCKET_BYTES_MAX,
             false => bytes <= limits.bytes_max,
         };

@@ -1,4 +1,4 @@
-//! Which buckets may hold what a statement selects, and which of their rows it selects.
+//! The search of a statement: which buckets may hold a match of its filter, and which of their rows match.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::rewrite::{BucketPredicate, BucketRewriter, FilterContext, IdBounds};
 use crate::timeseries::scan::BucketRange;
 
-/// A filter on measurements, taken apart.
+/// A filter on measurements, split into predicates on buckets and on rows.
 pub(super) struct BucketSearch<'a> {
     options: &'a TimeseriesOptions,
-    /// No bucket with a match fails it; a filter on metadata alone is all in it.
+    /// Holds for every bucket with a match; contains the whole filter if it is on metadata alone.
     pub(super) buckets: BucketPredicate,
-    /// Between which ids they lie; none if there are none.
+    /// The ids between which they are; `None` if no bucket can match.
     range: Option<BucketRange>,
-    /// What measurements are asked; always true if metadata alone decides.
+    /// The predicate on rows; always true if metadata alone decides.
     pub(super) residual: MatchExpression,
-    /// Spares a bucket that question: all its measurements match.
+    /// If it holds for a bucket, all its rows match.
     whole: Option<BucketPredicate>,
-    /// The columns the question reads; all if none.
+    /// The columns that the predicate on rows reads; `None` for all.
     reads: Option<BTreeSet<String>>,
     closed_too: bool,
 }
 
-/// The rewriter of a collection for one statement.
+/// Returns the rewriter of a collection for one statement.
 fn rewriter_of(
     collection: &Collection,
     options: &TimeseriesOptions,
@@ -69,7 +69,7 @@ impl<'a> BucketSearch<'a> {
         };
         let (by_meta, residual) = match by_meta {
             Some(test) => (test, events),
-            // Not reached: the split put nothing else there. Asking again is always right.
+            // Unreachable by the split; evaluating the filter on rows is always right.
             None => (
                 BucketPredicate::Always,
                 MatchExpression::and(vec![meta, events]),
@@ -103,12 +103,12 @@ impl<'a> BucketSearch<'a> {
         })
     }
 
-    /// Where to look; `None` if nothing can match.
+    /// Returns the range of ids to read; `None` if nothing can match.
     pub(super) fn range(&self) -> Option<BucketRange> {
         self.range
     }
 
-    /// What buckets are asked, as a filter on bucket documents.
+    /// Returns the predicate on buckets as a filter on bucket documents.
     pub(super) fn bucket_filter(&self) -> Document {
         let not_closed = doc! {"control.closed": doc! {"$not": doc! {"$eq": true}}};
         let parts: Vec<Document> = match &self.buckets {
@@ -127,17 +127,17 @@ impl<'a> BucketSearch<'a> {
         doc! {"$and": all}
     }
 
-    /// True if metadata alone decides.
+    /// True if the filter depends on metadata alone.
     pub(super) fn is_by_series(&self) -> bool {
         matches!(self.residual, MatchExpression::AlwaysTrue)
     }
 
-    /// True if something in the bucket may match, by its header.
+    /// True if a row of the bucket may match, judged by its header.
     pub(super) fn may_match(&self, bucket: &StoredBucket) -> Result<bool> {
         Ok((self.closed_too || !bucket.is_closed()) && self.buckets.may_match(bucket)?)
     }
 
-    /// The rows that match, `limit` at most.
+    /// Returns the rows that match, `limit` at most.
     pub(super) fn rows(
         &self,
         bucket: &StoredBucket,
@@ -178,7 +178,7 @@ pub(super) struct BucketRows<'b> {
 }
 
 impl<'b> BucketRows<'b> {
-    /// With the fields of `only`, or all.
+    /// Reads the columns of the fields in `only`, or all.
     pub(super) fn of(
         bucket: &'b StoredBucket,
         options: &'b TimeseriesOptions,
@@ -215,7 +215,7 @@ impl<'b> BucketRows<'b> {
         })
     }
 
-    /// One measurement.
+    /// Returns one measurement.
     pub(super) fn document(&self, row: usize) -> Document {
         let mut out = DocumentBuilder::with_capacity(128);
         if let Some(column) = &self.id {
