@@ -229,7 +229,7 @@ impl OpenBucket {
         memory.add(BUCKET_MEMORY_BYTES + meta_bytes);
         let start_ms = options.round_down_ms(time_ms);
         let id = id_of(start_ms, id_suffix);
-        let name = names.get(options.time_field.as_bytes());
+        let name = names.intern(options.time_field.as_bytes());
         let time = BucketColumn::new(name, Schema::Scalar(type_code::DATE_TIME));
         Self {
             id,
@@ -268,7 +268,7 @@ impl OpenBucket {
         }
         schema.learn(max);
         self.memory.add(COLUMN_MEMORY_BYTES);
-        let name = names.get(name.as_bytes());
+        let name = names.intern(name.as_bytes());
         let mut column = BucketColumn::new(name, schema);
         column.committed = true;
         self.columns.push(column);
@@ -290,9 +290,7 @@ impl OpenBucket {
         self.in_flight -= 1;
         self.header_committed |= entry.with_header;
         for at in &entry.named {
-            if let Some(column) = self.columns.get_mut(*at) {
-                column.committed = true;
-            }
+            self.columns[*at].committed = true;
         }
     }
 
@@ -318,33 +316,33 @@ impl OpenBucket {
     pub(crate) fn find_scalar(
         &mut self,
         name: &Arc<str>,
-        place: u16,
+        name_id: u16,
         type_code: u8,
     ) -> Option<usize> {
-        let kept = self.column_of_name.get(usize::from(place));
+        let kept = self.column_of_name.get(usize::from(name_id));
         let mut at = kept.map_or(0, |at| usize::from(*at));
         // Another command may give the id to another name.
         let is_it = |column: &BucketColumn| Arc::ptr_eq(&column.name, name);
         if !self.columns.get(at).is_some_and(is_it) {
-            at = self.find_by_name(name, place)?;
+            at = self.find_by_name(name, name_id)?;
         }
-        let known = self.columns.get(at)?;
-        known.schema.accepts_scalar(type_code).then_some(at)
+        let schema = &self.columns[at].schema;
+        schema.accepts_scalar(type_code).then_some(at)
     }
 
     #[inline(never)]
-    fn find_by_name(&mut self, name: &Arc<str>, place: u16) -> Option<usize> {
+    fn find_by_name(&mut self, name: &Arc<str>, name_id: u16) -> Option<usize> {
         let shared = |column: &BucketColumn| Arc::ptr_eq(&column.name, name);
         let at = match self.columns.iter().position(shared) {
             Some(at) => at,
             None => {
-                let at = self.find_column(name.as_bytes(), usize::from(place))?;
-                self.columns.get_mut(at)?.name = name.clone();
+                let at = self.find_column(name.as_bytes(), usize::from(name_id))?;
+                self.columns[at].name = name.clone();
                 at
             }
         };
         if let (Some(kept), Ok(at)) = (
-            self.column_of_name.get_mut(usize::from(place)),
+            self.column_of_name.get_mut(usize::from(name_id)),
             u8::try_from(at),
         ) {
             *kept = at;
@@ -354,9 +352,8 @@ impl OpenBucket {
 
     /// True if the column accepts the field's value.
     pub(crate) fn accepts(&self, column: usize, field: &Field<'_>) -> bool {
-        self.columns.get(column).is_none_or(|known| {
-            known.schema.accepts_scalar(field.type_code) || known.schema.accepts(field.value())
-        })
+        let schema = &self.columns[column].schema;
+        schema.accepts_scalar(field.type_code) || schema.accepts(field.value())
     }
 
     /// Adds a field's type to the schema of its column, or adds the column. Returns the column.
@@ -370,10 +367,9 @@ impl OpenBucket {
         let mut weight = 1;
         let at = match column {
             Some(at) => {
-                if let Some(known) = self.columns.get_mut(at)
-                    && !known.schema.accepts_scalar(field.type_code)
-                {
-                    known.schema.learn(field.value());
+                let schema = &mut self.columns[at].schema;
+                if !schema.accepts_scalar(field.type_code) {
+                    schema.learn(field.value());
                 }
                 at
             }
@@ -381,7 +377,7 @@ impl OpenBucket {
                 weight = 3;
                 self.memory.add(COLUMN_MEMORY_BYTES);
                 let at = self.columns.len();
-                let name = names.get(field.name);
+                let name = names.intern(field.name);
                 self.columns
                     .push(BucketColumn::new(name, Schema::of(field.value())));
                 at

@@ -27,7 +27,7 @@ pub(crate) struct LayoutField {
     /// Offset of the value in its document.
     at: u32,
     /// The id of its name.
-    pub(crate) name: u16,
+    pub(crate) name_id: u16,
     pub(super) type_code: u8,
     /// The number of a text ([`TextNumbers`]); 0 if it has none.
     pub(super) text: u8,
@@ -36,12 +36,12 @@ pub(crate) struct LayoutField {
 impl LayoutField {
     /// The field with a name of this id whose value starts at `at` in its document.
     #[inline]
-    pub(crate) fn new(name: u16, element: &Element<'_>, at: usize) -> Self {
+    pub(crate) fn new(name_id: u16, element: &Element<'_>, at: usize) -> Self {
         let value = element.value_bytes().first_chunk();
         Self {
             bits: value.map_or(0, |bytes| u64::from_le_bytes(*bytes)),
             at: at as u32,
-            name,
+            name_id,
             type_code: element.type_code(),
             text: 0,
         }
@@ -50,12 +50,10 @@ impl LayoutField {
     /// Numbers the field, which is a text.
     #[inline]
     pub(crate) fn number_text(&mut self, document: DocRef<'_>, texts: &mut TextNumbers) {
-        let value = document.as_bytes().get(self.at()..);
-        let value = value.and_then(|value| {
-            let length = u32::from_le_bytes(*value.first_chunk()?);
-            value.get(..LENGTH_BYTES + length as usize)
-        });
-        self.text = value.map_or(0, |value| texts.number(self.name, value));
+        let value = &document.as_bytes()[self.at()..];
+        let length = value.first_chunk().copied().map(u32::from_le_bytes);
+        let value = length.and_then(|length| value.get(..LENGTH_BYTES + length as usize));
+        self.text = value.map_or(0, |value| texts.number(self.name_id, value));
     }
 
     /// Where in its document the value begins.
@@ -79,9 +77,8 @@ impl LayoutField {
             type_code::INT64 => ValueRef::Int64(self.bits.cast_signed()),
             type_code::DATE_TIME => ValueRef::DateTime(self.bits.cast_signed()),
             code => {
-                let value = document.as_bytes().get(self.at as usize..);
-                let value = value.and_then(|bytes| decode_value(code, bytes));
-                value.unwrap_or_default()
+                let value = &document.as_bytes()[self.at()..];
+                decode_value(code, value).unwrap_or_default()
             }
         }
     }
@@ -109,29 +106,29 @@ impl TextNumbers {
     /// Returns the number of the value of a field; 0 if it gets none.
     #[inline]
     fn number(&mut self, name: u16, value: &[u8]) -> u8 {
-        let place = usize::from(name);
+        let name_id = usize::from(name);
         let is_it = |number: &u8| {
             let text = self.texts.get(usize::from(*number).wrapping_sub(1));
             text.is_some_and(|text| **text == *value)
         };
-        let latest = self.latest_numbers.get(place);
+        let latest = self.latest_numbers.get(name_id);
         match latest.and_then(|latest| latest.iter().copied().find(is_it)) {
             Some(number) => number,
-            None => self.add(place, value),
+            None => self.add(name_id, value),
         }
     }
 
     #[inline(never)]
-    fn add(&mut self, place: usize, value: &[u8]) -> u8 {
+    fn add(&mut self, name_id: usize, value: &[u8]) -> u8 {
         if self.texts.len() == TEXTS_MAX || value.len() > TEXT_BYTES_MAX {
             return 0;
         }
-        if self.latest_numbers.len() <= place {
-            self.latest_numbers.resize(place + 1, [0; LATEST_TEXTS]);
+        if self.latest_numbers.len() <= name_id {
+            self.latest_numbers.resize(name_id + 1, [0; LATEST_TEXTS]);
         }
         self.texts.push(value.into());
         let number = self.texts.len() as u8;
-        let latest = &mut self.latest_numbers[place];
+        let latest = &mut self.latest_numbers[name_id];
         latest.rotate_right(1);
         latest[0] = number;
         number
@@ -154,7 +151,7 @@ pub(crate) struct FieldLayout {
     /// `_id`.
     pub(super) id_name: Arc<str>,
     /// Its id.
-    pub(super) id_place: u16,
+    pub(super) id_name_id: u16,
     fields: Vec<LayoutField>,
 }
 
@@ -162,9 +159,9 @@ impl FieldLayout {
     /// An empty layout.
     pub(crate) fn new(mut names: FieldNames) -> Self {
         Self {
-            id_name: names.get(b"_id"),
+            id_name: names.intern(b"_id"),
             // Without an id it is searched among the columns each time.
-            id_place: names.place(b"_id").unwrap_or(u16::MAX),
+            id_name_id: names.id_of(b"_id").unwrap_or(u16::MAX),
             names,
             fields: Vec::new(),
         }
@@ -192,20 +189,20 @@ impl FieldLayout {
 
     /// Adds the fields with these name ids, given as bits, in their order; false if the layout is full.
     #[inline]
-    pub(crate) fn add_places(&mut self, fields: &[LayoutField], mut places: u64) -> bool {
+    pub(crate) fn add_ids(&mut self, fields: &[LayoutField], mut ids: u64) -> bool {
         if self.fields.len() + fields.len() > FIELDS_MAX {
             return false;
         }
         // Most measurements have all but the metadata: neighbours are added together.
         let mut from = 0;
-        while places != 0 {
-            from += places.trailing_zeros() as usize;
-            places >>= places.trailing_zeros();
-            let count = places.trailing_ones();
-            let run = fields.get(from..from + count as usize);
-            self.fields.extend_from_slice(run.unwrap_or_default());
+        while ids != 0 {
+            from += ids.trailing_zeros() as usize;
+            ids >>= ids.trailing_zeros();
+            let count = ids.trailing_ones();
+            self.fields
+                .extend_from_slice(&fields[from..from + count as usize]);
             from += count as usize;
-            places = places.checked_shr(count).unwrap_or(0);
+            ids = ids.checked_shr(count).unwrap_or(0);
         }
         true
     }
@@ -221,8 +218,7 @@ impl FieldLayout {
 
     /// Returns the fields of a measurement.
     pub(crate) fn fields(&self, range: FieldRange) -> &[LayoutField] {
-        let fields = self.fields.get(range.start as usize..);
-        let fields = fields.and_then(|fields| fields.get(..range.count as usize));
-        fields.unwrap_or_default()
+        let start = range.start as usize;
+        &self.fields[start..start + range.count as usize]
     }
 }

@@ -41,9 +41,9 @@ const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
 /// The first bytes of a name as words; bytes behind its end are zero. A name shorter than a window is its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Beginning(u64, u64, u64);
+pub(super) struct NamePrefix(u64, u64, u64);
 
-impl Beginning {
+impl NamePrefix {
     /// The prefix of no name.
     const NONE: Self = Self(u64::MAX, u64::MAX, u64::MAX);
 
@@ -96,8 +96,8 @@ impl Beginning {
         let length = before + end.trailing_zeros() as usize / WORD;
         let second = select_unpredictable(in_first, 0, second & before_mark(ends.1));
         let third = select_unpredictable(in_second, 0, third & before_mark(ends.2));
-        let beginning = Self(first & before_mark(ends.0), second, third);
-        Some((beginning, length))
+        let prefix = Self(first & before_mark(ends.0), second, third);
+        Some((prefix, length))
     }
 
     /// Compares word by word: a comparison of bytes would have to store them first.
@@ -117,8 +117,8 @@ impl Beginning {
 
 /// Returns the n-th word of some bytes.
 #[inline]
-fn word_at(bytes: &[u8], place: usize) -> Option<u64> {
-    let word = bytes.get(place * WORD..)?.first_chunk()?;
+fn word_at(bytes: &[u8], n: usize) -> Option<u64> {
+    let word = bytes.get(n * WORD..)?.first_chunk()?;
     Some(u64::from_le_bytes(*word))
 }
 
@@ -135,30 +135,30 @@ fn before_mark(marks: u64) -> u64 {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct NameEntry {
     name: Arc<str>,
-    known: PreparedName,
+    prepared: PreparedName,
 }
 
 /// A slot of the table: a prefix and the id of its name.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    beginning: Beginning,
-    place: u16,
+    prefix: NamePrefix,
+    id: u16,
 }
 
 /// The id of no name.
-const NO_PLACE: u16 = u16::MAX;
+const NO_ID: u16 = u16::MAX;
 
 const FREE: Slot = Slot {
-    beginning: Beginning::NONE,
-    place: NO_PLACE,
+    prefix: NamePrefix::NONE,
+    id: NO_ID,
 };
 
 /// The names, and a hash table of their prefixes with linear probing.
 #[derive(Clone, Debug)]
 struct Table {
-    known: Vec<Known>,
+    entries: Vec<NameEntry>,
     /// By id, the rank of the name: how many sort before it.
     ranks: Vec<u16>,
     /// A power of two.
@@ -169,7 +169,7 @@ struct Table {
 impl Table {
     fn new() -> Self {
         Self {
-            known: Vec::new(),
+            entries: Vec::new(),
             ranks: Vec::new(),
             slots: vec![FREE; SLOTS_MIN],
             multiplier: GOLDEN,
@@ -178,16 +178,16 @@ impl Table {
 
     /// Iterates over the ids of names with this prefix.
     #[inline]
-    fn alike(&self, beginning: Beginning) -> impl Iterator<Item = u16> {
-        let mut at = beginning.slot(self.multiplier, self.slots.len());
+    fn ids_with_prefix(&self, prefix: NamePrefix) -> impl Iterator<Item = u16> {
+        let mut at = prefix.slot(self.multiplier, self.slots.len());
         std::iter::from_fn(move || {
             loop {
-                let slot = self.slots.get(at)?;
+                let slot = &self.slots[at];
                 at = (at + 1) & (self.slots.len() - 1);
-                if slot.beginning.is(beginning) {
-                    return Some(slot.place);
+                if slot.prefix.is(prefix) {
+                    return Some(slot.id);
                 }
-                if slot.place == NO_PLACE {
+                if slot.id == NO_ID {
                     return None;
                 }
             }
@@ -195,44 +195,45 @@ impl Table {
     }
 
     /// Puts a name into a slot; false if its own slot was taken.
-    fn enter(&mut self, place: u16, name: &[u8]) -> bool {
-        let (slots, beginning) = (self.slots.len(), Beginning::of(name));
-        let own = beginning.slot(self.multiplier, slots);
-        let is_free = |at: &usize| self.slots.get(*at).is_some_and(|s| s.place == NO_PLACE);
-        let free = (own..slots).chain(0..own).find(is_free);
-        if let Some(slot) = free.and_then(|free| self.slots.get_mut(free)) {
-            *slot = Slot { beginning, place };
+    fn insert_slot(&mut self, id: u16, name: &[u8]) -> bool {
+        let (slots, prefix) = (self.slots.len(), NamePrefix::of(name));
+        let own = prefix.slot(self.multiplier, slots);
+        let mut free = own;
+        while self.slots[free].id != NO_ID {
+            free = (free + 1) & (slots - 1);
+            assert_ne!(free, own, "the table is never full");
         }
-        free == Some(own)
+        self.slots[free] = Slot { prefix, id };
+        free == own
     }
 
     fn add(&mut self, name: Arc<str>) {
-        let place = self.known.len();
-        let is_alone = self.enter(place as u16, name.as_bytes());
+        let id = self.entries.len();
+        let is_alone = self.insert_slot(id as u16, name.as_bytes());
         let mut rank = 0;
-        for (known, other) in self.known.iter().zip(&mut self.ranks) {
+        for (known, other) in self.entries.iter().zip(&mut self.ranks) {
             match known.name.as_bytes() < name.as_bytes() {
                 true => rank += 1,
                 false => *other += 1,
             }
         }
         self.ranks.push(rank);
-        let known = PreparedName::new(name.as_bytes());
-        self.known.push(Known { name, known });
-        if !is_alone || self.known.len() * SLOTS_FOR_A_NAME > self.slots.len() {
-            self.spread();
+        let prepared = PreparedName::new(name.as_bytes());
+        self.entries.push(NameEntry { name, prepared });
+        if !is_alone || self.entries.len() * SLOTS_FOR_A_NAME > self.slots.len() {
+            self.rebuild();
         }
     }
 
     /// Rebuilds the table with the multiplier that collides least.
-    fn spread(&mut self) {
-        let slots = (self.known.len() * SLOTS_FOR_A_NAME).next_power_of_two();
+    fn rebuild(&mut self) {
+        let slots = (self.entries.len() * SLOTS_FOR_A_NAME).next_power_of_two();
         let slots = slots.max(SLOTS_MIN);
         let mut best = (usize::MAX, self.multiplier);
         for attempt in 0..MULTIPLIERS {
             // Odd, and distinct.
             let multiplier = GOLDEN.wrapping_mul(2 * attempt + 1);
-            let moved = self.enter_all(slots, multiplier);
+            let moved = self.rebuild_with(slots, multiplier);
             if moved < best.0 {
                 best = (moved, multiplier);
             }
@@ -240,18 +241,22 @@ impl Table {
                 return;
             }
         }
-        self.enter_all(slots, best.1);
+        self.rebuild_with(slots, best.1);
     }
 
     /// Rebuilds the table with a multiplier; returns the number of collisions.
-    fn enter_all(&mut self, slots: usize, multiplier: u64) -> usize {
+    fn rebuild_with(&mut self, slots: usize, multiplier: u64) -> usize {
         self.multiplier = multiplier;
         self.slots.clear();
         self.slots.resize(slots, FREE);
-        let names: Vec<Arc<str>> = self.known.iter().map(|known| known.name.clone()).collect();
+        let names: Vec<Arc<str>> = self
+            .entries
+            .iter()
+            .map(|known| known.name.clone())
+            .collect();
         let entered = names.iter().zip(0..);
         entered
-            .filter(|(name, place)| !self.enter(*place, name.as_bytes()))
+            .filter(|(name, id)| !self.insert_slot(*id, name.as_bytes()))
             .count()
     }
 }
@@ -268,30 +273,26 @@ impl Default for FieldNames {
 
 impl FieldNames {
     pub(crate) fn len(&self) -> usize {
-        self.0.known.len()
+        self.0.entries.len()
     }
 
     /// Returns the name with this id.
     #[inline]
-    pub(crate) fn name(&self, place: u16) -> Option<&Arc<str>> {
-        self.0
-            .known
-            .get(usize::from(place))
-            .map(|known| &known.name)
+    pub(crate) fn name(&self, id: u16) -> &Arc<str> {
+        &self.0.entries[usize::from(id)].name
     }
 
     /// Returns the name with this id, prepared for comparison.
     #[inline]
-    pub(crate) fn known(&self, place: u16) -> Option<&PreparedName> {
-        let known = self.0.known.get(usize::from(place));
-        known.map(|known| &known.known)
+    pub(crate) fn prepared(&self, id: u16) -> &PreparedName {
+        &self.0.entries[usize::from(id)].prepared
     }
 
     /// Returns the id and the length of the name at the start of `bytes`, which a zero ends.
     #[inline(always)]
     pub(crate) fn find_at_start(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        match bytes.first_chunk().and_then(Beginning::in_window) {
-            Some((beginning, length)) => Some((self.0.alike(beginning).next()?, length)),
+        match bytes.first_chunk().and_then(NamePrefix::in_window) {
+            Some((prefix, length)) => Some((self.0.ids_with_prefix(prefix).next()?, length)),
             None => self.find_at_start_slow(bytes),
         }
     }
@@ -299,46 +300,46 @@ impl FieldNames {
     /// Returns the rank and the length of the name at the start of `bytes`.
     #[inline(always)]
     pub(crate) fn rank_at_start(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        let (place, length) = self.find_at_start(bytes)?;
-        Some((*self.0.ranks.get(usize::from(place))?, length))
+        let (id, length) = self.find_at_start(bytes)?;
+        Some((self.0.ranks[usize::from(id)], length))
     }
 
     /// The slow path of [`Self::find_at_start`]: few bytes are left, or the name is long.
     #[inline(never)]
     fn find_at_start_slow(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        if let Some((beginning, length)) = Beginning::in_short_window(bytes) {
-            let place = self.0.alike(beginning).next()?;
-            return (length < bytes.len()).then_some((place, length));
+        if let Some((prefix, length)) = NamePrefix::in_short_window(bytes) {
+            let id = self.0.ids_with_prefix(prefix).next()?;
+            return (length < bytes.len()).then_some((id, length));
         }
         let length = bytes.iter().position(|byte| *byte == 0)?;
-        Some((self.place_of(bytes.get(..length)?)?, length))
+        Some((self.find(bytes.get(..length)?)?, length))
     }
 
     /// Returns the id of a known name.
-    fn place_of(&self, name: &[u8]) -> Option<u16> {
-        let is_it = |place: &u16| self.name(*place).is_some_and(|n| n.as_bytes() == name);
-        self.0.alike(Beginning::of(name)).find(is_it)
+    fn find(&self, name: &[u8]) -> Option<u16> {
+        let is_it = |id: &u16| self.name(*id).as_bytes() == name;
+        self.0.ids_with_prefix(NamePrefix::of(name)).find(is_it)
     }
 
     /// Returns the id of a name, which is added if it is new; `None` if it is not UTF-8, or there are too many.
-    pub(crate) fn place(&mut self, name: &[u8]) -> Option<u16> {
-        if let Some(place) = self.place_of(name) {
-            return Some(place);
+    pub(crate) fn id_of(&mut self, name: &[u8]) -> Option<u16> {
+        if let Some(id) = self.find(name) {
+            return Some(id);
         }
         if self.len() >= NAMES_MAX {
             return None;
         }
-        let place = u16::try_from(self.len()).ok()?;
+        let id = u16::try_from(self.len()).ok()?;
         let name = std::str::from_utf8(name).ok()?.into();
         Arc::make_mut(&mut self.0).add(name);
-        Some(place)
+        Some(id)
     }
 
     /// Returns the name, shared if it has an id.
-    pub(crate) fn get(&mut self, name: &[u8]) -> Arc<str> {
-        let place = self.place(name);
-        match place.and_then(|place| self.name(place)) {
-            Some(known) => known.clone(),
+    pub(crate) fn intern(&mut self, name: &[u8]) -> Arc<str> {
+        let id = self.id_of(name);
+        match id {
+            Some(id) => self.name(id).clone(),
             None => String::from_utf8_lossy(name).into(),
         }
     }
@@ -374,18 +375,18 @@ mod tests {
     #[test]
     fn names_have_one_place_each_and_are_found_by_how_they_begin() {
         let mut names = FieldNames::default();
-        let places = LIKE_EACH_OTHER.map(|name| names.place(name.as_bytes()).unwrap());
-        assert_eq!(places, [0, 1, 2, 3, 4, 5, 6, 7]);
-        for (name, place) in LIKE_EACH_OTHER.into_iter().zip(places) {
-            assert_eq!(names.place(name.as_bytes()), Some(place));
+        let ids = LIKE_EACH_OTHER.map(|name| names.id_of(name.as_bytes()).unwrap());
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6, 7]);
+        for (name, id) in LIKE_EACH_OTHER.into_iter().zip(ids) {
+            assert_eq!(names.id_of(name.as_bytes()), Some(id));
             for behind in 0..30 {
                 let element = in_document(name, behind);
                 if let Some(window) = element.first_chunk() {
-                    let expected = (Beginning::of(name.as_bytes()), name.len());
-                    assert_eq!(Beginning::in_window(window), Some(expected));
+                    let expected = (NamePrefix::of(name.as_bytes()), name.len());
+                    assert_eq!(NamePrefix::in_window(window), Some(expected));
                 }
                 let found = names.find_at_start(&element);
-                assert_eq!(found, Some((place, name.len())), "{name}");
+                assert_eq!(found, Some((id, name.len())), "{name}");
             }
         }
         assert_eq!(names.len(), LIKE_EACH_OTHER.len());
@@ -394,7 +395,7 @@ mod tests {
                 names.find_at_start(&in_document(other, 20)).is_none(),
                 "{other}"
             );
-            assert!(names.place_of(other.as_bytes()).is_none());
+            assert!(names.find(other.as_bytes()).is_none());
         }
         assert!(
             names.find_at_start(b"usage_user").is_none(),
@@ -411,17 +412,17 @@ mod tests {
             .chain((0..60).map(long))
             .chain((0..400).map(|n| format!("metric {n}")))
             .collect();
-        for (place, name) in all.iter().enumerate() {
-            assert_eq!(names.place(name.as_bytes()), Some(place as u16));
+        for (id, name) in all.iter().enumerate() {
+            assert_eq!(names.id_of(name.as_bytes()), Some(id as u16));
         }
         let mut sorted: Vec<&String> = all.iter().collect();
         sorted.sort();
-        for (place, name) in all.iter().enumerate() {
+        for (id, name) in all.iter().enumerate() {
             let rank = sorted.iter().position(|other| *other == name).unwrap();
             for behind in [0, 5, 40] {
                 let element = in_document(name, behind);
                 let found = names.find_at_start(&element);
-                assert_eq!(found, Some((place as u16, name.len())), "{name}");
+                assert_eq!(found, Some((id as u16, name.len())), "{name}");
                 let found = names.rank_at_start(&element);
                 assert_eq!(found, Some((rank as u16, name.len())), "{name}");
             }
@@ -432,37 +433,37 @@ mod tests {
     fn few_names_have_slots_of_their_own() {
         let mut names = FieldNames::default();
         for n in 0..24 {
-            names.place(format!("usage_{n}").as_bytes()).unwrap();
+            names.id_of(format!("usage_{n}").as_bytes()).unwrap();
         }
         let Table {
             slots, multiplier, ..
         } = &*names.0;
-        for (place, known) in names.0.known.iter().enumerate() {
-            let own = Beginning::of(known.name.as_bytes()).slot(*multiplier, slots.len());
-            assert_eq!(slots[own].place, place as u16, "{}", known.name);
+        for (id, known) in names.0.entries.iter().enumerate() {
+            let own = NamePrefix::of(known.name.as_bytes()).slot(*multiplier, slots.len());
+            assert_eq!(slots[own].id, id as u16, "{}", known.name);
         }
     }
 
     #[test]
     fn a_copy_that_grows_leaves_the_first_alone() {
         let mut first = FieldNames::default();
-        let kept = first.get(b"a");
+        let kept = first.intern(b"a");
         let mut second = first.clone();
-        second.get(b"b");
+        second.intern(b"b");
         assert_eq!((first.len(), second.len()), (1, 2));
-        assert!(Arc::ptr_eq(&second.get(b"a"), &kept));
+        assert!(Arc::ptr_eq(&second.intern(b"a"), &kept));
     }
 
     #[test]
     fn there_are_names_the_table_does_not_take() {
         let mut names = FieldNames::default();
-        assert_eq!(names.place(b"\xff"), None);
-        assert_eq!(&*names.get(b"\xff"), "\u{fffd}");
+        assert_eq!(names.id_of(b"\xff"), None);
+        assert_eq!(&*names.intern(b"\xff"), "\u{fffd}");
         for n in 0..NAMES_MAX {
-            names.place(format!("field {n}").as_bytes()).unwrap();
+            names.id_of(format!("field {n}").as_bytes()).unwrap();
         }
-        assert_eq!(names.place(b"one more"), None);
-        assert_eq!(&*names.get(b"one more"), "one more");
-        assert_eq!(names.place(b"field 7"), Some(7));
+        assert_eq!(names.id_of(b"one more"), None);
+        assert_eq!(&*names.intern(b"one more"), "one more");
+        assert_eq!(names.id_of(b"field 7"), Some(7));
     }
 }

@@ -252,10 +252,8 @@ fn reopen_archived(
         .partition_point(|bucket| bucket.start_ms <= time_ms);
     let span = check.options.span_ms();
     let Some(at) = behind.checked_sub(1).filter(|at| {
-        series.archived.get(*at).is_some_and(|bucket| {
-            let ahead = time_ms.checked_sub(bucket.start_ms);
-            ahead.is_some_and(|ahead| ahead < span)
-        })
+        let ahead = time_ms.checked_sub(series.archived[*at].start_ms);
+        ahead.is_some_and(|ahead| ahead < span)
     }) else {
         return Ok(None);
     };

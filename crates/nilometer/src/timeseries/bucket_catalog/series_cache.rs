@@ -116,12 +116,9 @@ impl SeriesCache {
         if slots.is_empty() {
             slots.resize_with(SLOTS, || None);
         }
-        if let Some(ways) = slots.get_mut(ways) {
-            ways.rotate_right(1);
-            if let Some(first) = ways.first_mut() {
-                *first = Some(cached);
-            }
-        }
+        let set = &mut slots[ways];
+        set.rotate_right(1);
+        set[0] = Some(cached);
     }
 }
 

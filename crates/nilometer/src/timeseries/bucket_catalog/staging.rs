@@ -72,8 +72,8 @@ pub(super) fn match_fields<'a>(
     let mut hint = 0;
     for field in measurement.fields(options.meta_field.as_deref()) {
         let column = bucket.find_column(field.name, hint);
-        let repeated = match column.and_then(|at| met.get_mut(at)) {
-            Some(met) => std::mem::replace(met, true),
+        let repeated = match column {
+            Some(at) => std::mem::replace(&mut met[at], true),
             None => !new.insert(field.name),
         };
         if repeated {
@@ -100,14 +100,13 @@ fn put_value<'a>(
     if columns.len() <= column {
         columns.resize_with(column + 1, Vec::new);
     }
-    if let Some(values) = columns.get_mut(column) {
-        // Of a field that occurs twice the first counts.
-        if values.len() == row {
-            values.push(value);
-        } else if values.len() < row {
-            values.resize(row, ValueRef::Missing);
-            values.push(value);
-        }
+    let values = &mut columns[column];
+    // Of a field that occurs twice the first counts.
+    if values.len() == row {
+        values.push(value);
+    } else if values.len() < row {
+        values.resize(row, ValueRef::Missing);
+        values.push(value);
     }
 }
 
@@ -135,15 +134,13 @@ fn field_text<'a>(
 /// Stores a text at an index.
 fn store_text<'a>(
     latest_texts: &mut Vec<ValueRef<'a>>,
-    place: usize,
+    at: usize,
     value: ValueRef<'a>,
 ) -> ValueRef<'a> {
-    if latest_texts.len() <= place {
-        latest_texts.resize(place + 1, ValueRef::Missing);
+    if latest_texts.len() <= at {
+        latest_texts.resize(at + 1, ValueRef::Missing);
     }
-    if let Some(known) = latest_texts.get_mut(place) {
-        *known = value;
-    }
+    latest_texts[at] = value;
     value
 }
 
@@ -153,14 +150,14 @@ fn unnumbered_text<'a>(
     field: &LayoutField,
     document: DocRef<'a>,
 ) -> ValueRef<'a> {
-    let place = usize::from(field.name);
-    if let Some(&known) = latest_texts.get(place)
+    let at = usize::from(field.name_id);
+    if let Some(&known) = latest_texts.get(at)
         && let ValueRef::String(text) = known
         && field.is_text(document, text)
     {
         return known;
     }
-    store_text(latest_texts, place, field.value(document))
+    store_text(latest_texts, at, field.value(document))
 }
 
 impl<'a> Stage<'a> {
@@ -216,7 +213,7 @@ impl<'a> Stage<'a> {
         let (mut bytes, mut fits) = (walked.bytes as usize, true);
         let layout = &self.layout;
         if let Some(id) = measurement.generated_id {
-            match bucket.find_scalar(&layout.id_name, layout.id_place, type_code::OBJECT_ID) {
+            match bucket.find_scalar(&layout.id_name, layout.id_name_id, type_code::OBJECT_ID) {
                 Some(at) => {
                     put_value(&mut self.columns, at, row, ValueRef::ObjectId(id));
                     bytes += ID_BYTES;
@@ -226,9 +223,8 @@ impl<'a> Stage<'a> {
         }
         fits = fits
             && layout.fields(walked).iter().all(|field| {
-                let name = layout.names.name(field.name);
-                let at =
-                    name.and_then(|name| bucket.find_scalar(name, field.name, field.type_code));
+                let name = layout.names.name(field.name_id);
+                let at = bucket.find_scalar(name, field.name_id, field.type_code);
                 if let Some(at) = at {
                     let value = match field.type_code {
                         type_code::STRING => {
@@ -331,10 +327,9 @@ impl<'a> Stage<'a> {
             return;
         }
         let mut order: Vec<usize> = (0..self.times.len()).collect();
-        order.sort_by_key(|&row| self.times.get(row).copied());
-        let pick = |row: &usize, from: &[ValueRef<'a>]| from.get(*row).copied().unwrap_or_default();
+        order.sort_by_key(|&row| self.times[row]);
         for values in &mut self.columns {
-            *values = order.iter().map(|row| pick(row, values)).collect();
+            *values = order.iter().map(|row| values[*row]).collect();
         }
         self.times.sort_unstable();
     }
@@ -377,7 +372,7 @@ mod tests {
         let texts_by_number = fields.iter().filter(|(field, _)| field.text > 0).count();
         assert!((500..2900).contains(&texts_by_number), "{texts_by_number}");
         // They come in another order than they were numbered.
-        fields.sort_by_key(|(field, document)| (field.name, document.as_bytes().len() % 7));
+        fields.sort_by_key(|(field, document)| (field.name_id, document.as_bytes().len() % 7));
         let (mut latest_texts, mut met) = (Vec::new(), Vec::new());
         for (field, document) in fields {
             let found = field_text(&mut latest_texts, &mut met, &field, document);

@@ -133,7 +133,7 @@ impl<'o> FieldScanner<'o> {
             }
             let link = before.map_or(0, |before| usize::from(before) + 1);
             let expected = next_names.get(link).copied().flatten();
-            let known = expected.and_then(|place| Some((place, layout.names.known(place)?)));
+            let known = expected.map(|id| (id, layout.names.prepared(id)));
             if let Some(expected) = known.filter(|(_, known)| known.begins(bytes)) {
                 *prediction_score = PREDICTION_SCORE_MAX.min(*prediction_score + PREDICTION_STEP);
                 return Some((expected.0, expected.1.len()));
@@ -143,9 +143,7 @@ impl<'o> FieldScanner<'o> {
             if next_names.len() <= link {
                 next_names.resize(link + 1, None);
             }
-            if let Some(next_names) = next_names.get_mut(link) {
-                *next_names = Some(found.0);
-            }
+            next_names[link] = Some(found.0);
             Some(found)
         })
     }
@@ -156,19 +154,18 @@ impl<'o> FieldScanner<'o> {
         before: Option<u16>,
         elements: &mut Elements<'a>,
     ) -> Option<(Element<'a>, Option<u16>)> {
-        if let Some((element, place)) = self.next_known(before, elements) {
-            return Some((element, Some(place)));
+        if let Some((element, id)) = self.next_known(before, elements) {
+            return Some((element, Some(id)));
         }
         let element = elements.next()?;
-        let place = self.layout.names.place(element.name_bytes());
-        Some((element, place))
+        let id = self.layout.names.id_of(element.name_bytes());
+        Some((element, id))
     }
 
-    fn role(&mut self, element: &Element<'_>, place: Option<u16>) -> Role {
+    fn role(&mut self, element: &Element<'_>, id: Option<u16>) -> Role {
         self.update_roles();
-        let known = place.and_then(|place| self.roles.get(usize::from(place)));
-        match known {
-            Some(role) => *role,
+        match id {
+            Some(id) => self.roles[usize::from(id)],
             None => Role::of(element.name_bytes(), self.options),
         }
     }
@@ -177,16 +174,15 @@ impl<'o> FieldScanner<'o> {
     #[inline]
     fn update_roles(&mut self) {
         let names = &self.layout.names;
-        for place in self.roles.len()..names.len() {
-            let name = u16::try_from(place).ok().and_then(|at| names.name(at));
-            let name = name.map_or(&[][..], |name| name.as_bytes());
+        for id in self.roles.len()..names.len() {
+            let name = names.name(id as u16).as_bytes();
             let role = Role::of(name, self.options);
             self.roles.push(role);
-            if place < SLOTS {
+            if id < SLOTS {
                 match role {
-                    Role::Time => self.special_names.time = 1 << place,
-                    Role::Meta => self.special_names.meta = 1 << place,
-                    Role::Id => self.special_names.id = 1 << place,
+                    Role::Time => self.special_names.time = 1 << id,
+                    Role::Meta => self.special_names.meta = 1 << id,
+                    Role::Id => self.special_names.id = 1 << id,
                     Role::Other => {}
                 }
             }
@@ -235,19 +231,17 @@ impl<'o> FieldScanner<'o> {
         let mut texts = 0u64;
         let mut elements = document.iter();
         let mut before = None;
-        while let Some((element, place)) = self.next_known(before, &mut elements) {
-            before = Some(place);
-            let bit = 1 << place;
+        while let Some((element, id)) = self.next_known(before, &mut elements) {
+            before = Some(id);
+            let bit = 1 << id;
             let bytes = element.value_bytes().len();
             let at = document_bytes - elements.rest().len() - bytes;
-            if let Some(slot) = self.slots.get_mut(usize::from(place)) {
-                *slot = LayoutField::new(place, &element, at);
-            }
+            self.slots[usize::from(id)] = LayoutField::new(id, &element, at);
             let of_meta = bit & special_names.meta != 0;
             value_bytes += if of_meta { 0 } else { bytes };
             // Other types may share a bit with each other, not with those that matter.
             types |= u32::from(!of_meta) << (element.type_code() & 0x1F);
-            texts |= u64::from(element.type_code() == type_code::STRING) << place;
+            texts |= u64::from(element.type_code() == type_code::STRING) << id;
             met |= bit;
             count += 1;
         }
@@ -256,15 +250,14 @@ impl<'o> FieldScanner<'o> {
         }
         texts &= !special_names.meta;
         while texts != 0 {
-            if let Some(slot) = self.slots.get_mut(texts.trailing_zeros() as usize) {
-                slot.number_text(document, &mut self.texts);
-            }
+            let slot = &mut self.slots[texts.trailing_zeros() as usize];
+            slot.number_text(document, &mut self.texts);
             texts &= texts - 1;
         }
         let start = self.layout.next();
         let is_laid_out = self
             .layout
-            .add_places(&self.slots[..], met & !special_names.meta);
+            .add_ids(&self.slots[..], met & !special_names.meta);
         let range = is_laid_out.then(|| self.layout.range(start, value_bytes));
         let slot = |of: u64| {
             let slot = self.slots.get(of.trailing_zeros() as usize);
@@ -272,14 +265,14 @@ impl<'o> FieldScanner<'o> {
         };
         if types & MAY_HOLD_COLUMNS != 0 {
             let names = &self.layout.names;
-            let meta = slot(special_names.meta).and_then(|field| names.name(field.name));
+            let meta = slot(special_names.meta).map(|field| names.name(field.name_id));
             let fields = document.iter();
             fields
                 .filter(|field| meta.is_none_or(|meta| meta.as_bytes() != field.name_bytes()))
                 .try_for_each(refuse_column)?;
         }
         let meta = slot(special_names.meta).and_then(|field| {
-            let name = self.layout.names.known(field.name)?;
+            let name = self.layout.names.prepared(field.name_id);
             let before_value = 1 + name.len() + 1;
             let mut from = document.iter_from(field.at().checked_sub(before_value)?);
             from.next_prepared(name)
@@ -299,9 +292,9 @@ impl<'o> FieldScanner<'o> {
         let document_bytes = document.as_bytes().len();
         let mut elements = document.iter();
         let mut before = None;
-        while let Some((element, place)) = self.next(before, &mut elements) {
-            before = place;
-            match self.role(&element, place) {
+        while let Some((element, id)) = self.next(before, &mut elements) {
+            before = id;
+            match self.role(&element, id) {
                 Role::Time => time = time.or(Some(element)),
                 Role::Meta => {
                     meta = meta.or(Some(element));
@@ -313,10 +306,10 @@ impl<'o> FieldScanner<'o> {
             refuse_column(element)?;
             let bytes = element.value_bytes().len();
             value_bytes += bytes;
-            match place {
-                Some(place) => {
+            match id {
+                Some(id) => {
                     let at = document_bytes - elements.rest().len() - bytes;
-                    is_laid_out &= self.layout.add(LayoutField::new(place, &element, at));
+                    is_laid_out &= self.layout.add(LayoutField::new(id, &element, at));
                 }
                 None => is_laid_out = false,
             }
@@ -383,7 +376,7 @@ mod tests {
         let (_, measurement) = scanner.examine(document.as_ref()).unwrap();
         let fields = scanner.layout.fields(measurement.layout_range.unwrap());
         let fields = fields.iter().map(|field| {
-            let name = scanner.layout.names.name(field.name).unwrap();
+            let name = scanner.layout.names.name(field.name_id);
             (name.to_string(), field.value(document.as_ref()).to_value())
         });
         fields.collect()

@@ -83,7 +83,7 @@ impl MetaNormalizer {
 
     /// Returns the bytes of normalised metadata.
     pub(crate) fn bytes(&self, of: &NormalizedMeta) -> &[u8] {
-        self.ordered.get(of.bytes.clone()).unwrap_or_default()
+        &self.ordered[of.bytes.clone()]
     }
 
     /// Normalises metadata. `onward` are its bytes and those behind it in the measurement.
@@ -96,7 +96,7 @@ impl MetaNormalizer {
         }
         let known = self.names.len();
         for element in meta {
-            self.names.place(element.name_bytes());
+            self.names.id_of(element.name_bytes());
         }
         match self.names.len() > known {
             true => self.add_known(meta, onward),
@@ -152,13 +152,13 @@ impl MetaNormalizer {
         if self.ordered.len() < end + PADDING {
             self.ordered.resize(end + PADDING, 0);
         }
-        let head = self.ordered.get_mut(start..start + HEAD)?;
+        let head = &mut self.ordered[start..start + HEAD];
         head.copy_from_slice(sent.get(..HEAD)?);
         let mut at = start + HEAD;
         while ranks != 0 {
             let rank = ranks.trailing_zeros() as usize;
             ranks &= ranks - 1;
-            let (from, bytes) = *self.fields.get(rank)?;
+            let (from, bytes) = self.fields[rank];
             let (from, bytes) = (usize::from(from), usize::from(bytes));
             let (field, to) = (sent.get(from..)?, self.ordered.get_mut(at..)?);
             if bytes <= COPIED {
@@ -169,7 +169,7 @@ impl MetaNormalizer {
             }
             at += bytes;
         }
-        *self.ordered.get_mut(at)? = 0;
+        self.ordered[at] = 0;
         self.used = end;
         Some(start..end)
     }

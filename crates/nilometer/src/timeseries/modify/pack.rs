@@ -52,10 +52,10 @@ pub(super) fn pack(
     let mut places: HashMap<&SeriesMeta, usize> = HashMap::new();
     for one in moved {
         let at = *places.entry(&one.meta).or_insert(series.len());
-        match series.get_mut(at) {
-            Some((_, members)) => members.push(one),
-            None => series.push((&one.meta, vec![one])),
+        if at == series.len() {
+            series.push((&one.meta, Vec::new()));
         }
+        series[at].1.push(one);
     }
     let mut ids = Vec::new();
     for (meta, mut members) in series {
