@@ -1,5 +1,4 @@
-//! What happened to measurements and buckets other than by inserting, as
-//! `serverStatus.metrics.timeseries` shows it.
+//! Counters of changes other than inserts, as `serverStatus.metrics.timeseries` shows them.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -8,9 +7,9 @@ use nilometer_bson::{Document, doc};
 /// Counters of one database.
 #[derive(Debug, Default)]
 pub struct TimeseriesMetrics {
-    /// Deletes that looked into buckets.
+    /// Deletes that read measurements.
     pub measurement_delete: AtomicI64,
-    /// Updates that looked into buckets.
+    /// Updates that read measurements.
     pub measurement_update: AtomicI64,
     /// Deletes of whole buckets by their metadata.
     pub meta_delete: AtomicI64,
@@ -23,7 +22,7 @@ pub struct TimeseriesMetrics {
 }
 
 impl TimeseriesMetrics {
-    /// The counters under their names.
+    /// Returns the counters under their names.
     pub fn to_document(&self) -> Document {
         let value = |counter: &AtomicI64| counter.load(Ordering::Relaxed);
         doc! {

@@ -1,7 +1,7 @@
-//! Measurements of a bucket document: for stages that unpack buckets somebody read as documents.
+//! Measurements of a bucket document, for stages that unpack buckets read as documents.
 //!
-//! Queries on a time-series collection do not come here: they read columns. This reads one document as it was given,
-//! and fails on whatever is not a bucket.
+//! Queries on a time-series collection read columns instead. This module reads one document as given, and fails on anything
+//! that is not a bucket.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use super::format::bucket_document::BucketDocument;
 use crate::error::{Error, Result, location};
 
-/// What measurements show, and under which names.
+/// The fields of the measurements, and their names.
 pub struct Shown<'s> {
     /// Name of the time field.
     pub time_field: &'s str,
     /// Name of the metadata field.
     pub meta_field: Option<&'s str>,
-    /// Fields of the bucket document that each measurement gets.
+    /// Fields of the bucket document copied into each measurement.
     pub copied: &'s [Arc<str>],
 }
 
-/// The measurements of a bucket document, with the fields that `shows` names: the time, the metadata, and the rest in the
-/// order of its columns.
+/// Returns the measurements of a bucket document, with the fields that `shows` accepts: the time, the metadata, and the
+/// rest in the order of its columns.
 pub fn measurements(
     document: DocRef<'_>,
     shown: &Shown<'_>,

@@ -1,4 +1,4 @@
-//! Checking stored buckets against what they claim.
+//! Validation: checks stored buckets against their headers, and the series index against the buckets.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::eval::Collation;
 use crate::validation::Validation;
 
-/// Entries of the series index looked at under one snapshot.
+/// Entries of the series index checked under one snapshot.
 const INDEX_CHUNK_ENTRIES: usize = 512;
 
 impl Timeseries {
@@ -73,8 +73,7 @@ impl Timeseries {
         Ok(found)
     }
 
-    /// False if a bucket that was read has no entry in the series index, unless it has been removed or
-    /// changed since.
+    /// False if the bucket has no entry in the series index, unless it was removed or changed since it was read.
     fn series_index_leads_to(
         &self,
         keyspaces: BucketKeyspaces,
@@ -123,7 +122,7 @@ impl Timeseries {
                     found.note("the series index has an entry that is too short".to_owned());
                     continue;
                 };
-                // A bucket that cannot be read was told of when the buckets were.
+                // An unreadable bucket was reported with the buckets.
                 let Ok(parts) = fold::read_parts(&*snapshot, keyspaces, *id, None) else {
                     continue;
                 };

@@ -1,11 +1,11 @@
-//! The second half of an insert: groups become tail entries, the entries one engine batch, the batch is committed, and the
-//! bucket catalog learns the result.
+//! The second half of an insert: groups become tail entries, the entries one engine batch; the batch is committed, and the bucket
+//! catalog learns the result.
 //!
 //! ```text
 //! groups ─► stage ─► StagedInsert ─► commit ─► finish ─► maintenance queue
 //! ```
 //!
-//! A staged entry is invisible to readers, and blocks whoever needs its bucket exclusively. So a [`StagedInsert`] must be
+//! A staged entry is invisible to readers, and blocks operations that need its bucket exclusively. So a [`StagedInsert`] must be
 //! finished, whether or not it was committed.
 
 use std::sync::Arc;

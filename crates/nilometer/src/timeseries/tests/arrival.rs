@@ -1,7 +1,7 @@
-//! Entries of one bucket that arrive in another order than they were made in, or never.
+//! Entries of one bucket that arrive in another order than they were staged in, or never.
 //!
-//! An entry names each column that nobody has named before it, those of entries on their way included. What a reader
-//! sees has a column when a value of it has arrived, with its bounds.
+//! An entry names each column that no entry before it named, entries in flight included. Readers see a column once a value of it
+//! has arrived, with its bounds.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
@@ -57,7 +57,7 @@ fn a_column_is_there_when_its_first_value_has_arrived() {
         all_of(&[&first, &third]),
     );
     assert_eq!(columns_and_rows(&f), without);
-    // Nobody may fold what the late one counts on.
+    // The entries the late one depends on are not folded.
     f.timeseries.seal_all(&f.collection).unwrap();
     assert_eq!(columns_and_rows(&f), without);
     f.arrive(late);
@@ -88,7 +88,7 @@ fn a_column_whose_first_value_was_lost_in_a_crash_is_left_out() {
             f.timeseries.seal_unsealed(&f.collection).unwrap();
             f.timeseries.wait_for_maintenance().unwrap();
         }
-        // It is taken up again, and what else it takes finds its place.
+        // It is reopened, and further fields find their columns.
         let more = [with_field(4, "kept", 4), with_field(5, "new", 5)];
         f.insert(&more[..1], true);
         f.insert(&more[1..], true);

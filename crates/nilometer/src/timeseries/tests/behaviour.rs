@@ -1,4 +1,4 @@
-//! Which bucket takes a measurement, and what closes one: each rule with its counter.
+//! The rules that choose and close buckets, each with its counter.
 
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ fn few_large_measurements_keep_a_bucket_open() {
             ("numBucketsKeptOpenDueToLargeMeasurements", 0),
         ],
     );
-    // A schema change is looked for all the same.
+    // A schema change is found all the same.
     let f = Fixture::new();
     f.insert(&[at(0, "a", text(0, 200_000)), at(1, "a", 1)], true);
     counters(&f, &[("numBucketsClosedDueToSchemaChange", 1)]);
@@ -224,7 +224,7 @@ fn archived_buckets_are_fetched_and_at_last_closed() {
     insert_all(1);
     assert!(f.counter("numBucketsClosedDueToMemoryThreshold") > 50);
     let gauges = f.timeseries.bucket_catalog.gauges();
-    // Each of 32 locks spares the series that was just written.
+    // Each of 32 stripes spares the series just written.
     assert!(gauges.open <= 32 && gauges.archived <= 64, "{gauges:?}");
     let taken_up = f.counter("numBucketsFetched") + f.counter("numBucketsQueried");
     assert_eq!(taken_up, f.counter("numBucketsReopened"));
@@ -244,7 +244,7 @@ fn archived_buckets_are_fetched_and_at_last_closed() {
     assert_eq!(counts(&f), [3; 500]);
 }
 
-/// Removes every entry of a keyspace behind the back of those who use it.
+/// Removes every entry of a keyspace directly.
 fn wipe(f: &Fixture, keyspace: KeyspaceId) {
     let mut batch = WriteBatch::new();
     let snapshot = f.engine.snapshot().unwrap();
@@ -275,12 +275,12 @@ fn what_left_memory_is_found_without_a_search() {
     wipe(&f, keyspaces.series);
     let before = f.counter("numBucketsQueried");
     insert_all(2);
-    // A few ids have given way to others.
+    // A few ids were overwritten.
     let found = counts(&f);
     let buckets = found.iter().filter(|count| **count == 3).count();
     assert!(buckets > SERIES * 9 / 10, "{buckets}");
     assert!(f.counter("numBucketsQueried") > before + 500);
-    // What belongs to another hour is no harm, nor what is not there any more.
+    // A hint of another hour, or to a bucket that is gone, does no harm.
     insert_all(10_000);
     assert_eq!(counts(&f).len(), found.len() + SERIES);
     f.timeseries
@@ -358,7 +358,7 @@ fn gauges_follow_the_catalog() {
     assert_eq!((gauges.open, gauges.archived, gauges.eras), (0, 0, 0));
     assert_eq!(bucket_catalog.active_buckets(), 0);
     assert_eq!(bucket_catalog.memory_bytes(), 0);
-    // What was counted stays counted for the server.
+    // The server's counters keep the counts.
     let totals = bucket_catalog.totals();
     let commits = totals.commits.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(commits, 4);

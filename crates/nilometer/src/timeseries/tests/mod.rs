@@ -1,4 +1,4 @@
-//! The write path against a list of measurements kept beside it.
+//! Tests of the write path, against a list of the measurements written.
 
 mod arrival;
 mod behaviour;
@@ -60,8 +60,7 @@ impl Fixture {
         }
     }
 
-    /// The same storage with nothing in memory, as after a crash. Bucket ids start anew somewhere
-    /// else, as random ones do.
+    /// The same storage with empty memory, as after a crash. Bucket ids start elsewhere, as random ones do.
     pub(super) fn reopened(self) -> Self {
         let Self {
             engine,
@@ -70,7 +69,7 @@ impl Fixture {
             collection,
             ids,
         } = self;
-        // Two never work on one engine.
+        // One engine has one owner.
         drop(timeseries);
         ids.set(ids.get() + 1);
         let limits = BucketLimits::default();
@@ -323,7 +322,7 @@ fn documents_without_a_date_are_refused_alone() {
 
 #[test]
 fn buckets_are_taken_up_again() {
-    // Left for an earlier bucket and come back to.
+    // Archived for an earlier bucket, and reopened.
     let f = Fixture::new();
     for second in [7200, 0, 7210, 5, 7220] {
         f.insert(&[at(second, "a", 1)], true);
@@ -331,7 +330,7 @@ fn buckets_are_taken_up_again() {
     assert_eq!(f.buckets(false).len(), 2);
     assert_eq!(f.counter("numBucketsFetched"), 2);
     assert_eq!(f.counter("numBucketsReopened"), 3);
-    // After a restart, by a search in storage; also when it was sealed.
+    // After a restart, found by a search in storage, open or sealed.
     let f = f.reopened();
     f.insert(&[at(7230, "a", 1)], true);
     assert_eq!(
@@ -356,7 +355,7 @@ fn buckets_are_taken_up_again() {
         4,
         "the earlier schema's bucket is taken up"
     );
-    // Full buckets are not taken up.
+    // Full buckets are not reopened.
     let f = Fixture::new();
     f.insert(&(0..1000).map(|i| at(i, "a", 1)).collect::<Vec<_>>(), true);
     f.timeseries.seal_all(&f.collection).unwrap();
@@ -379,13 +378,13 @@ fn idle_buckets_leave_memory() {
     }
     f.timeseries.wait_for_maintenance().unwrap();
     let memory = f.timeseries.bucket_catalog.memory_bytes();
-    // Each of 32 locks may still hold a few of its own.
+    // Each of 32 stripes may still hold a few.
     assert!(memory < one * 300, "{memory} of {one}");
     assert!(f.counter("numBucketsClosedDueToMemoryThreshold") > 1000);
     let buckets = f.buckets(false);
     assert_eq!(buckets.len(), 2001);
     assert_eq!(buckets.iter().map(|b| b.count()).sum::<usize>(), 6001);
-    // What is forgotten gives its memory back.
+    // Forgotten buckets release their memory.
     f.timeseries.bucket_catalog.clear(f.collection.uuid);
     assert_eq!(f.timeseries.bucket_catalog.memory_bytes(), 0);
 }
@@ -432,7 +431,7 @@ fn buckets_are_copied_byte_for_byte() {
             .collect::<Vec<_>>(),
         [11000, 11000]
     );
-    // A restored bucket is taken up like any other.
+    // A restored bucket is reopened like any other.
     copy.insert(&[at(55, "a", 5)], true);
     assert_eq!(copy.buckets(false).len(), 2);
 
@@ -463,7 +462,7 @@ fn only_wholly_expired_buckets_go() {
         1
     );
     assert_eq!(f.buckets(false).len(), 3);
-    // The open bucket goes too, and inserts go on in another.
+    // The open bucket goes too; inserts use another.
     assert_eq!(
         f.timeseries
             .expire(&f.catalog, &f.collection, i64::from(u32::MAX) * 1000)
@@ -472,7 +471,7 @@ fn only_wholly_expired_buckets_go() {
     );
     f.insert(&[at(4 * 3600 + 40, "a", 2)], true);
     assert_eq!(f.buckets(false).len(), 1);
-    // Outside 1970 to 2038 ids do not tell: starts do.
+    // Outside 1970 to 2038 ids do not order buckets; starts do.
     f.insert(&[at(-10_000, "a", 1), at(1 << 33, "a", 1)], true);
     assert_eq!(
         f.timeseries.expire(&f.catalog, &f.collection, 0).unwrap(),
@@ -572,7 +571,7 @@ fn whatever_is_inserted_is_read_back() {
     }
 }
 
-/// Compares measurement by measurement: a whole list is no message.
+/// Compares one by one: a whole list is no readable message.
 fn same(found: &[Document], given: &[Document], seed: u64) {
     let first = found
         .iter()
@@ -582,7 +581,7 @@ fn same(found: &[Document], given: &[Document], seed: u64) {
     assert_eq!(found.len(), given.len(), "seed {seed}");
 }
 
-/// What must hold of every bucket.
+/// Checks the invariants of every bucket.
 fn check_bucket(bucket: &StoredBucket) {
     let times = bucket.column("t").unwrap().unwrap().to_values();
     assert_eq!(times.len(), bucket.count());

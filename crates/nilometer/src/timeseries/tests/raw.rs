@@ -1,4 +1,4 @@
-//! Bucket documents changed directly, damaged ones, and what writers see of both.
+//! Raw changes of bucket documents, damaged ones, and what writers see of both.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -104,7 +104,7 @@ fn a_bucket_of_a_real_server_reads_back_as_its_measurements() {
     };
     check(&f.buckets(false), 0);
     assert_eq!(f.buckets(false)[0].to_document().unwrap(), bucket);
-    // It is taken up like any other, where a search may be made.
+    // It is reopened like any other, where a search is possible.
     let f = Fixture::new();
     put(&f, &[bucket]);
     f.insert(
@@ -419,13 +419,13 @@ fn a_bucket_that_cannot_be_read_is_frozen() {
     assert_eq!(f.counter("numBucketsFrozen"), 1);
     assert_eq!(f.counter("numBucketReopeningsFailed"), 1);
     assert_eq!(f.counter("numBucketInserts"), 2);
-    // It stays out of the way also when it is found by a fold, and once it can be read again.
+    // It stays frozen when a fold finds it, and once it is readable again.
     overwrite(&f, &good);
     f.timeseries.bucket_catalog.clear(f.collection.uuid);
     f.timeseries.seal_all(&f.collection).unwrap();
     let counts: Vec<_> = f.buckets(false).iter().map(|b| b.count()).collect();
     assert_eq!(counts, [1, 3]);
-    // A change through the raw name gives it back.
+    // A raw change unfreezes it.
     change(&f, id, |d| BucketChange::Replace(d.clone())).unwrap();
     assert!(
         !f.timeseries

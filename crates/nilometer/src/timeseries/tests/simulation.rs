@@ -1,19 +1,18 @@
-//! Seeded histories of the write path, checked against a list of what was written.
+//! Seeded histories of the write path, checked against a list of the measurements written.
 //!
 //! ```text
 //! virtual writers    stage ── commit ── finish       each step on its own, in any order between them
 //! maintenance        folds and seals, one at a time, in any order
-//! others             raw writes, expiry, clearing, dropping, memory that runs short
+//! other statements   raw writes, expiry, clearing, dropping, memory that runs short
 //! the engine         refuses a commit, or makes it and says it failed
 //! the machine        ends: everything in memory is gone, and with power cut what was not synced
 //! ```
 //!
-//! One thread does it all, so a seed is one history. The engine keeps a log of what it did; what was
-//! written is a list of events, each with its place in that log, so after a crash the contents that
-//! must be there are known exactly. A failing seed is printed with the command that replays it.
+//! One thread does it all, so a seed is one history. The engine keeps a log of its operations, and each write has its place in
+//! that log; so the contents expected after a crash are known exactly. A failing seed is printed with the command that replays it.
 //!
-//! A plain run has few histories, one with `NILOMETER_LONG`, which every change must pass, 20 times as many,
-//! one with `NILOMETER_SOAK` ten times more. `NILOMETER_FUZZ_RUNS` says another number.
+//! A plain run has few histories, one with `NILOMETER_LONG`, which every change must pass, 20 times as many, one with
+//! `NILOMETER_SOAK` ten times more. `NILOMETER_FUZZ_RUNS` sets another number.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -48,10 +47,10 @@ const HISTORIES_LONG: u64 = 10_000;
 /// Histories of a run that takes minutes.
 const HISTORIES_SOAK: u64 = 100_000;
 
-/// Writers at a time.
+/// Concurrent writers.
 const WRITERS: usize = 4;
 
-/// Time all histories begin about, in ms.
+/// Start time of all histories, about, in ms.
 const BASE_MS: i64 = 1_700_000_000_000;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -74,7 +73,7 @@ struct Log {
 struct LoggedEngine {
     inner: MemoryEngine,
     log: Mutex<Log>,
-    /// Draws whether a commit fails; 0 if none shall.
+    /// Odds of a failing commit; 0 for none.
     faults: AtomicU64,
 }
 
@@ -83,7 +82,7 @@ impl LoggedEngine {
         self.log.lock().unwrap().operations.len()
     }
 
-    /// An engine that did the first `count` operations of this one.
+    /// An engine that performed the first `count` operations of this one.
     fn replay(&self, count: usize) -> Self {
         let again = Self::default();
         for operation in self.log.lock().unwrap().operations.drain(..).take(count) {
@@ -192,7 +191,7 @@ impl Engine for LoggedEngine {
     }
 }
 
-/// What happened to the contents.
+/// A change of the contents.
 enum Event {
     Inserted(Vec<Document>),
     Removed(Vec<i64>),
@@ -215,7 +214,7 @@ struct Simulation {
     collection: Arc<Collection>,
     limits: BucketLimits,
     writers: Vec<Writer>,
-    /// Each with the engine's position behind it.
+    /// Each with the position of the engine after it.
     events: Vec<(usize, Event)>,
     next_id: i64,
     next_uuid: u8,
@@ -428,7 +427,7 @@ impl Simulation {
         scan.unwrap().map(Result::unwrap).collect()
     }
 
-    /// Changes or removes a bucket nobody is writing to.
+    /// Changes or removes a bucket without entries in flight.
     fn raw_write(&mut self) {
         let buckets = self.buckets();
         if buckets.is_empty() {
@@ -464,7 +463,7 @@ impl Simulation {
             }
             3 => changes.replace(id, plain(&document).as_ref()).unwrap(),
             4 => changes.replace(id, document.as_ref()).unwrap(),
-            // Claimed, and let go unchanged.
+            // Claimed, and released unchanged.
             _ => return,
         }
         let before = self.engine.position();
@@ -479,7 +478,7 @@ impl Simulation {
     fn expire(&mut self) {
         let cutoff_ms = self.now_ms - self.draw.below(4 * HOUR_MS as u64) as i64;
         let before = self.contents();
-        // A commit that failed is tried again next time.
+        // A failed commit is tried again next time.
         let _ = self
             .timeseries
             .expire(&self.catalog, &self.collection, cutoff_ms);
@@ -504,7 +503,7 @@ impl Simulation {
             self.events.push((before + 1, Event::Dropped));
         }
         if dropped.is_err() {
-            // As after a crash: what is in memory and what is stored do not agree.
+            // As after a crash: memory and storage disagree.
             return self.crash();
         }
         self.timeseries.forget(&self.collection);
@@ -521,7 +520,7 @@ impl Simulation {
         self.engine.faults.store(faults, Ordering::Relaxed);
     }
 
-    /// Everything in memory goes; with power cut, so does what was not synced.
+    /// Drops everything in memory; with power cut, also what was not synced.
     fn crash(&mut self) {
         let (synced, all) = {
             let log = self.engine.log.lock().unwrap();

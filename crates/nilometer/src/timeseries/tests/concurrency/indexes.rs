@@ -1,5 +1,5 @@
-//! Indexes beside writers, folding, removals and builds: what was acknowledged before a scan by index
-//! began is found by it, and afterwards every entry is as computed from scratch.
+//! Indexes beside writers, folding, removals and builds: a scan by index finds what was acknowledged before it began, and afterwards
+//! every entry is as computed from scratch.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl IndexKeyFilter for Below {
 }
 
 impl Shared {
-    /// Makes an index over what is there, as `createIndexes` does.
+    /// Builds an index over the stored buckets, as `createIndexes` does.
     fn create_index(
         &self,
         name: &str,
@@ -88,7 +88,7 @@ impl Shared {
             .unwrap();
     }
 
-    /// Makes and drops indexes of all kinds; the readers' stay.
+    /// Builds and drops indexes of all kinds; those of the readers stay.
     fn change_indexes(&self) {
         let kinds = [
             (doc! { "t": -1 }, None),
@@ -111,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// Asks an index for the buckets with values from some number on.
+    /// Reads the buckets with values from some number on by an index.
     fn read_by(&self, index: &BucketIndex) -> usize {
         let mut scans = 0;
         while !self.is_over() {
@@ -147,7 +147,7 @@ impl Shared {
         scans
     }
 
-    /// Takes buckets out and puts some of them back.
+    /// Removes buckets and restores some of them.
     fn remove(&self) {
         let mut round = 0;
         while !self.is_over() {

@@ -1,7 +1,7 @@
-//! What several threads do to one collection at once: what they share, and how they write.
+//! Threads that use one collection at once: their shared state, and how they write.
 //!
-//! Each writer numbers its measurements from 0 and tells how many were acknowledged. A reader that looks at
-//! these counts before it reads must find at least so many of each, and none twice.
+//! Each writer numbers its measurements from 0 and publishes how many were acknowledged. A reader that loads these counts before it
+//! reads must find at least as many of each, and none twice.
 
 mod indexes;
 mod readers;
@@ -21,7 +21,7 @@ use crate::timeseries::{BucketLimits, Timeseries};
 /// Measurements of a writer have numbers from its own range.
 const NUMBERS_PER_WRITER: i64 = 1_000_000_000;
 
-/// What is written.
+/// The measurements written.
 #[derive(Clone, Copy)]
 struct Load {
     writers: i64,
@@ -31,7 +31,7 @@ struct Load {
     meta: fn(i64, i64) -> Value,
 }
 
-/// What the threads of a test share.
+/// The shared state of the threads of a test.
 struct Shared {
     catalog: Arc<Catalog>,
     timeseries: Arc<Timeseries>,
@@ -70,7 +70,7 @@ impl Shared {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// How many measurements of each writer were acknowledged by now.
+    /// Loads how many measurements of each writer were acknowledged.
     fn acknowledged(&self) -> Vec<i64> {
         let counts = self.acknowledged.iter();
         counts.map(|count| count.load(Ordering::Acquire)).collect()
@@ -109,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Lets the threads go on for a while, or until one of `readers` has ended: it panicked then.
+    /// Lets the threads run for a while, or until one of `readers` panicked.
     fn wait(&self, duration: Duration, readers: &[ScopedJoinHandle<'_, usize>]) {
         let end = Instant::now() + duration;
         while Instant::now() < end && readers.iter().all(|reader| !reader.is_finished()) {

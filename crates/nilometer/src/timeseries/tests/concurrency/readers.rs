@@ -1,4 +1,4 @@
-//! Readers beside writers: what was acknowledged before a scan began is in it once, and nothing twice.
+//! Readers beside writers: a scan sees what was acknowledged before it began once, and nothing twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
