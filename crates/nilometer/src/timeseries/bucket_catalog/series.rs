@@ -13,8 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::bucket::{MemoryUse, OpenBucket};
 use super::evicted_bucket_hints::EvictedBucketHints;
-use crate::timeseries::format::series_key::SeriesMeta;
-use crate::timeseries::index::maintenance::has_arrays;
+use crate::timeseries::format::series_key::{SeriesMeta, has_arrays};
 
 /// Archived buckets that a series keeps in full; of others it keeps the id.
 const ARCHIVED_IN_FULL_MAX: usize = 4;

@@ -92,6 +92,20 @@ fn sorted(fields: DocRef<'_>) -> bool {
     })
 }
 
+/// True if there is an array anywhere in the value.
+pub(crate) fn has_arrays(value: ValueRef<'_>) -> bool {
+    match value {
+        ValueRef::Array(_) => true,
+        // Most types need no decoding.
+        ValueRef::Document(inner) => inner.iter().any(|field| match field.type_code() {
+            type_code::ARRAY => true,
+            type_code::DOCUMENT => has_arrays(field.value()),
+            _ => false,
+        }),
+        _ => false,
+    }
+}
+
 /// The value with the fields of every object sorted by name.
 fn normalise(value: ValueRef<'_>) -> Value {
     match value {

@@ -40,7 +40,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, ValueRef, type_code};
+use nilometer_bson::{DocRef, ValueRef};
 use nilometer_storage::WriteBatch;
 
 use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, TimeseriesOptions};
@@ -51,6 +51,7 @@ use crate::geo::bucket_cells;
 use crate::index::buckets::{BucketIndex, opening_document};
 use crate::index::{DocumentKeys, KEY_BYTES_MAX, delete_entries, diff_entries, put_entries};
 use crate::timeseries::bucket_catalog::SeriesKey;
+use crate::timeseries::format::series_key::has_arrays;
 use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
 
 /// Bytes of a key string that are kept free for lead bytes, ends and times.
@@ -517,20 +518,6 @@ fn bytes_of(value: ValueRef<'_>) -> usize {
         ValueRef::Document(inner) => inner.as_bytes().len(),
         ValueRef::Array(inner) => inner.as_document().as_bytes().len(),
         _ => 0,
-    }
-}
-
-/// True if there is an array anywhere in the value.
-pub(crate) fn has_arrays(value: ValueRef<'_>) -> bool {
-    match value {
-        ValueRef::Array(_) => true,
-        // Most fields need no decoding to be told apart.
-        ValueRef::Document(inner) => inner.iter().any(|field| match field.type_code() {
-            type_code::ARRAY => true,
-            type_code::DOCUMENT => has_arrays(field.value()),
-            _ => false,
-        }),
-        _ => false,
     }
 }
 

@@ -15,14 +15,15 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use nilometer_bson::{DocRef, Element, ValueRef};
 
+use super::InsertStatement;
 use super::field_scanner::{FieldScanner, refuse_column};
 use super::normalize_meta::{MetaNormalizer, NormalizedMeta};
-use super::{InsertStatement, in_ordinary_range};
 use crate::error::{Error, Result};
 use crate::insertion::{InsertOutcome, WriteError};
 use crate::timeseries::bucket_catalog::{
     BucketCatalog, FieldLayout, FieldNames, Measurement, SeriesCacheReader, SeriesKey,
 };
+use crate::timeseries::format::bucket_document::in_ordinary_range;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::IndexMaintainer;
 

@@ -39,17 +39,6 @@ pub(super) use staged_insert::StagedInsert;
 /// Rounds in which measurements to be replaced may vanish before they are.
 const REPLACE_ROUNDS_MAX: usize = 100;
 
-/// Times before this need the extended-range flag, in ms: 1970-01-01.
-const ORDINARY_RANGE_MIN_MS: i64 = 0;
-
-/// Times after this need the extended-range flag, in ms: 2^31 - 1 seconds, in 2038.
-const ORDINARY_RANGE_MAX_MS: i64 = i32::MAX as i64 * 1000;
-
-/// True for times whose seconds fit into a bucket id and keep their order there.
-pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
-    (ORDINARY_RANGE_MIN_MS..=ORDINARY_RANGE_MAX_MS).contains(&time_ms)
-}
-
 impl Timeseries {
     /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored. Replacements of stored
     /// measurements are written after the new ones.

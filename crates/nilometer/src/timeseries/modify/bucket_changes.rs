@@ -31,12 +31,11 @@ use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::EvictedBucket;
 use crate::timeseries::fold;
 use crate::timeseries::fold::{BucketKeyspaces, BucketParts};
-use crate::timeseries::format::bucket_document::{BucketDocument, Layout};
+use crate::timeseries::format::bucket_document::{BucketDocument, Layout, in_ordinary_range};
 use crate::timeseries::format::sealed::Columns;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::IndexMaintainer;
-use crate::timeseries::insert::in_ordinary_range;
 
 /// The result of a claim.
 #[derive(Debug)]
