@@ -121,7 +121,7 @@ pub fn days_of_date(year: i64, month: i64, day: i64) -> i64 {
     era * ERA_DAYS + day_of_era - EPOCH_SHIFT
 }
 
-/// Year, month and day of a day counted from 1970-01-01.
+/// Returns year, month and day of a day counted from 1970-01-01.
 pub fn date_of_days(days: i64) -> (i64, i64, i64) {
     let shifted = days + EPOCH_SHIFT;
     let era = shifted.div_euclid(ERA_DAYS);

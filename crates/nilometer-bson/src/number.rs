@@ -339,7 +339,7 @@ fn round_double(value: f64, place: i32, rounding: Rounding) -> f64 {
         .map_or(value, Decimal128::to_f64)
 }
 
-/// Order of doubles in BSON: NaN is equal to itself and lowest, zeros are equal.
+/// Compares doubles in BSON order: NaN is equal to itself and lowest, zeros are equal.
 pub fn compare_f64(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b)
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))

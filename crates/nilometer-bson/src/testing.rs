@@ -20,7 +20,7 @@ const DOUBLE_GAP: i64 = 1 << 53;
 /// 2^63 as a double.
 const LONG_END: f64 = 9_223_372_036_854_775_808.0;
 
-/// Groups of equal values, in ascending order of the groups.
+/// Returns groups of equal values, in ascending order of the groups.
 pub fn awkward_groups() -> Vec<Vec<Value>> {
     let mut groups = vec![
         vec![Value::MinKey],
@@ -60,7 +60,7 @@ fn whole(value: i64) -> Vec<Value> {
     group
 }
 
-/// Numbers from NaN to infinity.
+/// Returns numbers from NaN to infinity.
 // long function: one list in ascending order.
 pub fn numbers() -> Vec<Vec<Value>> {
     let negative_nan = Decimal128 {
@@ -170,7 +170,7 @@ pub fn numbers() -> Vec<Vec<Value>> {
     groups
 }
 
-/// Strings, with and without NULs.
+/// Returns strings, with and without NULs.
 fn strings() -> Vec<Vec<Value>> {
     let texts = [
         "",
@@ -196,7 +196,7 @@ fn strings() -> Vec<Vec<Value>> {
         .collect()
 }
 
-/// Documents, then arrays.
+/// Returns documents, then arrays.
 fn containers() -> Vec<Vec<Value>> {
     vec![
         vec![doc! {}.into()],
@@ -248,7 +248,7 @@ fn containers() -> Vec<Vec<Value>> {
     ]
 }
 
-/// Binary data: length before subtype before bytes.
+/// Returns binary data: length before subtype before bytes.
 fn binaries() -> Vec<Vec<Value>> {
     let binary = |subtype: u8, bytes: &[u8]| {
         Value::Binary(Binary {
@@ -271,7 +271,7 @@ fn binaries() -> Vec<Vec<Value>> {
     ]
 }
 
-/// Object ids, booleans, dates, timestamps, regular expressions, pointers, code.
+/// Returns object ids, booleans, dates, timestamps, regular expressions, pointers, code.
 fn scalars() -> Vec<Vec<Value>> {
     let pointer = |namespace: &str, id: u8| {
         Value::DbPointer(Arc::new(DbPointer {

@@ -378,7 +378,7 @@ fn decode_mixed<'a>(
         let len = rest.iter().position(changes).unwrap_or(rest.len());
         let (run, next) = rest.split_at(len);
         if !run.is_empty() {
-            let survey = Survey::of(run, &mut budget.values_again())?;
+            let survey = Survey::of(run, &mut budget.same_values_budget())?;
             let block = decode_run(run.iter().copied(), base, &survey, budget)?;
             values.extend(block.to_values());
         }
@@ -405,7 +405,7 @@ fn from_mixed(values: Vec<Value>) -> ColumnBlock {
 
 /// Decodes a column with interleaved sections.
 fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, ColumnError> {
-    budget = budget.values_again();
+    budget = budget.same_values_budget();
     let mut pieces = Pieces::new(bytes);
     let mut values = Vec::new();
     let mut run = Vec::new();
@@ -416,7 +416,7 @@ fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, Colu
         if !matches!(piece, Piece::End | Piece::Section { .. }) {
             run.push((offset, piece));
             // Each piece holds at least one value.
-            budget.values_again().take_values(run.len())?;
+            budget.same_values_budget().take_values(run.len())?;
             continue;
         }
         if !run.is_empty() {
@@ -472,7 +472,7 @@ fn walk_section<'a>(
             }
             piece => {
                 let count = values.saturating_add(values_in(offset, &piece)?);
-                budget.values_again().take_values(count)?;
+                budget.same_values_budget().take_values(count)?;
                 budget.take_bytes(size_of::<PieceAt<'_>>())?;
                 give(at, (offset, piece));
                 queue.push(Reverse((count, at)));
@@ -497,7 +497,7 @@ fn decode_section<'a>(
     let count = walk_section(leaves.len(), start, pieces, budget, give)?;
     let mut blocks = Vec::with_capacity(leaves.len());
     for (stream, leaf) in streams.iter().zip(leaves) {
-        let survey = Survey::of(stream, &mut budget.values_again())?;
+        let survey = Survey::of(stream, &mut budget.same_values_budget())?;
         let run = stream.iter().copied();
         blocks.push(decode_run(run, Some(leaf), &survey, budget)?);
     }

@@ -87,7 +87,7 @@ impl Budget {
     }
 
     /// Returns a budget for the same number of values, sharing the memory limit.
-    pub(crate) fn values_again(self) -> Self {
+    pub(crate) fn same_values_budget(self) -> Self {
         Budget {
             values: self.values_max,
             ..self
@@ -153,7 +153,11 @@ fn read_section(
         .leaves()
         .map(|leaf| {
             let queue = VecDeque::<RawValue>::new();
-            (StreamReader::from_base(leaf), queue, budget.values_again())
+            (
+                StreamReader::from_base(leaf),
+                queue,
+                budget.same_values_budget(),
+            )
         })
         .collect();
     let mut any = false;

@@ -64,7 +64,7 @@ impl WordSink for Blocks {
 
 impl Blocks {
     /// Creates the blocks that follow `bytes`.
-    pub(crate) fn behind(bytes: Vec<u8>) -> Self {
+    pub(crate) fn after(bytes: Vec<u8>) -> Self {
         Blocks {
             bytes,
             ..Blocks::default()

@@ -114,7 +114,7 @@ pub(super) fn counted(bytes: &[u8], min: i32) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Lengths of types as defined by the BSON specification.
+    /// Returns lengths of types as defined by the BSON specification.
     fn plain_value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
         let length = match type_code {
             t::DOUBLE | t::DATE_TIME | t::TIMESTAMP | t::INT64 => 8,

@@ -26,7 +26,7 @@ use super::sphere::may_touch_bounds;
 
 /// True if a bucket may contain a measurement that passes the test, according to the bounds of the
 /// field. False only if certainly none does.
-pub fn may_hold(test: &GeoTest, min: ValueRef<'_>, max: ValueRef<'_>) -> bool {
+pub fn may_contain(test: &GeoTest, min: ValueRef<'_>, max: ValueRef<'_>) -> bool {
     match boxes(min, max) {
         None => true,
         Some(boxes) => boxes

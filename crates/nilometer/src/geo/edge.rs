@@ -83,7 +83,7 @@ impl Edge {
     ///
     /// No polygon made of these cutters is entered or left inside a piece, so the midpoint
     /// represents the whole piece.
-    pub(super) fn middles<'e>(&self, cutters: impl Iterator<Item = &'e Edge>) -> Vec<Point> {
+    pub(super) fn midpoints<'e>(&self, cutters: impl Iterator<Item = &'e Edge>) -> Vec<Point> {
         let mut cuts = vec![self.a, self.b];
         for cutter in cutters.filter(|c| c.bound.intersects(self.bound)) {
             if crossing_sign(self.a, self.b, cutter.a, cutter.b) == Crossing::Cross {
@@ -99,7 +99,7 @@ impl Edge {
         cuts.sort_by(|x, y| x.0.total_cmp(&y.0));
         cuts.windows(2)
             .filter_map(|pair| match pair {
-                [(from, a), (to, b)] if to - from > 4.0 * ON_EDGE_RADIANS => Some(middle(*a, *b)),
+                [(from, a), (to, b)] if to - from > 4.0 * ON_EDGE_RADIANS => Some(midpoint(*a, *b)),
                 _ => None,
             })
             .collect()
@@ -107,7 +107,7 @@ impl Edge {
 }
 
 /// Returns the midpoint between two points that are not antipodal.
-pub(super) fn middle(a: Point, b: Point) -> Point {
+pub(super) fn midpoint(a: Point, b: Point) -> Point {
     Point((a.0 + b.0).normalize())
 }
 
@@ -222,14 +222,14 @@ mod tests {
     #[test]
     fn pieces_have_middles() {
         let edge = Edge::new(at(0.0, 0.0), at(10.0, 0.0));
-        assert_eq!(edge.middles([].into_iter()).len(), 1);
+        assert_eq!(edge.midpoints([].into_iter()).len(), 1);
         let cutters = [
             Edge::new(at(5.0, -1.0), at(5.0, 1.0)),
             Edge::new(at(7.0, 0.0), at(7.0, 3.0)),
             Edge::new(at(-5.0, 0.0), at(2.0, 0.0)),
         ];
-        let middles = edge.middles(cutters.iter());
-        let degrees: Vec<f64> = middles
+        let midpoints = edge.midpoints(cutters.iter());
+        let degrees: Vec<f64> = midpoints
             .iter()
             .map(|p| (LatLng::from_point(*p).lng.degrees() * 1e6).round() / 1e6)
             .collect();

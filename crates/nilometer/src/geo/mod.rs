@@ -31,7 +31,7 @@ mod polygon;
 mod query;
 mod sphere;
 
-pub use bucket::{BucketPoints, may_hold};
+pub use bucket::{BucketPoints, may_contain};
 pub use cells::{
     CellKey, CellRange, bucket_cells, index_cells, ordered_long, point_cells, query_cells,
 };

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! covers (point)    inside, or on a ring
-//! covers (arc)      the arc, cut wherever rings meet it: the middles of all pieces, and its ends
+//! covers (arc)      the arc, cut wherever rings meet it: the midpoints of all pieces, and its ends
 //! covers (polygon)  its rings, one point of its inside, and no ring of ours inside it
 //! touches           some arcs touch, or one polygon has a corner of the other
 //! ```
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use s2rst::s2::{Cell, Loop, Point, Rect, Region};
 
-use super::edge::{Edge, any_contains, any_pair, by_latitude, chain, middle, widened};
+use super::edge::{Edge, any_contains, any_pair, by_latitude, chain, midpoint, widened};
 
 /// Points nearer than this to antipodal count as antipodal: six millimetres on the ground.
 const OPPOSITE_RADIANS: f64 = 1e-9;
@@ -218,7 +218,7 @@ impl SpherePolygon {
         self.covers(edge.a)
             && self.covers(edge.b)
             && edge
-                .middles(self.edges())
+                .midpoints(self.edges())
                 .into_iter()
                 .all(|middle| self.covers(middle))
     }
@@ -232,7 +232,7 @@ impl SpherePolygon {
             other.has_strictly_inside(edge.a)
                 || (edge.bound.intersects(other.bound())
                     && edge
-                        .middles(other.edges())
+                        .midpoints(other.edges())
                         .into_iter()
                         .any(|middle| other.has_strictly_inside(middle)))
         };
@@ -250,7 +250,7 @@ impl SpherePolygon {
             let length = (edge.b.0 - edge.a.0).norm();
             for step in [0.3, 0.03, 1e-3, 1e-6] {
                 for side in [1.0, -1.0] {
-                    let from = middle(edge.a, edge.b).0;
+                    let from = midpoint(edge.a, edge.b).0;
                     let point = Point((from + across * (side * step * length)).normalize());
                     if self.has_strictly_inside(point) {
                         return Some(point);

@@ -450,7 +450,7 @@ impl NearQuery {
 
     /// Returns the query with the maximum distance limited to `max`.
     #[must_use]
-    pub fn no_further_than(&self, max: f64) -> Self {
+    pub fn with_max_distance(&self, max: f64) -> Self {
         Self {
             max,
             ..self.clone()

@@ -201,7 +201,7 @@ impl ColumnParts {
         let mut head = Vec::with_capacity(32 + self.values.len());
         head.extend_from_slice(&[self.head.tag, 0]);
         head.extend_from_slice(&self.head.literal);
-        let mut blocks = Blocks::behind(head);
+        let mut blocks = Blocks::after(head);
         let mut words = WordBuilder::<u64>::default();
         let mut values = self.values.iter();
         for run in &self.head.runs {

@@ -15,13 +15,13 @@ pub struct MinMaxState(Value);
 impl MinMaxState {
     /// Replaces the value if `value` is less.
     #[inline]
-    pub fn offer_least(&mut self, value: ValueRef<'_>, collation: &Collation) {
+    pub fn update_min(&mut self, value: ValueRef<'_>, collation: &Collation) {
         self.offer(value, Ordering::Less, collation);
     }
 
     /// Replaces the value if `value` is greater.
     #[inline]
-    pub fn offer_greatest(&mut self, value: ValueRef<'_>, collation: &Collation) {
+    pub fn update_max(&mut self, value: ValueRef<'_>, collation: &Collation) {
         self.offer(value, Ordering::Greater, collation);
     }
 
@@ -230,8 +230,8 @@ mod tests {
                 .collect();
             let (mut low, mut high) = (MinMaxState::default(), MinMaxState::default());
             for value in &doubles {
-                low.offer_least(ValueRef::Double(*value), &Collation::default());
-                high.offer_greatest(ValueRef::Double(*value), &Collation::default());
+                low.update_min(ValueRef::Double(*value), &Collation::default());
+                high.update_max(ValueRef::Double(*value), &Collation::default());
             }
             let bits = |value: Option<ValueRef<'_>>| match value {
                 Some(ValueRef::Double(v)) => Some(v.to_bits()),

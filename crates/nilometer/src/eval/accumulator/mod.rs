@@ -306,8 +306,8 @@ impl AccumulatorSpec {
                 total.add(value);
             }
             AccumulatorState::Avg(total, count) => *count += u64::from(total.add(value)),
-            AccumulatorState::Min(extreme) => extreme.offer_least(value, &self.collation),
-            AccumulatorState::Max(extreme) => extreme.offer_greatest(value, &self.collation),
+            AccumulatorState::Min(extreme) => extreme.update_min(value, &self.collation),
+            AccumulatorState::Max(extreme) => extreme.update_max(value, &self.collation),
             AccumulatorState::First(first) => {
                 if first.is_none() {
                     *first = Some(value.to_value());
@@ -521,10 +521,10 @@ impl AccumulatorSpec {
     fn add_extreme(&self, state: &mut AccumulatorState, value: Option<ValueRef<'static>>) {
         match (state, value) {
             (AccumulatorState::Min(extreme), Some(value)) => {
-                extreme.offer_least(value, &self.collation)
+                extreme.update_min(value, &self.collation)
             }
             (AccumulatorState::Max(extreme), Some(value)) => {
-                extreme.offer_greatest(value, &self.collation)
+                extreme.update_max(value, &self.collation)
             }
             _ => {}
         }
@@ -549,10 +549,10 @@ impl AccumulatorSpec {
                 *count += more;
             }
             (AccumulatorState::Min(extreme), AccumulatorState::Min(other)) => {
-                extreme.offer_least(other.value(), &self.collation);
+                extreme.update_min(other.value(), &self.collation);
             }
             (AccumulatorState::Max(extreme), AccumulatorState::Max(other)) => {
-                extreme.offer_greatest(other.value(), &self.collation);
+                extreme.update_max(other.value(), &self.collation);
             }
             (AccumulatorState::First(first), AccumulatorState::First(other)) => {
                 if first.is_none() {

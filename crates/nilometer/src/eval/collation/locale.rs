@@ -159,7 +159,7 @@ pub(super) enum LocaleLookup {
     Unknown(Option<String>),
 }
 
-/// Looks up a name.
+/// Finds the locale with a name.
 pub(super) fn find(name: &str) -> LocaleLookup {
     let (base, variant) = match name.split_once(VARIANT_MARK) {
         Some((base, variant)) => (base, Some(variant)),

@@ -104,7 +104,7 @@ impl Collation {
     /// Returns all options as shown in messages; `None` for the simple collation.
     pub fn to_text(&self) -> Option<String> {
         let document = self.to_document()?;
-        Some(options::shown(document.as_ref()))
+        Some(options::format_document(document.as_ref()))
     }
 
     /// Wraps a value as a map key under this collation.

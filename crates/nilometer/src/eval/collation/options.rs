@@ -130,7 +130,7 @@ impl CollationOptions {
                 });
                 return Err(Error::bad_value(format!(
                     "Field 'locale' is invalid in: {}{hint}",
-                    shown(spec)
+                    format_document(spec)
                 )));
             }
         }
@@ -160,7 +160,7 @@ fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str
 }
 
 /// Formats a flat document as in MongoDB's messages.
-pub(super) fn shown(spec: DocRef<'_>) -> String {
+pub(super) fn format_document(spec: DocRef<'_>) -> String {
     let fields: Vec<String> = spec
         .iter()
         .map(|e| format!("{}: {}", e.name(), value_to_relaxed(e.value())))
@@ -279,7 +279,7 @@ impl<'a> OptionFields<'a> {
                 format!(
                     "Requested collation version {other} but the only available collator version \
                      was {VERSION}. Requested collation spec: {}",
-                    shown(self.spec)
+                    format_document(self.spec)
                 ),
             )),
             Some(other) => Err(self.wrong_type("version", other, "type 'string'")),

@@ -21,13 +21,13 @@ fn order(spec: Document, a: &str, b: &str) -> Ordering {
 
 #[test]
 fn listings_show_every_option() {
-    let shown = collation(doc! {"locale": "en"}).to_document();
+    let format_document = collation(doc! {"locale": "en"}).to_document();
     let all = doc! {
         "locale": "en", "caseLevel": false, "caseFirst": "off", "strength": 3,
         "numericOrdering": false, "alternate": "non-ignorable", "maxVariable": "punct",
         "normalization": false, "backwards": false, "version": "57.1",
     };
-    assert_eq!(shown, Some(all.clone()));
+    assert_eq!(format_document, Some(all.clone()));
     // The listed options can be parsed again, with the same result.
     assert_eq!(collation(all), collation(doc! {"locale": "en"}));
     assert_eq!(
@@ -35,8 +35,8 @@ fn listings_show_every_option() {
         Collation::SIMPLE
     );
     let shows = |locale: &str, field: &str, value: Value| {
-        let shown = collation(doc! {"locale": locale}).to_document().unwrap();
-        nilometer_bson::order::equal(shown.get(field), value.as_ref())
+        let format_document = collation(doc! {"locale": locale}).to_document().unwrap();
+        nilometer_bson::order::equal(format_document.get(field), value.as_ref())
     };
     assert!(shows("da", "caseFirst", "upper".into()));
     assert!(shows("th", "alternate", "shifted".into()));

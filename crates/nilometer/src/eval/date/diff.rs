@@ -27,7 +27,7 @@ pub fn diff(start: i64, end: i64, unit: Unit, zone: &TimeZone, start_of_week: We
     days(end) - days(start)
 }
 
-/// Hours and shorter units: boundaries of the local clock, except that time skipped or repeated by
+/// Counts hours and shorter units: boundaries of the local clock, except that time skipped or repeated by
 /// an offset change counts as elapsed.
 fn diff_clock(start: i64, end: i64, unit_ms: i64, zone: &TimeZone) -> i64 {
     let boundary = |ms: i64| {

@@ -290,10 +290,10 @@ impl<'t> DateReader<'t> {
         self.skip(|c| c.is_ascii_whitespace() || matches!(c, '-' | '.'));
         let month = month_of(self.letters()).ok_or("an unknown month")?;
         self.skip(|c| c.is_ascii_whitespace() || matches!(c, '-' | '.' | ','));
-        self.year_behind(month, day)
+        self.parse_year_after(month, day)
     }
 
-    fn year_behind(&mut self, month: i64, day: i64) -> ParseStep<()> {
+    fn parse_year_after(&mut self, month: i64, day: i64) -> ParseStep<()> {
         let year = self.digits();
         if year.len() != 4 {
             return Err("the year is missing");
@@ -326,7 +326,7 @@ impl<'t> DateReader<'t> {
                 }
             }
             self.skip(|c| c.is_ascii_whitespace() || matches!(c, '-' | '.' | ','));
-            return self.year_behind(month, day);
+            return self.parse_year_after(month, day);
         }
         if is_weekday(letters) && letters.len() == text.len() {
             self.advance(letters.len());

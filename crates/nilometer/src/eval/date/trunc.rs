@@ -47,7 +47,7 @@ pub fn date_trunc_ms(
         .ok_or_else(out_of_range)
 }
 
-/// Bins of months; returns days.
+/// Returns the start of a bin of months, in days.
 fn trunc_months(local: i64, unit: Unit, bin_size: i64) -> Result<i64> {
     let civil = CivilDateTime::from_ms(local);
     let months = (civil.year - REFERENCE_YEAR) * 12 + civil.month - 1;

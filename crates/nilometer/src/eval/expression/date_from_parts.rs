@@ -158,7 +158,7 @@ fn read_part(value: ValueRef<'_>, name: &str) -> Result<i64> {
     let (range, code) = match name {
         "year" => (1..=9999, location::YEAR_OUT_OF_RANGE),
         "isoWeekYear" => (1..=9999, location::ISO_WEEK_YEAR_OUT_OF_RANGE),
-        "second" | "millisecond" => return read_fine_part(part, name),
+        "second" | "millisecond" => return read_second_part(part, name),
         _ => (PART_MIN..=PART_MAX, location::DATE_PART_OUT_OF_RANGE),
     };
     if !range.contains(&part) {
@@ -175,7 +175,7 @@ fn read_part(value: ValueRef<'_>, name: &str) -> Result<i64> {
 }
 
 /// Parses seconds or milliseconds, which may have any value that a date can hold.
-fn read_fine_part(part: i64, name: &str) -> Result<i64> {
+fn read_second_part(part: i64, name: &str) -> Result<i64> {
     let limit = i64::MAX / 4 / if name == "second" { SECOND_MS } else { 1 };
     if part.unsigned_abs() > limit.unsigned_abs() {
         return Err(Error::location(

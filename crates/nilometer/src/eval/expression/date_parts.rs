@@ -110,11 +110,11 @@ pub(super) fn part<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
         "$isoWeekYear" => return Ok(Evaluated::from(civil.iso_week().year)),
         _ => civil.iso_week().weekday,
     };
-    Ok(Evaluated::from(small(part)))
+    Ok(Evaluated::from(year_to_int(part)))
 }
 
 /// Converts to int: years of any 64-bit date fit.
-fn small(part: i64) -> i32 {
+fn year_to_int(part: i64) -> i32 {
     i32::try_from(part).unwrap_or(i32::MAX)
 }
 
@@ -170,7 +170,7 @@ pub(super) fn to_parts<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Resul
     ];
     let mut out = nilometer_bson::DocumentBuilder::new();
     for (name, part) in date.into_iter().chain(time) {
-        out.append(name, small(part));
+        out.append(name, year_to_int(part));
     }
     Ok(Evaluated::Owned(out.finish().into()))
 }

@@ -89,9 +89,9 @@ impl DateBins {
     /// Returns the bin that contains an instant and stores it in `last`, the bin of the previous
     /// call.
     #[inline]
-    pub fn bin_after(&self, last: &mut Option<Bin>, ms: i64) -> Result<Bin> {
+    pub fn bin_cached(&self, last: &mut Option<Bin>, ms: i64) -> Result<Bin> {
         if let Some(bin) = last
-            && bin.is_sure_of(ms)
+            && bin.surely_contains(ms)
         {
             return Ok(*bin);
         }
@@ -121,15 +121,15 @@ pub struct Bin {
 impl Bin {
     /// True if it contains the instant and the bins have constant length.
     #[inline]
-    fn is_sure_of(self, ms: i64) -> bool {
+    fn surely_contains(self, ms: i64) -> bool {
         self.start <= ms && self.end.is_some_and(|end| ms < end)
     }
 
     /// True if it contains an instant; `bins` is the division it belongs to.
     #[inline]
-    pub fn holds(self, ms: i64, bins: &DateBins) -> Result<bool> {
+    pub fn contains(self, ms: i64, bins: &DateBins) -> Result<bool> {
         match self.end {
-            Some(_) => Ok(self.is_sure_of(ms)),
+            Some(_) => Ok(self.surely_contains(ms)),
             None => Ok(bins.trunc(ms)? == self.start),
         }
     }
@@ -492,13 +492,13 @@ mod tests {
                         assert!(bins.bin_of(ms).is_err());
                         continue;
                     };
-                    let bin = bins.bin_after(&mut last, ms).unwrap();
+                    let bin = bins.bin_cached(&mut last, ms).unwrap();
                     assert_eq!((bin, bin.start), (bins.bin_of(ms).unwrap(), start));
                     for other in [ms, start, start - 1, at, at + 3_600_000, at + 604_800_000] {
                         let truncated = bins.trunc(other);
                         let held = truncated.is_ok_and(|other| other == start);
                         assert_eq!(
-                            bin.holds(other, &bins).unwrap_or(false),
+                            bin.contains(other, &bins).unwrap_or(false),
                             held,
                             "{zone} {unit:?} {bin_size} {other} in {bin:?}"
                         );

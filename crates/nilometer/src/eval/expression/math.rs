@@ -228,16 +228,16 @@ pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Resul
         (Number::Double(_), _) | (_, Number::Double(_)) => {
             Evaluated::from(b.to_f64().powf(e.to_f64()))
         }
-        (Number::Int(b), Number::Int(e)) => whole_pow(b.into(), e.into(), true),
+        (Number::Int(b), Number::Int(e)) => integer_pow(b.into(), e.into(), true),
         (b, e) => match (b.to_i64_exact(), e.to_i64_exact()) {
-            (Some(b), Some(e)) => whole_pow(b, e, false),
+            (Some(b), Some(e)) => integer_pow(b, e, false),
             _ => Evaluated::from(b.to_f64().powf(e.to_f64())),
         },
     })
 }
 
-/// Power of integers: an integer if exact and in 64 bits.
-fn whole_pow<'s>(base: i64, exponent: i64, narrow: bool) -> Evaluated<'s> {
+/// Returns a power of integers: an integer if exact and in 64 bits.
+fn integer_pow<'s>(base: i64, exponent: i64, narrow: bool) -> Evaluated<'s> {
     let whole = match (base, exponent) {
         (1, _) => Some(1),
         (-1, e) => Some(if e % 2 == 0 { 1 } else { -1 }),

@@ -109,7 +109,7 @@ impl Dice {
 }
 
 /// Edge-case values for operators, in addition to the shared list.
-fn stumbling_blocks() -> Vec<Value> {
+fn edge_case_values() -> Vec<Value> {
     let mut values: Vec<Value> = nilometer_bson::testing::awkward_groups().concat();
     values.extend([
         Value::from("$a"),
@@ -193,7 +193,7 @@ fn argument(spec: &OperatorSpec, values: &[Value], dice: &mut Dice) -> Value {
 
 #[test]
 fn no_argument_makes_an_operator_panic() {
-    let values = stumbling_blocks();
+    let values = edge_case_values();
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
     let context = EvalContext::default();
     for spec in OPERATORS {
@@ -212,7 +212,7 @@ fn no_argument_makes_an_operator_panic() {
 
 #[test]
 fn folding_changes_nothing() {
-    let values = stumbling_blocks();
+    let values = edge_case_values();
     let mut dice = Dice(77);
     let parse_context = ParseContext::new();
     let context = EvalContext::default();

@@ -15,7 +15,7 @@ use super::parse::{FilterLevel, FilterParser};
 use super::path::{LeafArrays, MatchPath};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::ParseContext;
-use crate::geo::{GeoTest, NearQuery, find_near_operator, may_hold};
+use crate::geo::{GeoTest, NearQuery, find_near_operator, may_contain};
 
 /// Whether a `$near` is allowed at the current place of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl BucketGeoTest {
     pub fn matches(&self, bucket: DocRef<'_>) -> bool {
         let bound = |path: &MatchPath| path.value_without_arrays(bucket);
         match (bound(&self.min), bound(&self.max)) {
-            (Some(min), Some(max)) => may_hold(&self.test, min, max),
+            (Some(min), Some(max)) => may_contain(&self.test, min, max),
             // The path leads into an array.
             _ => true,
         }

@@ -126,7 +126,7 @@ impl Projection {
     }
 
     /// True if the projection only keeps, drops and computes fields.
-    pub fn keeps_drops_or_computes(&self) -> bool {
+    pub fn only_selects_fields(&self) -> bool {
         let is_other = |item: &FieldAction| {
             matches!(
                 item,

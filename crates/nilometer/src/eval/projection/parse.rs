@@ -117,7 +117,7 @@ impl<'c> ProjectionParser<'c> {
             ));
         }
         let mode = self.final_mode();
-        self.settle_id(mode);
+        self.resolve_id(mode);
         self.root.close();
         Ok(Projection {
             mode,
@@ -138,7 +138,7 @@ impl<'c> ProjectionParser<'c> {
     }
 
     /// Keeps `_id` unless the specification names it.
-    fn settle_id(&mut self, mode: Mode) {
+    fn resolve_id(&mut self, mode: Mode) {
         let named = self.root.find(b"_id").is_some();
         let item = match (mode, self.id) {
             (Mode::Inclusion, None) if !named => FieldAction::Keep,

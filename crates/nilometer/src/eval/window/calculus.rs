@@ -32,7 +32,11 @@ const INTEGRAL: AxisErrorCodes = AxisErrorCodes {
 };
 
 /// Returns a position on the horizontal axis, in units.
-fn place(value: ValueRef<'_>, unit: Option<Unit>, codes: &AxisErrorCodes) -> Result<Number> {
+fn axis_position(
+    value: ValueRef<'_>,
+    unit: Option<Unit>,
+    codes: &AxisErrorCodes,
+) -> Result<Number> {
     match (value, unit) {
         (ValueRef::DateTime(ms), Some(_)) => Ok(Number::Long(ms)),
         (ValueRef::DateTime(_), None) => Err(Error::location(
@@ -68,7 +72,7 @@ fn distance(from: Number, to: Number, unit: Option<Unit>) -> Number {
 }
 
 /// Returns a value as a number: dates as milliseconds.
-fn height(value: ValueRef<'_>) -> Option<Number> {
+fn numeric_value(value: ValueRef<'_>) -> Option<Number> {
     match value {
         ValueRef::DateTime(ms) => Some(Number::Long(ms)),
         other => Number::of(other),
@@ -87,13 +91,13 @@ pub(super) fn derivative(
             return Ok(Value::Null);
         }
         let (first, last) = (frame.start, frame.end - 1);
-        let from = place(sort_values.value(first), unit, &DERIVATIVE)?;
-        let to = place(sort_values.value(last), unit, &DERIVATIVE)?;
+        let from = axis_position(sort_values.value(first), unit, &DERIVATIVE)?;
+        let to = axis_position(sort_values.value(last), unit, &DERIVATIVE)?;
         let (low, high) = (column.value(first), column.value(last));
         if low.is_nullish() || high.is_nullish() {
             return Ok(Value::Null);
         }
-        let (Some(low), Some(high)) = (height(low), height(high)) else {
+        let (Some(low), Some(high)) = (numeric_value(low), numeric_value(high)) else {
             return Err(Error::location(
                 location::DERIVATIVE_NOT_NUMBER,
                 "$derivative expects its input to be numeric",
@@ -120,10 +124,10 @@ pub(super) fn integral(
     let mut positions = Vec::new();
     let mut points: Vec<(Number, Number)> = Vec::new();
     for (at, value) in column.iter().enumerate() {
-        let place = place(sort_values.value(at), unit, &INTEGRAL)?;
-        if let Some(height) = Number::of(value) {
+        let axis_position = axis_position(sort_values.value(at), unit, &INTEGRAL)?;
+        if let Some(numeric_value) = Number::of(value) {
             positions.push(at);
-            points.push((place, height));
+            points.push((axis_position, numeric_value));
         }
     }
     let areas: Vec<Value> = points
@@ -189,7 +193,7 @@ impl Aggregate for AreaAggregate<'_> {
     }
 }
 
-/// Exponential moving average: each value has weight `alpha`, the previous average the rest. Values
+/// Returns the exponential moving average: each value has weight `alpha`, the previous average the rest. Values
 /// that are not numbers leave the average unchanged.
 pub(super) fn exp_moving_avg(column: &ColumnBlock, alpha: Number) -> Vec<Value> {
     let rest = Number::Int(1).subtract(alpha);

@@ -30,11 +30,19 @@ pub(super) fn accumulate(
         (Kind::Sum | Kind::Avg, _) => totals(column, kind, frames)?,
         (Kind::Min | Kind::Max, BlockData::Int32(values)) => {
             let best = extremes(values, kind, i32::cmp, frames)?;
-            Some(of_answers(best, ColumnBlock::from_i32s, ValueRef::Int32))
+            Some(column_of_results(
+                best,
+                ColumnBlock::from_i32s,
+                ValueRef::Int32,
+            ))
         }
         (Kind::Min | Kind::Max, BlockData::Int64(values)) => {
             let best = extremes(values, kind, i64::cmp, frames)?;
-            Some(of_answers(best, ColumnBlock::from_i64s, ValueRef::Int64))
+            Some(column_of_results(
+                best,
+                ColumnBlock::from_i64s,
+                ValueRef::Int64,
+            ))
         }
         (Kind::Min | Kind::Max, BlockData::ShortInt64(values)) => {
             let best = extremes(values, kind, i16::cmp, frames)?;
@@ -42,11 +50,11 @@ pub(super) fn accumulate(
                 ColumnBlock::from_i64s(values.into_iter().map(i64::from).collect())
             };
             let wrap = |value: i16| ValueRef::Int64(value.into());
-            Some(of_answers(best, longs, wrap))
+            Some(column_of_results(best, longs, wrap))
         }
         (Kind::Min | Kind::Max, BlockData::DateTime(values)) => {
             let best = extremes(values, kind, i64::cmp, frames)?;
-            Some(of_answers(
+            Some(column_of_results(
                 best,
                 ColumnBlock::from_datetimes,
                 ValueRef::DateTime,
@@ -54,7 +62,11 @@ pub(super) fn accumulate(
         }
         (Kind::Min | Kind::Max, BlockData::Double(values)) => {
             let best = extremes(values, kind, |a, b| compare_f64(*a, *b), frames)?;
-            Some(of_answers(best, ColumnBlock::from_f64s, ValueRef::Double))
+            Some(column_of_results(
+                best,
+                ColumnBlock::from_f64s,
+                ValueRef::Double,
+            ))
         }
         (Kind::StdDevPop | Kind::StdDevSamp, data) => {
             let values: Vec<f64> = match data {
@@ -101,7 +113,7 @@ fn totals(
 }
 
 /// Builds a column of results; null where there is none.
-fn of_answers<T: Copy>(
+fn column_of_results<T: Copy>(
     answers: Vec<Option<T>>,
     column: fn(Vec<T>) -> ColumnBlock,
     wrap: fn(T) -> ValueRef<'static>,
@@ -138,7 +150,7 @@ fn whole<T: Copy + Into<i64>>(
     });
     if kind == Kind::Avg {
         let averages = totals.map(|(total, count)| total.average(count).map(|n| n.to_f64()));
-        return of_answers(averages.collect(), ColumnBlock::from_f64s, ValueRef::Double);
+        return column_of_results(averages.collect(), ColumnBlock::from_f64s, ValueRef::Double);
     }
     let sums: Vec<Value> = totals.map(|(total, _)| total.total().into()).collect();
     ColumnBlock::from_values(&sums)
@@ -154,7 +166,7 @@ fn doubles(values: &[f64], kind: Kind, frames: &[Range<usize>]) -> Result<Column
     };
     let answers = slide(DoubleAggregate(values), frames, finish)?;
     if is_average || answers.iter().all(Option::is_some) {
-        return Ok(of_answers(
+        return Ok(column_of_results(
             answers,
             ColumnBlock::from_f64s,
             ValueRef::Double,
@@ -269,7 +281,7 @@ mod tests {
     use super::*;
     use crate::eval::{EvalContext, ParseContext};
 
-    /// Columns of one type each, and of two types, for which the general path is used.
+    /// Returns columns of one type each, and of two types, for which the general path is used.
     fn columns(below: &mut impl FnMut(usize) -> usize) -> Vec<Vec<Value>> {
         let awkward = [
             0.0,

@@ -407,7 +407,7 @@ fn covariance(
 }
 
 /// Parses `{input, unit?}` of `$derivative` and `$integral`.
-fn over_time(
+fn parse_over_time(
     c: &FunctionContext<'_>,
     argument: ValueRef<'_>,
 ) -> Result<(Expression, Option<Unit>)> {
@@ -436,7 +436,7 @@ fn over_time(
 }
 
 fn derivative(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
-    let (input, unit) = over_time(c, argument)?;
+    let (input, unit) = parse_over_time(c, argument)?;
     if c.bounds.is_none() {
         return Err(failed("$derivative requires explicit window bounds"));
     }
@@ -444,7 +444,7 @@ fn derivative(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowF
 }
 
 fn integral(c: &FunctionContext<'_>, argument: ValueRef<'_>) -> Result<WindowFunction> {
-    let (input, unit) = over_time(c, argument)?;
+    let (input, unit) = parse_over_time(c, argument)?;
     Ok(WindowFunction::Integral { input, unit })
 }
 

@@ -96,7 +96,7 @@ impl PartitionColumns {
         }
         if let Some(sort) = spec.sort_by().filter(|_| spec.has_ranks()) {
             let key = sort.extract(doc, ctx)?;
-            self.tie(sort, key);
+            self.record_tie(sort, key);
         }
         self.make_room(spec);
         let columns = self.arguments.iter_mut().zip(&mut self.keys);
@@ -133,7 +133,7 @@ impl PartitionColumns {
                 let Some(argument) = argument else {
                     continue;
                 };
-                if !has_short_values(argument) {
+                if !has_inline_values(argument) {
                     let values = rows.clone().map(|at| argument.to_value(at));
                     self.bytes += values.map(|value| memory_bytes(&value)).sum::<usize>();
                 }
@@ -154,7 +154,7 @@ impl PartitionColumns {
         let Some(last) = rows.clone().next_back() else {
             return;
         };
-        self.tie(sort, key_at(rows.start));
+        self.record_tie(sort, key_at(rows.start));
         for at in rows.clone().skip(1) {
             let is_tied = compare(times.value(at), times.value(at - 1)).is_eq();
             self.ties.push(is_tied);
@@ -163,7 +163,7 @@ impl PartitionColumns {
     }
 
     /// Records whether the next document has the same key as the previous one.
-    fn tie(&mut self, sort: &SortPattern, key: SortKey) {
+    fn record_tie(&mut self, sort: &SortPattern, key: SortKey) {
         let before = self.last_key.as_ref();
         let is_tied = before.is_some_and(|before| sort.compare(before, &key).is_eq());
         self.ties.push(is_tied);
@@ -206,7 +206,7 @@ impl PartitionColumns {
 }
 
 /// True if no value of a column has heap data.
-fn has_short_values(column: &ColumnBlock) -> bool {
+fn has_inline_values(column: &ColumnBlock) -> bool {
     let is_short = |value: &Value| memory_bytes(value) == 0;
     match column.data() {
         BlockData::Constant(value) => is_short(value),

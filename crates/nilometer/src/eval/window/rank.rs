@@ -6,7 +6,7 @@ use nilometer_bson::Value;
 
 use crate::eval::accumulator::count_value;
 
-/// Ranks with gaps after ties: 1, 1, 3.
+/// Returns ranks with gaps after ties: 1, 1, 3.
 pub(super) fn rank(ties: &[bool]) -> Vec<Value> {
     let mut rank = 0;
     let places = (1..).zip(ties).map(|(position, tied)| {
@@ -18,7 +18,7 @@ pub(super) fn rank(ties: &[bool]) -> Vec<Value> {
     places.collect()
 }
 
-/// Ranks without gaps: 1, 1, 2.
+/// Returns ranks without gaps: 1, 1, 2.
 pub(super) fn dense_rank(ties: &[bool]) -> Vec<Value> {
     let mut rank = 0;
     let places = ties.iter().map(|tied| {
@@ -28,7 +28,7 @@ pub(super) fn dense_rank(ties: &[bool]) -> Vec<Value> {
     places.collect()
 }
 
-/// Positions: 1, 2, 3.
+/// Returns positions: 1, 2, 3.
 pub(super) fn document_number(count: usize) -> Vec<Value> {
     (1..=count as u64).map(count_value).collect()
 }

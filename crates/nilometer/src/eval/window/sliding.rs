@@ -184,7 +184,7 @@ pub(super) fn accumulate_any(
     let empty = spec.new_state(&Value::Null, ctx)?;
     let each = |answer: &dyn Fn(Range<usize>) -> Value| {
         let end = column.len();
-        by_frame(frames, |frame| {
+        per_frame(frames, |frame| {
             answer(frame.start.min(end)..frame.end.min(end))
         })
     };
@@ -210,7 +210,7 @@ pub(super) fn accumulate_any(
             let skipped = rows.len().saturating_sub(n);
             Value::Array(rows.skip(skipped).map(or_null).collect())
         }),
-        Kind::Count => by_frame(frames, |frame| {
+        Kind::Count => per_frame(frames, |frame| {
             crate::eval::accumulator::count_value(frame.len() as u64)
         }),
         Kind::Percentile | Kind::Median => percentiles(spec, column, frames, ctx)?,
@@ -227,7 +227,7 @@ pub(super) fn accumulate_any(
 }
 
 /// Returns a result for every frame; consecutive equal frames share it.
-fn by_frame(frames: &[Range<usize>], answer: impl Fn(&Range<usize>) -> Value) -> Vec<Value> {
+fn per_frame(frames: &[Range<usize>], answer: impl Fn(&Range<usize>) -> Value) -> Vec<Value> {
     let mut values: Vec<Value> = Vec::with_capacity(frames.len());
     let mut last: Option<&Range<usize>> = None;
     for frame in frames {

@@ -165,7 +165,7 @@ fn buckets_with_a_match_are_kept_and_many_without_are_not() {
             }
         };
         let matches = values.iter().any(|v| test.test(v.as_ref()));
-        let may = may_hold(&test, min.as_ref(), max.as_ref());
+        let may = may_contain(&test, min.as_ref(), max.as_ref());
         assert!(may || !matches, "{values:?} {test:?}");
         if may {
             kept += 1;
@@ -194,7 +194,7 @@ fn bounds_that_hide_something_keep_their_bucket() {
         (101.0, 50.0),
         (100.0, 51.0),
     ]]));
-    let keeps = |min: Value, max: Value| may_hold(&far, min.as_ref(), max.as_ref());
+    let keeps = |min: Value, max: Value| may_contain(&far, min.as_ref(), max.as_ref());
     let here = || Value::from(point((1.0, 1.0)));
     assert!(!keeps(here(), here()));
     assert!(!keeps(array![1, 1], array![2, 2]));

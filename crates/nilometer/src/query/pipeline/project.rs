@@ -190,7 +190,7 @@ impl ProjectStage {
                 projection,
                 position_of: None,
                 sort_key_of: None,
-            } if projection.keeps_drops_or_computes() => narrowed(projection, &shape.fields)?,
+            } if projection.only_selects_fields() => narrowed(projection, &shape.fields)?,
             ProjectKind::Projection { .. } => return None,
         };
         Some(with_names(fields, names()))

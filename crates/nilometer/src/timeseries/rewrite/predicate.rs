@@ -16,7 +16,7 @@ use crate::eval::matcher::geo::bucket_document;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
-use crate::geo::{GeoTest, may_hold};
+use crate::geo::{GeoTest, may_contain};
 
 /// Different metadata whose answers a test remembers.
 const META_ANSWERS_MAX: usize = 10_000;
@@ -483,7 +483,7 @@ impl GeoBoundTest {
     /// Never surely true: bounds tell what there is at most.
     fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Truth {
         match bounds_at(&self.path, header) {
-            Some((min, max)) if !may_hold(&self.test, min, max) => Truth::False,
+            Some((min, max)) if !may_contain(&self.test, min, max) => Truth::False,
             _ => Truth::Unknown,
         }
     }

@@ -34,17 +34,17 @@ impl MatchExpression {
         expressions: &ParseContext,
         eval: &EvalContext<'_>,
     ) -> Result<Document> {
-        let asked = FailureExplainer {
+        let explainer = FailureExplainer {
             document,
             expressions,
             eval,
         };
-        let told = asked.all(&clauses(filter), ExpectedOutcome::Should)?;
-        if told.as_bytes().len() <= EXPLANATION_BYTES_MAX {
-            return Ok(told);
+        let explanation = explainer.all(&clauses(filter), ExpectedOutcome::Should)?;
+        if explanation.as_bytes().len() <= EXPLANATION_BYTES_MAX {
+            return Ok(explanation);
         }
         let mut out = DocumentBuilder::new();
-        out.append_ref("operatorName", told.get("operatorName"));
+        out.append_ref("operatorName", explanation.get("operatorName"));
         out.append("reason", "the explanation is too long to be shown");
         Ok(out.finish())
     }
@@ -228,7 +228,7 @@ impl FailureExplainer<'_> {
             ExpectedOutcome::Should => "clausesNotSatisfied",
             ExpectedOutcome::ShouldNot => "clausesSatisfied",
         };
-        let mut told = Vec::new();
+        let mut explanation = Vec::new();
         for (index, arm) in arms.iter().enumerate() {
             if self.all_hold(arm)? == (of_arms == ExpectedOutcome::Should) {
                 continue;
@@ -236,11 +236,11 @@ impl FailureExplainer<'_> {
             let mut out = DocumentBuilder::new();
             out.append("index", i32::try_from(index).unwrap_or(i32::MAX));
             out.append("details", self.all(arm, of_arms)?);
-            told.push(Value::Document(out.finish()));
+            explanation.push(Value::Document(out.finish()));
         }
         let mut out = DocumentBuilder::new();
         out.append("operatorName", name);
-        out.append(list, told);
+        out.append(list, explanation);
         Ok(out.finish())
     }
 
@@ -304,7 +304,7 @@ impl FailureExplainer<'_> {
         out.append("specifiedAs", clause.specified.clone());
         let is_about_presence = clause.operator == "$exists";
         let (failed, held) = match reasons(clause.operator) {
-            (present, absent) if is_about_presence && wants_absence(clause, path) => {
+            (present, absent) if is_about_presence && requires_absence(clause, path) => {
                 (absent, present)
             }
             said => said,
@@ -337,7 +337,7 @@ impl FailureExplainer<'_> {
 }
 
 /// True for `$exists: false`.
-fn wants_absence(clause: &Clause<'_>, path: &str) -> bool {
+fn requires_absence(clause: &Clause<'_>, path: &str) -> bool {
     let operators = clause.specified.get(path).as_document();
     operators.is_some_and(|operators| !is_true(operators.get("$exists")))
 }

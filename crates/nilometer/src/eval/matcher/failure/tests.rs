@@ -57,10 +57,18 @@ fn operators_on_paths() {
             "$mod did not evaluate to expected remainder",
         ),
     ] {
-        let told = why(&filter, &document);
-        assert_eq!(told.get("reason").as_str(), Some(reason), "{told:?}");
+        let explanation = why(&filter, &document);
         assert_eq!(
-            told.get("specifiedAs").as_document().unwrap().to_document(),
+            explanation.get("reason").as_str(),
+            Some(reason),
+            "{explanation:?}"
+        );
+        assert_eq!(
+            explanation
+                .get("specifiedAs")
+                .as_document()
+                .unwrap()
+                .to_document(),
             filter
         );
     }
@@ -69,7 +77,7 @@ fn operators_on_paths() {
 #[test]
 fn logic_is_followed_inward() {
     let lt = |than: i32| doc! {"$lt": than};
-    let told = why(&doc! {"a": doc! {"$not": lt(2)}}, &doc! {"a": 1});
+    let explanation = why(&doc! {"a": doc! {"$not": lt(2)}}, &doc! {"a": 1});
     let inner = doc! {
         "operatorName": "$lt",
         "specifiedAs": doc! {"a": lt(2)},
@@ -77,19 +85,19 @@ fn logic_is_followed_inward() {
         "consideredValue": 1,
     };
     assert_eq!(
-        told,
+        explanation,
         doc! {"operatorName": "$not", "details": inner.clone()}
     );
-    let told = why(
+    let explanation = why(
         &doc! {"$nor": array![doc! {"a": lt(0)}, doc! {"a": lt(2)}]},
         &doc! {"a": 1},
     );
     let clause = doc! {"index": 1, "details": inner};
     assert_eq!(
-        told,
+        explanation,
         doc! {"operatorName": "$nor", "clausesSatisfied": array![clause]}
     );
-    let told = why(&doc! {"a": 1, "b": 1}, &doc! {"a": 1, "b": 2});
+    let explanation = why(&doc! {"a": 1, "b": 1}, &doc! {"a": 1, "b": 2});
     let failed = doc! {
         "operatorName": "$eq",
         "specifiedAs": doc! {"b": 1},
@@ -98,7 +106,7 @@ fn logic_is_followed_inward() {
     };
     let clause = doc! {"index": 1, "details": failed};
     assert_eq!(
-        told,
+        explanation,
         doc! {"operatorName": "$and", "clausesNotSatisfied": array![clause]}
     );
 }
@@ -106,11 +114,11 @@ fn logic_is_followed_inward() {
 #[test]
 fn what_is_long_is_cut() {
     let many: Vec<Value> = (0..50).map(Value::from).collect();
-    let told = why(&doc! {"a": doc! {"$lt": -1}}, &doc! {"a": many});
-    let values = told.get("consideredValues").as_array().unwrap();
+    let explanation = why(&doc! {"a": doc! {"$lt": -1}}, &doc! {"a": many});
+    let values = explanation.get("consideredValues").as_array().unwrap();
     assert_eq!(values.len(), VALUES_SHOWN_MAX);
-    assert!(told.as_ref().contains("consideredValuesTruncated"));
+    assert!(explanation.as_ref().contains("consideredValuesTruncated"));
     let long = "x".repeat(EXPLANATION_BYTES_MAX);
-    let told = why(&doc! {"a": 1}, &doc! {"a": long});
-    assert!(told.as_bytes().len() < 200, "{told:?}");
+    let explanation = why(&doc! {"a": 1}, &doc! {"a": long});
+    assert!(explanation.as_bytes().len() < 200, "{explanation:?}");
 }

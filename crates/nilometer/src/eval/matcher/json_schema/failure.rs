@@ -83,7 +83,7 @@ struct Rule<'a> {
 
 impl<'a> Rule<'a> {
     /// Returns a schema of the keyword and those it depends on.
-    fn alone(&self) -> Document {
+    fn as_schema(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append_ref(self.keyword, self.operand);
         for name in self.companions() {
@@ -104,7 +104,7 @@ impl<'a> Rule<'a> {
         match self.keyword {
             "additionalProperties" => Ok(self.additional_property()?.is_some()),
             "additionalItems" => Ok(self.additional_item()?.is_some()),
-            _ => Ok(!accepts(self.alone().as_ref(), self.value)?),
+            _ => Ok(!accepts(self.as_schema().as_ref(), self.value)?),
         }
     }
 
@@ -139,14 +139,14 @@ impl<'a> Rule<'a> {
             "items" => self.items(&mut out)?,
             "additionalItems" => self.additional_items(&mut out)?,
             "required" => {
-                out.append("specifiedAs", self.alone());
+                out.append("specifiedAs", self.as_schema());
                 out.append("missingProperties", self.missing(self.operand));
             }
             "dependencies" => {
                 out.append("failingDependencies", self.dependencies()?);
             }
             _ => {
-                out.append("specifiedAs", self.alone());
+                out.append("specifiedAs", self.as_schema());
                 out.append("reason", self.reason());
                 out.append_ref("consideredValue", self.value);
                 self.append_figures(&mut out);
@@ -313,7 +313,7 @@ impl<'a> Rule<'a> {
                 out.append("details", documents(details));
             }
             _ => {
-                out.append("specifiedAs", self.alone());
+                out.append("specifiedAs", self.as_schema());
                 let names = self.additional_names()?;
                 let names: Vec<Value> = names.into_iter().map(Value::from).collect();
                 out.append("additionalProperties", names);
@@ -386,7 +386,7 @@ impl<'a> Rule<'a> {
                 out.append("details", documents(rules(schema, element)?));
             }
             _ => {
-                out.append("specifiedAs", self.alone());
+                out.append("specifiedAs", self.as_schema());
                 out.append("reason", "found additional items");
                 let elements = self.additional_elements().into_iter();
                 let elements: Vec<Value> = elements.map(|(_, value)| value.to_value()).collect();

@@ -167,10 +167,10 @@ impl Rules {
                 return Ok(false);
             }
         }
-        if !self.any_of.is_empty() && accepting(&self.any_of, value)? == 0 {
+        if !self.any_of.is_empty() && count_accepting(&self.any_of, value)? == 0 {
             return Ok(false);
         }
-        if !self.one_of.is_empty() && accepting(&self.one_of, value)? != 1 {
+        if !self.one_of.is_empty() && count_accepting(&self.one_of, value)? != 1 {
             return Ok(false);
         }
         match &self.not {
@@ -181,7 +181,7 @@ impl Rules {
 }
 
 /// Returns how many of the schemas accept the value.
-fn accepting(schemas: &[Schema], value: ValueRef<'_>) -> Result<usize> {
+fn count_accepting(schemas: &[Schema], value: ValueRef<'_>) -> Result<usize> {
     let mut count = 0;
     for schema in schemas {
         count += usize::from(schema.accepts(value)?);
@@ -335,7 +335,7 @@ fn all_different(array: ArrayRef<'_>) -> bool {
     })
 }
 
-/// Equality that ignores the order of an object's fields.
+/// True if equal, ignoring the order of an object's fields.
 fn unordered_equal(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
     match (a, b) {
         (ValueRef::Document(a), ValueRef::Document(b)) => {

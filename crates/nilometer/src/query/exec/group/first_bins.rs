@@ -156,7 +156,7 @@ impl<'s> Frontier<'s> {
                 break;
             };
             let before = last;
-            let bin = bins.bin_after(&mut last, time_of(row))?;
+            let bin = bins.bin_cached(&mut last, time_of(row))?;
             if before != Some(bin) {
                 self.note(bin.start);
                 if self.is_behind(bin.start) {

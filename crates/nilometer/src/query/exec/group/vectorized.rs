@@ -407,14 +407,14 @@ pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Opt
         return Ok(None);
     }
     let bin = bins.bin_of(min)?;
-    Ok(bin.holds(max, bins)?.then_some(bin.start))
+    Ok(bin.contains(max, bins)?.then_some(bin.start))
 }
 
 /// How many of ascending times lie in the bin of the first: doubling steps, then halving.
 fn run_length_sorted(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
     let inside = |at: usize| -> Result<bool> {
         match times.get(at) {
-            Some(time) => bin.holds(*time, bins),
+            Some(time) => bin.contains(*time, bins),
             None => Ok(false),
         }
     };
@@ -438,7 +438,7 @@ fn run_length_sorted(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> 
 
 fn run_length(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
     for (at, time) in times.iter().enumerate() {
-        if !bin.holds(*time, bins)? {
+        if !bin.contains(*time, bins)? {
             return Ok(at);
         }
     }

@@ -93,7 +93,7 @@ impl Nearest {
         let mut stage = self.stage.clone();
         stage.output.is_ordered = true;
         if let (Some(radius), KeyPlan::Scan(scan)) = (radius, &mut access.keys) {
-            let narrowed = stage.query.no_further_than(radius);
+            let narrowed = stage.query.with_max_distance(radius);
             let filter = self.input.filter.clone();
             let mut conjuncts = filter.map_or_else(Vec::new, MatchExpression::into_conjuncts);
             conjuncts.push(MatchExpression::Geo {

@@ -202,7 +202,7 @@ impl Rows<'_, '_> {
                 // Most lie in the bin of the one before.
                 let mut bin = None;
                 for date in &mut dates {
-                    *date = bins.bin_after(&mut bin, *date).ok()?.start;
+                    *date = bins.bin_cached(&mut bin, *date).ok()?.start;
                 }
                 Some(Vector::Date(dates))
             }
