@@ -62,7 +62,7 @@ enum OperandPair {
 
 #[expect(
     clippy::should_implement_trait,
-    reason = "arithmetic is spelled out, as some of it can fail"
+    reason = "methods are explicit, since some operations can fail"
 )]
 impl Number {
     /// Returns the value as a number, if it is one.

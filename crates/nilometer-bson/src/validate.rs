@@ -55,7 +55,7 @@ pub struct BsonError {
 #[non_exhaustive]
 pub enum BsonErrorCause {
     /// The bytes end before the document does.
-    #[error("document is cut short")]
+    #[error("document is truncated")]
     Truncated,
     /// A document's length is too small, or exceeds the enclosing document.
     #[error("invalid document length {0}")]

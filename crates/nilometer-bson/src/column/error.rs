@@ -23,7 +23,7 @@ pub enum ColumnError {
         offset: usize,
     },
     /// A literal, word or reference runs past the end of the column.
-    #[error("column is cut short in the piece at offset {offset}")]
+    #[error("column is truncated in the piece at offset {offset}")]
     Truncated {
         /// Offset of the piece.
         offset: usize,
@@ -59,7 +59,7 @@ pub enum ColumnError {
         offset: usize,
     },
     /// A delta other than zero after a value that has no integer form.
-    #[error("delta at offset {offset} on a value of type {tag:#04x}, which has no number")]
+    #[error("delta at offset {offset} on a value of type {tag:#04x}, which has no integer form")]
     InvalidDelta {
         /// Offset of the word, or of its block.
         offset: usize,
@@ -103,7 +103,7 @@ pub enum ColumnError {
         limit: usize,
     },
     /// Decoding would exceed the memory limit.
-    #[error("column needs more than {limit} bytes in memory")]
+    #[error("column needs more than {limit} bytes of memory")]
     TooLarge {
         /// The limit in bytes.
         limit: usize,
@@ -118,13 +118,13 @@ pub enum ColumnError {
 #[non_exhaustive]
 pub enum BsonCause {
     /// It exceeds the enclosing bytes.
-    #[error("it is cut short")]
+    #[error("truncated")]
     Truncated,
     /// An unknown type byte.
     #[error("unknown type")]
     UnknownType,
     /// A length that does not match its surroundings.
-    #[error("impossible length")]
+    #[error("invalid length")]
     BadLength,
     /// A string or document without its terminator.
     #[error("missing terminator")]

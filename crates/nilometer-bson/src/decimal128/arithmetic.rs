@@ -25,7 +25,7 @@ pub enum Rounding {
 
 #[expect(
     clippy::should_implement_trait,
-    reason = "arithmetic is spelled out, as for numbers of all types"
+    reason = "methods are explicit, as for numbers of all types"
 )]
 impl Decimal128 {
     /// Returns the sum.

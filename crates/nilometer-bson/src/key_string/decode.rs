@@ -12,13 +12,13 @@ use crate::value::{Array, Binary, CodeWithScope, DbPointer, ObjectId, Regex, Tim
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyStringError {
     /// The key ends within a component.
-    #[error("index key ends early")]
+    #[error("index key is truncated")]
     Truncated,
     /// No type has this lead byte.
     #[error("unknown lead byte {0:#04x} in index key")]
     Lead(u8),
     /// A 00 in a string is followed by this byte.
-    #[error("bad escape {0:#04x} in index key")]
+    #[error("invalid escape {0:#04x} in index key")]
     Escape(u8),
     /// A string or name is not UTF-8: the key belongs to a collated index, or is damaged.
     #[error("text in index key is not UTF-8")]

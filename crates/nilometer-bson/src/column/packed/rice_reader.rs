@@ -69,7 +69,7 @@ struct UnaryByte {
 
 static UNARY: [UnaryByte; 256] = unary_table();
 
-#[expect(clippy::indexing_slicing, reason = "made when this is compiled")]
+#[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn unary_table() -> [UnaryByte; 256] {
     let none = UnaryByte {
         zeros: 0,

@@ -70,7 +70,7 @@ impl AccumulatorSpec {
             Some(()) => Ok(state),
             None => Err(Error::new(
                 ErrorCode::InternalError,
-                "a group that was written to disk cannot be read back",
+                "cannot restore a group spilled to disk",
             )),
         }
     }

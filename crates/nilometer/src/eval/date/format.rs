@@ -168,7 +168,7 @@ fn write_part(out: &mut String, letter: char, civil: &CivilDateTime, offset_ms: 
 
 fn write(out: &mut String, arguments: std::fmt::Arguments<'_>) -> Result<()> {
     out.write_fmt(arguments)
-        .map_err(|_| Error::bad_value("a date could not be written"))
+        .map_err(|_| Error::bad_value("cannot format the date"))
 }
 
 fn four_digits(year: i64) -> Result<i64> {

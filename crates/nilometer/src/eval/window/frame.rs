@@ -200,7 +200,7 @@ fn shifted_date(ms: i64, offset: Number, unit: Unit) -> Result<i64> {
     date::add(ms, unit, amount, &TimeZone::Utc).map_err(|_| {
         Error::new(
             ErrorCode::Overflow,
-            "a bound of the window lies beyond the range of dates",
+            "a window bound is out of the range of dates",
         )
     })
 }
