@@ -18,6 +18,7 @@ mod ids;
 pub mod index;
 pub mod insertion;
 pub mod limits;
+mod modify;
 pub mod operation;
 pub mod parameters;
 pub mod query;

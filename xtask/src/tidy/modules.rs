@@ -179,6 +179,21 @@ pub(crate) const RULES: &[Rule] = &[
         ]),
     },
     Rule {
+        place: "crates/nilometer/src/modify",
+        never: &[],
+        modules: Some(&[
+            "modify",
+            "query",
+            "ids",
+            "timeseries",
+            "write",
+            "catalog",
+            "index",
+            "eval",
+            "operation",
+        ]),
+    },
+    Rule {
         place: "crates/nilometer/src/auth",
         never: NETWORK,
         modules: Some(&["auth", "catalog", "config", "operation", "stats"]),

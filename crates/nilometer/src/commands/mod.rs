@@ -25,7 +25,7 @@
 //! No module below names this one, except `database`, which dispatches.
 
 mod admin;
-pub(crate) mod crud;
+mod crud;
 mod ddl;
 mod dispatch;
 mod generic;

@@ -10,16 +10,17 @@ use crate::auth::Authority;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
+use crate::modify::{BucketAccess, ModifyContext};
 use crate::query::cursor::CursorRegistry;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
-    Collections, Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved,
-    ViewDefinition,
+    BucketIndexScan, BucketSource, Collections, Direction, Outputs, RecordIter, RecordKey,
+    RecordScan, RecordSource, Resolved, ScanCounters, ViewDefinition,
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
 use crate::session::UserName;
-use crate::timeseries::Timeseries;
+use crate::timeseries::{BucketRange, BucketScan, Timeseries};
 use crate::write::Records;
 
 use super::buckets::Buckets;
@@ -261,9 +262,37 @@ fn sessions(
     ))
 }
 
+impl BucketAccess for StoredCollections {
+    fn source(&self, collection: &Arc<Collection>) -> Result<Arc<dyn BucketSource>> {
+        Ok(Arc::new(self.buckets(Arc::clone(collection))?))
+    }
+
+    fn by_index(
+        &self,
+        collection: &Arc<Collection>,
+        scan: &BucketIndexScan,
+        range: BucketRange,
+        counters: &Arc<ScanCounters>,
+    ) -> Result<BucketScan> {
+        self.buckets(Arc::clone(collection))?
+            .by_index(scan, range, counters)
+    }
+}
+
 impl StoredCollections {
     pub(crate) fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
         Buckets::new(self.timeseries.clone(), collection)
+    }
+
+    /// Returns the parts that update and delete statements use.
+    pub(crate) fn modify(&self) -> ModifyContext<'_> {
+        ModifyContext {
+            catalog: &self.catalog,
+            records: &self.records,
+            timeseries: &self.timeseries,
+            ids: &self.services.ids,
+            buckets: self,
+        }
     }
 
     /// Returns the definitions of a database's views, as documents.

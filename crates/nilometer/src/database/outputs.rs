@@ -12,14 +12,14 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::Durability;
 
 use super::collections::StoredCollections;
-use crate::catalog::{Catalog, CatalogEntry, Collection, IndexSpec, Namespace, TimeseriesOptions};
+use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
+use crate::modify::{ModifyAction, ModifyStatement, Selector};
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
-use crate::services::Services;
-use crate::write::{CappedLimits, Checking, Records, Selection};
+use crate::write::{CappedLimits, Checking, Records};
 
 /// The entry behind the name of a target.
 enum Writable {
@@ -134,9 +134,7 @@ impl Outputs for StoredCollections {
         Ok(Box::new(Target {
             collection,
             namespace: target.clone(),
-            services: Arc::clone(&self.services),
-            catalog: Arc::clone(&self.catalog),
-            records: Arc::clone(&self.records),
+            stored: self.clone(),
         }))
     }
 }
@@ -247,14 +245,36 @@ fn collation_of(spec: &IndexSpec) -> Result<Collation> {
     }
 }
 
+/// The statement that carries out a change of `$merge`.
+fn statement<'a>(
+    change: &Change<'a>,
+    selector: &'a Selector<'a>,
+    namespace: &'a Namespace,
+    operation: &'a OperationContext,
+) -> ModifyStatement<'a> {
+    ModifyStatement {
+        operation,
+        namespace,
+        selector,
+        multi: false,
+        action: ModifyAction::Update {
+            update: change.update,
+            upsert: change.otherwise.is_some(),
+            supplied: change.otherwise,
+        },
+        eval: change.eval,
+        collator: change.collator,
+        durability: Durability::Buffered,
+        candidates: None,
+    }
+}
+
 /// An ordinary collection to merge into.
 struct Target {
     namespace: Namespace,
     /// `None` until the first insert creates the collection.
     collection: Option<Arc<Collection>>,
-    services: Arc<Services>,
-    catalog: Arc<Catalog>,
-    records: Arc<Records>,
+    stored: StoredCollections,
 }
 
 impl Target {
@@ -262,9 +282,10 @@ impl Target {
         if let Some(collection) = &self.collection {
             return Ok(Arc::clone(collection));
         }
-        let uuid = self.services.ids.uuid();
+        let uuid = self.stored.services.ids.uuid();
         let (collection, is_new) =
-            self.catalog
+            self.stored
+                .catalog
                 .find_or_create(&self.namespace, uuid, Document::new())?;
         if is_new {
             operation.usage().made(self.namespace.to_string());
@@ -291,14 +312,14 @@ impl MergeTarget for Target {
     }
 
     fn new_id(&self, operation: &OperationContext) -> ObjectId {
-        self.services.ids.object_id(operation.now_ms)
+        self.stored.services.ids.object_id(operation.now_ms)
     }
 
     fn insert(&mut self, document: DocRef<'_>, operation: &OperationContext) -> Result<()> {
         let collection = self.existing_or_new(operation)?;
-        let ids = &self.services.ids;
+        let ids = &self.stored.services.ids;
         insert(
-            &self.records,
+            &self.stored.records,
             &collection,
             std::iter::once(document),
             &|| ids.object_id(operation.now_ms),
@@ -312,29 +333,16 @@ impl MergeTarget for Target {
             (None, None) => return Ok(false),
             (None, Some(_)) => self.existing_or_new(operation)?,
         };
-        let check_interrupt = || operation.check_interrupt();
-        let selection = Selection {
-            bypass: operation.bypass,
-            ..Selection::first(change.wanted, change.eval, &check_interrupt)
-        };
-        let ids = &self.services.ids;
-        let updated = match change.otherwise {
-            None => self.records.update(&collection, selection, change.update)?,
-            Some(_) => self.records.upsert(
-                &collection,
-                selection,
-                change.update,
-                change.otherwise,
-                &|| ids.object_id(operation.now_ms),
-            )?,
-        };
-        Ok(updated.matched > 0)
+        let selector = Selector::matching(change.wanted);
+        let statement = statement(&change, &selector, &self.namespace, operation);
+        let modified = statement.run_on_records(self.stored.modify(), &collection)?;
+        Ok(modified.matched > 0)
     }
 
     fn finish(&mut self, operation: &OperationContext) -> Result<()> {
         let concern = operation.write_concern;
         if concern.journaled && concern.acknowledged {
-            self.records.sync()?;
+            self.stored.records.sync()?;
         }
         Ok(())
     }

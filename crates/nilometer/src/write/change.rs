@@ -18,8 +18,6 @@
 //! A command of one change waits for the disk in its commit, together with other writers; a command of many
 //! commits them without waiting and calls [`Records::sync`] once, before it answers.
 
-use std::sync::Arc;
-
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
@@ -35,9 +33,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
-use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
-use crate::index::buckets::BucketIndex;
 use crate::insertion::InsertOptions;
 use crate::operation::Bypass;
 
@@ -63,10 +59,6 @@ pub struct Selection<'a> {
     pub backward: bool,
     /// The records to search; all if `None`.
     pub candidates: Option<&'a dyn Candidates>,
-    /// Measurements: true to use no index.
-    pub natural: bool,
-    /// Measurements: the index to use.
-    pub hinted: Option<&'a Arc<BucketIndex>>,
     /// Whether each batch waits for the disk. With many batches, one [`Records::sync`] after the last is
     /// cheaper.
     pub durability: Durability,
@@ -74,8 +66,6 @@ pub struct Selection<'a> {
     pub eval: EvalContext<'a>,
     /// Checks that are skipped for the written documents.
     pub bypass: Bypass,
-    /// The collation, if strings do not compare by bytes; `eval` borrows it.
-    pub collator: Option<&'a SharedCollator>,
     /// Fails if the statement was interrupted.
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
 }
@@ -94,12 +84,9 @@ impl<'a> Selection<'a> {
             multi: false,
             backward: false,
             candidates: None,
-            natural: false,
-            hinted: None,
             durability: Durability::Buffered,
             eval,
             bypass: Bypass::default(),
-            collator: None,
             check_interrupt,
         }
     }

@@ -1,7 +1,7 @@
-//! What `update`, `delete` and `findAndModify` have in common: where they write, which documents
-//! they mean, and how statements and their errors are counted.
+//! The parts that `update`, `delete`, `findAndModify` and `bulkWrite` share: from the options of a
+//! statement to a [`ModifyStatement`], the batch of statements of a command, and their errors.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use nilometer_bson::order::Collator;
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
@@ -9,56 +9,19 @@ use nilometer_storage::Durability;
 
 use super::find::natural_direction_of;
 use super::insert::{write_batch, write_error};
-use super::query::{QueryOptions, default_collation, given_collation};
+use super::query::{QueryOptions, default_collation, given_collation, settings};
 use crate::args::Args;
-use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::catalog::Namespace;
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
-use crate::eval::variables::SharedCollator;
-use crate::eval::{EvalContext, ParseContext};
-use crate::index::buckets::BucketIndex;
-use crate::operation::{Bypass, Documents, OperationContext, Request};
+use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::modify::{ModifyAction, ModifyStatement, Selector, StatementHint};
+use crate::operation::{Documents, OperationContext, Request};
+use crate::query::exec::ExecSettings;
 use crate::query::planner::access::hint::{self, Hint};
-use crate::query::planner::access::targets::Targets;
 use crate::query::source::{Collections, Direction, Resolved};
-use crate::write::Selection;
-
-/// What a statement changes the documents of.
-pub(crate) enum Target {
-    /// There is nothing of that name.
-    Absent,
-    /// An ordinary collection.
-    Records(Arc<Collection>),
-    /// Bucket documents, by [`super::raw_change`].
-    Buckets(Arc<Collection>),
-    /// Measurements of these buckets, by [`super::view_change`].
-    Measurements(Arc<Collection>),
-}
-
-/// What is written to under a name.
-pub(crate) fn target(database: &Database, namespace: &Namespace) -> Result<Target> {
-    let catalog = database.catalog();
-    if let Some(buckets) = catalog.timeseries(namespace) {
-        return Ok(Target::Measurements(buckets));
-    }
-    match catalog.get(namespace) {
-        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
-            Ok(Target::Buckets(found))
-        }
-        Some(CatalogEntry::Collection(found)) => Ok(Target::Records(found)),
-        Some(CatalogEntry::View(_)) => Err(Error::new(
-            ErrorCode::CommandNotSupportedOnView,
-            format!("Namespace {namespace} is a view, not a collection"),
-        )),
-        None if namespace.is_system() => Err(Error::new(
-            ErrorCode::InvalidNamespace,
-            format!("cannot write to '{namespace}'"),
-        )),
-        None => Ok(Target::Absent),
-    }
-}
 
 /// Where a statement runs.
 #[derive(Clone, Copy)]
@@ -70,100 +33,91 @@ pub(crate) struct Place<'a> {
     pub(crate) durability: Durability,
 }
 
-/// The documents a statement means, parsed.
-pub(crate) struct Selected {
-    pub(crate) filter: MatchExpression,
-    pub(crate) sort: Option<SortPattern>,
-    /// The direction asked for, which also says not to use an index.
-    pub(crate) natural: Option<Direction>,
-    /// The index asked for.
-    pub(crate) hint: Option<Hint>,
-    /// The index over buckets asked for.
-    bucket_index: Option<Arc<BucketIndex>>,
-    /// Where the documents are, if an index knows.
-    pub(crate) targets: Option<Targets>,
-    collator: Option<SharedCollator>,
+impl<'a> Place<'a> {
+    /// The statement, not yet planned.
+    pub(crate) fn statement(
+        self,
+        selector: &'a Selector<'a>,
+        multi: bool,
+        action: ModifyAction<'a>,
+        variables: &'a [Value],
+        expressions: &'a ParseContext,
+    ) -> ModifyStatement<'a> {
+        ModifyStatement {
+            operation: self.operation,
+            namespace: self.namespace,
+            selector,
+            multi,
+            action,
+            eval: eval_context(self.database, self.operation, variables, expressions),
+            collator: expressions.collator(),
+            durability: self.durability,
+            candidates: None,
+        }
+    }
+
+    /// Looks for an index that leads to the documents of the statement.
+    pub(crate) fn find_candidates(self, statement: &mut ModifyStatement<'_>) -> Result<()> {
+        let settings = statement_settings(self.database, statement);
+        statement.find_candidates(&self.database.queries().collections, settings)
+    }
 }
 
-impl Selected {
-    /// Reads `sort` and `hint` of a statement beside its filter.
-    pub(crate) fn parse(
-        database: &Database,
-        namespace: &Namespace,
-        statement: &Args<'_>,
-        filter: DocRef<'_>,
-        expressions: &ParseContext,
-    ) -> Result<Self> {
-        let Hinted {
-            mut natural,
-            hint,
-            bucket_index,
-        } = hinted(database, namespace, statement.value("hint"))?;
-        let mut sort = None;
-        if let Some(pattern) = statement.document("sort")?.filter(|d| !d.is_empty()) {
-            match natural_direction_of(pattern)? {
-                Some(direction) => natural = Some(direction),
-                None => {
-                    let bad = |e: Error| Error::bad_value(e.message);
-                    sort = Some(SortPattern::parse(pattern, expressions).map_err(bad)?);
-                }
+/// Returns the settings of the query that finds the documents of a statement.
+pub(crate) fn statement_settings(
+    database: &Database,
+    statement: &ModifyStatement<'_>,
+) -> ExecSettings {
+    settings(
+        database,
+        statement.operation,
+        statement.eval.variables.into(),
+        Some(false),
+        &Collation::from(statement.collator.cloned()),
+    )
+}
+
+/// Parses `sort` and `hint` of a statement, and its filter.
+pub(crate) fn selector(
+    database: &Database,
+    namespace: &Namespace,
+    statement: &Args<'_>,
+    filter: DocRef<'_>,
+    expressions: &ParseContext,
+) -> Result<Selector<'static>> {
+    let mut hint = hint_of(database, namespace, statement.value("hint"))?;
+    let mut sort = None;
+    if let Some(pattern) = statement.document("sort")?.filter(|d| !d.is_empty()) {
+        match natural_direction_of(pattern)? {
+            Some(direction) => hint.natural = Some(direction),
+            None => {
+                let bad = |e: Error| Error::bad_value(e.message);
+                sort = Some(SortPattern::parse(pattern, expressions).map_err(bad)?);
             }
         }
-        Ok(Self {
-            filter: MatchExpression::parse(filter, expressions)?.simplify(),
-            sort,
-            natural,
-            hint,
-            bucket_index,
-            targets: None,
-            collator: expressions.collator().cloned(),
-        })
     }
-
-    /// The selection, under the circumstances of the command.
-    pub(crate) fn selection<'a>(
-        &'a self,
-        multi: bool,
-        durability: Durability,
-        eval: EvalContext<'a>,
-        bypass: Bypass,
-        check_interrupt: &'a dyn Fn() -> Result<()>,
-    ) -> Selection<'a> {
-        Selection {
-            filter: &self.filter,
-            sort: self.sort.as_ref(),
-            multi,
-            backward: self.natural == Some(Direction::Backward),
-            candidates: self.targets.as_ref().map(|targets| targets as _),
-            natural: self.natural.is_some(),
-            hinted: self.bucket_index.as_ref(),
-            durability,
-            eval,
-            bypass,
-            collator: self.collator.as_ref(),
-            check_interrupt,
-        }
-    }
+    let filter = MatchExpression::parse(filter, expressions)?.simplify();
+    Ok(Selector {
+        filter: Cow::Owned(filter),
+        sort,
+        hint,
+    })
 }
 
-/// What a hint asks for.
-#[derive(Default)]
-struct Hinted {
-    natural: Option<Direction>,
-    hint: Option<Hint>,
-    bucket_index: Option<Arc<BucketIndex>>,
-}
-
-/// The direction or the index a hint asks for; one that names no index is refused.
-fn hinted(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Result<Hinted> {
+/// Resolves a hint; refuses one that names no index.
+fn hint_of(
+    database: &Database,
+    namespace: &Namespace,
+    hint: ValueRef<'_>,
+) -> Result<StatementHint> {
     match hint {
-        ValueRef::Missing | ValueRef::Null => return Ok(Hinted::default()),
-        ValueRef::Document(document) if document.is_empty() => return Ok(Hinted::default()),
+        ValueRef::Missing | ValueRef::Null => return Ok(StatementHint::default()),
+        ValueRef::Document(document) if document.is_empty() => return Ok(StatementHint::default()),
         ValueRef::Document(document) => {
             if let Some(direction) = natural_direction_of(document)? {
-                return Ok(Hinted {
+                return Ok(StatementHint {
                     natural: Some(direction),
-                    ..Hinted::default()
+                    ..StatementHint::default()
                 });
             }
         }
@@ -175,32 +129,32 @@ fn hinted(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Res
         Resolved::Ordinary(source) => source,
         Resolved::TimeSeries(source) => match source.hinted(hint)? {
             Some(index) => {
-                return Ok(Hinted {
+                return Ok(StatementHint {
                     bucket_index: Some(index),
-                    ..Hinted::default()
+                    ..StatementHint::default()
                 });
             }
             None => return Err(hint::unknown()),
         },
         // There are no documents the hint could mislead about.
-        _ => return Ok(Hinted::default()),
+        _ => return Ok(StatementHint::default()),
     };
     if source.is_clustered() && source.knows_index(hint) {
-        Ok(Hinted {
+        Ok(StatementHint {
             natural: Some(Direction::Forward),
-            ..Hinted::default()
+            ..StatementHint::default()
         })
     } else if source.view()?.is_some() {
         let hint = Hint::of(hint);
         if let Some(hint) = &hint {
             hint.find(&source.all_indexes()?)?;
         }
-        Ok(Hinted {
-            hint,
-            ..Hinted::default()
+        Ok(StatementHint {
+            index: hint,
+            ..StatementHint::default()
         })
     } else if source.knows_index(hint) {
-        Ok(Hinted::default())
+        Ok(StatementHint::default())
     } else {
         Err(hint::unknown())
     }

@@ -3,21 +3,18 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::change::{
-    Place, Selected, Statements, Target, append_errors, count_value, durability, eval_context,
-    expressions_of, make_durable, target,
+    Place, Statements, append_errors, count_value, durability, expressions_of, make_durable,
+    selector,
 };
-use super::raw_change::Buckets;
-use super::view_change::Measurements;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::eval::Collation;
+use crate::modify::{ModifyAction, WriteTarget};
 use crate::operation::Request;
 use crate::services::LatencyClass;
-use crate::write::{Changed, Selection};
 
 /// The options of the command.
 pub(crate) const FIELDS: &[&str] = &[
@@ -62,7 +59,7 @@ fn run(
         statement.required_document("q")?;
         is_multi(&statement)?;
     }
-    target(database, &statements.namespace)?;
+    WriteTarget::of(database.catalog(), &statements.namespace)?;
     let mut deleted = 0;
     let counters = &database.services().counters;
     let only_one = statements.is_one_change(|s| !matches!(is_multi(s), Ok(false)));
@@ -98,50 +95,18 @@ pub(crate) fn one(
 ) -> Result<u64> {
     let Place {
         database,
-        operation,
         namespace,
         options,
-        durability,
+        ..
     } = place;
     let expressions = &expressions_of(place, statement)?;
-    let mut selected = Selected::parse(database, namespace, statement, filter, expressions)?;
-    let target = target(database, namespace)?;
-    let collation = Collation::of(expressions);
-    selected.find_targets(
-        database,
-        operation,
-        namespace,
-        &options.variables,
-        &collation,
-    )?;
-    let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &options.variables, expressions);
-    let selection = selected.selection(multi, durability, eval, operation.bypass, &check_interrupt);
-    let (deleted, _) = apply(database, &target, selection)?;
+    let selector = selector(database, namespace, statement, filter, expressions)?;
+    let action = ModifyAction::Delete;
+    let mut statement = place.statement(&selector, multi, action, &options.variables, expressions);
+    place.find_candidates(&mut statement)?;
+    let deleted = statement.run(database.collections().modify())?.deleted;
     database.services().counters.documents.deleted.add(deleted);
     Ok(deleted)
-}
-
-/// Removes documents; tells how many and, if only one was meant, which.
-pub(crate) fn apply(
-    database: &Database,
-    target: &Target,
-    selection: Selection<'_>,
-) -> Result<(u64, Option<Changed>)> {
-    match target {
-        Target::Absent => Ok((0, None)),
-        Target::Records(collection) => database.records().delete(collection, selection),
-        Target::Buckets(collection) => Buckets {
-            database,
-            collection,
-        }
-        .delete(selection),
-        Target::Measurements(collection) => Measurements {
-            stored: database.collections(),
-            collection,
-        }
-        .delete(selection),
-    }
 }
 
 /// `limit: 0` means all documents, `limit: 1` one.

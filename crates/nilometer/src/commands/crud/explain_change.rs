@@ -1,21 +1,23 @@
 //! `explain` of `update`, `delete` and `findAndModify` of measurements, which have plans of their own:
 //! `TS_MODIFY` over buckets, or a delete of whole buckets. Nothing is changed.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 use nilometer_storage::Durability;
 
-use super::change::{Place, Selected, Target, count_value, eval_context, target, with_constants};
+use super::change::{Place, count_value, selector, with_constants};
 use super::explain::{GENERIC_FIELDS, Verbosity, with_server};
 use super::query::QueryOptions;
 use super::update::check_combination;
-use super::view_change::{Effect, Measurements, Way};
 use super::{delete, find_and_modify, update};
 use crate::args::Args;
-use crate::catalog::Namespace;
+use crate::catalog::{Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::modify::measurements::{Measurements, ModifyStrategy, Outcome};
+use crate::modify::{ModifyAction, WriteTarget};
 use crate::operation::OperationContext;
 use crate::query::explain::buckets_read;
 use crate::query::planner::BucketInput;
@@ -130,96 +132,80 @@ pub(crate) fn explained(
         )));
     };
     let namespace = Namespace::new(&operation.database, collection)?;
-    let explanation = match target(database, &namespace)? {
-        Target::Measurements(buckets) => {
-            let clock = operation.clock();
-            let from = clock.monotonic();
-            let measurements = Measurements {
-                stored: database.collections(),
-                collection: &buckets,
-            };
-            let explained = dry_run(
-                database,
-                operation,
-                &namespace,
-                &statement,
-                verbosity,
-                command,
-                measurements,
-            )?;
-            let spent = clock.monotonic().saturating_sub(from);
-            let millis = i64::try_from(spent.as_millis()).unwrap_or(i64::MAX);
-            let executed = (verbosity == Verbosity::ExecutionStats).then_some(millis);
-            describe(&buckets.namespace, &statement, &explained, executed)
-        }
-        _ => return Ok(None),
+    let WriteTarget::Measurements(buckets) = WriteTarget::of(database.catalog(), &namespace)?
+    else {
+        return Ok(None);
     };
-    Ok(Some(with_server(database, &explanation, command)))
-}
-
-/// Finds out how the statement would go about it and, unless only the plan is asked for, what it would do to
-/// measurements.
-fn dry_run(
-    database: &Database,
-    operation: &OperationContext,
-    namespace: &Namespace,
-    statement: &Statement<'_>,
-    verbosity: Verbosity,
-    command: DocRef<'_>,
-    measurements: Measurements<'_>,
-) -> Result<Explained> {
+    let clock = operation.clock();
+    let from = clock.monotonic();
     let options = QueryOptions::parse(database, operation, &Args::new("explain", command), None)?;
     let place = Place {
         database,
         operation,
-        namespace,
+        namespace: &namespace,
         options: &options,
         durability: Durability::Buffered,
     };
+    let explained = dry_run(place, &statement, verbosity, &buckets)?;
+    let spent = clock.monotonic().saturating_sub(from);
+    let millis = i64::try_from(spent.as_millis()).unwrap_or(i64::MAX);
+    let executed = (verbosity == Verbosity::ExecutionStats).then_some(millis);
+    let explanation = describe(&buckets.namespace, &statement, &explained, executed);
+    Ok(Some(with_server(database, &explanation, command)))
+}
+
+/// Plans the statement and, unless only the plan is wanted, counts the measurements it would change.
+fn dry_run(
+    place: Place<'_>,
+    statement: &Statement<'_>,
+    verbosity: Verbosity,
+    collection: &Arc<Collection>,
+) -> Result<Explained> {
+    let (database, namespace) = (place.database, place.namespace);
     let (expressions, variables) = with_constants(place, &statement.args, statement.constants)?;
-    let selected = Selected::parse(
+    let selector = selector(
         database,
         namespace,
         &statement.args,
         statement.filter,
         &expressions,
     )?;
-    let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &variables, &expressions);
-    let selection = selected.selection(
-        statement.multi,
-        Durability::Buffered,
-        eval,
-        operation.bypass,
-        &check_interrupt,
-    );
-    let wanted = super::view_change::measurement_selection(selection, true, None);
-    let input = measurements.plan(&selection)?;
-    let explained = database
-        .timeseries()
-        .explain_selection(measurements.collection, &wanted)?;
-    let tried = verbosity != Verbosity::QueryPlanner;
-    let effect = if statement.removes() {
-        measurements.would_delete(selection, tried)?
-    } else {
-        let filters = statement.args.array("arrayFilters")?;
-        let update = Update::parse(statement.update, filters, &expressions)?;
-        check_combination(&update, statement.multi, statement.constants.is_some())?;
-        measurements.would_update(selection, &update, tried)?
+    let update = match statement.removes() {
+        true => None,
+        false => {
+            let filters = statement.args.array("arrayFilters")?;
+            let update = Update::parse(statement.update, filters, &expressions)?;
+            check_combination(&update, statement.multi, statement.constants.is_some())?;
+            Some(update)
+        }
+    };
+    let action = match &update {
+        None => ModifyAction::Delete,
+        Some(update) => ModifyAction::Update {
+            update,
+            upsert: statement.upsert,
+            supplied: None,
+        },
+    };
+    let planned = place.statement(&selector, statement.multi, action, &variables, &expressions);
+    let measurements = Measurements {
+        cx: database.collections().modify(),
+        collection,
+        statement: &planned,
     };
     Ok(Explained {
-        selection: explained,
-        input,
-        effect,
+        selection: measurements.explain_selection()?,
+        input: measurements.plan()?,
+        outcome: measurements.explain(verbosity != Verbosity::QueryPlanner)?,
     })
 }
 
-/// What is known of a statement before and after it was tried.
+/// The plan of a statement, and the counts of its dry run.
 struct Explained {
     selection: ExplainedSelection,
     /// How the buckets are read.
     input: BucketInput,
-    effect: Effect,
+    outcome: Outcome,
 }
 
 impl Explained {
@@ -234,21 +220,21 @@ impl Explained {
 
 /// The stage that changes buckets, with what it did if that is told.
 fn change_stage(statement: &Statement<'_>, explained: &Explained, figures: bool) -> Document {
-    let (selection, effect) = (&explained.selection, &explained.effect);
+    let (selection, outcome) = (&explained.selection, &explained.outcome);
     let mut out = DocumentBuilder::new();
-    let whole = statement.removes() && effect.way == Way::Series;
+    let whole = statement.removes() && outcome.strategy == ModifyStrategy::WholeBuckets;
     out.append("stage", if whole { "BATCHED_DELETE" } else { "TS_MODIFY" });
     if whole {
         if figures {
             out.append("nReturned", 0);
-            out.append("nWouldDelete", count_value(effect.deleted));
+            out.append("nWouldDelete", count_value(outcome.modified.deleted));
         }
     } else {
         out.append("opType", statement.op_type());
         out.append("bucketFilter", selection.bucket_filter.clone());
         out.append("residualFilter", selection.residual_filter.clone());
         if figures {
-            append_figures(&mut out, statement, effect);
+            append_figures(&mut out, statement, outcome);
         }
     }
     out.append("inputStage", explained.input_stage());
@@ -263,19 +249,25 @@ fn change_stage(statement: &Statement<'_>, explained: &Explained, figures: bool)
     }
 }
 
-fn append_figures(out: &mut DocumentBuilder, statement: &Statement<'_>, effect: &Effect) {
+fn append_figures(out: &mut DocumentBuilder, statement: &Statement<'_>, outcome: &Outcome) {
     let matched = match statement.removes() {
-        true => effect.deleted,
-        false => effect.updated.matched,
+        true => outcome.modified.deleted,
+        false => outcome.modified.matched,
     };
     out.append("nReturned", 0);
-    out.append("nBucketsUnpacked", count_value(effect.stats.unpacked));
+    out.append("nBucketsUnpacked", count_value(outcome.stats.unpacked));
     out.append("nMeasurementsMatched", count_value(matched));
     if statement.removes() {
-        out.append("nMeasurementsDeleted", count_value(effect.deleted));
+        out.append(
+            "nMeasurementsDeleted",
+            count_value(outcome.modified.deleted),
+        );
         return;
     }
-    out.append("nMeasurementsUpdated", count_value(effect.updated.modified));
+    out.append(
+        "nMeasurementsUpdated",
+        count_value(outcome.modified.modified),
+    );
     let upserts = statement.upsert && matched == 0;
     out.append("nMeasurementsUpserted", count_value(u64::from(upserts)));
 }
@@ -286,7 +278,7 @@ fn describe(
     explained: &Explained,
     executed: Option<i64>,
 ) -> Document {
-    let (selection, effect) = (&explained.selection, &explained.effect);
+    let (selection, outcome) = (&explained.selection, &explained.outcome);
     let mut out = DocumentBuilder::new();
     out.append("explainVersion", "1");
     out.append(
@@ -303,7 +295,7 @@ fn describe(
         },
     );
     if let Some(millis) = executed {
-        let keys = effect.examined.keys.load(Ordering::Relaxed);
+        let keys = outcome.examined.keys.load(Ordering::Relaxed);
         let keys = i64::try_from(keys).unwrap_or(i64::MAX);
         out.append(
             "executionStats",
@@ -312,7 +304,7 @@ fn describe(
                 "nReturned": 0,
                 "executionTimeMillis": millis,
                 "totalKeysExamined": keys,
-                "totalDocsExamined": count_value(effect.stats.unpacked),
+                "totalDocsExamined": count_value(outcome.stats.unpacked),
                 "executionStages": change_stage(statement, explained, true),
             },
         );

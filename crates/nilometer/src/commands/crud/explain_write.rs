@@ -4,14 +4,14 @@
 use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::Durability;
 
-use super::change::{Place, Selected, eval_context, target, with_constants};
+use super::change::{Place, eval_context, selector, statement_settings, with_constants};
 use super::query::QueryOptions;
-use super::targets::WriteStep;
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::eval::{Collation, ParseContext};
+use crate::eval::ParseContext;
+use crate::modify::{ModifyAction, Selector, WriteTarget};
 use crate::operation::OperationContext;
 use crate::query::exec::Executor;
 use crate::query::pipeline::Stage;
@@ -23,14 +23,23 @@ pub(crate) struct PlannedWrite {
     pub(crate) namespace: Namespace,
     pub(crate) builder: Builder,
     pub(crate) plan: LogicalPlan,
-    selected: Selected,
+    selector: Selector<'static>,
     update: Option<Update>,
     upsert: bool,
     variables: Vec<Value>,
     expressions: ParseContext,
 }
 
-/// What the commands call their parts.
+/// The stage that changes the found documents, with its figures.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteStep {
+    /// `UPDATE` or `DELETE`.
+    pub(crate) name: &'static str,
+    /// The counts of the dry run.
+    pub(crate) figures: Document,
+}
+
+/// The parts of a statement under the names of its command.
 struct Parts<'a> {
     namespace: Namespace,
     statement: Args<'a>,
@@ -62,8 +71,8 @@ pub(crate) fn plan(
         _ => None,
     };
     let (expressions, variables) = with_constants(place, &parts.statement, constants)?;
-    target(database, &parts.namespace)?;
-    let selected = Selected::parse(
+    WriteTarget::of(database.catalog(), &parts.namespace)?;
+    let selector = selector(
         database,
         &parts.namespace,
         &parts.statement,
@@ -77,16 +86,20 @@ pub(crate) fn plan(
         }
         None => None,
     };
-    let planned = selected.plan(
-        database,
-        operation,
-        &parts.namespace,
-        &variables,
-        &Collation::of(&expressions),
-    )?;
+    let action = match &update {
+        None => ModifyAction::Delete,
+        Some(update) => ModifyAction::Update {
+            update,
+            upsert: parts.upsert,
+            supplied: None,
+        },
+    };
+    let statement = place.statement(&selector, parts.multi, action, &variables, &expressions);
+    let settings = statement_settings(database, &statement);
+    let planned = statement.plan(&database.queries().collections, settings)?;
     let (builder, mut plan) = match planned {
         Some(planned) => planned,
-        None => nothing(database, operation, &selected, &parts.namespace)?,
+        None => nothing(database, operation, &parts.namespace)?,
     };
     if !parts.multi {
         plan.stages.push(Stage::Limit(1));
@@ -98,7 +111,7 @@ pub(crate) fn plan(
         namespace: parts.namespace,
         builder,
         plan,
-        selected,
+        selector,
         update,
         upsert: parts.upsert,
         variables,
@@ -110,7 +123,6 @@ pub(crate) fn plan(
 fn nothing(
     database: &Database,
     operation: &OperationContext,
-    _: &Selected,
     namespace: &Namespace,
 ) -> Result<(Builder, LogicalPlan)> {
     let none = Args::new("explain", DocRef::EMPTY);
@@ -200,7 +212,7 @@ impl PlannedWrite {
             for row in rows {
                 matched += 1;
                 if let Some(update) = &self.update {
-                    let filter = &self.selected.filter;
+                    let filter = &self.selector.filter;
                     let (_, position) = filter.matches_with_position(row.as_ref(), &eval)?;
                     let after = update.apply(row.as_ref(), position, &eval)?;
                     modified += u64::from(after.is_some());

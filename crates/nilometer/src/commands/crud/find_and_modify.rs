@@ -2,23 +2,21 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
-use super::change::{Selected, durability, eval_context, target};
-use super::delete;
+use super::change::{Place, durability, selector};
 use super::query::QueryOptions;
-use super::update::{apply, check_update};
+use super::update::check_update;
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::eval::Collation;
 use crate::eval::EvalContext;
 use crate::eval::projection::{Projection, ProjectionInput};
-use crate::operation::{OperationContext, Request};
+use crate::modify::{Modified, ModifyAction, WriteTarget};
+use crate::operation::Request;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
-use crate::write::{Changed, Selection};
 
 /// The options of the command.
 pub(crate) const FIELDS: &[&str] = &[
@@ -63,11 +61,17 @@ enum Form {
     },
 }
 
-/// What was done.
-#[derive(Default)]
-struct Done {
-    changed: Option<Changed>,
-    upserted: Option<Value>,
+impl Form {
+    fn action(&self) -> ModifyAction<'_> {
+        match self {
+            Self::Remove => ModifyAction::Delete,
+            Self::Update { update, upsert, .. } => ModifyAction::Update {
+                update,
+                upsert: *upsert,
+                supplied: None,
+            },
+        }
+    }
 }
 
 fn run(
@@ -81,34 +85,34 @@ fn run(
     let namespace = Namespace::new(&operation.database, name)?;
     let options = QueryOptions::parse(database, operation, &args, Some(name))?;
     let form = form(&args, &options)?;
-    target(database, &namespace)?;
+    WriteTarget::of(database.catalog(), &namespace)?;
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
     let expressions = &options.expressions;
-    let mut selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
+    let selector = selector(database, &namespace, &args, filter, expressions)?;
     let projection = match args.document("fields")?.filter(|d| !d.is_empty()) {
         Some(fields) => Some(Projection::parse_find(fields, expressions)?),
         None => None,
     };
-    let collation = Collation::of(expressions);
-    selected.find_targets(
+    let place = Place {
         database,
         operation,
-        &namespace,
-        &options.variables,
-        &collation,
-    )?;
-    let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &options.variables, expressions);
-    let selection = selected.selection(
-        false,
-        durability(operation, true),
-        eval,
-        operation.bypass,
-        &check_interrupt,
-    );
-    let done = perform(database, operation, &namespace, selection, &form)
+        namespace: &namespace,
+        options: &options,
+        durability: durability(operation, true),
+    };
+    let action = form.action();
+    let mut statement = place.statement(&selector, false, action, &options.variables, expressions);
+    place.find_candidates(&mut statement)?;
+    let modified = statement
+        .run(database.collections().modify())
         .map_err(|error| error.context("Plan executor error during findAndModify"))?;
-    reply(&form, done, projection.as_ref(), &eval)
+    let counters = &database.services().counters.documents;
+    counters.deleted.add(modified.deleted);
+    counters.updated.add(modified.modified);
+    counters
+        .inserted
+        .add(u64::from(modified.upserted.is_some()));
+    reply(&form, modified, projection.as_ref(), &statement.eval)
 }
 
 fn form(args: &Args<'_>, options: &QueryOptions) -> Result<Form> {
@@ -144,57 +148,25 @@ fn form(args: &Args<'_>, options: &QueryOptions) -> Result<Form> {
     }
 }
 
-fn perform(
-    database: &Database,
-    operation: &OperationContext,
-    namespace: &Namespace,
-    selection: Selection<'_>,
-    form: &Form,
-) -> Result<Done> {
-    let counters = &database.services().counters.documents;
-    match form {
-        Form::Remove => {
-            let target = target(database, namespace)?;
-            let (deleted, changed) = delete::apply(database, &target, selection)?;
-            counters.deleted.add(deleted);
-            Ok(Done {
-                changed,
-                upserted: None,
-            })
-        }
-        Form::Update { update, upsert, .. } => {
-            let updated = apply(
-                database, operation, namespace, selection, update, *upsert, None,
-            )?;
-            counters.updated.add(updated.modified);
-            counters.inserted.add(u64::from(updated.upserted.is_some()));
-            Ok(Done {
-                changed: updated.document,
-                upserted: updated.upserted,
-            })
-        }
-    }
-}
-
 /// `{lastErrorObject, value}`.
 fn reply(
     form: &Form,
-    done: Done,
+    modified: Modified,
     projection: Option<&Projection>,
     eval: &EvalContext<'_>,
 ) -> Result<Document> {
     let mut out = DocumentBuilder::new();
     out.begin_document("lastErrorObject");
-    out.append("n", i32::from(done.changed.is_some()));
+    out.append("n", i32::from(modified.document.is_some()));
     if matches!(form, Form::Update { .. }) {
-        let existed = done.changed.is_some() && done.upserted.is_none();
+        let existed = modified.document.is_some() && modified.upserted.is_none();
         out.append("updatedExisting", existed);
     }
-    if let Some(id) = done.upserted {
+    if let Some(id) = modified.upserted {
         out.append("upserted", id);
     }
     out.end();
-    let (shown, position) = match (form, done.changed) {
+    let (shown, position) = match (form, modified.document) {
         (_, None) => (None, None),
         (Form::Update { new: true, .. }, Some(changed)) => (changed.after, changed.position),
         (_, Some(changed)) => (changed.before, changed.position),

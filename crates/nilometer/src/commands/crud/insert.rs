@@ -6,7 +6,7 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use crate::args::Args;
-use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::catalog::{Collection, Namespace};
 use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
@@ -103,7 +103,8 @@ pub(crate) fn insert_documents<'a>(
             let records = database.records();
             let mut tries = 0;
             loop {
-                let collection = ordinary(database, operation, namespace.clone())?;
+                let modify = database.collections().modify();
+                let collection = modify.find_or_create(operation, namespace)?;
                 match records.insert(&collection, documents.clone(), options, checking) {
                     // It was dropped or replaced since: there is another of the name, or will be.
                     Err(error)
@@ -137,38 +138,6 @@ fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection
     }
     let found = catalog.collection(namespace)?;
     found.timeseries.is_some().then_some((found, true))
-}
-
-/// The ordinary collection to write to; it is made if there is nothing of that name.
-pub(crate) fn ordinary(
-    database: &Database,
-    operation: &OperationContext,
-    namespace: Namespace,
-) -> Result<Arc<Collection>> {
-    let catalog = database.catalog();
-    match catalog.get(&namespace) {
-        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("changing bucket documents in {namespace} is not supported yet"),
-        )),
-        Some(CatalogEntry::Collection(found)) => Ok(found),
-        Some(CatalogEntry::View(_)) => Err(Error::new(
-            ErrorCode::CommandNotSupportedOnView,
-            format!("Namespace {namespace} is a view, not a collection"),
-        )),
-        None if namespace.is_system() => Err(Error::new(
-            ErrorCode::InvalidNamespace,
-            format!("cannot write to '{namespace}'"),
-        )),
-        None => {
-            let uuid = database.services().ids.uuid();
-            let (collection, is_new) = catalog.find_or_create(&namespace, uuid, Document::new())?;
-            if is_new {
-                operation.usage.made(namespace.to_string());
-            }
-            Ok(collection)
-        }
-    }
 }
 
 /// `{n, writeErrors?}`.

@@ -5,7 +5,6 @@
 //! checks its own options and then calls `query`, `write` or `timeseries`.
 
 pub(crate) mod aggregate;
-pub(crate) mod bucket_targets;
 pub(crate) mod bulk_write;
 pub(crate) mod change;
 pub(crate) mod count;
@@ -21,7 +20,4 @@ pub(crate) mod insert;
 pub(crate) mod kill_cursors;
 pub(crate) mod map_reduce;
 pub(crate) mod query;
-pub(crate) mod raw_change;
-pub(crate) mod targets;
 pub(crate) mod update;
-pub(crate) mod view_change;

@@ -3,22 +3,18 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::change::{
-    Place, Selected, Statements, Target, append_errors, count_value, durability, eval_context,
-    make_durable, target, upserted, with_constants,
+    Place, Statements, append_errors, count_value, durability, make_durable, selector, upserted,
+    with_constants,
 };
-use super::insert::ordinary;
-use super::raw_change::Buckets;
-use super::view_change::Measurements;
 use crate::args::Args;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result, location};
-use crate::eval::Collation;
-use crate::operation::{OperationContext, Request};
+use crate::modify::{Modified, ModifyAction, WriteTarget};
+use crate::operation::Request;
 use crate::services::LatencyClass;
-use crate::write::Updated;
 use crate::write::update::Update;
 
 /// The options of the command.
@@ -96,7 +92,7 @@ fn run(
         statement.required_document("q")?;
         check_update(&statement, statement.value("u"), "u")?;
     }
-    target(database, &statements.namespace)?;
+    WriteTarget::of(database.catalog(), &statements.namespace)?;
     let mut totals = Totals::default();
     let counters = &database.services().counters;
     let only_one =
@@ -136,7 +132,7 @@ fn run(
 }
 
 /// Runs one statement, and counts what it does to documents.
-pub(crate) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Result<Updated> {
+pub(crate) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Result<Modified> {
     let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
     let (multi, upsert) = (flag("multi")?, flag("upsert")?);
     let constants = statement.document(names.constants)?;
@@ -158,26 +154,24 @@ pub(crate) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     let filter = statement.required_document(names.filter)?;
     let Place {
         database,
-        operation,
         namespace,
-        durability,
         ..
     } = place;
-    let mut selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
+    let selector = selector(database, namespace, statement, filter, &expressions)?;
     let update = Update::parse(
         statement.value(names.update),
         statement.array("arrayFilters")?,
         &expressions,
     )?;
     check_combination(&update, multi, constants.is_some())?;
-    let collation = Collation::of(&expressions);
-    selected.find_targets(database, operation, namespace, &variables, &collation)?;
-    let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &variables, &expressions);
-    let selection = selected.selection(multi, durability, eval, operation.bypass, &check_interrupt);
-    let updated = apply(
-        database, operation, namespace, selection, &update, upsert, supplied,
-    )?;
+    let action = ModifyAction::Update {
+        update: &update,
+        upsert,
+        supplied,
+    };
+    let mut statement = place.statement(&selector, multi, action, &variables, &expressions);
+    place.find_candidates(&mut statement)?;
+    let updated = statement.run(database.collections().modify())?;
     let counters = &database.services().counters.documents;
     counters.updated.add(updated.modified);
     counters.inserted.add(u64::from(updated.upserted.is_some()));
@@ -197,50 +191,6 @@ pub(crate) fn check_combination(update: &Update, multi: bool, constants: bool) -
         ));
     }
     Ok(())
-}
-
-/// Updates or upserts; the collection is made only if an upsert needs it.
-pub(crate) fn apply(
-    database: &Database,
-    operation: &OperationContext,
-    namespace: &crate::catalog::Namespace,
-    selection: crate::write::Selection<'_>,
-    update: &Update,
-    upsert: bool,
-    supplied: Option<DocRef<'_>>,
-) -> Result<Updated> {
-    let collection = match target(database, namespace)? {
-        Target::Records(found) => found,
-        Target::Absent if upsert => ordinary(database, operation, namespace.clone())?,
-        Target::Absent => return Ok(Updated::default()),
-        Target::Buckets(found) => {
-            let buckets = Buckets {
-                database,
-                collection: &found,
-            };
-            return match upsert {
-                true => buckets.upsert(operation, selection, update, supplied),
-                false => buckets.update(selection, update),
-            };
-        }
-        Target::Measurements(found) => {
-            let measurements = Measurements {
-                stored: database.collections(),
-                collection: &found,
-            };
-            return match upsert {
-                true => measurements.upsert(operation, selection, update, supplied),
-                false => measurements.update(selection, update),
-            };
-        }
-    };
-    let records = database.records();
-    if !upsert {
-        return records.update(&collection, selection, update);
-    }
-    let (ids, now_ms) = (&database.services().ids, operation.now_ms);
-    let new_id = || ids.object_id(now_ms);
-    records.upsert(&collection, selection, update, supplied, &new_id)
 }
 
 fn supplied_document(constants: DocRef<'_>) -> Result<DocRef<'_>> {

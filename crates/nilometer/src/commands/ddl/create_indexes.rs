@@ -24,7 +24,6 @@ use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
-use crate::commands::crud::insert::ordinary;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -91,7 +90,10 @@ fn run(
     let created = collection.is_none();
     let collection = match collection {
         Some(found) => found,
-        None => ordinary(database, &context.operation, namespace)?,
+        None => {
+            let modify = database.collections().modify();
+            modify.find_or_create(&context.operation, &namespace)?
+        }
     };
     let before = indexes::count(&collection);
     let made = make(database, context, &collection, &wanted)?;

@@ -10,12 +10,11 @@ use nilometer_bson::{DocRef, Document, ObjectId, doc};
 
 use super::super::collections::StoredCollections;
 use crate::catalog::{Collection, Granularity, Namespace, TimeseriesOptions};
-use crate::commands::crud::view_change::Measurements;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
+use crate::modify::{Modified, Selector};
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget};
-use crate::write::{Selection, Updated};
 
 /// Fails unless the options of `$out` agree with those of the collection. Widths are compared only if they
 /// were set.
@@ -53,20 +52,10 @@ pub(super) struct SeriesTarget {
 }
 
 impl SeriesTarget {
-    fn apply(&self, change: &Change<'_>, operation: &OperationContext) -> Result<Updated> {
-        let check_interrupt = || operation.check_interrupt();
-        let selection = Selection {
-            collator: change.collator,
-            ..Selection::first(change.wanted, change.eval, &check_interrupt)
-        };
-        let measurements = Measurements {
-            stored: &self.stored,
-            collection: &self.collection,
-        };
-        match change.otherwise {
-            None => measurements.update(selection, change.update),
-            some => measurements.upsert(operation, selection, change.update, some),
-        }
+    fn apply(&self, change: &Change<'_>, operation: &OperationContext) -> Result<Modified> {
+        let selector = Selector::matching(change.wanted);
+        let statement = super::statement(change, &selector, &self.name, operation);
+        statement.run_on_measurements(self.stored.modify(), &self.collection)
     }
 }
 

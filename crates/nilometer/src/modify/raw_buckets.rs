@@ -5,38 +5,37 @@
 //! anything else     scan by _id ──▶ test ──▶ claim ──▶ test again ──▶ change
 //! ```
 //!
-//! A bucket is tested twice: once while it is found, and once when it has been taken from the
-//! writers, with all that was on its way into it. The scan goes by `_id`, which cannot change, so
-//! none is met twice. A statement that fails half-way leaves what it changed before.
+//! A bucket is tested twice: by the scan, and after it is claimed, when it holds the inserts that were in
+//! flight. The scan follows `_id`, which cannot change, so no bucket is met twice. A statement that fails
+//! half-way keeps its earlier changes.
 
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 
+use super::ModifyContext;
 use crate::catalog::Collection;
-use crate::database::Database;
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::sort_key::SortKey;
 use crate::insertion::InsertOptions;
-use crate::operation::OperationContext;
 use crate::timeseries::{BucketChange, BucketRange, RawChangeOptions};
 use crate::write::update::{self, Update};
 use crate::write::{Changed, Selection, Updated, ids_of, new_document};
 
-/// Buckets found before they are changed together.
+/// Buckets changed together at most.
 const FOUND_MAX: usize = 128;
 
-/// Where buckets are changed.
+/// The bucket documents of a time-series collection.
 #[derive(Clone, Copy)]
-pub(crate) struct Buckets<'a> {
-    pub(crate) database: &'a Database,
-    pub(crate) collection: &'a Arc<Collection>,
+pub(super) struct RawBuckets<'a> {
+    pub(super) cx: ModifyContext<'a>,
+    pub(super) collection: &'a Arc<Collection>,
 }
 
-impl Buckets<'_> {
-    /// Updates what is selected.
-    pub(crate) fn update(self, selection: Selection<'_>, change: &Update) -> Result<Updated> {
+impl RawBuckets<'_> {
+    /// Updates the selected buckets.
+    pub(super) fn update(self, selection: Selection<'_>, change: &Update) -> Result<Updated> {
         let mut out = Updated::default();
         self.change(selection, &mut |document, position| {
             let after = change.apply(document.as_ref(), position, &selection.eval)?;
@@ -49,31 +48,29 @@ impl Buckets<'_> {
         Ok(out)
     }
 
-    /// Updates what is selected, or inserts a bucket if nothing is.
-    pub(crate) fn upsert(
+    /// Updates the selected buckets, or inserts one if none is.
+    pub(super) fn upsert(
         self,
-        operation: &OperationContext,
         selection: Selection<'_>,
         change: &Update,
         supplied: Option<DocRef<'_>>,
+        new_id: &dyn Fn() -> ObjectId,
     ) -> Result<Updated> {
         let updated = self.update(selection, change)?;
         if updated.matched > 0 {
             return Ok(updated);
         }
-        let ids = &self.database.services().ids;
-        let new_id = || ids.object_id(operation.now_ms);
         let document = match supplied {
             Some(document) => document.to_document(),
-            None => new_document(selection, change, &new_id)?,
+            None => new_document(selection, change, new_id)?,
         };
         let options = InsertOptions {
             ordered: true,
             durability: selection.durability,
-            new_id: &new_id,
+            new_id,
         };
-        let outcome = self.database.timeseries().insert_buckets(
-            self.database.catalog(),
+        let outcome = self.cx.timeseries.insert_buckets(
+            self.cx.catalog,
             self.collection,
             std::iter::once(document.as_ref()),
             options,
@@ -82,8 +79,8 @@ impl Buckets<'_> {
         Ok(Updated::by_insert(document))
     }
 
-    /// Removes what is selected; tells how many and, if only one was meant, which.
-    pub(crate) fn delete(self, selection: Selection<'_>) -> Result<(u64, Option<Changed>)> {
+    /// Removes the selected buckets; returns their number and, if one was meant, the bucket.
+    pub(super) fn delete(self, selection: Selection<'_>) -> Result<(u64, Option<Changed>)> {
         let (mut deleted, mut removed) = (0, None);
         self.change(selection, &mut |document, position| {
             deleted += 1;
@@ -95,7 +92,7 @@ impl Buckets<'_> {
         Ok((deleted, removed))
     }
 
-    /// Lets `decide` choose what becomes of each selected bucket, and does it.
+    /// Applies the decision of `decide` to each selected bucket.
     fn change(self, selection: Selection<'_>, decide: &mut Decide<'_>) -> Result<()> {
         if !selection.multi && selection.sort.is_some() {
             // Another writer may change the first between the search and the claim.
@@ -109,12 +106,7 @@ impl Buckets<'_> {
         let wanted = if selection.multi { FOUND_MAX } else { 1 };
         let mut found = Vec::new();
         for range in ranges(selection) {
-            for bucket in self
-                .database
-                .timeseries()
-                .reader
-                .scan(self.collection, range)?
-            {
+            for bucket in self.cx.timeseries.reader.scan(self.collection, range)? {
                 let bucket = bucket?;
                 let document = bucket.to_document()?;
                 let matches = selection
@@ -148,8 +140,8 @@ impl Buckets<'_> {
             durability: selection.durability,
         };
         let mut any = false;
-        self.database.timeseries().modify_buckets(
-            self.database.catalog(),
+        self.cx.timeseries.modify_buckets(
+            self.cx.catalog,
             self.collection,
             found,
             how,
@@ -167,19 +159,14 @@ impl Buckets<'_> {
         Ok(any)
     }
 
-    /// The first bucket in the order asked for.
+    /// Returns the first bucket in the sort order.
     fn first(self, selection: Selection<'_>) -> Result<Option<ObjectId>> {
         let Some(pattern) = selection.sort else {
             return Ok(None);
         };
         let mut best: Option<(SortKey, ObjectId)> = None;
         for range in ranges(selection) {
-            for bucket in self
-                .database
-                .timeseries()
-                .reader
-                .scan(self.collection, range)?
-            {
+            for bucket in self.cx.timeseries.reader.scan(self.collection, range)? {
                 (selection.check_interrupt)()?;
                 let bucket = bucket?;
                 let document = bucket.to_document()?;
@@ -202,13 +189,13 @@ impl Buckets<'_> {
     }
 }
 
-/// Decides about a bucket document; the position is the array element the filter matched.
+/// Decides on a bucket document; the position is the array element that the filter matched.
 type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<BucketChange> + 'd;
 
-/// Where the selected buckets are: by their ids if the filter says them.
+/// Returns the id ranges of the selected buckets: single ids if the filter names them.
 fn ranges(selection: Selection<'_>) -> Vec<BucketRange> {
     let backward = selection.backward;
-    // Bucket ids are no text: they compare alike under any collation.
+    // Collations do not affect object ids.
     match ids_of(selection.filter, &Collation::SIMPLE) {
         Some(ids) => ids
             .into_iter()

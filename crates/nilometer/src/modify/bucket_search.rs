@@ -1,0 +1,65 @@
+//! Access to the buckets that a statement on measurements may change, planned as a query for the
+//! measurements would be.
+//!
+//! An index may lead to more buckets than hold a match, and a hinted one to fewer. `timeseries` tests
+//! the measurements in them, and skips the buckets that the statement itself has written.
+
+use std::sync::Arc;
+
+use super::measurements::Measurements;
+use crate::error::{Error, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::query::exec::ExecSettings;
+use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::planner::rules::{IndexOnBuckets, MatchOnBuckets, Rule};
+use crate::query::planner::{BucketInput, Input, LogicalPlan, resolve};
+use crate::query::source::{Direction, ScanCounters};
+use crate::timeseries::{BucketRange, BucketScan};
+
+impl Measurements<'_> {
+    /// Plans the access to buckets.
+    pub(crate) fn plan(self) -> Result<BucketInput> {
+        let statement = self.statement;
+        let selector = statement.selector;
+        let source = self.cx.buckets.source(self.collection)?;
+        let mut input = resolve::buckets(source, self.collection.namespace.to_string());
+        input.is_natural = selector.hint.natural.is_some();
+        input.hint = selector.hint.bucket_index.clone();
+        if statement.is_backward() {
+            input.direction = Direction::Backward;
+        }
+        let stages = match &*selector.filter {
+            MatchExpression::AlwaysTrue => Vec::new(),
+            filter => vec![Stage::Match(MatchStage::new(filter.clone()))],
+        };
+        let settings = ExecSettings {
+            now_ms: statement.eval.now_ms,
+            variables: statement.eval.variables.into(),
+            collator: statement.collator.cloned(),
+            ..ExecSettings::default()
+        };
+        let mut plan = LogicalPlan::new(Input::Buckets(Box::new(input)), stages);
+        MatchOnBuckets.apply(&mut plan, &settings);
+        IndexOnBuckets.apply(&mut plan, &settings);
+        match plan.input {
+            Input::Buckets(input) => Ok(*input),
+            // Rules on buckets leave them buckets.
+            _ => Err(Error::bad_value("not a time-series collection")),
+        }
+    }
+
+    /// Reads the buckets between two ids that may hold a match.
+    pub(super) fn find(
+        self,
+        range: BucketRange,
+        counters: &Arc<ScanCounters>,
+    ) -> Result<BucketScan> {
+        match self.plan()?.buckets.index {
+            Some(choice) => {
+                let access = self.cx.buckets;
+                access.by_index(self.collection, &choice.scan(), range, counters)
+            }
+            None => self.cx.timeseries.reader.scan(self.collection, range),
+        }
+    }
+}
