@@ -175,7 +175,10 @@ fn update_series(client: &mut Client) {
     };
     for (what, change) in [
         ("one field           ", doc! {"$set": doc! {"usage": 1.5}}),
-        ("one field, by what it is", doc! {"$inc": doc! {"usage": 1}}),
+        (
+            "one field, relative to its value",
+            doc! {"$inc": doc! {"usage": 1}},
+        ),
         ("another meta        ", doc! {"$inc": doc! {"m.host": 1}}),
     ] {
         let (took, n) = client.time(update(change));

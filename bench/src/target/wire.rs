@@ -82,7 +82,7 @@ fn body_document(body: &[u8]) -> Option<Document> {
     let flags = u32::from_le_bytes(body.get(..4)?.try_into().ok()?);
     debug_assert!(
         flags & !CHECKSUM_PRESENT == 0,
-        "flags nobody asked for: {flags:#x}"
+        "unexpected flags: {flags:#x}"
     );
     let (kind, rest) = body.get(4..)?.split_first()?;
     (*kind == 0)

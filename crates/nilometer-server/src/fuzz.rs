@@ -9,7 +9,7 @@ pub fn http_request(bytes: &[u8]) -> bool {
     let Some(length) = http::fuzz_head(bytes) else {
         return false;
     };
-    let body = bytes.get(length..).unwrap_or_default();
+    let body = &bytes[length..];
     if let Some(command) = std::str::from_utf8(body)
         .ok()
         .and_then(|text| parse_document(text).ok())

@@ -104,7 +104,7 @@ fn store_and_read(fixture: &mut Fixture, bucket: &Document) -> bool {
     });
     fixture.ask(&doc! {"validate": "fuzz", "$db": "test"});
     fixture.ask(&doc! {"delete": "system.buckets.fuzz", "deletes": array![doc! {"q": doc! {}, "limit": 0}], "$db": "test"});
-    assert_eq!(count(fixture, "kept"), before, "what is stored beside it");
+    assert_eq!(count(fixture, "kept"), before, "other data is unchanged");
     is_ok(&taken) && taken.get("writeErrors").is_missing() && readable.iter().all(|ok| *ok)
 }
 

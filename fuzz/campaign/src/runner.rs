@@ -94,10 +94,7 @@ impl Runner {
     }
 
     /// Runs one input, which returns whether it was accepted; `describe` formats it if needed.
-    #[expect(
-        clippy::print_stdout,
-        reason = "inputs are shown where that was asked for"
-    )]
+    #[expect(clippy::print_stdout, reason = "prints inputs on request")]
     pub fn one(&mut self, describe: impl Fn() -> String, run: impl FnOnce() -> bool) {
         let number = self.inputs;
         self.inputs += 1;

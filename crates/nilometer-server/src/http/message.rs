@@ -299,7 +299,7 @@ impl Connection {
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        bytes.extend_from_slice(part.get(..read).unwrap_or_default());
+        bytes.extend_from_slice(&part[..read]);
         Ok(())
     }
 

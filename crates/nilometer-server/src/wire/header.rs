@@ -86,7 +86,5 @@ pub(super) fn begin(out: &mut Vec<u8>, request_id: i32, response_to: i32, opcode
 /// Writes the length of a message of which `out` holds all but `more` bytes.
 pub(super) fn finish(out: &mut [u8], more: usize) {
     let length = u32::try_from(out.len() + more).unwrap_or(u32::MAX);
-    if let Some(field) = out.first_chunk_mut::<4>() {
-        *field = length.to_le_bytes();
-    }
+    out[..4].copy_from_slice(&length.to_le_bytes());
 }

@@ -32,7 +32,7 @@ fn a_user_logs_in_by_either_mechanism_and_may_then_work() {
         assert_eq!(
             wrong.as_bytes(),
             nobody.as_bytes(),
-            "nobody is not told apart"
+            "an unknown user is not distinguished"
         );
         assert_eq!(code(&client.run(&doc! {"find": "c"})), 13);
         let reply = client.log_in(mechanism, "admin", "root", "pencil");

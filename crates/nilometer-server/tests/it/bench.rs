@@ -58,7 +58,11 @@ fn a_server_is_measured_and_left_as_it_was() {
     let (code, told) = run_at(&uri, &SMALL, &[], "");
     assert_eq!(code, Some(2), "{told}");
     assert!(told.contains("nilometer_bench has collections"), "{told}");
-    assert_eq!(names(&mut root), there, "what is there is not touched");
+    assert_eq!(
+        names(&mut root),
+        there,
+        "existing collections are not touched"
+    );
 }
 
 #[test]

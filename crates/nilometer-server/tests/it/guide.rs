@@ -346,7 +346,7 @@ fn the_guide_can_be_followed_word_by_word() {
                 let lines = block.lines.iter();
                 lines.for_each(|line| reader.type_statement(line));
             }
-            other => panic!("what is a block of `{other}`?"),
+            other => panic!("unknown block `{other}`"),
         }
     }
     let made = |name: &str| reader.directory.0.join(name).exists();

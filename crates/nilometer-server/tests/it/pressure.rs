@@ -137,7 +137,7 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     std::fs::remove_file(filler).expect("the filler");
     let end = Instant::now() + PATIENCE;
     while insert(&mut client, &mut random, DOCUMENTS_MAX) != 0 {
-        assert!(Instant::now() < end, "writes do not go on");
+        assert!(Instant::now() < end, "writes do not resume");
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(count(&mut client), stored + 1);

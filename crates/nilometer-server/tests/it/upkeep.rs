@@ -40,7 +40,7 @@ fn measurement(at: i64, series: i64) -> Document {
     }
 }
 
-/// Time series with buckets of versions 2 and 3, sealed and open; documents, indexes, options, a view.
+/// Creates a time series with buckets of versions 2 and 3, sealed and open; documents, indexes, options, a view.
 pub(crate) fn fill(client: &mut Client) {
     let run = |client: &mut Client, command: Document| {
         let reply = client.run_on("shop", &command);
@@ -346,7 +346,7 @@ fn who_sits_at_a_terminal_is_told_how_to_connect() {
         "exec timeout 5 '{program}' serve --port 0 --dbpath '{}'",
         directory.0.join("data").display()
     );
-    // `script` gives it a terminal.
+    // `script` provides a terminal.
     let script = std::process::Command::new("script")
         .args(["-qec", &serve, "/dev/null"])
         .stdin(std::process::Stdio::null())

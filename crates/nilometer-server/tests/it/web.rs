@@ -445,7 +445,7 @@ fn hostile_bytes_harm_nobody() {
     }
     let end = Instant::now() + Duration::from_secs(20);
     while exchange(page.port, b"GET /healthz HTTP/1.1\r\n\r\n").is_empty() {
-        assert!(Instant::now() < end, "nobody is answered any more");
+        assert!(Instant::now() < end, "the port does not answer any more");
     }
     let status = page.reply("admin", &json!({"serverStatus": 1}));
     assert_eq!(status["asserts"]["regular"]["$numberLong"], "0");
@@ -488,7 +488,10 @@ fn a_login_lasts_until_the_logout() {
     let wrong = page.log_in("root", "wrong");
     let nobody = page.log_in("nobody", "wrong");
     assert_eq!((wrong.status, nobody.status), (401, 401));
-    assert_eq!(wrong.body, nobody.body, "nobody is not told apart");
+    assert_eq!(
+        wrong.body, nobody.body,
+        "an unknown user is not distinguished"
+    );
     assert_eq!(page.log_in("root", "pen\u{7}cil").status, 401);
     assert!(!wrong.head.contains("set-cookie"));
     let answer = page.log_in("root", "pencil");

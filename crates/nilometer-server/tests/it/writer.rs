@@ -21,18 +21,18 @@ pub(crate) const WHOLE_MAX: i64 = 56;
 /// A command's first field and the others, without the name of the collection.
 type Command = (&'static str, Document);
 
-/// What a writer writes.
+/// The work of a writer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     /// The collection in `test`: a time series over `t` and `m`, or an ordinary one.
     pub(crate) collection: &'static str,
-    /// Documents it has at most.
+    /// Maximum documents.
     pub(crate) documents_max: i64,
-    /// Documents in one insert, at most.
+    /// Maximum documents per insert.
     pub(crate) batch_max: u64,
 }
 
-/// A writer and what it knows.
+/// A writer and its expectations.
 pub(crate) struct Writer {
     number: i32,
     work: Work,
@@ -42,7 +42,7 @@ pub(crate) struct Writer {
     /// Its documents on an ordinary collection.
     plain: Database,
     session: ClientSession,
-    /// The command that was not answered.
+    /// The unanswered command.
     pending: Option<Command>,
 }
 
@@ -82,7 +82,7 @@ impl Writer {
         reply
     }
 
-    /// How many documents it has.
+    /// Returns the number of its documents.
     pub(crate) fn count(&mut self) -> i64 {
         number(&self.on_plain(&("count", doc! {})), "n")
     }
@@ -100,7 +100,7 @@ impl Writer {
         doc! {"_id": self.fresh, "t": self.time(), "m": self.meta(), "n": self.random.int(10)}
     }
 
-    /// Of one of its documents, which may have gone.
+    /// Returns the id of one of its documents, which may be deleted.
     fn id(&mut self) -> i64 {
         self.fresh - self.random.below(self.work.documents_max as u64) as i64
     }
@@ -173,7 +173,7 @@ impl Writer {
         }
     }
 
-    /// Sends one command and compares what it was answered; false if the server has gone.
+    /// Sends one command and compares the answer. False if the connection is lost.
     pub(crate) fn write_one(&mut self, client: &mut Client) -> bool {
         let command = self.command();
         let message = op_msg(0, &[body(&addressed(&command, self.work.collection))]);
@@ -192,7 +192,7 @@ impl Writer {
         true
     }
 
-    /// Asks something of its documents and compares the answers; false if the server has gone.
+    /// Runs a query on its documents and compares the answers. False if the connection is lost.
     pub(crate) fn query_one(&mut self, client: &mut Client) -> bool {
         let filter = self.filter();
         let command = match self.random.below(3) {
@@ -230,13 +230,13 @@ impl Writer {
         true
     }
 
-    /// Changes until the server is gone.
+    /// Changes documents until the connection is lost.
     pub(crate) fn write(&mut self, port: u16) {
         let mut client = Client::connect(port);
         while self.write_one(&mut client) {}
     }
 
-    /// Its documents by `_id`, as it knows them.
+    /// Returns its expected documents by `_id`.
     fn known(&mut self) -> BTreeMap<String, String> {
         let find = doc! {"batchSize": self.work.documents_max * 2, "singleBatch": true};
         let reply = self.on_plain(&("find", find));
@@ -245,7 +245,7 @@ impl Writer {
         batch.iter().map(with_id).collect()
     }
 
-    /// Its documents are those after all that was answered, or after one more command.
+    /// Checks that its documents are those after all answered commands, or after one more.
     pub(crate) fn check(&mut self, client: &mut Client) {
         let find = doc! {"find": self.work.collection, "filter": doc! {"m.c": self.number}};
         let documents = client.find_all("test", &find);
@@ -290,7 +290,7 @@ impl Writer {
         self.know(documents);
     }
 
-    /// Forgets what it knew for what was found.
+    /// Replaces its expectations by the found documents.
     fn know(&mut self, documents: Vec<Document>) {
         let all = doc! {"q": doc! {}, "limit": 0};
         self.on_plain(&("delete", doc! {"deletes": array![all]}));
@@ -306,7 +306,7 @@ fn with_id(value: ValueRef<'_>) -> (String, String) {
     (by_name(document.get("_id")), by_name(value))
 }
 
-/// A value as text, fields of documents by name.
+/// Formats a value as text, with fields of documents ordered by name.
 fn by_name(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Document(document) => {

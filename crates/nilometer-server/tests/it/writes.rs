@@ -1,4 +1,4 @@
-//! Writes over the wire: sequences, limits, unacknowledged ones, and what is left after the end.
+//! Writes over the wire: sequences, limits, unacknowledged ones, and their state after a shutdown.
 
 use nilometer_bson::{Document, Value, array, doc};
 
@@ -76,7 +76,7 @@ fn a_batch_has_at_most_100_000_writes() {
 fn a_document_that_is_too_large_is_refused() {
     let server = Server::start();
     let mut client = server.connect();
-    // Larger than may be stored, yet small enough for a command.
+    // Larger than a stored document may be, but small enough for a command.
     let large = doc! {"x": "y".repeat(16 * 1024 * 1024)};
     let reply = insert_sequence(&mut client, "c", &[large]);
     let failed = !is_ok(&reply) || !reply.get("writeErrors").is_missing();
@@ -106,7 +106,7 @@ fn a_damaged_document_in_a_batch_stores_nothing() {
         body(&insert("c")),
         sequence("documents", &[doc! {"a": 1}, doc! {"b": true}]),
     ];
-    // The boolean, in front of the end of its document.
+    // The boolean, before the end of its document.
     let at = sections[1].len() - 2;
     sections[1][at] = 7;
     assert_eq!(code(&client.ask(&op_msg(0, &sections))), 22);

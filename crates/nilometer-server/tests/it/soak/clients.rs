@@ -1,5 +1,5 @@
-//! The clients of a soak beside the writers: who makes and drops collections, whose documents expire, who makes backups,
-//! and who forgets cursors.
+//! The clients of a soak besides the writers: they create and drop collections, insert expiring documents, make
+//! backups, and abandon cursors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use crate::client::{Client, body, code, is_ok, op_msg, sequence};
 use crate::random::Random;
 use crate::server::{Directory, nilometer};
 
-/// Collections the definer has at most.
+/// Maximum collections of the definer.
 const COLLECTIONS_MAX: usize = 8;
 
-/// Documents that stay, of who has others expire.
+/// Maximum documents of the expirer that do not expire.
 const KEPT_MAX: usize = 2000;
 
-/// How long what has expired may still be there.
+/// Time in which expired documents must disappear.
 const EXPIRY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two backups.
+/// Time between two backups.
 const BACKUP_EVERY: Duration = Duration::from_secs(15);
 
-/// September 2001, which has expired.
+/// An expired time: September 2001.
 const EXPIRED_MS: i64 = 1_000_000_000_000;
 
-/// Which has not, and will not.
+/// A time that does not expire.
 const KEPT_MS: i64 = 4_000_000_000_000;
 
 fn ask(client: &mut Client, database: &str, command: &Document) -> Option<Document> {
@@ -39,17 +39,17 @@ fn ask(client: &mut Client, database: &str, command: &Document) -> Option<Docume
     client.ask_or_lose(&op_msg(0, &[body(&with_database.finish())]))
 }
 
-/// What is known of a collection.
+/// The known state of a collection.
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
-    /// `None` if a command was under way.
+    /// `None` if a command was in flight.
     exists: Option<bool>,
-    /// Names of its indexes; `None` if a command was under way.
+    /// Names of its indexes; `None` if a command was in flight.
     indexes: BTreeMap<String, Option<bool>>,
     expires_after: Option<i64>,
 }
 
-/// Makes, changes and drops collections of the database `ddl`.
+/// Creates, changes and drops collections of the database `ddl`.
 pub(super) struct Definer {
     random: Random,
     collections: BTreeMap<String, Known>,
@@ -177,7 +177,7 @@ impl Definer {
         reply.is_some()
     }
 
-    /// What was acknowledged is there whole, what was dropped is gone whole.
+    /// Checks that acknowledged collections are complete and dropped ones gone.
     pub(super) fn check(&mut self, client: &mut Client) {
         let listed = client.find_all("ddl", &doc! {"listCollections": 1});
         let mut found: BTreeMap<&str, &Document> = BTreeMap::new();
@@ -233,7 +233,7 @@ impl Definer {
     }
 }
 
-/// Writes into a collection, so that there are buckets and work behind the inserts when it is dropped.
+/// Writes into a collection, so that it has buckets and queued maintenance when it is dropped.
 fn fill(client: &mut Client, name: &str) -> bool {
     let documents: Vec<Document> = (0..200)
         .map(|at| doc! {"t": Value::DateTime(KEPT_MS + at * 20_000), "m": doc! {"s": at % 3}, "v": at, "w": "w"})
@@ -247,11 +247,11 @@ fn fill(client: &mut Client, name: &str) -> bool {
     reply.is_some()
 }
 
-/// Writes documents that expire, and others that stay.
+/// Writes documents that expire and others that do not.
 pub(super) struct Expirer {
     random: Random,
     fresh: i64,
-    /// Those that stay, of each collection: acknowledged ones and those of a command under way.
+    /// Documents that do not expire, of each collection: acknowledged ones, and those of a command in flight.
     kept: [BTreeSet<i64>; 2],
     doubtful: [BTreeSet<i64>; 2],
 }
@@ -322,7 +322,7 @@ impl Expirer {
         reply.is_some()
     }
 
-    /// What stays is there, and what has expired goes.
+    /// Checks that expired documents disappear and others stay.
     pub(super) fn check(&mut self, client: &mut Client) {
         for (at, collection) in EXPIRING.into_iter().enumerate() {
             let end = Instant::now() + EXPIRY_PATIENCE;
@@ -391,7 +391,7 @@ impl Saver {
         }
     }
 
-    /// A backup into `target`.
+    /// Makes a backup in `target`.
     pub(super) fn save(&self, client: &mut Client, target: &Path) {
         drop(std::fs::remove_dir_all(&self.directory));
         let reply = client.run(&doc! {"nilometerBackup": target.to_str().expect("a path")});
@@ -399,7 +399,7 @@ impl Saver {
     }
 }
 
-/// Has the program itself look at a directory nobody serves.
+/// Runs `nilometer verify` on a directory that is not served.
 pub(super) fn verify(directory: &Path) {
     let path = directory.to_str().expect("a path");
     let told = nilometer(&["verify", path]).output().expect("it runs");
@@ -407,7 +407,7 @@ pub(super) fn verify(directory: &Path) {
     assert_eq!(told.status.code(), Some(0), "{path}: {text}");
 }
 
-/// Opens cursors, reads on from some, and forgets them; looks at the server's own figures now and then.
+/// Opens cursors, continues some, and abandons them; sometimes reads the server's statistics.
 pub(super) fn leave_cursors(port: u16, seed: u64, shared: &Shared) {
     let mut client = Client::connect(port);
     let mut random = Random(seed);
@@ -447,7 +447,7 @@ pub(super) fn leave_cursors(port: u16, seed: u64, shared: &Shared) {
         let more = doc! {"getMore": id, "collection": collection.value(), "batchSize": 7};
         match ask(&mut client, database, &more) {
             None => false,
-            // It rested for too long, or its collection is another one now.
+            // It timed out, or its collection was replaced.
             Some(reply) => is_ok(&reply) || [43, 175].contains(&code(&reply)),
         }
     });

@@ -1,14 +1,14 @@
-//! A soak: everything at once for a while, on one server that is killed and started again.
+//! A soak: everything at once for a while, on one server that is killed and restarted.
 //!
-//! Writers of a time series and of an ordinary collection know what must be there ([`crate::writer`]); beside them
-//! collections and indexes come and go, documents expire, backups are made and verified, and cursors are opened and
-//! forgotten ([`clients`]). In the first third the server is killed every so often, or ended cleanly, and what is found
-//! afterwards is compared with what was acknowledged; what was under way may be there or not. Then it is
-//! left alone under the same load, and its memory must stay flat ([`watch`]). At the end contents, files and file
-//! descriptors are accounted for, and a last backup is served and compared as well.
+//! Writers of a time series and of an ordinary collection know the expected state ([`crate::writer`]). Meanwhile
+//! collections and indexes are created and dropped, documents expire, backups are made and verified, and cursors are
+//! opened and abandoned ([`clients`]). In the first third the server is repeatedly killed or ended cleanly, and its
+//! data is compared with the acknowledged writes; a command in flight may be applied or not. Then it runs undisturbed
+//! under the same load, and its memory must stay flat ([`watch`]). At the end contents, files and file descriptors are
+//! checked, and a last backup is served and compared, too.
 //!
-//! A plain `cargo test` does this for a few seconds. `cargo xtask soak --minutes N` does it for long: it says so in
-//! `NILOMETER_SOAK_SECONDS`. `NILOMETER_SEED` repeats the choices of a run, though not its timing.
+//! A plain `cargo test` does this for a few seconds, `cargo xtask soak --minutes N` for long (it sets
+//! `NILOMETER_SOAK_SECONDS`). `NILOMETER_SEED` repeats the choices of a run, but not its timing.
 
 mod clients;
 mod watch;
@@ -28,20 +28,20 @@ use crate::writer::{Work, Writer};
 /// Length of the run in the fast suite, in seconds.
 const FAST_SECONDS: u64 = 4;
 
-/// Kills and clean ends in the first third of a run.
+/// Kills and clean shutdowns in the first third of a run.
 const ENDS: u32 = 20;
 
-/// Between two of them, at least and at most.
+/// Minimum and maximum time between two of them.
 const LIFE_MIN: Duration = Duration::from_millis(700);
 const LIFE_MAX: Duration = Duration::from_secs(45);
 
-/// One in so many ends is a clean one.
+/// One in this many is a clean shutdown.
 const CLEAN_END_EVERY: u64 = 4;
 
-/// How long a client rests between two commands, at most.
+/// Maximum pause of a client between two commands.
 const REST_MS_MAX: u64 = 8;
 
-/// What is written: small documents that are changed a lot, many that come in batches, and ordinary ones.
+/// The work of the writers: small documents that change often, many in batches, and ordinary ones.
 const WORKS: [Work; 6] = [
     Work {
         collection: "ts",
@@ -75,7 +75,7 @@ const WORKS: [Work; 6] = [
     },
 ];
 
-/// What the server is told to make do with.
+/// The memory limit of the server.
 const MEMORY_BYTES: u64 = 384 << 20;
 
 /// Little memory for memtables and caches, so that they are full before memory is measured.
@@ -90,7 +90,7 @@ const SETTINGS: [&str; 8] = [
     "internalQueryMaxBlockingSortMemoryUsageBytes=1048576",
 ];
 
-/// What clients share: that they shall stop, and how much they did.
+/// State shared by clients: the stop flag, and counters.
 #[derive(Default)]
 pub(super) struct Shared {
     stop: AtomicBool,
@@ -103,7 +103,7 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Does `work` until the run stops or the server has gone, which it says with false.
+    /// Repeats `work` until the run stops or it returns false because the connection is lost.
     fn work(&self, random: &mut Random, rest_ms: u64, mut work: impl FnMut() -> bool) {
         while !self.stops() {
             let started = Instant::now();
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-/// All clients, and what they know.
+/// All clients and their expectations.
 struct Clients {
     writers: Vec<Writer>,
     definer: Definer,
@@ -141,7 +141,7 @@ impl Clients {
         }
     }
 
-    /// All of them at work while `meanwhile` runs on this thread and then ends them.
+    /// Runs all clients while `meanwhile` runs on this thread, then ends them.
     fn run<T>(&mut self, port: u16, shared: &Shared, meanwhile: impl FnOnce() -> T) -> T {
         shared.stop.store(false, Ordering::Relaxed);
         let seed = self.random.below(u64::MAX);
@@ -168,7 +168,7 @@ impl Clients {
         })
     }
 
-    /// Everything acknowledged is there, and nothing else but what was under way.
+    /// Checks that everything acknowledged is stored, and nothing else except a command in flight.
     fn check(&mut self, port: u16) {
         let client = &mut Client::connect(port);
         for writer in &mut self.writers {
@@ -184,7 +184,7 @@ impl Clients {
     }
 }
 
-/// How long the run takes.
+/// Returns the length of the run.
 fn length() -> Duration {
     let asked = std::env::var("NILOMETER_SOAK_SECONDS");
     let seconds = asked.map_or(FAST_SECONDS, |text| text.parse().expect("a number"));

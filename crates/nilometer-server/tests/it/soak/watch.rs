@@ -1,9 +1,9 @@
-//! What a server holds while a soak runs: memory, file descriptors, and the files in its directory.
+//! Resources of a server during a soak: memory, file descriptors, and the files in its directory.
 //!
-//! Memory swings: memtables fill and are written out, queries come and go. What a leak raises is the floor, which it
-//! comes back to: a quarter of the looks are below it. Flat means that the floor of the last third of a watch is that of
-//! the third before, but for a little; the first third is for caches to fill, which are small. And nothing goes above
-//! what the server was told to make do with.
+//! Memory fluctuates: memtables fill and are flushed, queries start and end. A leak raises the floor, the level below
+//! which a quarter of the samples are. Memory is flat if the floor of the last third of a watch is about that of the
+//! middle third; in the first third the caches, which are small, fill. No sample may exceed the memory limit of the
+//! server.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,34 +11,34 @@ use std::time::{Duration, Instant};
 
 use nilometer::database::upkeep;
 
-/// Between two looks.
+/// Interval between samples.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// A watch shorter than this tells nothing of memory: memtables are not written out a few times in each third.
+/// Minimum length of a watch for statements about memory: memtables must be flushed several times in each third.
 const WATCH_MIN: Duration = Duration::from_secs(5 * 60);
 
-/// Growth from one third to the next that is no growth.
+/// Tolerated growth from one third to the next.
 const GROWTH_MAX: f64 = 0.05;
 const GROWTH_BYTES_MAX: f64 = 8.0 * MIB;
 
-/// One look in so many is below the floor.
+/// One in this many samples is below the floor.
 const FLOOR: usize = 4;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// How long descriptors of removed files may live on.
+/// Time until descriptors of removed files must be closed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Segments of the log and spare ones, at most: 384 MiB of 64, and what is being made ready.
+/// Maximum segments of the log and spares: 384 MiB of 64, and those in preparation.
 const LOG_FILES_MAX: usize = 10;
 
-/// A server that is watched.
+/// A watched server.
 pub(super) struct Watch {
     process: u32,
     data: PathBuf,
-    /// Descriptors that are no files, before there were clients.
+    /// Descriptors that are not files, before clients connected.
     others: Vec<String>,
-    /// Seconds, and bytes of memory then.
+    /// Samples: seconds and bytes of memory.
     samples: Vec<(f64, f64)>,
 }
 
@@ -54,7 +54,7 @@ impl Watch {
         watch
     }
 
-    /// Looks at memory until `time` has passed.
+    /// Samples memory until `time` has passed.
     pub(super) fn for_so_long(mut self, time: Duration) -> Self {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -87,7 +87,7 @@ impl Watch {
             .fold(0.0, f64::max)
     }
 
-    /// Bytes an hour over the last two thirds, by least squares.
+    /// Returns the growth over the last two thirds in bytes per hour, by least squares.
     fn slope(&self) -> f64 {
         let samples = &self.samples[self.samples.len() / 3..];
         let n = samples.len() as f64;
@@ -98,14 +98,14 @@ impl Watch {
         3600.0 * xy / xx.max(f64::MIN_POSITIVE)
     }
 
-    /// What memory comes back to.
+    /// Returns the floor of memory in a third.
     fn floor(&self, third: usize) -> f64 {
         let mut bytes: Vec<f64> = self.third(third).iter().map(|(_, bytes)| *bytes).collect();
         bytes.sort_by(f64::total_cmp);
         bytes.get(bytes.len() / FLOOR).copied().unwrap_or_default()
     }
 
-    /// True if memory stayed below `bytes_max` and did not grow, or nobody looked for long enough to tell.
+    /// True if memory stayed below `bytes_max` and did not grow, or the watch was too short.
     pub(super) fn is_flat(&self, bytes_max: u64) -> bool {
         let peak = (0..3).map(|third| self.peak(third)).fold(0.0, f64::max);
         let seconds = self.samples.last().map_or(0.0, |(seconds, _)| *seconds);
@@ -114,7 +114,7 @@ impl Watch {
         peak <= bytes_max as f64 && (too_short || !grows)
     }
 
-    /// The figures in a line.
+    /// Formats the results in one line.
     pub(super) fn memory(&self) -> String {
         let mut line = "memory, MiB, floor and peak of each third:".to_owned();
         for third in 0..3 {
@@ -132,7 +132,7 @@ impl Watch {
         line
     }
 
-    /// What the descriptors of the server stand for.
+    /// Returns the targets of the server's descriptors.
     fn descriptors(&self) -> Vec<String> {
         let folder = format!("/proc/{}/fd", self.process);
         let entries = std::fs::read_dir(folder).expect("a running server");
@@ -140,8 +140,8 @@ impl Watch {
         targets.map(|target| target.display().to_string()).collect()
     }
 
-    /// Kinds of the descriptors that are no files of the data directory, once there are no more than `wanted`; waits
-    /// for connections to end and removed files to be let go.
+    /// Returns the kinds of descriptors outside the data directory, once there are at most `wanted`. Waits for
+    /// connections to end and removed files to be closed.
     fn others_settled(&self, wanted: usize) -> Vec<String> {
         let data = self.data.display().to_string();
         let end =
@@ -159,7 +159,8 @@ impl Watch {
         }
     }
 
-    /// Once clients have gone there are no more descriptors than before they came, but for files that are there.
+    /// Checks that after clients have disconnected there are no more descriptors than before, except for existing
+    /// files.
     pub(super) fn check_descriptors(&self) {
         let now = self.others_settled(self.others.len());
         assert!(
@@ -170,7 +171,7 @@ impl Watch {
     }
 }
 
-/// Every file of a directory that was closed has a reason to be there. Says how many there are.
+/// Checks that every file of a closed directory has a purpose. Returns a summary.
 pub(super) fn check_files(data: &Path) -> String {
     let list = upkeep::describe_file(&data.join("TREES")).expect("a list");
     let trees = list.iter().skip(1).map(|line| {
@@ -186,7 +187,7 @@ pub(super) fn check_files(data: &Path) -> String {
             let path = entry.path();
             if path.is_dir() {
                 let is_tree = folder != data.join("trees") || trees.contains(&path);
-                assert!(is_tree, "nobody knows {}", path.display());
+                assert!(is_tree, "unknown file {}", path.display());
                 folders.push(path);
                 continue;
             }
@@ -238,8 +239,8 @@ fn check_file(path: &Path, data: &Path) {
 mod tests {
     use super::*;
 
-    /// A watch of 15 minutes: what `steady` holds after so many seconds, a memtable that fills in 70 s and is
-    /// written out, and queries.
+    /// Returns a watch of 15 minutes: `steady` bytes after a number of seconds, a memtable that fills in 70 s and is
+    /// flushed, and queries.
     fn watch(steady: impl Fn(f64) -> f64) -> Watch {
         let look = |n: u32| {
             let seconds = f64::from(n) / 4.0;

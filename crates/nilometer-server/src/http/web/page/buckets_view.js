@@ -2,7 +2,7 @@
 // last measurement, darker the fuller it is. Boxes of one series that overlap in time stand below each other.
 //
 // At most BUCKETS_MAX are fetched, the newest or those before them, and at most ROWS_MAX series are drawn at a time; the
-// view says what it leaves out.
+// view says what it omits.
 
 import { batch, command } from "./api.js";
 import { card, empty, failure, h, s } from "./dom.js";

@@ -1,5 +1,5 @@
 // A line chart in SVG: axes with ticks, a legend that hides and shows, values at the pointer or, with the arrow keys,
-// at a place on the axis. The caller gives points in the order of x; a y of null is a gap.
+// at a position on the axis. The caller passes points ordered by x; a y of null is a gap.
 //
 // More points than pixels are thinned: of each column of pixels the lowest and the highest stay, so that no peak is lost.
 
