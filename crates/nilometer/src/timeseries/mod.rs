@@ -60,8 +60,8 @@ pub use scan::{BucketRange, BucketReader, BucketScan};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
-use fold::BucketKeyspaces;
 use fold::queue::MaintenanceQueue;
+use format::keyspaces::BucketKeyspaces;
 use format::sealed::{Dictionaries, SAMPLES};
 
 /// The time-series collections of one database.

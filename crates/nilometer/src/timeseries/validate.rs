@@ -7,12 +7,12 @@ use nilometer_storage::Direction;
 
 use super::Timeseries;
 use super::cache::opened_bucket::StoredBucket;
-use super::fold;
-use super::fold::BucketKeyspaces;
+use super::format::keyspaces::BucketKeyspaces;
 use super::format::min_max::{Extreme, Side};
 use super::format::series_index;
 use super::format::series_key::SeriesMeta;
 use super::scan::BucketRange;
+use super::scan::bucket_parts;
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::Collation;
@@ -92,7 +92,7 @@ impl Timeseries {
         if has_entry(&SeriesMeta::of(bucket.meta()), start)? {
             return Ok(true);
         }
-        let now = fold::read_parts(&*snapshot, keyspaces, id, None)?;
+        let now = bucket_parts::read_parts(&*snapshot, keyspaces, id, None)?;
         match now.series(id, &options.time_field) {
             Ok(Some((meta, start))) => has_entry(&meta, start),
             Ok(None) => Ok(true),
@@ -123,7 +123,7 @@ impl Timeseries {
                     continue;
                 };
                 // An unreadable bucket was reported with the buckets.
-                let Ok(parts) = fold::read_parts(&*snapshot, keyspaces, *id, None) else {
+                let Ok(parts) = bucket_parts::read_parts(&*snapshot, keyspaces, *id, None) else {
                     continue;
                 };
                 let Ok(series) = parts.series(*id, &options.time_field) else {

@@ -19,6 +19,7 @@ mod evicted_bucket_hints;
 mod eviction;
 mod field_layout;
 pub(crate) mod field_names;
+pub(crate) mod field_scanner;
 mod memory;
 mod reopening;
 mod rollover;

@@ -22,8 +22,8 @@ use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
 use super::opened_bucket::StoredBucket;
 use crate::budget::Budgeted;
-use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::key_range::{KeyRange, end_of};
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 
 /// Memory of a listed bucket: its entry, and the allocation that a weak reference keeps after the eviction.
 const LISTED_BYTES: usize =

@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 
 use nilometer_storage::{Direction, Engine, KeyspaceId};
 
-use super::{BucketFolder, BucketKeyspaces, FoldTarget};
+use super::{BucketFolder, FoldTarget};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::bucket_catalog::{BucketCatalog, MaintenanceTask};
 use crate::timeseries::cache::prefetch::PrefetchQueue;
 use crate::timeseries::format::bucket_document::Layout;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::sealed::Dictionaries;
 use crate::timeseries::format::tail;
 use crate::timeseries::index::maintenance::IndexMaintainer;

@@ -13,6 +13,7 @@
 
 pub(crate) mod bucket_document;
 pub(crate) mod key_range;
+pub(crate) mod keyspaces;
 pub(crate) mod min_max;
 pub(crate) mod schema;
 pub(crate) mod sealed;

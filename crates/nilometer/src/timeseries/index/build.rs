@@ -20,13 +20,13 @@ use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, Result};
 use crate::index::{self, BuildSource, IndexBuild};
 use crate::timeseries::Timeseries;
-use crate::timeseries::fold;
-use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::bucket_document::{Layout, damaged};
 use crate::timeseries::format::key_range::end_of;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::sealed;
 use crate::timeseries::format::sealed::Stored;
 use crate::timeseries::format::tail;
+use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::storage_iterator::{ChunkBounds, RawBucket, next_buckets};
 
 /// Buckets dealt with at a time: a few milliseconds during which nothing is folded.
@@ -126,7 +126,7 @@ impl Timeseries {
             if made.needs_documents() && !entries.is_empty() {
                 let whole = stored.map(|stored| sealed::load(stored)).transpose()?;
                 let whole = whole.as_ref().map(Document::as_ref);
-                if let Some(image) = fold::image(whole, &entries, id, layout)? {
+                if let Some(image) = bucket_parts::image(whole, &entries, id, layout)? {
                     made.check_document(image.into_document().as_ref())?;
                 }
             }
@@ -134,7 +134,7 @@ impl Timeseries {
             if let (Some(document), true) = (document, made.may_take_buckets_later()) {
                 made.check_document(document)?;
             }
-            match fold::opened_as(document, &entries, &options.time_field) {
+            match bucket_parts::opened_as(document, &entries, &options.time_field) {
                 Some((meta, start_ms)) => {
                     made.bucket_found(&mut batch, id, document, meta.as_ref(), start_ms)?;
                 }

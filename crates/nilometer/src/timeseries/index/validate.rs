@@ -16,8 +16,8 @@ use crate::index::DocumentKeys;
 use crate::index::buckets::BucketIndex;
 use crate::index::entry;
 use crate::timeseries::Timeseries;
-use crate::timeseries::fold;
-use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
+use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::index_scan::split;
 use crate::validation::Validation;
 
@@ -117,10 +117,10 @@ fn expected(
     else {
         return Err(Error::bad_value("not a bucket collection"));
     };
-    let parts = fold::read_parts(snapshot, keyspaces, id, None)?;
+    let parts = bucket_parts::read_parts(snapshot, keyspaces, id, None)?;
     let document = parts.stored_document()?;
     let document = document.as_ref().map(Document::as_ref);
-    match fold::opened_as(document, &parts.tail, &options.time_field) {
+    match bucket_parts::opened_as(document, &parts.tail, &options.time_field) {
         Some((meta, start_ms)) => indexes.expected(document, meta.as_ref(), start_ms),
         None => Ok(Vec::new()),
     }

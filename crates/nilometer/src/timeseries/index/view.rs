@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 use crate::index::buckets::BucketIndex;
 use crate::index::entry;
 use crate::timeseries::Timeseries;
-use crate::timeseries::fold;
-use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::bucket_document::Layout;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::scan::BucketRange;
+use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::index_scan::{buckets_with_tail, split};
 
 /// The buckets of a collection at one moment.
@@ -55,7 +55,7 @@ impl Timeseries {
 impl BucketView {
     /// A bucket's document with its tail folded in.
     pub fn document(&self, id: [u8; 12]) -> Result<Option<Document>> {
-        let parts = fold::read_parts(&*self.snapshot, self.keyspaces, id, None)?;
+        let parts = bucket_parts::read_parts(&*self.snapshot, self.keyspaces, id, None)?;
         match &self.collection.timeseries {
             Some(options) => parts.document(id, &Layout::of(&self.collection, options)?),
             None => Ok(None),
@@ -106,7 +106,8 @@ impl BucketView {
                 continue;
             };
             let document = document.as_ref();
-            let Some((meta, start_ms)) = fold::opened_as(Some(document), &[], &self.time_field)
+            let Some((meta, start_ms)) =
+                bucket_parts::opened_as(Some(document), &[], &self.time_field)
             else {
                 continue;
             };

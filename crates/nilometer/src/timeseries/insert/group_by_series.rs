@@ -16,10 +16,10 @@ use hashbrown::HashTable;
 use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::InsertStatement;
-use super::field_scanner::{FieldScanner, refuse_column};
 use super::normalize_meta::{MetaNormalizer, NormalizedMeta};
 use crate::error::{Error, Result};
 use crate::insertion::{InsertOutcome, WriteError};
+use crate::timeseries::bucket_catalog::field_scanner::{FieldScanner, refuse_column};
 use crate::timeseries::bucket_catalog::{
     BucketCatalog, FieldLayout, FieldNames, Measurement, SeriesCacheReader, SeriesKey,
 };

@@ -16,7 +16,6 @@
 //! the client asked. Replacements of stored measurements follow after the new measurements are committed.
 
 pub(crate) mod duplicates;
-pub(crate) mod field_scanner;
 mod group_by_series;
 pub(crate) mod normalize_meta;
 mod staged_insert;

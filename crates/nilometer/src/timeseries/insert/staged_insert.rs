@@ -20,10 +20,11 @@ use crate::error::Result;
 use crate::insertion::InsertOutcome;
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::{BucketStorage, FieldLayout, InFlightEntry, Measurement};
-use crate::timeseries::fold::{self, BucketKeyspaces};
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::{IndexMaintainer, supports_reopening};
+use crate::timeseries::scan::bucket_parts;
 
 /// Tail entries of one command, not committed yet.
 #[must_use = "what is staged must be finished"]
@@ -131,7 +132,7 @@ struct CollectionBuckets<'t> {
 
 impl BucketStorage for CollectionBuckets<'_> {
     fn measure(&self, id: [u8; 12]) -> Result<usize> {
-        fold::document_bytes(&*self.timeseries.engine, self.collection, id)
+        bucket_parts::document_bytes(&*self.timeseries.engine, self.collection, id)
     }
 
     fn may_query(&self) -> bool {
@@ -147,7 +148,7 @@ impl BucketStorage for CollectionBuckets<'_> {
     }
 
     fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>> {
-        fold::load(&*self.timeseries.engine, self.collection, id)
+        bucket_parts::load(&*self.timeseries.engine, self.collection, id)
     }
 
     fn opened(

@@ -29,13 +29,14 @@ use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::EvictedBucket;
-use crate::timeseries::fold;
-use crate::timeseries::fold::{BucketKeyspaces, BucketParts};
 use crate::timeseries::format::bucket_document::{BucketDocument, Layout, in_ordinary_range};
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::sealed::Columns;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::IndexMaintainer;
+use crate::timeseries::scan::bucket_parts;
+use crate::timeseries::scan::bucket_parts::BucketParts;
 
 /// The result of a claim.
 #[derive(Debug)]
@@ -129,7 +130,7 @@ impl BucketChanges<'_> {
     }
 
     fn read(&self, id: [u8; 12]) -> Result<BucketParts> {
-        fold::read_parts(
+        bucket_parts::read_parts(
             &*self.timeseries.engine.snapshot()?,
             self.keyspaces,
             id,

@@ -40,10 +40,10 @@ use super::{
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::Result;
 use crate::timeseries::Timeseries;
+use crate::timeseries::bucket_catalog::field_scanner::examine;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::format::bucket_document::{BucketDocument, Layout};
 use crate::timeseries::format::series_key::SeriesMeta;
-use crate::timeseries::insert::field_scanner::examine;
 use crate::timeseries::scan::BucketRange;
 
 /// One statement.

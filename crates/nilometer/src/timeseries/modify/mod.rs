@@ -28,8 +28,8 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value};
 
 use super::Timeseries;
+use super::bucket_catalog::field_scanner::examine;
 use super::format::series_key::SeriesMeta;
-use super::insert::field_scanner::examine;
 use super::scan::{BucketRange, BucketScan};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, Result};

@@ -18,8 +18,8 @@ use super::index_scan::{STEPS_MAX, prefix, split};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::buckets::BucketIndex;
-use crate::timeseries::fold;
-use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
+use crate::timeseries::scan::bucket_parts;
 
 /// A page of distinct values.
 #[derive(Debug, Default)]
@@ -138,7 +138,7 @@ impl BucketReader {
             page.keys_examined += 1;
             page.documents_examined += 1;
             let (_, id) = split(&entry)?;
-            let parts = fold::read_parts(snapshot, keyspaces, id, None)?;
+            let parts = bucket_parts::read_parts(snapshot, keyspaces, id, None)?;
             let Some((meta, _)) = parts.opened_as(&options.time_field)? else {
                 continue;
             };

@@ -24,8 +24,8 @@ use super::{BucketRange, BucketReader};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, KeyPosition, ScannedBuckets};
-use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::key_range::end_of;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::tail;
 
 /// Length of a bucket's id, the last part of every entry, in bytes.

@@ -12,6 +12,7 @@
 //!
 //! Does not know queries: their predicates select buckets after the scan.
 
+pub(crate) mod bucket_parts;
 pub(crate) mod distinct_metas;
 pub(crate) mod index_scan;
 pub(crate) mod latest_buckets;
@@ -31,9 +32,9 @@ use super::cache::ReadCache;
 use super::cache::bucket_cache;
 use super::cache::opened_bucket::StoredBucket;
 use super::cache::sealed_bucket_list::{KeyspaceVersions, ListedBucket};
-use super::fold::{self, BucketKeyspaces};
 use super::format::bucket_document::{Layout, damaged};
 use super::format::key_range::{KeyRange, end_of};
+use super::format::keyspaces::BucketKeyspaces;
 use super::format::sealed;
 use super::format::tail;
 use crate::catalog::Collection;
@@ -398,7 +399,7 @@ impl BucketScan {
                     time_field,
                     collation: Collation::of_stored(self.collection.options.as_ref())?,
                 };
-                let image = fold::image(document, &entries, id, &layout)?;
+                let image = bucket_parts::image(document, &entries, id, &layout)?;
                 let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;

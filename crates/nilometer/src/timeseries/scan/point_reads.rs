@@ -12,8 +12,8 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
 
 use super::storage_iterator::{RawBucket, StoredForm};
 use crate::error::Result;
-use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::key_range::{bucket_of, end_of};
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::tail;
 
 /// Entries to step over before a seek.

@@ -13,8 +13,8 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
 use crate::error::Result;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::cache::sealed_bucket_list::ListedRange;
-use crate::timeseries::fold::BucketKeyspaces;
 use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 
 /// A bucket in its stored form; nothing of it is decoded.
 pub(crate) struct RawBucket {

@@ -7,7 +7,7 @@ use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
 
 use super::{Fixture, at};
 use crate::timeseries::BucketLimits;
-use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 
 fn limited(limits: BucketLimits) -> Fixture {
     Fixture::with(limits, doc! { "timeField": "t", "metaField": "m" })

@@ -11,7 +11,7 @@ use nilometer_storage::{Direction, Durability, WriteBatch};
 use super::{Draw, Fixture, at, measurements};
 use crate::error::{ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome};
-use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::modify::raw::{BucketChange, RawChangeOptions};
 use crate::timeseries::{BucketRange, StoredBucket};
 

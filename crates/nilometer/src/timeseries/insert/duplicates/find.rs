@@ -13,7 +13,7 @@ use crate::catalog::{Collection, DuplicatePolicy, DuplicateRule, TimeseriesOptio
 use crate::error::Result;
 use crate::timeseries::Timeseries;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
-use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::insert::InsertStatement;
