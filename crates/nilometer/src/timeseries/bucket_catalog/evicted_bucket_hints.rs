@@ -47,11 +47,11 @@ impl EvictedBucketHints {
 
     /// Removes all hints, and releases their memory.
     pub(super) fn clear(&mut self, usage: &Usage) {
-        self.fit(0, usage);
+        self.resize(0, usage);
     }
 
     /// Resizes to the stripe's share of the catalog's memory; a change of size removes all hints.
-    fn fit(&mut self, memory_max: usize, usage: &Usage) {
+    fn resize(&mut self, memory_max: usize, usage: &Usage) {
         let bytes = (memory_max / MEMORY_SHARE / STRIPES).next_multiple_of(size_of::<Set>());
         let before = self.sets.len() * size_of::<Set>();
         if bytes != before {
@@ -63,7 +63,7 @@ impl EvictedBucketHints {
 
     /// Adds the last bucket of a series that is evicted.
     pub(super) fn keep(&mut self, series: u64, id: [u8; 12], memory_max: usize, usage: &Usage) {
-        self.fit(memory_max, usage);
+        self.resize(memory_max, usage);
         let tag = tag(series);
         if let Some(set) = self.set(series) {
             let mut places = set.iter();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_taken_once_and_the_oldest_gives_way() {
+    fn ids_are_taken_once_and_the_oldest_is_overwritten() {
         let usage = Usage::default();
         let mut hint = EvictedBucketHints::default();
         assert_eq!(hint.take(1 << 40), None);

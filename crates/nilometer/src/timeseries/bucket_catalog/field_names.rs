@@ -102,7 +102,7 @@ impl NamePrefix {
 
     /// Compares word by word: a comparison of bytes would have to store them first.
     #[inline]
-    fn is(self, other: Self) -> bool {
+    fn equals(self, other: Self) -> bool {
         (self.0 ^ other.0) | (self.1 ^ other.1) | (self.2 ^ other.2) == 0
     }
 
@@ -150,7 +150,7 @@ struct Slot {
 /// The id of no name.
 const NO_ID: u16 = u16::MAX;
 
-const FREE: Slot = Slot {
+const FREE_SLOT: Slot = Slot {
     prefix: NamePrefix::NONE,
     id: NO_ID,
 };
@@ -171,7 +171,7 @@ impl Table {
         Self {
             entries: Vec::new(),
             ranks: Vec::new(),
-            slots: vec![FREE; SLOTS_MIN],
+            slots: vec![FREE_SLOT; SLOTS_MIN],
             multiplier: GOLDEN,
         }
     }
@@ -184,7 +184,7 @@ impl Table {
             loop {
                 let slot = &self.slots[at];
                 at = (at + 1) & (self.slots.len() - 1);
-                if slot.prefix.is(prefix) {
+                if slot.prefix.equals(prefix) {
                     return Some(slot.id);
                 }
                 if slot.id == NO_ID {
@@ -248,7 +248,7 @@ impl Table {
     fn rebuild_with(&mut self, slots: usize, multiplier: u64) -> usize {
         self.multiplier = multiplier;
         self.slots.clear();
-        self.slots.resize(slots, FREE);
+        self.slots.resize(slots, FREE_SLOT);
         let names: Vec<Arc<str>> = self
             .entries
             .iter()
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_one_place_each_and_are_found_by_how_they_begin() {
+    fn names_have_one_id_each_and_are_found_by_prefix() {
         let mut names = FieldNames::default();
         let ids = LIKE_EACH_OTHER.map(|name| names.id_of(name.as_bytes()).unwrap());
         assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_all_lengths_and_many_that_begin_alike_are_found() {
+    fn names_of_all_lengths_and_with_equal_prefixes_are_found() {
         let mut names = FieldNames::default();
         let long = |n: usize| format!("a name of sixteen or more bytes {n}");
         let all: Vec<String> = (0..40)
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn few_names_have_slots_of_their_own() {
+    fn few_names_have_their_own_slots() {
         let mut names = FieldNames::default();
         for n in 0..24 {
             names.id_of(format!("usage_{n}").as_bytes()).unwrap();
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_names_the_table_does_not_take() {
+    fn some_names_get_no_id() {
         let mut names = FieldNames::default();
         assert_eq!(names.id_of(b"\xff"), None);
         assert_eq!(&*names.intern(b"\xff"), "\u{fffd}");

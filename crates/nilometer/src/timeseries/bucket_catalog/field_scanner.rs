@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_planned_whatever_came_before() {
+    fn fields_are_laid_out_whatever_came_before() {
         let options = options();
         let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let time = Value::DateTime(7);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_documents_are_looked_at_as_by_a_plain_walk() {
+    fn generated_documents_are_scanned_as_by_a_plain_iteration() {
         use crate::timeseries::tests::Draw;
         let mut draw = Draw::new(3);
         let options = options();
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn where_fields_come_in_any_order_they_are_planned_in_one_and_none_is_expected_any_more() {
+    fn shuffled_fields_are_laid_out_in_one_order_and_no_longer_predicted() {
         let options = options();
         let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let time = Value::DateTime(7);
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn time_metadata_and_identity_are_told_by_their_names() {
+    fn time_metadata_and_id_are_found_by_their_names() {
         let options = options();
         let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let document = doc! { "m": "x", "_id": 1, "t": Value::DateTime(7) };
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_text_is_left_to_a_closer_look() {
+    fn a_name_that_is_not_utf8_is_not_laid_out() {
         let mut bytes = doc! { "t": Value::DateTime(7), "a": 1 }.as_bytes().to_vec();
         let name = bytes.iter().rposition(|byte| *byte == b'a').unwrap();
         bytes[name] = 0xFF;

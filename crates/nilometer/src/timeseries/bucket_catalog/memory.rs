@@ -16,7 +16,7 @@ use super::stats::increment;
 use super::{BucketCatalog, MaintenanceTask};
 
 /// Series examined by one attempt to release memory.
-const LOOKS_MAX: usize = 64;
+const EXAMINED_SERIES_MAX: usize = 64;
 
 /// Counts of what is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl BucketCatalog {
         tasks: &mut Vec<MaintenanceTask>,
     ) {
         let mut left = self.limits.expiry_count_max;
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..EXAMINED_SERIES_MAX {
             let enough = self.memory_bytes() <= self.memory_max.load(Ordering::Relaxed);
             if enough || left == 0 {
                 return;

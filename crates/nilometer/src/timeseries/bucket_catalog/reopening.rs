@@ -84,7 +84,7 @@ impl AdmissionCheck<'_> {
         self.catalog.is_frozen(self.collection, id)
     }
 
-    fn input(&self, bucket: &OpenBucket, measurement: &Measurement<'_>) -> RolloverInput {
+    fn rollover_input(&self, bucket: &OpenBucket, measurement: &Measurement<'_>) -> RolloverInput {
         let bytes = bucket.bytes_bound();
         let derived_bytes = if bytes > self.bytes_min {
             self.catalog.derived_bytes()
@@ -120,7 +120,7 @@ impl AdmissionCheck<'_> {
         if self.is_frozen(bucket.id) {
             return Ok(Space::Exhausted(Rollover::Frozen));
         }
-        let mut input = self.input(bucket, measurement);
+        let mut input = self.rollover_input(bucket, measurement);
         let mut reason = rollover::decide(&input, &self.limits);
         let limit = self.limits.bytes_max.min(input.derived_bytes);
         let by_size = matches!(reason, Some(Rollover::Size | Rollover::CachePressure))
@@ -133,7 +133,7 @@ impl AdmissionCheck<'_> {
             };
             bucket.measured_bytes = bytes;
             bucket.unmeasured_bytes = 0;
-            input = self.input(bucket, measurement);
+            input = self.rollover_input(bucket, measurement);
             reason = rollover::decide(&input, &self.limits);
         }
         Ok(match reason {

@@ -216,12 +216,12 @@ mod tests {
     const COLLECTION: [u8; 16] = [7; 16];
 
     /// A cache and a normaliser.
-    struct Known {
+    struct CacheFixture {
         series_cache: SeriesCache,
         order: MetaNormalizer,
     }
 
-    impl Known {
+    impl CacheFixture {
         fn new() -> Self {
             Self {
                 series_cache: SeriesCache::default(),
@@ -261,8 +261,8 @@ mod tests {
         }
     }
 
-    fn learned(meta: &Document) -> (Known, Arc<SeriesKey>) {
-        let mut known = Known::new();
+    fn learned(meta: &Document) -> (CacheFixture, Arc<SeriesKey>) {
+        let mut known = CacheFixture::new();
         let key = known.learn(meta);
         (known, key)
     }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_in_the_order_of_the_last_time_are_told_from_others() {
+    fn fields_in_the_same_order_as_before_are_distinguished() {
         let sent = doc! { "b": 1, "a": "x" };
         let other = doc! { "a": "x", "b": 1 };
         let (mut known, _) = learned(&sent);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_hashes_are_looked_at_closer() {
+    fn equal_hashes_are_compared_by_bytes() {
         let meta = doc! { "a": 1, "b": 2 };
         let (mut known, key) = learned(&meta);
         let added = known.order.add(meta.as_ref(), &[]).unwrap();
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn each_hash_has_some_places() {
-        let known = Known::new();
+    fn each_hash_has_a_set_of_slots() {
+        let known = CacheFixture::new();
         let metas: Vec<Document> = (0..=WAYS as i32).map(|n| doc! { "n": n }).collect();
         let hash = |n: usize| 3 + (n * SLOTS) as u64;
         for (n, meta) in metas.iter().enumerate() {
             known
                 .series_cache
-                .put(hash(n), meta.as_bytes(), Known::key(meta));
+                .put(hash(n), meta.as_bytes(), CacheFixture::key(meta));
         }
         let found = |n: usize| {
             known
@@ -349,13 +349,13 @@ mod tests {
         };
         assert!(found(0).is_none());
         for (n, meta) in metas.iter().enumerate().skip(1) {
-            assert_eq!(found(n).unwrap().meta, Known::key(meta).meta);
+            assert_eq!(found(n).unwrap().meta, CacheFixture::key(meta).meta);
         }
     }
 
     #[test]
     fn metadata_that_is_no_document_is_not_found_by_its_bytes() {
-        let known = Known::new();
+        let known = CacheFixture::new();
         let hasher = std::hash::RandomState::new();
         let normalised = SeriesMeta::of(ValueRef::String("x"));
         let bytes = normalised.as_bytes()[1..].to_vec();
@@ -371,9 +371,9 @@ mod tests {
     }
 
     #[test]
-    fn generated_metadata_names_the_series_that_normalising_tells() {
+    fn generated_metadata_names_the_series_of_its_normal_form() {
         let mut draw = Draw::new(7);
-        let mut known = Known::new();
+        let mut known = CacheFixture::new();
         let (mut found, mut missed) = (0, 0);
         for _ in 0..6000 {
             let mut meta = DocumentBuilder::new();
@@ -390,7 +390,7 @@ mod tests {
             known.order.clear();
             match known.finds(COLLECTION, &meta) {
                 Some(series) => {
-                    assert_eq!(series.meta, Known::key(&meta).meta, "{meta:?}");
+                    assert_eq!(series.meta, CacheFixture::key(&meta).meta, "{meta:?}");
                     found += 1;
                 }
                 None => {

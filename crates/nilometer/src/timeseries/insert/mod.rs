@@ -86,7 +86,7 @@ pub(super) struct InsertStatement<'i> {
 }
 
 /// The result of one run down the road.
-struct Inserted {
+struct InsertPass {
     outcome: InsertOutcome,
     /// Measurements to write in the place of stored ones.
     replacements: Vec<Replacements>,
@@ -96,7 +96,7 @@ struct Inserted {
 
 impl InsertStatement<'_> {
     /// Stores the new measurements among the documents, and returns those that replace stored ones.
-    fn run<'a>(&self, documents: impl Iterator<Item = DocRef<'a>>) -> Result<Inserted> {
+    fn run<'a>(&self, documents: impl Iterator<Item = DocRef<'a>>) -> Result<InsertPass> {
         let (timeseries, collection) = (self.timeseries, self.collection);
         // Both stay locked until the commit: one policy and one list of indexes hold for the whole command.
         let rule = collection.duplicates.read();
@@ -119,7 +119,7 @@ impl InsertStatement<'_> {
         drop(indexes);
         drop(rule);
         let outcome = staged.finish(timeseries, committed)?;
-        Ok(Inserted {
+        Ok(InsertPass {
             outcome,
             replacements,
             is_synced,

@@ -26,10 +26,14 @@ const RANKS: usize = 64;
 const META_BYTES_MAX: usize = 1024;
 
 /// Fields up to this length are copied with this length: a copy of a fixed length takes no branch.
-const COPIED: usize = 48;
+const COPY_BYTES: usize = 48;
 
 /// Readable bytes that a copy needs behind a document.
-const PADDING: usize = if WINDOW > COPIED { WINDOW } else { COPIED } + 16;
+const PADDING: usize = if WINDOW > COPY_BYTES {
+    WINDOW
+} else {
+    COPY_BYTES
+} + 16;
 
 /// Bytes of a document before its first field.
 const HEAD: usize = 4;
@@ -161,9 +165,9 @@ impl MetaNormalizer {
             let (from, bytes) = self.fields[rank];
             let (from, bytes) = (usize::from(from), usize::from(bytes));
             let (field, to) = (sent.get(from..)?, self.ordered.get_mut(at..)?);
-            if bytes <= COPIED {
+            if bytes <= COPY_BYTES {
                 // The next field overwrites the excess.
-                *to.first_chunk_mut::<COPIED>()? = *field.first_chunk()?;
+                *to.first_chunk_mut::<COPY_BYTES>()? = *field.first_chunk()?;
             } else {
                 to.get_mut(..bytes)?.copy_from_slice(field.get(..bytes)?);
             }
@@ -188,11 +192,11 @@ mod tests {
     }
 
     /// Normalised, whatever is behind it.
-    fn ordered(order: &mut MetaNormalizer, meta: &Document) -> Option<Vec<u8>> {
+    fn ordered(normalizer: &mut MetaNormalizer, meta: &Document) -> Option<Vec<u8>> {
         let mut all = [0, 1, PADDING, 200].into_iter().map(|behind| {
             let onward = [meta.as_bytes(), &vec![2; behind]].concat();
-            let added = order.add(meta.as_ref(), &onward)?;
-            Some(order.bytes(&added).to_vec())
+            let added = normalizer.add(meta.as_ref(), &onward)?;
+            Some(normalizer.bytes(&added).to_vec())
         });
         let first = all.next()?;
         assert!(all.all(|other| other == first), "{meta:?}");
@@ -201,7 +205,7 @@ mod tests {
 
     #[test]
     fn fields_are_put_in_the_order_of_their_names() {
-        let mut order = MetaNormalizer::new(FieldNames::default());
+        let mut normalizer = MetaNormalizer::new(FieldNames::default());
         let long = "x".repeat(200);
         for meta in [
             doc! {},
@@ -212,7 +216,7 @@ mod tests {
             doc! { "b": long.clone(), "a": long.clone(), "c": 1 },
         ] {
             assert_eq!(
-                ordered(&mut order, &meta),
+                ordered(&mut normalizer, &meta),
                 Some(normalised(&meta)),
                 "{meta:?}"
             );
@@ -220,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_more_than_that_is_left() {
-        let mut order = MetaNormalizer::new(FieldNames::default());
+    fn metadata_beyond_the_fast_path_is_left() {
+        let mut normalizer = MetaNormalizer::new(FieldNames::default());
         let long = "x".repeat(META_BYTES_MAX);
         for meta in [
             doc! { "a": 1, "a": 2 },
@@ -229,20 +233,20 @@ mod tests {
             doc! { "a": array![doc! { "e": 1, "d": 2 }] },
             doc! { "a": long },
         ] {
-            assert_eq!(ordered(&mut order, &meta), None, "{meta:?}");
+            assert_eq!(ordered(&mut normalizer, &meta), None, "{meta:?}");
         }
         let mut many = DocumentBuilder::new();
         for at in 0..=RANKS {
             many.append(&format!("f{at:02}"), 1);
         }
-        assert_eq!(ordered(&mut order, &many.finish()), None);
+        assert_eq!(ordered(&mut normalizer, &many.finish()), None);
     }
 
     #[test]
-    fn bytes_that_are_no_document_give_nothing() {
-        let mut order = MetaNormalizer::new(FieldNames::default());
+    fn bytes_that_are_no_document_normalise_to_nothing() {
+        let mut normalizer = MetaNormalizer::new(FieldNames::default());
         let whole = doc! { "b": 1, "a": "x", "c": doc! { "d": 1 } };
-        assert!(ordered(&mut order, &whole).is_some());
+        assert!(ordered(&mut normalizer, &whole).is_some());
         for at in 4..whole.as_bytes().len() - 1 {
             for byte in [0, 1, 2, 0xFF] {
                 let mut bytes = whole.as_bytes().to_vec();
@@ -250,8 +254,8 @@ mod tests {
                 let broken = DocRef::new(&bytes).unwrap();
                 for behind in [0, 200] {
                     let onward = [&bytes[..], &vec![byte; behind]].concat();
-                    if let Some(added) = order.add(broken, &onward) {
-                        assert_eq!(order.bytes(&added).len(), bytes.len());
+                    if let Some(added) = normalizer.add(broken, &onward) {
+                        assert_eq!(normalizer.bytes(&added).len(), bytes.len());
                     }
                 }
             }
@@ -259,9 +263,10 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_told_from_each_other() {
-        let mut order = MetaNormalizer::new(FieldNames::default());
-        let mut field_order = |meta: Document| order.add(meta.as_ref(), &[]).unwrap().field_order;
+    fn orders_are_distinguished() {
+        let mut normalizer = MetaNormalizer::new(FieldNames::default());
+        let mut field_order =
+            |meta: Document| normalizer.add(meta.as_ref(), &[]).unwrap().field_order;
         let one = field_order(doc! { "a": 1, "b": 2 });
         assert_eq!(one, field_order(doc! { "a": 3, "b": 4 }));
         assert_ne!(one, field_order(doc! { "b": 2, "a": 1 }));
@@ -303,11 +308,11 @@ mod tests {
             let mut names: Vec<String> = (0..20).map(|_| name(&mut draw)).collect();
             names.sort();
             names.dedup();
-            let mut order = MetaNormalizer::new(FieldNames::default());
+            let mut normalizer = MetaNormalizer::new(FieldNames::default());
             let mut count = 0;
             for round in 0..500 {
                 if round % 7 == 0 {
-                    order.clear();
+                    normalizer.clear();
                 }
                 let meta = generated(&mut draw, &names);
                 let normal = normalised(&meta);
@@ -316,7 +321,7 @@ mod tests {
                 let is_plain = found.windows(2).all(|pair| pair[0] != pair[1])
                     && meta.iter().all(|field| is_normalised(field.value()));
                 let expected = (is_plain && normal.len() <= META_BYTES_MAX).then_some(normal);
-                assert_eq!(ordered(&mut order, &meta), expected, "{meta:?}");
+                assert_eq!(ordered(&mut normalizer, &meta), expected, "{meta:?}");
                 count += usize::from(expected.is_some());
             }
             assert!(count > 250, "{count}");

@@ -182,7 +182,7 @@ impl BucketChanges<'_> {
         assert_eq!(bucket.id, id, "a bucket keeps its id");
         // First: a rejected document must leave nothing in the batch.
         self.indexes.check_document(after)?;
-        if self.take_out(id)? {
+        if self.delete_claimed(id)? {
             self.replaced += 1;
             self.put(&bucket, after)?;
         }
@@ -191,7 +191,7 @@ impl BucketChanges<'_> {
 
     /// Removes a claimed bucket.
     pub(crate) fn remove(&mut self, id: [u8; 12]) -> Result<()> {
-        if self.take_out(id)? {
+        if self.delete_claimed(id)? {
             self.removed += 1;
         }
         Ok(())
@@ -215,7 +215,7 @@ impl BucketChanges<'_> {
     }
 
     /// Deletes a claimed bucket: document, tail and index entries. False if it was not claimed.
-    fn take_out(&mut self, id: [u8; 12]) -> Result<bool> {
+    fn delete_claimed(&mut self, id: [u8; 12]) -> Result<bool> {
         let Some(claimed) = self.claimed.remove(&id) else {
             return Ok(false);
         };

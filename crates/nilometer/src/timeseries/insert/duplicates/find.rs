@@ -119,7 +119,10 @@ impl StoredSeries<'_> {
         let mut stored = StoredTimes::default();
         let mut unknown = BTreeSet::new();
         for time in late {
-            let in_window = known.window.as_ref().and_then(|window| window.has(*time));
+            let in_window = known
+                .window
+                .as_ref()
+                .and_then(|window| window.contains(*time));
             match in_window {
                 // To be replaced it must be found.
                 Some(true) if policy != DuplicatePolicy::Replace => {

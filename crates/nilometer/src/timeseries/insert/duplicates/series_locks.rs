@@ -43,7 +43,7 @@ impl TimeWindow {
     }
 
     /// True if the series has a measurement of this time; `None` before the window.
-    pub(super) fn has(&self, at_ms: i64) -> Option<bool> {
+    pub(super) fn contains(&self, at_ms: i64) -> Option<bool> {
         (at_ms >= self.since_ms).then(|| self.times_ms.binary_search(&at_ms).is_ok())
     }
 
@@ -124,7 +124,7 @@ pub(super) struct SeriesLockGuard {
 }
 
 impl SeriesLocks {
-    fn of(&self, collection: [u8; 16]) -> Option<Arc<CollectionSeries>> {
+    fn collection_series(&self, collection: [u8; 16]) -> Option<Arc<CollectionSeries>> {
         let collections = self.collections.lock();
         let collections = collections.unwrap_or_else(PoisonError::into_inner);
         collections.get(&collection).cloned()
@@ -171,7 +171,7 @@ impl SeriesLocks {
 
     /// Forgets the known times of series that another statement writes to.
     pub(crate) fn forget_series(&self, collection: [u8; 16], series: &[u128]) {
-        let Some(of) = self.of(collection) else {
+        let Some(of) = self.collection_series(collection) else {
             return;
         };
         let mut state = of.state();
@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn a_window_knows_its_times_and_its_beginning() {
         let mut window = TimeWindow::new(100);
-        assert_eq!(window.has(99), None);
-        assert_eq!(window.has(100), Some(false));
+        assert_eq!(window.contains(99), None);
+        assert_eq!(window.contains(100), Some(false));
         for at in [50, 105, 103, 103, 200] {
             window.add(at);
         }
@@ -298,11 +298,11 @@ mod tests {
         }
         assert!(window.times_ms.len() <= WINDOW_TIMES_MAX);
         assert_eq!(
-            (window.has(2298), window.has(2297)),
+            (window.contains(2298), window.contains(2297)),
             (Some(true), Some(false))
         );
-        assert_eq!(window.has(300), None);
-        assert_eq!(window.has(window.since_ms), Some(false));
-        assert_eq!(window.has(window.since_ms + 1), Some(true));
+        assert_eq!(window.contains(300), None);
+        assert_eq!(window.contains(window.since_ms), Some(false));
+        assert_eq!(window.contains(window.since_ms + 1), Some(true));
     }
 }
