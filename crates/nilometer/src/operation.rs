@@ -463,7 +463,7 @@ impl OperationContext {
 
     /// Returns the same operation for a helper thread: both end together.
     #[must_use]
-    pub fn for_helper(&self) -> Self {
+    pub fn for_worker(&self) -> Self {
         Self {
             id: self.id,
             now_ms: self.now_ms,

@@ -17,9 +17,9 @@ use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount};
 use crate::query::source::{
-    Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketScan,
-    BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan,
-    RecordSource, RecordView, ScanCounters,
+    Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions,
+    BucketScanOptions, BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey,
+    RecordScanOptions, RecordSource, RecordView, ScanCounters,
 };
 use crate::timeseries::index::spec;
 use crate::timeseries::{
@@ -131,7 +131,7 @@ fn count_into(counters: &Arc<ScanCounters>) -> Box<dyn Fn(u64) + Send> {
 }
 
 impl RecordSource for Buckets {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+    fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         let bound = |key: &Option<RecordKey>| key.as_deref().and_then(|k| k.try_into().ok());
         let mut range = BucketRange {
             min: bound(&scan.min),
@@ -239,7 +239,7 @@ impl BucketSource for Buckets {
         &self.options
     }
 
-    fn scan(&self, scan: &BucketScan) -> Result<BucketIter> {
+    fn scan(&self, scan: &BucketScanOptions) -> Result<BucketIter> {
         let range = BucketRange {
             min: scan.id_min,
             max: scan.id_max,

@@ -15,7 +15,7 @@ use crate::query::cursor::CursorRegistry;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     BucketIndexScan, BucketSource, Collections, Direction, Outputs, RecordIter, RecordKey,
-    RecordScan, RecordSource, Resolved, ScanCounters, ViewDefinition,
+    RecordScanOptions, RecordSource, Resolved, ScanCounters, ViewDefinition,
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
@@ -348,7 +348,7 @@ pub(super) fn view_definition(
 struct Fixed(Vec<Document>);
 
 impl RecordSource for Fixed {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+    fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         let number = |at: usize| (at as u64).to_be_bytes().to_vec();
         let mut found: Vec<(RecordKey, Document)> = self
             .0

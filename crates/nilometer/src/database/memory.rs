@@ -16,7 +16,7 @@
 use nilometer_storage::LsmOptions;
 
 use super::Database;
-use crate::query::cursor::BATCH_BYTES_MAX;
+use crate::query::exec::REPLY_BYTES_MAX;
 use crate::query::planner::access::cache::PLAN_CACHE_BYTES_MAX;
 use crate::services::Services;
 use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, ReadCacheBytes};
@@ -43,8 +43,8 @@ const BATCH_BYTES_MIN: u64 = 1 << 20;
 pub(super) fn batch_bytes_max(services: &Services) -> usize {
     let share = services.memory_limit().map(|limit| limit / BATCH_SHARE);
     let bytes = share.map(|bytes| bytes.max(BATCH_BYTES_MIN));
-    bytes.map_or(BATCH_BYTES_MAX, |bytes| {
-        super::size(bytes).min(BATCH_BYTES_MAX)
+    bytes.map_or(REPLY_BYTES_MAX, |bytes| {
+        super::size(bytes).min(REPLY_BYTES_MAX)
     })
 }
 

@@ -10,8 +10,8 @@ use crate::eval::Collation;
 use crate::index::Index;
 use crate::query::planner::access::ID_INDEX;
 use crate::query::source::{
-    Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan, RecordSource, RecordView,
-    names_id_index,
+    Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScanOptions, RecordSource,
+    RecordView, names_id_index,
 };
 use crate::write::{Arrivals, CollectionView, KeyBounds, Records, clustered_key};
 
@@ -91,7 +91,7 @@ impl RecordSource for Plain {
         Ok(all)
     }
 
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+    fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         let backward = scan.direction == Direction::Backward;
         let bounds = KeyBounds {
             min: scan.min.clone(),

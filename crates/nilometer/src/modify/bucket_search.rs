@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::measurements::Measurements;
 use crate::error::{Error, Result};
-use crate::eval::matcher::MatchExpression;
-use crate::query::exec::ExecSettings;
-use crate::query::pipeline::{MatchStage, Stage};
-use crate::query::planner::rules::{IndexOnBuckets, MatchOnBuckets, Rule};
-use crate::query::planner::{BucketInput, Input, LogicalPlan, resolve};
+use crate::query::planner::logical::{LogicalPlan, LogicalSource};
+use crate::query::planner::physical::{BucketInput, Input, lower};
+use crate::query::planner::resolve;
+use crate::query::planner::rules::{IndexOnBuckets, PhysicalRule};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{Direction, ScanCounters};
 use crate::timeseries::{BucketRange, BucketScan};
 
@@ -22,24 +22,21 @@ impl Measurements<'_> {
         let statement = self.statement;
         let selector = statement.selector;
         let source = self.cx.buckets.source(self.collection)?;
-        let mut input = resolve::buckets(source, self.collection.namespace.to_string());
-        input.is_natural = selector.hint.natural.is_some();
-        input.hint = selector.hint.bucket_index.clone();
+        let mut scan = resolve::measurements(source, self.collection.namespace.to_string());
+        scan.is_natural = selector.hint.natural.is_some();
+        scan.hint = selector.hint.bucket_index.clone();
         if statement.is_backward() {
-            input.direction = Direction::Backward;
+            scan.direction = Direction::Backward;
         }
-        let stages = match &*selector.filter {
-            MatchExpression::AlwaysTrue => Vec::new(),
-            filter => vec![Stage::Match(MatchStage::new(filter.clone()))],
-        };
-        let settings = ExecSettings {
+        scan.filter = Some(selector.filter.clone().into_owned());
+        let settings = PlanSettings {
             now_ms: statement.eval.now_ms,
             variables: statement.eval.variables.into(),
             collator: statement.collator.cloned(),
-            ..ExecSettings::default()
+            ..PlanSettings::default()
         };
-        let mut plan = LogicalPlan::new(Input::Buckets(Box::new(input)), stages);
-        MatchOnBuckets.apply(&mut plan, &settings);
+        let source = LogicalSource::Measurements(Box::new(scan));
+        let mut plan = lower(LogicalPlan::new(source, Vec::new()), &settings);
         IndexOnBuckets.apply(&mut plan, &settings);
         match plan.input {
             Input::Buckets(input) => Ok(*input),

@@ -7,10 +7,14 @@ use super::ModifyStatement;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::query::exec::ExecSettings;
+use crate::query::exec::build::Builder;
+use crate::query::exec::scan::trial::Trials;
+use crate::query::exec::scan::write_candidates::Targets;
 use crate::query::pipeline::{MatchStage, SortStage, Stage};
 use crate::query::planner::access::hint::Forced;
-use crate::query::planner::access::targets::Targets;
-use crate::query::planner::{Builder, Input, LogicalPlan, access, resolve, rules};
+use crate::query::planner::logical::{LogicalPlan, LogicalSource};
+use crate::query::planner::physical::PhysicalPlan;
+use crate::query::planner::{self, resolve};
 use crate::query::source::{Collections, Direction, Resolved};
 
 impl ModifyStatement<'_> {
@@ -19,7 +23,7 @@ impl ModifyStatement<'_> {
         &self,
         collections: &Arc<dyn Collections>,
         settings: ExecSettings,
-    ) -> Result<Option<(Builder, LogicalPlan)>> {
+    ) -> Result<Option<(Builder, PhysicalPlan)>> {
         let (namespace, selector) = (self.namespace, self.selector);
         let Resolved::Ordinary(source) =
             collections.resolve(&namespace.database, &namespace.collection)?
@@ -27,10 +31,10 @@ impl ModifyStatement<'_> {
             return Ok(None);
         };
         let hint = &selector.hint;
-        let mut input = resolve::records(source, namespace.to_string());
-        input.is_natural = hint.natural.is_some();
-        input.direction = hint.natural.unwrap_or(Direction::Forward);
-        input.forced = hint.index.clone().map(|hint| Forced {
+        let mut scan = resolve::records(source, namespace.to_string());
+        scan.is_natural = hint.natural.is_some();
+        scan.direction = hint.natural.unwrap_or(Direction::Forward);
+        scan.forced = hint.index.clone().map(|hint| Forced {
             hint,
             min: None,
             max: None,
@@ -44,9 +48,12 @@ impl ModifyStatement<'_> {
             stages.push(Stage::Sort(SortStage::new(pattern.clone())));
         }
         let settings = Arc::new(settings);
-        let mut plan = LogicalPlan::new(Input::Records(Box::new(input)), stages);
-        rules::apply_all(&mut plan, &settings);
-        access::choose::choose(&mut plan, &settings, Some(self.operation))?;
+        let plan = LogicalPlan::new(LogicalSource::Records(Box::new(scan)), stages);
+        let trials = Trials {
+            settings: &settings,
+            operation: self.operation,
+        };
+        let plan = planner::optimize(plan, settings.choice(Some(&trials)))?;
         let builder = Builder {
             collections: Arc::clone(collections),
             database: self.operation.database.as_str().into(),

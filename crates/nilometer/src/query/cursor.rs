@@ -32,9 +32,6 @@ use crate::write::Arrivals;
 /// Documents in a first batch when the client does not say how many.
 pub const FIRST_BATCH_DEFAULT: u64 = 101;
 
-/// Bytes of the array of documents in one batch: the size of the largest document.
-pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
-
 /// Bytes of an array element beside its value: type, index in digits, end of the name.
 const ELEMENT_OVERHEAD_MAX: usize = 12;
 
@@ -116,7 +113,7 @@ impl Cursor {
     /// Appends documents to the array open in `out` until the batch is full or nothing is left.
     /// Says whether more may follow.
     ///
-    /// A document that would take the batch over [`BATCH_BYTES_MAX`], or what memory allows
+    /// A document that would take the batch over [`REPLY_BYTES_MAX`](crate::query::exec::REPLY_BYTES_MAX), or what memory allows
     /// ([`crate::query::exec::ExecLimits`]), waits for the next one, but a batch is never empty for its sake.
     pub fn fill(
         &mut self,

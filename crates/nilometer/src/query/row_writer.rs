@@ -238,13 +238,13 @@ mod tests {
     use super::*;
     use crate::query::batch::{FieldSet, MeasurementShape, Pending, Selection};
     use crate::query::exec::testing::MemoryBuckets;
-    use crate::query::source::{BucketScan, BucketSource};
+    use crate::query::source::{BucketScanOptions, BucketSource};
     use nilometer_bson::testing::awkward_values;
     use nilometer_bson::{DocumentBuilder, ObjectId, Timestamp, Value, doc};
 
     fn block(measurements: &[Document]) -> MeasurementBlock {
         let buckets = MemoryBuckets::new(measurements, measurements.len());
-        let mut found = buckets.scan(&BucketScan::default()).unwrap();
+        let mut found = buckets.scan(&BucketScanOptions::default()).unwrap();
         let bucket = found.next().unwrap().unwrap();
         assert!(found.next().is_none());
         let shape = MeasurementShape {

@@ -206,7 +206,7 @@ pub struct ViewDefinition {
 
 /// What to read of an ordinary collection.
 #[derive(Clone, Debug, Default)]
-pub struct RecordScan {
+pub struct RecordScanOptions {
     /// Which way.
     pub direction: Direction,
     /// Lowest key of interest, inclusive (clustered collections only).
@@ -280,7 +280,7 @@ pub trait RecordSource: Send + Sync {
     }
 
     /// Reads records in key order.
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter>;
+    fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter>;
 
     /// How many records there are, kept at hand; exact when nothing is being written.
     fn count_estimate(&self) -> Result<u64>;
@@ -364,7 +364,7 @@ pub struct BucketOptions {
 
 /// What to read of a time-series collection.
 #[derive(Clone, Debug, Default)]
-pub struct BucketScan {
+pub struct BucketScanOptions {
     /// Which way, by `_id`.
     pub direction: Direction,
     /// Lowest bucket `_id` of interest, inclusive.
@@ -439,7 +439,7 @@ pub trait BucketSource: Send + Sync {
     fn options(&self) -> &BucketOptions;
 
     /// Reads buckets in `_id` order, open ones with what has not been folded into them yet.
-    fn scan(&self, scan: &BucketScan) -> Result<BucketIter>;
+    fn scan(&self, scan: &BucketScanOptions) -> Result<BucketIter>;
 
     /// The indexes a query may use: complete and not hidden, in bucket form.
     fn indexes(&self) -> Result<Vec<Arc<BucketIndex>>> {

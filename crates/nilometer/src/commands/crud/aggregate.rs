@@ -16,8 +16,8 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::cursor::FIRST_BATCH_DEFAULT;
+use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline};
-use crate::query::planner::needs::Needs;
 use crate::services::LatencyClass;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -142,7 +142,7 @@ pub(crate) fn plan(
         collection,
         stages,
         Needs::All.into(),
-        |input| apply_hint(input, hint),
+        |source| apply_hint(source, hint),
     )?;
     Ok(Planned {
         namespace: namespace_of(operation, collection.unwrap_or("$cmd.aggregate")),

@@ -27,7 +27,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::given_documents;
-use crate::query::planner::needs::Needs;
+use crate::query::pipeline::needs::Needs;
 use crate::services::LatencyClass;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {

@@ -13,9 +13,9 @@ use crate::database::Database;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::operation::{OperationContext, Request};
+use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{MatchStage, Stage};
-use crate::query::planner::needs::Needs;
-use crate::query::planner::{AccessPath, Input};
+use crate::query::planner::physical::{AccessPath, Input, PhysicalStage};
 use crate::services::LatencyClass;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -89,8 +89,8 @@ fn known_count(planned: &Planned) -> Result<Option<u64>> {
             None => input.source.count_estimate()?,
         };
         counted = Some(match stage {
-            Stage::Skip(n) => all.saturating_sub(*n),
-            Stage::Limit(n) => all.min(*n),
+            PhysicalStage::Skip(n) => all.saturating_sub(*n),
+            PhysicalStage::Limit(n) => all.min(*n),
             _ => return Ok(None),
         });
     }
@@ -137,7 +137,7 @@ pub(crate) fn plan(
         Some(collection),
         stages,
         Needs::none().into(),
-        |input| apply_hint(input, hint),
+        |source| apply_hint(source, hint),
     )?;
     Ok(Planned {
         namespace: namespace_of(operation, collection),

@@ -19,9 +19,9 @@ use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
 use crate::operation::{OperationContext, Request};
+use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{MatchStage, Stage};
-use crate::query::planner::needs::Needs;
-use crate::query::planner::rules::{DistinctMetas, Rule, distinct_values};
+use crate::query::planner::rules::{DistinctMetas, PhysicalRule, distinct_values};
 use crate::services::LatencyClass;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -54,7 +54,9 @@ fn run(
     let args = Args::new("distinct", request.body.as_ref());
     let path = MatchPath::new(args.required_string("key")?);
     let planned = plan(database, &context.operation, &args)?;
-    let mut values = Values::new(Collation::from(planned.builder.settings.collator.clone()));
+    let mut values = Values::new(Collation::from(
+        planned.builder.settings.plan.collator.clone(),
+    ));
     let mut executor = planned.executor()?;
     while let Some(rows) = executor.next_rows(&context.operation)? {
         for row in &rows {
@@ -147,11 +149,11 @@ pub(crate) fn plan(
             needs: wanted,
             distinct: Some(key),
         },
-        |input| apply_hint(input, hint),
+        |source| apply_hint(source, hint),
     )?;
-    let options = builder.settings.options;
+    let options = builder.settings.plan.options;
     if !options.no_rules && !options.disabled.contains(DistinctMetas.name()) {
-        distinct_values(&mut plan, key, &builder.settings);
+        distinct_values(&mut plan, key, &builder.settings.plan);
     }
     Ok(Planned {
         namespace: namespace_of(operation, collection),

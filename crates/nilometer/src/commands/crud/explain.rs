@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{OperationContext, Request};
 use crate::query::exec::Executor;
 use crate::query::explain::{Execution, Top, explain};
-use crate::query::pipeline::Stage;
+use crate::query::planner::physical::PhysicalStage;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -164,7 +164,7 @@ pub(crate) fn explained_with(
         builder,
         plan,
     } = planned;
-    if verbosity != Verbosity::QueryPlanner && plan.stages.iter().any(Stage::writes) {
+    if verbosity != Verbosity::QueryPlanner && plan.stages.iter().any(PhysicalStage::writes) {
         return Err(Error::location(
             location::EXPLAIN_WRITES,
             "explain of an aggregate with $out or $merge only tells the plan: use the verbosity 'queryPlanner'",

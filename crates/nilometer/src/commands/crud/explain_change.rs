@@ -20,7 +20,7 @@ use crate::modify::measurements::{Measurements, ModifyStrategy, Outcome};
 use crate::modify::{ModifyAction, WriteTarget};
 use crate::operation::OperationContext;
 use crate::query::explain::buckets_read;
-use crate::query::planner::BucketInput;
+use crate::query::planner::physical::BucketInput;
 use crate::timeseries::ExplainedSelection;
 use crate::write::update::Update;
 

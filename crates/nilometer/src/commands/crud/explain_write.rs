@@ -14,15 +14,15 @@ use crate::eval::ParseContext;
 use crate::modify::{ModifyAction, Selector, WriteTarget};
 use crate::operation::OperationContext;
 use crate::query::exec::Executor;
-use crate::query::pipeline::Stage;
-use crate::query::planner::{Builder, Input, LogicalPlan};
+use crate::query::exec::build::Builder;
+use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage};
 use crate::write::update::Update;
 
 /// A write that is explained.
 pub(crate) struct PlannedWrite {
     pub(crate) namespace: Namespace,
     pub(crate) builder: Builder,
-    pub(crate) plan: LogicalPlan,
+    pub(crate) plan: PhysicalPlan,
     selector: Selector<'static>,
     update: Option<Update>,
     upsert: bool,
@@ -102,7 +102,7 @@ pub(crate) fn plan(
         None => nothing(database, operation, &parts.namespace)?,
     };
     if !parts.multi {
-        plan.stages.push(Stage::Limit(1));
+        plan.stages.push(PhysicalStage::Limit(1));
         if let Input::Records(input) = &mut plan.input {
             input.limit = (plan.stages.len() == 1).then_some(1);
         }
@@ -124,7 +124,7 @@ fn nothing(
     database: &Database,
     operation: &OperationContext,
     namespace: &Namespace,
-) -> Result<(Builder, LogicalPlan)> {
+) -> Result<(Builder, PhysicalPlan)> {
     let none = Args::new("explain", DocRef::EMPTY);
     super::query::plan(
         database,
@@ -132,7 +132,7 @@ fn nothing(
         &QueryOptions::parse(database, operation, &none, None)?,
         Some(&namespace.collection),
         Vec::new(),
-        crate::query::planner::needs::Needs::All.into(),
+        crate::query::pipeline::needs::Needs::All.into(),
         |_| Ok(()),
     )
 }

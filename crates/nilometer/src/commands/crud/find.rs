@@ -20,12 +20,13 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::operation::Request;
 use crate::query::cursor::{FIRST_BATCH_DEFAULT, Tail};
+use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{
     GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
 };
 use crate::query::planner::access::hint::{self, Forced, Hint};
-use crate::query::planner::needs::Needs;
-use crate::query::planner::{AccessPath, Input, LogicalPlan};
+use crate::query::planner::logical::LogicalSource;
+use crate::query::planner::physical::{AccessPath, Input, PhysicalPlan, PhysicalStage};
 use crate::query::source::Direction;
 use crate::services::LatencyClass;
 
@@ -119,15 +120,15 @@ pub(crate) fn plan(
         Some(collection),
         stages,
         Needs::All.into(),
-        |input| {
-            apply_hint(input, hint)?;
-            apply_hint(input, order)?;
-            apply_limits(input, args)?;
+        |source| {
+            apply_hint(source, hint)?;
+            apply_hint(source, order)?;
+            apply_limits(source, args)?;
             if show_record_id {
-                record_ids(input)?;
+                record_ids(source)?;
             }
             if tailable {
-                follow(input)?;
+                follow(source)?;
             }
             Ok(())
         },
@@ -144,10 +145,13 @@ pub(crate) fn plan(
 
 /// Makes the rows the keys they were found by. Without an index no key is known, and behind a sort it
 /// is not known any more: the documents are empty, as MongoDB's are then.
-fn return_keys(plan: &mut LogicalPlan) {
+fn return_keys(plan: &mut PhysicalPlan) {
     plan.stages
-        .retain(|stage| !matches!(stage, Stage::Project(_)));
-    let sorts = plan.stages.iter().any(|s| matches!(s, Stage::Sort(_)));
+        .retain(|stage| !matches!(stage, PhysicalStage::Project(_)));
+    let sorts = plan
+        .stages
+        .iter()
+        .any(|s| matches!(s, PhysicalStage::Sort(_)));
     if let Input::Records(input) = &mut plan.input
         && let AccessPath::Index(access) = &mut input.access
         && !sorts
@@ -155,8 +159,8 @@ fn return_keys(plan: &mut LogicalPlan) {
         access.gives_keys = true;
         return;
     }
-    plan.stages
-        .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+    let empty = Stage::ReplaceRoot(ReplaceRootStage::empty());
+    plan.stages.push(empty.into());
 }
 
 /// The hash of the shape of the query that `query`, `sort` and `projection` describe.
@@ -288,23 +292,23 @@ fn natural_direction(value: ValueRef<'_>) -> Result<Direction> {
 }
 
 /// Reads as the hint says, or refuses one that means nothing here.
-pub(crate) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
+pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Result<()> {
     match hint {
         ValueRef::Missing | ValueRef::Null => return Ok(()),
         ValueRef::Document(document) if document.is_empty() => return Ok(()),
         ValueRef::Document(document) if is_natural(document)? => {
             let direction = natural_direction(document.get("$natural"))?;
-            match input {
-                Input::Records(input) => {
-                    input.direction = direction;
-                    input.is_natural = true;
+            match source {
+                LogicalSource::Records(scan) => {
+                    scan.direction = direction;
+                    scan.is_natural = true;
                 }
-                Input::Buckets(input) => {
-                    input.direction = direction;
-                    input.is_direction_fixed = true;
-                    input.is_natural = true;
+                LogicalSource::Measurements(scan) => {
+                    scan.direction = direction;
+                    scan.is_direction_fixed = true;
+                    scan.is_natural = true;
                 }
-                Input::Nothing | Input::FirstStage | Input::Metas(_) => {}
+                LogicalSource::Nothing | LogicalSource::FirstStage => {}
             }
             return Ok(());
         }
@@ -313,9 +317,9 @@ pub(crate) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
             return Err(Error::failed_to_parse("Hint must be a string or an object"));
         }
     }
-    let known = match input {
-        Input::Nothing | Input::FirstStage | Input::Metas(_) => true,
-        Input::Records(input) => {
+    let known = match source {
+        LogicalSource::Nothing | LogicalSource::FirstStage => true,
+        LogicalSource::Records(scan) => {
             let forced = Hint::of(hint).map(|hint| Forced {
                 hint,
                 min: None,
@@ -323,26 +327,26 @@ pub(crate) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
             });
             // What has no indexes to look through knows what it serves itself, and so does what is
             // clustered by `_id`.
-            if input.source.is_clustered() && input.source.knows_index(hint) {
-                input.is_natural = true;
+            if scan.source.is_clustered() && scan.source.knows_index(hint) {
+                scan.is_natural = true;
                 true
-            } else if input.source.view()?.is_some() {
-                input.forced = forced;
+            } else if scan.source.view()?.is_some() {
+                scan.forced = forced;
                 true
             } else {
-                input.source.knows_index(hint)
+                scan.source.knows_index(hint)
             }
         }
-        Input::Buckets(input) => {
-            input.hint = input.source.hinted(hint)?;
-            input.hint.is_some()
+        LogicalSource::Measurements(scan) => {
+            scan.hint = scan.source.hinted(hint)?;
+            scan.hint.is_some()
         }
     };
     if known { Ok(()) } else { Err(hint::unknown()) }
 }
 
 /// Keeps to the keys between `min` and `max` of the index a hint names.
-fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
+fn apply_limits(source: &mut LogicalSource, args: &Args<'_>) -> Result<()> {
     let bound = |name: &str| -> Result<Option<Document>> {
         let given = args.document(name)?.filter(|bound| !bound.is_empty());
         Ok(given.map(|bound| bound.to_document()))
@@ -351,8 +355,8 @@ fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
     if min.is_none() && max.is_none() {
         return Ok(());
     }
-    match input {
-        Input::Records(input) => match &mut input.forced {
+    match source {
+        LogicalSource::Records(scan) => match &mut scan.forced {
             Some(forced) => {
                 forced.min = min;
                 forced.max = max;
@@ -360,11 +364,11 @@ fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
             }
             None => Err(without_hint()),
         },
-        Input::Buckets(_) => Err(Error::new(
+        LogicalSource::Measurements(_) => Err(Error::new(
             ErrorCode::CommandNotSupported,
             "min and max are not supported on a time-series collection",
         )),
-        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+        LogicalSource::Nothing | LogicalSource::FirstStage => Ok(()),
     }
 }
 
@@ -375,17 +379,17 @@ fn without_hint() -> Error {
     )
 }
 
-fn record_ids(input: &mut Input) -> Result<()> {
-    match input {
-        Input::Records(input) => {
-            input.show_record_id = true;
+fn record_ids(source: &mut LogicalSource) -> Result<()> {
+    match source {
+        LogicalSource::Records(scan) => {
+            scan.show_record_id = true;
             Ok(())
         }
-        Input::Buckets(_) => Err(Error::new(
+        LogicalSource::Measurements(_) => Err(Error::new(
             ErrorCode::InvalidPipelineOperator,
             "showRecordId is not supported on a time-series collection",
         )),
-        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+        LogicalSource::Nothing | LogicalSource::FirstStage => Ok(()),
     }
 }
 
@@ -434,16 +438,16 @@ fn is_tailable(
 }
 
 /// Reads a capped collection in its order, and on behind its end.
-fn follow(input: &mut Input) -> Result<()> {
-    match input {
-        Input::Records(input) if input.source.arrivals()?.is_some() => {
-            input.is_natural = true;
-            input.is_tail = true;
+fn follow(source: &mut LogicalSource) -> Result<()> {
+    match source {
+        LogicalSource::Records(scan) if scan.source.arrivals()?.is_some() => {
+            scan.is_natural = true;
+            scan.is_tail = true;
             Ok(())
         }
         // Nothing is there to be waited for.
-        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
-        Input::Records(_) | Input::Buckets(_) => Err(Error::bad_value(
+        LogicalSource::Nothing | LogicalSource::FirstStage => Ok(()),
+        LogicalSource::Records(_) | LogicalSource::Measurements(_) => Err(Error::bad_value(
             "error processing query: tailable cursor requested on non capped collection",
         )),
     }

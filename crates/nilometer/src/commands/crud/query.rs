@@ -15,16 +15,19 @@ use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::parameters::QUERY_THREADS_MAX;
 use crate::query::cursor::{BatchRequest, Cursor, Tail};
+use crate::query::exec::build::Builder;
 use crate::query::exec::scan::documents::GivenDocuments;
-use crate::query::exec::workers::Helpers;
-use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
+use crate::query::exec::scan::trial::Trials;
+use crate::query::exec::workers::QueryThreads;
+use crate::query::exec::{ExecLimits, ExecSettings, Executor};
 use crate::query::explain::plan_summary;
+use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{PipelineContext, Stage};
-use crate::query::planner::near;
-use crate::query::planner::needs::Needs;
-use crate::query::planner::resolve::{check_unpacking, resolve};
+use crate::query::planner::logical::LogicalSource;
+use crate::query::planner::physical::PhysicalPlan;
 use crate::query::planner::rules::RuleSet;
-use crate::query::planner::{Builder, Input, LogicalPlan, access, rules};
+use crate::query::planner::settings::{PlanOptions, PlanSettings};
+use crate::query::planner::{self, PlanRequest};
 
 /// Options of every query.
 pub(crate) struct QueryOptions {
@@ -142,7 +145,7 @@ pub(crate) struct Planned {
     /// Builds its operators.
     pub(crate) builder: Builder,
     /// Its plan, rules applied.
-    pub(crate) plan: LogicalPlan,
+    pub(crate) plan: PhysicalPlan,
 }
 
 impl Planned {
@@ -171,9 +174,15 @@ pub(crate) fn settings(
     let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
         memory: Arc::clone(&services.memory),
-        now_ms: operation.now_ms,
-        variables,
-        collator: collation.shared(),
+        plan: PlanSettings {
+            now_ms: operation.now_ms,
+            variables,
+            collator: collation.shared(),
+            options: PlanOptions {
+                disabled: RuleSet::from_number(given.internal_nilometer_disabled_rules()),
+                ..PlanOptions::default()
+            },
+        },
         user: operation.user.clone().map(Arc::new),
         ids: Arc::clone(&services.ids),
         limits: ExecLimits {
@@ -189,23 +198,19 @@ pub(crate) fn settings(
         } else {
             Arc::clone(&services.plans)
         },
-        helpers: helpers(database),
-        options: ExecOptions {
-            disabled: RuleSet::from_number(given.internal_nilometer_disabled_rules()),
-            ..ExecOptions::default()
-        },
+        threads: query_threads(database),
     }
 }
 
-/// The threads that may help with one query.
-fn helpers(database: &Database) -> Option<Helpers> {
+/// The threads that may run one query.
+fn query_threads(database: &Database) -> Option<QueryThreads> {
     let services = database.services();
     let threads = match services.parameters.nilometer_query_threads() {
         0 => services.host.cores,
         given => usize::try_from(given).unwrap_or(1),
     };
     let workers = &database.queries().workers;
-    (threads > 1).then(|| Helpers::new(Arc::clone(workers), threads.min(QUERY_THREADS_MAX)))
+    (threads > 1).then(|| QueryThreads::new(Arc::clone(workers), threads.min(QUERY_THREADS_MAX)))
 }
 
 /// What a command wants of the documents its stages give.
@@ -225,7 +230,7 @@ impl From<Needs> for Wanted<'_> {
     }
 }
 
-/// Resolves views, lets `adjust` have a word about what is read, and applies the rules.
+/// Plans a pipeline of a command; `adjust` may change what is read.
 pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
@@ -233,8 +238,8 @@ pub(crate) fn plan(
     collection: Option<&str>,
     stages: Vec<Stage>,
     wanted: Wanted<'_>,
-    adjust: impl FnOnce(&mut Input) -> Result<()>,
-) -> Result<(Builder, LogicalPlan)> {
+    adjust: impl FnOnce(&mut LogicalSource) -> Result<()>,
+) -> Result<(Builder, PhysicalPlan)> {
     let services = database.queries();
     let settings = Arc::new(settings(
         database,
@@ -243,6 +248,20 @@ pub(crate) fn plan(
         options.allow_disk_use,
         &Collation::of(&options.expressions),
     ));
+    let request = PlanRequest {
+        collections: &*services.collections,
+        database: &operation.database,
+        collection,
+        context: PipelineContext::top(options.expressions.clone()),
+        stages,
+        wanted: wanted.needs,
+        distinct: wanted.distinct,
+    };
+    let trials = Trials {
+        settings: &settings,
+        operation,
+    };
+    let plan = planner::plan(request, settings.choice(Some(&trials)), adjust)?;
     let builder = Builder {
         collections: Arc::clone(&services.collections),
         database: operation.database.as_str().into(),
@@ -250,24 +269,6 @@ pub(crate) fn plan(
         settings: Arc::clone(&settings),
         depth: 0,
     };
-    let mut plan = match collection {
-        None => LogicalPlan::new(Input::Nothing, stages),
-        Some(name) => {
-            let cx = PipelineContext::top(options.expressions.clone());
-            let resolved = resolve(&*services.collections, &operation.database, name, &cx)?;
-            let mut input = resolved.input;
-            adjust(&mut input)?;
-            let mut all = resolved.view_stages;
-            all.extend(stages);
-            check_unpacking(&input, &all)?;
-            let all = near::settle(&input, all, &settings)?;
-            LogicalPlan::new(input, all)
-        }
-    };
-    plan.wanted = wanted.needs;
-    plan.distinct = wanted.distinct.map(Arc::from);
-    rules::apply_all(&mut plan, &settings);
-    access::choose::choose(&mut plan, &settings, Some(operation))?;
     Ok((builder, plan))
 }
 

@@ -16,6 +16,8 @@
 //!
 //! [`Batch`]: crate::query::batch::Batch
 
+pub mod build;
+mod context;
 pub mod group;
 pub mod join;
 pub mod memory;
@@ -28,30 +30,21 @@ pub mod window;
 pub mod workers;
 
 #[cfg(test)]
+mod random_tests;
+#[cfg(test)]
 pub(crate) mod testing;
 
-#[cfg(test)]
-mod random_tests;
-
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nilometer_bson::order::Collator;
-use nilometer_bson::{Document, Value};
+use nilometer_bson::Document;
 
-use self::memory::MemoryPool;
 use crate::error::Result;
-use crate::eval::EvalContext;
-use crate::eval::variables::SharedCollator;
-use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::query::batch::Batch;
-use crate::query::cursor;
-use crate::query::planner::access::cache::PlanCache;
-use crate::query::planner::rules::RuleSet;
 use crate::query::source::ScanCounters;
-use crate::session::UserName;
+
+pub use self::context::{ExecContext, ExecLimits, ExecSettings, REPLY_BYTES_MAX, STAGE_MEMORY_MAX};
 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
@@ -107,102 +100,6 @@ pub trait Operator: Send {
 
 /// An operator on the heap.
 pub type BoxOperator = Box<dyn Operator>;
-
-/// What a query is executed with, fixed when it is planned.
-#[derive(Clone, Default)]
-pub struct ExecSettings {
-    /// `$$NOW` of the command that opened the query.
-    pub now_ms: i64,
-    /// Values of the variables in `let`.
-    pub variables: Arc<[Value]>,
-    /// The collation, if not the simple one.
-    pub collator: Option<SharedCollator>,
-    /// Who asks, where it matters who does; stages that show what is somebody's show theirs alone then.
-    pub user: Option<Arc<UserName>>,
-    /// Source of randomness.
-    pub ids: Arc<IdSource>,
-    /// Memory limits.
-    pub limits: ExecLimits,
-    /// Memory for all queries together.
-    pub memory: Arc<MemoryPool>,
-    /// Where a stage above its limit may write; none if it may not.
-    pub spill: Option<Arc<Path>>,
-    /// Which indexes served queries of a shape best.
-    pub plans: Arc<PlanCache>,
-    /// Threads that may help; none if the query runs on one.
-    pub helpers: Option<workers::Helpers>,
-    /// Switches for tests and diagnosis.
-    pub options: ExecOptions,
-}
-
-/// Memory limits of one query, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExecLimits {
-    /// What a `$group` may hold.
-    pub group_bytes_max: u64,
-    /// What a `$sort` may hold.
-    pub sort_bytes_max: u64,
-    /// What any other stage that gathers its input may hold.
-    pub gather_bytes_max: u64,
-    /// Documents a `$densify` may make.
-    pub densify_documents_max: u64,
-    /// What an answer may hold, if it is more than one document.
-    pub batch_bytes_max: usize,
-}
-
-/// 100 MB: MongoDB's limit for one stage.
-pub const STAGE_MEMORY_MAX: u64 = 100 * 1024 * 1024;
-
-impl Default for ExecLimits {
-    fn default() -> Self {
-        Self {
-            group_bytes_max: STAGE_MEMORY_MAX,
-            sort_bytes_max: STAGE_MEMORY_MAX,
-            gather_bytes_max: STAGE_MEMORY_MAX,
-            densify_documents_max: window::densify::DENSIFY_DOCUMENTS_MAX,
-            batch_bytes_max: cursor::BATCH_BYTES_MAX,
-        }
-    }
-}
-
-/// Switches that change how, never what, a query answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExecOptions {
-    /// Turn every block into rows where it is read: the oracle.
-    pub force_rows: bool,
-    /// Apply no rule: every stage runs as it was written.
-    pub no_rules: bool,
-    /// Apply all rules but these.
-    pub disabled: RuleSet,
-}
-
-/// What a call of an operator is given.
-#[derive(Clone, Copy)]
-pub struct ExecContext<'a> {
-    /// The command at work: deadline and kill switch.
-    pub operation: &'a OperationContext,
-    /// What expressions read.
-    pub eval: EvalContext<'a>,
-    /// What the query was planned with.
-    pub settings: &'a ExecSettings,
-}
-
-impl<'a> ExecContext<'a> {
-    /// The context of a call under `settings`.
-    pub fn new(operation: &'a OperationContext, settings: &'a ExecSettings) -> Self {
-        Self {
-            operation,
-            eval: EvalContext {
-                now_ms: settings.now_ms,
-                variables: &settings.variables,
-                collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
-                random: Some(&*settings.ids),
-                user_roles: None,
-            },
-            settings,
-        }
-    }
-}
 
 /// A planned query, ready to give its answer piece by piece.
 pub struct Executor {

@@ -8,10 +8,11 @@ use nilometer_bson::order::compare;
 use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
+use super::ExecLimits;
 use super::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, run, run_with, settings};
-use super::workers::{Helpers, Workers};
-use super::{ExecLimits, ExecOptions};
+use super::workers::{QueryThreads, Workers};
 use crate::query::planner::rules::RuleSet;
+use crate::query::planner::settings::PlanOptions;
 use crate::query::source::{Collections, Resolved};
 
 /// Generated collections of a run, eight pipelines over each; with NILOMETER_LONG set, more.
@@ -538,18 +539,18 @@ fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
     let draw = &mut draw;
     for _ in 0..8 {
         let stages = pipeline(draw, epoch, unique, awkward);
-        let naive = ExecOptions {
+        let naive = PlanOptions {
             force_rows: true,
             no_rules: true,
-            ..ExecOptions::default()
+            ..PlanOptions::default()
         };
         let expected = outcome(run(&plain, &stages, naive), &stages);
-        let all = ExecOptions::default();
-        let rows = ExecOptions {
+        let all = PlanOptions::default();
+        let rows = PlanOptions {
             force_rows: true,
             ..all
         };
-        let unruled = ExecOptions {
+        let unruled = PlanOptions {
             no_rules: true,
             ..all
         };
@@ -558,7 +559,7 @@ fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
         let without = RuleSet::named([rule]).unwrap();
         let others = RuleSet::all().names().into_iter().filter(|r| *r != rule);
         let alone = RuleSet::named(others).unwrap();
-        let left_out = |disabled| ExecOptions { disabled, ..all };
+        let left_out = |disabled| PlanOptions { disabled, ..all };
         let ways = [
             all,
             rows,
@@ -581,12 +582,12 @@ fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
         }
         // Groups by several threads are those of one, in the same order.
         for collections in [&plain, &series] {
-            let alone = settings(ExecOptions::default(), ExecLimits::default());
+            let alone = settings(PlanOptions::default(), ExecLimits::default());
             let mut helped = alone.clone();
-            helped.helpers = Some(Helpers {
-                alone_batches: 1,
-                piece_batches: 1 + draw.below(3),
-                ..Helpers::new(Arc::clone(workers), 3)
+            helped.threads = Some(QueryThreads {
+                batches_before: 1,
+                batches_per_task: 1 + draw.below(3),
+                ..QueryThreads::new(Arc::clone(workers), 3)
             });
             let bytes = |found: crate::Result<Vec<Document>>| found.map_err(|error| error.code.0);
             let found = bytes(run_with(collections, &stages, helped));

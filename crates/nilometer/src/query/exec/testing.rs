@@ -9,14 +9,15 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::order::compare;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
-use super::{ExecContext, ExecLimits, ExecOptions, ExecSettings, Executor};
+use super::{ExecContext, ExecLimits, ExecSettings, Executor};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::eval::accumulator::ColumnTotal;
 use crate::operation::{OperationContext, SystemClock};
+use crate::query::exec::build::Builder;
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
-use crate::query::planner::Builder;
+use crate::query::planner::settings::{PlanOptions, PlanSettings};
 use crate::query::source::*;
 use crate::session::UserName;
 
@@ -24,7 +25,7 @@ use crate::session::UserName;
 pub(crate) struct MemoryRecords(pub(crate) Vec<Document>);
 
 impl RecordSource for MemoryRecords {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+    fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         let keyed = self.0.iter().enumerate();
         let mut all: Vec<(RecordKey, Document)> = keyed
             .map(|(at, d)| ((at as u64 + 1).to_be_bytes().to_vec(), d.clone()))
@@ -327,7 +328,7 @@ impl BucketSource for MemoryBuckets {
         &self.options
     }
 
-    fn scan(&self, scan: &BucketScan) -> Result<BucketIter> {
+    fn scan(&self, scan: &BucketScanOptions) -> Result<BucketIter> {
         let mut chosen: Vec<Arc<dyn Bucket>> = Vec::new();
         for bucket in &self.buckets {
             let id = bucket.id.0;
@@ -392,19 +393,21 @@ pub(crate) fn operation() -> OperationContext {
 }
 
 /// Settings with a fixed time.
-pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings {
+pub(crate) fn settings(options: PlanOptions, limits: ExecLimits) -> ExecSettings {
     ExecSettings {
         plans: Arc::default(),
-        now_ms: 1_700_000_000_000,
-        variables: Arc::new([]),
-        collator: None,
+        plan: PlanSettings {
+            now_ms: 1_700_000_000_000,
+            variables: Arc::new([]),
+            collator: None,
+            options,
+        },
         user: None,
         ids: Arc::default(),
         limits,
         memory: Arc::default(),
         spill: None,
-        helpers: None,
-        options,
+        threads: None,
     }
 }
 
@@ -412,7 +415,7 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
 pub(crate) fn in_context(call: impl FnOnce(&ExecContext<'_>)) {
     let (operation, settings) = (
         operation(),
-        settings(ExecOptions::default(), ExecLimits::default()),
+        settings(PlanOptions::default(), ExecLimits::default()),
     );
     call(&ExecContext::new(&operation, &settings));
 }
@@ -421,7 +424,7 @@ pub(crate) fn in_context(call: impl FnOnce(&ExecContext<'_>)) {
 pub(crate) fn run(
     collections: &Arc<dyn Collections>,
     stages: &Value,
-    options: ExecOptions,
+    options: PlanOptions,
 ) -> Result<Vec<Document>> {
     run_limited(collections, stages, options, ExecLimits::default())
 }
@@ -430,7 +433,7 @@ pub(crate) fn run(
 pub(crate) fn run_limited(
     collections: &Arc<dyn Collections>,
     stages: &Value,
-    options: ExecOptions,
+    options: PlanOptions,
     limits: ExecLimits,
 ) -> Result<Vec<Document>> {
     run_with(collections, stages, settings(options, limits))
@@ -438,7 +441,7 @@ pub(crate) fn run_limited(
 
 /// A pipeline over the collection "c", ready to be asked for batches.
 pub(crate) fn executor(collections: &Arc<dyn Collections>, stages: &Value) -> Executor {
-    let settings = settings(ExecOptions::default(), ExecLimits::default());
+    let settings = settings(PlanOptions::default(), ExecLimits::default());
     executor_with(collections, stages, settings).unwrap()
 }
 
@@ -480,7 +483,7 @@ pub(crate) fn run_spilling(
 ) -> Result<Vec<Document>> {
     let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents)));
     let collections = MemoryCollections::of(source);
-    let mut settings = settings(ExecOptions::default(), limits);
+    let mut settings = settings(PlanOptions::default(), limits);
     settings.spill = Some(folder.into());
     run_with(&collections, stages, settings)
 }
@@ -491,6 +494,6 @@ pub(crate) fn run_stages(stages: Value, documents: Vec<Document>) -> Result<Vec<
     run(
         &MemoryCollections::of(source),
         &stages,
-        ExecOptions::default(),
+        PlanOptions::default(),
     )
 }

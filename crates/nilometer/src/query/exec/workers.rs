@@ -1,16 +1,17 @@
-//! Threads that help with one query: pieces of its input are worked on at once, their results taken in order.
+//! A pool of threads that share the work of one query: tasks run at once, results are taken in order.
 //!
 //! ```text
-//! who runs the query     piece 1 ─ piece 2 ─ piece 3 ─ piece 4 …     at most so many on their way
-//!                           │         │         │
-//!                        worker    worker    nobody had time: done by the one who waits for it
-//!                           └────┬────┴─────────┘
-//!                         results in the order of the pieces
+//! query thread     task 1 ─ task 2 ─ task 3 ─ task 4 …     at most two in flight for each thread
+//!                    │        │        │
+//!                 worker   worker   not started: run by the query thread when it waits
+//!                    └────┬───┴────────┘
+//!                  results in the order of the tasks
 //! ```
 //!
-//! Threads are started when a query first has use for them, belong to the database and are joined when it is closed. A
-//! piece that no thread has begun when its result is wanted is done then and there, so a query never waits
-//! for the pieces of another, and goes on if there is no thread at all.
+//! Threads start when a query first needs them, belong to the database, and are joined when it closes. A
+//! task that no worker has started when its result is needed runs on the query thread. So a query never waits
+//! for the tasks of another one, and works without any worker. That ordered hand-over is why this is not `rayon-core`,
+//! whose pool runs tasks in any order and lets a waiting thread steal those of another query.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +20,8 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// Pieces of one query on their way for each thread: one at work and one to go on with.
-const PIECES_PER_THREAD: usize = 2;
+/// TasksInFlight of one query on their way for each thread: one at work and one to go on with.
+const TASKS_PER_THREAD: usize = 2;
 
 /// The threads of one database.
 #[derive(Default)]
@@ -37,43 +38,43 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Arc<dyn Piece>>,
+    waiting: VecDeque<Arc<dyn Task>>,
     is_closed: bool,
 }
 
 /// The threads a query may use.
 #[derive(Clone, Debug)]
-pub struct Helpers {
-    /// Those of the database.
+pub struct QueryThreads {
+    /// The pool of the database.
     pub workers: Arc<Workers>,
-    /// How many may be busy with the query, the one that runs it among them.
-    pub threads: usize,
-    /// Batches a query takes alone before it asks for help: with fewer, threads cost more than they bring.
-    pub alone_batches: usize,
-    /// Batches in a piece. What a piece holds is bounded by it: so many buckets.
-    pub piece_batches: usize,
+    /// Threads that may run the query at once, its own included.
+    pub count: usize,
+    /// Batches the query's own thread takes first: for fewer, threads cost more than they save.
+    pub batches_before: usize,
+    /// Batches in a task, which bounds its memory.
+    pub batches_per_task: usize,
 }
 
-/// What [`Helpers::alone_batches`] is where nothing else is said.
-const ALONE_BATCHES: usize = 32;
+/// The default of [`QueryThreads::batches_before`].
+const BATCHES_BEFORE: usize = 32;
 
-/// What [`Helpers::piece_batches`] is.
-const PIECE_BATCHES: usize = 32;
+/// The default of [`QueryThreads::batches_per_task`].
+const BATCHES_PER_TASK: usize = 32;
 
-impl Helpers {
+impl QueryThreads {
     /// Up to `threads` threads, for queries that read many buckets.
     pub fn new(workers: Arc<Workers>, threads: usize) -> Self {
         Self {
             workers,
-            threads,
-            alone_batches: ALONE_BATCHES,
-            piece_batches: PIECE_BATCHES,
+            count: threads,
+            batches_before: BATCHES_BEFORE,
+            batches_per_task: BATCHES_PER_TASK,
         }
     }
 }
 
-/// Work that whoever comes first does.
-trait Piece: Send + Sync {
+/// Work that the first free thread runs.
+trait Task: Send + Sync {
     fn run(&self);
 }
 
@@ -82,8 +83,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Workers {
-    /// Hands a piece to the threads, of which there are to be `threads`.
-    fn offer(&self, piece: Arc<dyn Piece>, threads: usize) {
+    /// Queues a task; starts threads until there are `threads`.
+    fn offer(&self, task: Arc<dyn Task>, threads: usize) {
         let mut running = lock(&self.threads);
         if lock(&self.shared.queue).is_closed {
             return;
@@ -96,19 +97,19 @@ impl Workers {
                 .spawn(move || shared.work());
             match started {
                 Ok(thread) => running.push(thread),
-                // Whoever waits does the work.
+                // The query thread runs the task when it waits for the result.
                 Err(_) => break,
             }
         }
         if running.is_empty() {
             return;
         }
-        lock(&self.shared.queue).waiting.push_back(piece);
+        lock(&self.shared.queue).waiting.push_back(task);
         drop(running);
         self.shared.arrived.notify_one();
     }
 
-    /// Ends the threads and waits for them. What is offered later is done by those who offer it.
+    /// Stops the threads and joins them. Tasks that are offered later run on the query thread.
     pub fn close(&self) {
         let threads = {
             let mut running = lock(&self.threads);
@@ -119,12 +120,12 @@ impl Workers {
         };
         self.shared.arrived.notify_all();
         for thread in threads {
-            // A panic in a piece is reported to whoever waits for it.
+            // A panic in a task is reported to the query that waits for it.
             let _ = thread.join();
         }
     }
 
-    /// How many threads there are.
+    /// The number of running threads.
     pub fn running(&self) -> usize {
         lock(&self.threads).len()
     }
@@ -148,41 +149,41 @@ impl Shared {
     fn work(&self) {
         loop {
             let mut queue = lock(&self.queue);
-            let piece = loop {
+            let task = loop {
                 if queue.is_closed {
                     return;
                 }
-                if let Some(piece) = queue.waiting.pop_front() {
-                    break piece;
+                if let Some(task) = queue.waiting.pop_front() {
+                    break task;
                 }
                 let woken = self.arrived.wait(queue);
                 queue = woken.unwrap_or_else(PoisonError::into_inner);
             };
             drop(queue);
-            piece.run();
+            task.run();
         }
     }
 }
 
 type Work<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
-struct Task<T> {
-    state: Mutex<State<T>>,
+struct TaskSlot<T> {
+    state: Mutex<TaskState<T>>,
     done: Condvar,
 }
 
-enum State<T> {
-    Waiting(Work<T>),
-    /// At work, given up, or taken.
-    Away,
+enum TaskState<T> {
+    Queued(Work<T>),
+    /// Running, given up, or its result was taken.
+    Taken,
     Done(Result<T>),
 }
 
-impl<T: Send> Piece for Task<T> {
+impl<T: Send> Task for TaskSlot<T> {
     fn run(&self) {
         let mut state = lock(&self.state);
-        let work = match std::mem::replace(&mut *state, State::Away) {
-            State::Waiting(work) => work,
+        let work = match std::mem::replace(&mut *state, TaskState::Taken) {
+            TaskState::Queued(work) => work,
             other => {
                 *state = other;
                 return;
@@ -192,22 +193,22 @@ impl<T: Send> Piece for Task<T> {
         let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorCode::InternalError,
-                "a thread that helped with the query panicked",
+                "a worker thread of the query panicked",
             ))
         });
-        *lock(&self.state) = State::Done(result);
+        *lock(&self.state) = TaskState::Done(result);
         self.done.notify_all();
     }
 }
 
-impl<T: Send> Task<T> {
-    /// The result; does the work if nobody has begun it.
+impl<T: Send> TaskSlot<T> {
+    /// Returns the result; runs the task if no thread has started it.
     fn finish(&self) -> Result<T> {
         self.run();
         let mut state = lock(&self.state);
         loop {
-            match std::mem::replace(&mut *state, State::Away) {
-                State::Done(result) => return result,
+            match std::mem::replace(&mut *state, TaskState::Taken) {
+                TaskState::Done(result) => return result,
                 other => *state = other,
             }
             let woken = self.done.wait(state);
@@ -217,22 +218,22 @@ impl<T: Send> Task<T> {
 
     fn give_up(&self) {
         let mut state = lock(&self.state);
-        if matches!(*state, State::Waiting(_)) {
-            *state = State::Away;
+        if matches!(*state, TaskState::Queued(_)) {
+            *state = TaskState::Taken;
         }
     }
 }
 
-/// The pieces of one query that are on their way, in order.
-pub(crate) struct Pieces<'w, T: Send + 'static> {
+/// The tasks of one query in flight, in order.
+pub(crate) struct TasksInFlight<'w, T: Send + 'static> {
     workers: &'w Workers,
-    /// Threads that may work on it, the one that waits among them.
+    /// Threads that may run tasks at once, the waiting one included.
     threads: usize,
-    waiting: VecDeque<Arc<Task<T>>>,
+    waiting: VecDeque<Arc<TaskSlot<T>>>,
 }
 
-impl<'w, T: Send + 'static> Pieces<'w, T> {
-    /// No piece yet; at most `threads` threads shall be busy with them, the caller's among them.
+impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
+    /// No task yet; at most `threads` threads run them, the caller's included.
     pub(crate) fn new(workers: &'w Workers, threads: usize) -> Self {
         Self {
             workers,
@@ -241,29 +242,29 @@ impl<'w, T: Send + 'static> Pieces<'w, T> {
         }
     }
 
-    /// Adds a piece. If as many are on their way as may be, gives the result of the first.
+    /// Adds a task. Returns the result of the first one if the limit of tasks in flight is reached.
     pub(crate) fn push(&mut self, work: Work<T>) -> Result<Option<T>> {
-        let task = Arc::new(Task {
-            state: Mutex::new(State::Waiting(work)),
+        let task = Arc::new(TaskSlot {
+            state: Mutex::new(TaskState::Queued(work)),
             done: Condvar::new(),
         });
         self.waiting.push_back(Arc::clone(&task));
         self.workers.offer(task, self.threads.saturating_sub(1));
-        if self.waiting.len() <= self.threads.saturating_mul(PIECES_PER_THREAD) {
+        if self.waiting.len() <= self.threads.saturating_mul(TASKS_PER_THREAD) {
             return Ok(None);
         }
         self.pop()
     }
 
-    /// The result of the first piece on its way; none if there is none.
+    /// Returns the result of the first task in flight; `None` if there is none.
     pub(crate) fn pop(&mut self) -> Result<Option<T>> {
         let task = self.waiting.pop_front();
         task.map(|task| task.finish()).transpose()
     }
 }
 
-impl<T: Send + 'static> Drop for Pieces<'_, T> {
-    /// Pieces whose results nobody wants are not begun; those at work look for interrupts.
+impl<T: Send + 'static> Drop for TasksInFlight<'_, T> {
+    /// TasksInFlight whose results nobody wants are not begun; those at work look for interrupts.
     fn drop(&mut self) {
         for task in &self.waiting {
             task.give_up();
@@ -277,12 +278,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn squares(workers: &Workers, threads: usize, count: u64) -> Vec<u64> {
-        let mut pieces = Pieces::new(workers, threads);
+        let mut tasks = TasksInFlight::new(workers, threads);
         let mut out = Vec::new();
         for n in 0..count {
-            out.extend(pieces.push(Box::new(move || Ok(n * n))).unwrap());
+            out.extend(tasks.push(Box::new(move || Ok(n * n))).unwrap());
         }
-        while let Some(square) = pieces.pop().unwrap() {
+        while let Some(square) = tasks.pop().unwrap() {
             out.push(square);
         }
         out
@@ -305,24 +306,24 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_and_harms_nobody_else() {
         let workers = Workers::default();
-        let mut pieces = Pieces::new(&workers, 3);
-        assert!(pieces.push(Box::new(|| Ok(1))).unwrap().is_none());
+        let mut tasks = TasksInFlight::new(&workers, 3);
+        assert!(tasks.push(Box::new(|| Ok(1))).unwrap().is_none());
         assert!(
-            pieces
+            tasks
                 .push(Box::new(|| panic!("on purpose")))
                 .unwrap()
                 .is_none()
         );
-        assert_eq!(pieces.pop().unwrap(), Some(1));
-        assert_eq!(pieces.pop().unwrap_err().code, ErrorCode::InternalError);
+        assert_eq!(tasks.pop().unwrap(), Some(1));
+        assert_eq!(tasks.pop().unwrap_err().code, ErrorCode::InternalError);
         assert_eq!(squares(&workers, 3, 10).len(), 10);
     }
 
     #[test]
-    fn few_are_on_their_way() {
+    fn few_are_in_flight() {
         let workers = Workers::default();
         let away = Arc::new(AtomicUsize::new(0));
-        let mut pieces = Pieces::new(&workers, 2);
+        let mut tasks = TasksInFlight::new(&workers, 2);
         for _ in 0..100 {
             away.fetch_add(1, Ordering::SeqCst);
             let counter = Arc::clone(&away);
@@ -330,10 +331,10 @@ mod tests {
                 drop(counter);
                 Ok(())
             };
-            if pieces.push(Box::new(work)).unwrap().is_some() {
+            if tasks.push(Box::new(work)).unwrap().is_some() {
                 away.fetch_sub(1, Ordering::SeqCst);
             }
-            assert!(away.load(Ordering::SeqCst) <= 2 * PIECES_PER_THREAD);
+            assert!(away.load(Ordering::SeqCst) <= 2 * TASKS_PER_THREAD);
         }
     }
 }

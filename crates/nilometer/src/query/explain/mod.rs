@@ -20,11 +20,13 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::exec::OperatorStats;
-use crate::query::pipeline::{BucketOrder, SortStage, Stage};
+use crate::query::exec::build::Trace;
 use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
-use crate::query::planner::physical::Trace;
-use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, MetaInput, RecordInput};
+use crate::query::planner::physical::{
+    AccessPath, BucketInput, BucketOrder, Input, MetaInput, PhysicalPlan, PhysicalSort,
+    PhysicalStage, RecordInput,
+};
 use crate::query::source::{BucketEntries, BucketPredicate, Direction, highest_id, lowest_id};
 
 /// Figures of a finished run.
@@ -53,7 +55,7 @@ pub struct Top<'a> {
 ///
 /// `namespace` is what the client reads; `top` names the command's own last step (`COUNT`).
 pub fn explain(
-    plan: &LogicalPlan,
+    plan: &PhysicalPlan,
     namespace: &str,
     top: Option<Top<'_>>,
     execution: Option<Execution<'_>>,
@@ -77,7 +79,8 @@ pub fn explain(
                     && let Some(sort) = sort
                 {
                     // It stands below; what is left of it is its limit.
-                    stages.extend(sort.limit.map(|limit| Stage::Limit(limit).explain().into()));
+                    let limit = sort.stage.limit.map(PhysicalStage::Limit);
+                    stages.extend(limit.map(|limit| limit.explain().into()));
                     continue;
                 }
                 let stats = execution.and_then(|e| e.trace.stages.get(at));
@@ -94,21 +97,22 @@ pub fn explain(
 }
 
 /// The `$group` that reads headers of buckets and nothing else, in their terms.
-fn group_by_headers(plan: &LogicalPlan) -> Option<Document> {
-    let (Input::Buckets(input), Some(Stage::Group(group))) = (&plan.input, plan.stages.first())
+fn group_by_headers(plan: &PhysicalPlan) -> Option<Document> {
+    let (Input::Buckets(input), Some(PhysicalStage::Group(group))) =
+        (&plan.input, plan.stages.first())
     else {
         return None;
     };
     if input.unpack.event_filter.is_some() && !input.unpack.takes_whole {
         return None;
     }
-    let headers = group.from_headers.as_ref()?;
-    Some(doc! {"$group": headers.shown(&group.source)})
+    let aggregate = group.from_bounds.as_ref()?;
+    Some(doc! {"$group": aggregate.shown(&group.stage.source)})
 }
 
 /// What a sort by falling starts asserts of each bucket, where MongoDB shows it; no bucket is left out by it.
-fn span_guard(plan: &LogicalPlan, input: &BucketInput) -> Option<Document> {
-    let Some(Stage::Sort(sort)) = plan.stages.first() else {
+fn span_guard(plan: &PhysicalPlan, input: &BucketInput) -> Option<Document> {
+    let Some(PhysicalStage::Sort(sort)) = plan.stages.first() else {
         return None;
     };
     let span_ms = sort.guarded_span_ms()?;
@@ -127,7 +131,7 @@ struct Step {
 
 /// The plan as the tree of a `find`, lowest step first; `None` if it has other stages.
 fn as_find_tree(
-    plan: &LogicalPlan,
+    plan: &PhysicalPlan,
     top: Option<Top<'_>>,
     execution: Option<Execution<'_>>,
 ) -> Option<Vec<Step>> {
@@ -144,23 +148,23 @@ fn as_find_tree(
     }];
     for (at, stage) in plan.stages.iter().enumerate() {
         let document = match stage {
-            Stage::Sort(sort) => {
+            PhysicalStage::Sort(sort) => {
                 let mut out = DocumentBuilder::new();
                 out.append("stage", "SORT");
-                out.append("sortPattern", sort.pattern.to_document());
-                if let Some(limit) = sort.limit {
+                out.append("sortPattern", sort.stage.pattern.to_document());
+                if let Some(limit) = sort.stage.limit {
                     out.append("limitAmount", i64::try_from(limit).unwrap_or(i64::MAX));
                 }
                 out.append("type", "simple");
                 out.finish()
             }
-            Stage::Skip(n) => {
+            PhysicalStage::Skip(n) => {
                 doc! {"stage": "SKIP", "skipAmount": i64::try_from(*n).unwrap_or(i64::MAX)}
             }
-            Stage::Limit(n) => {
+            PhysicalStage::Limit(n) => {
                 doc! {"stage": "LIMIT", "limitAmount": i64::try_from(*n).unwrap_or(i64::MAX)}
             }
-            Stage::Project(project) if project.name() == "$project" => {
+            PhysicalStage::Project(project) if project.name() == "$project" => {
                 let simple = project.narrows(&FieldSet::All).is_some();
                 let name = if index_access(plan).is_some_and(|a| a.covering.is_some()) {
                     "PROJECTION_COVERED"
@@ -185,7 +189,7 @@ fn as_find_tree(
     Some(steps)
 }
 
-fn index_access(plan: &LogicalPlan) -> Option<&IndexAccess> {
+fn index_access(plan: &PhysicalPlan) -> Option<&IndexAccess> {
     match &plan.input {
         Input::Records(input) => match &input.access {
             AccessPath::Index(access) => Some(access),
@@ -196,7 +200,7 @@ fn index_access(plan: &LogicalPlan) -> Option<&IndexAccess> {
 }
 
 /// In a few words how a plan finds its documents: `COLLSCAN`, `IXSCAN { a: 1 }`.
-pub fn plan_summary(plan: &LogicalPlan) -> Arc<str> {
+pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
     let by = |step: &str, key: &Document| Arc::from(format!("{step} {}", shell_text(key)));
     match &plan.input {
         Input::Nothing => Arc::from("EOF"),
@@ -378,7 +382,7 @@ pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
 }
 
 /// What is read, below a step that says by which index distances are told.
-fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
+fn input_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document {
     let below = scan_step(plan, execution);
     match near_step(plan) {
         Some(step) => {
@@ -394,12 +398,12 @@ fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document 
 }
 
 /// The step that stands over a read by the geographic index whose distances come first.
-fn near_step(plan: &LogicalPlan) -> Option<Document> {
+fn near_step(plan: &PhysicalPlan) -> Option<Document> {
     let near = plan.stages.first()?.as_geo_distance()?;
     by_index::near(index_access(plan)?, near)
 }
 
-fn scan_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
+fn scan_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document {
     match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
@@ -410,7 +414,7 @@ fn scan_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
 }
 
 /// How buckets are read, and what is done to them before they are unpacked.
-fn above_buckets(plan: &LogicalPlan, input: &BucketInput) -> Document {
+fn above_buckets(plan: &PhysicalPlan, input: &BucketInput) -> Document {
     let below = bucket_step(input);
     let amount = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     if let Some(limit) = input.limit {
@@ -426,7 +430,7 @@ fn above_buckets(plan: &LogicalPlan, input: &BucketInput) -> Document {
     };
     let mut pattern = DocumentBuilder::new();
     let meta_field = input.source.options().meta_field.clone();
-    for part in sort.pattern.to_document().iter() {
+    for part in sort.stage.pattern.to_document().iter() {
         let rest = meta_field
             .as_deref()
             .and_then(|meta| part.name().strip_prefix(meta));
@@ -435,21 +439,23 @@ fn above_buckets(plan: &LogicalPlan, input: &BucketInput) -> Document {
     doc! {
         "stage": "SORT",
         "sortPattern": pattern.finish(),
-        "limitAmount": sort.limit.map(amount),
+        "limitAmount": sort.stage.limit.map(amount),
         "type": "default",
         "inputStage": below,
     }
 }
 
 /// The sort that puts buckets in order, and nothing in them.
-fn sort_of_buckets(plan: &LogicalPlan) -> Option<&SortStage> {
+fn sort_of_buckets(plan: &PhysicalPlan) -> Option<&PhysicalSort> {
     match plan.stages.first() {
-        Some(Stage::Sort(sort)) if sort.buckets == Some(BucketOrder::Metadata) => Some(sort),
+        Some(PhysicalStage::Sort(sort)) if sort.buckets == Some(BucketOrder::Metadata) => {
+            Some(sort)
+        }
         _ => None,
     }
 }
 
-fn stored_namespace<'a>(plan: &'a LogicalPlan, namespace: &'a str) -> &'a str {
+fn stored_namespace<'a>(plan: &'a PhysicalPlan, namespace: &'a str) -> &'a str {
     match &plan.input {
         Input::Records(input) => &input.namespace,
         Input::Buckets(input) => &input.namespace,
@@ -459,7 +465,7 @@ fn stored_namespace<'a>(plan: &'a LogicalPlan, namespace: &'a str) -> &'a str {
 }
 
 /// The filter asked where documents are read.
-fn parsed_query(plan: &LogicalPlan) -> Document {
+fn parsed_query(plan: &PhysicalPlan) -> Document {
     match &plan.input {
         Input::Records(input) => input
             .filter
@@ -470,7 +476,7 @@ fn parsed_query(plan: &LogicalPlan) -> Document {
     }
 }
 
-fn query_planner(plan: &LogicalPlan, namespace: &str, winning: Document) -> Document {
+fn query_planner(plan: &PhysicalPlan, namespace: &str, winning: Document) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("namespace", stored_namespace(plan, namespace));
     out.append("parsedQuery", parsed_query(plan));
@@ -542,7 +548,7 @@ fn tree(
 
 fn planner_and_stats(
     out: &mut DocumentBuilder,
-    plan: &LogicalPlan,
+    plan: &PhysicalPlan,
     namespace: &str,
     steps: &[Step],
     top: Option<Top<'_>>,
@@ -607,7 +613,7 @@ fn examined(trace: &Trace) -> (i64, i64) {
     (read(&trace.scan.keys), read(&trace.scan.documents))
 }
 
-fn execution_stats(plan: &LogicalPlan, execution: Execution<'_>, stages: Document) -> Document {
+fn execution_stats(plan: &PhysicalPlan, execution: Execution<'_>, stages: Document) -> Document {
     let (keys, documents) = examined(execution.trace);
     let mut out = DocumentBuilder::new();
     out.append("executionSuccess", true);
@@ -632,7 +638,11 @@ fn execution_stats(plan: &LogicalPlan, execution: Execution<'_>, stages: Documen
     out.finish()
 }
 
-fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution<'_>>) -> Document {
+fn cursor_stage(
+    plan: &PhysicalPlan,
+    namespace: &str,
+    execution: Option<Execution<'_>>,
+) -> Document {
     let mut cursor = DocumentBuilder::new();
     let step = input_step(plan, None);
     cursor.append("queryPlanner", query_planner(plan, namespace, step));

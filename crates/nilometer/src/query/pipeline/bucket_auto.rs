@@ -5,16 +5,13 @@ use std::sync::Arc;
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef, doc};
 
+use super::granularity::Granularity;
 use super::group::parse_field;
-use super::{OtherStage, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression};
-use crate::query::exec::BoxOperator;
-use crate::query::exec::group::bucket_auto::BucketAuto;
-use crate::query::exec::group::granularity::Granularity;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 
 /// `$bucketAuto`, parsed.
 #[derive(Clone, Debug)]
@@ -30,7 +27,7 @@ pub struct BucketAutoStage {
     source: Value,
 }
 
-impl OtherStage for BucketAutoStage {
+impl PipelineStage for BucketAutoStage {
     fn name(&self) -> &'static str {
         "$bucketAuto"
     }
@@ -46,10 +43,6 @@ impl OtherStage for BucketAutoStage {
             field.dependencies(&mut dependencies);
         }
         Needs::of(&dependencies)
-    }
-
-    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(BucketAuto::new(input, self.clone())))
     }
 }
 
@@ -90,7 +83,7 @@ pub(super) fn parse(
             )]
         }
     };
-    out.push(Stage::Other(Arc::new(BucketAutoStage {
+    out.push(Stage::BucketAuto(Arc::new(BucketAutoStage {
         group_by,
         buckets,
         fields: fields.into(),

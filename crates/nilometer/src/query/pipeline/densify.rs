@@ -4,25 +4,51 @@
 //! {field: "t", partitionByFields: ["m"], range: {step: 5, unit: "minute", bounds: "full" | "partition" | [lo, hi]}}
 //! ```
 //!
-//! Parsing checks everything that does not depend on documents. How values are made is told in
-//! [`crate::query::exec::window::densify`].
+//! Parsing checks everything that does not depend on documents. The operator makes the values.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use nilometer_bson::number::Number;
 use nilometer_bson::path::FieldPath;
-use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage, object};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage, object};
 use crate::error::{Error, Result, location};
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
-use crate::query::exec::BoxOperator;
-use crate::query::exec::window::densify::{Densify, Point};
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 
-/// `$densify`, parsed.
+/// A place on the axis.
+#[derive(Clone, Copy, Debug)]
+pub enum AxisPoint {
+    /// A number.
+    Number(Number),
+    /// Milliseconds since 1970.
+    Date(i64),
+}
+
+impl AxisPoint {
+    /// The order on the axis; dates and numbers never lie on the same one.
+    pub fn compare(self, other: Self) -> Ordering {
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => a.compare(b),
+            (Self::Date(a), Self::Date(b)) => a.cmp(&b),
+            (Self::Number(_), Self::Date(_)) => Ordering::Less,
+            (Self::Date(_), Self::Number(_)) => Ordering::Greater,
+        }
+    }
+
+    /// The value on the axis.
+    pub fn to_ref(self) -> ValueRef<'static> {
+        match self {
+            Self::Number(number) => number.to_ref(),
+            Self::Date(ms) => ValueRef::DateTime(ms),
+        }
+    }
+}
+
+/// A parsed `$densify`.
 #[derive(Clone, Debug)]
 pub struct DensifyStage {
     /// The axis.
@@ -33,20 +59,7 @@ pub struct DensifyStage {
     pub step: DensifyStep,
     /// Where values begin and end.
     pub bounds: DensifyBounds,
-    /// How the input comes.
-    pub input: DensifyInput,
     source: Value,
-}
-
-/// How the documents of the input come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DensifyInput {
-    /// In any order.
-    Any,
-    /// In that of the axis; there are no partitions.
-    InOrder,
-    /// As measurements of a time series, the axis being the time, partitions fields of the metadata.
-    Buckets,
 }
 
 /// How far apart values are.
@@ -66,15 +79,12 @@ pub enum DensifyBounds {
     /// At the least and the greatest value of each partition.
     Partition,
     /// From the first to before the second.
-    Between(Point, Point),
+    Between(AxisPoint, AxisPoint),
 }
 
-impl OtherStage for DensifyStage {
+impl PipelineStage for DensifyStage {
     fn name(&self) -> &'static str {
-        match self.input {
-            DensifyInput::Any => "$densify",
-            DensifyInput::InOrder | DensifyInput::Buckets => "$_internalDensify",
-        }
+        "$densify"
     }
 
     fn explain(&self, name: &str, out: &mut DocumentBuilder) {
@@ -88,49 +98,6 @@ impl OtherStage for DensifyStage {
             needs.add_path(path.as_str());
         }
         needs
-    }
-
-    fn wants_order(&self) -> Option<Document> {
-        // Below a path there may be arrays, which sort by their elements.
-        let is_plain = self.partition_by.is_empty() && self.field.len() == 1;
-        (is_plain && self.input == DensifyInput::Any).then(|| {
-            let mut out = DocumentBuilder::new();
-            out.append(self.field.as_str(), 1);
-            out.finish()
-        })
-    }
-
-    fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
-        Some(Arc::new(Self {
-            input: DensifyInput::InOrder,
-            ..self.clone()
-        }))
-    }
-
-    fn as_densify(&self) -> Option<&DensifyStage> {
-        Some(self)
-    }
-
-    fn over_buckets(
-        &self,
-        time_field: &str,
-        meta_field: Option<&str>,
-    ) -> Option<Arc<dyn OtherStage>> {
-        let is_meta = |path: &FieldPath| Some(path.first()) == meta_field;
-        let fits = self.input == DensifyInput::Any
-            && self.field.as_str() == time_field
-            && !self.partition_by.is_empty()
-            && self.partition_by.iter().all(is_meta);
-        fits.then(|| -> Arc<dyn OtherStage> {
-            Arc::new(Self {
-                input: DensifyInput::Buckets,
-                ..self.clone()
-            })
-        })
-    }
-
-    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(Densify::new(input, self.clone())))
     }
 }
 
@@ -185,12 +152,11 @@ pub(super) fn parse(
         }
     }
     let (step, bounds) = parse_range(range, !partition_by.is_empty())?;
-    out.push(Stage::Other(Arc::new(DensifyStage {
+    out.push(Stage::Densify(Arc::new(DensifyStage {
         field,
         partition_by: partition_by.into(),
         step,
         bounds,
-        input: DensifyInput::Any,
         source: value.to_value(),
     })));
     Ok(())
@@ -299,13 +265,13 @@ fn parse_bounds(
     }
     let (low, high) = parse_pair(pair)?;
     match (low, unit) {
-        (Point::Number(_), Some(_)) => {
+        (AxisPoint::Number(_), Some(_)) => {
             return Err(Error::location(
                 location::DENSIFY_UNIT_WITH_NUMBERS,
                 "Numeric bounds may not have unit parameter",
             ));
         }
-        (Point::Date(_), None) => {
+        (AxisPoint::Date(_), None) => {
             return Err(Error::failed_to_parse(
                 "Bounds that are dates require the unit parameter",
             ));
@@ -315,7 +281,7 @@ fn parse_bounds(
     if low.compare(high).is_gt() {
         return Err(invalid("Bounds must be in ascending order"));
     }
-    let is_decimal = |point| matches!(point, Point::Number(Number::Decimal(_)));
+    let is_decimal = |point| matches!(point, AxisPoint::Number(Number::Decimal(_)));
     if (is_decimal(low) || is_decimal(high)) && !matches!(step, Number::Decimal(_)) {
         return Err(Error::location(
             location::DENSIFY_BOUNDS_DECIMAL,
@@ -326,11 +292,11 @@ fn parse_bounds(
 }
 
 /// Two dates or two numbers.
-fn parse_pair(pair: ArrayRef<'_>) -> Result<(Point, Point)> {
+fn parse_pair(pair: ArrayRef<'_>) -> Result<(AxisPoint, AxisPoint)> {
     let invalid = |text: &str| Error::location(location::DENSIFY_BOUNDS_INVALID, text);
     Ok(match (pair.get(0), pair.get(1)) {
         (ValueRef::DateTime(low), ValueRef::DateTime(high)) => {
-            (Point::Date(low), Point::Date(high))
+            (AxisPoint::Date(low), AxisPoint::Date(high))
         }
         (ValueRef::DateTime(_), _) => {
             return Err(invalid(
@@ -338,7 +304,7 @@ fn parse_pair(pair: ArrayRef<'_>) -> Result<(Point, Point)> {
             ));
         }
         (low, high) => match (Number::of(low), Number::of(high)) {
-            (Some(low), Some(high)) => (Point::Number(low), Point::Number(high)),
+            (Some(low), Some(high)) => (AxisPoint::Number(low), AxisPoint::Number(high)),
             (Some(_), None) => {
                 return Err(Error::location(
                     location::DENSIFY_BOUNDS_MIXED,

@@ -2,21 +2,20 @@
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::Expression;
-use crate::query::exec::BoxOperator;
-use crate::query::exec::scan::documents::ComputedDocuments;
-use crate::query::planner::needs::Needs;
-use crate::query::planner::physical::Builder;
 
+/// A parsed `$documents`.
 #[derive(Debug)]
-struct DocumentsStage {
-    expression: Expression,
+pub struct DocumentsStage {
+    /// Computes the array of documents.
+    pub expression: Expression,
     source: Value,
 }
 
-impl OtherStage for DocumentsStage {
+impl PipelineStage for DocumentsStage {
     fn name(&self) -> &'static str {
         "$documents"
     }
@@ -32,16 +31,12 @@ impl OtherStage for DocumentsStage {
     fn is_source(&self) -> bool {
         true
     }
-
-    fn build(&self, _: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(ComputedDocuments::new(self.expression.clone())))
-    }
 }
 
 /// A stage that gives these documents as they are.
 pub fn given(documents: Vec<nilometer_bson::Document>) -> Stage {
     let documents = Value::from(documents.into_iter().map(Value::from).collect::<Vec<_>>());
-    Stage::Other(std::sync::Arc::new(DocumentsStage {
+    Stage::Documents(std::sync::Arc::new(DocumentsStage {
         expression: Expression::constant(documents.clone()),
         source: documents,
     }))
@@ -60,7 +55,7 @@ pub(super) fn parse(
     ) {
         return Err(not_an_array(value));
     }
-    out.push(Stage::Other(std::sync::Arc::new(DocumentsStage {
+    out.push(Stage::Documents(std::sync::Arc::new(DocumentsStage {
         expression: Expression::parse(value, &cx.expressions)?,
         source: value.to_value(),
     })));

@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline};
+use super::needs::{Needs, needs_of};
+use super::{PipelineContext, PipelineStage, Place, Stage, parse_pipeline};
 use crate::error::{Error, Result, location};
-use crate::query::exec::BoxOperator;
-use crate::query::exec::join::facet::Facet;
-use crate::query::planner::needs::{Needs, needs_of};
-use crate::query::planner::physical::Builder;
 
+/// A parsed `$facet`.
 #[derive(Debug)]
-struct FacetStage {
-    facets: Vec<(Arc<str>, Vec<Stage>)>,
+pub struct FacetStage {
+    /// The pipelines, by the field of their results.
+    pub facets: Vec<(Arc<str>, Vec<Stage>)>,
     source: Value,
 }
 
-impl OtherStage for FacetStage {
+impl PipelineStage for FacetStage {
     fn name(&self) -> &'static str {
         "$facet"
     }
@@ -32,15 +31,6 @@ impl OtherStage for FacetStage {
             all.add(&needs_of(stages, &Needs::All));
         }
         all
-    }
-
-    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        let facets = self
-            .facets
-            .iter()
-            .map(|(name, stages)| (Arc::clone(name), stages.clone()))
-            .collect();
-        Facet::build(input, facets, builder)
     }
 }
 
@@ -90,7 +80,7 @@ pub(super) fn parse(
         }
         facets.push((name.into(), parse_pipeline(&nested, stages)?));
     }
-    out.push(Stage::Other(Arc::new(FacetStage {
+    out.push(Stage::Facet(Arc::new(FacetStage {
         facets,
         source: value.to_value(),
     })));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Only when the collection is known is it known which field is meant and whether its indexes allow it;
-//! [`settle`](crate::query::planner::near::settle) does that. A `find` with a `$near` is the same
+//! The planner settles it. A `find` with a `$near` is the same
 //! without fields being written: then [`GeoDistance`] itself puts documents in order.
 
 use std::sync::Arc;
@@ -16,16 +16,13 @@ use std::sync::Arc;
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::geo::NearQuery;
-use crate::query::exec::BoxOperator;
-use crate::query::exec::row::geo_near::GeoDistance;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 
 /// Options that are no more, with their codes.
 const GONE: [(&str, i32); 3] = [("start", 50_856), ("num", 50_857), ("limit", 50_858)];
@@ -98,13 +95,13 @@ impl GeoNearStage {
         }
     }
 
-    /// As a stage.
+    /// The stage, unsettled.
     pub fn into_stage(self) -> Stage {
-        Stage::Other(Arc::new(self))
+        Stage::GeoNear(Arc::new(self))
     }
 }
 
-impl OtherStage for GeoNearStage {
+impl PipelineStage for GeoNearStage {
     fn name(&self) -> &'static str {
         "$geoNear"
     }
@@ -115,15 +112,6 @@ impl OtherStage for GeoNearStage {
 
     fn needs(&self, _: &Needs) -> Needs {
         Needs::All
-    }
-
-    fn as_geo_near(&self) -> Option<&GeoNearStage> {
-        Some(self)
-    }
-
-    /// Whoever gets here has put something in front of it.
-    fn build(&self, _: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Err(not_first())
     }
 }
 
@@ -147,17 +135,13 @@ pub struct GeoDistanceStage {
     pub output: GeoNearOutput,
 }
 
-impl OtherStage for GeoDistanceStage {
+impl PipelineStage for GeoDistanceStage {
     fn name(&self) -> &'static str {
         "$geoNear"
     }
 
     fn explain(&self, name: &str, out: &mut DocumentBuilder) {
         out.append(name, self.output.source.clone());
-    }
-
-    fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
-        Some(self)
     }
 
     fn needs(&self, after: &Needs) -> Needs {
@@ -169,10 +153,6 @@ impl OtherStage for GeoDistanceStage {
             needs.add_path(field);
         }
         needs
-    }
-
-    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(GeoDistance::new(input, self.clone())?))
     }
 }
 

@@ -6,15 +6,12 @@ use nilometer_bson::number::Number;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{MatchStage, OtherStage, PipelineContext, Stage, object};
+use super::needs::Needs;
+use super::{MatchStage, PipelineContext, PipelineStage, Stage, object};
 use crate::error::{Error, Result, location};
 use crate::eval::Expression;
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::{MatchExpression, MatchPath};
-use crate::query::exec::BoxOperator;
-use crate::query::exec::join::graph_lookup::GraphLookup;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 
 /// `$graphLookup`, parsed.
 #[derive(Clone, Debug)]
@@ -36,11 +33,11 @@ pub struct GraphLookupStage {
     /// What documents must match to be found.
     pub restrict: Option<MatchStage>,
     /// How many pipelines are around it.
-    depth: usize,
+    pub depth: usize,
     source: Value,
 }
 
-impl OtherStage for GraphLookupStage {
+impl PipelineStage for GraphLookupStage {
     fn name(&self) -> &'static str {
         "$graphLookup"
     }
@@ -56,11 +53,6 @@ impl OtherStage for GraphLookupStage {
 
     fn adds(&self) -> Option<&str> {
         Some(self.target.as_str())
-    }
-
-    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        let builder = builder.nested(self.depth);
-        Ok(Box::new(GraphLookup::new(input, self.clone(), builder)))
     }
 }
 
@@ -95,7 +87,7 @@ pub(super) fn parse(
             "$graphLookup requires 'as', 'startWith', 'connectFromField', and 'connectToField' to be specified.",
         ));
     };
-    out.push(Stage::Other(Arc::new(GraphLookupStage {
+    out.push(Stage::GraphLookup(Arc::new(GraphLookupStage {
         from,
         target,
         start_with,

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Document, ValueRef};
 
+use super::needs::Needs;
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression, ParseContext};
-use crate::query::exec::group::first_bins::FirstGroups;
-use crate::query::exec::group::from_bounds::FromHeaders;
-use crate::query::planner::needs::Needs;
 
 /// A part of a key with its name.
 pub type NamedPart = (Arc<str>, Expression);
@@ -38,12 +36,6 @@ pub struct GroupStage {
     pub shown: Option<Arc<[ShownField]>>,
     /// The argument as written.
     pub source: Document,
-    /// How whole buckets are answered from their headers, once a rule has found a way.
-    pub from_headers: Option<Arc<FromHeaders>>,
-    /// Parts of the key that follow the order of the input, by name (`_id` if they are all of it), where a rule has found any.
-    pub in_order: Option<Arc<[NamedPart]>>,
-    /// The groups that are wanted, where a rule has found that only those of a few bins of time are.
-    pub first: Option<Arc<FirstGroups>>,
 }
 
 impl GroupStage {
@@ -58,9 +50,6 @@ impl GroupStage {
             fields,
             shown: None,
             source,
-            from_headers: None,
-            in_order: None,
-            first: None,
         }
     }
 
@@ -73,20 +62,6 @@ impl GroupStage {
             }
             single => vec![(None, single)],
         }
-    }
-
-    /// The argument as explain shows it.
-    pub fn explain(&self) -> Document {
-        let Some(parts) = &self.in_order else {
-            return self.source.clone();
-        };
-        let mut out = DocumentBuilder::new();
-        for element in self.source.iter() {
-            out.append_element(element);
-        }
-        let names = parts.iter().map(|(name, _)| Value::from(&**name));
-        out.append("$monotonicIdFields", names.collect::<Vec<_>>());
-        out.finish()
     }
 
     /// The fields key and accumulators read.

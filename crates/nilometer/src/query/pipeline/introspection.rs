@@ -7,20 +7,20 @@
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage, object};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage, object};
 use crate::error::Result;
-use crate::query::exec::BoxOperator;
-use crate::query::exec::scan::documents::GivenDocuments;
-use crate::query::planner::needs::Needs;
-use crate::query::planner::physical::Builder;
 
+/// A parsed `$currentOp` or other stage that reads the server.
 #[derive(Debug)]
-struct IntrospectionStage {
-    name: &'static str,
-    argument: Document,
+pub struct IntrospectionStage {
+    /// The name of the stage.
+    pub name: &'static str,
+    /// Its argument.
+    pub argument: Document,
 }
 
-impl OtherStage for IntrospectionStage {
+impl PipelineStage for IntrospectionStage {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -36,11 +36,6 @@ impl OtherStage for IntrospectionStage {
     fn is_source(&self) -> bool {
         true
     }
-
-    fn build(&self, _: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        let documents = builder.introspect(self.name, self.argument.as_ref())?;
-        Ok(Box::new(GivenDocuments::new(documents)))
-    }
 }
 
 /// Parses any of them: the argument is an object.
@@ -52,9 +47,11 @@ pub(super) fn parse(
 ) -> Result<()> {
     let complaint = format!("the {name} stage specification must be an object, found");
     let argument = object(value, &complaint)?;
-    out.push(Stage::Other(std::sync::Arc::new(IntrospectionStage {
-        name,
-        argument: argument.to_document(),
-    })));
+    out.push(Stage::Introspection(std::sync::Arc::new(
+        IntrospectionStage {
+            name,
+            argument: argument.to_document(),
+        },
+    )));
     Ok(())
 }

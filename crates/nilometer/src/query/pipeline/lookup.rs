@@ -5,16 +5,13 @@ use std::sync::Arc;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Place, Stage, object, parse_pipeline_value};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Place, Stage, object, parse_pipeline_value};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Expression;
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::MatchPath;
 use crate::eval::variables::check_user_name;
-use crate::query::exec::BoxOperator;
-use crate::query::exec::join::lookup::Lookup;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 
 /// `$lookup`, parsed.
 #[derive(Clone, Debug)]
@@ -31,7 +28,8 @@ pub struct LookupStage {
     pub outer: usize,
     /// What is done to the other documents.
     pub stages: Vec<Stage>,
-    depth: usize,
+    /// How many pipelines are around it.
+    pub depth: usize,
     source: Value,
 }
 
@@ -44,7 +42,7 @@ pub struct LookupEquality {
     pub foreign: MatchPath,
 }
 
-impl OtherStage for LookupStage {
+impl PipelineStage for LookupStage {
     fn name(&self) -> &'static str {
         "$lookup"
     }
@@ -67,11 +65,6 @@ impl OtherStage for LookupStage {
 
     fn adds(&self) -> Option<&str> {
         Some(self.target.as_str())
-    }
-
-    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        let builder = builder.nested(self.depth);
-        Ok(Box::new(Lookup::new(input, self.clone(), builder)))
     }
 }
 
@@ -122,7 +115,7 @@ pub(super) fn parse(
             "must specify 'as' field for a $lookup",
         ));
     };
-    out.push(Stage::Other(Arc::new(LookupStage {
+    out.push(Stage::Lookup(Arc::new(LookupStage {
         from: fields.from,
         target: parse_path(&target)?,
         equality,

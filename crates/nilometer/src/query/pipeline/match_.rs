@@ -2,10 +2,10 @@
 
 use nilometer_bson::{Document, ValueRef};
 
+use super::needs::Needs;
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
-use crate::query::planner::needs::Needs;
 
 /// `$match`, parsed.
 #[derive(Clone, Debug)]

@@ -13,15 +13,12 @@ use std::sync::Arc;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::{OtherStage, OutputTarget, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{OutputTarget, PipelineContext, PipelineStage, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::variables::check_user_name;
 use crate::eval::{Expression, ParseContext};
-use crate::query::exec::BoxOperator;
-use crate::query::exec::sink::merge::Merge;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 use crate::write::update::Update;
 
 /// `$merge`, parsed.
@@ -66,7 +63,7 @@ pub enum WhenNotMatched {
     Fail,
 }
 
-impl OtherStage for MergeStage {
+impl PipelineStage for MergeStage {
     fn name(&self) -> &'static str {
         "$merge"
     }
@@ -81,10 +78,6 @@ impl OtherStage for MergeStage {
 
     fn writes(&self) -> bool {
         true
-    }
-
-    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(Merge::new(input, self.clone(), builder)?))
     }
 }
 
@@ -128,7 +121,7 @@ pub(super) fn parse(
     }
     let (matched, variables) = options.when_matched(&cx.expressions)?;
     check_modes(&matched, options.not_matched)?;
-    out.push(Stage::Other(Arc::new(MergeStage {
+    out.push(Stage::Merge(Arc::new(MergeStage {
         target,
         on: match options.on {
             Some(on) => on.into(),

@@ -5,11 +5,10 @@
 //! ```
 //!
 //! [`STAGES`] is the one table of stage names. A name may stand for several stages: `$count` is a
-//! `$group` and a `$project`, as the manual says. Stages the planner's rules look into are variants
-//! of [`Stage`]; every other stage is an [`OtherStage`], complete in its own file: parsing, what it
-//! needs of its input, how explain shows it, and its operator.
+//! `$group` and a `$project`, as the manual says. A stage is data: it holds its parsed arguments, the fields it
+//! needs, and how explain shows it. Which operator runs it is decided by the planner and built by `exec`.
 //!
-//! Parsing knows no collection and no data. Names in it are checked, namespaces are only kept.
+//! Parsing knows no collection and no data: names are checked, namespaces are only kept.
 
 mod bucket;
 mod bucket_auto;
@@ -19,6 +18,7 @@ mod documents;
 mod facet;
 mod fill;
 mod geo_near;
+pub mod granularity;
 mod graph_lookup;
 mod group;
 mod introspection;
@@ -26,6 +26,7 @@ mod limit;
 mod lookup;
 mod match_;
 mod merge;
+pub mod needs;
 mod out;
 mod project;
 mod redact;
@@ -44,29 +45,34 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
+use self::needs::Needs;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::ParseContext;
-use crate::query::exec::BoxOperator;
-use crate::query::planner::needs::Needs;
-use crate::query::planner::physical::Builder;
 
 pub use bucket_auto::BucketAutoStage;
-pub use densify::{DensifyBounds, DensifyInput, DensifyStage, DensifyStep};
+pub use densify::{AxisPoint, DensifyBounds, DensifyStage, DensifyStep};
+pub use documents::DocumentsStage;
 pub use documents::given as given_documents;
 pub(crate) use documents::not_an_array as documents_not_an_array;
+pub use facet::FacetStage;
 pub(crate) use geo_near::not_first as geo_near_not_first;
 pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
 pub use graph_lookup::GraphLookupStage;
 pub use group::{GroupStage, NamedPart, ShownField};
+pub use introspection::IntrospectionStage;
 pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
 pub use merge::{MergeStage, WhenMatched, WhenNotMatched};
 pub use out::OutStage;
 pub use project::{ProjectKind, ProjectStage};
+pub(crate) use project::{is_field, with_names};
 pub use redact::{REDACT_ANSWERS, RedactStage};
 pub use replace_root::ReplaceRootStage;
-pub use sort::{BucketArrival, BucketOrder, SortStage, assert_span};
+pub use sample::SampleStage;
+pub use set_window_fields::SetWindowFieldsStage;
+pub use sort::SortStage;
 pub use target::OutputTarget;
+pub use union_with::UnionWithStage;
 pub use unpack_bucket::UnpackBucketStage;
 pub use unwind::UnwindStage;
 
@@ -143,38 +149,68 @@ impl PipelineContext {
     }
 }
 
-/// One step of a pipeline.
+/// One stage of a pipeline.
 #[derive(Clone, Debug)]
 pub enum Stage {
-    /// Lets documents through.
+    /// `$match`: filters documents.
     Match(MatchStage),
-    /// Changes fields: `$project`, `$addFields`, `$set`, `$unset`.
+    /// `$project`, `$addFields`, `$set` and `$unset`: change fields.
     Project(ProjectStage),
-    /// Gathers documents by key.
+    /// `$group`: gathers documents by key.
     Group(GroupStage),
-    /// Orders documents.
+    /// `$sort`.
     Sort(SortStage),
-    /// Lets the first documents through.
+    /// `$limit`: passes the first documents.
     Limit(u64),
-    /// Drops the first documents.
+    /// `$skip`: drops the first documents.
     Skip(u64),
-    /// Makes one document of each array element.
+    /// `$unwind`: one document for each array element.
     Unwind(UnwindStage),
-    /// Puts another document in the place of each.
+    /// `$replaceRoot` and `$replaceWith`.
     ReplaceRoot(ReplaceRootStage),
-    /// A stage the rules know nothing of.
-    Other(Arc<dyn OtherStage>),
+    /// `$bucketAuto`.
+    BucketAuto(Arc<BucketAutoStage>),
+    /// `$densify`.
+    Densify(Arc<DensifyStage>),
+    /// `$documents`.
+    Documents(Arc<DocumentsStage>),
+    /// `$facet`.
+    Facet(Arc<FacetStage>),
+    /// `$geoNear` and `$near`, before the planner settles what is measured.
+    GeoNear(Arc<GeoNearStage>),
+    /// A settled `$geoNear`.
+    GeoDistance(Arc<GeoDistanceStage>),
+    /// `$graphLookup`.
+    GraphLookup(Arc<GraphLookupStage>),
+    /// `$currentOp`, `$listSessions` and other stages that read the server.
+    Introspection(Arc<IntrospectionStage>),
+    /// `$lookup`.
+    Lookup(Arc<LookupStage>),
+    /// `$merge`.
+    Merge(Arc<MergeStage>),
+    /// `$out`.
+    Out(Arc<OutStage>),
+    /// `$redact`.
+    Redact(Arc<RedactStage>),
+    /// `$sample`.
+    Sample(Arc<SampleStage>),
+    /// `$setWindowFields`.
+    SetWindowFields(Arc<SetWindowFieldsStage>),
+    /// `$unionWith`.
+    UnionWith(Arc<UnionWithStage>),
+    /// `$_unpackBucket` and `$_internalUnpackBucket`.
+    UnpackBucket(Arc<UnpackBucketStage>),
 }
 
-/// A stage with everything about it in one place.
-pub trait OtherStage: fmt::Debug + Send + Sync {
+/// What the planner asks of a stage it does not look into.
+pub trait PipelineStage: fmt::Debug + Send + Sync {
     /// Its name, dollar sign included.
     fn name(&self) -> &'static str;
 
     /// Writes its argument as the field `name` of `out`.
     fn explain(&self, name: &str, out: &mut DocumentBuilder);
 
-    /// What it needs of its input, when `after` is needed of its output.
+    /// The fields it needs of its input when `after` is needed of its output.
     fn needs(&self, after: &Needs) -> Needs;
 
     /// True if it makes its documents itself and must come first.
@@ -182,7 +218,7 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         false
     }
 
-    /// True if it writes its input somewhere and gives nothing on.
+    /// True if it writes its input somewhere and returns nothing.
     fn writes(&self) -> bool {
         false
     }
@@ -192,81 +228,55 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The stage as a `$geoNear` that waits to be settled.
-    fn as_geo_near(&self) -> Option<&GeoNearStage> {
-        None
-    }
-
-    /// The stage as a settled `$geoNear`.
-    fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
-        None
-    }
-
-    /// How many documents it draws of its input, if that is what it does.
-    fn sample_size(&self) -> Option<u64> {
-        None
-    }
-
-    /// The order in which it wants its input, as a `$sort` would say it, if it sorts and says so.
-    fn wants_order(&self) -> Option<Document> {
-        None
-    }
-
-    /// The same stage over an input that comes in the order it wants.
-    fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
-        None
-    }
-
-    /// The same stage over measurements with these fields of the time and the metadata, if it puts their buckets in order.
-    fn over_buckets(
-        &self,
-        time_field: &str,
-        meta_field: Option<&str>,
-    ) -> Option<Arc<dyn OtherStage>> {
-        let _ = (time_field, meta_field);
-        None
-    }
-
-    /// The stage as a `$densify`.
-    fn as_densify(&self) -> Option<&DensifyStage> {
-        None
-    }
-
-    /// The same stage right behind a `$densify`, if its documents come in the order it wants.
-    fn behind_densify(&self, densify: &DensifyStage) -> Option<Arc<dyn OtherStage>> {
-        let _ = densify;
-        None
-    }
-
-    /// Whether it reads nothing of measurements in the order it wants but whole columns.
-    fn reads_columns(&self, time_field: &str) -> bool {
-        let _ = time_field;
-        false
-    }
-
     /// The path it writes, if each output document is one input document with nothing else changed.
     fn adds(&self) -> Option<&str> {
         None
     }
-
-    /// Its operator over `input` (which a source ignores).
-    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator>;
 }
 
 impl Stage {
+    /// The stage, unless it is one that the planner looks into.
+    pub fn opaque(&self) -> Option<&dyn PipelineStage> {
+        Some(match self {
+            Self::Match(_)
+            | Self::Project(_)
+            | Self::Group(_)
+            | Self::Sort(_)
+            | Self::Limit(_)
+            | Self::Skip(_)
+            | Self::Unwind(_)
+            | Self::ReplaceRoot(_) => return None,
+            Self::BucketAuto(stage) => &**stage,
+            Self::Densify(stage) => &**stage,
+            Self::Documents(stage) => &**stage,
+            Self::Facet(stage) => &**stage,
+            Self::GeoNear(stage) => &**stage,
+            Self::GeoDistance(stage) => &**stage,
+            Self::GraphLookup(stage) => &**stage,
+            Self::Introspection(stage) => &**stage,
+            Self::Lookup(stage) => &**stage,
+            Self::Merge(stage) => &**stage,
+            Self::Out(stage) => &**stage,
+            Self::Redact(stage) => &**stage,
+            Self::Sample(stage) => &**stage,
+            Self::SetWindowFields(stage) => &**stage,
+            Self::UnionWith(stage) => &**stage,
+            Self::UnpackBucket(stage) => &**stage,
+        })
+    }
+
     /// The name explain shows.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Match(_) => "$match",
             Self::Project(stage) => stage.name(),
-            Self::Group(stage) if stage.in_order.is_some() => "$_internalStreamingGroup",
             Self::Group(_) => "$group",
             Self::Sort(_) => "$sort",
             Self::Limit(_) => "$limit",
             Self::Skip(_) => "$skip",
             Self::Unwind(_) => "$unwind",
             Self::ReplaceRoot(_) => "$replaceRoot",
-            Self::Other(stage) => stage.name(),
+            other => other.opaque().map_or("", PipelineStage::name),
         }
     }
 
@@ -277,11 +287,8 @@ impl Stage {
         match self {
             Self::Match(stage) => out.append(name, stage.source.clone()),
             Self::Project(stage) => out.append(name, stage.source.clone()),
-            Self::Group(stage) => out.append(name, stage.explain()),
-            Self::Sort(stage) => {
-                stage.explain(&mut out);
-                &mut out
-            }
+            Self::Group(stage) => out.append(name, stage.source.clone()),
+            Self::Sort(stage) => out.append(name, stage.explain()),
             Self::Limit(n) | Self::Skip(n) => {
                 out.append(name, i64::try_from(*n).unwrap_or(i64::MAX))
             }
@@ -289,38 +296,53 @@ impl Stage {
             Self::ReplaceRoot(stage) => {
                 out.append(name, nilometer_bson::doc! {"newRoot": stage.source.clone()})
             }
-            Self::Other(stage) => {
-                stage.explain(name, &mut out);
+            other => {
+                if let Some(stage) = other.opaque() {
+                    stage.explain(name, &mut out);
+                }
                 &mut out
             }
         };
         out.finish()
     }
 
-    /// The stage as a `$geoNear` that waits to be settled.
-    pub fn as_geo_near(&self) -> Option<&GeoNearStage> {
+    /// The fields the stage needs of its input when `after` is needed of its output.
+    pub fn needs(&self, after: &Needs) -> Needs {
         match self {
-            Self::Other(stage) => stage.as_geo_near(),
-            _ => None,
-        }
-    }
-
-    /// The stage as a settled `$geoNear`.
-    pub fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
-        match self {
-            Self::Other(stage) => stage.as_geo_distance(),
-            _ => None,
+            Self::Match(stage) => after.clone().and(&stage.needs()),
+            Self::Project(stage) => stage.needs(after),
+            Self::Group(stage) => stage.needs(),
+            Self::Sort(stage) => after.clone().and(&stage.needs()),
+            Self::Limit(_) | Self::Skip(_) => after.clone(),
+            Self::Unwind(stage) => {
+                let mut needs = after.clone();
+                needs.add_path(stage.path.as_str());
+                // A dotted position path is written into an existing object.
+                if let Some(index) = &stage.index_path {
+                    needs.add_path(index.as_str());
+                }
+                needs
+            }
+            Self::ReplaceRoot(stage) => Needs::of_expression(&stage.expression),
+            other => other
+                .opaque()
+                .map_or(Needs::All, |stage| stage.needs(after)),
         }
     }
 
     /// True if the stage makes its documents itself.
     pub fn is_source(&self) -> bool {
-        matches!(self, Self::Other(stage) if stage.is_source())
+        self.opaque().is_some_and(PipelineStage::is_source)
     }
 
     /// True if the stage writes its input somewhere: `$out` and `$merge`.
     pub fn writes(&self) -> bool {
-        matches!(self, Self::Other(stage) if stage.writes())
+        self.opaque().is_some_and(PipelineStage::writes)
+    }
+
+    /// True if the stage makes measurements of bucket documents.
+    pub fn unpacks(&self) -> bool {
+        self.opaque().is_some_and(PipelineStage::unpacks)
     }
 }
 

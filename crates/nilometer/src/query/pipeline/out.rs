@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, OutputTarget, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{OutputTarget, PipelineContext, PipelineStage, Stage};
 use crate::catalog::{BUCKETS_PREFIX, TimeseriesOptions};
 use crate::error::{Error, Result, location};
-use crate::query::exec::BoxOperator;
-use crate::query::exec::sink::out::Out;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 
 /// `$out`, parsed.
 #[derive(Clone, Debug)]
@@ -22,7 +19,7 @@ pub struct OutStage {
     source: Value,
 }
 
-impl OtherStage for OutStage {
+impl PipelineStage for OutStage {
     fn name(&self) -> &'static str {
         "$out"
     }
@@ -37,16 +34,6 @@ impl OtherStage for OutStage {
 
     fn writes(&self) -> bool {
         true
-    }
-
-    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        let target = self.target.namespace(&builder.database)?;
-        Ok(Box::new(Out::new(
-            input,
-            target,
-            self.timeseries.clone(),
-            builder,
-        )?))
     }
 }
 
@@ -93,7 +80,7 @@ pub(super) fn parse(
             format!("Can't $out to {what}: {collection}"),
         ));
     }
-    out.push(Stage::Other(Arc::new(OutStage {
+    out.push(Stage::Out(Arc::new(OutStage {
         target,
         timeseries,
         source: value.to_value(),

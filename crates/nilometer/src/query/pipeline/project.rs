@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
+use super::needs::Needs;
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
@@ -11,8 +12,6 @@ use crate::eval::projection::{AddFields, MetaField, Mode, Projection};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{FieldSet, MeasurementShape};
-use crate::query::exec::vector::computed_columns::{is_field, with_names};
-use crate::query::planner::needs::Needs;
 
 /// A stage that changes fields.
 #[derive(Clone, Debug)]
@@ -194,6 +193,28 @@ impl ProjectStage {
             ProjectKind::Projection { .. } => return None,
         };
         Some(with_names(fields, names()))
+    }
+}
+
+/// True if a path is a top-level field that is neither time nor metadata.
+pub(crate) fn is_field(path: &str, shape: &MeasurementShape) -> bool {
+    !path.contains('.') && path != &*shape.time_field && shape.meta_field.as_deref() != Some(path)
+}
+
+/// The fields that show behind a stage that computes `names` over measurements that show `fields`.
+pub(crate) fn with_names<'n>(fields: FieldSet, names: impl Iterator<Item = &'n str>) -> FieldSet {
+    match fields {
+        FieldSet::All => FieldSet::All,
+        FieldSet::Only(mut shown) => {
+            shown.extend(names.map(Arc::from));
+            FieldSet::Only(shown)
+        }
+        FieldSet::Except(mut hidden) => {
+            for name in names {
+                hidden.remove(name);
+            }
+            FieldSet::Except(hidden)
+        }
     }
 }
 

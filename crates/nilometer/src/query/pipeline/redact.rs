@@ -13,13 +13,10 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::Result;
 use crate::eval::Expression;
-use crate::query::exec::BoxOperator;
-use crate::query::exec::row::redact::Redact;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 
 /// What `$$DESCEND`, `$$PRUNE` and `$$KEEP` stand for, in the order of their slots. `$$CURRENT` has the
 /// slot behind them.
@@ -36,7 +33,7 @@ pub struct RedactStage {
     source: Value,
 }
 
-impl OtherStage for RedactStage {
+impl PipelineStage for RedactStage {
     fn name(&self) -> &'static str {
         "$redact"
     }
@@ -47,10 +44,6 @@ impl OtherStage for RedactStage {
 
     fn needs(&self, _: &Needs) -> Needs {
         Needs::All
-    }
-
-    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(Redact::new(input, self.clone())))
     }
 }
 
@@ -66,7 +59,7 @@ pub(super) fn parse(
         expressions.define(name);
     }
     expressions.define("CURRENT");
-    out.push(Stage::Other(Arc::new(RedactStage {
+    out.push(Stage::Redact(Arc::new(RedactStage {
         expression: Expression::parse(value, &expressions)?,
         outer: cx.expressions.variable_count(),
         source: value.to_value(),

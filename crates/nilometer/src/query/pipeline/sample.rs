@@ -2,19 +2,18 @@
 
 use nilometer_bson::{DocumentBuilder, ValueRef, doc};
 
-use super::{OtherStage, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::{Error, Result, location};
-use crate::query::exec::BoxOperator;
-use crate::query::exec::row::sample::Sample;
-use crate::query::planner::needs::Needs;
-use crate::query::planner::physical::Builder;
 
+/// A parsed `$sample`.
 #[derive(Debug)]
-struct SampleStage {
-    size: u64,
+pub struct SampleStage {
+    /// How many documents are drawn.
+    pub size: u64,
 }
 
-impl OtherStage for SampleStage {
+impl PipelineStage for SampleStage {
     fn name(&self) -> &'static str {
         "$sample"
     }
@@ -26,14 +25,6 @@ impl OtherStage for SampleStage {
 
     fn needs(&self, after: &Needs) -> Needs {
         after.clone()
-    }
-
-    fn sample_size(&self) -> Option<u64> {
-        Some(self.size)
-    }
-
-    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(Sample::new(input, self.size)))
     }
 }
 
@@ -84,7 +75,7 @@ pub(super) fn parse(
             "$sample stage must specify a size",
         ));
     };
-    out.push(Stage::Other(std::sync::Arc::new(SampleStage { size })));
+    out.push(Stage::Sample(std::sync::Arc::new(SampleStage { size })));
     Ok(())
 }
 

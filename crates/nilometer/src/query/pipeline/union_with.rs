@@ -4,22 +4,23 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline_value};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Place, Stage, parse_pipeline_value};
 use crate::error::{Error, Result};
-use crate::query::exec::BoxOperator;
-use crate::query::exec::join::union_with::UnionWith;
-use crate::query::planner::needs::Needs;
-use crate::query::planner::physical::Builder;
 
+/// A parsed `$unionWith`.
 #[derive(Debug)]
-struct UnionWithStage {
-    collection: Option<Arc<str>>,
-    stages: Vec<Stage>,
-    depth: usize,
+pub struct UnionWithStage {
+    /// The other collection; none if the pipeline makes its documents itself.
+    pub collection: Option<Arc<str>>,
+    /// What is done to its documents.
+    pub stages: Vec<Stage>,
+    /// How many pipelines are around it.
+    pub depth: usize,
     source: Value,
 }
 
-impl OtherStage for UnionWithStage {
+impl PipelineStage for UnionWithStage {
     fn name(&self) -> &'static str {
         "$unionWith"
     }
@@ -30,13 +31,6 @@ impl OtherStage for UnionWithStage {
 
     fn needs(&self, after: &Needs) -> Needs {
         after.clone()
-    }
-
-    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        let other = builder
-            .nested(self.depth)
-            .pipeline(self.collection.as_deref(), self.stages.clone())?;
-        Ok(Box::new(UnionWith::new(input, other)))
     }
 }
 
@@ -80,7 +74,7 @@ pub(super) fn parse(
             "the $unionWith stage without explicit collection must have a pipeline with $documents as first stage",
         ));
     }
-    out.push(Stage::Other(Arc::new(UnionWithStage {
+    out.push(Stage::UnionWith(Arc::new(UnionWithStage {
         collection,
         stages,
         depth: nested.depth,

@@ -10,14 +10,11 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
+use super::needs::Needs;
+use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::FieldSet;
-use crate::query::exec::BoxOperator;
-use crate::query::exec::scan::unpack_bucket::UnpackBucket;
-use crate::query::planner::Builder;
-use crate::query::planner::needs::Needs;
 use crate::timeseries::unpack::Shown;
 
 /// Either stage, parsed.
@@ -53,7 +50,7 @@ impl UnpackBucketStage {
     }
 }
 
-impl OtherStage for UnpackBucketStage {
+impl PipelineStage for UnpackBucketStage {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -68,10 +65,6 @@ impl OtherStage for UnpackBucketStage {
 
     fn unpacks(&self) -> bool {
         true
-    }
-
-    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(UnpackBucket::new(input, self.clone())))
     }
 }
 
@@ -143,7 +136,7 @@ pub(super) fn parse(
     }
     let missing = || fail(location::UNPACK_TIME_FIELD_MISSING, "timeField is required");
     let time_field = time_field.ok_or_else(missing)?;
-    out.push(Stage::Other(Arc::new(UnpackBucketStage {
+    out.push(Stage::UnpackBucket(Arc::new(UnpackBucketStage {
         name,
         time_field,
         meta_field,
@@ -231,7 +224,7 @@ pub(super) fn parse_internal(
         return Err(wrong("timeField", "given"));
     };
     stage.time_field = time_field;
-    out.push(Stage::Other(Arc::new(stage)));
+    out.push(Stage::UnpackBucket(Arc::new(stage)));
     Ok(())
 }
 

@@ -1,33 +1,27 @@
-//! The logical plan: what is read and which stages follow.
+//! The logical plan: what is read, which filter is asked there, and which stages follow.
+//!
+//! It says nothing of how data is reached or how a stage is executed: that is the
+//! [physical plan](super::physical).
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, Value};
-
-use super::access::cluster::ClusterBound;
 use super::access::hint::Forced;
-use super::access::{Choice, IndexAccess};
-use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
-use crate::index::buckets::{BucketIndex, ScannedBuckets};
-use crate::query::batch::{FieldSet, MeasurementShape};
-use crate::query::pipeline::{ProjectStage, Stage};
-use crate::query::planner::bounds::{IndexBounds, IndexShape};
-use crate::query::source::{
-    BucketEntries, BucketIndexScan, BucketPredicate, BucketSource, Direction, RecordSource,
-};
-use crate::timeseries::rewrite::TimeRange;
+use crate::index::buckets::BucketIndex;
+use crate::query::pipeline::Stage;
+use crate::query::pipeline::needs::Needs;
+use crate::query::source::{BucketSource, Direction, RecordSource};
 
 /// What is read and what is done to it.
 #[derive(Clone)]
 pub struct LogicalPlan {
     /// Where documents come from.
-    pub input: Input,
+    pub source: LogicalSource,
     /// What happens to them, in order.
     pub stages: Vec<Stage>,
-    /// What is wanted of what comes out: everything, unless whoever asked only counts, say.
+    /// The fields that the command needs of the results: all, unless it only counts, for example.
     pub wanted: Needs,
-    /// The path whose different values are all that is wanted of what comes out.
+    /// The path whose distinct values are all that the command needs.
     pub distinct: Option<Arc<str>>,
     /// Names of the rules that fired, in order.
     pub fired: Vec<&'static str>,
@@ -35,217 +29,66 @@ pub struct LogicalPlan {
 
 /// Where documents come from.
 #[derive(Clone)]
-pub enum Input {
+pub enum LogicalSource {
     /// A collection that does not exist.
     Nothing,
     /// The first stage makes its documents itself.
     FirstStage,
     /// The records of an ordinary collection.
-    Records(Box<RecordInput>),
+    Records(Box<LogicalRecords>),
     /// The measurements of a time-series collection.
-    Buckets(Box<BucketInput>),
-    /// The different metadata of a time-series collection.
-    Metas(Box<MetaInput>),
+    Measurements(Box<LogicalMeasurements>),
 }
 
-/// How records are reached.
-#[derive(Clone, Debug, Default)]
-pub enum AccessPath {
-    /// All of them in key order.
-    #[default]
-    CollectionScan,
-    /// Those of a clustered collection between two keys, both included.
-    ClusteredScan {
-        /// Lowest.
-        min: Option<ClusterBound>,
-        /// Highest.
-        max: Option<ClusterBound>,
-    },
-    /// The one with this `_id`.
-    IdLookup(Value),
-    /// Those an index leads to.
-    Index(Box<IndexAccess>),
-}
-
-/// Reading an ordinary collection.
+/// The records of an ordinary collection, with what the command says about reading them.
 #[derive(Clone)]
-pub struct RecordInput {
+pub struct LogicalRecords {
     /// The collection.
     pub source: Arc<dyn RecordSource>,
     /// `db.coll` as stored, for explain.
     pub namespace: String,
-    /// How records are reached.
-    pub access: AccessPath,
-    /// Which way they are read.
-    pub direction: Direction,
-    /// Which are given on.
+    /// The filter every document must pass.
     pub filter: Option<MatchExpression>,
+    /// The direction of the scan.
+    pub direction: Direction,
+    /// `$natural` was given: no index is used.
+    pub is_natural: bool,
     /// Add the record's key as `$recordId`.
     pub show_record_id: bool,
-    /// The direction was asked for: no index is used.
-    pub is_natural: bool,
-    /// Records that come later are read too.
+    /// Records that are inserted later are read too.
     pub is_tail: bool,
-    /// The index that was asked for.
+    /// The hinted index, with `min` and `max` of a `find`.
     pub forced: Option<Forced>,
-    /// No more rows than this are asked for.
-    pub limit: Option<u64>,
-    /// How the access path was chosen.
-    pub choice: Arc<Choice>,
 }
 
-/// Reading a time-series collection.
+/// The measurements of a time-series collection, with what the command says about reading them.
 #[derive(Clone)]
-pub struct BucketInput {
+pub struct LogicalMeasurements {
     /// The collection.
     pub source: Arc<dyn BucketSource>,
     /// `db.system.buckets.coll`, for explain.
     pub namespace: String,
-    /// Which way buckets are read.
-    pub direction: Direction,
-    /// The direction was asked for.
-    pub is_direction_fixed: bool,
-    /// The order of ids was asked for: no index is used.
-    pub is_natural: bool,
-    /// The index that was asked for.
-    pub hint: Option<Arc<BucketIndex>>,
-    /// Which buckets are read.
-    pub buckets: BucketChoice,
-    /// No more measurements than this are asked for.
-    pub limit: Option<u64>,
-    /// So many are drawn at random, or all are given on if drawing does not pay.
-    pub sample: Option<u64>,
-    /// What becomes of them.
-    pub unpack: Unpack,
-}
-
-/// Which buckets are read.
-#[derive(Clone, Debug)]
-pub struct BucketChoice {
-    /// Lowest second of the bucket id.
-    pub id_min: Option<u32>,
-    /// Highest second of the bucket id.
-    pub id_max: Option<u32>,
-    /// What a bucket's header must not contradict.
-    pub predicate: BucketPredicate,
-    /// Between which times every match lies.
-    pub times: TimeRange,
-    /// The index that leads to them; none if all between the ids are looked at.
-    pub index: Option<IndexChoice>,
-}
-
-/// Which entries of which index lead to the buckets.
-#[derive(Clone, Debug)]
-pub struct IndexChoice {
-    /// Which index.
-    pub index: Arc<BucketIndex>,
-    /// Which entries.
-    pub entries: BucketEntries,
-    /// Where they lead, if they were counted.
-    pub scanned: Option<Arc<ScannedBuckets>>,
-    /// Its parts as bounds see them.
-    pub shape: Arc<IndexShape>,
-    /// The bounds, for explain.
-    pub bounds: IndexBounds,
-}
-
-impl IndexChoice {
-    /// What to ask of the collection.
-    pub fn scan(&self) -> BucketIndexScan {
-        BucketIndexScan {
-            index: Arc::clone(&self.index),
-            entries: self.entries.clone(),
-            scanned: self.scanned.clone(),
-        }
-    }
-}
-
-/// Reading metadata from an index, without its buckets: documents that show nothing else.
-#[derive(Clone)]
-pub struct MetaInput {
-    /// The collection.
-    pub source: Arc<dyn BucketSource>,
-    /// `db.system.buckets.coll`, for explain.
-    pub namespace: String,
-    /// Which index; its first parts are metadata.
-    pub index: Arc<BucketIndex>,
-    /// How many parts: one document comes for each combination of their values.
-    pub components: usize,
-    /// Which of them are wanted; it reads nothing that these parts do not say.
+    /// The filter every measurement must pass.
     pub filter: Option<MatchExpression>,
-    /// The least key that may be wanted.
-    pub start: Vec<u8>,
-    /// The least key above all that may be wanted; none if there is no end.
-    pub end: Option<Vec<u8>>,
-    /// What the two were made from, for explain.
-    pub bounds: Option<Document>,
-}
-
-impl Default for BucketChoice {
-    fn default() -> Self {
-        Self {
-            id_min: None,
-            id_max: None,
-            predicate: BucketPredicate::Always,
-            times: TimeRange::ALL,
-            index: None,
-        }
-    }
-}
-
-/// How buckets become measurements.
-#[derive(Clone, Debug, Default)]
-pub struct Unpack {
-    /// What measurements show.
-    pub fields: FieldSet,
-    /// What is computed from the metadata, once for each bucket, of the measurements that are given on.
-    pub computed: Vec<ProjectStage>,
-    /// Which measurements are given on.
-    pub event_filter: Option<MatchExpression>,
-    /// All measurements of buckets this is sure of pass without the event filter.
-    pub whole_bucket_filter: Option<BucketPredicate>,
-    /// Every bucket that is read passes as a whole, unless it was written wider than the collection's are:
-    /// the filters above are a precaution.
-    pub takes_whole: bool,
-}
-
-impl BucketInput {
-    /// How measurements look to the first stage.
-    pub fn shape(&self) -> MeasurementShape {
-        let options = self.source.options();
-        MeasurementShape {
-            time_field: Arc::clone(&options.time_field),
-            meta_field: options.meta_field.clone(),
-            fields: self.shown(),
-        }
-    }
-
-    /// The fields the first stage sees.
-    pub fn shown(&self) -> FieldSet {
-        let options = self.source.options();
-        let mut shape = MeasurementShape {
-            time_field: Arc::clone(&options.time_field),
-            meta_field: options.meta_field.clone(),
-            fields: self.unpack.fields.clone(),
-        };
-        for stage in &self.unpack.computed {
-            if let Some(fields) = stage.shown_behind(&shape) {
-                shape.fields = fields;
-            }
-        }
-        shape.fields
-    }
+    /// The direction of the scan.
+    pub direction: Direction,
+    /// The direction was given by the command.
+    pub is_direction_fixed: bool,
+    /// The order of bucket ids was asked for: no index is used.
+    pub is_natural: bool,
+    /// The hinted index.
+    pub hint: Option<Arc<BucketIndex>>,
 }
 
 impl LogicalPlan {
     /// A plan as written, before any rule.
-    pub fn new(input: Input, stages: Vec<Stage>) -> Self {
-        let input = match stages.first() {
-            Some(stage) if stage.is_source() => Input::FirstStage,
-            _ => input,
+    pub fn new(source: LogicalSource, stages: Vec<Stage>) -> Self {
+        let source = match stages.first() {
+            Some(stage) if stage.is_source() => LogicalSource::FirstStage,
+            _ => source,
         };
         Self {
-            input,
+            source,
             stages,
             wanted: Needs::All,
             distinct: None,

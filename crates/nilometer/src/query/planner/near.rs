@@ -18,30 +18,37 @@ use std::sync::Arc;
 use nilometer_bson::order::Collator;
 use nilometer_bson::{DocRef, Value};
 
-use super::logical::Input;
+use super::logical::LogicalSource;
+use super::settings::PlanSettings;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{EvalContext, Expression, ParseContext};
 use crate::geo::{GeoTest, Metric, NearQuery, read_distance};
 use crate::index::{Index, IndexPartKind};
-use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{
     GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, SortStage, Stage, geo_near_not_first,
 };
 use crate::query::source::BucketOptions;
 
 /// Puts stages that measure and order in the place of a `$geoNear` at the front of `stages`.
-pub fn settle(input: &Input, stages: Vec<Stage>, settings: &ExecSettings) -> Result<Vec<Stage>> {
-    let is_near = |stage: &Stage| stage.as_geo_near().is_some();
-    let Some(at) = stages.iter().position(is_near) else {
-        return Ok(stages);
-    };
-    let Some(asked) = stages.get(at).and_then(Stage::as_geo_near) else {
+pub fn settle(
+    source: &LogicalSource,
+    stages: Vec<Stage>,
+    settings: &PlanSettings,
+) -> Result<Vec<Stage>> {
+    let mut near = stages
+        .iter()
+        .enumerate()
+        .filter_map(|(at, stage)| match stage {
+            Stage::GeoNear(near) => Some((at, near)),
+            _ => None,
+        });
+    let Some((at, asked)) = near.next() else {
         return Ok(stages);
     };
     let is_find = matches!(asked.from, NearFrom::Find(_));
-    if is_find && (at > 0 || matches!(input, Input::Buckets(_))) {
+    if is_find && (at > 0 || matches!(source, LogicalSource::Measurements(_))) {
         return Err(Error::location(
             location::NEAR_NOT_ALLOWED,
             "$geoNear, $near, and $nearSphere are not allowed on a view or a time-series collection",
@@ -50,19 +57,23 @@ pub fn settle(input: &Input, stages: Vec<Stage>, settings: &ExecSettings) -> Res
     if at > 0 {
         return Err(geo_near_not_first());
     }
-    let mut settled = settled(input, asked, settings)?;
+    let mut settled = settled(source, asked, settings)?;
     settled.extend(stages.into_iter().skip(1));
     Ok(settled)
 }
 
-fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Result<Vec<Stage>> {
+fn settled(
+    source: &LogicalSource,
+    asked: &GeoNearStage,
+    settings: &PlanSettings,
+) -> Result<Vec<Stage>> {
     let query = Arc::new(near_query(asked, settings)?);
-    let path = match input {
-        Input::Records(records) => {
+    let path = match source {
+        LogicalSource::Records(records) => {
             let indexes = records.source.indexes()?;
             on_records(asked, &measured_paths(&indexes, query.metric()))?
         }
-        Input::Buckets(buckets) => {
+        LogicalSource::Measurements(buckets) => {
             let options = buckets.source.options();
             on_buckets(asked, options, || {
                 let indexes = buckets.source.indexes()?;
@@ -71,13 +82,16 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
             })?
         }
         // There is nothing to measure, whatever the field.
-        Input::Nothing | Input::FirstStage | Input::Metas(_) => {
+        LogicalSource::Nothing | LogicalSource::FirstStage => {
             asked.key.clone().unwrap_or_else(|| MatchPath::new(""))
         }
     };
     let mut stages = Vec::new();
     let mut filters: Vec<MatchExpression> = asked.query.iter().cloned().collect();
-    if matches!(input, Input::Buckets(_) | Input::Records(_)) {
+    if matches!(
+        source,
+        LogicalSource::Measurements(_) | LogicalSource::Records(_)
+    ) {
         // Rules out buckets by their bounds or their metadata, documents by an index.
         filters.push(MatchExpression::Geo {
             path: path.clone(),
@@ -88,7 +102,7 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
         stages.push(Stage::Match(MatchStage::new(MatchExpression::and(filters))));
     }
     let order = asked.output.distance_field.clone();
-    stages.push(Stage::Other(Arc::new(GeoDistanceStage {
+    stages.push(Stage::GeoDistance(Arc::new(GeoDistanceStage {
         path,
         query,
         output: asked.output.clone(),
@@ -100,7 +114,7 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
     Ok(stages)
 }
 
-fn near_query(asked: &GeoNearStage, settings: &ExecSettings) -> Result<NearQuery> {
+fn near_query(asked: &GeoNearStage, settings: &PlanSettings) -> Result<NearQuery> {
     let (near, spherical, min, max) = match &asked.from {
         NearFrom::Find(query) => return Ok((**query).clone()),
         NearFrom::Stage {
@@ -236,6 +250,13 @@ mod tests {
         parse_pipeline_value(&cx, "pipeline", pipeline.as_ref()).unwrap()
     }
 
+    fn near_of(stages: &[Stage]) -> &GeoNearStage {
+        match &stages[0] {
+            Stage::GeoNear(near) => near,
+            other => panic!("{other:?} is not a $geoNear"),
+        }
+    }
+
     fn options() -> BucketOptions {
         BucketOptions {
             time_field: "t".into(),
@@ -263,7 +284,7 @@ mod tests {
         let without = asked(doc! {"near": near, "distanceField": "d"});
         let of = |stages: &[Stage], paths: &[&str]| {
             let paths: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
-            outcome(on_records(stages[0].as_geo_near().unwrap(), &paths))
+            outcome(on_records(near_of(stages), &paths))
         };
         assert_eq!(of(&with_key, &["b", "a"]), ("a".into(), 0));
         assert_eq!(of(&with_key, &["b"]), (String::new(), 291));
@@ -283,7 +304,7 @@ mod tests {
             }
             let stages = asked(spec.finish());
             let paths: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
-            let asked = stages[0].as_geo_near().unwrap();
+            let asked = near_of(&stages);
             outcome(on_buckets(asked, &options(), || Ok(paths)))
         };
         let key = |name: &str| ("key", Value::from(name));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nilometer_bson::Document;
 
-use super::logical::{BucketChoice, BucketInput, Input, RecordInput, Unpack};
+use super::logical::{LogicalMeasurements, LogicalRecords, LogicalSource};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{Collation, ParseContext};
 use crate::query::pipeline::{PipelineContext, Place, Stage, parse_pipeline};
@@ -24,7 +24,7 @@ const BUCKETS_PREFIX: &str = "system.buckets.";
 /// What a namespace leads to.
 pub struct ResolvedInput {
     /// Where documents come from.
-    pub input: Input,
+    pub source: LogicalSource,
     /// The stages of the views on the way, innermost first.
     pub view_stages: Vec<Stage>,
     /// The views on the way, outermost first, and what they stand on.
@@ -51,14 +51,14 @@ pub fn resolve(
                 ),
             ));
         }
-        let input = match collections.resolve(db, &name)? {
-            Resolved::Absent => Input::Nothing,
+        let source = match collections.resolve(db, &name)? {
+            Resolved::Absent => LogicalSource::Nothing,
             Resolved::Ordinary(source) => {
-                Input::Records(Box::new(records(source, format!("{db}.{name}"))))
+                LogicalSource::Records(Box::new(records(source, format!("{db}.{name}"))))
             }
             Resolved::TimeSeries(source) => {
                 let namespace = format!("{db}.{BUCKETS_PREFIX}{name}");
-                Input::Buckets(Box::new(buckets(source, namespace)))
+                LogicalSource::Measurements(Box::new(measurements(source, namespace)))
             }
             Resolved::View(view) => {
                 check_collation(cx, &view, &format!("{db}.{name}"))?;
@@ -75,7 +75,7 @@ pub fn resolve(
             }
         };
         return Ok(ResolvedInput {
-            input,
+            source,
             view_stages,
             chain,
         });
@@ -83,13 +83,14 @@ pub fn resolve(
 }
 
 /// Refuses to unpack measurements: that is for buckets that are read as documents.
-pub fn check_unpacking(input: &Input, stages: &[Stage]) -> Result<()> {
-    let unpacks = |stage: &&Stage| matches!(stage, Stage::Other(other) if other.unpacks());
-    match stages.iter().find(unpacks) {
-        Some(stage) if matches!(input, Input::Buckets(_)) => Err(Error::bad_value(format!(
-            "{} unpacks the documents of {BUCKETS_PREFIX}<collection>; a time-series collection shows them unpacked",
-            stage.name()
-        ))),
+pub fn check_unpacking(source: &LogicalSource, stages: &[Stage]) -> Result<()> {
+    match stages.iter().find(|stage| stage.unpacks()) {
+        Some(stage) if matches!(source, LogicalSource::Measurements(_)) => {
+            Err(Error::bad_value(format!(
+                "{} unpacks the documents of {BUCKETS_PREFIX}<collection>; a time-series collection shows them unpacked",
+                stage.name()
+            )))
+        }
         _ => Ok(()),
     }
 }
@@ -106,34 +107,28 @@ fn check_collation(cx: &PipelineContext, view: &ViewDefinition, namespace: &str)
 }
 
 /// All records of an ordinary collection.
-pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
-    RecordInput {
+pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> LogicalRecords {
+    LogicalRecords {
         source,
         namespace,
-        access: super::AccessPath::CollectionScan,
-        direction: Direction::Forward,
         filter: None,
-        show_record_id: false,
+        direction: Direction::Forward,
         is_natural: false,
+        show_record_id: false,
         is_tail: false,
         forced: None,
-        limit: None,
-        choice: Arc::default(),
     }
 }
 
 /// All measurements of a time-series collection.
-pub fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
-    BucketInput {
+pub fn measurements(source: Arc<dyn BucketSource>, namespace: String) -> LogicalMeasurements {
+    LogicalMeasurements {
         source,
         namespace,
+        filter: None,
         direction: Direction::Forward,
         is_direction_fixed: false,
         is_natural: false,
         hint: None,
-        buckets: BucketChoice::default(),
-        limit: None,
-        sample: None,
-        unpack: Unpack::default(),
     }
 }

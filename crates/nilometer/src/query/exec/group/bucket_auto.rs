@@ -6,14 +6,13 @@
 //!
 //! With a granularity bounds are numbers of a series: the upper bound is the next one above the greatest
 //! value, and whatever lies below it is taken in too; the first lower bound is the next one below the
-//! least value ([`super::granularity`]).
+//! least value ([`crate::query::pipeline::granularity`]).
 
 use std::cmp::Ordering;
 
 use nilometer_bson::order::compare_with;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::granularity::Granularity;
 use crate::error::Result;
 use crate::eval::{Expression, memory_bytes};
 use crate::query::batch::Batch;
@@ -23,6 +22,7 @@ use crate::query::exec::{
     BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled,
 };
 use crate::query::pipeline::BucketAutoStage;
+use crate::query::pipeline::granularity::Granularity;
 
 /// Whose memory it is.
 const NAME: &str = "$bucketAuto";

@@ -18,31 +18,20 @@ use nilometer_bson::block::BlockData;
 use nilometer_bson::{Value, ValueRef};
 
 use crate::error::Result;
-use crate::eval::expression::DateBins;
 use crate::query::batch::{MeasurementBlock, Selection};
-use crate::query::pipeline::{BucketArrival, assert_span};
-
-/// Which groups are wanted: those of the first bins in the order in which buckets come.
-#[derive(Clone, Debug)]
-pub struct FirstGroups {
-    /// The bins of time the key follows.
-    pub bins: DateBins,
-    /// So many of them.
-    pub wanted: usize,
-    /// How buckets come.
-    pub arrival: BucketArrival,
-}
+use crate::query::exec::sort::assert_span;
+use crate::query::planner::physical::{BucketArrival, FirstBins};
 
 /// The first bins known so far.
 pub(crate) struct Frontier<'s> {
-    first: &'s FirstGroups,
+    first: &'s FirstBins,
     /// Starts of the bins, as many as are wanted at most.
     known: BTreeSet<i64>,
 }
 
 impl<'s> Frontier<'s> {
     /// Nothing is known.
-    pub(crate) fn new(first: &'s FirstGroups) -> Self {
+    pub(crate) fn new(first: &'s FirstBins) -> Self {
         Self {
             first,
             known: BTreeSet::new(),

@@ -22,7 +22,6 @@
 pub mod bucket_auto;
 pub mod first_bins;
 pub mod from_bounds;
-pub mod granularity;
 pub(crate) mod output;
 pub(crate) mod parallel;
 pub mod streaming;
@@ -39,7 +38,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use self::first_bins::Frontier;
 use self::output::{RESULT_BYTES, RowMaker};
-use self::parallel::{Part, Shared};
+use self::parallel::{InputPart, ParallelGroup};
 use self::vectorized::BlockGroup;
 use super::memory::MemoryGauge;
 use super::sort::external_sort::{RowOrder, Sorted, Sorter};
@@ -50,6 +49,7 @@ use crate::eval::expression::Expression;
 use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
+use crate::query::planner::physical::PhysicalGroup;
 
 /// Whose memory it is.
 const NAME: &str = "$group";
@@ -60,7 +60,7 @@ const GROUP_OVERHEAD: usize = 64;
 /// Gathers documents by key.
 pub struct Group {
     input: Option<BoxOperator>,
-    stage: GroupStage,
+    plan: PhysicalGroup,
     finished: Groups,
 }
 
@@ -72,11 +72,11 @@ enum Groups {
 
 impl Group {
     /// Gathers what `input` gives.
-    pub fn new(input: BoxOperator, stage: GroupStage) -> Self {
-        let rows = RowMaker::of(&stage);
+    pub fn new(input: BoxOperator, plan: PhysicalGroup) -> Self {
+        let rows = RowMaker::of(&plan.stage);
         Self {
             input: Some(input),
-            stage,
+            plan,
             finished: Groups::InMemory(Finished {
                 rows,
                 keys: Vec::new().into_iter(),
@@ -88,14 +88,14 @@ impl Group {
     }
 
     fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Groups> {
-        let mut table = Table::new(&self.stage, cx);
-        let mut blocks = BlockGroup::new(&self.stage);
+        let mut table = Table::new(&self.plan.stage, cx);
+        let mut blocks = BlockGroup::new(&self.plan.stage);
         let mut spilled: Option<Sorter<ByKey>> = None;
-        let first = self.stage.first.clone();
+        let first = self.plan.first_bins.clone();
         let mut frontier = first.as_deref().map(Frontier::new);
-        let shared = match &frontier {
+        let parallel = match &frontier {
             Some(_) => None,
-            None => Shared::of(&self.stage, cx),
+            None => ParallelGroup::of(&self.plan, cx),
         };
         let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
@@ -107,31 +107,31 @@ impl Group {
                 },
                 (_, batch) => batch,
             };
-            table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
+            table.add(batch, &self.plan, &mut blocks, &mut spilled, cx)?;
             gathered += 1;
-            if let Some(shared) = &shared
-                && gathered >= shared.alone_batches()
+            if let Some(parallel) = &parallel
+                && gathered >= parallel.batches_before()
             {
-                shared.gather(&mut input, cx, |part| {
+                parallel.gather(&mut input, cx, |part| {
                     let batches = match part {
-                        Part::Gathered(later) => {
+                        InputPart::Grouped(later) => {
                             table.absorb(*later, cx)?;
                             if table.spill_if_full(&mut spilled, cx)? {
                                 blocks.forget_groups();
                             }
                             return Ok(());
                         }
-                        Part::AtHand(batches) => batches,
+                        InputPart::Ungrouped(batches) => batches,
                     };
                     for batch in batches {
-                        table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
+                        table.add(batch, &self.plan, &mut blocks, &mut spilled, cx)?;
                     }
                     Ok(())
                 })?;
                 break;
             }
         }
-        let rows = RowMaker::of(&self.stage);
+        let rows = RowMaker::of(&self.plan.stage);
         let Some(mut spilled) = spilled else {
             return Ok(Groups::InMemory(Finished {
                 rows,
@@ -339,14 +339,14 @@ impl Table {
     fn add(
         &mut self,
         batch: Batch,
-        stage: &GroupStage,
+        plan: &PhysicalGroup,
         blocks: &mut BlockGroup,
         spilled: &mut Option<Sorter<ByKey>>,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
         let mut is_void = false;
         let rows = match batch {
-            Batch::Block(block) if self.add_block(&block, stage, blocks, cx)? => {
+            Batch::Block(block) if self.add_block(&block, plan, blocks, cx)? => {
                 is_void = self.spill_if_full(spilled, cx)?;
                 Vec::new()
             }
@@ -367,29 +367,29 @@ impl Table {
     fn add_block(
         &mut self,
         block: &MeasurementBlock,
-        stage: &GroupStage,
+        plan: &PhysicalGroup,
         blocks: &mut BlockGroup,
         cx: &ExecContext<'_>,
     ) -> Result<bool> {
-        let by_header = match &stage.from_headers {
-            Some(headers) => headers.add(stage, block, self, cx)?,
+        let by_bounds = match &plan.from_bounds {
+            Some(aggregate) => from_bounds::add(aggregate, &plan.stage, block, self, cx)?,
             None => false,
         };
-        Ok(by_header || blocks.add(block, self, cx)?)
+        Ok(by_bounds || blocks.add(block, self, cx)?)
     }
 
     /// The groups of some batches, for a table they are added to later.
     pub(super) fn of_batches(
-        stage: &GroupStage,
+        plan: &PhysicalGroup,
         batches: Vec<Batch>,
         cx: &ExecContext<'_>,
     ) -> Result<Self> {
-        let mut table = Self::new(stage, cx);
-        let mut blocks = BlockGroup::new(stage);
+        let mut table = Self::new(&plan.stage, cx);
+        let mut blocks = BlockGroup::new(&plan.stage);
         for batch in batches {
             cx.operation.check_interrupt()?;
             match batch {
-                Batch::Block(block) if table.add_block(&block, stage, &mut blocks, cx)? => {}
+                Batch::Block(block) if table.add_block(&block, plan, &mut blocks, cx)? => {}
                 batch => {
                     for row in batch.into_rows()? {
                         table.add_row(&row, cx)?;
@@ -591,8 +591,9 @@ mod tests {
     use nilometer_bson::{array, doc};
 
     use super::*;
+    use crate::query::exec::ExecLimits;
     use crate::query::exec::testing::{MemoryCollections, MemoryRecords, run_limited, run_stages};
-    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::planner::settings::PlanOptions;
     use crate::query::source::Resolved;
 
     fn group(spec: Document, documents: Vec<Document>) -> Vec<Document> {
@@ -668,11 +669,11 @@ mod tests {
         ] {
             let stages = array![stage];
             let error =
-                run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap_err();
+                run_limited(&collections, &stages, PlanOptions::default(), limits).unwrap_err();
             assert_eq!(error.code.0, 292);
         }
         let few = array![doc! {"$sort": doc! {"a": -1}}, doc! {"$limit": 2}];
-        let rows = run_limited(&collections, &few, ExecOptions::default(), limits).unwrap();
+        let rows = run_limited(&collections, &few, PlanOptions::default(), limits).unwrap();
         assert_eq!(rows.len(), 2);
     }
 }

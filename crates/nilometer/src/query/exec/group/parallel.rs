@@ -21,38 +21,38 @@ use crate::error::Result;
 use crate::eval::Dependencies;
 use crate::eval::accumulator::AccumulatorKind;
 use crate::query::batch::Batch;
-use crate::query::exec::workers::{Helpers, Pieces};
+use crate::query::exec::workers::{QueryThreads, TasksInFlight};
 use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, next_filled};
-use crate::query::pipeline::GroupStage;
+use crate::query::planner::physical::PhysicalGroup;
 
 /// A stage that several threads may work on.
-pub(crate) struct Shared {
-    helpers: Helpers,
-    stage: GroupStage,
+pub(crate) struct ParallelGroup {
+    threads: QueryThreads,
+    plan: PhysicalGroup,
 }
 
 /// A part of the input.
-pub(crate) enum Part {
+pub(crate) enum InputPart {
     /// Its groups.
-    Gathered(Box<Table>),
+    Grouped(Box<Table>),
     /// Blocks of which nothing has to be decoded: adding them is less work than handing them out.
-    AtHand(Vec<Batch>),
+    Ungrouped(Vec<Batch>),
 }
 
-fn is_at_hand(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool> {
+fn needs_no_decoding(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool> {
     for batch in batches {
         match batch {
-            Batch::Block(block) if blocks.is_at_hand(block)? => {}
+            Batch::Block(block) if blocks.needs_no_decoding(block)? => {}
             _ => return Ok(false),
         }
     }
     Ok(true)
 }
 
-impl Shared {
+impl ParallelGroup {
     /// The stage, if there are threads to help and they cannot be told from one.
-    pub(crate) fn of(stage: &GroupStage, cx: &ExecContext<'_>) -> Option<Self> {
-        let helpers = cx.settings.helpers.clone()?;
+    pub(crate) fn of(plan: &PhysicalGroup, cx: &ExecContext<'_>) -> Option<Self> {
+        let threads = cx.settings.threads.clone()?;
         let adds_up = |kind| {
             use AccumulatorKind as K;
             matches!(
@@ -75,20 +75,21 @@ impl Shared {
             )
         };
         let mut reads = Dependencies::default();
+        let stage = &plan.stage;
         stage.key.dependencies(&mut reads);
         for (_, spec) in stage.fields.iter() {
             spec.dependencies(&mut reads);
         }
         let may = !reads.random && stage.fields.iter().all(|(_, spec)| adds_up(spec.kind()));
         may.then(|| Self {
-            helpers,
-            stage: stage.clone(),
+            threads,
+            plan: plan.clone(),
         })
     }
 
     /// Batches the query takes alone at first.
-    pub(crate) fn alone_batches(&self) -> usize {
-        self.helpers.alone_batches
+    pub(crate) fn batches_before(&self) -> usize {
+        self.threads.batches_before
     }
 
     /// Gathers the rest of `input` and gives its parts to `absorb`, in order.
@@ -96,26 +97,26 @@ impl Shared {
         &self,
         input: &mut BoxOperator,
         cx: &ExecContext<'_>,
-        mut absorb: impl FnMut(Part) -> Result<()>,
+        mut absorb: impl FnMut(InputPart) -> Result<()>,
     ) -> Result<()> {
         let context = Arc::new((
-            cx.operation.for_helper(),
+            cx.operation.for_worker(),
             ExecSettings {
-                // Who helps is not helped.
-                helpers: None,
+                // A worker uses no further threads.
+                threads: None,
                 ..cx.settings.clone()
             },
         ));
         let part = |batches: Vec<Batch>| -> Box<dyn FnOnce() -> Result<Table> + Send> {
-            let (context, stage) = (Arc::clone(&context), self.stage.clone());
+            let (context, plan) = (Arc::clone(&context), self.plan.clone());
             Box::new(move || {
                 let cx = ExecContext::new(&context.0, &context.1);
-                Table::of_batches(&stage, batches, &cx)
+                Table::of_batches(&plan, batches, &cx)
             })
         };
-        let mut pieces = Pieces::new(&self.helpers.workers, self.helpers.threads);
+        let mut tasks = TasksInFlight::new(&self.threads.workers, self.threads.count);
         let mut batches = Vec::new();
-        let mut blocks = BlockGroup::new(&self.stage);
+        let mut blocks = BlockGroup::new(&self.plan.stage);
         // An error of the input comes behind those of what was read before.
         let end = loop {
             match next_filled(input, cx) {
@@ -123,26 +124,26 @@ impl Shared {
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
-            if batches.len() < self.helpers.piece_batches {
+            if batches.len() < self.threads.batches_per_task {
                 continue;
             }
             let batches = std::mem::take(&mut batches);
-            if is_at_hand(&mut blocks, &batches)? {
-                while let Some(table) = pieces.pop()? {
-                    absorb(Part::Gathered(Box::new(table)))?;
+            if needs_no_decoding(&mut blocks, &batches)? {
+                while let Some(table) = tasks.pop()? {
+                    absorb(InputPart::Grouped(Box::new(table)))?;
                 }
-                absorb(Part::AtHand(batches))?;
-            } else if let Some(table) = pieces.push(part(batches))? {
-                absorb(Part::Gathered(Box::new(table)))?;
+                absorb(InputPart::Ungrouped(batches))?;
+            } else if let Some(table) = tasks.push(part(batches))? {
+                absorb(InputPart::Grouped(Box::new(table)))?;
             }
         };
         if !batches.is_empty()
-            && let Some(table) = pieces.push(part(batches))?
+            && let Some(table) = tasks.push(part(batches))?
         {
-            absorb(Part::Gathered(Box::new(table)))?;
+            absorb(InputPart::Grouped(Box::new(table)))?;
         }
-        while let Some(table) = pieces.pop()? {
-            absorb(Part::Gathered(Box::new(table)))?;
+        while let Some(table) = tasks.pop()? {
+            absorb(InputPart::Grouped(Box::new(table)))?;
         }
         end
     }
@@ -155,11 +156,12 @@ mod tests {
     use nilometer_bson::{Document, Value, array, doc};
 
     use super::*;
+    use crate::query::exec::ExecLimits;
     use crate::query::exec::testing::{
         MemoryCollections, MemoryRecords, operation, run_with, settings,
     };
     use crate::query::exec::workers::Workers;
-    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::planner::settings::PlanOptions;
     use crate::query::source::Resolved;
 
     /// A few thousand documents with doubles that do not add up evenly.
@@ -182,12 +184,12 @@ mod tests {
             group_bytes_max: bytes,
             ..ExecLimits::default()
         };
-        let mut settings = settings(ExecOptions::default(), limits);
+        let mut settings = settings(PlanOptions::default(), limits);
         settings.spill = Some(folder.into());
-        settings.helpers = workers.map(|workers| Helpers {
-            alone_batches: 2,
-            piece_batches: 3,
-            ..Helpers::new(Arc::clone(workers), 4)
+        settings.threads = workers.map(|workers| QueryThreads {
+            batches_before: 2,
+            batches_per_task: 3,
+            ..QueryThreads::new(Arc::clone(workers), 4)
         });
         let stages = array![doc! {"$group": stage.clone()}];
         run_with(&MemoryCollections::of(source), &stages, settings).unwrap()
@@ -237,7 +239,7 @@ mod tests {
     #[test]
     fn a_killed_query_ends_in_its_helpers_too() {
         let killed = operation();
-        let helper = killed.for_helper();
+        let helper = killed.for_worker();
         assert!(helper.check_interrupt().is_ok());
         killed
             .kill_switch()
@@ -245,7 +247,7 @@ mod tests {
         assert!(helper.check_interrupt().is_err());
         let mut late = operation();
         late.set_time_limit(Some(std::time::Duration::ZERO));
-        let error = late.for_helper().check_interrupt().unwrap_err();
+        let error = late.for_worker().check_interrupt().unwrap_err();
         assert_eq!(error.code, crate::error::ErrorCode::MaxTimeMSExpired);
     }
 }

@@ -19,12 +19,12 @@ use crate::error::Result;
 use crate::eval::Expression;
 use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
-use crate::query::pipeline::GroupStage;
+use crate::query::planner::physical::PhysicalGroup;
 
 /// Groups an input whose order parts of the key follow.
 pub struct StreamingGroup {
     input: Arc<Mutex<Segments>>,
-    stage: GroupStage,
+    plan: PhysicalGroup,
     group: Option<Group>,
 }
 
@@ -41,7 +41,7 @@ struct Segments {
 
 impl StreamingGroup {
     /// Groups what `input` gives, in the order of which `parts` never fall, or never rise.
-    pub fn new(input: BoxOperator, stage: GroupStage, parts: Arc<[Expression]>) -> Self {
+    pub fn new(input: BoxOperator, plan: PhysicalGroup, parts: Arc<[Expression]>) -> Self {
         Self {
             input: Arc::new(Mutex::new(Segments {
                 input,
@@ -50,7 +50,7 @@ impl StreamingGroup {
                 current: None,
                 done: false,
             })),
-            stage,
+            plan,
             group: None,
         }
     }
@@ -121,7 +121,7 @@ impl Operator for StreamingGroup {
                     }
                     drop(segments);
                     let segment = Box::new(Segment(Arc::clone(&self.input)));
-                    self.group.insert(Group::new(segment, self.stage.clone()))
+                    self.group.insert(Group::new(segment, self.plan.clone()))
                 }
             };
             match group.next(cx)? {

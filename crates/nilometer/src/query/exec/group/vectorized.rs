@@ -38,8 +38,9 @@ use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
 use crate::query::exec::vector::arithmetic::add_computed;
 use crate::query::exec::vector::filter::narrowed;
-use crate::query::exec::vector::top_n::{Ranking, time_rank};
+use crate::query::exec::vector::top_n::Ranking;
 use crate::query::pipeline::GroupStage;
+use crate::query::planner::physical::{is_constant, time_bins, time_rank};
 use crate::query::source::ColumnName;
 
 /// Adds blocks to a [`Table`].
@@ -113,7 +114,7 @@ impl BlockGroup {
     }
 
     /// True if nothing of the block has to be decoded: its header and totals of its columns that are known tell all.
-    pub(crate) fn is_at_hand(&mut self, block: &MeasurementBlock) -> Result<bool> {
+    pub(crate) fn needs_no_decoding(&mut self, block: &MeasurementBlock) -> Result<bool> {
         let Some(plan) = self.plan_for(block) else {
             return Ok(false);
         };
@@ -123,7 +124,7 @@ impl BlockGroup {
             return Ok(false);
         }
         let mut rankings = plan.rankings.iter();
-        Ok(rankings.all(|ranking| ranking.is_at_hand(block))
+        Ok(rankings.all(|ranking| ranking.needs_no_decoding(block))
             && plan.inputs.iter().all(|input| match input {
                 Input::Count | Input::Constant(_) | Input::Ranked => true,
                 Input::Column(name) => block.has_total(name),
@@ -234,31 +235,6 @@ fn shape_fields(shape: &MeasurementShape) -> Option<BTreeSet<Arc<str>>> {
         crate::query::batch::FieldSet::Only(fields) => Some(fields.clone()),
         _ => None,
     }
-}
-
-/// True if the expression is the same for all measurements of a block.
-pub(crate) fn is_constant(expression: &Expression, shape: &MeasurementShape) -> bool {
-    let mut dependencies = Dependencies::default();
-    expression.dependencies(&mut dependencies);
-    !dependencies.whole
-        && !dependencies.random
-        && dependencies
-            .top_level_fields()
-            .iter()
-            .all(|field| shape.meta_field.as_deref() == Some(*field))
-}
-
-/// The bins, if the expression is a `$dateTrunc` of the time with constant ones.
-pub(crate) fn time_bins<'e>(
-    expression: &'e Expression,
-    shape: &MeasurementShape,
-) -> Option<&'e DateBins> {
-    let Expression::DateTrunc(trunc) = expression else {
-        return None;
-    };
-    let path = trunc.date.as_field_path()?;
-    let is_time = path.as_str() == &*shape.time_field && shape.fields.contains(&shape.time_field);
-    if is_time { trunc.constant_bins() } else { None }
 }
 
 fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {

@@ -7,13 +7,13 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::Batch;
+use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::sort::spill::{Run, RunWriter};
 use crate::query::exec::{
     BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled,
 };
 use crate::query::pipeline::Stage;
-use crate::query::planner::Builder;
 
 /// The largest document the answer may be.
 const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -106,14 +106,15 @@ impl Facet {
     /// The operators of `facets` over what `input` gives.
     pub fn build(
         input: BoxOperator,
-        facets: Vec<(Arc<str>, Vec<Stage>)>,
+        facets: &[(Arc<str>, Vec<Stage>)],
         builder: &Builder,
     ) -> Result<BoxOperator> {
         let gathered = Shared::default();
         let mut built = Vec::new();
         for (name, stages) in facets {
             let reader = Box::new(Reader(Arc::clone(&gathered)));
-            built.push((name, builder.over(reader, stages)?));
+            let operator = builder.over(reader, stages.clone())?;
+            built.push((Arc::clone(name), operator));
         }
         Ok(Box::new(Self {
             input: Some(input),

@@ -24,11 +24,11 @@ use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::{Collation, ParseContext};
 use crate::query::batch::Batch;
+use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::with_value_at;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{GraphLookupStage, MatchStage, Stage};
-use crate::query::planner::Builder;
 
 /// Walks through another collection.
 pub struct GraphLookup {
@@ -54,7 +54,7 @@ enum Others {
 impl GraphLookup {
     /// Walks for each document of `input` as `stage` says.
     pub fn new(input: BoxOperator, stage: GraphLookupStage, builder: Builder) -> Self {
-        let collation = Collation::from(builder.settings.collator.clone());
+        let collation = Collation::from(builder.settings.plan.collator.clone());
         Self {
             input,
             stage,
@@ -230,8 +230,9 @@ mod tests {
     use nilometer_bson::{array, doc};
 
     use super::*;
+    use crate::query::exec::ExecLimits;
     use crate::query::exec::testing::{MemoryCollections, MemoryRecords, run_limited};
-    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::planner::settings::PlanOptions;
     use crate::query::source::{Collections, Resolved, ViewDefinition};
 
     fn collections(own: &[Document], other: &[Document]) -> Arc<dyn Collections> {
@@ -269,7 +270,7 @@ mod tests {
         let stages = array![doc! {"$graphLookup": spec.finish()}];
         let collections = collections(own, other);
         let run = |limits| {
-            let found = run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap();
+            let found = run_limited(&collections, &stages, PlanOptions::default(), limits).unwrap();
             let of = |d: ValueRef<'_>| {
                 let d = d.as_document().unwrap();
                 let number = |name: &str| d.get(name).as_exact_i64().unwrap();
@@ -291,7 +292,7 @@ mod tests {
             gather_bytes_max: (bytes + 5_000) as u64,
             ..ExecLimits::default()
         };
-        let again = run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap();
+        let again = run_limited(&collections, &stages, PlanOptions::default(), limits).unwrap();
         assert_eq!(again.len(), kept.len());
         let again = again
             .iter()
@@ -368,7 +369,7 @@ mod tests {
             ..ExecLimits::default()
         };
         let stages = array![doc! {"$graphLookup": spec}];
-        let error = run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap_err();
+        let error = run_limited(&collections, &stages, PlanOptions::default(), limits).unwrap_err();
         assert_eq!(error.code.0, location::GRAPH_LOOKUP_TOO_MUCH_FOUND);
     }
 }

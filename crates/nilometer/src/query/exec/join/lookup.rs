@@ -21,11 +21,12 @@ use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{InList, MatchExpression, MatchPath};
 use crate::query::batch::Batch;
+use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::scan::documents::GivenDocuments;
 use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
 use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage};
-use crate::query::planner::{AccessPath, Builder, Input};
+use crate::query::planner::physical::{AccessPath, Input};
 
 /// Joins.
 pub struct Lookup {
@@ -97,7 +98,7 @@ impl Lookup {
                 };
                 let before = look_up(equality, row, &settings)?;
                 let input = builder.pipeline(from, before)?;
-                let collation = Collation::from(settings.collator.clone());
+                let collation = Collation::from(settings.plan.collator.clone());
                 let equal = Box::new(Equal::new(input, equality, row, collation)?);
                 let mut pipeline = builder.over(equal, stage.stages.clone())?;
                 drain(&mut pipeline, &nested)
@@ -134,10 +135,9 @@ impl Lookup {
         for expression in &self.stage.variables {
             variables.push(expression.evaluate(row.as_ref(), &cx.eval)?);
         }
-        Ok(Arc::new(ExecSettings {
-            variables: variables.into(),
-            ..cx.settings.clone()
-        }))
+        let mut settings = cx.settings.clone();
+        settings.plan.variables = variables.into();
+        Ok(Arc::new(settings))
     }
 
     fn read(&self, cx: &ExecContext<'_>) -> Result<Others> {
@@ -152,7 +152,7 @@ impl Lookup {
             .equality
             .as_ref()
             .map(|equality| &equality.foreign);
-        let collation = Collation::from(cx.settings.collator.clone());
+        let collation = Collation::from(cx.settings.plan.collator.clone());
         let memory = MemoryGauge::gather("$lookup", cx);
         let kept = Kept::read(pipeline, path, collation, memory, cx)?;
         Ok(kept.map_or(Others::TooMany, Others::Kept))
@@ -173,7 +173,7 @@ fn look_up(
             _ => {}
         }
     }
-    let collation = Collation::from(settings.collator.clone());
+    let collation = Collation::from(settings.plan.collator.clone());
     let list = InList::new(equality.foreign.clone(), values, Vec::new(), collation);
     Ok(vec![Stage::Match(MatchStage::new(MatchExpression::In(
         list,
@@ -265,8 +265,9 @@ mod tests {
     use nilometer_bson::{array, doc};
 
     use super::*;
+    use crate::query::exec::ExecLimits;
     use crate::query::exec::testing::{MemoryCollections, MemoryRecords, run_limited};
-    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::planner::settings::PlanOptions;
     use crate::query::source::{Collections, Resolved};
 
     fn collections(own: Vec<Document>, other: Vec<Document>) -> Arc<dyn Collections> {
@@ -283,7 +284,7 @@ mod tests {
         let kept = run_limited(
             &collections,
             &stages,
-            ExecOptions::default(),
+            PlanOptions::default(),
             ExecLimits::default(),
         )
         .unwrap();
@@ -292,7 +293,7 @@ mod tests {
             gather_bytes_max: bytes as u64 - 1,
             ..ExecLimits::default()
         };
-        let again = run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap();
+        let again = run_limited(&collections, &stages, PlanOptions::default(), limits).unwrap();
         assert_eq!(kept, again);
         kept
     }

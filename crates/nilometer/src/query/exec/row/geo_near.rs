@@ -132,17 +132,20 @@ mod tests {
     use crate::eval::ParseContext;
     use crate::eval::matcher::MatchExpression;
     use crate::index::Index;
+    use crate::query::exec::build::Builder;
     use crate::query::exec::testing::{MemoryCollections, MemoryRecords, operation, run, settings};
-    use crate::query::exec::{ExecLimits, ExecOptions, Executor};
+    use crate::query::exec::{ExecLimits, Executor};
     use crate::query::pipeline::GeoNearStage;
-    use crate::query::planner::Builder;
-    use crate::query::source::{Collections, RecordIter, RecordScan, RecordSource, Resolved};
+    use crate::query::planner::settings::PlanOptions;
+    use crate::query::source::{
+        Collections, RecordIter, RecordScanOptions, RecordSource, Resolved,
+    };
 
     /// Documents, and an index that is only there.
     struct Indexed(MemoryRecords, Arc<Index>);
 
     impl RecordSource for Indexed {
-        fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+        fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
             self.0.scan(scan)
         }
 
@@ -183,7 +186,7 @@ mod tests {
 
     fn geo_near(kind: &str, spec: Document) -> Result<Vec<Document>> {
         let stages = array![doc! {"$geoNear": spec}];
-        run(&collection(kind), &stages, ExecOptions::default())
+        run(&collection(kind), &stages, PlanOptions::default())
     }
 
     /// The filter of a `find` with a `$near`, and whether the find names an order.
@@ -192,7 +195,7 @@ mod tests {
         let (found, rest) = parsed.take_near()?;
         let (path, query) = found.unwrap();
         let stage = GeoNearStage::of_find(path, query, rest, is_ordered).into_stage();
-        let settings = Arc::new(settings(ExecOptions::default(), ExecLimits::default()));
+        let settings = Arc::new(settings(PlanOptions::default(), ExecLimits::default()));
         let builder = Builder {
             collections: collection(kind),
             database: "test".into(),

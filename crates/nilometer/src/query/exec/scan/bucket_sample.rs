@@ -16,11 +16,8 @@ use super::BucketScan;
 use crate::error::Result;
 use crate::query::batch::{Batch, MeasurementBlock, Selection};
 use crate::query::exec::{BoxOperator, ExecContext, Operator};
-use crate::query::planner::BucketInput;
+use crate::query::planner::physical::{BUCKET_PLACES, BucketInput};
 use crate::query::source::{self, Bucket, ScanCounters};
-
-/// Measurements a bucket has at most, unless it was written by hand.
-pub const PLACES: u32 = 1000;
 
 /// Buckets whose ids are listed at most.
 const BUCKETS_MAX: usize = 1 << 20;
@@ -70,7 +67,7 @@ impl BucketSample {
             cx.operation.check_interrupt()?;
             let random = cx.settings.ids.random();
             let at = usize::try_from((random >> 32) % ids.len() as u64).unwrap_or(0);
-            let place = (random & u64::from(u32::MAX)) as u32 % PLACES;
+            let place = (random & u64::from(u32::MAX)) as u32 % BUCKET_PLACES;
             let bucket = match opened.get(&at) {
                 Some(known) => known.clone(),
                 None => {
@@ -85,7 +82,7 @@ impl BucketSample {
             let Some(bucket) = bucket else {
                 continue;
             };
-            if bucket.count() > PLACES {
+            if bucket.count() > BUCKET_PLACES {
                 return Ok(None);
             }
             let places = taken.entry(at).or_default();
@@ -110,11 +107,11 @@ impl BucketSample {
 
     /// The bucket, if it is still there.
     fn open(&self, id: Option<[u8; 12]>) -> Result<Option<Arc<dyn Bucket>>> {
-        let scan = source::BucketScan {
+        let scan = source::BucketScanOptions {
             id_min: id,
             id_max: id,
             examined: Arc::clone(&self.counters),
-            ..source::BucketScan::default()
+            ..source::BucketScanOptions::default()
         };
         self.counters.returned.fetch_add(1, Ordering::Relaxed);
         self.input.source.scan(&scan)?.next().transpose()
@@ -139,7 +136,7 @@ impl Operator for BucketSample {
         let Some(block) = self.drawn.pop() else {
             return Ok(None);
         };
-        Ok(Some(match cx.settings.options.force_rows {
+        Ok(Some(match cx.settings.plan.options.force_rows {
             true => Batch::Rows(block.to_rows()?),
             false => Batch::Block(block),
         }))

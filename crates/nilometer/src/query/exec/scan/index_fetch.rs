@@ -23,8 +23,8 @@ use super::with_record_id;
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::exec::{ExecContext, Operator, RowsInMaking};
-use crate::query::planner::RecordInput;
 use crate::query::planner::access::{IndexAccess, IndexScanPlan, KeyPlan};
+use crate::query::planner::physical::RecordInput;
 use crate::query::source::{IndexEntry, RecordKey, ScanCounters};
 
 /// Steps in one view.

@@ -14,14 +14,19 @@ use crate::error::Result;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::index::{Index, entry};
+use crate::query::exec::build::Builder;
+use crate::query::exec::scan::trial::Trials;
 use crate::query::exec::testing::{MemoryCollections, MemoryRecords, operation, settings};
-use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
+use crate::query::exec::{ExecLimits, ExecSettings, Executor};
 use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline_value};
 use crate::query::planner::access::choose::{candidates_of, choose, set_limit, take};
 use crate::query::planner::access::hint::{Forced, Hint};
 use crate::query::planner::access::{Candidate, Choice, IndexScanPlan};
+use crate::query::planner::logical::LogicalPlan;
+use crate::query::planner::physical::{Input, PhysicalPlan, lower};
 use crate::query::planner::resolve::resolve;
-use crate::query::planner::{Builder, Input, LogicalPlan, rules};
+use crate::query::planner::rules;
+use crate::query::planner::settings::PlanOptions;
 use crate::query::source::*;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -83,7 +88,7 @@ impl Indexed {
 }
 
 impl RecordSource for Indexed {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+    fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         self.records.scan(scan)
     }
 
@@ -397,7 +402,11 @@ fn is_same(a: &[Value], b: &[Value]) -> bool {
 fn sort_keys(rows: &[Document], order: &Document, settings: &ExecSettings) -> Vec<Value> {
     let pattern = SortPattern::parse(order.as_ref(), &parsing(settings)).unwrap();
     let cx = EvalContext {
-        collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
+        collator: settings
+            .plan
+            .collator
+            .as_deref()
+            .map(|c| c as &dyn Collator),
         ..EvalContext::default()
     };
     let keys = rows.iter().map(|row| {
@@ -407,20 +416,22 @@ fn sort_keys(rows: &[Document], order: &Document, settings: &ExecSettings) -> Ve
     keys.collect()
 }
 
-fn plan_of(builder: &Builder, stages: Vec<Stage>, settings: &ExecSettings) -> LogicalPlan {
+fn plan_of(builder: &Builder, stages: Vec<Stage>, settings: &ExecSettings) -> PhysicalPlan {
     let cx = PipelineContext::top(parsing(settings));
     let resolved = resolve(&*builder.collections, "test", "c", &cx).unwrap();
-    let mut plan = LogicalPlan::new(resolved.input, stages);
-    rules::apply_all(&mut plan, settings);
+    let mut plan = LogicalPlan::new(resolved.source, stages);
+    rules::apply_logical(&mut plan, &settings.plan);
+    let mut plan = lower(plan, &settings.plan);
+    rules::apply_physical(&mut plan, &settings.plan);
     plan
 }
 
 /// Texts compare as the settings say.
 fn parsing(settings: &ExecSettings) -> ParseContext {
-    ParseContext::new().with_collator(settings.collator.clone())
+    ParseContext::new().with_collator(settings.plan.collator.clone())
 }
 
-fn run(builder: &Builder, plan: LogicalPlan) -> Result<Vec<Document>> {
+fn run(builder: &Builder, plan: PhysicalPlan) -> Result<Vec<Document>> {
     let root = builder.build(plan)?;
     Executor::new(root, builder.settings.clone()).drain(&operation())
 }
@@ -435,8 +446,8 @@ struct World {
 impl World {
     fn new(source: Indexed, collation: &Collation) -> Self {
         let source = Arc::new(source);
-        let mut settings = settings(ExecOptions::default(), ExecLimits::default());
-        settings.collator = collation.shared();
+        let mut settings = settings(PlanOptions::default(), ExecLimits::default());
+        settings.plan.collator = collation.shared();
         let settings = Arc::new(settings);
         let builder = Builder {
             collections: MemoryCollections::of(Resolved::Ordinary(source.clone())),
@@ -480,19 +491,19 @@ impl World {
         parse_pipeline_value(&cx, "pipeline", pipeline.as_ref())
     }
 
-    fn plan(&self, stages: Vec<Stage>) -> LogicalPlan {
+    fn plan(&self, stages: Vec<Stage>) -> PhysicalPlan {
         plan_of(&self.builder, stages, &self.settings)
     }
 
-    fn candidates(&self, plan: &LogicalPlan, indexes: &[Arc<Index>]) -> Vec<Candidate> {
+    fn candidates(&self, plan: &PhysicalPlan, indexes: &[Arc<Index>]) -> Vec<Candidate> {
         let Input::Records(input) = &plan.input else {
             panic!("records are read");
         };
-        candidates_of(plan, input, &self.settings, indexes).unwrap()
+        candidates_of(plan, input, &self.settings.plan, indexes).unwrap()
     }
 
     /// What a candidate of a plan answers.
-    fn answer(&self, plan: &LogicalPlan, candidate: Candidate) -> Vec<Document> {
+    fn answer(&self, plan: &PhysicalPlan, candidate: Candidate) -> Vec<Document> {
         let mut plan = plan.clone();
         take(&mut plan, candidate, Choice::default());
         set_limit(&mut plan);
@@ -511,7 +522,7 @@ impl World {
         let all = self.source.records.0.iter().enumerate();
         let held = all.filter(|(at, _)| records.contains(&record_key(*at)));
         let held = held.map(|(_, document)| document.clone()).collect();
-        let collation = Collation::from(self.settings.collator.clone());
+        let collation = Collation::from(self.settings.plan.collator.clone());
         Self::new(Indexed::new(held, Vec::new()), &collation)
     }
 }
@@ -527,7 +538,7 @@ struct Expected {
 impl Expected {
     fn check(&self, answer: &[Document], by: &str, world: &World) {
         let (pipeline, expected) = (&self.pipeline, &self.rows);
-        let collation = &world.settings.collator;
+        let collation = &world.settings.plan.collator;
         let text = || format!("{pipeline:?} by {by}\n under {collation:?}\n gives {answer:?}");
         if !self.limited {
             assert!(
@@ -572,7 +583,7 @@ fn every_candidate_answers_like_the_collection() {
                 continue;
             };
             // Of texts that are equal under a collation a group may take any for its name.
-            let by_count = pipeline_groups(&pipeline) && world.settings.collator.is_some();
+            let by_count = pipeline_groups(&pipeline) && world.settings.plan.collator.is_some();
             let expected = Expected {
                 pipeline,
                 order,
@@ -597,7 +608,11 @@ fn every_candidate_answers_like_the_collection() {
                 expected.check(&answer, &by, &world);
             }
             let mut chosen = plain.clone();
-            choose(&mut chosen, &world.settings, Some(&operation)).unwrap();
+            let trials = Trials {
+                settings: &world.settings,
+                operation: &operation,
+            };
+            choose(&mut chosen, world.settings.choice(Some(&trials))).unwrap();
             let answer = run(&world.builder, chosen).unwrap();
             expected.check(&answer, "the choice", &world);
         }
@@ -640,7 +655,7 @@ fn a_hint_answers_like_the_documents_of_its_index() {
                 let Ok(rows) = run(&oracle.builder, oracle.plan(stages.clone())) else {
                     continue;
                 };
-                let groups = pipeline_groups(&pipeline) && world.settings.collator.is_some();
+                let groups = pipeline_groups(&pipeline) && world.settings.plan.collator.is_some();
                 let expected = Expected {
                     pipeline,
                     order,

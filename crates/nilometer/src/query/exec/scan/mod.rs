@@ -22,7 +22,9 @@ mod index_tests;
 pub mod index_union;
 pub mod nearest;
 pub mod sort_merge;
+pub mod trial;
 pub mod unpack_bucket;
+pub mod write_candidates;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +40,9 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::planner::access::cluster::ClusterBound;
-use crate::query::planner::{AccessPath, BucketInput, IndexChoice, MetaInput, RecordInput, Unpack};
+use crate::query::planner::physical::{
+    AccessPath, BucketInput, IndexChoice, MetaInput, RecordInput, Unpack,
+};
 use crate::query::source::{
     self, Bucket, BucketIter, RecordIter, RecordKey, RecordSource, ScanCounters, highest_id,
     lowest_id,
@@ -103,7 +107,7 @@ impl RecordScan {
                 (key(min), key(max))
             }
         };
-        let scan = source::RecordScan {
+        let scan = source::RecordScanOptions {
             direction: self.input.direction,
             min,
             max,
@@ -143,10 +147,10 @@ impl RecordScan {
 
 /// True if there is a record with this key now.
 fn is_there(source: &dyn RecordSource, key: &RecordKey) -> Result<bool> {
-    let only = source::RecordScan {
+    let only = source::RecordScanOptions {
         min: Some(key.clone()),
         max: Some(key.clone()),
-        ..source::RecordScan::default()
+        ..source::RecordScanOptions::default()
     };
     for record in source.scan(&only)? {
         if record?.0 == *key {
@@ -263,7 +267,7 @@ impl BucketScan {
 
     fn open(&self) -> Result<BucketIter> {
         let choice = &self.input.buckets;
-        let scan = source::BucketScan {
+        let scan = source::BucketScanOptions {
             direction: self.input.direction,
             id_min: choice.id_min.map(lowest_id),
             id_max: choice.id_max.map(highest_id),
@@ -281,14 +285,14 @@ impl BucketScan {
         if let (Some(filter), Some(by_columns)) = (&self.input.unpack.event_filter, &self.filter)
             && !self.passes_whole(&block)?
         {
-            block.selection = if cx.settings.options.force_rows {
+            block.selection = if cx.settings.plan.options.force_rows {
                 select_by_rows(&block, filter, cx)?
             } else {
                 by_columns.select(&block, cx)?
             };
         }
         block.shape = Arc::clone(&self.shown);
-        let mut batch = if cx.settings.options.force_rows {
+        let mut batch = if cx.settings.plan.options.force_rows {
             Batch::Rows(block.to_rows()?)
         } else {
             Batch::Block(block)

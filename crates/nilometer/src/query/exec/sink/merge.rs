@@ -19,9 +19,9 @@ use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::query::batch::Batch;
+use crate::query::exec::build::Builder;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{MergeStage, WhenMatched, WhenNotMatched};
-use crate::query::planner::Builder;
 use crate::query::source::{Change, Collections, MergeTarget, outputs_of};
 use crate::write::update::Update;
 use crate::write::with_id;
@@ -44,7 +44,7 @@ impl Merge {
         let collections = Arc::clone(&builder.collections);
         let target = stage.target.namespace(&builder.database)?;
         let writer = outputs_of(&*collections)?.merge_into(&target)?;
-        let collation = Collation::from(builder.settings.collator.clone());
+        let collation = Collation::from(builder.settings.plan.collator.clone());
         if !writer.has_unique_index_on(&stage.on, &collation)? {
             return Err(Error::location(
                 location::MERGE_ON_NOT_UNIQUE,

@@ -10,8 +10,8 @@ use nilometer_bson::Document;
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::Result;
 use crate::query::batch::Batch;
+use crate::query::exec::build::Builder;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
-use crate::query::planner::Builder;
 use crate::query::source::{Collections, outputs_of};
 
 /// Documents inserted in one go.

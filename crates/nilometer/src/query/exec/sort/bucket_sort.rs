@@ -29,14 +29,15 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 use super::block_pool as pool;
 use super::block_pool::Pool;
 use super::external_sort::{ENTRY_OVERHEAD, Sorter};
-use super::{ByPattern, Everything, add_all, everything, gauge};
+use super::{ByPattern, Everything, add_all, assert_span, everything, gauge};
 use crate::error::Result;
 use crate::eval::ParseContext;
 use crate::eval::sort_key::{SortBy, SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
-use crate::query::pipeline::{BucketOrder, SortStage, assert_span};
+use crate::query::pipeline::SortStage;
+use crate::query::planner::physical::{BucketOrder, PhysicalSort};
 
 /// Bytes counted for a bucket whose columns are not decoded, beside its values.
 const BUCKET_OVERHEAD: usize = 512;
@@ -47,7 +48,7 @@ const COMPRESSED_VALUE_BYTES: usize = 2;
 /// Puts measurements in order with the help of their buckets' headers.
 pub struct BucketSort {
     input: Option<BoxOperator>,
-    stage: SortStage,
+    plan: PhysicalSort,
     order: BucketOrder,
     state: State,
     /// Rows still wanted.
@@ -66,19 +67,19 @@ enum State {
 }
 
 impl BucketSort {
-    /// Sorts `input` as `stage` says, with buckets in the given order.
-    pub fn new(input: BoxOperator, stage: SortStage, order: BucketOrder) -> Self {
+    /// Sorts `input`, with buckets in `order`.
+    pub fn new(input: BoxOperator, plan: PhysicalSort, order: BucketOrder) -> Self {
         Self {
             input: Some(input),
-            left: stage.limit.unwrap_or(u64::MAX),
-            stage,
+            left: plan.stage.limit.unwrap_or(u64::MAX),
+            plan,
             order,
             state: State::Unread,
         }
     }
 
     fn start(&mut self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<State> {
-        let pattern = Arc::new(self.stage.pattern.clone());
+        let pattern = Arc::new(self.plan.stage.pattern.clone());
         let arriving = match self.order {
             BucketOrder::Arrival(span_ms) => Some((0, span_ms)),
             BucketOrder::Indexed { parts, span_ms } => Some((parts, span_ms)),
@@ -91,11 +92,11 @@ impl BucketSort {
                 prefix: prefix(&pattern, parts, cx)?,
                 span_ms,
             });
-            let overlapping = Overlapping::new(pattern, (parts, self.stage.as_blocks), buckets, cx);
+            let overlapping = Overlapping::new(pattern, (parts, self.plan.as_blocks), buckets, cx);
             return Ok(State::Overlapping(Box::new(overlapping)));
         }
         let mut input = input;
-        let gathered = gather(&mut input, &self.stage, self.order, cx)?;
+        let gathered = gather(&mut input, &self.plan.stage, self.order, cx)?;
         Ok(match (gathered, self.order) {
             (Gathered::Rows(all), _) => State::Rows(Box::new(all)),
             (Gathered::Blocks(blocks), BucketOrder::Metadata) => {
@@ -103,7 +104,7 @@ impl BucketSort {
             }
             (Gathered::Blocks(blocks), BucketOrder::Bounds { parts }) => {
                 let buckets = Buckets::Gathered(blocks.into());
-                let parts = (parts, self.stage.as_blocks);
+                let parts = (parts, self.plan.as_blocks);
                 State::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
             }
             (Gathered::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
@@ -252,7 +253,7 @@ fn prefix(
     if out.is_empty() {
         return Ok(None);
     }
-    let context = ParseContext::new().with_collator(cx.settings.collator.clone());
+    let context = ParseContext::new().with_collator(cx.settings.plan.collator.clone());
     SortPattern::parse(out.finish().as_ref(), &context).map(Some)
 }
 

@@ -267,8 +267,9 @@ impl<O: RowOrder> Merge<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::query::exec::ExecLimits;
     use crate::query::exec::testing::{operation, settings};
-    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::planner::settings::PlanOptions;
     use nilometer_bson::doc;
 
     struct ByK;
@@ -292,7 +293,7 @@ mod tests {
     #[test]
     fn more_runs_than_files_are_merged_on_the_way() {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = settings(ExecOptions::default(), ExecLimits::default());
+        let mut settings = settings(PlanOptions::default(), ExecLimits::default());
         settings.spill = Some(folder.path().into());
         let operation = operation();
         let cx = ExecContext::new(&operation, &settings);
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn without_a_place_to_write_the_limit_is_an_error() {
-        let settings = settings(ExecOptions::default(), ExecLimits::default());
+        let settings = settings(PlanOptions::default(), ExecLimits::default());
         let operation = operation();
         let cx = ExecContext::new(&operation, &settings);
         let mut sorter = Sorter::new(ByK, MemoryGauge::new("test", 100));

@@ -26,17 +26,17 @@ use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use nilometer_bson::Document;
+use nilometer_bson::{Document, Value, ValueRef};
 
 use self::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::memory::{self, MemoryGauge};
 use super::vector::filter::narrowed;
 use super::vector::top_n::SortPrefix;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
-use crate::query::pipeline::{SortStage, assert_span};
+use crate::query::planner::physical::{BucketArrival, PhysicalSort};
 
 /// With a limit up to this, a heap of the best is kept; above it everything is sorted and cut.
 const HEAP_LIMIT_MAX: u64 = 100_000;
@@ -48,7 +48,7 @@ pub(super) const LATE_ROWS_MAX: usize = 1000;
 /// Puts documents in order.
 pub struct Sort {
     input: Option<BoxOperator>,
-    stage: SortStage,
+    plan: PhysicalSort,
     given: Given,
 }
 
@@ -90,10 +90,10 @@ impl Row {
 
 impl Sort {
     /// Sorts `input`.
-    pub fn new(input: BoxOperator, stage: SortStage) -> Self {
+    pub fn new(input: BoxOperator, plan: PhysicalSort) -> Self {
         Self {
             input: Some(input),
-            stage,
+            plan,
             given: Given::Rows(Vec::new().into_iter(), MemoryGauge::new(memory::SORT, 0)),
         }
     }
@@ -102,12 +102,12 @@ impl Sort {
 impl Operator for Sort {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if let Some(mut input) = self.input.take() {
-            self.given = match self.stage.limit {
+            self.given = match self.plan.stage.limit {
                 Some(limit) if limit <= HEAP_LIMIT_MAX => {
-                    first_few(&mut input, &self.stage, limit, cx)?
+                    first_few(&mut input, &self.plan, limit, cx)?
                 }
                 limit => {
-                    let sorter = Sorter::new(ByPattern(self.stage.pattern.clone()), gauge(cx));
+                    let sorter = Sorter::new(ByPattern(self.plan.stage.pattern.clone()), gauge(cx));
                     Given::Everything(everything(sorter, &mut input, limit, cx)?)
                 }
             };
@@ -141,7 +141,43 @@ impl Operator for Sort {
     }
 }
 
-/// What a sort may hold.
+/// True if neither this block nor any later one has a row that sorts before the key `worst`.
+fn is_past(plan: &PhysicalSort, block: &MeasurementBlock, worst: &SortKey) -> bool {
+    let (Some(arrival), Some(Value::DateTime(worst))) = (plan.arrival, worst.values().first())
+    else {
+        return false;
+    };
+    let opened_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
+    match arrival {
+        BucketArrival::OldestFirst => opened_ms > *worst,
+        BucketArrival::NewestFirst { span_ms } => opened_ms.saturating_add(span_ms) < *worst,
+    }
+}
+
+/// Checks that a bucket's times lie within so many milliseconds of its start.
+///
+/// A read of buckets by falling starts relies on it: no later bucket may hold a time beyond its start and the span.
+/// Every write keeps this, or marks the collection as one of extended range. A bucket that breaks it is damaged, and
+/// the query fails instead of returning rows in the wrong order.
+pub fn assert_span(block: &MeasurementBlock, span_ms: i64) -> Result<()> {
+    let id = block.bucket.id();
+    let last_ms = i64::from(id.timestamp_seconds())
+        .saturating_mul(1000)
+        .saturating_add(span_ms);
+    match block.bucket.max(&block.shape.time_field) {
+        ValueRef::DateTime(at) if at > last_ms => Err(Error::new(
+            ErrorCode::DataCorruptionDetected,
+            format!(
+                "the bucket {} holds a time later than {} seconds after its start",
+                id.to_hex(),
+                span_ms / 1000
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The memory gauge of a sort.
 pub(super) fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
     MemoryGauge::of_query(memory::SORT, cx.settings.limits.sort_bytes_max, cx)
 }
@@ -267,7 +303,7 @@ impl Prefixes {
             .as_ref()
             .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
         if !is_known {
-            let collator = cx.settings.collator.clone();
+            let collator = cx.settings.plan.collator.clone();
             let prefix = SortPrefix::of(pattern, &block.shape, collator);
             self.known = Some((Arc::clone(&block.shape), prefix));
         }
@@ -278,12 +314,13 @@ impl Prefixes {
 /// The first few rows. If even they are too much for memory, everything is sorted with the help of the disk.
 fn first_few(
     input: &mut BoxOperator,
-    stage: &SortStage,
+    plan: &PhysicalSort,
     limit: u64,
     cx: &ExecContext<'_>,
 ) -> Result<Given> {
+    let pattern = &plan.stage.pattern;
     let mut best = Best {
-        stage,
+        plan,
         limit: usize::try_from(limit).unwrap_or(usize::MAX),
         heap: BinaryHeap::new(),
         arrivals: 0,
@@ -294,7 +331,7 @@ fn first_few(
         match batch {
             Batch::Rows(rows) => {
                 for document in rows {
-                    let key = stage.pattern.extract(document.as_ref(), &cx.eval)?;
+                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
                     best.offer(key, cx, || Row::Document(document.clone()))?;
                 }
             }
@@ -305,7 +342,7 @@ fn first_few(
             }
         }
         if best.memory.is_exceeded() {
-            let mut sorter = Sorter::new(ByPattern(stage.pattern.clone()), gauge(cx));
+            let mut sorter = Sorter::new(ByPattern(pattern.clone()), gauge(cx));
             // In order, so that of equal keys the earlier stays the first.
             for entry in best.heap.into_sorted_vec() {
                 sorter.add(entry.row.into_document()?, cx)?;
@@ -320,7 +357,7 @@ fn first_few(
 
 /// The best rows so far.
 struct Best<'p> {
-    stage: &'p SortStage,
+    plan: &'p PhysicalSort,
     limit: usize,
     heap: BinaryHeap<Entry<'p>>,
     arrivals: u64,
@@ -340,7 +377,7 @@ impl<'p> Best<'p> {
         cx: &ExecContext<'_>,
         row: impl FnOnce() -> Row,
     ) -> Result<()> {
-        let pattern = &self.stage.pattern;
+        let pattern = &self.plan.stage.pattern;
         self.arrivals += 1;
         if let Some(worst) = self.worst() {
             // A later arrival with an equal key comes after: only a smaller key gets in.
@@ -374,12 +411,12 @@ impl<'p> Best<'p> {
         block: MeasurementBlock,
         cx: &ExecContext<'_>,
     ) -> Result<ControlFlow<()>> {
-        let pattern = &self.stage.pattern;
-        if let Some(span_ms) = self.stage.guarded_span_ms() {
+        let pattern = &self.plan.stage.pattern;
+        if let Some(span_ms) = self.plan.guarded_span_ms() {
             assert_span(&block, span_ms)?;
         }
         if let Some(worst) = self.heap.peek().filter(|_| self.heap.len() >= self.limit) {
-            if self.stage.is_past(&block, &worst.key) {
+            if is_past(self.plan, &block, &worst.key) {
                 return Ok(ControlFlow::Break(()));
             }
             if let Some(prefix) = self.prefixes.of(pattern, &block, cx)
@@ -416,9 +453,11 @@ fn key_rows(block: &MeasurementBlock, pattern: &SortPattern) -> Result<Vec<Docum
 mod tests {
     use super::*;
     use crate::eval::ParseContext;
+    use crate::query::exec::ExecLimits;
     use crate::query::exec::scan::documents::GivenDocuments;
     use crate::query::exec::testing::{operation, settings};
-    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::pipeline::SortStage;
+    use crate::query::planner::settings::PlanOptions;
     use nilometer_bson::doc;
 
     fn sorted(limit: Option<u64>, bytes: u64, folder: &std::path::Path) -> Result<Vec<Document>> {
@@ -426,19 +465,15 @@ mod tests {
             .map(|i| doc! { "k": i * 7919 % 100, "i": i, "pad": "x".repeat((i % 50) as usize) })
             .collect();
         let pattern = SortPattern::by_field("k", true, &ParseContext::new()).unwrap();
-        let stage = SortStage {
-            pattern,
-            limit,
-            arrival: None,
-            buckets: None,
-            as_blocks: false,
-        };
-        let mut sort = Sort::new(Box::new(GivenDocuments::new(documents)), stage);
+        let mut stage = SortStage::new(pattern);
+        stage.limit = limit;
+        let input = Box::new(GivenDocuments::new(documents));
+        let mut sort = Sort::new(input, PhysicalSort::new(stage));
         let limits = ExecLimits {
             sort_bytes_max: bytes,
             ..ExecLimits::default()
         };
-        let mut settings = settings(ExecOptions::default(), limits);
+        let mut settings = settings(PlanOptions::default(), limits);
         settings.spill = Some(folder.into());
         let operation = operation();
         let cx = ExecContext::new(&operation, &settings);

@@ -12,7 +12,8 @@ use crate::query::exec::testing::{
     MemoryCollections, MemoryRecords, executor_with, operation, run_spilling, run_stages, run_with,
     settings,
 };
-use crate::query::exec::{BATCH_BYTES_MAX, ExecLimits, ExecOptions};
+use crate::query::exec::{BATCH_BYTES_MAX, ExecLimits};
+use crate::query::planner::settings::PlanOptions;
 use crate::query::source::Resolved;
 
 /// A small generator of numbers: the same on every machine, for every seed.
@@ -292,7 +293,7 @@ fn what_is_held_is_counted_until_it_is_given_on() {
     ] {
         let source = Resolved::Ordinary(Arc::new(MemoryRecords(large_documents())));
         let collections = MemoryCollections::of(source);
-        let settings = settings(ExecOptions::default(), ExecLimits::default());
+        let settings = settings(PlanOptions::default(), ExecLimits::default());
         let pool = Arc::clone(&settings.memory);
         let stages = array![stage.clone()];
         let mut executor = executor_with(&collections, &stages, settings).unwrap();
@@ -308,7 +309,7 @@ fn what_is_held_is_counted_until_it_is_given_on() {
     // The same with a limit, for which the best are kept.
     let stages = array![doc! {"$sort": doc! {"text": 1}}, doc! {"$limit": 1900}];
     let source = Resolved::Ordinary(Arc::new(MemoryRecords(large_documents())));
-    let settings = settings(ExecOptions::default(), ExecLimits::default());
+    let settings = settings(PlanOptions::default(), ExecLimits::default());
     let pool = Arc::clone(&settings.memory);
     let mut executor = executor_with(&MemoryCollections::of(source), &stages, settings).unwrap();
     executor.next(&operation()).unwrap().expect("a batch");
@@ -326,7 +327,7 @@ fn one_group_must_fit_what_others_leave_even_if_the_rest_is_on_disk() {
             group_bytes_max: 1 << 20,
             ..ExecLimits::default()
         };
-        let mut settings = settings(ExecOptions::default(), limits);
+        let mut settings = settings(PlanOptions::default(), limits);
         settings.spill = Some(folder.path().into());
         settings.memory.set_most(most);
         let found = run_with(&MemoryCollections::of(source), &stages, settings);
@@ -357,7 +358,7 @@ fn batches_are_bounded_in_bytes_too() {
             .collect();
         let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents)));
         let collections = MemoryCollections::of(source);
-        let settings = settings(ExecOptions::default(), ExecLimits::default());
+        let settings = settings(PlanOptions::default(), ExecLimits::default());
         let mut executor = executor_with(&collections, &stages, settings).unwrap();
         let mut rows = 0;
         while let Some(batch) = executor.next_rows(&operation()).unwrap() {

@@ -26,7 +26,8 @@ use crate::eval::expression::{
 use crate::query::batch::{MeasurementBlock, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
-use crate::query::exec::group::vectorized::{Run, is_constant};
+use crate::query::exec::group::vectorized::Run;
+use crate::query::planner::physical::is_constant;
 
 /// Values of one type, one for each row.
 #[derive(Clone, Debug)]

@@ -25,8 +25,8 @@ use crate::eval::accumulator::ColumnTotal;
 use crate::eval::{Dependencies, Expression};
 use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape};
 use crate::query::exec::ExecContext;
-use crate::query::exec::group::vectorized::is_constant;
-use crate::query::pipeline::ProjectStage;
+use crate::query::pipeline::{ProjectStage, is_field, with_names};
+use crate::query::planner::physical::is_constant;
 use crate::query::source::{Bucket, BucketHeader, place_of};
 
 /// The block as the stage leaves it; none if its rows must be changed one by one.
@@ -100,11 +100,6 @@ fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
         }
     }
     values.select(&places)
-}
-
-/// Whether a path is a top-level field that is neither time nor metadata.
-pub(crate) fn is_field(path: &str, shape: &MeasurementShape) -> bool {
-    !path.contains('.') && path != &*shape.time_field && shape.meta_field.as_deref() != Some(path)
 }
 
 /// Whether a computed field stands in every measurement where its column stands among the columns: in the place of
@@ -294,22 +289,5 @@ impl Bucket for ComputedBucket {
 
     fn has_total_at(&self, at: usize) -> bool {
         self.computed_at(at).is_none() && self.bucket.has_total_at(at)
-    }
-}
-
-/// The fields that show behind a stage that computes `names` over measurements that show `fields`.
-pub(crate) fn with_names<'n>(fields: FieldSet, names: impl Iterator<Item = &'n str>) -> FieldSet {
-    match fields {
-        FieldSet::All => FieldSet::All,
-        FieldSet::Only(mut shown) => {
-            shown.extend(names.map(Arc::from));
-            FieldSet::Only(shown)
-        }
-        FieldSet::Except(mut hidden) => {
-            for name in names {
-                hidden.remove(name);
-            }
-            FieldSet::Except(hidden)
-        }
     }
 }

@@ -17,7 +17,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
 use crate::error::Result;
-use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::sort_key::{SortBy, SortKey, SortPattern, null_if_missing};
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Dependencies, Expression, ParseContext};
@@ -25,41 +25,8 @@ use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
 use crate::query::exec::group::vectorized::{Run, selected};
+use crate::query::planner::physical::TimeRank;
 use crate::query::source::ColumnName;
-
-/// Which row of a run an accumulator ordered by time and metadata keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimeRank {
-    /// By time: the newest (or the oldest); all rows alike if time is not in the order.
-    pub(crate) newest: Option<bool>,
-    /// Of equal rows the last and not the first.
-    last: bool,
-}
-
-/// How a `$top` or `$bottom` ranks the rows of a block, if metadata and time are all it orders by.
-pub(crate) fn time_rank(
-    spec: &AccumulatorSpec,
-    time_field: &str,
-    meta_field: Option<&str>,
-) -> Option<TimeRank> {
-    let last = match spec.kind() {
-        AccumulatorKind::Top => false,
-        AccumulatorKind::Bottom => true,
-        _ => return None,
-    };
-    let mut newest = None;
-    for part in spec.sort()?.parts() {
-        let SortBy::Field(path) = &part.by else {
-            return None;
-        };
-        if path.as_str() == time_field {
-            newest = Some(part.descending != last);
-        } else if meta_field != Some(path.first()) {
-            return None;
-        }
-    }
-    Some(TimeRank { newest, last })
-}
 
 /// How far a sort goes by what a block's header tells: the metadata and time it begins with.
 pub(crate) struct SortPrefix {
@@ -364,7 +331,7 @@ impl Ranking {
     }
 
     /// Whether a block has all that is read of it decoded.
-    pub(crate) fn is_at_hand(&self, block: &MeasurementBlock) -> bool {
+    pub(crate) fn needs_no_decoding(&self, block: &MeasurementBlock) -> bool {
         let bucket = &*block.bucket;
         if self.dependencies.whole {
             return (0..bucket.columns().len()).all(|at| bucket.has_column_at(at));

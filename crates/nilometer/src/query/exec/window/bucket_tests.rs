@@ -6,12 +6,13 @@ use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::query::batch::Batch;
+use crate::query::exec::ExecLimits;
 use crate::query::exec::random_tests::{Draw, Drawn, difference, doubled, filter, show};
 use crate::query::exec::testing::{
     MemoryBuckets, MemoryCollections, MemoryRecords, executor, operation, run, run_with, settings,
 };
-use crate::query::exec::{ExecLimits, ExecOptions};
 use crate::query::planner::rules::RuleSet;
+use crate::query::planner::settings::PlanOptions;
 use crate::query::source::Resolved;
 
 /// Generated collections of a run, eight pipelines over each; with NILOMETER_LONG set, more.
@@ -207,13 +208,13 @@ fn check(seed: u64, (rules, write): (&[&str], Write), awkward: &[Value], folder:
     let draw = &mut draw;
     for _ in 0..8 {
         let stages = write(draw, epoch, awkward);
-        let all = ExecOptions::default();
-        let naive = ExecOptions {
+        let all = PlanOptions::default();
+        let naive = PlanOptions {
             force_rows: true,
             no_rules: true,
             ..all
         };
-        let on_rows = ExecOptions {
+        let on_rows = PlanOptions {
             disabled: RuleSet::named(rules.iter().copied()).unwrap(),
             ..all
         };
@@ -337,9 +338,9 @@ fn partitions_of_null_are_one_behind_densify() {
         "a".into(),
         doc! {"q": 1}.into(),
     ];
-    let naive = ExecOptions {
+    let naive = PlanOptions {
         no_rules: true,
-        ..ExecOptions::default()
+        ..PlanOptions::default()
     };
     for seed in 1..200 {
         let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
@@ -362,7 +363,7 @@ fn partitions_of_null_are_one_behind_densify() {
         let by = format!("${path}");
         let fill = doc! {"partitionBy": by, "sortBy": doc! {"t": 1}, "output": output};
         let stages = array![doc! {"$densify": dense}, doc! {"$fill": fill}];
-        let found = outcome(run(&plain, &stages, ExecOptions::default()));
+        let found = outcome(run(&plain, &stages, PlanOptions::default()));
         let expected = outcome(run(&plain, &stages, naive));
         assert!(
             found == expected,

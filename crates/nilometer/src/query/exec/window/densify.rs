@@ -40,7 +40,8 @@ use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::{value_at, with_value_at};
 use crate::query::exec::sort::external_sort::{RowOrder, Sorted, Sorter};
 use crate::query::exec::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
-use crate::query::pipeline::{DensifyBounds, DensifyInput, DensifyStage, DensifyStep};
+use crate::query::pipeline::{AxisPoint, DensifyBounds, DensifyStage, DensifyStep};
+use crate::query::planner::physical::{DensifyInput, PhysicalDensify};
 
 /// Whose memory it is.
 pub(crate) const NAME: &str = "$densify";
@@ -48,57 +49,32 @@ pub(crate) const NAME: &str = "$densify";
 /// Documents a `$densify` may make, unless a parameter says otherwise.
 pub const DENSIFY_DOCUMENTS_MAX: u64 = 500_000;
 
-/// A place on the axis.
-#[derive(Clone, Copy, Debug)]
-pub enum Point {
-    /// A number.
-    Number(Number),
-    /// Milliseconds since 1970.
-    Date(i64),
-}
-
-impl Point {
-    /// The order on the axis; dates and numbers never lie on the same one.
-    pub fn compare(self, other: Self) -> Ordering {
-        match (self, other) {
-            (Self::Number(a), Self::Number(b)) => a.compare(b),
-            (Self::Date(a), Self::Date(b)) => a.cmp(&b),
-            (Self::Number(_), Self::Date(_)) => Ordering::Less,
-            (Self::Date(_), Self::Number(_)) => Ordering::Greater,
-        }
-    }
-
-    fn to_ref(self) -> ValueRef<'static> {
-        match self {
-            Self::Number(number) => number.to_ref(),
-            Self::Date(ms) => ValueRef::DateTime(ms),
-        }
-    }
-}
-
 /// Fills an axis.
 pub struct Densify {
     input: Option<BoxOperator>,
-    stage: DensifyStage,
+    stage: Arc<DensifyStage>,
+    /// The order of the input.
+    order: DensifyInput,
     running: Option<Running>,
 }
 
 impl Densify {
-    /// Fills the axis of what `input` gives, which comes as the stage says.
-    pub fn new(input: BoxOperator, stage: DensifyStage) -> Self {
+    /// Fills the axis of `input`, which arrives in the planned order.
+    pub fn new(input: BoxOperator, plan: PhysicalDensify) -> Self {
         Self {
             input: Some(input),
-            stage,
+            stage: plan.stage,
+            order: plan.input,
             running: None,
         }
     }
 
     fn start(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Running> {
         let order = DensifyOrder {
-            stage: self.stage.clone(),
+            stage: Arc::clone(&self.stage),
         };
         let has_partitions = !self.stage.partition_by.is_empty();
-        let (rows, ends) = match self.stage.input {
+        let (rows, ends) = match self.order {
             DensifyInput::InOrder => (Rows::arriving(input, order), None),
             DensifyInput::Buckets => match densify_buckets::gather(&self.stage, &mut input, cx)? {
                 densify_buckets::Gathered::Buckets(buckets, ends) => (Rows::Buckets(buckets), ends),
@@ -136,9 +112,9 @@ impl Densify {
         mut input: BoxOperator,
         order: DensifyOrder,
         cx: &ExecContext<'_>,
-    ) -> Result<(Rows, Option<(Point, Point)>)> {
+    ) -> Result<(Rows, Option<(AxisPoint, AxisPoint)>)> {
         let mut sorter = Sorter::new(order, MemoryGauge::gather(NAME, cx));
-        let mut ends: Option<(Point, Point)> = None;
+        let mut ends: Option<(AxisPoint, AxisPoint)> = None;
         let mut first = first.into_iter();
         loop {
             let batch = match first.next() {
@@ -190,9 +166,9 @@ enum Span {
     /// At its own least and greatest value.
     Own,
     /// At these, the second left out.
-    Before(Point, Point),
+    Before(AxisPoint, AxisPoint),
     /// At these, both taken in.
-    Through(Point, Point),
+    Through(AxisPoint, AxisPoint),
 }
 
 /// Rows in the order of the axis.
@@ -304,7 +280,7 @@ pub(crate) fn compare_partitions(a: &[Value], b: &[Value], cx: &ExecContext<'_>)
 #[derive(Clone, Copy)]
 enum Until {
     Nothing,
-    Point(Point),
+    Point(AxisPoint),
     End,
 }
 
@@ -365,7 +341,7 @@ impl Partition {
     }
 
     /// Takes a document of the input into account.
-    fn meet(&mut self, point: Point, step: DensifyStep) -> Result<()> {
+    fn meet(&mut self, point: AxisPoint, step: DensifyStep) -> Result<()> {
         let Some(series) = &mut self.series else {
             let mut series = Series::new(point, step);
             series.advance(step, None)?;
@@ -394,16 +370,16 @@ fn take_one(left: &mut u64) -> Result<()> {
 
 /// Values at even steps.
 struct Series {
-    first: Point,
+    first: AxisPoint,
     steps: i64,
     /// The value after so many steps; none beyond the last date there is.
-    next: Option<Point>,
+    next: Option<AxisPoint>,
     /// A zero of the widest type so far.
     zero: Number,
 }
 
 impl Series {
-    fn new(first: Point, step: DensifyStep) -> Self {
+    fn new(first: AxisPoint, step: DensifyStep) -> Self {
         let mut series = Self {
             first,
             steps: 0,
@@ -412,13 +388,13 @@ impl Series {
         };
         series.widen(first);
         if let DensifyStep::Number(step) = step {
-            series.widen(Point::Number(step));
+            series.widen(AxisPoint::Number(step));
         }
         series
     }
 
-    fn widen(&mut self, point: Point) {
-        let Point::Number(number) = point else {
+    fn widen(&mut self, point: AxisPoint) {
+        let AxisPoint::Number(number) = point else {
             return;
         };
         self.zero = match (self.zero, number) {
@@ -432,10 +408,10 @@ impl Series {
         };
     }
 
-    fn typed(&self, point: Point) -> Point {
+    fn typed(&self, point: AxisPoint) -> AxisPoint {
         match point {
-            Point::Number(number) => Point::Number(number.add(self.zero)),
-            date @ Point::Date(_) => date,
+            AxisPoint::Number(number) => AxisPoint::Number(number.add(self.zero)),
+            date @ AxisPoint::Date(_) => date,
         }
     }
 
@@ -445,15 +421,15 @@ impl Series {
         loop {
             self.steps += 1;
             let next = match (self.first, step) {
-                (Point::Number(first), DensifyStep::Number(step)) => {
+                (AxisPoint::Number(first), DensifyStep::Number(step)) => {
                     let steps =
                         i32::try_from(self.steps).map_or(Number::Long(self.steps), Number::Int);
-                    Some(Point::Number(first.add(step.multiply(steps))))
+                    Some(AxisPoint::Number(first.add(step.multiply(steps))))
                 }
-                (Point::Date(first), DensifyStep::Date(amount, unit)) => amount
+                (AxisPoint::Date(first), DensifyStep::Date(amount, unit)) => amount
                     .checked_mul(self.steps)
                     .and_then(|amount| date::add(first, unit, amount, &TimeZone::Utc).ok())
-                    .map(Point::Date),
+                    .map(AxisPoint::Date),
                 // Values of the other kind were refused when they came in.
                 _ => None,
             };
@@ -489,7 +465,7 @@ fn stem(stage: &DensifyStage, partition: &[Value]) -> Document {
     })
 }
 
-fn document(stage: &DensifyStage, stem: &Document, point: Point) -> Document {
+fn document(stage: &DensifyStage, stem: &Document, point: AxisPoint) -> Document {
     if stage.field.len() > 1 {
         return with_value_at(stem.as_ref(), &stage.field, point.to_ref());
     }
@@ -503,14 +479,14 @@ fn document(stage: &DensifyStage, stem: &Document, point: Point) -> Document {
 }
 
 /// Where a document lies on the axis; `None` for null and missing.
-fn point_of(stage: &DensifyStage, row: DocRef<'_>) -> Result<Option<Point>> {
+fn point_of(stage: &DensifyStage, row: DocRef<'_>) -> Result<Option<AxisPoint>> {
     let value = value_at(row, &stage.field);
     if value.is_nullish() {
         return Ok(None);
     }
     let point = match (stage.step, value) {
-        (DensifyStep::Date(..), ValueRef::DateTime(ms)) => Some(Point::Date(ms)),
-        (DensifyStep::Number(_), value) => Number::of(value).map(Point::Number),
+        (DensifyStep::Date(..), ValueRef::DateTime(ms)) => Some(AxisPoint::Date(ms)),
+        (DensifyStep::Number(_), value) => Number::of(value).map(AxisPoint::Number),
         _ => None,
     };
     match (point, stage.step) {
@@ -528,14 +504,14 @@ fn point_of(stage: &DensifyStage, row: DocRef<'_>) -> Result<Option<Point>> {
 
 /// By partition, then along the axis.
 pub(crate) struct DensifyOrder {
-    /// What says which.
-    pub(crate) stage: DensifyStage,
+    /// Axis and partitions.
+    pub(crate) stage: Arc<DensifyStage>,
 }
 
 /// Where a document stands in that order.
 pub(crate) struct DensifyKey {
     partition: Arc<[Value]>,
-    point: Option<Point>,
+    point: Option<AxisPoint>,
 }
 
 impl DensifyKey {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value, ValueRef};
 
-use super::densify::{DensifyKey, DensifyOrder, NAME, Point, compare_partitions};
+use super::densify::{DensifyKey, DensifyOrder, NAME, compare_partitions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::exec::memory::MemoryGauge;
@@ -24,14 +24,14 @@ use crate::query::exec::sort::block_pool::{Pool, Taken};
 use crate::query::exec::sort::bucket_sort::held_bytes;
 use crate::query::exec::sort::external_sort::{Sorted, Sorter};
 use crate::query::exec::{BoxOperator, ExecContext, next_filled};
-use crate::query::pipeline::DensifyStage;
+use crate::query::pipeline::{AxisPoint, DensifyStage};
 
 /// Bytes counted for a time that was decoded.
 const TIME_BYTES: usize = 8;
 
 /// Buckets by partition and time.
 pub(crate) struct PartitionedBuckets {
-    stage: DensifyStage,
+    stage: Arc<DensifyStage>,
     waiting: VecDeque<Held>,
     /// Those of the partition at work that overlap, or may.
     pool: Pool,
@@ -55,14 +55,14 @@ struct Held {
 /// What a look at all of the input gave.
 pub(crate) enum Gathered {
     /// All buckets, with the first and the last time of all.
-    Buckets(Box<PartitionedBuckets>, Option<(Point, Point)>),
+    Buckets(Box<PartitionedBuckets>, Option<(AxisPoint, AxisPoint)>),
     /// There were rows, or too many buckets: what was read so far, in its order.
     Rows(Vec<Batch>),
 }
 
 /// Reads all of the input.
 pub(crate) fn gather(
-    stage: &DensifyStage,
+    stage: &Arc<DensifyStage>,
     input: &mut BoxOperator,
     cx: &ExecContext<'_>,
 ) -> Result<Gathered> {
@@ -92,7 +92,7 @@ pub(crate) fn gather(
         order.then(a.first.cmp(&b.first))
     });
     let buckets = PartitionedBuckets {
-        stage: stage.clone(),
+        stage: Arc::clone(stage),
         waiting: held.into(),
         pool: Pool::new(false),
         rows: Vec::new().into_iter(),
@@ -100,7 +100,7 @@ pub(crate) fn gather(
         sorted: None,
         memory,
     };
-    let ends = ends.map(|(low, high)| (Point::Date(low), Point::Date(high)));
+    let ends = ends.map(|(low, high)| (AxisPoint::Date(low), AxisPoint::Date(high)));
     Ok(Gathered::Buckets(Box::new(buckets), ends))
 }
 
@@ -209,7 +209,7 @@ impl PartitionedBuckets {
         }
         blocks.sort_by_key(|(arrival, _)| *arrival);
         let order = DensifyOrder {
-            stage: self.stage.clone(),
+            stage: Arc::clone(&self.stage),
         };
         let mut sorter = Sorter::new(order, MemoryGauge::gather(NAME, cx));
         for (_, block) in blocks {

@@ -27,7 +27,6 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::order::{compare, compare_with};
 use nilometer_bson::{Document, Value, ValueRef};
 
-use super::group::vectorized::is_constant;
 use super::memory::MemoryGauge;
 use super::sort::bucket_sort::held_bytes;
 use super::sort::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
@@ -39,6 +38,7 @@ use crate::eval::memory_bytes;
 use crate::eval::sort_key::SortKey;
 use crate::eval::window::{BlockColumns, PartitionColumns, PartitionResults, SetWindowFields};
 use crate::query::batch::{Batch, MeasurementBlock, Selection};
+use crate::query::planner::physical::{WindowInput, is_constant};
 
 /// Whose memory it is.
 const NAME: &str = "$setWindowFields";
@@ -56,17 +56,6 @@ pub struct WindowFields {
     waiting: Option<(PartitionKey, Piece)>,
     /// The partition whose documents are being given.
     given: Option<Given>,
-}
-
-/// The order in which documents come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WindowInput {
-    /// Any.
-    Any,
-    /// By partition, and within each as asked.
-    InOrder,
-    /// As `$densify` gives them that separates the same partitions and goes by the same field.
-    Densified,
 }
 
 /// A partition that has been computed.

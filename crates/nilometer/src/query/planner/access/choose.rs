@@ -11,29 +11,24 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder};
 
-use super::cache::{self, ShapeHashes, WORSE_BEFORE_TRIAL, hashes, signature};
+use super::cache::{self, PlanCache, ShapeHashes, WORSE_BEFORE_TRIAL, hashes, signature};
 use super::candidates::Request;
 use super::cluster;
 use super::covering::paths_read;
-use super::{Candidate, Choice, ID_INDEX, IndexAccess, KeyLimits, KeyPlan, implied};
+use super::{Candidate, Choice, ID_INDEX, KeyLimits, KeyPlan, implied};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::sort_key::SortPattern;
 use crate::index::Index;
-use crate::operation::OperationContext;
-use crate::query::exec::scan::index_fetch::{AccessStats, IndexRead, Step};
-use crate::query::exec::scan::index_scan::ViewAt;
-use crate::query::exec::{ExecContext, ExecSettings};
-use crate::query::pipeline::Stage;
-use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
-use crate::query::source::ScanCounters;
+use crate::query::planner::physical::{
+    AccessPath, Input, PhysicalPlan, PhysicalStage, RecordInput,
+};
+use crate::query::planner::settings::PlanSettings;
 
 /// Rows after which a trial has seen enough.
-const TRIAL_ROWS: u64 = 101;
+pub const TRIAL_ROWS: u64 = 101;
 /// Steps of each candidate after which a trial has seen enough.
 const TRIAL_STEPS_MAX: u64 = 10_000;
-/// Steps between two looks for an interrupt.
-const STEPS_PER_LOOK: u64 = 128;
 /// The most that needing no documents, or no sort, may count.
 const TIE_BREAK_MAX: f64 = 1e-4;
 
@@ -54,25 +49,17 @@ pub struct TrialResult {
     pub score: f64,
 }
 
-/// Decides how the records of a plan are reached, once the rules have found what is asked of them.
-/// Without an operation nothing is tried: the cache or the first candidate decides.
-pub fn choose(
-    plan: &mut LogicalPlan,
-    settings: &ExecSettings,
-    operation: Option<&OperationContext>,
-) -> Result<()> {
-    choose_index(plan, settings, operation)?;
-    cluster::take_order(plan, settings);
+/// Decides how the records of a plan are reached, after the rules have settled the filter and the order.
+pub fn choose(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
+    choose_index(plan, cx)?;
+    cluster::take_order(plan, cx.settings);
     set_limit(plan);
     Ok(())
 }
 
 /// Takes the index that serves best, if one serves.
-fn choose_index(
-    plan: &mut LogicalPlan,
-    settings: &ExecSettings,
-    operation: Option<&OperationContext>,
-) -> Result<()> {
+fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
+    let settings = cx.settings;
     let Input::Records(input) = &plan.input else {
         return Ok(());
     };
@@ -107,14 +94,14 @@ fn choose_index(
         order: first_order(plan).map(SortPattern::to_document),
         ..Choice::default()
     };
-    let best = match (candidates.len(), operation) {
+    let best = match (candidates.len(), cx.runner) {
         (0 | 1, _) => 0,
-        (_, None) => best_known(settings, input, hashes, &candidates).unwrap_or(0),
-        (_, Some(operation)) => {
+        (_, None) => best_known(cx.cache, input, hashes, &candidates).unwrap_or(0),
+        (_, Some(runner)) => {
             let trial = Trial {
                 input,
-                settings,
-                operation,
+                cache: cx.cache,
+                runner,
                 hashes,
                 needs_order: first_order(plan).is_some(),
             };
@@ -165,9 +152,9 @@ fn stay_within(candidates: &mut Vec<Candidate>, limits: &KeyLimits) {
 }
 
 pub(crate) fn candidates_of(
-    plan: &LogicalPlan,
+    plan: &PhysicalPlan,
     input: &RecordInput,
-    settings: &ExecSettings,
+    settings: &PlanSettings,
     indexes: &[Arc<Index>],
 ) -> Result<Vec<Candidate>> {
     let conjuncts = match &input.filter {
@@ -198,28 +185,30 @@ pub(crate) fn candidates_of(
 }
 
 /// The field a plan groups by, if that is all it does with documents.
-fn grouped_by(plan: &LogicalPlan) -> Option<Arc<str>> {
+fn grouped_by(plan: &PhysicalPlan) -> Option<Arc<str>> {
     match plan.stages.first() {
-        Some(Stage::Group(group)) if group.fields.is_empty() => {
-            group.key.as_field_path().map(|path| path.as_str().into())
-        }
+        Some(PhysicalStage::Group(group)) if group.stage.fields.is_empty() => group
+            .stage
+            .key
+            .as_field_path()
+            .map(|path| path.as_str().into()),
         _ => None,
     }
 }
 
-fn first_order(plan: &LogicalPlan) -> Option<&SortPattern> {
+fn first_order(plan: &PhysicalPlan) -> Option<&SortPattern> {
     match plan.stages.first() {
-        Some(Stage::Sort(sort)) if !sort.is_random() => Some(&sort.pattern),
+        Some(PhysicalStage::Sort(sort)) if !sort.stage.is_random() => Some(&sort.stage.pattern),
         _ => None,
     }
 }
 
 /// Reads by the candidate; a sort it makes unnecessary goes, what it limited stays limited.
-pub(crate) fn take(plan: &mut LogicalPlan, chosen: Candidate, choice: Choice) {
+pub(crate) fn take(plan: &mut PhysicalPlan, chosen: Candidate, choice: Choice) {
     if chosen.sorted
-        && let Some(Stage::Sort(sort)) = plan.stages.first()
+        && let Some(PhysicalStage::Sort(sort)) = plan.stages.first()
     {
-        let limit = sort.limit.map(Stage::Limit);
+        let limit = sort.stage.limit.map(PhysicalStage::Limit);
         plan.stages.splice(0..1, limit);
     }
     if let Input::Records(input) = &mut plan.input {
@@ -229,10 +218,10 @@ pub(crate) fn take(plan: &mut LogicalPlan, chosen: Candidate, choice: Choice) {
 }
 
 /// No more is read than stages in front ask for.
-pub(crate) fn set_limit(plan: &mut LogicalPlan) {
+pub(crate) fn set_limit(plan: &mut PhysicalPlan) {
     let limit = match &*plan.stages {
-        [Stage::Limit(limit), ..] => Some(*limit),
-        [Stage::Skip(skip), Stage::Limit(limit), ..] => skip.checked_add(*limit),
+        [PhysicalStage::Limit(limit), ..] => Some(*limit),
+        [PhysicalStage::Skip(skip), PhysicalStage::Limit(limit), ..] => skip.checked_add(*limit),
         _ => None,
     };
     if let Input::Records(input) = &mut plan.input {
@@ -240,14 +229,14 @@ pub(crate) fn set_limit(plan: &mut LogicalPlan) {
     }
 }
 
-fn shape_hashes(plan: &LogicalPlan, input: &RecordInput, indexes: &[Arc<Index>]) -> ShapeHashes {
+fn shape_hashes(plan: &PhysicalPlan, input: &RecordInput, indexes: &[Arc<Index>]) -> ShapeHashes {
     let mut rest = String::new();
     if let Some(order) = first_order(plan) {
         rest.push_str(&format!("{:?}", order.to_document()));
     }
     for stage in &plan.stages {
         rest.push_str(stage.name());
-        if let Stage::Project(project) = stage {
+        if let PhysicalStage::Project(project) = stage {
             rest.push_str(&format!("{:?}", project.source));
         }
     }
@@ -255,35 +244,51 @@ fn shape_hashes(plan: &LogicalPlan, input: &RecordInput, indexes: &[Arc<Index>])
 }
 
 fn best_known(
-    settings: &ExecSettings,
+    cache: &PlanCache,
     input: &RecordInput,
     hashes: ShapeHashes,
     candidates: &[Candidate],
 ) -> Option<usize> {
-    let known = settings.plans.get(&input.namespace, hashes)?;
+    let known = cache.get(&input.namespace, hashes)?;
     candidates
         .iter()
         .position(|candidate| signature(candidate) == known.signature)
 }
 
-/// A run of candidates.
+/// Runs candidates for a while. The executor implements it, as planning knows no operators.
+pub trait TrialRunner {
+    /// Runs candidates in turn, each for at most `steps_max` steps or until one has [`TRIAL_ROWS`] rows.
+    fn run(
+        &self,
+        input: &RecordInput,
+        candidates: &[Candidate],
+        steps_max: u64,
+    ) -> Result<Vec<TrialResult>>;
+}
+
+/// What a choice between indexes uses beside the plan.
+#[derive(Clone, Copy)]
+pub struct ChoiceContext<'a> {
+    /// Collation and switches.
+    pub settings: &'a PlanSettings,
+    /// The best index of known shapes.
+    pub cache: &'a PlanCache,
+    /// Compares candidates by running them; without it the cache or the first candidate decides.
+    pub runner: Option<&'a dyn TrialRunner>,
+}
+
+/// A comparison of candidates.
 struct Trial<'a> {
     input: &'a RecordInput,
-    settings: &'a ExecSettings,
-    operation: &'a OperationContext,
+    cache: &'a PlanCache,
+    runner: &'a dyn TrialRunner,
     hashes: ShapeHashes,
     needs_order: bool,
 }
 
-struct Runner {
-    read: IndexRead,
-    stats: AccessStats,
-    result: TrialResult,
-}
-
 impl Trial<'_> {
     fn best(&self, candidates: &[Candidate], choice: &mut Choice) -> Result<usize> {
-        let plans = &self.settings.plans;
+        let plans = self.cache;
         if let Some(known) = plans.get(&self.input.namespace, self.hashes)
             && let Some(at) = candidates
                 .iter()
@@ -291,7 +296,7 @@ impl Trial<'_> {
         {
             let budget = known.works.saturating_mul(WORSE_BEFORE_TRIAL);
             let only = candidates.get(at..=at).unwrap_or_default();
-            let results = self.run(only, budget)?;
+            let results = self.runner.run(self.input, only, budget)?;
             let result = results.into_iter().next().unwrap_or_default();
             if result.at_end || result.rows >= TRIAL_ROWS || result.works < budget {
                 choice.is_cached = true;
@@ -299,7 +304,7 @@ impl Trial<'_> {
             }
             plans.deactivate(&self.input.namespace, self.hashes);
         }
-        let mut results = self.run(candidates, TRIAL_STEPS_MAX)?;
+        let mut results = self.runner.run(self.input, candidates, TRIAL_STEPS_MAX)?;
         for (result, candidate) in results.iter_mut().zip(candidates) {
             result.score = self.score(result, candidate);
         }
@@ -332,61 +337,6 @@ impl Trial<'_> {
         out.append("sort", order.cloned().unwrap_or_default());
         out.append("projection", Document::new());
         out.finish()
-    }
-
-    /// Runs candidates in turn for at most so many steps each.
-    fn run(&self, candidates: &[Candidate], steps_max: u64) -> Result<Vec<TrialResult>> {
-        let mut runners: Vec<Runner> = candidates
-            .iter()
-            .map(|candidate| {
-                let stats = AccessStats::of(&candidate.access);
-                let counters = Arc::<ScanCounters>::default();
-                let access: IndexAccess = candidate.access.clone();
-                let mut input = self.input.clone();
-                input.limit = None;
-                Runner {
-                    read: IndexRead::new(input, access, counters, stats.clone()),
-                    stats,
-                    result: TrialResult::default(),
-                }
-            })
-            .collect();
-        let Some(view) = self.input.source.view()? else {
-            return Ok(runners.into_iter().map(|runner| runner.result).collect());
-        };
-        let at = ViewAt {
-            view: &*view,
-            number: 1,
-        };
-        let cx = ExecContext::new(self.operation, self.settings);
-        'trial: for step in 0..steps_max {
-            if step % STEPS_PER_LOOK == 0 {
-                self.operation.check_interrupt()?;
-            }
-            let mut ended = false;
-            for runner in &mut runners {
-                let before = runner.stats.keys();
-                match runner.read.step(at, &cx)? {
-                    Step::Row(..) => runner.result.rows += 1,
-                    Step::Nothing => {}
-                    Step::Done => runner.result.at_end = true,
-                }
-                // Keys passed over on the way to one inside are steps too.
-                let looked = runner.stats.keys() - before;
-                runner.result.works += looked.max(1);
-                ended |= runner.result.at_end || runner.result.rows >= TRIAL_ROWS;
-            }
-            if ended {
-                break 'trial;
-            }
-        }
-        let results = runners.into_iter().map(|mut runner| {
-            runner.result.keys = runner.stats.keys();
-            let fetched = &runner.stats.fetched;
-            runner.result.documents = fetched.load(std::sync::atomic::Ordering::Relaxed);
-            runner.result
-        });
-        Ok(results.collect())
     }
 
     fn score(&self, result: &TrialResult, candidate: &Candidate) -> f64 {

@@ -11,10 +11,9 @@ use crate::eval::Collation;
 use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::SortBy;
-use crate::query::exec::ExecSettings;
-use crate::query::pipeline::Stage;
 use crate::query::planner::bounds;
-use crate::query::planner::logical::{AccessPath, Input, LogicalPlan};
+use crate::query::planner::physical::{AccessPath, Input, PhysicalPlan, PhysicalStage};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{Direction, RecordKey, RecordSource};
 
 /// An end of a scan: an `_id`, and the key of the record that has it.
@@ -126,11 +125,11 @@ pub fn is_plain(value: ValueRef<'_>) -> bool {
 
 /// Reads a clustered collection in the order asked for, where that is one of `_id` alone. To be asked
 /// when no index was chosen.
-pub fn take_order(plan: &mut LogicalPlan, settings: &ExecSettings) {
-    let Some(Stage::Sort(sort)) = plan.stages.first() else {
+pub fn take_order(plan: &mut PhysicalPlan, settings: &PlanSettings) {
+    let Some(PhysicalStage::Sort(sort)) = plan.stages.first() else {
         return;
     };
-    let [part] = sort.pattern.parts() else {
+    let [part] = sort.stage.pattern.parts() else {
         return;
     };
     let is_by_id = matches!(&part.by, SortBy::Field(path) if path.as_str() == "_id");
@@ -150,6 +149,6 @@ pub fn take_order(plan: &mut LogicalPlan, settings: &ExecSettings) {
         true => Direction::Backward,
         false => Direction::Forward,
     };
-    let limit = sort.limit.map(Stage::Limit);
+    let limit = sort.stage.limit.map(PhysicalStage::Limit);
     plan.stages.splice(0..1, limit);
 }

@@ -19,9 +19,10 @@ use crate::eval::Dependencies;
 use crate::eval::matcher::MatchPath;
 use crate::eval::projection::Mode;
 use crate::index::Index;
-use crate::query::pipeline::{ProjectKind, Stage};
+use crate::query::pipeline::ProjectKind;
+use crate::query::pipeline::needs::Needs;
 use crate::query::planner::bounds::{IndexShape, PartForm};
-use crate::query::planner::needs::Needs;
+use crate::query::planner::physical::PhysicalStage;
 
 /// How rows are made of keys.
 #[derive(Clone, Debug)]
@@ -132,24 +133,25 @@ fn is_at_or_below(path: &str, of: &str) -> bool {
 /// The dotted paths that stages read of their input, if that is all they need of it. `distinct` is
 /// the path of a `distinct` command behind them.
 pub fn paths_read(
-    stages: &[Stage],
+    stages: &[PhysicalStage],
     wanted: &Needs,
     distinct: Option<&str>,
 ) -> Option<BTreeSet<Arc<str>>> {
     let mut read = Dependencies::default();
     for stage in stages {
         match stage {
-            Stage::Match(stage) => stage.filter.add_dependencies(&mut read),
-            Stage::Sort(stage) => stage.pattern.dependencies(&mut read),
-            Stage::Limit(_) | Stage::Skip(_) => {}
-            Stage::Group(stage) => {
+            PhysicalStage::Match(stage) => stage.filter.add_dependencies(&mut read),
+            PhysicalStage::Sort(sort) => sort.stage.pattern.dependencies(&mut read),
+            PhysicalStage::Limit(_) | PhysicalStage::Skip(_) => {}
+            PhysicalStage::Group(group) => {
+                let stage = &group.stage;
                 stage.key.dependencies(&mut read);
                 for (_, field) in stage.fields.iter() {
                     field.dependencies(&mut read);
                 }
                 return (!read.whole).then_some(read.paths);
             }
-            Stage::Project(stage) => {
+            PhysicalStage::Project(stage) => {
                 let ProjectKind::Projection {
                     projection,
                     position_of: None,

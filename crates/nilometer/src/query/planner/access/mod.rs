@@ -27,7 +27,6 @@ mod implied;
 pub mod order;
 pub mod safety;
 mod shape;
-pub mod targets;
 pub mod wildcard;
 
 use std::sync::Arc;

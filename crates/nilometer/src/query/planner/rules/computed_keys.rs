@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
-use super::Rule;
+use super::LogicalRule;
 use crate::eval::Dependencies;
 use crate::eval::expression::Expression;
-use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{GroupStage, ProjectStage, Stage};
 use crate::query::planner::logical::LogicalPlan;
+use crate::query::planner::settings::PlanSettings;
 
 /// `$addFields` (or `$project`) and a `$group` by what it computes are a `$group` that computes its key itself.
 ///
@@ -21,12 +21,12 @@ use crate::query::planner::logical::LogicalPlan;
 /// missing members a key would show as null.
 pub struct ComputedKeys;
 
-impl Rule for ComputedKeys {
+impl LogicalRule for ComputedKeys {
     fn name(&self) -> &'static str {
         "ComputedKeys"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         for at in 1..plan.stages.len() {
             let Some([Stage::Project(project), Stage::Group(group)]) =
                 plan.stages.get(at - 1..at + 1)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Rule;
+use super::PhysicalRule;
 use super::index_on_buckets::{Wanted, bounds_on_meta};
 use super::last_point::keeps_only;
 use crate::eval::accumulator::AccumulatorKind;
@@ -11,11 +11,13 @@ use crate::eval::{Collation, Dependencies};
 use crate::index::IndexPartKind;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter};
 use crate::query::batch::FieldSet;
-use crate::query::exec::ExecSettings;
-use crate::query::pipeline::{GroupStage, Stage};
+use crate::query::pipeline::GroupStage;
 use crate::query::planner::access::shape_of;
 use crate::query::planner::bounds::{IndexBounds, KeyBounds};
-use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan, MetaInput};
+use crate::query::planner::physical::{
+    BucketInput, IndexChoice, Input, MetaInput, PhysicalPlan, PhysicalStage,
+};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, BucketPredicate};
 
 /// A `$group` that reads nothing but metadata, and does not care how often a value comes, reads the
@@ -30,17 +32,18 @@ use crate::query::source::{BucketEntries, BucketPredicate};
 /// equal strings is as good as another; none of them comes from an array, which has several keys.
 pub struct DistinctMetas;
 
-impl Rule for DistinctMetas {
+impl PhysicalRule for DistinctMetas {
     fn name(&self) -> &'static str {
         "DistinctMetas"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Group(group))) = (&plan.input, plan.stages.first())
+    fn apply(&self, plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool {
+        let (Input::Buckets(input), Some(PhysicalStage::Group(group))) =
+            (&plan.input, plan.stages.first())
         else {
             return false;
         };
-        let repeats_do_not_matter = group.fields.iter().all(|(_, spec)| {
+        let repeats_do_not_matter = group.stage.fields.iter().all(|(_, spec)| {
             use AccumulatorKind as K;
             matches!(
                 spec.kind(),
@@ -54,7 +57,7 @@ impl Rule for DistinctMetas {
         if input.shown() != FieldSet::All {
             return false;
         }
-        let Some(read) = metas_for(input, group_dependencies(group), settings) else {
+        let Some(read) = metas_for(input, group_dependencies(&group.stage), settings) else {
             return false;
         };
         plan.input = Input::Metas(Box::new(read));
@@ -63,7 +66,7 @@ impl Rule for DistinctMetas {
 }
 
 /// For `distinct`: the documents of a plan without stages, as far as `path` goes, each at least once.
-pub fn distinct_values(plan: &mut LogicalPlan, path: &str, settings: &ExecSettings) {
+pub fn distinct_values(plan: &mut PhysicalPlan, path: &str, settings: &PlanSettings) {
     let Input::Buckets(input) = &plan.input else {
         return;
     };
@@ -91,7 +94,7 @@ fn group_dependencies(group: &GroupStage) -> Dependencies {
 fn metas_for(
     input: &BucketInput,
     mut wanted: Dependencies,
-    settings: &ExecSettings,
+    settings: &PlanSettings,
 ) -> Option<MetaInput> {
     if input.unpack.event_filter.is_some() || input.is_natural || wanted.random {
         return None;
@@ -237,19 +240,19 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
 /// that ids cannot say.
 pub struct PointByIndex;
 
-impl Rule for PointByIndex {
+impl PhysicalRule for PointByIndex {
     fn name(&self) -> &'static str {
         "PointByIndex"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
-        let Some(Stage::Group(group)) = plan.stages.first() else {
+    fn apply(&self, plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool {
+        let Some(PhysicalStage::Group(group)) = plan.stages.first() else {
             return false;
         };
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
-        let Some(choice) = point(input, group, settings) else {
+        let Some(choice) = point(input, &group.stage, settings) else {
             return false;
         };
         input.buckets.index = Some(choice);
@@ -257,7 +260,7 @@ impl Rule for PointByIndex {
     }
 }
 
-fn point(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Option<IndexChoice> {
+fn point(input: &BucketInput, group: &GroupStage, settings: &PlanSettings) -> Option<IndexChoice> {
     let options = input.source.options();
     let unfiltered = input.unpack.event_filter.is_none()
         && input.shown() == FieldSet::All

@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Rule;
+use super::PhysicalRule;
 use crate::query::batch::FieldSet;
-use crate::query::exec::ExecSettings;
-use crate::query::exec::group::vectorized::is_constant;
-use crate::query::pipeline::Stage;
-use crate::query::planner::logical::{Input, LogicalPlan};
-use crate::query::planner::needs::{Needs, needs_of};
+use crate::query::pipeline::needs::Needs;
+use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage, is_constant, needs_of};
+use crate::query::planner::settings::PlanSettings;
 
 /// Measurements show the fields some later stage needs, and no others.
 ///
@@ -17,12 +15,12 @@ use crate::query::planner::needs::{Needs, needs_of};
 /// last stage gives on documents as they are, everything is needed and the rule does not fire.
 pub struct NeededFields;
 
-impl Rule for NeededFields {
+impl PhysicalRule for NeededFields {
     fn name(&self) -> &'static str {
         "NeededFields"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let needed = needs_of(&plan.stages, &plan.wanted);
         let Input::Buckets(input) = &mut plan.input else {
             return false;
@@ -48,12 +46,12 @@ impl Rule for NeededFields {
 /// Conditions: it stands first, nothing is computed, and no path is dotted.
 pub struct ProjectOnBuckets;
 
-impl Rule for ProjectOnBuckets {
+impl PhysicalRule for ProjectOnBuckets {
     fn name(&self) -> &'static str {
         "ProjectOnBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
@@ -62,7 +60,7 @@ impl Rule for ProjectOnBuckets {
         if !input.unpack.computed.is_empty() {
             return false;
         }
-        while let Some(Stage::Project(project)) = plan.stages.first() {
+        while let Some(PhysicalStage::Project(project)) = plan.stages.first() {
             let Some(fields) = project.narrows(&input.unpack.fields) else {
                 break;
             };
@@ -81,17 +79,17 @@ impl Rule for ProjectOnBuckets {
 /// Filters on measurements and time are asked before, so they may be there.
 pub struct ComputedMetas;
 
-impl Rule for ComputedMetas {
+impl PhysicalRule for ComputedMetas {
     fn name(&self) -> &'static str {
         "ComputedMetas"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
         let mut any = false;
-        while let Some(Stage::Project(project)) = plan.stages.first() {
+        while let Some(PhysicalStage::Project(project)) = plan.stages.first() {
             let shape = input.shape();
             let computed = project.computed();
             let mut computed = computed.iter();
@@ -99,7 +97,7 @@ impl Rule for ComputedMetas {
             if !reads_metas || project.shown_behind(&shape).is_none() {
                 break;
             }
-            if let Stage::Project(project) = plan.stages.remove(0) {
+            if let PhysicalStage::Project(project) = plan.stages.remove(0) {
                 input.unpack.computed.push(project);
             }
             any = true;

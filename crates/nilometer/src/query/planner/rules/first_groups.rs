@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::Rule;
+use super::PhysicalRule;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::SortBy;
-use crate::query::exec::ExecSettings;
-use crate::query::exec::group::first_bins::FirstGroups;
-use crate::query::exec::group::vectorized::time_bins;
-use crate::query::pipeline::{BucketArrival, GroupStage, SortStage, Stage};
-use crate::query::planner::logical::{Input, LogicalPlan};
+use crate::query::pipeline::{GroupStage, SortStage};
+use crate::query::planner::physical::{
+    BucketArrival, FirstBins, Input, PhysicalPlan, PhysicalStage, time_bins,
+};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::Direction;
 
 /// With more bins than this the end is far off, and keeping them costs more than it saves.
@@ -25,27 +25,29 @@ const BINS_MAX: u64 = 10_000;
 /// direction was asked for, and no accumulator shows in which order measurements came.
 pub struct FirstGroupsFirst;
 
-impl Rule for FirstGroupsFirst {
+impl PhysicalRule for FirstGroupsFirst {
     fn name(&self) -> &'static str {
         "FirstGroupsFirst"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
-        let [Stage::Group(group), Stage::Sort(sort), ..] = plan.stages.as_mut_slice() else {
+        let [PhysicalStage::Group(group), PhysicalStage::Sort(sort), ..] =
+            plan.stages.as_mut_slice()
+        else {
             return false;
         };
         let options = input.source.options();
-        let Some(wanted) = sort.limit.filter(|limit| *limit <= BINS_MAX) else {
+        let Some(wanted) = sort.stage.limit.filter(|limit| *limit <= BINS_MAX) else {
             return false;
         };
-        let Some((part, descending)) = leading_part(group, sort) else {
+        let Some((part, descending)) = leading_part(&group.stage, &sort.stage) else {
             return false;
         };
         let shape = input.shape();
-        let key_parts = group.key_parts();
+        let key_parts = group.stage.key_parts();
         let bins = key_parts
             .get(part)
             .and_then(|(_, key)| time_bins(key, &shape));
@@ -56,13 +58,14 @@ impl Rule for FirstGroupsFirst {
             true => Direction::Backward,
             false => Direction::Forward,
         };
-        let turns_freely = !input.is_direction_fixed && group.fields.iter().all(keeps_no_order);
+        let turns_freely =
+            !input.is_direction_fixed && group.stage.fields.iter().all(keeps_no_order);
         let may_turn = input.direction == direction || turns_freely;
         if options.extended_range || !may_turn {
             return false;
         }
         let span_ms = options.bucket_max_span_seconds.saturating_mul(1000);
-        let first = FirstGroups {
+        let first = FirstBins {
             bins: bins.clone(),
             wanted,
             arrival: match descending {
@@ -70,7 +73,7 @@ impl Rule for FirstGroupsFirst {
                 false => BucketArrival::OldestFirst,
             },
         };
-        group.first = Some(Arc::new(first));
+        group.first_bins = Some(Arc::new(first));
         input.direction = direction;
         true
     }

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Rule;
-use crate::query::exec::ExecSettings;
-use crate::query::exec::group::from_bounds::FromHeaders;
-use crate::query::pipeline::Stage;
-use crate::query::planner::logical::{Input, LogicalPlan};
+use super::PhysicalRule;
+use crate::query::planner::physical::{BoundsAggregate, Input, PhysicalPlan, PhysicalStage};
+use crate::query::planner::settings::PlanSettings;
 
 /// `$group` with `$min`, `$max` and counts by metadata, or by bins of time, reads bounds and counts
 /// of buckets instead of measurements.
@@ -14,17 +12,17 @@ use crate::query::planner::logical::{Input, LogicalPlan};
 /// Conditions: the key is made of constants, metadata and `$dateTrunc` of the time with constant bins;
 /// accumulators are counts, functions of metadata, `$min` and `$max` of a field, but not `$min` of the time,
 /// whose lower bound is rounded; no field of the key or of an accumulator was computed before. Each bucket whose
-/// header does not tell, or of which a filter has left a part, is grouped by its columns ([`FromHeaders`]), so
+/// header does not tell, or of which a filter has left a part, is grouped by its columns ([`BoundsAggregate`]), so
 /// nothing is asked of bucket widths or filters.
 pub struct GroupFromBounds;
 
-impl Rule for GroupFromBounds {
+impl PhysicalRule for GroupFromBounds {
     fn name(&self) -> &'static str {
         "GroupFromBounds"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Group(group))) =
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
+        let (Input::Buckets(input), Some(PhysicalStage::Group(group))) =
             (&plan.input, plan.stages.first_mut())
         else {
             return false;
@@ -33,8 +31,8 @@ impl Rule for GroupFromBounds {
         if options.mixed_schema {
             return false;
         }
-        let found = FromHeaders::of(group, &input.shape(), options.collation.clone());
-        group.from_headers = found.map(Arc::new);
-        group.from_headers.is_some()
+        let found = BoundsAggregate::of(&group.stage, &input.shape(), options.collation.clone());
+        group.from_bounds = found.map(Arc::new);
+        group.from_bounds.is_some()
     }
 }

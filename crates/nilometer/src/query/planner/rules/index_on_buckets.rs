@@ -7,16 +7,16 @@ use nilometer_bson::Value;
 use nilometer_bson::key_string::KeyStringError;
 use nilometer_bson::order::compare_with;
 
-use super::Rule;
+use super::PhysicalRule;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyPosition};
-use crate::query::exec::ExecSettings;
 use crate::query::planner::access::{safety, shape_of, wildcard};
 use crate::query::planner::bounds::{IndexBounds, IndexShape, KeyBounds, Position};
-use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan};
+use crate::query::planner::physical::{BucketInput, IndexChoice, Input, PhysicalPlan};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, BucketPredicate};
 use crate::timeseries::rewrite::{BoundTest, Side, TimeRange};
 
@@ -47,12 +47,12 @@ const FETCH_COST: u64 = 4;
 /// buckets there are and their order stay as they were.
 pub struct IndexOnBuckets;
 
-impl Rule for IndexOnBuckets {
+impl PhysicalRule for IndexOnBuckets {
     fn name(&self) -> &'static str {
         "IndexOnBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool {
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
@@ -68,7 +68,7 @@ impl Rule for IndexOnBuckets {
     }
 }
 
-fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexChoice>> {
+fn choose(input: &BucketInput, settings: &PlanSettings) -> Result<Option<IndexChoice>> {
     let collation = Collation::from(settings.collator.clone());
     let conjuncts = bucket_conjuncts(input, &collation);
     if let Some(hinted) = &input.hint {

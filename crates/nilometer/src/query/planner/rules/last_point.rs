@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder};
 
-use super::Rule;
+use super::{LogicalRule, PhysicalRule};
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::eval::{Dependencies, Expression};
 use crate::query::batch::FieldSet;
-use crate::query::exec::ExecSettings;
-use crate::query::exec::vector::top_n::time_rank;
-use crate::query::pipeline::{BucketArrival, GroupStage, NamedPart, ShownField, SortStage, Stage};
-use crate::query::planner::logical::{BucketInput, Input, LogicalPlan};
+use crate::query::pipeline::{GroupStage, NamedPart, ShownField, SortStage, Stage};
+use crate::query::planner::logical::LogicalPlan;
+use crate::query::planner::physical::{
+    BucketArrival, BucketInput, Input, PhysicalPlan, PhysicalStage, time_rank,
+};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::Direction;
 
 /// An output field and its accumulator.
@@ -28,12 +30,12 @@ type Field = (Arc<str>, AccumulatorSpec);
 /// Not when the sort has a limit: it decides which documents there are.
 pub struct FirstOfSorted;
 
-impl Rule for FirstOfSorted {
+impl LogicalRule for FirstOfSorted {
     fn name(&self) -> &'static str {
         "FirstOfSorted"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         for at in 1..plan.stages.len() {
             let Some([Stage::Sort(sort), Stage::Group(group)]) = plan.stages.get(at - 1..at + 1)
             else {
@@ -155,13 +157,13 @@ fn ignores_order(spec: &AccumulatorSpec) -> bool {
 /// groups come out, and neither is promised. A direction that was asked for stays.
 pub struct NewestFirst;
 
-impl Rule for NewestFirst {
+impl PhysicalRule for NewestFirst {
     fn name(&self) -> &'static str {
         "NewestFirst"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let Some(Stage::Group(group)) = plan.stages.first() else {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
+        let Some(PhysicalStage::Group(group)) = plan.stages.first() else {
             return false;
         };
         let Input::Buckets(input) = &mut plan.input else {
@@ -171,7 +173,7 @@ impl Rule for NewestFirst {
             return false;
         }
         let shows_time = |fields: &FieldSet| fields.contains(&input.source.options().time_field);
-        if !shows_time(&input.shown()) || !keeps_newest(input, group) {
+        if !shows_time(&input.shown()) || !keeps_newest(input, &group.stage) {
             return false;
         }
         input.direction = Direction::Backward;
@@ -186,22 +188,22 @@ impl Rule for NewestFirst {
 /// so no date lies outside their range. Which of documents that tie come first is not promised.
 pub struct SortInOrderOfBuckets;
 
-impl Rule for SortInOrderOfBuckets {
+impl PhysicalRule for SortInOrderOfBuckets {
     fn name(&self) -> &'static str {
         "SortInOrderOfBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Sort(sort))) =
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
+        let (Input::Buckets(input), Some(PhysicalStage::Sort(sort))) =
             (&mut plan.input, plan.stages.first_mut())
         else {
             return false;
         };
         let options = input.source.options();
-        if sort.limit.is_none() || sort.arrival.is_some() || options.extended_range {
+        if sort.stage.limit.is_none() || sort.arrival.is_some() || options.extended_range {
             return false;
         }
-        let Some(part) = sort.pattern.parts().first() else {
+        let Some(part) = sort.stage.pattern.parts().first() else {
             return false;
         };
         let SortBy::Field(path) = &part.by else {

@@ -1,19 +1,20 @@
 //! Rules about `$limit` and `$skip`.
 
-use super::Rule;
-use crate::query::exec::ExecSettings;
+use super::{LogicalRule, PhysicalRule};
 use crate::query::pipeline::Stage;
-use crate::query::planner::logical::{Input, LogicalPlan};
+use crate::query::planner::logical::LogicalPlan;
+use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage};
+use crate::query::planner::settings::PlanSettings;
 
 /// `$limit a, $limit b` is `$limit min(a, b)`; `$skip a, $skip b` is `$skip a + b`.
 pub struct MergeLimits;
 
-impl Rule for MergeLimits {
+impl LogicalRule for MergeLimits {
     fn name(&self) -> &'static str {
         "MergeLimits"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         for at in 1..plan.stages.len() {
             let merged = match plan.stages.get(at - 1..at + 1) {
                 Some([Stage::Limit(a), Stage::Limit(b)]) => Stage::Limit(*a.min(b)),
@@ -36,12 +37,12 @@ impl Rule for MergeLimits {
 /// The `$limit` behind a bare sort is absorbed; with a `$skip` between it stays.
 pub struct SortLimit;
 
-impl Rule for SortLimit {
+impl LogicalRule for SortLimit {
     fn name(&self) -> &'static str {
         "SortLimit"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         for at in 0..plan.stages.len() {
             let Some(Stage::Sort(sort)) = plan.stages.get(at) else {
                 continue;
@@ -79,12 +80,12 @@ impl Rule for SortLimit {
 /// Not with an event filter, which may take any number of them away.
 pub struct LimitOnBuckets;
 
-impl Rule for LimitOnBuckets {
+impl PhysicalRule for LimitOnBuckets {
     fn name(&self) -> &'static str {
         "LimitOnBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
@@ -92,8 +93,8 @@ impl Rule for LimitOnBuckets {
             return false;
         }
         input.limit = match plan.stages.as_slice() {
-            [Stage::Limit(n), ..] => Some(*n),
-            [Stage::Skip(skip), Stage::Limit(n), ..] => skip.checked_add(*n),
+            [PhysicalStage::Limit(n), ..] => Some(*n),
+            [PhysicalStage::Skip(skip), PhysicalStage::Limit(n), ..] => skip.checked_add(*n),
             _ => None,
         };
         input.limit.is_some()

@@ -1,23 +1,21 @@
 //! Rules that bring `$match` stages together and forward.
 
-use std::sync::Arc;
-
-use super::Rule;
-use crate::query::exec::ExecSettings;
-use crate::query::pipeline::{MatchStage, ProjectStage, Stage};
+use super::LogicalRule;
+use crate::query::pipeline::{MatchStage, PipelineStage, ProjectStage, Stage};
 use crate::query::planner::logical::LogicalPlan;
+use crate::query::planner::settings::PlanSettings;
 
 /// Two `$match` stages in a row are one that asks for both.
 ///
 /// The first filter is still asked first, and the second only about documents that pass it.
 pub struct MergeMatches;
 
-impl Rule for MergeMatches {
+impl LogicalRule for MergeMatches {
     fn name(&self) -> &'static str {
         "MergeMatches"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         let pair = |pair: &[Stage]| matches!(pair, [Stage::Match(_), Stage::Match(_)]);
         let Some(at) = plan.stages.windows(2).position(pair) else {
             return false;
@@ -36,12 +34,12 @@ impl Rule for MergeMatches {
 /// Not when the sort already carries a limit: it would keep other documents.
 pub struct MatchBeforeSort;
 
-impl Rule for MatchBeforeSort {
+impl LogicalRule for MatchBeforeSort {
     fn name(&self) -> &'static str {
         "MatchBeforeSort"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         let pair = |pair: &[Stage]| match pair {
             [Stage::Sort(sort), Stage::Match(filter)] => {
                 sort.limit.is_none() && !filter.is_random()
@@ -63,12 +61,12 @@ impl Rule for MatchBeforeSort {
 /// read either stay behind.
 pub struct MatchBeforeProject;
 
-impl Rule for MatchBeforeProject {
+impl LogicalRule for MatchBeforeProject {
     fn name(&self) -> &'static str {
         "MatchBeforeProject"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         for at in 1..plan.stages.len() {
             let Some([Stage::Project(project), Stage::Match(filter)]) =
                 plan.stages.get(at - 1..at + 1)
@@ -91,26 +89,26 @@ impl Rule for MatchBeforeProject {
 /// `$graphLookup`.
 pub struct MatchBeforeLookup;
 
-impl Rule for MatchBeforeLookup {
+impl LogicalRule for MatchBeforeLookup {
     fn name(&self) -> &'static str {
         "MatchBeforeLookup"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         for at in 1..plan.stages.len() {
-            let Some([Stage::Other(stage), Stage::Match(filter)]) = plan.stages.get(at - 1..at + 1)
-            else {
+            let Some([lookup, Stage::Match(filter)]) = plan.stages.get(at - 1..at + 1) else {
                 continue;
             };
-            let Some(target) = stage.adds().and_then(first_of) else {
+            let target = lookup.opaque().and_then(PipelineStage::adds);
+            let Some(target) = target.and_then(first_of) else {
                 continue;
             };
             let (before, after) = filter.clone().split(|path| first_of(path) != Some(target));
             let Some(before) = before else {
                 continue;
             };
-            let stage = Stage::Other(Arc::clone(stage));
-            move_in_front(plan, at, before, stage, after);
+            let lookup = lookup.clone();
+            move_in_front(plan, at, before, lookup, after);
             return true;
         }
         false
@@ -142,12 +140,12 @@ fn first_of(path: &str) -> Option<&str> {
 /// expression; the conjunct reads nothing else.
 pub struct MatchOnRenamed;
 
-impl Rule for MatchOnRenamed {
+impl LogicalRule for MatchOnRenamed {
     fn name(&self) -> &'static str {
         "MatchOnRenamed"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
         for at in 1..plan.stages.len() {
             let Some([Stage::Project(project), Stage::Match(filter)]) =
                 plan.stages.get(at - 1..at + 1)

@@ -35,9 +35,9 @@
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
 //! A rule is a small type with its conditions written beside its code and counter-cases in its
-//! tests. [`RULES`] is applied from first to last, over and over until none fires; each makes the plan
-//! smaller or moves something strictly forward, so that comes to an end (and is cut off if it does
-//! not). [`LAST_RULES`] follow once: they settle what is read.
+//! tests. [`LOGICAL_RULES`] change the logical plan, over and over until none fires; each makes the plan
+//! smaller or moves something strictly forward, so that this ends (and is cut off if it does
+//! not). [`PHYSICAL_RULES`] then choose access paths and strategies in the physical plan, each once.
 
 mod computed_keys;
 mod distinct_metas;
@@ -58,8 +58,9 @@ mod tests;
 mod times;
 
 use super::logical::LogicalPlan;
+use super::physical::PhysicalPlan;
+use super::settings::PlanSettings;
 use crate::error::{Error, Result};
-use crate::query::exec::ExecSettings;
 
 pub use computed_keys::ComputedKeys;
 pub use distinct_metas::{DistinctMetas, PointByIndex, distinct_values};
@@ -85,17 +86,26 @@ pub use times::{DatesOutOfRange, FixedBuckets};
 /// bound should two rules ever chase each other.
 const ROUNDS_MAX: usize = 100;
 
-/// A change of the plan that leaves every answer as it is.
-pub trait Rule: Send + Sync {
+/// A change of the logical plan that leaves every answer as it is.
+pub trait LogicalRule: Send + Sync {
     /// Its name, in explain and in tests.
     fn name(&self) -> &'static str;
 
-    /// Changes the plan if its conditions hold; says whether it did.
-    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool;
+    /// Changes the plan if its conditions hold; true if it did.
+    fn apply(&self, plan: &mut LogicalPlan, settings: &PlanSettings) -> bool;
 }
 
-/// All rules in the order in which they are tried.
-pub static RULES: &[&dyn Rule] = &[
+/// A choice of an access path or a strategy that leaves every answer as it is.
+pub trait PhysicalRule: Send + Sync {
+    /// Its name, in explain and in tests.
+    fn name(&self) -> &'static str;
+
+    /// Changes the plan if its conditions hold; true if it did.
+    fn apply(&self, plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool;
+}
+
+/// The rules for logical plans, in the order in which they are tried.
+pub static LOGICAL_RULES: &[&dyn LogicalRule] = &[
     &MergeMatches,
     &MatchBeforeSort,
     &MatchBeforeProject,
@@ -110,8 +120,8 @@ pub static RULES: &[&dyn Rule] = &[
     &FirstOfSorted,
 ];
 
-/// Rules that settle what is read, after everything has found its place.
-pub static LAST_RULES: &[&dyn Rule] = &[
+/// The rules for physical plans, in the order in which they are applied.
+pub static PHYSICAL_RULES: &[&dyn PhysicalRule] = &[
     &FixedBuckets,
     &ProjectOnBuckets,
     &ComputedMetas,
@@ -140,7 +150,8 @@ pub struct RuleSet(u64);
 impl RuleSet {
     /// Every rule there is, in the order of the two tables.
     fn known() -> impl Iterator<Item = &'static str> {
-        RULES.iter().chain(LAST_RULES).map(|rule| rule.name())
+        let logical = LOGICAL_RULES.iter().map(|rule| rule.name());
+        logical.chain(PHYSICAL_RULES.iter().map(|rule| rule.name()))
     }
 
     /// The rules of these names; code 2, with the names there are, if one is none of them.
@@ -189,16 +200,16 @@ impl RuleSet {
     }
 }
 
-/// Applies all rules until none fires.
-pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
-    if settings.options.no_rules {
+/// Applies the rules for logical plans until none fires.
+pub fn apply_logical(plan: &mut LogicalPlan, settings: &PlanSettings) {
+    let options = settings.options;
+    if options.no_rules {
         return;
     }
-    let left_out = settings.options.disabled;
     for _ in 0..ROUNDS_MAX {
         let mut fired = false;
-        for rule in RULES {
-            if !left_out.contains(rule.name()) && rule.apply(plan, settings) {
+        for rule in LOGICAL_RULES {
+            if !options.disabled.contains(rule.name()) && rule.apply(plan, settings) {
                 plan.fired.push(rule.name());
                 fired = true;
             }
@@ -207,8 +218,16 @@ pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
             break;
         }
     }
-    for rule in LAST_RULES {
-        if !left_out.contains(rule.name()) && rule.apply(plan, settings) {
+}
+
+/// Applies the rules for physical plans, each once.
+pub fn apply_physical(plan: &mut PhysicalPlan, settings: &PlanSettings) {
+    let options = settings.options;
+    if options.no_rules {
+        return;
+    }
+    for rule in PHYSICAL_RULES {
+        if !options.disabled.contains(rule.name()) && rule.apply(plan, settings) {
             plan.fired.push(rule.name());
         }
     }

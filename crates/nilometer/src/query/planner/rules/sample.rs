@@ -1,10 +1,9 @@
 //! `$sample` at the front of the pipeline.
 
-use super::Rule;
-use crate::query::exec::ExecSettings;
-use crate::query::exec::scan::bucket_sample::PLACES;
+use super::PhysicalRule;
 use crate::query::pipeline::Stage;
-use crate::query::planner::logical::{Input, LogicalPlan};
+use crate::query::planner::physical::{BUCKET_PLACES, Input, PhysicalPlan, PhysicalStage};
+use crate::query::planner::settings::PlanSettings;
 
 /// Drawing pays for this part of the places for measurements at most.
 const SHARE: u64 = 100;
@@ -16,20 +15,18 @@ const SHARE: u64 = 100;
 /// puts what was drawn in random order, and draws itself where buckets turn out too empty to draw from.
 pub struct SampleFromBuckets;
 
-impl Rule for SampleFromBuckets {
+impl PhysicalRule for SampleFromBuckets {
     fn name(&self) -> &'static str {
         "SampleFromBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Other(stage))) =
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
+        let (Input::Buckets(input), Some(PhysicalStage::Plain(Stage::Sample(sample)))) =
             (&mut plan.input, plan.stages.first())
         else {
             return false;
         };
-        let Some(size) = stage.sample_size() else {
-            return false;
-        };
+        let size = sample.size;
         let buckets = &input.buckets;
         let is_whole = buckets.predicate.is_always()
             && buckets.index.is_none()
@@ -43,7 +40,7 @@ impl Rule for SampleFromBuckets {
         let Ok(count) = input.source.bucket_count_estimate() else {
             return false;
         };
-        if size > count.saturating_mul(u64::from(PLACES)) / SHARE {
+        if size > count.saturating_mul(u64::from(BUCKET_PLACES)) / SHARE {
             return false;
         }
         input.sample = Some(size);

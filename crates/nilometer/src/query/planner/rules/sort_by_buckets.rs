@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use super::Rule;
+use super::PhysicalRule;
 use super::index_on_buckets::part_of;
 use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::eval::{Collation, ParseContext};
 use crate::index::IndexPartKind;
-use crate::query::exec::ExecSettings;
-use crate::query::pipeline::{BucketOrder, SortStage, Stage};
-use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan};
+use crate::query::pipeline::SortStage;
+use crate::query::planner::physical::{
+    BucketInput, BucketOrder, DensifyInput, IndexChoice, Input, PhysicalPlan, PhysicalSort,
+    PhysicalStage, WindowInput,
+};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, Direction};
 
 /// A sort by metadata alone puts buckets in order; one by time, or by metadata and then time, gives on
@@ -22,13 +25,13 @@ use crate::query::source::{BucketEntries, Direction};
 /// know time keep only the first few, and are left alone. What follows the time in the pattern, and equal keys, decide as in any sort.
 pub struct SortByBuckets;
 
-impl Rule for SortByBuckets {
+impl PhysicalRule for SortByBuckets {
     fn name(&self) -> &'static str {
         "SortByBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Sort(sort))) =
+    fn apply(&self, plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool {
+        let (Input::Buckets(input), Some(PhysicalStage::Sort(sort))) =
             (&mut plan.input, plan.stages.first_mut())
         else {
             return false;
@@ -36,8 +39,8 @@ impl Rule for SortByBuckets {
         if sort.buckets.is_some() {
             return false;
         }
-        let by_index = in_order_of_index(input, sort, settings);
-        sort.buckets = by_index.or_else(|| order_of(input, sort));
+        let by_index = in_order_of_index(input, &sort.stage, settings);
+        sort.buckets = by_index.or_else(|| order_of(input, &sort.stage));
         sort.buckets.is_some()
     }
 }
@@ -49,20 +52,19 @@ impl Rule for SortByBuckets {
 /// [`SortByBuckets`] knows, but not by falling time alone, where equal times would come the other way round.
 pub struct WindowsInOrder;
 
-impl Rule for WindowsInOrder {
+impl PhysicalRule for WindowsInOrder {
     fn name(&self) -> &'static str {
         "WindowsInOrder"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Other(stage))) =
-            (&mut plan.input, plan.stages.first())
-        else {
+    fn apply(&self, plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool {
+        let (Input::Buckets(input), Some(stage)) = (&mut plan.input, plan.stages.first()) else {
             return false;
         };
-        let (Some(order), Some(in_order)) = (stage.wants_order(), stage.in_order()) else {
+        let Some(order) = stage.wanted_order() else {
             return false;
         };
+        let in_order = stage.over_ordered_input();
         let context = ParseContext::new().with_collator(settings.collator.clone());
         // A field named twice is no sort.
         let Ok(pattern) = SortPattern::parse(order.as_ref(), &context) else {
@@ -74,22 +76,27 @@ impl Rule for WindowsInOrder {
             part.descending
                 && matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field)
         });
-        let mut sort = SortStage::new(pattern);
+        let mut sort = PhysicalSort::new(SortStage::new(pattern));
         // Backwards, equal times would come the other way round.
-        let rises = sort.pattern.parts().iter().all(|part| !part.descending);
+        let rises = sort
+            .stage
+            .pattern
+            .parts()
+            .iter()
+            .all(|part| !part.descending);
         sort.buckets = match (is_falling, rises) {
             (true, _) => None,
-            (false, true) => in_order_of_index(input, &sort, settings),
+            (false, true) => in_order_of_index(input, &sort.stage, settings),
             (false, false) => None,
         };
         if !is_falling && sort.buckets.is_none() {
-            sort.buckets = order_of(input, &sort);
+            sort.buckets = order_of(input, &sort.stage);
         }
         if sort.buckets.is_none() {
             return false;
         }
         plan.stages
-            .splice(..1, [Stage::Sort(sort), Stage::Other(in_order)]);
+            .splice(..1, [PhysicalStage::Sort(sort), in_order]);
         true
     }
 }
@@ -100,16 +107,21 @@ impl Rule for WindowsInOrder {
 /// stage reads whole columns.
 pub struct WindowsOverBlocks;
 
-impl Rule for WindowsOverBlocks {
+impl PhysicalRule for WindowsOverBlocks {
     fn name(&self) -> &'static str {
         "WindowsOverBlocks"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let Input::Buckets(input) = &plan.input else {
             return false;
         };
-        let [Stage::Sort(sort), Stage::Other(stage), ..] = &mut *plan.stages else {
+        let [
+            PhysicalStage::Sort(sort),
+            PhysicalStage::Windows(windows),
+            ..,
+        ] = &mut *plan.stages
+        else {
             return false;
         };
         let time_field = &*input.source.options().time_field;
@@ -118,9 +130,9 @@ impl Rule for WindowsOverBlocks {
             Some(BucketOrder::Indexed { parts, .. } | BucketOrder::Bounds { parts }) => parts,
             Some(BucketOrder::Metadata) | None => return false,
         };
-        sort.as_blocks = parts + 1 == sort.pattern.parts().len()
-            && sort.limit.is_none()
-            && stage.reads_columns(time_field);
+        sort.as_blocks = parts + 1 == sort.stage.pattern.parts().len()
+            && sort.stage.limit.is_none()
+            && windows.reads_columns(time_field);
         sort.as_blocks
     }
 }
@@ -130,13 +142,13 @@ impl Rule for WindowsOverBlocks {
 /// Conditions: it stands first; partitions are metadata; the time looks as it is stored.
 pub struct DensifyOverBuckets;
 
-impl Rule for DensifyOverBuckets {
+impl PhysicalRule for DensifyOverBuckets {
     fn name(&self) -> &'static str {
         "DensifyOverBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Other(stage))) =
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
+        let (Input::Buckets(input), Some(PhysicalStage::Densify(densify))) =
             (&plan.input, plan.stages.first_mut())
         else {
             return false;
@@ -146,13 +158,11 @@ impl Rule for DensifyOverBuckets {
         if !input.shown().contains(time_field) {
             return false;
         }
-        match stage.over_buckets(time_field, options.meta_field.as_deref()) {
-            Some(over_buckets) => {
-                *stage = over_buckets;
-                true
-            }
-            None => false,
+        if !densify.fits_buckets(time_field, options.meta_field.as_deref()) {
+            return false;
         }
+        densify.input = DensifyInput::Buckets;
+        true
     }
 }
 
@@ -162,22 +172,25 @@ impl Rule for DensifyOverBuckets {
 /// Conditions: there are no partitions, or those of one path; both go by one field that is no path.
 pub struct WindowsBehindDensify;
 
-impl Rule for WindowsBehindDensify {
+impl PhysicalRule for WindowsBehindDensify {
     fn name(&self) -> &'static str {
         "WindowsBehindDensify"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let mut fired = false;
         for at in 1..plan.stages.len() {
-            let Some([Stage::Other(densify), Stage::Other(windows)]) =
-                plan.stages.get_mut(at - 1..=at)
+            let Some(
+                [
+                    PhysicalStage::Densify(densify),
+                    PhysicalStage::Windows(windows),
+                ],
+            ) = plan.stages.get_mut(at - 1..=at)
             else {
                 continue;
             };
-            let behind = densify.as_densify();
-            if let Some(in_order) = behind.and_then(|densify| windows.behind_densify(densify)) {
-                *windows = in_order;
+            if windows.fits_behind(&densify.stage) {
+                windows.input = WindowInput::Densified;
                 fired = true;
             }
         }
@@ -199,7 +212,7 @@ const GATHERED_BUCKETS_MAX: u64 = 4096;
 fn in_order_of_index(
     input: &mut BucketInput,
     sort: &SortStage,
-    settings: &ExecSettings,
+    settings: &PlanSettings,
 ) -> Option<BucketOrder> {
     let options = input.source.options();
     if input.is_natural || input.is_direction_fixed || options.extended_range {

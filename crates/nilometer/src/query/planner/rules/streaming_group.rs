@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::Rule;
+use super::PhysicalRule;
 use crate::eval::expression::{ArithmeticOperator, Expression};
 use crate::eval::sort_key::SortBy;
-use crate::query::exec::ExecSettings;
-use crate::query::pipeline::Stage;
-use crate::query::planner::logical::{Input, LogicalPlan};
+use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage};
+use crate::query::planner::settings::PlanSettings;
 
 /// Behind a `$sort` by time a `$group` gives its groups on as soon as the part of the key that follows
 /// the time changes.
@@ -17,26 +16,28 @@ use crate::query::planner::logical::{Input, LogicalPlan};
 /// out in the order in which they were first met, as ever.
 pub struct GroupInOrder;
 
-impl Rule for GroupInOrder {
+impl PhysicalRule for GroupInOrder {
     fn name(&self) -> &'static str {
         "GroupInOrder"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let Input::Buckets(input) = &plan.input else {
             return false;
         };
         let time_field = &*input.source.options().time_field;
-        let [Stage::Sort(sort), Stage::Group(group), ..] = plan.stages.as_mut_slice() else {
+        let [PhysicalStage::Sort(sort), PhysicalStage::Group(group), ..] =
+            plan.stages.as_mut_slice()
+        else {
             return false;
         };
-        let by_time = sort.pattern.parts().first().is_some_and(
+        let by_time = sort.stage.pattern.parts().first().is_some_and(
             |part| matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field),
         );
         if !by_time || !input.shown().contains(time_field) {
             return false;
         }
-        let parts = group.key_parts().into_iter();
+        let parts = group.stage.key_parts().into_iter();
         let parts = parts.filter(|(_, part)| follows_time(part, time_field));
         let parts: Vec<(Arc<str>, Expression)> = parts
             .map(|(name, part)| (name.unwrap_or("_id").into(), part.clone()))

@@ -4,13 +4,19 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value, array, doc};
 
-use super::RULES;
+use super::{LOGICAL_RULES, PHYSICAL_RULES};
 use crate::query::batch::FieldSet;
+use crate::query::exec::build::Builder;
 use crate::query::exec::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, settings};
-use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings};
-use crate::query::pipeline::{BucketArrival, Stage, testing::parse};
-use crate::query::planner::{AccessPath, BucketInput, Builder, Input, LogicalPlan};
-use crate::query::source::{Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved};
+use crate::query::exec::{ExecLimits, ExecSettings};
+use crate::query::pipeline::testing::parse;
+use crate::query::planner::physical::{
+    AccessPath, BucketArrival, BucketInput, Input, PhysicalPlan, PhysicalStage,
+};
+use crate::query::planner::settings::PlanOptions;
+use crate::query::source::{
+    Direction, RecordIter, RecordKey, RecordScanOptions, RecordSource, Resolved,
+};
 
 mod buckets;
 mod computed;
@@ -19,12 +25,12 @@ mod windows;
 
 const T0: i64 = 1_600_000_000_000;
 
-fn plan_over(source: Resolved, stages: Value) -> LogicalPlan {
-    let settings = settings(ExecOptions::default(), ExecLimits::default());
+fn plan_over(source: Resolved, stages: Value) -> PhysicalPlan {
+    let settings = settings(PlanOptions::default(), ExecLimits::default());
     plan_with(source, stages, settings)
 }
 
-fn plan_with(source: Resolved, stages: Value, settings: ExecSettings) -> LogicalPlan {
+fn plan_with(source: Resolved, stages: Value, settings: ExecSettings) -> PhysicalPlan {
     let builder = Builder {
         collections: MemoryCollections::of(source),
         database: "test".into(),
@@ -45,11 +51,11 @@ fn plain() -> Resolved {
     Resolved::Ordinary(Arc::new(MemoryRecords(vec![])))
 }
 
-fn names(plan: &LogicalPlan) -> Vec<&'static str> {
-    plan.stages.iter().map(Stage::name).collect()
+fn names(plan: &PhysicalPlan) -> Vec<&'static str> {
+    plan.stages.iter().map(PhysicalStage::name).collect()
 }
 
-fn buckets(plan: &LogicalPlan) -> &BucketInput {
+fn buckets(plan: &PhysicalPlan) -> &BucketInput {
     match &plan.input {
         Input::Buckets(input) => input,
         _ => panic!("no buckets are read"),
@@ -74,7 +80,8 @@ fn split(filter: Document) -> (Document, Option<Document>, Option<Document>) {
 
 #[test]
 fn rules_have_names_of_their_own() {
-    let mut names: Vec<&str> = RULES.iter().map(|rule| rule.name()).collect();
+    let mut names: Vec<&str> = LOGICAL_RULES.iter().map(|rule| rule.name()).collect();
+    names.extend(PHYSICAL_RULES.iter().map(|rule| rule.name()));
     names.sort_unstable();
     let count = names.len();
     names.dedup();
@@ -130,7 +137,7 @@ fn limits_come_together() {
     );
     assert!(matches!(
         plan.stages.as_slice(),
-        [Stage::Limit(3), Stage::Skip(3)]
+        [PhysicalStage::Limit(3), PhysicalStage::Skip(3)]
     ));
     let sorted = |rest: &[Value]| {
         let mut list = vec![Value::from(doc! {"$sort": doc! {"a": 1}})];
@@ -140,14 +147,14 @@ fn limits_come_together() {
     let limit: Value = doc! {"$limit": 4}.into();
     let skip: Value = doc! {"$skip": 2}.into();
     let plan = sorted(&[limit.clone(), doc! {"$limit": 2}.into()]);
-    assert!(matches!(plan.stages.as_slice(), [Stage::Sort(s)] if s.limit == Some(2)));
+    assert!(matches!(plan.stages.as_slice(), [PhysicalStage::Sort(s)] if s.stage.limit == Some(2)));
     let plan = sorted(&[skip, limit.clone()]);
     assert!(matches!(
         plan.stages.as_slice(),
-        [Stage::Sort(s), Stage::Skip(2), Stage::Limit(4)] if s.limit == Some(6)
+        [PhysicalStage::Sort(s), PhysicalStage::Skip(2), PhysicalStage::Limit(4)] if s.stage.limit == Some(6)
     ));
     let plan = sorted(&[doc! {"$unwind": "$u"}.into(), limit]);
-    assert!(matches!(&plan.stages[0], Stage::Sort(s) if s.limit.is_none()));
+    assert!(matches!(&plan.stages[0], PhysicalStage::Sort(s) if s.stage.limit.is_none()));
 }
 
 #[test]
@@ -280,7 +287,7 @@ fn only_needed_fields_are_unpacked() {
 struct Clustered;
 
 impl RecordSource for Clustered {
-    fn scan(&self, _: &RecordScan) -> crate::Result<RecordIter> {
+    fn scan(&self, _: &RecordScanOptions) -> crate::Result<RecordIter> {
         Ok(Box::new(std::iter::empty()))
     }
 
@@ -351,12 +358,13 @@ fn the_first_of_a_sorted_group_needs_no_sort() {
     let limited = array![sort.clone(), doc! {"$limit": 3}, group("$first")];
     let plan = plan_over(series(&[T0]), limited);
     assert_eq!(names(&plan), ["$sort", "$group"]);
-    let Stage::Group(shown) = &plan_over(plain(), array![sort, group("$last")]).stages[0] else {
+    let PhysicalStage::Group(shown) = &plan_over(plain(), array![sort, group("$last")]).stages[0]
+    else {
         panic!("a group")
     };
     let order = doc! {"m.a": 1, "t": -1};
     assert_eq!(
-        shown.source,
+        shown.stage.source,
         doc! {
             "_id": "$m.a",
             "x": doc! {"$top": doc! {"sortBy": order.clone(), "output": "$v"}},
@@ -378,12 +386,12 @@ fn accumulators_that_keep_the_same_row_are_one() {
         "c": first("$x.y"),
     };
     let plan = plan_over(series(&[T0]), array![sort.clone(), doc! {"$group": spec}]);
-    let Stage::Group(group) = &plan.stages[0] else {
+    let PhysicalStage::Group(group) = &plan.stages[0] else {
         panic!("a group")
     };
-    let fields: Vec<_> = group.fields.iter().map(|(_, s)| s.name()).collect();
+    let fields: Vec<_> = group.stage.fields.iter().map(|(_, s)| s.name()).collect();
     assert_eq!(fields, ["$top", "$sum", "$bottom"]);
-    let shown = group.shown.as_ref().unwrap().iter();
+    let shown = group.stage.shown.as_ref().unwrap().iter();
     let shown: Vec<_> = shown.map(|f| (&*f.name, f.from, f.is_part)).collect();
     let expected = [
         ("a", 0, true),
@@ -395,7 +403,7 @@ fn accumulators_that_keep_the_same_row_are_one() {
     assert_eq!(shown, expected);
     let single = doc! {"_id": "$m.a", "a": first("$v"), "l": doc! {"$last": "$v"}};
     let plan = plan_over(series(&[T0]), array![sort, doc! {"$group": single}]);
-    assert!(matches!(&plan.stages[0], Stage::Group(group) if group.shown.is_none()));
+    assert!(matches!(&plan.stages[0], PhysicalStage::Group(group) if group.stage.shown.is_none()));
 }
 
 #[test]
@@ -428,7 +436,7 @@ fn a_sort_by_time_with_a_limit_knows_how_buckets_arrive() {
         stages.extend(rest.iter().cloned().map(Value::from));
         let plan = plan_over(series(times), stages.into());
         let arrival = match &plan.stages[0] {
-            Stage::Sort(sort) => sort.arrival,
+            PhysicalStage::Sort(sort) => sort.arrival,
             _ => None,
         };
         (arrival, buckets(&plan).direction)

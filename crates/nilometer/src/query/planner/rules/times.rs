@@ -2,11 +2,12 @@
 
 use nilometer_bson::Value;
 
-use super::Rule;
+use super::{LogicalRule, PhysicalRule};
 use crate::eval::matcher::{CompareOp, MatchExpression};
-use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{MatchStage, Stage};
-use crate::query::planner::logical::{Input, LogicalPlan};
+use crate::query::planner::logical::{LogicalPlan, LogicalSource};
+use crate::query::planner::physical::{Input, PhysicalPlan};
+use crate::query::planner::settings::PlanSettings;
 use crate::query::source::BucketOptions;
 use crate::timeseries::rewrite::STANDARD_SECONDS_MAX;
 
@@ -16,20 +17,19 @@ use crate::timeseries::rewrite::STANDARD_SECONDS_MAX;
 /// and the `$match` stands first, so that the time is the stored one.
 pub struct DatesOutOfRange;
 
-impl Rule for DatesOutOfRange {
+impl LogicalRule for DatesOutOfRange {
     fn name(&self) -> &'static str {
         "DatesOutOfRange"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let (Input::Buckets(input), Some(Stage::Match(stage))) =
-            (&plan.input, plan.stages.first_mut())
+    fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
+        let (LogicalSource::Measurements(scan), Some(Stage::Match(stage))) =
+            (&plan.source, plan.stages.first_mut())
         else {
             return false;
         };
-        let options = input.source.options();
-        let shows_time = input.unpack.fields.contains(&options.time_field);
-        if options.extended_range || !shows_time {
+        let options = scan.source.options();
+        if options.extended_range {
             return false;
         }
         let mut decided = false;
@@ -81,12 +81,12 @@ fn decide(filter: &MatchExpression, time_field: &str, decided: &mut bool) -> Mat
 /// A bucket that was written as it is and goes beyond a border is filtered all the same.
 pub struct FixedBuckets;
 
-impl Rule for FixedBuckets {
+impl PhysicalRule for FixedBuckets {
     fn name(&self) -> &'static str {
         "FixedBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };

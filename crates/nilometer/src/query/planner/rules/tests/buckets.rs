@@ -7,13 +7,13 @@ use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 use super::{T0, buckets, names, plain, plan_over, series};
 use crate::query::batch::FieldSet;
+use crate::query::exec::ExecSettings;
 use crate::query::exec::testing::{
     MemoryBuckets, MemoryCollections, MemoryRecords, executor, operation, run,
 };
-use crate::query::exec::{ExecOptions, ExecSettings};
-use crate::query::pipeline::{BucketOrder, Stage};
-use crate::query::planner::LogicalPlan;
+use crate::query::planner::physical::{BucketOrder, PhysicalPlan, PhysicalStage};
 use crate::query::planner::rules::RuleSet;
+use crate::query::planner::settings::{PlanOptions, PlanSettings};
 use crate::query::source::{Collections, Direction, Resolved};
 
 pub(super) const HOUR: i64 = 3_600_000;
@@ -51,9 +51,9 @@ pub(super) fn check(rule: &str, expected: bool, source: Resolved, stages: Vec<Va
 
 #[test]
 fn rules_are_left_out_by_name() {
-    let options = ExecOptions {
+    let options = PlanOptions {
         disabled: RuleSet::named(["SortLimit"]).unwrap(),
-        ..ExecOptions::default()
+        ..PlanOptions::default()
     };
     assert_eq!(options.disabled.names(), ["SortLimit"]);
     assert_eq!(
@@ -66,12 +66,15 @@ fn rules_are_left_out_by_name() {
     let stages = array![doc! {"$sort": doc! {"v": 1}}, doc! {"$limit": 1}];
     let plan = |options| {
         let settings = ExecSettings {
-            options,
+            plan: PlanSettings {
+                options,
+                ..PlanSettings::default()
+            },
             ..ExecSettings::default()
         };
         super::plan_with(plain(), stages.clone(), settings)
     };
-    assert_eq!(names(&plan(ExecOptions::default())), ["$sort"]);
+    assert_eq!(names(&plan(PlanOptions::default())), ["$sort"]);
     assert_eq!(names(&plan(options)), ["$sort", "$limit"]);
 }
 
@@ -157,7 +160,7 @@ fn sorts_by_buckets() {
     let order = |source: Resolved, stages: Vec<Value>| {
         let plan = plan_over(source, stages.into());
         let order = match &plan.stages[0] {
-            Stage::Sort(sort) => sort.buckets,
+            PhysicalStage::Sort(sort) => sort.buckets,
             _ => None,
         };
         (order, buckets(&plan).direction)
@@ -274,7 +277,7 @@ fn matches_find_renamed_fields_and_pass_lookups() {
         let stages = vec![stage("$unwind", "$u"), first, stage("$match", filter)];
         let plan = plan_over(plain(), stages.into());
         let sources = plan.stages.iter().filter_map(|stage| match stage {
-            Stage::Match(stage) => Some(stage.filter.to_document()),
+            PhysicalStage::Match(stage) => Some(stage.filter.to_document()),
             _ => None,
         });
         let sources: Vec<Document> = sources.collect();
@@ -308,7 +311,7 @@ fn matches_find_renamed_fields_and_pass_lookups() {
     assert_eq!(order, ["$unwind", "$lookup", "$match"]);
 }
 
-fn unpacked(plan: &LogicalPlan) -> (bool, bool, bool) {
+fn unpacked(plan: &PhysicalPlan) -> (bool, bool, bool) {
     let unpack = &buckets(plan).unpack;
     let (event, whole) = (&unpack.event_filter, &unpack.whole_bucket_filter);
     (event.is_some(), whole.is_some(), unpack.takes_whole)
@@ -390,7 +393,7 @@ pub(super) fn hosts() -> Arc<MemoryBuckets> {
 pub(super) fn decoded(stages: Vec<Value>) -> (Vec<Document>, u64) {
     let source = hosts();
     let collections = MemoryCollections::of(Resolved::TimeSeries(Arc::clone(&source) as _));
-    let found = run(&collections, &stages.into(), ExecOptions::default()).unwrap();
+    let found = run(&collections, &stages.into(), PlanOptions::default()).unwrap();
     (found, source.columns_read.load(Ordering::Relaxed))
 }
 
@@ -551,7 +554,7 @@ fn a_bucket_wider_than_promised_fails_what_relies_on_it() {
     let answer = |promised: i64, stages: Vec<Value>| {
         let source = Arc::new(MemoryBuckets::new(&list, 10).promising(promised));
         let collections = MemoryCollections::of(Resolved::TimeSeries(source as _));
-        run(&collections, &stages.into(), ExecOptions::default())
+        run(&collections, &stages.into(), PlanOptions::default())
     };
     let sort = |spec: Document| vec![stage("$sort", spec)];
     let limited = |spec: Document| vec![stage("$sort", spec), stage("$limit", 1)];
@@ -604,7 +607,7 @@ fn lookups_push_what_they_look_for_into_buckets() {
         }
         spec.append("as", "found");
         let stages: Value = vec![stage("$lookup", spec.finish())].into();
-        let found = run(&collections, &stages, ExecOptions::default()).unwrap();
+        let found = run(&collections, &stages, PlanOptions::default()).unwrap();
         let list = found[0].get("found").as_array().unwrap().iter().count();
         (list, source.columns_read.load(Ordering::Relaxed))
     };
@@ -671,11 +674,12 @@ fn keys_are_computed_by_the_group() {
     let stages = of(set(doc! {"h": hour()}), doc! {"h": "$h"}.into(), max());
     let plan = plan_over(loose(), stages.clone().into());
     assert!(plan.fired.contains(&"GroupFromBounds"));
-    let Stage::Group(group) = &plan.stages[0] else {
+    let PhysicalStage::Group(group) = &plan.stages[0] else {
         panic!("a group")
     };
     assert_eq!(
         group
+            .stage
             .source
             .get("_id")
             .to_value()

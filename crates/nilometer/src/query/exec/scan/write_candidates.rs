@@ -3,11 +3,12 @@
 use crate::error::Result;
 use crate::query::exec::scan::index_fetch::{AccessStats, stream};
 use crate::query::exec::scan::index_scan::{KeyStream, Next, ViewAt};
-use crate::query::pipeline::Stage;
 use crate::query::planner::access::IndexAccess;
 use crate::query::planner::access::cluster::ClusterBound;
-use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
-use crate::query::source::{RecordKey, RecordScan};
+use crate::query::planner::physical::{
+    AccessPath, Input, PhysicalPlan, PhysicalStage, RecordInput,
+};
+use crate::query::source::{RecordKey, RecordScanOptions};
 use crate::write::{CandidateKey, CandidateKeys, Candidates};
 
 /// The records an access path leads to.
@@ -30,7 +31,7 @@ enum Way {
 impl Targets {
     /// Those of a plan that reads by index, or a part of a clustered collection; `None` for one that does
     /// not.
-    pub fn of(plan: &LogicalPlan) -> Option<Self> {
+    pub fn of(plan: &PhysicalPlan) -> Option<Self> {
         let Input::Records(input) = &plan.input else {
             return None;
         };
@@ -51,7 +52,7 @@ impl Targets {
             in_order: !plan
                 .stages
                 .iter()
-                .any(|stage| matches!(stage, Stage::Sort(_))),
+                .any(|stage| matches!(stage, PhysicalStage::Sort(_))),
         })
     }
 }
@@ -71,7 +72,7 @@ impl Candidates for Targets {
             }
             Way::Clustered { min, max } => Box::new(ClusteredKeys {
                 input: &self.input,
-                rest: RecordScan {
+                rest: RecordScanOptions {
                     direction: self.input.direction,
                     min: min.clone(),
                     max: max.clone(),
@@ -89,7 +90,7 @@ impl Candidates for Targets {
 /// Records met in the order of their keys, from one look to the next.
 struct ClusteredKeys<'a> {
     input: &'a RecordInput,
-    rest: RecordScan,
+    rest: RecordScanOptions,
 }
 
 impl CandidateKeys for ClusteredKeys<'_> {

@@ -79,31 +79,10 @@ impl Needs {
     }
 }
 
-/// What `stages` need of their input when `after` is needed of their output.
+/// The fields `stages` need of their input when `after` is needed of their output.
 pub fn needs_of(stages: &[Stage], after: &Needs) -> Needs {
     stages
         .iter()
         .rev()
-        .fold(after.clone(), |needs, stage| stage_needs(stage, &needs))
-}
-
-fn stage_needs(stage: &Stage, after: &Needs) -> Needs {
-    match stage {
-        Stage::Match(stage) => after.clone().and(&stage.needs()),
-        Stage::Project(stage) => stage.needs(after),
-        Stage::Group(stage) => stage.needs(),
-        Stage::Sort(stage) => after.clone().and(&stage.needs()),
-        Stage::Limit(_) | Stage::Skip(_) => after.clone(),
-        Stage::Unwind(stage) => {
-            let mut needs = after.clone();
-            needs.add_path(stage.path.as_str());
-            // A dotted position path is written into what is there.
-            if let Some(index) = &stage.index_path {
-                needs.add_path(index.as_str());
-            }
-            needs
-        }
-        Stage::ReplaceRoot(stage) => Needs::of_expression(&stage.expression),
-        Stage::Other(stage) => stage.needs(after),
-    }
+        .fold(after.clone(), |needs, stage| stage.needs(&needs))
 }

@@ -1,0 +1,117 @@
+//! Settings and limits of a query, and the context of one call of an operator.
+//!
+//! Settings stay the same from the first batch of a query to its last; the context belongs to one command.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nilometer_bson::order::Collator;
+
+use super::memory::MemoryPool;
+use super::window::densify::DENSIFY_DOCUMENTS_MAX;
+use super::workers::QueryThreads;
+use crate::eval::EvalContext;
+use crate::ids::IdSource;
+use crate::operation::OperationContext;
+use crate::query::planner::TrialRunner;
+use crate::query::planner::access::cache::PlanCache;
+use crate::query::planner::access::choose::ChoiceContext;
+use crate::query::planner::settings::PlanSettings;
+use crate::session::UserName;
+
+/// Bytes of the array of documents in one reply: the size of the largest document.
+pub const REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Settings of a query, fixed when it is planned.
+#[derive(Clone, Default)]
+pub struct ExecSettings {
+    /// What plans depend on: `$$NOW`, variables, collation, switches.
+    pub plan: PlanSettings,
+    /// The user, if stages must show only what belongs to one.
+    pub user: Option<Arc<UserName>>,
+    /// Source of randomness.
+    pub ids: Arc<IdSource>,
+    /// Memory limits.
+    pub limits: ExecLimits,
+    /// Memory for all queries together.
+    pub memory: Arc<MemoryPool>,
+    /// The folder where a stage above its limit may write; none if it may not.
+    pub spill: Option<Arc<Path>>,
+    /// The best index of known query shapes.
+    pub plans: Arc<PlanCache>,
+    /// Threads that share the work; none if the query runs on one.
+    pub threads: Option<QueryThreads>,
+}
+
+impl ExecSettings {
+    /// What a choice between indexes uses; `runner` may try candidates.
+    pub fn choice<'a>(&'a self, runner: Option<&'a dyn TrialRunner>) -> ChoiceContext<'a> {
+        ChoiceContext {
+            settings: &self.plan,
+            cache: &self.plans,
+            runner,
+        }
+    }
+}
+
+/// Memory limits of one query, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecLimits {
+    /// Bytes a `$group` may hold.
+    pub group_bytes_max: u64,
+    /// Bytes a `$sort` may hold.
+    pub sort_bytes_max: u64,
+    /// Bytes any other stage that gathers its input may hold.
+    pub gather_bytes_max: u64,
+    /// Documents a `$densify` may make.
+    pub densify_documents_max: u64,
+    /// Bytes a reply may hold, if it has more than one document.
+    pub batch_bytes_max: usize,
+}
+
+/// 100 MB: MongoDB's limit for one stage.
+pub const STAGE_MEMORY_MAX: u64 = 100 * 1024 * 1024;
+
+impl Default for ExecLimits {
+    fn default() -> Self {
+        Self {
+            group_bytes_max: STAGE_MEMORY_MAX,
+            sort_bytes_max: STAGE_MEMORY_MAX,
+            gather_bytes_max: STAGE_MEMORY_MAX,
+            densify_documents_max: DENSIFY_DOCUMENTS_MAX,
+            batch_bytes_max: REPLY_BYTES_MAX,
+        }
+    }
+}
+
+/// What every call of an operator receives.
+#[derive(Clone, Copy)]
+pub struct ExecContext<'a> {
+    /// The current command: deadline and kill switch.
+    pub operation: &'a OperationContext,
+    /// What expressions read.
+    pub eval: EvalContext<'a>,
+    /// Settings of the query.
+    pub settings: &'a ExecSettings,
+}
+
+impl<'a> ExecContext<'a> {
+    /// The context of a call under `settings`.
+    pub fn new(operation: &'a OperationContext, settings: &'a ExecSettings) -> Self {
+        Self {
+            operation,
+            eval: EvalContext {
+                now_ms: settings.plan.now_ms,
+                variables: &settings.plan.variables,
+                collator: settings
+                    .plan
+                    .collator
+                    .as_deref()
+                    .map(|c| c as &dyn Collator),
+                random: Some(&*settings.ids),
+                user_roles: None,
+            },
+            settings,
+        }
+    }
+}

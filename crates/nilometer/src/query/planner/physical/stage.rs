@@ -1,0 +1,431 @@
+//! One operator of a physical plan: a parsed stage and the strategy that runs it.
+
+use std::sync::Arc;
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+
+use super::BoundsAggregate;
+use crate::eval::expression::DateBins;
+use crate::eval::sort_key::SortPattern;
+use crate::query::pipeline::needs::Needs;
+use crate::query::pipeline::{
+    DensifyStage, GeoDistanceStage, GroupStage, MatchStage, NamedPart, PipelineStage, ProjectStage,
+    SetWindowFieldsStage, SortStage, Stage,
+};
+
+/// One operator with its strategy.
+#[derive(Clone, Debug)]
+pub enum PhysicalStage {
+    /// Filters rows and blocks.
+    Match(MatchStage),
+    /// Changes fields of rows, or columns of blocks.
+    Project(ProjectStage),
+    /// Gathers by key.
+    Group(PhysicalGroup),
+    /// Sorts rows, or buckets first.
+    Sort(PhysicalSort),
+    /// Passes the first rows.
+    Limit(u64),
+    /// Drops the first rows.
+    Skip(u64),
+    /// Computes fields over windows.
+    Windows(PhysicalWindows),
+    /// Fills an axis.
+    Densify(PhysicalDensify),
+    /// A stage that only one operator runs.
+    Plain(Stage),
+}
+
+/// A `$group` and how it is computed.
+#[derive(Clone, Debug)]
+pub struct PhysicalGroup {
+    /// Key and accumulators.
+    pub stage: GroupStage,
+    /// Computes whole buckets from their headers, if that is possible.
+    pub from_bounds: Option<Arc<BoundsAggregate>>,
+    /// Parts of the key that follow the order of the input, by name (`_id` for a key that is one value): groups are
+    /// returned when their part has passed.
+    pub in_order: Option<Arc<[NamedPart]>>,
+    /// The bins of time whose groups are wanted, where reading may end after the first few.
+    pub first_bins: Option<Arc<FirstBins>>,
+}
+
+/// The groups that are wanted: those of the first bins of time in the order in which buckets arrive.
+#[derive(Clone, Debug)]
+pub struct FirstBins {
+    /// The bins of time the key follows.
+    pub bins: DateBins,
+    /// How many of them are wanted.
+    pub wanted: usize,
+    /// The order in which buckets arrive.
+    pub arrival: BucketArrival,
+}
+
+/// A `$sort` and how it is computed.
+#[derive(Clone, Debug)]
+pub struct PhysicalSort {
+    /// Pattern and limit.
+    pub stage: SortStage,
+    /// The order in which buckets arrive, if a limit may end the reading.
+    pub arrival: Option<BucketArrival>,
+    /// Buckets are put in order before their measurements are.
+    pub buckets: Option<BucketOrder>,
+    /// The operator above takes blocks as well as rows.
+    pub as_blocks: bool,
+}
+
+/// The order of buckets that a sort of measurements relies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketOrder {
+    /// By metadata, which is all the sort reads.
+    Metadata,
+    /// They arrive by their starts: rising, or falling with the longest span in milliseconds.
+    Arrival(Option<i64>),
+    /// They arrive by the first parts of the pattern, which are metadata, and then by their starts: rising, or falling
+    /// with the longest span in milliseconds.
+    Indexed {
+        /// How many parts.
+        parts: usize,
+        /// The span, where starts fall.
+        span_ms: Option<i64>,
+    },
+    /// By the first parts of the pattern, which are metadata, and then by a bound of their times.
+    Bounds {
+        /// How many parts.
+        parts: usize,
+    },
+}
+
+/// The order in which buckets arrive, where that lets a sort with a limit stop early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketArrival {
+    /// By rising id, sorted by rising time.
+    OldestFirst,
+    /// By falling id, sorted by falling time; no bucket spans more than this.
+    NewestFirst {
+        /// The longest span in milliseconds.
+        span_ms: i64,
+    },
+}
+
+/// A `$setWindowFields` and the order of its input.
+#[derive(Clone, Debug)]
+pub struct PhysicalWindows {
+    /// Partition, order and outputs.
+    pub stage: Arc<SetWindowFieldsStage>,
+    /// The order of the input.
+    pub input: WindowInput,
+}
+
+/// The order in which documents reach a `$setWindowFields`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowInput {
+    /// Any order: the operator sorts.
+    Any,
+    /// By partition, and within each by `sortBy`.
+    InOrder,
+    /// As `$densify` returns them, for the same partitions and the same field.
+    Densified,
+}
+
+/// A `$densify` and the order of its input.
+#[derive(Clone, Debug)]
+pub struct PhysicalDensify {
+    /// Axis, partitions and step.
+    pub stage: Arc<DensifyStage>,
+    /// The order of the input.
+    pub input: DensifyInput,
+}
+
+/// The order in which documents reach a `$densify`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DensifyInput {
+    /// Any order: the operator sorts.
+    Any,
+    /// The order of the axis; there are no partitions.
+    InOrder,
+    /// Measurements of a time series: the axis is the time, partitions are fields of the metadata.
+    Buckets,
+}
+
+impl From<Stage> for PhysicalStage {
+    /// The operator of a stage with its simplest strategy.
+    fn from(stage: Stage) -> Self {
+        match stage {
+            Stage::Match(stage) => Self::Match(stage),
+            Stage::Project(stage) => Self::Project(stage),
+            Stage::Group(stage) => Self::Group(PhysicalGroup::new(stage)),
+            Stage::Sort(stage) => Self::Sort(PhysicalSort::new(stage)),
+            Stage::Limit(count) => Self::Limit(count),
+            Stage::Skip(count) => Self::Skip(count),
+            Stage::SetWindowFields(stage) => Self::Windows(PhysicalWindows {
+                stage,
+                input: WindowInput::Any,
+            }),
+            Stage::Densify(stage) => Self::Densify(PhysicalDensify {
+                stage,
+                input: DensifyInput::Any,
+            }),
+            other => Self::Plain(other),
+        }
+    }
+}
+
+impl PhysicalStage {
+    /// The name explain shows.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Match(_) => "$match",
+            Self::Project(stage) => stage.name(),
+            Self::Group(group) if group.in_order.is_some() => "$_internalStreamingGroup",
+            Self::Group(_) => "$group",
+            Self::Sort(_) => "$sort",
+            Self::Limit(_) => "$limit",
+            Self::Skip(_) => "$skip",
+            Self::Windows(windows) => match windows.input {
+                WindowInput::Any => "$setWindowFields",
+                WindowInput::InOrder | WindowInput::Densified => "$_internalSetWindowFields",
+            },
+            Self::Densify(densify) => match densify.input {
+                DensifyInput::Any => "$densify",
+                DensifyInput::InOrder | DensifyInput::Buckets => "$_internalDensify",
+            },
+            Self::Plain(stage) => stage.name(),
+        }
+    }
+
+    /// The operator as explain shows it.
+    pub fn explain(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        let name = self.name();
+        match self {
+            Self::Match(stage) => out.append(name, stage.source.clone()),
+            Self::Project(stage) => out.append(name, stage.source.clone()),
+            Self::Group(group) => out.append(name, group.explain()),
+            Self::Sort(sort) => return sort.explain(),
+            Self::Limit(n) | Self::Skip(n) => {
+                out.append(name, i64::try_from(*n).unwrap_or(i64::MAX))
+            }
+            Self::Windows(windows) => {
+                windows.stage.explain(name, &mut out);
+                &mut out
+            }
+            Self::Densify(densify) => {
+                densify.stage.explain(name, &mut out);
+                &mut out
+            }
+            Self::Plain(stage) => return stage.explain(),
+        };
+        out.finish()
+    }
+
+    /// The fields the operator needs of its input when `after` is needed of its output.
+    pub fn needs(&self, after: &Needs) -> Needs {
+        match self {
+            Self::Match(stage) => after.clone().and(&stage.needs()),
+            Self::Project(stage) => stage.needs(after),
+            Self::Group(group) => group.stage.needs(),
+            Self::Sort(sort) => after.clone().and(&sort.stage.needs()),
+            Self::Limit(_) | Self::Skip(_) => after.clone(),
+            Self::Windows(windows) => windows.stage.needs(after),
+            Self::Densify(densify) => densify.stage.needs(after),
+            Self::Plain(stage) => stage.needs(after),
+        }
+    }
+
+    /// True if the operator writes its input somewhere: `$out` and `$merge`.
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Plain(stage) if stage.writes())
+    }
+
+    /// The operator as one that measures distances.
+    pub fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
+        match self {
+            Self::Plain(Stage::GeoDistance(stage)) => Some(stage),
+            _ => None,
+        }
+    }
+
+    /// The order in which it would take its input instead of sorting it, as the pattern of a `$sort`.
+    pub fn wanted_order(&self) -> Option<Document> {
+        match self {
+            Self::Windows(windows) => windows.wanted_order(),
+            Self::Densify(densify) => densify.wanted_order(),
+            _ => None,
+        }
+    }
+
+    /// The same operator over an input in [`Self::wanted_order`].
+    #[must_use]
+    pub fn over_ordered_input(&self) -> Self {
+        match self {
+            Self::Windows(windows) => Self::Windows(PhysicalWindows {
+                input: WindowInput::InOrder,
+                ..windows.clone()
+            }),
+            Self::Densify(densify) => Self::Densify(PhysicalDensify {
+                input: DensifyInput::InOrder,
+                ..densify.clone()
+            }),
+            other => other.clone(),
+        }
+    }
+}
+
+/// The fields `stages` need of their input when `after` is needed of their output.
+pub fn needs_of(stages: &[PhysicalStage], after: &Needs) -> Needs {
+    stages
+        .iter()
+        .rev()
+        .fold(after.clone(), |needs, stage| stage.needs(&needs))
+}
+
+impl PhysicalGroup {
+    /// A hash table over rows and columns.
+    pub fn new(stage: GroupStage) -> Self {
+        Self {
+            stage,
+            from_bounds: None,
+            in_order: None,
+            first_bins: None,
+        }
+    }
+
+    /// The argument as explain shows it.
+    fn explain(&self) -> Document {
+        let Some(parts) = &self.in_order else {
+            return self.stage.source.clone();
+        };
+        let mut out = DocumentBuilder::new();
+        for element in self.stage.source.iter() {
+            out.append_element(element);
+        }
+        let names = parts.iter().map(|(name, _)| Value::from(&**name));
+        out.append("$monotonicIdFields", names.collect::<Vec<_>>());
+        out.finish()
+    }
+}
+
+impl PhysicalSort {
+    /// A sort of rows.
+    pub fn new(stage: SortStage) -> Self {
+        Self {
+            stage,
+            arrival: None,
+            buckets: None,
+            as_blocks: false,
+        }
+    }
+
+    /// The longest span of a bucket that this sort relies on, in milliseconds.
+    pub fn guarded_span_ms(&self) -> Option<i64> {
+        if let Some(BucketArrival::NewestFirst { span_ms }) = self.arrival {
+            return Some(span_ms);
+        }
+        match self.buckets? {
+            BucketOrder::Arrival(span_ms) | BucketOrder::Indexed { span_ms, .. } => span_ms,
+            BucketOrder::Metadata | BucketOrder::Bounds { .. } => None,
+        }
+    }
+
+    /// The bound of buckets below which no later row sorts, as explain shows it.
+    fn bound(&self) -> Option<Document> {
+        if let Some(arrival) = self.arrival {
+            let offset_ms = match arrival {
+                BucketArrival::OldestFirst => 0,
+                BucketArrival::NewestFirst { span_ms } => span_ms,
+            };
+            return Some(doc! {"base": "min", "offsetSeconds": offset_ms / 1000});
+        }
+        let (base, offset_ms) = match self.buckets? {
+            BucketOrder::Metadata => return None,
+            BucketOrder::Arrival(span_ms) | BucketOrder::Indexed { span_ms, .. } => {
+                ("min", span_ms.unwrap_or(0))
+            }
+            BucketOrder::Bounds { parts } => match self.stage.pattern.parts().get(parts) {
+                Some(part) if part.descending => ("max", 0),
+                _ => ("min", 0),
+            },
+        };
+        Some(doc! {"base": base, "offsetSeconds": offset_ms / 1000})
+    }
+
+    /// The operator as explain shows it.
+    fn explain(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        let bound = self.bound();
+        out.begin_document(if bound.is_some() {
+            "$_internalBoundedSort"
+        } else {
+            "$sort"
+        });
+        out.append("sortKey", self.stage.pattern.to_document());
+        out.append("bound", bound);
+        if let Some(limit) = self.stage.limit {
+            out.append("limit", i64::try_from(limit).unwrap_or(i64::MAX));
+        }
+        if self.as_blocks {
+            out.append("blocks", true);
+        }
+        out.end();
+        out.finish()
+    }
+}
+
+impl PhysicalWindows {
+    fn wanted_order(&self) -> Option<Document> {
+        let spec = &self.stage.spec;
+        let mut out = DocumentBuilder::new();
+        if let Some(partition) = spec.partition_by() {
+            out.append(partition.as_field_path()?.as_str(), 1);
+        }
+        let sort_by = spec.sort_by().map(SortPattern::to_document);
+        for part in sort_by.iter().flat_map(Document::iter) {
+            out.append_element(part);
+        }
+        (self.input == WindowInput::Any && !out.is_empty()).then(|| out.finish())
+    }
+
+    /// True if it reads whole columns of measurements that arrive in order.
+    pub fn reads_columns(&self, time_field: &str) -> bool {
+        self.input == WindowInput::InOrder && self.stage.spec.reads_columns(time_field)
+    }
+
+    /// True if a `$densify` in front returns documents in the order it needs.
+    pub fn fits_behind(&self, densify: &DensifyStage) -> bool {
+        let spec = &self.stage.spec;
+        let is_alike = match (&*densify.partition_by, spec.partition_by()) {
+            ([], None) => true,
+            ([path], Some(partition)) => partition.as_field_path() == Some(path),
+            _ => false,
+        };
+        let sort = spec.sort_by().and_then(SortPattern::single_field);
+        // Below a path there may be arrays, which sort by their elements.
+        let follows_axis = sort.is_some_and(|(path, descending)| {
+            !descending && path.len() == 1 && *path == densify.field
+        });
+        self.input == WindowInput::Any && is_alike && follows_axis
+    }
+}
+
+impl PhysicalDensify {
+    fn wanted_order(&self) -> Option<Document> {
+        // Below a path there may be arrays, which sort by their elements.
+        let is_plain = self.stage.partition_by.is_empty() && self.stage.field.len() == 1;
+        (is_plain && self.input == DensifyInput::Any).then(|| {
+            let mut out = DocumentBuilder::new();
+            out.append(self.stage.field.as_str(), 1);
+            out.finish()
+        })
+    }
+
+    /// True if it can put the buckets of measurements with these fields in order, instead of their rows.
+    pub fn fits_buckets(&self, time_field: &str, meta_field: Option<&str>) -> bool {
+        let is_meta = |path: &FieldPath| Some(path.first()) == meta_field;
+        self.input == DensifyInput::Any
+            && self.stage.field.as_str() == time_field
+            && !self.stage.partition_by.is_empty()
+            && self.stage.partition_by.iter().all(is_meta)
+    }
+}
