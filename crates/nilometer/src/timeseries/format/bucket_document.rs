@@ -1,4 +1,4 @@
-//! The bucket document: reading one, and writing one from columns of values.
+//! The bucket document: parses one, and builds one from columns of values.
 //!
 //! ```text
 //! { _id: ObjectId,                      first 4 bytes: seconds of control.min.<time>
@@ -10,8 +10,8 @@
 //!   data: { <field>: BinData(7) } }     a column for each field, the time field first
 //! ```
 //!
-//! Version 1 keeps `data.<field>` as `{"0": value, "1": value, …}` with gaps. This module writes
-//! version 2 or 3 and reads all three.
+//! Version 1 holds `data.<field>` as `{"0": value, "1": value, …}` with gaps. This module writes versions 2 and 3 and reads
+//! all three.
 
 use std::sync::Arc;
 
@@ -40,10 +40,10 @@ pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
 /// BSON binary subtype of a compressed column.
 pub(crate) const COLUMN_SUBTYPE: u8 = 7;
 
-/// Measurements a bucket document may hold when read; more is damage.
+/// Measurements that a stored bucket document may hold; more is damage.
 pub(crate) const MEASUREMENTS_MAX: usize = 1 << 20;
 
-/// Format of a bucket.
+/// The version of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     /// Plain values.
@@ -54,7 +54,7 @@ pub(crate) enum Version {
     Unsorted = 3,
 }
 
-/// A bucket that cannot be read.
+/// Returns the error for a bucket that cannot be read.
 pub(crate) fn damaged(id: ValueRef<'_>, what: &str) -> Error {
     let id = match id {
         ValueRef::ObjectId(id) => id.to_hex(),
@@ -66,7 +66,7 @@ pub(crate) fn damaged(id: ValueRef<'_>, what: &str) -> Error {
     )
 }
 
-/// A bucket document, taken apart but not decoded.
+/// A bucket document, parsed; its columns are not decoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketDocument<'a> {
     /// Its `_id`.
@@ -77,7 +77,7 @@ pub(crate) struct BucketDocument<'a> {
     pub(crate) min: DocRef<'a>,
     /// `control.max`.
     pub(crate) max: DocRef<'a>,
-    /// `control.closed` is true: it takes no more measurements.
+    /// `control.closed` is true: the bucket takes no more measurements.
     pub(crate) closed: bool,
     /// `control.count`, or for version 1 the entries of the time column.
     pub(crate) count: usize,
@@ -88,7 +88,7 @@ pub(crate) struct BucketDocument<'a> {
 }
 
 impl<'a> BucketDocument<'a> {
-    /// Takes a bucket document apart; fails on anything that is not one.
+    /// Parses a bucket document; fails on anything else.
     pub(crate) fn parse(document: DocRef<'a>, time_field: &str) -> Result<Self> {
         let bad = |what: &str| damaged(document.get("_id"), what);
         let (mut id, mut control, mut data) = (None, None, None);
@@ -157,7 +157,7 @@ impl<'a> BucketDocument<'a> {
         }
     }
 
-    /// The values of one column of `data`, filled up with missing ones to `count`.
+    /// Returns the values of one column of `data`, with missing ones appended up to `count`.
     pub(crate) fn values(&self, element: Element<'_>) -> Result<Vec<Value>> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)), what);
         let mut values = match (self.version, element.value()) {
@@ -175,7 +175,7 @@ impl<'a> BucketDocument<'a> {
     }
 }
 
-/// Number of values in a compressed column.
+/// Counts the values in a compressed column.
 fn count_column(value: ValueRef<'_>) -> Option<usize> {
     match value {
         ValueRef::Binary {
@@ -188,7 +188,7 @@ fn count_column(value: ValueRef<'_>) -> Option<usize> {
     }
 }
 
-/// Puts `{"0": a, "2": b}` into rows; `None` if an index does not fit.
+/// Converts `{"0": a, "2": b}` into rows; `None` if an index is out of range.
 pub(crate) fn plain_values(entries: DocRef<'_>, count: usize) -> Option<Vec<Value>> {
     let mut values = vec![Value::Missing; count];
     for entry in entries {
@@ -198,7 +198,7 @@ pub(crate) fn plain_values(entries: DocRef<'_>, count: usize) -> Option<Vec<Valu
     Some(values)
 }
 
-/// What folding must know of a collection.
+/// The options of a collection that folding depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout<'c> {
     /// Name of the time field.
@@ -208,7 +208,7 @@ pub(crate) struct Layout<'c> {
 }
 
 impl<'c> Layout<'c> {
-    /// Of the collection with these options, which are the stored ones.
+    /// Returns the layout of a collection, given its stored options.
     pub(crate) fn of(collection: &Collection, options: &'c TimeseriesOptions) -> Result<Self> {
         Ok(Self {
             time_field: &options.time_field,
@@ -217,7 +217,7 @@ impl<'c> Layout<'c> {
     }
 }
 
-/// A bucket as columns of values: what is folded into a document.
+/// A bucket as columns of values, to be folded into a document.
 #[derive(Debug)]
 pub(crate) struct BucketImage {
     id: [u8; 12],
@@ -239,23 +239,22 @@ struct ImageColumn {
     max: Extreme,
     /// The last time, for the time column.
     last: i64,
-    /// No time was before the one before it.
+    /// Times ascend so far.
     ascending: bool,
     held: Held,
 }
 
-/// Values of one of the plain types that are on their way into a column: many of them at a time are cheaper. Doubles are
-/// held as their bits.
+/// Buffered values of one plain type, which are cheaper to append in batches. Doubles are held as their bits.
 #[derive(Debug, Default)]
 struct Held {
     type_code: u8,
     numbers: Vec<i64>,
 }
 
-/// Values there is room for at first.
+/// Initial capacity of the buffer, in values.
 const HELD_MIN: usize = 128;
 
-/// Values that are held at most.
+/// Largest capacity of the buffer, in values.
 const HELD_MAX: usize = 1024;
 
 impl ImageColumn {
@@ -272,7 +271,7 @@ impl ImageColumn {
         }
     }
 
-    /// Has missing values up to `row`.
+    /// Appends missing values up to `row`.
     fn pad(&mut self, row: usize, collation: &Collation) {
         if self.rows >= row {
             return;
@@ -318,7 +317,7 @@ impl ImageColumn {
         self.held.numbers.extend_from_slice(numbers);
     }
 
-    /// Sees to it that so many numbers of a type can be held.
+    /// Reserves room for numbers of a type.
     #[inline]
     fn make_ready(&mut self, type_code: u8, count: usize, collation: &Collation) {
         if self.held.type_code != type_code || self.held.numbers.len() + count > HELD_MAX {
@@ -333,7 +332,7 @@ impl ImageColumn {
         self.max.update(value, Side::Max, collation);
     }
 
-    /// Puts what is held into the column.
+    /// Moves the buffered values into the column.
     fn settle(&mut self, collation: &Collation) {
         let Held { type_code, numbers } = std::mem::take(&mut self.held);
         if numbers.is_empty() {
@@ -354,11 +353,11 @@ impl ImageColumn {
         self.held.numbers.clear();
     }
 
-    /// Takes note of the extremes of numbers, and of the order of times.
+    /// Updates the extremes of numbers, and the order of times.
     fn learn_numbers(&mut self, type_code: u8, numbers: &[i64], collation: &Collation) {
         let least = numbers.iter().copied().fold(i64::MAX, i64::min);
         let greatest = numbers.iter().copied().fold(i64::MIN, i64::max);
-        // Equal integers are the same, so that it does not matter which of them comes first.
+        // Equal integers are identical, so it does not matter which of them is first.
         let [least, greatest] = match type_code {
             type_code::INT32 => [least, greatest].map(|n| ValueRef::Int32(narrow(n))),
             type_code::INT64 => [least, greatest].map(ValueRef::Int64),
@@ -383,7 +382,7 @@ impl ImageColumn {
         self.max.update(greatest, Side::Max, collation);
     }
 
-    /// False if it holds nothing but missing values.
+    /// False if all values are missing.
     fn has_values(&self) -> bool {
         !self.held.numbers.is_empty() || !matches!(self.min, Extreme::Scalar(Value::Missing))
     }
@@ -393,7 +392,7 @@ impl ImageColumn {
         self.with_bytes(self.builder.to_bytes())
     }
 
-    /// The same with packed bytes where that pays, and whether it does.
+    /// Finishes the column in packed form if that is smaller. Returns whether it is packed.
     fn finish_packed(&mut self, collation: &Collation) -> (WrittenColumn, bool) {
         if self.builder.count() == 0 {
             // All values are numbers of one type.
@@ -425,7 +424,7 @@ fn narrow(number: i64) -> i32 {
     i32::try_from(number).unwrap_or_default()
 }
 
-/// The least and the greatest, of equals the first; `None` if one is no number.
+/// Returns the least and the greatest value, of equal ones the first; `None` if one is not a number.
 fn first_extremes(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     let (mut extremes, mut numbers) = (None, true);
     for value in values {
@@ -442,7 +441,7 @@ fn first_extremes(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
 }
 
 impl BucketImage {
-    /// An empty bucket. Its first column is the time field.
+    /// Returns an empty bucket. Its first column is the time field.
     pub(crate) fn new(id: [u8; 12], header: &Header, layout: &Layout<'_>) -> Self {
         Self {
             id,
@@ -456,7 +455,7 @@ impl BucketImage {
         }
     }
 
-    /// The measurements of an existing bucket document.
+    /// Returns the measurements of a bucket document.
     pub(crate) fn from_document(document: DocRef<'_>, layout: &Layout<'_>) -> Result<Self> {
         let bucket = BucketDocument::parse(document, layout.time_field)?;
         let header = Header {
@@ -476,7 +475,7 @@ impl BucketImage {
         Ok(image)
     }
 
-    /// Adds the measurements of a tail entry behind those already there.
+    /// Appends the measurements of a tail entry.
     pub(crate) fn append_entry(&mut self, entry: &tail::Entry) -> Result<()> {
         entry.visit(self)?;
         self.rows += entry.rows;
@@ -490,7 +489,7 @@ impl BucketImage {
         Ok(())
     }
 
-    /// The position of the column called `name`, which is added if it is new.
+    /// Returns the position of the column `name`, which is added if it is new.
     fn column(&mut self, name: &str) -> usize {
         self.columns
             .iter()
@@ -510,20 +509,20 @@ impl BucketImage {
         self.rows
     }
 
-    /// True if a column has a name and no value: that of an insert which has not arrived yet, or never will. Others of its
-    /// time name the column too, as they count on its place.
+    /// True if a column has a name and no value: it was added by an insert that has not committed, or was lost. Concurrent inserts
+    /// name the column too, because they refer to its position.
     pub(crate) fn has_columns_without_values(&self) -> bool {
         let mut others = self.columns.iter().skip(1);
         others.any(|column| !column.has_values())
     }
 
-    /// The bucket document. A column without values is not in it.
+    /// Returns the bucket document without columns that have no value.
     pub(crate) fn into_document(mut self) -> Document {
         self.drop_empty_columns();
         self.into_document_by_place()
     }
 
-    /// The same as it lies among those that no longer grow, its columns packed where that pays.
+    /// Returns the bucket in sealed form: columns are packed where that is smaller.
     pub(crate) fn into_split(mut self) -> Split {
         self.drop_empty_columns();
         let (columns, packed): (Vec<_>, Vec<_>) = self
@@ -551,7 +550,8 @@ impl BucketImage {
         });
     }
 
-    /// The bucket document with every column at its place, those without values too: entries speak of columns by place.
+    /// Returns the bucket document with every column at its position, those without values included: tail entries refer to columns
+    /// by position.
     pub(crate) fn into_document_by_place(mut self) -> Document {
         let columns = self.finish_columns(ImageColumn::finish);
         self.written().to_document(&columns)
@@ -569,7 +569,7 @@ impl BucketImage {
         written
     }
 
-    /// The bucket beside its columns, which are finished.
+    /// Returns the header of the bucket and its finished columns.
     fn written(&self) -> WrittenBucket<'_> {
         WrittenBucket {
             id: self.id,
@@ -611,7 +611,7 @@ impl EntrySink for BucketImage {
     }
 }
 
-/// A column as it is written.
+/// A finished column.
 #[derive(Debug)]
 pub(crate) struct WrittenColumn {
     /// Name of the field.
@@ -624,7 +624,7 @@ pub(crate) struct WrittenColumn {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A bucket as it is written, beside its columns.
+/// The header of a finished bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WrittenBucket<'a> {
     /// Its `_id`.
@@ -635,14 +635,14 @@ pub(crate) struct WrittenBucket<'a> {
     pub(crate) meta: ValueRef<'a>,
     /// Number of measurements.
     pub(crate) rows: usize,
-    /// Times do not go back.
+    /// Times ascend.
     pub(crate) sorted: bool,
-    /// It takes no more measurements.
+    /// The bucket takes no more measurements.
     pub(crate) closed: bool,
 }
 
 impl WrittenBucket<'_> {
-    /// The bucket document. The first column is the time field.
+    /// Returns the bucket document. The first column is the time field.
     pub(crate) fn to_document(self, columns: &[WrittenColumn]) -> Document {
         self.write(columns, |out, column| {
             let bytes = ValueRef::Binary {
@@ -653,7 +653,7 @@ impl WrittenBucket<'_> {
         })
     }
 
-    /// The same with what `add` puts into `data` for each column.
+    /// Returns the bucket document; `add` appends each column to `data`.
     fn write(
         self,
         columns: &[WrittenColumn],
@@ -700,7 +700,7 @@ mod tests {
     use super::super::sealed;
     use super::*;
 
-    /// What a column is made of if each value is taken for itself.
+    /// The reference: a column that is built value by value.
     fn one_by_one(values: &[Value]) -> (Vec<u8>, Value, Value) {
         let mut builder = ColumnBuilder::new();
         let (mut min, mut max) = (Extreme::none(), Extreme::none());
@@ -713,7 +713,7 @@ mod tests {
         (builder.finish(), min.to_value(), max.to_value())
     }
 
-    /// Numbers as they are told apart: by type and bytes.
+    /// The identity of a number: its type and bytes.
     fn bytes(value: &Value) -> (u8, Vec<u8>) {
         let mut out = Vec::new();
         nilometer_bson::document::write_value(&mut out, value.as_ref());
@@ -774,7 +774,7 @@ mod tests {
             start_ms: 0,
             meta: Value::from("m"),
         };
-        // What column `at` has in a row.
+        // The value of column `at` in a row.
         let value = |at: usize, row: i64| match (at, row % 50) {
             (0, _) => Value::DateTime(row * 1000 + row % 3),
             (1, _) => Value::from(row * row % 40),

@@ -1,8 +1,8 @@
 //! `control.min` and `control.max`: the extremes of each field of a bucket.
 //!
-//! Scalars compare in BSON order, strings by the collation of the collection, and the winner keeps its own type; of equals the first stays.
-//! Objects are merged field by field and arrays position by position, so the minimum of `{x:1,y:2}`
-//! and `{x:2,y:1}` is `{x:1,y:1}`: a bound of every path, not the least document.
+//! Scalars compare in BSON order, strings by the collation of the collection. The extreme keeps its own type; of equal values
+//! the first stays. Objects are merged field by field and arrays position by position, so the minimum of `{x:1,y:2}` and
+//! `{x:2,y:1}` is `{x:1,y:1}`: a bound of every path, not the least document.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use nilometer_bson::{Array, DocumentBuilder, Value, ValueRef};
 
 use crate::eval::Collation;
 
-/// Which extreme is kept.
+/// The side of the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// `control.min`.
@@ -20,7 +20,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// True if a value that compares so to the extreme takes its place.
+    /// True if a value with this order relative to the extreme replaces it.
     fn is_better(self, found: Ordering) -> bool {
         match self {
             Self::Min => found.is_lt(),
@@ -29,8 +29,7 @@ impl Side {
     }
 }
 
-/// The order of two scalars of the same plain type, whatever the collation: the common case, decided
-/// without a closer look.
+/// Returns the order of two scalars of the same plain type, which does not depend on the collation: the common case.
 fn order_of_alike(value: ValueRef<'_>, known: &Value) -> Option<Ordering> {
     match (value, known) {
         (ValueRef::Int32(a), Value::Int32(b)) => Some(a.cmp(b)),
@@ -38,7 +37,7 @@ fn order_of_alike(value: ValueRef<'_>, known: &Value) -> Option<Ordering> {
         (ValueRef::Double(a), Value::Double(b)) => a.partial_cmp(b),
         (ValueRef::DateTime(a), Value::DateTime(b)) => Some(a.cmp(b)),
         (ValueRef::ObjectId(a), Value::ObjectId(b)) => Some(a.cmp(b)),
-        // No collation tells a text from itself.
+        // Equal texts are equal under every collation.
         (ValueRef::String(a), Value::String(b)) if *a == **b => Some(Ordering::Equal),
         _ => None,
     }
@@ -47,16 +46,16 @@ fn order_of_alike(value: ValueRef<'_>, known: &Value) -> Option<Ordering> {
 /// The extreme of one path.
 #[derive(Clone, Debug)]
 pub(crate) enum Extreme {
-    /// Of scalars; missing before the first.
+    /// The extreme of scalars; missing before the first.
     Scalar(Value),
-    /// Of objects, by field in order of first appearance.
+    /// The extremes of objects, by field in order of first appearance.
     Object(Vec<(Box<str>, Extreme)>),
-    /// Of arrays, by position.
+    /// The extremes of arrays, by position.
     Array(Vec<Extreme>),
 }
 
 impl Extreme {
-    /// Before any value.
+    /// Returns the extreme of no value.
     pub(crate) fn none() -> Self {
         Self::Scalar(Value::Missing)
     }
@@ -74,7 +73,7 @@ impl Extreme {
         }
     }
 
-    /// Takes one more value into account; a missing value changes nothing.
+    /// Adds a value; a missing one changes nothing.
     pub(crate) fn update(&mut self, value: ValueRef<'_>, side: Side, collation: &Collation) {
         if let Self::Scalar(known) = self
             && let Some(found) = order_of_alike(value, known)
@@ -104,7 +103,7 @@ impl Extreme {
                 }
             }
             (known, value) => {
-                // Unlike kinds meet only in buckets that were written raw with a mixed schema.
+                // Different kinds occur only in raw buckets with a mixed schema.
                 let found = collation.compare(value, known.to_value().as_ref());
                 if side.is_better(found) {
                     *known = Self::of(value);
@@ -113,7 +112,7 @@ impl Extreme {
         }
     }
 
-    /// The extreme as a BSON value; missing if there was none.
+    /// Returns the extreme as a BSON value; missing if there was no value.
     pub(crate) fn to_value(&self) -> Value {
         match self {
             Self::Scalar(value) => value.clone(),

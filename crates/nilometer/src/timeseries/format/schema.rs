@@ -1,20 +1,20 @@
 //! The schema rule: which measurements may share a bucket.
 //!
-//! A bucket remembers a canonical type for every path. A measurement with another canonical type at
-//! any path closes it; missing fields and new fields do not. One type are: all numbers; string and
-//! symbol. Objects and arrays are followed by name and by position. The rule is what lets
-//! `control.min` and `control.max` bound every value of a field by one comparison.
+//! A bucket has one canonical type for every path. A measurement with another canonical type at any path closes the bucket;
+//! missing fields and new fields do not. All numbers are one canonical type, and so are string and symbol. Objects are
+//! compared by field name and arrays by position. Because of this rule one comparison with `control.min` or `control.max`
+//! bounds every value of a field.
 
 use nilometer_bson::{DocRef, ValueRef, type_code};
 
-/// What a path has held so far.
+/// The canonical type of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Schema {
     /// A value that is neither object nor array, by canonical type.
     Scalar(u8),
-    /// An object: what its fields have held.
+    /// An object, with the types of its fields.
     Object(Vec<(Box<str>, Schema)>),
-    /// An array: what its positions have held.
+    /// An array, with the types of its positions.
     Array(Vec<Schema>),
 }
 
@@ -28,7 +28,7 @@ fn class(type_code: u8) -> u8 {
 }
 
 impl Schema {
-    /// The schema of one value.
+    /// Returns the schema of one value.
     pub(crate) fn of(value: ValueRef<'_>) -> Self {
         match value {
             ValueRef::Document(fields) => Self::Object(
@@ -42,14 +42,14 @@ impl Schema {
         }
     }
 
-    /// True when a value of this BSON type needs no closer look: a scalar of the same class.
+    /// True if a value of this BSON type is a scalar of the same class.
     pub(crate) fn accepts_scalar(&self, type_code: u8) -> bool {
         matches!(self, Self::Scalar(known) if *known == class(type_code))
             && type_code != type_code::DOCUMENT
             && type_code != type_code::ARRAY
     }
 
-    /// True when `value` may join.
+    /// True if `value` fits the schema.
     pub(crate) fn accepts(&self, value: ValueRef<'_>) -> bool {
         match (self, value) {
             (Self::Object(known), ValueRef::Document(fields)) => accepts_fields(known, fields),
@@ -65,7 +65,7 @@ impl Schema {
         }
     }
 
-    /// Adds the paths of a value that was accepted.
+    /// Adds the paths of a value that fits.
     pub(crate) fn learn(&mut self, value: ValueRef<'_>) {
         match (self, value) {
             (Self::Object(known), ValueRef::Document(fields)) => {

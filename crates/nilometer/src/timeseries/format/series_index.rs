@@ -1,7 +1,7 @@
 //! The buckets of each series, in the order of their starts.
 //!
-//! A bucket is entered when it is opened and leaves when it is removed. The key says where to look;
-//! whoever finds a bucket by it compares the meta value, as two series may share a hash.
+//! The entry of a bucket is written when the bucket is opened and deleted when it is removed. Two series may share a hash, so
+//! a reader compares the meta value of the bucket it finds.
 //!
 //! ```text
 //! key    xxh3-128 of the normalised meta value | start in ms, sign flipped, big-endian | bucket id
@@ -13,11 +13,11 @@ use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 use super::series_key::SeriesMeta;
 use crate::error::{Error, ErrorCode, Result};
 
-/// Buckets of one series looked at when one of them is to take a measurement: only damaged or
-/// copied data has more than a few that overlap.
+/// Buckets of one series to examine for one that can take a measurement. Only damaged or copied data has more than a few
+/// that overlap.
 const CANDIDATES_MAX: usize = 16;
 
-/// What stands for a series in keys.
+/// Returns the hash that identifies a series in keys.
 pub(crate) fn hash(meta: &SeriesMeta) -> u128 {
     xxhash_rust::xxh3::xxh3_128(meta.as_bytes())
 }
@@ -30,12 +30,12 @@ fn time_bytes(time_ms: i64) -> [u8; 8] {
     (time_ms ^ i64::MIN).to_be_bytes()
 }
 
-/// The entry of a bucket.
+/// Returns the key of a bucket.
 pub(crate) fn key(meta: &SeriesMeta, start_ms: i64, id: [u8; 12]) -> Vec<u8> {
     [&prefix(meta)[..], &time_bytes(start_ms), &id].concat()
 }
 
-/// The buckets of a series that start in `(after_ms, until_ms]`, latest first.
+/// Returns the buckets of a series that start in `(after_ms, until_ms]`, latest first.
 pub(crate) fn starting_within(
     snapshot: &dyn Snapshot,
     series: KeyspaceId,
@@ -64,7 +64,7 @@ pub(crate) fn starting_within(
     Ok(found)
 }
 
-/// Start and id of every bucket of a series that starts between two times, both inclusive.
+/// Returns start and id of every bucket of a series that starts between two times, both inclusive.
 pub(crate) fn starts(
     snapshot: &dyn Snapshot,
     series: KeyspaceId,

@@ -1,9 +1,8 @@
 //! The identity of a series: its metadata, normalised.
 //!
-//! Two measurements belong to one series when the normalised bytes of their meta values are equal:
-//! field names of objects sorted at every depth, also within arrays, whose order stays. Nothing else
-//! is folded: int 1 and long 1 are two series, and so are null and no meta at all. The normalised
-//! form is what is stored and read back.
+//! Two measurements belong to one series if the normalised bytes of their meta values are equal. Normalising sorts the fields
+//! of objects by name at every depth, also within arrays, whose order stays. Nothing else is normalised: int 1 and long 1
+//! are two series, and so are null and a missing meta value. The normalised form is stored and returned to clients.
 
 use nilometer_bson::{Array, DocRef, DocumentBuilder, Element, Value, ValueRef, type_code};
 
@@ -14,12 +13,12 @@ use nilometer_bson::{Array, DocRef, DocumentBuilder, Element, Value, ValueRef, t
 pub(crate) struct SeriesMeta(Box<[u8]>);
 
 impl SeriesMeta {
-    /// The series of measurements without a meta value.
+    /// Returns the series of measurements without a meta value.
     pub(crate) fn absent() -> Self {
         Self(Box::default())
     }
 
-    /// The series a meta value names.
+    /// Returns the series of a meta value.
     pub(crate) fn of(value: ValueRef<'_>) -> Self {
         if value.is_missing() {
             return Self::absent();
@@ -34,7 +33,7 @@ impl SeriesMeta {
         Self(bytes.into())
     }
 
-    /// The series the value of an element names.
+    /// Returns the series of an element's value.
     pub(crate) fn of_element(element: Option<Element<'_>>) -> Self {
         match element {
             None => Self::absent(),
@@ -48,7 +47,7 @@ impl SeriesMeta {
         }
     }
 
-    /// The meta value; missing for the series without one.
+    /// Returns the meta value; missing for the series without one.
     pub(crate) fn value(&self) -> ValueRef<'_> {
         match self.0.split_first() {
             None => ValueRef::Missing,
@@ -58,23 +57,23 @@ impl SeriesMeta {
         }
     }
 
-    /// Its bytes: equal for equal series.
+    /// Returns the normalised bytes, which are equal for equal series.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Bytes it occupies.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Scalars are normal as they stand.
+/// True for scalars, which need no normalising.
 fn needs_no_look(code: u8) -> bool {
     code != type_code::DOCUMENT && code != type_code::ARRAY
 }
 
-/// True if fields are in order at every depth.
+/// True if the fields are sorted at every depth.
 pub(crate) fn is_normalised(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Document(fields) => sorted(fields),
@@ -106,7 +105,7 @@ pub(crate) fn has_arrays(value: ValueRef<'_>) -> bool {
     }
 }
 
-/// The value with the fields of every object sorted by name.
+/// Returns the value with the fields of every object sorted by name.
 fn normalise(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Document(fields) => {

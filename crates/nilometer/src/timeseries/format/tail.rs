@@ -1,9 +1,9 @@
 //! The tail of a bucket: measurements committed since its document was last written.
 //!
-//! Appending a measurement writes one small entry instead of rewriting the bucket document. An entry
-//! holds the measurements one insert command gave one bucket, column by column, without meta and
-//! without the field names the bucket already knows. Its key is the bucket's `_id` and a sequence
-//! number (4 bytes, big-endian), so that a bucket's entries lie side by side in the order written.
+//! An insert appends one small entry instead of rewriting the bucket document. An entry holds the measurements of one
+//! insert command for one bucket, column by column, without meta and without field names that the bucket already has. Its
+//! key is the bucket's `_id` and a sequence number (4 bytes, big-endian), so a bucket's entries are adjacent and in the
+//! order of writing.
 //!
 //! ```text
 //! entry    version 03 | flags | varint rows | [header] | varint columns | column … | sum
@@ -14,17 +14,17 @@
 //!          varint length, BSONColumn       length > 0
 //! sum      lower half of xxh3-64 of all before it, little-endian
 //! value    also E0: int32, E1: int64, E2: double, each as varint zigzag of its integer;
-//!          E3: the value before it again; E4: a date, as varint zigzag of its distance in ms from the
-//!          date before it (from 1970 for the first); E5: an object id whose first nine bytes are those
-//!          of the one before it, as varint zigzag of the distance of their counters
+//!          E3: the previous value again; E4: a date, as varint zigzag of its distance in ms from the
+//!          previous date (from 1970 for the first); E5: an object id whose first nine bytes are those
+//!          of the previous one, as varint zigzag of the distance of their counters
 //! ```
 //!
-//! Version 02 has the same form without E3 to E5, and is read.
+//! Version 02 has the same form without E3 to E5; it is still read.
 //!
-//! Column 0 is the time field. A column's name is given in each entry until one that gives it has
-//! been committed, and likewise the header: entries of concurrent inserts become visible in any
-//! order, and each must be readable without those before it that are not there yet. So an entry may name a
-//! column and have no value for it; where the insert that has one never arrives, the column is left out of the document.
+//! Column 0 is the time field. Entries repeat a column's name until an entry with the name has committed, and likewise the
+//! header: entries of concurrent inserts become visible in any order, and each must be readable without earlier ones that
+//! are not visible yet. So an entry may name a column and have no value for it; if no insert with a value commits, the
+//! document leaves the column out.
 
 use std::ops::Range;
 
@@ -36,19 +36,19 @@ use nilometer_storage::Bytes;
 use super::sealed::sum;
 use crate::error::{Error, ErrorCode, Result};
 
-/// The format this code writes.
+/// The version that this code writes.
 const VERSION: u8 = 3;
-/// The oldest format this code reads.
+/// The oldest version that this code reads.
 const VERSION_MIN: u8 = 2;
 const HAS_HEADER: u8 = 1;
 
-/// Up to this many measurements are stored value by value; more make a compressed column.
+/// Up to this many measurements are stored value by value; more are stored as a compressed column.
 ///
-/// A column begins with a whole value and two blocks of eight bytes; up to about here values one by
-/// one take less, and less time to write and to read again.
+/// A compressed column begins with a whole value and two blocks of eight bytes. Up to about this number single values take less space
+/// and less time to write and read.
 const PLAIN_ROWS_MAX: usize = 8;
 
-/// Measurements one entry may hold when read.
+/// Measurements that a stored entry may hold; more is damage.
 const ROWS_MAX: usize = 1 << 20;
 
 const SMALL_INT32: u8 = 0xE0;
@@ -61,10 +61,10 @@ const NEXT_OBJECT_ID: u8 = 0xE5;
 /// Bytes of an object id before its counter.
 const OBJECT_ID_PREFIX_BYTES: usize = 9;
 
-/// Length of a tail key: bucket id and sequence.
+/// Length of a tail key: bucket id and sequence number.
 pub(crate) const KEY_BYTES: usize = 16;
 
-/// The key of an entry.
+/// Returns the key of an entry.
 pub(crate) fn key(bucket: [u8; 12], sequence: u32) -> Vec<u8> {
     let mut key = Vec::with_capacity(KEY_BYTES);
     key.extend_from_slice(&bucket);
@@ -72,7 +72,7 @@ pub(crate) fn key(bucket: [u8; 12], sequence: u32) -> Vec<u8> {
     key
 }
 
-/// Splits a key into bucket id and sequence.
+/// Splits a key into bucket id and sequence number.
 pub(crate) fn split_key(key: &[u8]) -> Result<([u8; 12], u32)> {
     let damaged = || damage("its key has another length");
     let (id, sequence) = key.split_first_chunk::<12>().ok_or_else(damaged)?;
@@ -87,7 +87,7 @@ fn damage(what: &str) -> Error {
     )
 }
 
-/// How a bucket was opened: what its first document will need besides measurements.
+/// How a bucket was opened: what its first document needs besides measurements.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     /// `control.min` of the time field: the first time, rounded down, in ms.
@@ -105,14 +105,14 @@ impl Header {
     }
 }
 
-/// A column of an entry while it is written.
+/// A column of an entry to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ColumnChunk<'c, 'a> {
-    /// Its position in the bucket; 0 is the time field.
+    /// The position in the bucket; 0 is the time field.
     pub(crate) id: usize,
-    /// Its name, unless readers are sure to know it.
+    /// The name, unless an entry with it has committed.
     pub(crate) name: Option<&'c str>,
-    /// One value for each measurement, missing where there is none.
+    /// One value for each measurement.
     pub(crate) values: &'c [ValueRef<'a>],
 }
 
@@ -166,7 +166,7 @@ fn encode_chunk(out: &mut Vec<u8>, rows: usize, values: &[ValueRef<'_>]) -> Resu
     Ok(())
 }
 
-/// Appends a value or, where it is missing, a gap.
+/// Appends a value, or a gap for a missing one.
 pub(crate) fn append_value(builder: &mut ColumnBuilder, value: ValueRef<'_>) -> Result<()> {
     if value.is_missing() {
         builder.skip();
@@ -177,8 +177,7 @@ pub(crate) fn append_value(builder: &mut ColumnBuilder, value: ValueRef<'_>) -> 
         .map_err(|e| Error::bad_value(format!("a value cannot be stored in a column: {e}")))
 }
 
-/// Writes one value; `before` is the one written before it. They stay where they are: copies of them cost more than what
-/// is done with them.
+/// Writes one value; `before` is the previous one. Both are passed by reference, because a copy costs more than the encoding.
 #[inline]
 fn put_plain(out: &mut Vec<u8>, value: &ValueRef<'_>, before: &ValueRef<'_>) {
     let integral = |v: f64| (v as i64 as f64).to_bits() == v.to_bits() && v.abs() < 1e9;
@@ -213,14 +212,14 @@ fn put_whole(out: &mut Vec<u8>, value: ValueRef<'_>) {
     write_value(out, value);
 }
 
-/// What comes before the counter of an object id, and the counter.
+/// Splits an object id into the part before its counter, and the counter.
 fn split_id(ObjectId(id): ObjectId) -> ([u8; OBJECT_ID_PREFIX_BYTES], u32) {
     let [a, b, c, d, e, f, g, h, i, high, middle, low] = id;
     let counter = u32::from_be_bytes([0, high, middle, low]);
     ([a, b, c, d, e, f, g, h, i], counter)
 }
 
-/// The object id `distance` behind another; `None` if that would change more than the counter.
+/// Adds `distance` to the counter of an object id; `None` if the counter overflows.
 fn id_behind(before: ObjectId, distance: i64) -> Option<ObjectId> {
     let (prefix, counter) = split_id(before);
     let counter = u32::try_from(i64::from(counter).checked_add(distance)?).ok()?;
@@ -233,7 +232,7 @@ fn id_behind(before: ObjectId, distance: i64) -> Option<ObjectId> {
 }
 
 fn put_small(out: &mut Vec<u8>, tag: u8, value: i64) {
-    // Most take one byte or two, and are written with one look at the room there is.
+    // Most values take one or two bytes, which need one capacity check.
     match zigzag(value) {
         small @ 0..0x80 => out.extend_from_slice(&[tag, small as u8]),
         small @ 0x80..0x4000 => {
@@ -273,8 +272,8 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// Numbers of one plain type, doubles as their bits, until a value is none or `into` is full: their type, and how
-    /// many. None if they are malformed.
+    /// Reads numbers of one plain type, doubles as their bits, until another value follows or `into` is full. Returns their type and
+    /// count; `None` if they are malformed.
     #[inline]
     fn numbers(&mut self, before: ValueRef<'a>, into: &mut [i64]) -> Option<(u8, usize)> {
         let mut last_ms = match before {
@@ -312,7 +311,7 @@ impl<'a> Reader<'a> {
         Some((of_all, count))
     }
 
-    /// Any other value, written behind `before`.
+    /// Reads any other value; `before` is the previous one.
     fn plain(&mut self, before: ValueRef<'a>) -> Option<ValueRef<'a>> {
         let (&tag, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -333,22 +332,22 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Takes the columns of an entry, one after the other.
+/// Receives the columns of an entry, one after the other.
 pub(crate) trait EntrySink {
-    /// A column begins: its position in the bucket, and its name, if given.
+    /// Begins a column, given its position in the bucket and its name, if the entry has it.
     fn column(&mut self, id: usize, name: Option<&str>) -> Result<()>;
 
-    /// Its next value, missing ones included.
+    /// Receives the next value, missing ones included.
     fn value(&mut self, id: usize, value: ValueRef<'_>) -> Result<()>;
 
-    /// Its next values, where they are integers, dates or doubles of one type; doubles as their bits.
+    /// Receives the next values if they are integers, dates or doubles of one type; doubles as their bits.
     fn numbers(&mut self, id: usize, type_code: u8, numbers: &[i64]) -> Result<()> {
         let mut numbers = numbers.iter();
         numbers.try_for_each(|number| self.value(id, number_value(type_code, *number)))
     }
 }
 
-/// A number as a value of its type.
+/// Returns a number as a value of its type.
 fn number_value(type_code: u8, number: i64) -> ValueRef<'static> {
     match type_code {
         type_code::INT32 => ValueRef::Int32(number as i32),
@@ -358,20 +357,20 @@ fn number_value(type_code: u8, number: i64) -> ValueRef<'static> {
     }
 }
 
-/// An entry as read; its columns are read when they are asked for.
+/// A parsed entry; its columns are decoded on request.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// Measurements in it.
+    /// The number of measurements.
     pub(crate) rows: usize,
-    /// How the bucket was opened, if repeated here.
+    /// The header, if the entry has it.
     pub(crate) header: Option<Header>,
     bytes: Bytes,
-    /// Where in the bytes its columns are.
+    /// The offsets of the columns.
     columns: Range<usize>,
 }
 
 impl Entry {
-    /// Gives all values to `sink`, column by column.
+    /// Passes all values to `sink`, column by column.
     pub(crate) fn visit(&self, sink: &mut impl EntrySink) -> Result<()> {
         let malformed = || damage("it is malformed");
         let bytes = self.bytes.get(self.columns.clone());
@@ -435,7 +434,7 @@ impl Entry {
     }
 }
 
-/// Reads an entry.
+/// Parses an entry.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Entry> {
     let (content, kept) = bytes
         .split_last_chunk::<4>()
@@ -481,7 +480,7 @@ mod tests {
     use super::*;
     use nilometer_bson::{doc, order};
 
-    /// What an entry tells.
+    /// The contents of an entry.
     #[derive(Default)]
     struct Columns {
         names: Vec<(usize, Option<String>)>,
@@ -582,7 +581,7 @@ mod tests {
             id(2, [0, 0, 0]),
         ];
         round_trip(5, ids.to_vec());
-        // A counter that would run over, and a distance from nothing.
+        // A counter that would overflow, and a distance without a previous value.
         assert!(id_behind(ObjectId([255; 12]), 1).is_none());
         let mut reader = Reader(&[NEXT_OBJECT_ID, 2]);
         assert!(reader.plain(ValueRef::Missing).is_none());

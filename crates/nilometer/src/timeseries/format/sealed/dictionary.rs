@@ -1,7 +1,7 @@
-//! What skeletons have in common, as zstd takes it.
+//! Dictionaries for the compression of skeletons with zstd.
 //!
-//! A dictionary is known by its number, which is the hash of its bytes. Whoever reads a stored bucket finds it by that
-//! number among all there are in this process, whichever database brought them: equal numbers are equal bytes.
+//! The number of a dictionary is the hash of its bytes. A reader of a stored bucket finds the dictionary by its number among
+//! those of all databases in the process: equal numbers mean equal bytes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,17 +10,17 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use zstd::zstd_safe::{self, CCtx, CDict, DCtx, DDict};
 
-/// zstd level: higher ones gain a few per cent at best, and take several times the memory.
+/// zstd level. Higher ones gain a few per cent at best and need several times the memory.
 const ZSTD_LEVEL: i32 = 1;
 
-/// The number of the dictionary that is always there.
+/// The number of the built-in dictionary.
 const BUILT_IN: u64 = 0;
 
-/// What every bucket repeats.
+/// The texts that every bucket repeats.
 const BUILT_IN_BYTES: &[u8] = b"\x03control\0\x10version\0\x02\0\0\0\x03min\0\x03max\0\x10count\0\
     \x03meta\0\x03data\0\x07_id\0\x09timestamp\0\x09time\0\x01\x12\x10";
 
-/// Those in use.
+/// The dictionaries in use.
 static KNOWN: RwLock<BTreeMap<u64, Weak<Dictionary>>> = RwLock::new(BTreeMap::new());
 
 thread_local! {
@@ -28,11 +28,11 @@ thread_local! {
     static DECOMPRESSOR: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
-/// A dictionary, ready for use.
+/// A dictionary, prepared for decompression.
 pub(crate) struct Dictionary {
     number: u64,
     bytes: Box<[u8]>,
-    /// Made when something is written with it.
+    /// Prepared for compression at the first write.
     compressor: OnceLock<CDict<'static>>,
     decompressor: DDict<'static>,
 }
@@ -51,14 +51,14 @@ impl Dictionary {
         }
     }
 
-    /// The one that is always there.
+    /// Returns the built-in dictionary.
     pub(crate) fn built_in() -> Arc<Self> {
         static DICTIONARY: OnceLock<Arc<Dictionary>> = OnceLock::new();
         let made = || Arc::new(Self::new(BUILT_IN, BUILT_IN_BYTES));
         DICTIONARY.get_or_init(made).clone()
     }
 
-    /// The one of these bytes, which is found by its number from now on, as long as somebody holds it.
+    /// Returns the dictionary with these bytes and registers its number for as long as it is referenced.
     pub(crate) fn of(bytes: &[u8]) -> Arc<Self> {
         let number = Self::number_of(bytes);
         let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ impl Dictionary {
         made
     }
 
-    /// The one with this number, if there is one.
+    /// Returns the dictionary with this number, if it is registered.
     pub(crate) fn with_number(number: u64) -> Option<Arc<Self>> {
         if number == BUILT_IN {
             return Some(Self::built_in());
@@ -80,7 +80,7 @@ impl Dictionary {
         known.get(&number)?.upgrade()
     }
 
-    /// The number of a dictionary with these bytes.
+    /// Returns the number of a dictionary with these bytes.
     pub(crate) fn number_of(bytes: &[u8]) -> u64 {
         xxhash_rust::xxh3::xxh3_64(bytes).max(BUILT_IN + 1)
     }
@@ -100,7 +100,7 @@ impl Dictionary {
         Ok(out)
     }
 
-    /// Gives back at most `length` bytes.
+    /// Decompresses a skeleton of at most `length` bytes.
     pub(crate) fn decompress(&self, bytes: &[u8], length: usize) -> io::Result<Vec<u8>> {
         let mut out = Vec::with_capacity(length);
         let read = DECOMPRESSOR.with_borrow_mut(|context| {

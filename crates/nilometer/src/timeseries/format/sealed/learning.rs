@@ -1,14 +1,14 @@
-//! Dictionaries learnt from the buckets of each collection.
+//! Trains dictionaries on the buckets of each collection.
 //!
 //! ```text
-//! sealed ─► samples … SAMPLES ─► trained ─► kept in the catalog ─► in use for what is stored next
+//! sealed ─► samples … SAMPLES ─► trained ─► stored in the catalog ─► used for the next writes
 //!              ▲                                                                  │
-//!              └────────────── skeletons take half as much again ◄────────────────┘
+//!              └────────────── skeletons grew by half ◄────────────────┘
 //! ```
 //!
-//! The skeletons of a collection differ in a few numbers; names, metadata and what numbers usually are stand in a
-//! dictionary once. One in use is kept as long as its collection, whose buckets name it, and a little longer: for those
-//! who read it when it was dropped.
+//! The skeletons of a collection differ in a few numbers; the dictionary holds names, metadata and common numbers once. A
+//! dictionary is kept as long as its collection, whose buckets refer to it, and a while longer for readers of a dropped
+//! collection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,38 +22,38 @@ use super::{Columns, Split, seal_whole};
 use crate::catalog::Catalog;
 use crate::error::Result;
 
-/// Skeletons a dictionary is learnt from.
+/// Skeletons that a dictionary is trained on.
 pub(crate) const SAMPLES: usize = 64;
 
-/// Bytes of samples after which fewer will do.
+/// Bytes of samples after which fewer skeletons suffice.
 const SAMPLE_BYTES_MAX: usize = 512 << 10;
 
-/// Samples at least.
+/// The least number of samples.
 const SAMPLES_MIN: usize = 16;
 
-/// Collections that are learnt from at a time; others wait.
+/// Collections that are sampled at a time; others wait.
 const LEARNING_MAX: usize = 64;
 
-/// One of which so many skeletons of others were seen without one of its own gives its place up.
+/// A collection stops sampling after this many skeletons of others without one of its own.
 const STALE_AFTER: u64 = 4096;
 
-/// Bytes of a dictionary: so many samples would fit, within these limits.
+/// Size of a dictionary: that of this many samples, within these limits in bytes.
 const SAMPLES_HELD: usize = 8;
 const DICTIONARY_BYTES: std::ops::RangeInclusive<usize> = 2048..=65_536;
 
-/// Dictionaries of a collection.
+/// Dictionaries of a collection, at most.
 const DICTIONARIES_MAX: usize = 16;
 
-/// Skeletons after which it is asked whether the dictionary still fits.
+/// Skeletons after which the dictionary is evaluated.
 const WINDOW: usize = 1024;
 
-/// What is stored of the buckets of each collection goes through here.
+/// The dictionaries of all collections; every write of a stored bucket passes through them.
 pub(crate) struct Dictionaries {
     catalog: Arc<Catalog>,
-    /// Skeletons to learn from.
+    /// Skeletons to sample before training.
     samples: usize,
     collections: Mutex<HashMap<[u8; 16], Learnt>>,
-    /// What those of collections have learnt that were dropped since.
+    /// The dictionaries of dropped collections.
     dropped: Mutex<Vec<Dropped>>,
     /// Skeletons seen.
     seen: AtomicU64,
@@ -66,20 +66,20 @@ struct Dropped {
     at: Instant,
 }
 
-/// What is known of a collection.
+/// The dictionaries of a collection, and its samples.
 #[derive(Default)]
 struct Learnt {
-    /// The last is in use.
+    /// The last one is used for writes.
     dictionaries: Vec<Arc<Dictionary>>,
     phase: Phase,
 }
 
 enum Phase {
-    /// Looks at skeletons.
+    /// Samples skeletons.
     Learning(Samples),
-    /// Another thread makes a dictionary of them.
+    /// Another thread trains a dictionary.
     Training,
-    /// Watches what they take: in this window, and in the first one.
+    /// Measures the compressed sizes of this window and of the first one.
     Watching {
         count: usize,
         bytes: usize,
@@ -93,14 +93,14 @@ impl Default for Phase {
     }
 }
 
-/// Skeletons, one behind the other.
+/// Sampled skeletons, concatenated.
 #[derive(Default)]
 struct Samples {
     bytes: Vec<u8>,
     lengths: Vec<usize>,
-    /// What they took as they were stored.
+    /// Their compressed sizes.
     stored: usize,
-    /// Skeletons seen, of any collection, when the last was added.
+    /// Skeletons seen in all collections when the last sample was added.
     added_at: u64,
 }
 
@@ -117,14 +117,14 @@ impl Samples {
         self.lengths.len() >= samples || (many && self.bytes.len() >= SAMPLE_BYTES_MAX)
     }
 
-    /// A dictionary of three quarters of them, if it is worth it to the others.
+    /// Trains a dictionary on three quarters of the samples; `None` if it does not shrink the others enough.
     fn train(&self) -> Option<Vec<u8>> {
         let length = self.bytes.len() / self.lengths.len().max(1) * SAMPLES_HELD;
         let length = length.clamp(*DICTIONARY_BYTES.start(), *DICTIONARY_BYTES.end());
         let (seen, unseen) = self.lengths.split_at(self.lengths.len() / 4 * 3);
         let (known, mut rest) = self.bytes.split_at_checked(seen.iter().sum())?;
         let mut bytes = zstd::dict::from_continuous(known, seen, length).ok()?;
-        // One byte is enough to name it in each frame: its number says which it is.
+        // The id within a frame takes one byte: the stored number identifies the dictionary.
         if let Some(id) = bytes.get_mut(4..8) {
             id.copy_from_slice(&1u32.to_le_bytes());
         }
@@ -136,17 +136,17 @@ impl Samples {
             stored += dictionary.compress(skeleton).ok()?.len();
         }
         let before = self.stored / self.lengths.len().max(1) * unseen.len();
-        // A quarter less.
+        // It must save a quarter.
         (stored < before / 4 * 3).then_some(bytes)
     }
 }
 
 impl Dictionaries {
-    /// Finds those of all collections in the catalog. A dictionary is learnt from so many `samples`.
+    /// Loads the dictionaries of all collections from the catalog. New ones are trained on `samples` skeletons.
     pub(crate) fn open(catalog: Arc<Catalog>, samples: usize) -> Result<Self> {
         let mut collections: HashMap<[u8; 16], Learnt> = HashMap::new();
         for kept in catalog.dictionaries()? {
-            // Otherwise it is damaged; so is then what was stored with it.
+            // A damaged dictionary makes the buckets that refer to it unreadable.
             if Dictionary::number_of(&kept.bytes) == kept.number {
                 let learnt = collections.entry(kept.collection).or_default();
                 learnt.dictionaries.push(Dictionary::of(&kept.bytes));
@@ -162,7 +162,7 @@ impl Dictionaries {
         })
     }
 
-    /// The stored form of a bucket document of a collection.
+    /// Returns the stored form of a bucket document of a collection.
     pub(crate) fn store(
         &self,
         collection: [u8; 16],
@@ -175,7 +175,7 @@ impl Dictionaries {
         }
     }
 
-    /// The stored form of a document in two parts; if it is done, something is learnt from it.
+    /// Returns the stored form of a split document, and samples its skeleton.
     pub(crate) fn store_split(
         &self,
         collection: [u8; 16],
@@ -191,7 +191,7 @@ impl Dictionaries {
         Ok(stored)
     }
 
-    /// Forgets a collection that was dropped. What is stored of it may be read until [`Self::let_go`].
+    /// Removes a dropped collection. Its stored buckets stay readable until [`Self::let_go`].
     pub(crate) fn forget(&self, collection: [u8; 16]) {
         let learnt = self.held().remove(&collection).unwrap_or_default();
         if !learnt.dictionaries.is_empty() {
@@ -203,12 +203,12 @@ impl Dictionaries {
         }
     }
 
-    /// For how long the dictionaries that were dropped first have waited.
+    /// Returns the time since the oldest of the dropped collections was dropped.
     pub(crate) fn dropped_for(&self) -> Option<Duration> {
         self.dropped().first().map(|first| first.at.elapsed())
     }
 
-    /// Lets dictionaries go of collections that were dropped so long ago.
+    /// Releases the dictionaries of collections that were dropped at least this long ago.
     pub(crate) fn let_go(&self, ago: Duration) -> Result<()> {
         let is_due = |one: &mut Dropped| one.at.elapsed() >= ago;
         let due: Vec<Dropped> = self.dropped().extract_if(.., is_due).collect();
@@ -229,13 +229,13 @@ impl Dictionaries {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a skeleton and what it took.
+    /// Records a skeleton and its compressed size.
     fn learn(&self, collection: [u8; 16], skeleton: &[u8], took: usize) {
         let Some(samples) = self.full_samples(collection, skeleton, took) else {
             return;
         };
         let trained = samples.train().filter(|bytes| {
-            // Without a place in the catalog nothing is stored with it.
+            // A dictionary that is not in the catalog must not be used for writes.
             let number = Dictionary::number_of(bytes);
             let kept = self.catalog.put_dictionary(collection, number, bytes);
             kept.is_ok()
@@ -248,7 +248,7 @@ impl Dictionaries {
         learnt.watch();
     }
 
-    /// Adds a sample, if any are wanted; those there are, if they are enough.
+    /// Adds a sample if needed; returns the set when it is complete.
     fn full_samples(&self, collection: [u8; 16], skeleton: &[u8], took: usize) -> Option<Samples> {
         let now = self.seen.fetch_add(1, Ordering::Relaxed);
         let mut collections = self.held();
@@ -287,7 +287,7 @@ impl Dictionaries {
     }
 }
 
-/// Whether one more collection may be learnt from; one that nothing is heard of gives its place up.
+/// True if one more collection may be sampled; an idle one is removed to make room.
 fn make_room(collections: &mut HashMap<[u8; 16], Learnt>, now: u64) -> bool {
     let learning = collections.iter().filter_map(|(id, learnt)| {
         let Phase::Learning(samples) = &learnt.phase else {
@@ -308,7 +308,7 @@ fn make_room(collections: &mut HashMap<[u8; 16], Learnt>, now: u64) -> bool {
     }
 }
 
-/// Ends learning from a collection. Its dictionaries stay.
+/// Stops the sampling of a collection. Its dictionaries stay.
 fn give_up(collections: &mut HashMap<[u8; 16], Learnt>, collection: [u8; 16]) {
     if let Some(learnt) = collections.get_mut(&collection) {
         learnt.watch();
@@ -367,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Stores buckets, which have to come back; bytes of the last.
+    /// Stores buckets and reads them back; returns the stored size of the last.
     fn store(dictionaries: &Dictionaries, count: i32, word: &str) -> usize {
         let mut last = 0;
         for number in 0..count {

@@ -1,8 +1,8 @@
-//! How bucket documents lie in storage.
+//! The stored form of bucket documents.
 //!
-//! Column bytes are packed already; what repeats from bucket to bucket is the rest: field names,
-//! meta, control. So the document is stored in two parts, its skeleton compressed with zstd and the
-//! columns as they are, and a reader that needs two columns of fourteen touches those two:
+//! Columns are compressed already; the rest of the document (field names, meta, control) repeats from bucket to bucket. So a
+//! document is stored in two parts: its skeleton compressed with zstd, and the columns. A reader of two columns out of
+//! fourteen decodes those two:
 //!
 //! ```text
 //! stored    form 05 | sum | dictionary | varint length, skeleton | column bytes …      skeleton compressed
@@ -10,14 +10,13 @@
 //! sum       lower half of xxh3-64 of what follows, little-endian
 //! dictionary  its number, 8 bytes, little-endian                     0: the built-in one
 //! skeleton  the document with every `data` column BinData(7, bytes) replaced by the length of its bytes
-//!           here: int32 if they are as they were, int64 if they are packed
+//!           in this form: int32 if they are unchanged, int64 if they are packed
 //! ```
 //!
-//! Columns of buckets that no longer grow are packed ([`column::pack`]) where that pays: a reader unpacks
-//! those it decodes. What skeletons of a collection have in common is learnt ([`learning`]) and stands in a
-//! [`dictionary`]. Forms 03 and 04 are form 05 with the built-in dictionary, which they do not name, and no column packed;
-//! they are read. Form 02 keeps version 1 buckets and others whose `data` is not all columns. A bit that flips
-//! anywhere is damage, never another measurement.
+//! Columns of sealed buckets are packed ([`column::pack`]) where that is smaller; a reader unpacks those it decodes. The common
+//! parts of a collection's skeletons are in a [`dictionary`], which [`learning`] trains. Forms 03 and 04 are form 05 with
+//! the built-in dictionary, which they do not name, and without packed columns; they are still read. Form 02 holds version 1
+//! buckets and others whose `data` has more than columns. The checksum detects every flipped bit.
 
 mod dictionary;
 mod learning;
@@ -42,7 +41,7 @@ const FORM_UNPACKED: u8 = 3;
 const FORM_UNNUMBERED: u8 = 4;
 const FORM_SPLIT: u8 = 5;
 
-/// A skeleton may unpack to this many bytes.
+/// The largest skeleton, in bytes.
 const SKELETON_BYTES_MAX: usize = 48 << 20;
 
 fn damage(what: &str) -> Error {
@@ -52,15 +51,15 @@ fn damage(what: &str) -> Error {
     )
 }
 
-/// Bytes of form and sum.
+/// Length of form and checksum, in bytes.
 const HEAD_BYTES: usize = 5;
 
-/// The checksum of stored bytes.
+/// Returns the checksum of stored bytes.
 pub(crate) fn sum(bytes: &[u8]) -> [u8; 4] {
     (xxhash_rust::xxh3::xxh3_64(bytes) as u32).to_le_bytes()
 }
 
-/// Puts the sum of what follows it into its place.
+/// Writes the checksum of the bytes after it.
 fn seal(mut out: Vec<u8>) -> Vec<u8> {
     if let Some((head, rest)) = out.split_first_chunk_mut::<HEAD_BYTES>() {
         head[1..].copy_from_slice(&sum(rest));
@@ -71,15 +70,15 @@ fn seal(mut out: Vec<u8>) -> Vec<u8> {
 /// How columns are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Columns {
-    /// As they are: the bucket is soon written again.
+    /// Unchanged: an open bucket is soon written again.
     AsTheyAre,
-    /// In fewer bytes where that pays.
+    /// Packed where that is smaller.
     Packed,
-    /// The same; the columns have just been built here.
+    /// Packed where that is smaller; the columns were just built by this process.
     PackedAsBuilt,
 }
 
-/// The stored form of a document that is not split.
+/// Returns the stored form of a document that is not split.
 fn seal_whole(document: DocRef<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD_BYTES + document.as_bytes().len());
     out.extend_from_slice(&[FORM_WHOLE, 0, 0, 0, 0]);
@@ -87,18 +86,18 @@ fn seal_whole(document: DocRef<'_>) -> Vec<u8> {
     seal(out)
 }
 
-/// A document in two parts.
+/// A split document.
 pub(crate) struct Split {
     skeleton: Document,
     columns: Vec<u8>,
 }
 
-/// The columns of a document that is being split.
+/// Collects the columns of a document to split it.
 #[derive(Default)]
 pub(crate) struct SplitColumns(Vec<u8>);
 
 impl SplitColumns {
-    /// Adds a column; the skeleton has its length.
+    /// Adds a column, and its length to the skeleton.
     pub(crate) fn put(
         &mut self,
         skeleton: &mut DocumentBuilder,
@@ -106,7 +105,7 @@ impl SplitColumns {
         bytes: &[u8],
         is_packed: bool,
     ) {
-        // A document of such a length could not be made.
+        // No document is as long as this.
         let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
         if is_packed {
             skeleton.append(name, i64::from(length));
@@ -116,7 +115,7 @@ impl SplitColumns {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The two parts.
+    /// Returns the two parts.
     pub(crate) fn under(self, skeleton: Document) -> Split {
         let columns = self.0;
         Split { skeleton, columns }
@@ -124,7 +123,7 @@ impl SplitColumns {
 }
 
 impl Split {
-    /// The stored form.
+    /// Returns the stored form.
     fn seal(&self, dictionary: &Dictionary) -> Result<Vec<u8>> {
         let packed = dictionary
             .compress(self.skeleton.as_bytes())
@@ -139,9 +138,9 @@ impl Split {
         Ok(seal(out))
     }
 
-    /// Splits a document whose `data` holds nothing but columns into skeleton and column bytes.
+    /// Splits a document whose `data` holds only columns into skeleton and column bytes.
     fn of(document: DocRef<'_>, how: Columns) -> Option<Self> {
-        // Without a count the reader has to ask the time column, so that must be in its place.
+        // Without a count the reader counts the entries of the time column, which must therefore stay in the document.
         document
             .get("control")
             .as_document()?
@@ -177,7 +176,7 @@ impl Split {
     }
 }
 
-/// Where in a stored bucket a column is.
+/// The place of a column in a stored bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnPlace {
     range: Range<usize>,
@@ -185,12 +184,12 @@ pub(crate) struct ColumnPlace {
 }
 
 impl ColumnPlace {
-    /// How many bytes it takes there.
+    /// Returns the stored size in bytes.
     pub(crate) fn stored_bytes(&self) -> usize {
         self.range.len()
     }
 
-    /// The values of the column; `stored` are the bytes of the bucket.
+    /// Decodes the column; `stored` is the stored bucket.
     pub(crate) fn decode(&self, stored: &[u8], count: usize) -> Result<ColumnBlock, ColumnError> {
         let bytes = stored.get(self.range.clone()).unwrap_or(&[]);
         match self.packed {
@@ -199,7 +198,7 @@ impl ColumnPlace {
         }
     }
 
-    /// The bytes of the column; `stored` are those of the bucket.
+    /// Returns the bytes of the column; `stored` is the stored bucket.
     pub(crate) fn bytes<'a>(&self, stored: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         let bytes = stored.get(self.range.clone()).unwrap_or(&[]);
         if !self.packed {
@@ -209,16 +208,16 @@ impl ColumnPlace {
     }
 }
 
-/// A stored bucket, opened: its skeleton at hand, its columns as ranges of the stored bytes.
+/// An opened bucket: its skeleton is decompressed, its columns are ranges of the stored bytes.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// Kept whole.
+    /// A document that is not split.
     Whole(Document),
-    /// Kept in two parts.
+    /// A split document.
     Split {
-        /// The document with lengths in place of columns.
+        /// The document with lengths instead of columns.
         skeleton: Document,
-        /// Its columns, as `data` names them.
+        /// The columns in the order of `data`.
         columns: Vec<ColumnPlace>,
     },
 }
@@ -300,7 +299,7 @@ impl Stored {
         }
     }
 
-    /// The bucket document; `stored` are the bytes it was opened from.
+    /// Returns the bucket document; `stored` is what it was opened from.
     pub(crate) fn to_document(&self, stored: &[u8]) -> Result<Document> {
         let (skeleton, columns) = match self {
             Self::Whole(document) => return Ok(document.clone()),
@@ -328,13 +327,13 @@ impl Stored {
     }
 }
 
-/// The stored form of a document in two parts, with the built-in dictionary.
+/// Returns the stored form of a split document with the built-in dictionary.
 #[cfg(test)]
 pub(crate) fn seal_split(split: &Split) -> Vec<u8> {
     split.seal(&Dictionary::built_in()).unwrap()
 }
 
-/// Reads the bucket document out of its stored form.
+/// Returns the bucket document of a stored bucket.
 pub(crate) fn load(stored: &[u8]) -> Result<Document> {
     open(stored)?.to_document(stored)
 }
@@ -358,13 +357,13 @@ mod tests {
         }
     }
 
-    /// A column that is worth packing.
+    /// A column that becomes smaller by packing.
     fn walk() -> Value {
         let mut builder = column::ColumnBuilder::new();
         let (mut draw, mut value) = (7u64, 0i64);
         for _ in 0..300 {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Mostly 0 and 1, at times much more.
+            // Mostly 0 and 1, sometimes much larger.
             value += i64::from((draw >> 32).leading_zeros()) - 32;
             builder.append(ValueRef::Int64(value)).unwrap();
         }
