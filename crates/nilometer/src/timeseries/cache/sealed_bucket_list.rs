@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_the_cache_let_go_are_read_again() {
+    fn evicted_buckets_are_read_again() {
         let lists = SealedBucketLists::default();
         let mut held: Vec<_> = (0..10).map(bucket).collect();
         let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();

@@ -468,7 +468,7 @@ impl MaintenanceQueue {
         let oldest = self.worker.engine.statistics().oldest_snapshot_ms;
         let oldest = Duration::from_millis(oldest);
         // A failure leaves them in the catalog until the next start.
-        let _ = dictionaries.let_go(DROPPED_KEPT_FOR.max(oldest));
+        let _ = dictionaries.release_dropped(DROPPED_KEPT_FOR.max(oldest));
     }
 }
 

@@ -191,7 +191,7 @@ impl Dictionaries {
         Ok(stored)
     }
 
-    /// Removes a dropped collection. Its stored buckets stay readable until [`Self::let_go`].
+    /// Removes a dropped collection. Its stored buckets stay readable until [`Self::release_dropped`].
     pub(crate) fn forget(&self, collection: [u8; 16]) {
         let learnt = self.held().remove(&collection).unwrap_or_default();
         if !learnt.dictionaries.is_empty() {
@@ -209,7 +209,7 @@ impl Dictionaries {
     }
 
     /// Releases the dictionaries of collections that were dropped at least this long ago.
-    pub(crate) fn let_go(&self, ago: Duration) -> Result<()> {
+    pub(crate) fn release_dropped(&self, ago: Duration) -> Result<()> {
         let is_due = |one: &mut Dropped| one.at.elapsed() >= ago;
         let due: Vec<Dropped> = self.dropped().extract_if(.., is_due).collect();
         for one in due {
@@ -411,9 +411,11 @@ mod tests {
         assert!(dictionaries.dropped_for().is_none());
         dictionaries.forget(COLLECTION);
         assert!(dictionaries.dropped_for().is_some());
-        dictionaries.let_go(Duration::from_secs(3600)).unwrap();
+        dictionaries
+            .release_dropped(Duration::from_secs(3600))
+            .unwrap();
         assert_eq!(sealed::load(&stored).unwrap(), bucket);
-        dictionaries.let_go(Duration::ZERO).unwrap();
+        dictionaries.release_dropped(Duration::ZERO).unwrap();
         let missing = sealed::load(&stored).unwrap_err();
         assert!(missing.to_string().contains("dictionary"), "{missing}");
         assert!(catalog.dictionaries().unwrap().is_empty());
