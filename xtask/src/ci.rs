@@ -4,10 +4,11 @@
 //! `fix` repairs what tools can repair. All steps run even after one has failed, so that one run shows all
 //! failures; the summary gives the time of each step.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::budget::{self, Budget, Cost};
-use crate::process::{Outcome, cargo, root, run};
+use crate::process::{Outcome, cargo, read, root, run};
 use crate::{conformance, deny, fuzz, soak, tidy};
 
 /// All tests, from an empty target folder.
@@ -153,26 +154,41 @@ fn build_tests() -> Outcome {
     run(cargo(ALL_TESTS).arg("--no-run"))
 }
 
-/// Without the variable that lets tests write what they should compare.
+/// Runs the fast tests. Many wait: for the disk, for servers, for each other. So there are twice as many threads as
+/// cores, and files are in memory where there is room; `histories` uses the disk. Golden files are compared, never
+/// rewritten.
 fn run_tests() -> Outcome {
-    run(cargo(ALL_TESTS)
-        .arg("--no-fail-fast")
-        .env_remove("UPDATE_EXPECT"))
+    let mut test = cargo(ALL_TESTS);
+    test.arg("--no-fail-fast").env_remove("UPDATE_EXPECT");
+    if std::env::var_os("RUST_TEST_THREADS").is_none()
+        && let Ok(cores) = std::thread::available_parallelism()
+    {
+        test.env("RUST_TEST_THREADS", (2 * cores.get()).to_string());
+    }
+    if std::env::var_os("TMPDIR").is_none() && has_room_in_memory() {
+        test.env("TMPDIR", FILES_IN_MEMORY);
+    }
+    run(&mut test)
 }
 
-/// Tests that the fast suite shortens: simulated histories, kills of the server, planner rules left out one by one.
-const LONG_TESTS: [&str; 5] = [
-    "every_way_gives_the_same_answer",
-    "fuzz_bucket_catalog",
-    "outlive_kills",
-    "after_kills",
-    "after_a_kill",
-];
+/// A file system in memory, on Linux.
+const FILES_IN_MEMORY: &str = "/dev/shm";
+/// Free space that the fast tests may need there.
+const FILES_KILOBYTES: u64 = 8 << 20;
 
-/// Runs those tests at the length that a change must pass.
+fn has_room_in_memory() -> bool {
+    let report = read(Command::new("df").args(["-Pk", FILES_IN_MEMORY]));
+    let free = report.ok().and_then(|text| {
+        let mut fields = text.lines().last()?.split_whitespace();
+        fields.nth(3)?.parse::<u64>().ok()
+    });
+    free.is_some_and(|free| free >= FILES_KILOBYTES)
+}
+
+/// Runs all tests of the crates with the long version of those that the fast suite shortens.
 pub(crate) fn histories() -> Outcome {
-    let test = ["test", "--workspace", "--quiet", "--lib", "--tests", "--"];
-    run(cargo(test).args(LONG_TESTS).env("NILOMETER_LONG", "1"))
+    let test = ["test", "--workspace", "--quiet", "--lib", "--tests"];
+    run(cargo(test).env("NILOMETER_LONG", "1"))
 }
 
 /// Tests code behind Cargo features, apart from the other steps, which see the default build.

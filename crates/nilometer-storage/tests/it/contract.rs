@@ -3,7 +3,7 @@
 use nilometer_storage::LsmOptions;
 use nilometer_storage::testing::contract;
 
-use crate::support::{Lsm, Memory, soak};
+use crate::support::{Lsm, Memory, effort};
 
 #[test]
 fn the_memory_engine_keeps_the_contract() {
@@ -26,7 +26,7 @@ fn the_bank_balances_under_constant_flushing() {
         memtable_bytes: 8 * 1024,
         ..LsmOptions::tiny()
     };
-    let rounds = if soak() { 100_000 } else { 2_000 };
+    let rounds = effort(500, 4_000, 100_000);
     let sums = contract::bank(&Lsm::new("bank", options), rounds);
     eprintln!("{sums} snapshots summed");
     assert!(sums > 0);

@@ -12,7 +12,7 @@ use nilometer_storage::{
     Direction, Durability, Engine, Error, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
 };
 
-use crate::support::{Scratch, soak};
+use crate::support::{Scratch, effort};
 
 pub(crate) const BATCHES: u64 = 260;
 
@@ -214,7 +214,7 @@ fn damage_is_never_served_as_data() {
     );
     let names = files(&image);
     let mut random = Random::new(11);
-    let rounds = if soak() { 200 } else { 8 };
+    let rounds = effort(4, 24, 200);
     let mut counts = [0u64; 4];
     for name in &names {
         let name = name.strip_prefix(&image).expect("below the image");
@@ -269,7 +269,7 @@ fn one_flipped_bit_in_the_log_is_refused_once_the_log_is_idle() {
     let bytes = fs::read(&last).expect("read");
     let used = bytes.iter().rposition(|byte| *byte != 0).expect("used") + 1;
     let mut random = Random::new(3);
-    for _ in 0..if soak() { 500 } else { 12 } {
+    for _ in 0..effort(6, 36, 500) {
         let outcome = judge_copy(&directory, &image, ids, |copy| {
             // Before the end mark, which proves the damage.
             let at = random.index(used - 64);

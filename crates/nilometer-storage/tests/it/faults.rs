@@ -11,7 +11,7 @@ use nilometer_storage::{
     Direction, Durability, Engine, Error, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
 };
 
-use crate::support::{Scratch, soak};
+use crate::support::{Scratch, effort};
 
 fn faulty(file_system: &FaultyFileSystem) -> LsmOptions {
     LsmOptions {
@@ -211,7 +211,7 @@ fn a_stuck_disk_is_reported_and_readers_continue() {
 /// Cuts the power while writers write, then opens what an unlucky device kept.
 #[test]
 fn power_loss_takes_nothing_acknowledged() {
-    let rounds = if soak() { 2000 } else { 25 };
+    let rounds = effort(8, 75, 2000);
     let mut cuts = 0;
     for seed in 0..rounds {
         cuts += lose_power(seed);

@@ -14,7 +14,7 @@ use nilometer_storage::{
     Direction, Durability, Engine, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
 };
 
-use crate::support::{Scratch, soak};
+use crate::support::{Scratch, effort};
 
 const DIRECTORY: &str = "NILOMETER_KILL_DIRECTORY";
 const WRITERS: u64 = 3;
@@ -126,7 +126,7 @@ fn child() {
 
 #[test]
 fn killing_the_process_takes_nothing_acknowledged() {
-    let rounds = if soak() { 3000 } else { 30 };
+    let rounds = effort(10, 60, 3000);
     let directory = Scratch::new("kill");
     let mut random = Random::new(7);
     let (mut acknowledged, mut cuts) = (0u64, 0u64);

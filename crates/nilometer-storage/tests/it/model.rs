@@ -4,7 +4,7 @@ use nilometer_storage::LsmOptions;
 use nilometer_storage::testing::contract::Factory;
 use nilometer_storage::testing::model::{Coverage, history};
 
-use crate::support::{Lsm, Memory, soak};
+use crate::support::{Lsm, Memory, effort};
 
 fn histories(factory: &dyn Factory, first: u64, count: u64, steps: u64) {
     let mut total = Coverage::default();
@@ -19,7 +19,7 @@ fn histories(factory: &dyn Factory, first: u64, count: u64, steps: u64) {
 }
 
 fn scaled(count: u64) -> u64 {
-    if soak() { count * 100 } else { count }
+    effort(count / 2, count * 4, count * 100)
 }
 
 #[test]

@@ -10,7 +10,7 @@ use nilometer_storage::{
 };
 
 use crate::damage::{BATCHES, build, copy, damage, files, options, value};
-use crate::support::{Scratch, soak};
+use crate::support::{Scratch, effort};
 
 /// Returns the number of batches in each keyspace. Each must have the right value.
 fn kept(engine: &SalvageEngine, ids: [KeyspaceId; 2]) -> [u64; 2] {
@@ -40,7 +40,7 @@ fn everything_readable_is_kept_and_losses_are_reported() {
     let names = files(&image);
     let mut random = Random::new(17);
     let (mut opened, mut lossy) = (0, 0);
-    for round in 0..if soak() { 60 } else { 4 } {
+    for round in 0..effort(2, 12, 60) {
         for name in &names {
             let target = directory.path().join("copy");
             let _ = fs::remove_dir_all(&target);

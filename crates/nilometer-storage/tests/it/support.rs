@@ -33,9 +33,16 @@ impl Drop for Scratch {
     }
 }
 
-/// True if the long versions of tests are requested.
-pub(crate) fn soak() -> bool {
-    std::env::var_os("NILOMETER_SOAK").is_some()
+/// The size of a repeated test: `fast`, or `long` with NILOMETER_LONG (`cargo xtask histories`), or `soak` with
+/// NILOMETER_SOAK.
+pub(crate) fn effort(fast: u64, long: u64, soak: u64) -> u64 {
+    if std::env::var_os("NILOMETER_SOAK").is_some() {
+        soak
+    } else if std::env::var_os("NILOMETER_LONG").is_some() {
+        long
+    } else {
+        fast
+    }
 }
 
 /// Makes memory engines.

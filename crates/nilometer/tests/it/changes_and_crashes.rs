@@ -23,11 +23,14 @@ use nilometer_storage::{
 
 use crate::measurement_changes::{command, contents, measurement, merged};
 use crate::random::Random;
-use crate::support::{Fixture, show};
+use crate::support::{Effort, Fixture, show};
 
-/// Histories of a run, commands and crashes of each; with NILOMETER_SOAK set, more histories.
-const HISTORIES: u64 = 6;
-const HISTORIES_SOAK: u64 = 300;
+/// Histories of a run, commands and crashes of each.
+const HISTORIES: Effort = Effort {
+    fast: 3,
+    long: 24,
+    soak: 300,
+};
 const COMMANDS: u64 = 25;
 const CRASHES: u64 = 12;
 
@@ -278,8 +281,7 @@ fn check_cut(seed: u64, engine: &Remembering, cut: usize, history: &[Moment]) {
 
 #[test]
 fn a_crash_leaves_a_prefix_of_the_changes() {
-    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
-    let histories = if soak { HISTORIES_SOAK } else { HISTORIES };
+    let histories = HISTORIES.requested();
     let first = std::env::var("NILOMETER_SEED").map_or(0, |text| text.parse().expect("a number"));
     for seed in first..first + histories {
         check_history(seed);

@@ -11,13 +11,16 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::support::{Fixture, TemporaryDirectory, cursor, show};
+use crate::support::{Effort, Fixture, TemporaryDirectory, cursor, show};
 
 const START_MS: i64 = 1_700_000_000_000;
 
-/// Generated databases of a run, and commands on each; with NILOMETER_SOAK set, more databases.
-const DATABASES: u64 = 12;
-const DATABASES_SOAK: u64 = 500;
+/// Generated databases of a run, and commands on each.
+const DATABASES: Effort = Effort {
+    fast: 4,
+    long: 24,
+    soak: 500,
+};
 const COMMANDS: u64 = 60;
 
 /// Metadata as text, and time.
@@ -292,8 +295,7 @@ fn check_database(seed: u64) {
 
 #[test]
 fn no_two_measurements_have_the_same_series_and_time() {
-    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
-    let databases = if soak { DATABASES_SOAK } else { DATABASES };
+    let databases = DATABASES.requested();
     let first = std::env::var("NILOMETER_SEED").map_or(0, |text| text.parse().expect("a number"));
     for seed in first..first + databases {
         check_database(seed);

@@ -14,6 +14,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nilometer::operation::Clock;
@@ -219,32 +220,51 @@ fn difference(expected: &str, got: &str) -> String {
     shown.collect::<Vec<_>>().join("\n")
 }
 
+/// Plays a script on both engines; returns the differences from its text and between the engines.
+fn check_script(path: &Path) -> Vec<String> {
+    let script = fs::read_to_string(path).expect("a script");
+    let memory = Arc::new(MemoryEngine::new());
+    let database = Database::with_engine(memory, environment()).expect("a database");
+    let in_memory = play(&script, Runner::new(database));
+    let directory = TemporaryDirectory::new();
+    let stored = LsmEngine::open(&directory.0, LsmOptions::default()).expect("an engine");
+    let database = Database::with_engine(Arc::new(stored), environment()).expect("a database");
+    let in_directory = play(&script, Runner::new(database));
+    let mut failures = Vec::new();
+    if in_memory != in_directory {
+        let parts = difference(&in_memory, &in_directory);
+        failures.push(format!("{}: engines differ\n{parts}", path.display()));
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        fs::write(path, &in_memory).expect("a script that can be written");
+    } else if script != in_memory {
+        let parts = difference(&script, &in_memory);
+        failures.push(format!("{}\n{parts}", path.display()));
+    }
+    failures
+}
+
 #[test]
 fn scripts_get_their_replies() {
-    let update = std::env::var_os("UPDATE_EXPECT").is_some();
-    let mut failures = Vec::new();
+    /// Scripts mostly wait for the disk.
+    const THREADS: usize = 4;
     let scripts = scripts();
     assert!(!scripts.is_empty());
-    for path in scripts {
-        let script = fs::read_to_string(&path).expect("a script");
-        let memory = Arc::new(MemoryEngine::new());
-        let database = Database::with_engine(memory, environment()).expect("a database");
-        let in_memory = play(&script, Runner::new(database));
-        let directory = TemporaryDirectory::new();
-        let stored = LsmEngine::open(&directory.0, LsmOptions::default()).expect("an engine");
-        let database = Database::with_engine(Arc::new(stored), environment()).expect("a database");
-        let in_directory = play(&script, Runner::new(database));
-        if in_memory != in_directory {
-            let parts = difference(&in_memory, &in_directory);
-            failures.push(format!("{}: engines differ\n{parts}", path.display()));
+    let next = AtomicUsize::new(0);
+    let check_some = || {
+        let mut failures = Vec::new();
+        while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            failures.extend(check_script(path));
         }
-        if update {
-            fs::write(&path, &in_memory).expect("a script that can be written");
-        } else if script != in_memory {
-            let parts = difference(&script, &in_memory);
-            failures.push(format!("{}\n{parts}", path.display()));
-        }
-    }
+        failures
+    };
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(check_some)).collect();
+        let checked = threads.into_iter().map(|thread| thread.join());
+        checked
+            .flat_map(|failures| failures.expect("a script"))
+            .collect()
+    });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

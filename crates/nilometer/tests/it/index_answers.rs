@@ -10,11 +10,14 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::support::{Fixture, TemporaryDirectory, show};
+use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
-/// Generated databases of a run; with NILOMETER_SOAK set, more.
-const DATABASES: u64 = 25;
-const DATABASES_SOAK: u64 = 400;
+/// Generated databases of a run.
+const DATABASES: Effort = Effort {
+    fast: 8,
+    long: 50,
+    soak: 400,
+};
 
 fn scalar(random: &mut Random) -> Value {
     match random.below(10) {
@@ -365,11 +368,7 @@ fn queries(both: &mut Both, random: &mut Random) {
 
 #[test]
 fn indexes_change_no_answer() {
-    let databases = match std::env::var_os("NILOMETER_SOAK") {
-        Some(_) => DATABASES_SOAK,
-        None => DATABASES,
-    };
-    for seed in 0..databases {
+    for seed in 0..DATABASES.requested() {
         let mut random = Random::new(seed);
         if seed % 5 == 0 {
             let directory = TemporaryDirectory::new();

@@ -12,11 +12,14 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, d
 
 use crate::random::Random;
 use crate::same_answers::{Compare, Fold, Question, answer, documents, question, scalar, time};
-use crate::support::{Fixture, TemporaryDirectory, show};
+use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
-/// Generated databases of a run; with NILOMETER_SOAK set, more.
-const DATABASES: u64 = 16;
-const DATABASES_SOAK: u64 = 400;
+/// Generated databases of a run.
+const DATABASES: Effort = Effort {
+    fast: 5,
+    long: 32,
+    soak: 400,
+};
 
 const QUESTIONS: u32 = 40;
 
@@ -428,10 +431,7 @@ fn an_index_on_a_measurement_serves_bounds_of_its_first_part() {
 )]
 fn indexes_change_no_answer() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
-    let databases = match number("NILOMETER_SOAK") {
-        Some(_) => DATABASES_SOAK,
-        None => DATABASES,
-    };
+    let databases = DATABASES.requested();
     let first = match number("NILOMETER_SEED") {
         Some(seed) => seed.expect("a number"),
         None => 1,

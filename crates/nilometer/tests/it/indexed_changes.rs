@@ -9,13 +9,16 @@
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::support::{Fixture, TemporaryDirectory, show};
+use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
 const START_MS: i64 = 1_700_000_000_000;
 
-/// Generated databases of a run, and steps on each; with NILOMETER_SOAK set, more databases.
-const DATABASES: u64 = 10;
-const DATABASES_SOAK: u64 = 400;
+/// Generated databases of a run, and steps on each.
+const DATABASES: Effort = Effort {
+    fast: 3,
+    long: 20,
+    soak: 400,
+};
 const STEPS: u64 = 50;
 
 /// Strings of which collations make some equal.
@@ -583,8 +586,7 @@ fn check_database(seed: u64) {
 
 #[test]
 fn changes_under_indexes_and_collations_change_no_answer() {
-    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
-    let databases = if soak { DATABASES_SOAK } else { DATABASES };
+    let databases = DATABASES.requested();
     let first = std::env::var("NILOMETER_SEED").map_or(1, |text| text.parse().expect("a number"));
     for seed in first..first + databases {
         check_database(seed);

@@ -13,13 +13,16 @@ use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc, order};
 
 use crate::random::Random;
-use crate::support::{Fixture, TemporaryDirectory, cursor, show};
+use crate::support::{Effort, Fixture, TemporaryDirectory, cursor, show};
 
 const START_MS: i64 = 1_700_000_000_000;
 
-/// Generated databases of a run, and commands on each; with NILOMETER_SOAK set, more databases.
-const DATABASES: u64 = 8;
-const DATABASES_SOAK: u64 = 300;
+/// Generated databases of a run, and commands on each.
+const DATABASES: Effort = Effort {
+    fast: 3,
+    long: 16,
+    soak: 300,
+};
 const COMMANDS: u64 = 40;
 
 fn time(random: &mut Random) -> Value {
@@ -270,8 +273,7 @@ pub(crate) fn contents(fixture: &mut Fixture, collection: &str) -> Vec<String> {
 
 #[test]
 fn random_changes_answer_as_on_ordinary_documents() {
-    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
-    let databases = if soak { DATABASES_SOAK } else { DATABASES };
+    let databases = DATABASES.requested();
     for seed in 0..databases {
         let mut random = Random::new(seed);
         let directory = TemporaryDirectory::new();

@@ -27,6 +27,29 @@ impl Drop for TemporaryDirectory {
     }
 }
 
+/// The size of a generated test: small in the fast suite, larger with NILOMETER_LONG (`cargo xtask histories`), and
+/// for minutes with NILOMETER_SOAK.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    pub(crate) fast: u64,
+    pub(crate) long: u64,
+    pub(crate) soak: u64,
+}
+
+impl Effort {
+    /// Returns the size of this run.
+    pub(crate) fn requested(self) -> u64 {
+        let is_set = |name: &str| std::env::var_os(name).is_some();
+        if is_set("NILOMETER_SOAK") {
+            self.soak
+        } else if is_set("NILOMETER_LONG") {
+            self.long
+        } else {
+            self.fast
+        }
+    }
+}
+
 /// A database and one connection to it.
 pub(crate) struct Fixture {
     pub(crate) database: Database,

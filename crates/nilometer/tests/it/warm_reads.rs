@@ -6,15 +6,18 @@ use std::collections::BTreeMap;
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use crate::support::{TemporaryDirectory, show};
+use crate::support::{Effort, TemporaryDirectory, show};
 
 const HOUR_MS: i64 = 3_600_000;
 const FROM_MS: i64 = 1_700_000_000_000 / HOUR_MS * HOUR_MS;
 const SERIES: i64 = 4;
 const HOURS: i64 = 30;
-/// Histories of the fast suite, and of the long one.
-const HISTORIES: u64 = 3;
-const HISTORIES_LONG: u64 = 40;
+/// Histories of a run.
+const HISTORIES: Effort = Effort {
+    fast: 2,
+    long: 40,
+    soak: 400,
+};
 const STEPS: usize = 60;
 
 struct Draw(u64);
@@ -214,11 +217,7 @@ fn exercise(database: &Database, seed: u64) {
 
 #[test]
 fn cached_answers_equal_stored_data() {
-    let histories = match std::env::var_os("NILOMETER_LONG") {
-        Some(_) => HISTORIES_LONG,
-        None => HISTORIES,
-    };
-    for seed in 1..=histories {
+    for seed in 1..=HISTORIES.requested() {
         exercise(&Database::in_memory().unwrap(), seed);
         let directory = TemporaryDirectory::new();
         let database = Database::open(&directory.0).unwrap();

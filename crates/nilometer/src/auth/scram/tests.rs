@@ -1,5 +1,7 @@
 //! The test vectors of the RFCs, and every way to fail.
 
+use std::sync::OnceLock;
+
 use super::*;
 
 /// A conversation as printed in an RFC.
@@ -38,10 +40,24 @@ const SHA_256: Vector = Vector {
     server_final: "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
 };
 
+/// Credentials of [`SHA_1`] and [`SHA_256`], derived once: 4096 rounds take a while without optimisation.
+static CREDENTIALS: [OnceLock<Credentials>; 2] = [OnceLock::new(), OnceLock::new()];
+
 impl Vector {
+    fn credentials(&self) -> Credentials {
+        let slot = match self.mechanism {
+            Mechanism::Sha1 => &CREDENTIALS[0],
+            Mechanism::Sha256 => &CREDENTIALS[1],
+        };
+        let derive = || {
+            let salt = BASE64.decode(self.salt).unwrap();
+            Credentials::derive(self.mechanism, self.password, &salt, 4096)
+        };
+        slot.get_or_init(derive).clone()
+    }
+
     fn begin(&self, exists: bool, skip_empty: bool) -> (Conversation, String) {
-        let salt = BASE64.decode(self.salt).unwrap();
-        let kept = Credentials::derive(self.mechanism, self.password, &salt, 4096);
+        let kept = self.credentials();
         let first = ClientFirst::parse(self.client_first.as_bytes()).unwrap();
         assert_eq!(first.user, "user");
         Conversation::start(

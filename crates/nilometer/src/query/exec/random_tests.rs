@@ -15,8 +15,8 @@ use crate::query::planner::rules::RuleSet;
 use crate::query::planner::settings::PlanOptions;
 use crate::query::source::{Collections, Resolved};
 
-/// Generated collections of a run, eight pipelines over each; with NILOMETER_LONG set, more.
-const SEEDS: u64 = 150;
+/// Generated collections of a run, eight pipelines over each; with NILOMETER_LONG, SEEDS_LONG.
+const SEEDS: u64 = 50;
 const SEEDS_LONG: u64 = 3000;
 
 /// A small generator of numbers: the same on every machine, for every seed.

@@ -22,11 +22,14 @@ pub(crate) use texts::Fold;
 use texts::{FOLDS, text_filter, vary_fields, with_texts};
 
 use crate::random::Random;
-use crate::support::{Fixture, TemporaryDirectory, show};
+use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
-/// Generated databases of a run; with NILOMETER_SOAK set, more.
-const DATABASES: u64 = 10;
-const DATABASES_SOAK: u64 = 200;
+/// Generated databases of a run.
+const DATABASES: Effort = Effort {
+    fast: 3,
+    long: 20,
+    soak: 200,
+};
 
 /// How answers are compared.
 #[derive(Clone, Copy, PartialEq)]
@@ -357,10 +360,7 @@ fn a_time_series_answers_as_plain_documents_do_under_collations() {
 #[expect(clippy::print_stdout, reason = "how much was compared, for who looks")]
 fn check_databases(collations: bool) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
-    let databases = match number("NILOMETER_SOAK") {
-        Some(_) => DATABASES_SOAK,
-        None => DATABASES,
-    };
+    let databases = DATABASES.requested();
     let first = match number("NILOMETER_SEED") {
         Some(seed) => seed.expect("a number"),
         None => 1,
