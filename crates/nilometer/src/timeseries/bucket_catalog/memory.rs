@@ -103,6 +103,8 @@ impl BucketCatalog {
             let counters = self.counters(key.collection);
             let archived = series.shrink(key.meta.len());
             if archived > 0 {
+                #[cfg(test)]
+                cov_mark::hit!(buckets_archived_for_memory);
                 increment(&counters.archived_due_to_memory_threshold, archived as i64);
                 stripe.idle.push_back(key);
                 continue;

@@ -72,6 +72,8 @@ fn readable<T>(check: &AdmissionCheck<'_>, id: [u8; 12], read: Result<T>) -> Res
     match read {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.code == ErrorCode::DataCorruptionDetected => {
+            #[cfg(test)]
+            cov_mark::hit!(unreadable_bucket_frozen);
             check.catalog.freeze(check.collection, id);
             Ok(None)
         }
@@ -127,6 +129,8 @@ impl AdmissionCheck<'_> {
             || reason.is_none() && input.bytes > limit;
         if by_size && bucket.unmeasured_bytes > 0 && staged == 0 && bucket.in_flight == 0 {
             // The bound counts new values uncompressed; the limit is for the compressed document.
+            #[cfg(test)]
+            cov_mark::hit!(bucket_measured_compressed);
             let measured = self.storage.measure(bucket.id);
             let Some(bytes) = readable(self, bucket.id, measured)? else {
                 return Ok(Space::Exhausted(Rollover::Frozen));
@@ -146,6 +150,8 @@ impl AdmissionCheck<'_> {
     /// Counts a bucket that is above its limit and takes a measurement.
     pub(super) fn count_space(&self, bucket: &mut OpenBucket, space: Space) {
         if space == Space::KeptOpen && !bucket.kept_open {
+            #[cfg(test)]
+            cov_mark::hit!(large_bucket_kept_open);
             bucket.kept_open = true;
             increment(&self.counters.kept_open_due_to_large_measurements, 1);
         }
@@ -218,6 +224,8 @@ pub(super) fn reopen(
     if let Some(id) = hint
         && let Some(found) = reopen_stored(series, meta, measurement, id, check)?
     {
+        #[cfg(test)]
+        cov_mark::hit!(evicted_bucket_reopened_by_hint);
         return Ok(Some(found));
     }
     for id in check.storage.find(meta, within)? {
@@ -262,6 +270,8 @@ fn reopen_archived(
     let mut bucket = match archived.known {
         Some(known) => known,
         None => {
+            #[cfg(test)]
+            cov_mark::hit!(archived_bucket_loaded_by_id);
             let loaded = check.storage.load(archived.id);
             let Some(Some((document, next_sequence))) = readable(check, archived.id, loaded)?
             else {
@@ -284,6 +294,8 @@ fn reopen_archived(
     };
     match check.rejection(&mut bucket, measurement) {
         Ok(None) => {
+            #[cfg(test)]
+            cov_mark::hit!(archived_bucket_reopened);
             increment(&check.counters.fetched, 1);
             increment(&check.counters.reopened, 1);
             Ok(Some(bucket))

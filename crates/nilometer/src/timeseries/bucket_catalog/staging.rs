@@ -326,6 +326,8 @@ impl<'a> Stage<'a> {
         if self.times.is_sorted() {
             return;
         }
+        #[cfg(test)]
+        cov_mark::hit!(shuffled_batch_sorted);
         let mut order: Vec<usize> = (0..self.times.len()).collect();
         order.sort_by_key(|&row| self.times[row]);
         for values in &mut self.columns {

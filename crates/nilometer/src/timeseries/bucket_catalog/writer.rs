@@ -168,6 +168,8 @@ impl<'a> BucketWriter<'_, 'a> {
         }
         // The schema is checked even for a large measurement.
         if !self.stage.push(bucket, self.check.options, measurement) {
+            #[cfg(test)]
+            cov_mark::hit!(rollover_by_schema_change);
             return Ok(Some(Rollover::SchemaChange));
         }
         self.check.count_space(bucket, space);

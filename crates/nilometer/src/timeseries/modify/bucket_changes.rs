@@ -157,6 +157,8 @@ impl BucketChanges<'_> {
                 None => return Ok(ClaimResult::Busy),
             },
         };
+        #[cfg(test)]
+        cov_mark::hit!(changed_bucket_evicted);
         self.evicted.push(evicted);
         // Read again: entries in flight have arrived since.
         let parts = self.read(id)?;

@@ -44,6 +44,8 @@ impl ConstantAnswer {
     ) -> Result<Option<bool>> {
         let last = self.last.load(Ordering::Relaxed);
         if last >> 2 == number.get() {
+            #[cfg(test)]
+            cov_mark::hit!(constant_answer_reused);
             return Ok(match last & 3 {
                 1 => Some(true),
                 2 => Some(false),
@@ -51,6 +53,8 @@ impl ConstantAnswer {
             });
         }
         if self.misses.fetch_add(1, Ordering::Relaxed) >= MISSES_MAX {
+            #[cfg(test)]
+            cov_mark::hit!(constant_answers_given_up);
             self.misses.store(MISSES_MAX, Ordering::Relaxed);
             return Ok(None);
         }
@@ -69,6 +73,7 @@ mod tests {
 
     #[test]
     fn the_same_constants_are_asked_once() {
+        cov_mark::check_count!(constant_answer_reused, 3);
         let answer = ConstantAnswer::default();
         let number = |at| NonZeroU64::new(at).unwrap();
         for (at, expected) in [(7, Some(true)), (8, Some(false)), (u64::MAX >> 2, None)] {
@@ -88,6 +93,7 @@ mod tests {
 
     #[test]
     fn where_each_bucket_has_its_own_nothing_is_remembered() {
+        cov_mark::check!(constant_answers_given_up);
         let answer = ConstantAnswer::default();
         let asked = (1..=2 * u64::from(MISSES_MAX)).filter(|at| {
             let number = NonZeroU64::new(*at).unwrap();

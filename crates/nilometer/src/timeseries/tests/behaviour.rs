@@ -38,6 +38,7 @@ fn counts(f: &Fixture) -> Vec<usize> {
 
 #[test]
 fn a_bucket_closes_at_its_size_as_compressed() {
+    cov_mark::check!(bucket_measured_compressed);
     let f = Fixture::new();
     for second in 0..140 {
         let value = text(second, 1024);
@@ -105,6 +106,7 @@ fn a_bucket_closes_early_under_cache_pressure() {
 
 #[test]
 fn few_large_measurements_keep_a_bucket_open() {
+    cov_mark::check!(large_bucket_kept_open);
     let fill = |limits, count: usize, bytes: usize| {
         let f = limited(limits);
         for second in 0..count {
@@ -146,6 +148,7 @@ fn few_large_measurements_keep_a_bucket_open() {
 
 #[test]
 fn every_change_of_canonical_type_closes_a_bucket() {
+    cov_mark::check!(rollover_by_schema_change);
     let f = Fixture::new();
     let steps: Vec<Value> = vec![
         ObjectId::default().into(),
@@ -211,6 +214,8 @@ fn times_that_agree_in_an_id_do_not_share_a_bucket() {
 
 #[test]
 fn archived_buckets_are_fetched_and_at_last_closed() {
+    cov_mark::check!(buckets_archived_for_memory);
+    cov_mark::check!(archived_bucket_reopened);
     let f = Fixture::new();
     f.timeseries.bucket_catalog.set_memory_max(0);
     let insert_all = |second| {
@@ -232,6 +237,7 @@ fn archived_buckets_are_fetched_and_at_last_closed() {
     assert_eq!(counts(&f), [2; 200]);
 
     // With room for ids alone buckets are archived, and found by them.
+    cov_mark::check!(archived_bucket_loaded_by_id);
     let f = Fixture::new();
     for round in 0..3 {
         for number in 0..500 {
@@ -258,6 +264,7 @@ fn wipe(f: &Fixture, keyspace: KeyspaceId) {
 #[test]
 fn what_left_memory_is_found_without_a_search() {
     const SERIES: usize = 2000;
+    cov_mark::check!(evicted_bucket_reopened_by_hint);
     let f = Fixture::new();
     let insert_all = |second| {
         let document = |number| at(second, &format!("series {number}"), 1);

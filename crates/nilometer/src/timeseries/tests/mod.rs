@@ -271,6 +271,7 @@ fn times_going_back_between_commits_unsort_a_bucket() {
 
 #[test]
 fn a_shuffled_batch_fills_few_buckets() {
+    cov_mark::check!(shuffled_batch_sorted);
     let f = Fixture::new();
     let shuffled: Vec<_> = (0..2000)
         .map(|i| at(i * 7919 % 20_000, "a", i as i32))

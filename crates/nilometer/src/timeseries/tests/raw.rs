@@ -119,6 +119,7 @@ fn a_bucket_of_a_real_server_reads_back_as_its_measurements() {
 
 #[test]
 fn a_changed_bucket_is_forgotten_by_the_catalog() {
+    cov_mark::check!(changed_bucket_evicted);
     let f = Fixture::new();
     f.insert(&[at(0, "a", 1)], true);
     let first = f.buckets(false)[0].id();
@@ -405,6 +406,7 @@ fn damage_is_reported_and_never_read_as_measurements() {
 
 #[test]
 fn a_bucket_that_cannot_be_read_is_frozen() {
+    cov_mark::check!(unreadable_bucket_frozen);
     let f = Fixture::new();
     f.insert(&[at(0, "a", 1)], true);
     f.timeseries.seal_all(&f.collection).unwrap();

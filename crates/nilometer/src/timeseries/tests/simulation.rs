@@ -55,6 +55,7 @@ const BASE_MS: i64 = 1_700_000_000_000;
 
 const HOUR_MS: i64 = 3_600_000;
 
+#[derive(Debug)]
 enum Operation {
     Create(String, KeyspaceOptions),
     Drop(KeyspaceId),
@@ -221,6 +222,8 @@ struct Simulation {
     starts: u64,
     /// Times wander forward with the history.
     now_ms: i64,
+    /// The engine's operations up to the last crash, as text; none unless requested.
+    trace: Option<Vec<String>>,
 }
 
 fn name() -> Namespace {
@@ -299,10 +302,11 @@ impl Simulation {
             next_uuid: 2,
             starts: 1,
             now_ms: BASE_MS,
+            trace: None,
         }
     }
 
-    fn run(mut self) {
+    fn run(&mut self) {
         for _ in 0..self.draw.below(48) + 8 {
             match self.draw.below(40) {
                 0..=23 => self.write(),
@@ -530,6 +534,7 @@ impl Simulation {
             0 => all,
             _ => synced + self.draw.below((all - synced + 1) as u64) as usize,
         };
+        self.record();
         self.writers = (0..WRITERS).map(|_| Writer::Idle).collect();
         self.events.retain(|(position, _)| *position <= cut);
         self.engine = Arc::new(self.engine.replay(cut));
@@ -539,6 +544,19 @@ impl Simulation {
         self.collection = collection(&self.catalog, self.next_uuid);
         self.next_uuid += 1;
         self.timeseries.seal_unsealed(&self.collection).unwrap();
+    }
+
+    /// Adds the operations since the last crash to the trace.
+    fn record(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            let log = self.engine.log.lock().unwrap();
+            trace.extend(
+                log.operations
+                    .iter()
+                    .map(|operation| format!("{operation:?}")),
+            );
+            trace.push(format!("{} of them synced", log.synced));
+        }
     }
 
     fn contents(&self) -> BTreeMap<i64, Document> {
@@ -694,4 +712,31 @@ fn fuzz_bucket_catalog() {
             });
         }
     });
+}
+
+/// Runs a history; returns the trace of its operations, and its contents.
+fn traced(seed: u64) -> (Vec<String>, BTreeMap<i64, Document>) {
+    let mut simulation = Simulation::new(seed);
+    simulation.trace = Some(Vec::new());
+    simulation.run();
+    simulation.record();
+    let contents = simulation.contents();
+    (simulation.trace.unwrap(), contents)
+}
+
+#[test]
+fn a_seed_gives_the_same_history_twice() {
+    for seed in 0..12 {
+        let (first, second) = (traced(seed), traced(seed));
+        assert!(
+            first.0.len() > 10,
+            "seed {seed}: {} operations",
+            first.0.len()
+        );
+        let pairs = first.0.iter().zip(&second.0).enumerate();
+        let differing = pairs.into_iter().find(|(_, (a, b))| a != b);
+        assert_eq!(differing, None, "seed {seed}");
+        assert_eq!(first.0.len(), second.0.len(), "seed {seed}");
+        assert_eq!(first.1, second.1, "seed {seed}");
+    }
 }
