@@ -30,7 +30,6 @@ mod stats;
 mod writer;
 
 use std::collections::{HashMap, HashSet};
-use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -46,7 +45,7 @@ pub(crate) use stats::increment;
 
 use bucket::Usage;
 pub(crate) use reopening::BucketStorage;
-use series::StripeLock;
+use series::{SeriesHasher, StripeLock};
 pub(crate) use series_cache::{SeriesCache, SeriesCacheReader};
 use staging::StagedEntry;
 
@@ -99,7 +98,7 @@ pub(crate) struct InFlightEntry {
 /// The open buckets of all collections.
 pub struct BucketCatalog {
     stripes: Vec<StripeLock>,
-    hasher: RandomState,
+    hasher: SeriesHasher,
     series_cache: SeriesCache,
     /// The last eight bytes of the next bucket's id.
     next_suffix: AtomicU64,
@@ -126,7 +125,7 @@ impl BucketCatalog {
     pub fn new(limits: BucketLimits, first_suffix: u64) -> Self {
         Self {
             stripes: (0..STRIPES).map(|_| StripeLock::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: SeriesHasher::default(),
             series_cache: SeriesCache::default(),
             next_suffix: AtomicU64::new(first_suffix),
             counters: RwLock::default(),

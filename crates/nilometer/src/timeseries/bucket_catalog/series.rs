@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::bucket::{MemoryUse, OpenBucket};
@@ -17,6 +17,13 @@ use crate::timeseries::format::series_key::{SeriesMeta, has_arrays};
 
 /// Archived buckets that a series keeps in full; of others it keeps the id.
 const ARCHIVED_IN_FULL_MAX: usize = 4;
+
+/// Hashes series. Random, so that clients cannot choose metadata with equal hashes; fixed in tests, so that a seed
+/// gives one history.
+#[cfg(not(test))]
+pub(super) type SeriesHasher = std::hash::RandomState;
+#[cfg(test)]
+pub(super) type SeriesHasher = BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// A series: its collection and its normalised metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +37,7 @@ pub(crate) struct SeriesKey {
 }
 
 impl SeriesKey {
-    pub(super) fn new(collection: [u8; 16], meta: SeriesMeta, hasher: &RandomState) -> Self {
+    pub(super) fn new(collection: [u8; 16], meta: SeriesMeta, hasher: &SeriesHasher) -> Self {
         Self {
             hash: hasher.hash_one((collection, &meta)),
             collection,

@@ -208,6 +208,7 @@ fn ways(hash: u64) -> std::ops::Range<usize> {
 mod tests {
     use super::*;
     use crate::timeseries::bucket_catalog::field_names::FieldNames;
+    use crate::timeseries::bucket_catalog::series::SeriesHasher;
     use crate::timeseries::format::series_key::SeriesMeta;
     use crate::timeseries::insert::normalize_meta::MetaNormalizer;
     use crate::timeseries::tests::Draw;
@@ -231,7 +232,7 @@ mod tests {
 
         fn key(meta: &Document) -> Arc<SeriesKey> {
             let normalised = SeriesMeta::of(ValueRef::Document(meta.as_ref()));
-            let hasher = std::hash::RandomState::new();
+            let hasher = SeriesHasher::default();
             Arc::new(SeriesKey::new(COLLECTION, normalised, &hasher))
         }
 
@@ -356,7 +357,7 @@ mod tests {
     #[test]
     fn metadata_that_is_no_document_is_not_found_by_its_bytes() {
         let known = CacheFixture::new();
-        let hasher = std::hash::RandomState::new();
+        let hasher = SeriesHasher::default();
         let normalised = SeriesMeta::of(ValueRef::String("x"));
         let bytes = normalised.as_bytes()[1..].to_vec();
         let key = Arc::new(SeriesKey::new(COLLECTION, normalised, &hasher));

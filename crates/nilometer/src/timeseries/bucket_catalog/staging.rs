@@ -280,6 +280,10 @@ impl<'a> Stage<'a> {
         let span = (first.copied().unwrap_or(0), last.copied().unwrap_or(0));
         let opens_bucket = bucket.last_ms == i64::MIN;
         let unsorts = bucket.sorted && !opens_bucket && span.0 < bucket.last_ms;
+        #[cfg(test)]
+        if unsorts {
+            cov_mark::hit!(bucket_becomes_unsorted);
+        }
         bucket.sorted &= !unsorts;
         bucket.last_ms = bucket.last_ms.max(span.1);
 
@@ -326,8 +330,6 @@ impl<'a> Stage<'a> {
         if self.times.is_sorted() {
             return;
         }
-        #[cfg(test)]
-        cov_mark::hit!(shuffled_batch_sorted);
         let mut order: Vec<usize> = (0..self.times.len()).collect();
         order.sort_by_key(|&row| self.times[row]);
         for values in &mut self.columns {
