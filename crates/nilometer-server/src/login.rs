@@ -1,6 +1,6 @@
 //! Logging in by commands as drivers do: for the program's own commands, and for the web page.
 
-use nilometer::auth::{Mechanism, Prover, unguessable};
+use nilometer::auth::{Mechanism, ScramClient, random_bytes};
 use nilometer::{Error, ErrorCode};
 use nilometer_bson::{Binary, Document, Value, ValueRef, doc};
 
@@ -28,8 +28,8 @@ pub(crate) fn by_scram<E: From<Error>>(
     (user, password): (&str, &str),
     mut run: impl FnMut(Document) -> Result<Document, E>,
 ) -> Result<(), E> {
-    let nonce = unguessable::<NONCE_BYTES>()?;
-    let (mut prover, first) = Prover::start(mechanism, user, password, &nonce)?;
+    let nonce = random_bytes::<NONCE_BYTES>()?;
+    let (mut prover, first) = ScramClient::start(mechanism, user, password, &nonce)?;
     let mut reply = run(doc! {
         "saslStart": 1,
         "mechanism": mechanism.name(),

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A locked value with a budget in bytes.
 #[derive(Debug)]
 pub(crate) struct Budgeted<T> {
-    held: Mutex<T>,
+    value: Mutex<T>,
     bytes_max: AtomicUsize,
 }
 
@@ -15,7 +15,7 @@ impl<T: Default> Budgeted<T> {
     /// Makes an empty value with a budget.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
-            held: Mutex::default(),
+            value: Mutex::default(),
             bytes_max: AtomicUsize::new(bytes_max),
         }
     }
@@ -24,7 +24,7 @@ impl<T: Default> Budgeted<T> {
 impl<T> Budgeted<T> {
     /// Locks the value, also after a panic of a holder: a cache may lose entries.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the budget in bytes.

@@ -12,7 +12,7 @@ use crate::eval::accumulator::ACCUMULATORS;
 use crate::eval::expression::{OPERATORS, SupportStatus};
 use crate::eval::matcher::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
 use crate::eval::window::WINDOW_FUNCTION_NAMES;
-use crate::parameters::{Kind, PARAMETERS, SetAt};
+use crate::parameters::{PARAMETERS, ParameterType, SetAt};
 use crate::query::pipeline::{STAGES, Support};
 use crate::write::update::MODIFIER_NAMES;
 
@@ -153,10 +153,10 @@ fn parameters() -> String {
     );
     for parameter in PARAMETERS {
         let kind = match parameter.kind {
-            Kind::Bool => "bool",
-            Kind::Int => "int",
-            Kind::Long => "long",
-            Kind::Rules => "list of names",
+            ParameterType::Bool => "bool",
+            ParameterType::Int => "int",
+            ParameterType::Long => "long",
+            ParameterType::Rules => "list of names",
         };
         let set = match parameter.set_at {
             SetAt::Never => "never",

@@ -23,8 +23,8 @@ use nilometer_bson::Document;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
 use crate::auth::Authority;
-use crate::background::disk::DiskWatch;
-use crate::background::{Background, Needs};
+use crate::background::disk::DiskMonitor;
+use crate::background::{Background, BackgroundContext};
 use crate::catalog::Catalog;
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
@@ -41,7 +41,7 @@ use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
-use memory::MemoryPlan;
+use memory::MemoryBudgets;
 
 /// The folder in the database directory for spilled query data. Its files are unnamed and disappear when
 /// closed.
@@ -57,7 +57,7 @@ pub struct Database {
     collections: Arc<StoredCollections>,
     authority: Arc<Authority>,
     query: QueryServices,
-    disk: Arc<DiskWatch>,
+    disk: Arc<DiskMonitor>,
     /// Stopped when the database is dropped.
     _background: Background,
     /// Stopped when the database is dropped.
@@ -113,7 +113,7 @@ impl Database {
         let timeseries = Arc::new(timeseries);
         let memory = Arc::<MemoryPool>::default();
         let plans = Arc::<PlanCache>::default();
-        obey_parameters(&services, &timeseries, &memory, &plans);
+        apply_parameters(&services, &timeseries, &memory, &plans);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {
             timeseries.seal_unsealed(&collection)?;
@@ -142,8 +142,8 @@ impl Database {
             plans: plans.clone(),
             workers: Arc::default(),
         };
-        let disk = Arc::new(DiskWatch::new(engine.clone(), services.clone()));
-        let background = Background::start(Needs {
+        let disk = Arc::new(DiskMonitor::new(engine.clone(), services.clone()));
+        let background = Background::start(BackgroundContext {
             disk: disk.clone(),
             services: services.clone(),
             catalog: catalog.clone(),
@@ -178,8 +178,8 @@ impl Database {
     }
 
     /// Applies the current parameters to the parts of the database.
-    pub(crate) fn obey_parameters(&self) {
-        obey_parameters(
+    pub(crate) fn apply_parameters(&self) {
+        apply_parameters(
             &self.services,
             &self.timeseries,
             &self.query.memory,
@@ -236,7 +236,7 @@ impl Database {
         &self.engine
     }
 
-    pub(crate) fn disk(&self) -> &DiskWatch {
+    pub(crate) fn disk(&self) -> &DiskMonitor {
         &self.disk
     }
 
@@ -298,13 +298,13 @@ fn cache_bytes(memory_bytes: u64) -> u64 {
 }
 
 /// Applies the run-time parameters to queries and the bucket catalog.
-fn obey_parameters(
+fn apply_parameters(
     services: &Services,
     timeseries: &Timeseries,
     memory: &MemoryPool,
     plans: &PlanCache,
 ) {
-    let plan = MemoryPlan::of(services);
+    let plan = MemoryBudgets::of(services);
     memory.set_most(plan.queries);
     plans.set_bytes_max(size(plan.plans));
     timeseries.cache.set_limits(plan.read_cache());

@@ -297,33 +297,36 @@ impl Progress {
 /// The keys and documents an operation examined and returned, for the profiler and the slow log. Clones
 /// share it.
 #[derive(Clone, Debug, Default)]
-pub struct Usage(Arc<UsageState>);
+pub struct OperationUsage(Arc<UsageCounts>);
 
 #[derive(Debug, Default)]
-struct UsageState {
+struct UsageCounts {
     plan: OnceLock<Arc<str>>,
     keys: AtomicU64,
     documents: AtomicU64,
     returned: AtomicU64,
-    made: Mutex<Vec<String>>,
+    created: Mutex<Vec<String>>,
 }
 
-impl Usage {
+impl OperationUsage {
     /// Records a collection that was created implicitly.
-    pub fn made(&self, namespace: String) {
-        let made = &self.0.made;
-        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.push(namespace);
+    pub fn record_created(&self, namespace: String) {
+        let created = &self.0.created;
+        let mut created = created.lock().unwrap_or_else(PoisonError::into_inner);
+        created.push(namespace);
     }
 
     /// Returns the implicitly created collections.
-    pub fn all_made(&self) -> Vec<String> {
-        let made = &self.0.made;
-        made.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn created_collections(&self) -> Vec<String> {
+        let created = &self.0.created;
+        created
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Sets the plan summary; the first is kept.
-    pub fn found_by(&self, plan: &Arc<str>) {
+    pub fn set_plan_summary(&self, plan: &Arc<str>) {
         self.0.plan.get_or_init(|| Arc::clone(plan));
     }
 
@@ -334,7 +337,7 @@ impl Usage {
     }
 
     /// Adds documents returned to the client.
-    pub fn gave(&self, documents: u64) {
+    pub fn add_returned(&self, documents: u64) {
         self.0.returned.fetch_add(documents, Ordering::Relaxed);
     }
 
@@ -435,7 +438,7 @@ pub struct OperationContext {
     pub(crate) deadline: Option<Duration>,
     pub(crate) kill: KillSwitch,
     pub(crate) progress: Progress,
-    pub(crate) usage: Usage,
+    pub(crate) usage: OperationUsage,
 }
 
 impl OperationContext {
@@ -457,7 +460,7 @@ impl OperationContext {
             deadline: None,
             kill: KillSwitch::new(),
             progress: Progress::default(),
-            usage: Usage::default(),
+            usage: OperationUsage::default(),
         }
     }
 
@@ -501,7 +504,7 @@ impl OperationContext {
     }
 
     /// Returns the usage counters of this operation.
-    pub fn usage(&self) -> &Usage {
+    pub fn usage(&self) -> &OperationUsage {
         &self.usage
     }
 

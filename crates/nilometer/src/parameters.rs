@@ -16,7 +16,7 @@ use crate::query::planner::rules::RuleSet;
 
 /// The type of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterType {
     /// True or false.
     Bool,
     /// A 32-bit number.
@@ -27,7 +27,7 @@ pub enum Kind {
     Rules,
 }
 
-impl Kind {
+impl ParameterType {
     /// Describes a valid value, for messages.
     fn takes(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ pub struct ParameterSpec {
     /// The name.
     pub name: &'static str,
     /// The type of its value.
-    pub kind: Kind,
+    pub kind: ParameterType,
     /// When it may be set.
     pub set_at: SetAt,
     /// The default value (1 is true).
@@ -93,7 +93,7 @@ macro_rules! parameters {
         /// All parameters, by name.
         pub const PARAMETERS: &[ParameterSpec] = &[$(ParameterSpec {
             name: $name,
-            kind: Kind::$kind,
+            kind: ParameterType::$kind,
             set_at: SetAt::$set_at,
             default: $default,
             min: $min,
@@ -199,10 +199,10 @@ impl Parameters {
         let spec = PARAMETERS.get(position)?;
         let number = self.at(position);
         Some(match spec.kind {
-            Kind::Bool => Value::Bool(number != 0),
-            Kind::Int => Value::Int32(i32::try_from(number).unwrap_or(i32::MAX)),
-            Kind::Long => Value::Int64(number),
-            Kind::Rules => {
+            ParameterType::Bool => Value::Bool(number != 0),
+            ParameterType::Int => Value::Int32(i32::try_from(number).unwrap_or(i32::MAX)),
+            ParameterType::Long => Value::Int64(number),
+            ParameterType::Rules => {
                 let names = RuleSet::from_number(number).names();
                 names
                     .into_iter()
@@ -285,16 +285,18 @@ fn lookup(name: &str) -> Result<&'static ParameterSpec> {
 fn parse_value(spec: &ParameterSpec, value: ValueRef<'_>) -> Result<i64> {
     match (spec.kind, value) {
         (_, ValueRef::String(text)) => parse_text(spec, text),
-        (Kind::Rules, ValueRef::Array(list)) => {
+        (ParameterType::Rules, ValueRef::Array(list)) => {
             let names: Option<Vec<&str>> = list.iter().map(|name| name.as_str()).collect();
             let names = names.ok_or_else(|| {
                 Error::type_mismatch(format!("{} takes a list of names", spec.name))
             })?;
             Ok(RuleSet::named(names)?.number())
         }
-        (Kind::Bool, ValueRef::Bool(value)) => Ok(i64::from(value)),
-        (Kind::Bool, value) if value.is_number() => Ok(i64::from(value.as_exact_i64() != Some(0))),
-        (Kind::Int | Kind::Long, value) if value.is_number() => {
+        (ParameterType::Bool, ValueRef::Bool(value)) => Ok(i64::from(value)),
+        (ParameterType::Bool, value) if value.is_number() => {
+            Ok(i64::from(value.as_exact_i64() != Some(0)))
+        }
+        (ParameterType::Int | ParameterType::Long, value) if value.is_number() => {
             value.as_exact_i64().ok_or_else(|| {
                 Error::bad_value(format!(
                     "Failed to set parameter {}: it takes {}",
@@ -314,13 +316,13 @@ fn parse_value(spec: &ParameterSpec, value: ValueRef<'_>) -> Result<i64> {
 
 fn parse_text(spec: &ParameterSpec, text: &str) -> Result<i64> {
     let parsed = match spec.kind {
-        Kind::Bool => match text {
+        ParameterType::Bool => match text {
             "true" | "1" => Some(1),
             "false" | "0" => Some(0),
             _ => None,
         },
-        Kind::Int | Kind::Long => text.trim().parse().ok(),
-        Kind::Rules => {
+        ParameterType::Int | ParameterType::Long => text.trim().parse().ok(),
+        ParameterType::Rules => {
             let names = text
                 .split(',')
                 .map(str::trim)

@@ -1,7 +1,7 @@
 //! The result of checking stored data.
 
 /// Most problems described in one report; all are counted.
-const PROBLEMS_TOLD_MAX: usize = 100;
+const PROBLEMS_LISTED_MAX: usize = 100;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
@@ -20,9 +20,9 @@ pub struct Validation {
 
 impl Validation {
     /// Adds the problem of an index entry, if any.
-    pub(crate) fn add_about_entry(&mut self, problem: Option<String>) {
+    pub(crate) fn add_entry_problem(&mut self, problem: Option<String>) {
         self.invalid += u64::from(problem.is_some());
-        if self.problems.len() < PROBLEMS_TOLD_MAX {
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
             self.problems.extend(problem);
         }
     }
@@ -31,17 +31,17 @@ impl Validation {
     pub(crate) fn add(&mut self, problems: Vec<String>) {
         self.checked += 1;
         self.invalid += u64::from(!problems.is_empty());
-        self.tell(problems);
+        self.describe(problems);
     }
 
     /// Adds a problem that belongs to no bucket or record.
     pub(crate) fn note(&mut self, problem: String) {
         self.invalid += 1;
-        self.tell(vec![problem]);
+        self.describe(vec![problem]);
     }
 
-    fn tell(&mut self, problems: Vec<String>) {
-        let room = PROBLEMS_TOLD_MAX.saturating_sub(self.problems.len());
+    fn describe(&mut self, problems: Vec<String>) {
+        let room = PROBLEMS_LISTED_MAX.saturating_sub(self.problems.len());
         self.problems.extend(problems.into_iter().take(room));
     }
 }

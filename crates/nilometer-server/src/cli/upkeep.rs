@@ -4,7 +4,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use nilometer::database::upkeep::{self, Figures, Inspection, Kind, Salvaged};
+use nilometer::database::upkeep::{
+    self, CollectionKind, CollectionReport, DirectoryReport, SalvageReport,
+};
 use nilometer::{Database, ErrorCode};
 use nilometer_bson::doc;
 
@@ -105,7 +107,7 @@ pub(super) fn salvage(given: &args::SourceAndTarget) -> Done {
     )))
 }
 
-fn tell_salvaged(salvaged: &Salvaged, out: &mut impl Write) -> Done {
+fn tell_salvaged(salvaged: &SalvageReport, out: &mut impl Write) -> Done {
     for collection in &salvaged.collections {
         let what = if collection.is_bucketed {
             "buckets"
@@ -156,7 +158,7 @@ pub(super) fn inspect(path: &Path) -> Done {
     Ok(())
 }
 
-fn tell_whole(found: &Inspection, out: &mut impl Write) -> Done {
+fn tell_whole(found: &DirectoryReport, out: &mut impl Write) -> Done {
     let engine = &found.engine;
     writeln!(
         out,
@@ -183,11 +185,11 @@ fn tell_whole(found: &Inspection, out: &mut impl Write) -> Done {
     Ok(())
 }
 
-fn tell_collection(figures: &Figures, out: &mut impl Write) -> Done {
+fn tell_collection(figures: &CollectionReport, out: &mut impl Write) -> Done {
     let kind = match figures.kind {
-        Kind::TimeSeries => "buckets of a time series",
-        Kind::Ordinary => "an ordinary collection",
-        Kind::Clustered => "a clustered collection",
+        CollectionKind::TimeSeries => "buckets of a time series",
+        CollectionKind::Ordinary => "an ordinary collection",
+        CollectionKind::Clustered => "a clustered collection",
     };
     writeln!(
         out,
@@ -196,7 +198,7 @@ fn tell_collection(figures: &Figures, out: &mut impl Write) -> Done {
         size(figures.disk_bytes),
         size(figures.memory_bytes)
     )?;
-    if figures.kind == Kind::TimeSeries {
+    if figures.kind == CollectionKind::TimeSeries {
         tell_buckets(figures, out)?;
     } else {
         writeln!(out, "  {} documents", figures.count)?;
@@ -213,7 +215,7 @@ fn tell_collection(figures: &Figures, out: &mut impl Write) -> Done {
     Ok(())
 }
 
-fn tell_buckets(figures: &Figures, out: &mut impl Write) -> Done {
+fn tell_buckets(figures: &CollectionReport, out: &mut impl Write) -> Done {
     writeln!(
         out,
         "  {} measurements in {} buckets, {:.1} each",

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use nilometer::auth::{Mechanism, Prover};
+use nilometer::auth::{Mechanism, ScramClient};
 use nilometer_bson::{Binary, Document, DocumentBuilder, Value, ValueRef, doc};
 
 /// OP_MSG.
@@ -254,7 +254,7 @@ impl Client {
     /// Answers a challenge and checks the server's proof.
     pub(crate) fn finish_login(
         &mut self,
-        mut prover: Prover,
+        mut prover: ScramClient,
         db: &str,
         challenge: &Document,
     ) -> Document {
@@ -298,8 +298,8 @@ pub(crate) fn code(reply: &Document) -> i64 {
 }
 
 /// Returns the prover of a password and its first message.
-pub(crate) fn prover(mechanism: Mechanism, (user, pwd): (&str, &str)) -> (Prover, Value) {
-    let begun = Prover::start(mechanism, user, pwd, b"abcdefghijkl");
+pub(crate) fn prover(mechanism: Mechanism, (user, pwd): (&str, &str)) -> (ScramClient, Value) {
+    let begun = ScramClient::start(mechanism, user, pwd, b"abcdefghijkl");
     let (prover, first) = begun.expect("a first message");
     (prover, binary(&first))
 }

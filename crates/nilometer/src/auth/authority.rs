@@ -12,7 +12,7 @@ use nilometer_bson::{Binary, Document, Value, ValueRef, doc};
 
 use super::builtin;
 use super::credentials::{Credentials, Mechanism};
-use super::grants::{Grants, Inherited};
+use super::grants::{Grants, ResolvedRoles};
 use super::names::{RoleName, UserName};
 use super::privilege::Privileges;
 use super::role::{Role, damaged};
@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorCode, Result, location};
 const SECRET_ID: &str = "nobody";
 
 #[derive(Debug, Default)]
-struct State {
+struct UsersAndRoles {
     users: BTreeMap<UserName, Arc<User>>,
     roles: BTreeMap<RoleName, Arc<Role>>,
 }
@@ -33,7 +33,7 @@ struct State {
 /// The users and roles of a database server.
 pub struct Authority {
     catalog: Arc<Catalog>,
-    state: RwLock<State>,
+    state: RwLock<UsersAndRoles>,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
     generation: AtomicU64,
@@ -46,7 +46,7 @@ pub struct Authority {
 impl Authority {
     /// Reads users and roles from the catalog.
     pub fn open(catalog: Arc<Catalog>) -> Result<Self> {
-        let mut state = State::default();
+        let mut state = UsersAndRoles::default();
         for document in catalog.auth_documents(AuthDocumentKind::User)? {
             let user = User::from_document(document.as_ref())?;
             state.users.insert(user.name.clone(), Arc::new(user));
@@ -69,9 +69,9 @@ impl Authority {
     /// Copies the readable users and roles of a damaged catalog. Returns the number of users and of roles,
     /// and the names of the lost ones.
     pub fn salvage(&self, damaged: &Catalog) -> Result<(u64, u64, Vec<String>)> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         let (mut changes, mut lost) = (Vec::new(), Vec::new());
-        let mut read = |kind, what: &str, read: &dyn Fn(&Document) -> Result<Change>| {
+        let mut read = |kind, what: &str, read: &dyn Fn(&Document) -> Result<AuthChange>| {
             let mut kept = 0;
             for (id, document) in damaged.auth_documents_unchecked(kind)? {
                 match document.map(|document| read(&document)) {
@@ -84,11 +84,11 @@ impl Authority {
             }
             Ok::<u64, Error>(kept)
         };
-        let user = |d: &Document| User::from_document(d.as_ref()).map(Change::User);
-        let role = |d: &Document| Role::from_document(d.as_ref()).map(Change::Role);
+        let user = |d: &Document| User::from_document(d.as_ref()).map(AuthChange::PutUser);
+        let role = |d: &Document| Role::from_document(d.as_ref()).map(AuthChange::PutRole);
         let users = read(AuthDocumentKind::User, "user", &user)?;
         let roles = read(AuthDocumentKind::Role, "role", &role)?;
-        self.put(changes)?;
+        self.apply_changes(changes)?;
         Ok((users, roles, lost))
     }
 
@@ -99,17 +99,17 @@ impl Authority {
 
     /// True until the first user or role is created.
     pub fn is_empty(&self) -> bool {
-        self.read(|state| state.users.is_empty() && state.roles.is_empty())
+        self.with_state(|state| state.users.is_empty() && state.roles.is_empty())
     }
 
     /// Returns the user of this name.
     pub fn user(&self, name: &UserName) -> Option<Arc<User>> {
-        self.read(|state| state.users.get(name).cloned())
+        self.with_state(|state| state.users.get(name).cloned())
     }
 
     /// Returns all users, by name; with `db`, those of one database.
     pub fn users(&self, db: Option<&str>) -> Vec<Arc<User>> {
-        self.read(|state| {
+        self.with_state(|state| {
             let all = state.users.values();
             let wanted = all.filter(|user| db.is_none_or(|db| user.name.db == db));
             wanted.cloned().collect()
@@ -118,12 +118,12 @@ impl Authority {
 
     /// Returns the user-defined role of this name.
     pub fn role(&self, name: &RoleName) -> Option<Arc<Role>> {
-        self.read(|state| state.roles.get(name).cloned())
+        self.with_state(|state| state.roles.get(name).cloned())
     }
 
     /// Returns the user-defined roles of a database; of all databases if `db` is `None`.
     pub fn roles(&self, db: Option<&str>) -> Vec<Arc<Role>> {
-        self.read(|state| {
+        self.with_state(|state| {
             let all = state.roles.values();
             let wanted = all.filter(|role| db.is_none_or(|db| role.name.db == db));
             wanted.cloned().collect()
@@ -151,7 +151,7 @@ impl Authority {
         mechanism: Mechanism,
         iterations: u32,
     ) -> (Credentials, bool) {
-        let nobody = Credentials::of_nobody(mechanism, &self.secret, &name.id(), iterations);
+        let nobody = Credentials::of_missing_user(mechanism, &self.secret, &name.id(), iterations);
         let user = self.user(name);
         match user.as_ref().and_then(|u| u.credentials_of(mechanism)) {
             Some(found) => (found.clone(), true),
@@ -164,7 +164,7 @@ impl Authority {
         // Read first: a change in between makes the grants out of date, and they are computed again.
         let generation = self.generation();
         let user = self.user(name)?;
-        let inherited = self.inherited(&user.roles);
+        let inherited = self.resolve_roles(&user.roles);
         Some(Grants {
             generation,
             user: user.as_ref().clone(),
@@ -173,8 +173,8 @@ impl Authority {
     }
 
     /// Returns the union of these roles and all they inherit. Dropped roles are ignored.
-    pub fn inherited(&self, roles: &[RoleName]) -> Inherited {
-        let mut found = Inherited::default();
+    pub fn resolve_roles(&self, roles: &[RoleName]) -> ResolvedRoles {
+        let mut found = ResolvedRoles::default();
         let mut seen = BTreeSet::new();
         let mut open: Vec<RoleName> = roles.iter().rev().cloned().collect();
         while let Some(name) = open.pop() {
@@ -212,7 +212,7 @@ impl Authority {
 
     /// Adds a user; the name must be free and the roles must exist.
     pub fn create_user(&self, user: User) -> Result<()> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         if self.user(&user.name).is_some() {
             return Err(Error::location(
                 location::USER_EXISTS,
@@ -220,7 +220,7 @@ impl Authority {
             ));
         }
         self.check_roles(&user.roles)?;
-        self.put(vec![Change::User(user)])
+        self.apply_changes(vec![AuthChange::PutUser(user)])
     }
 
     /// Changes the user called `name`.
@@ -229,35 +229,37 @@ impl Authority {
         name: &UserName,
         change: impl FnOnce(&mut User) -> Result<()>,
     ) -> Result<()> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         let mut user = self.user(name).ok_or_else(|| no_such_user(name))?;
         let changed = Arc::make_mut(&mut user);
         change(changed)?;
         self.check_roles(&changed.roles)?;
-        self.put(vec![Change::User(changed.clone())])
+        self.apply_changes(vec![AuthChange::PutUser(changed.clone())])
     }
 
     /// Removes a user.
     pub fn drop_user(&self, name: &UserName) -> Result<()> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         if self.user(name).is_none() {
             return Err(no_such_user(name));
         }
-        self.put(vec![Change::NoUser(name.clone())])
+        self.apply_changes(vec![AuthChange::RemoveUser(name.clone())])
     }
 
     /// Removes all users of a database; returns their number.
     pub fn drop_users(&self, db: &str) -> Result<usize> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         let doomed = self.users(Some(db));
-        let changes = doomed.iter().map(|u| Change::NoUser(u.name.clone()));
-        self.put(changes.collect())?;
+        let changes = doomed
+            .iter()
+            .map(|u| AuthChange::RemoveUser(u.name.clone()));
+        self.apply_changes(changes.collect())?;
         Ok(doomed.len())
     }
 
     /// Adds a role; the name must be free.
     pub fn create_role(&self, role: Role) -> Result<()> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         if builtin::is_builtin(&role.name) || self.role(&role.name).is_some() {
             return Err(Error::location(
                 location::ROLE_EXISTS,
@@ -265,7 +267,7 @@ impl Authority {
             ));
         }
         self.check_role(&role)?;
-        self.put(vec![Change::Role(role)])
+        self.apply_changes(vec![AuthChange::PutRole(role)])
     }
 
     /// Changes the role called `name`.
@@ -274,22 +276,23 @@ impl Authority {
         name: &RoleName,
         change: impl FnOnce(&mut Role) -> Result<()>,
     ) -> Result<()> {
-        let _changing = self.changing();
-        let mut role = self.own_role(name)?;
+        let _changing = self.lock_changes();
+        let mut role = self.user_defined_role(name)?;
         let changed = Arc::make_mut(&mut role);
         change(changed)?;
         self.check_role(changed)?;
-        self.put(vec![Change::Role(changed.clone())])
+        self.apply_changes(vec![AuthChange::PutRole(changed.clone())])
     }
 
     /// Removes roles, and revokes them from all users and roles.
     fn drop_role_names(&self, doomed: &[RoleName]) -> Result<()> {
-        let mut changes: Vec<Change> = doomed.iter().cloned().map(Change::NoRole).collect();
+        let mut changes: Vec<AuthChange> =
+            doomed.iter().cloned().map(AuthChange::RemoveRole).collect();
         for user in self.users(None) {
             if user.roles.iter().any(|role| doomed.contains(role)) {
                 let mut left = user.as_ref().clone();
                 left.roles.retain(|role| !doomed.contains(role));
-                changes.push(Change::User(left));
+                changes.push(AuthChange::PutUser(left));
             }
         }
         for role in self.roles(None) {
@@ -297,22 +300,22 @@ impl Authority {
             if has && !doomed.contains(&role.name) {
                 let mut left = role.as_ref().clone();
                 left.roles.retain(|role| !doomed.contains(role));
-                changes.push(Change::Role(left));
+                changes.push(AuthChange::PutRole(left));
             }
         }
-        self.put(changes)
+        self.apply_changes(changes)
     }
 
     /// Removes a role, and revokes it from all users and roles.
     pub fn drop_role(&self, name: &RoleName) -> Result<()> {
-        let _changing = self.changing();
-        self.own_role(name)?;
+        let _changing = self.lock_changes();
+        self.user_defined_role(name)?;
         self.drop_role_names(std::slice::from_ref(name))
     }
 
     /// Removes all user-defined roles of a database; returns their number.
     pub fn drop_roles(&self, db: &str) -> Result<usize> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         let doomed: Vec<_> = self
             .roles(Some(db))
             .iter()
@@ -323,7 +326,7 @@ impl Authority {
     }
 
     /// Returns a role that can be changed: it exists and is not built in.
-    fn own_role(&self, name: &RoleName) -> Result<Arc<Role>> {
+    fn user_defined_role(&self, name: &RoleName) -> Result<Arc<Role>> {
         if builtin::is_builtin(name) {
             return Err(Error::new(
                 ErrorCode::InvalidRoleModification,
@@ -354,36 +357,36 @@ impl Authority {
                 ));
             }
         }
-        if self.inherited(&role.roles).roles.contains(&role.name) {
+        if self.resolve_roles(&role.roles).roles.contains(&role.name) {
             return refused(format!("the role {} would inherit itself", role.name));
         }
         Ok(())
     }
 
-    fn changing(&self) -> std::sync::MutexGuard<'_, ()> {
+    fn lock_changes(&self) -> std::sync::MutexGuard<'_, ()> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes changes durable, then visible, then increments the generation.
-    fn put(&self, changes: Vec<Change>) -> Result<()> {
+    fn apply_changes(&self, changes: Vec<AuthChange>) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
         }
-        let stored: Vec<_> = changes.iter().map(Change::stored).collect();
+        let stored: Vec<_> = changes.iter().map(AuthChange::stored).collect();
         self.catalog.write_auth_documents(&stored)?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         for change in changes {
             match change {
-                Change::User(user) => {
+                AuthChange::PutUser(user) => {
                     state.users.insert(user.name.clone(), Arc::new(user));
                 }
-                Change::NoUser(name) => {
+                AuthChange::RemoveUser(name) => {
                     state.users.remove(&name);
                 }
-                Change::Role(role) => {
+                AuthChange::PutRole(role) => {
                     state.roles.insert(role.name.clone(), Arc::new(role));
                 }
-                Change::NoRole(name) => {
+                AuthChange::RemoveRole(name) => {
                     state.roles.remove(&name);
                 }
             }
@@ -392,33 +395,33 @@ impl Authority {
         Ok(())
     }
 
-    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    fn with_state<T>(&self, look: impl FnOnce(&UsersAndRoles) -> T) -> T {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-enum Change {
+enum AuthChange {
     User(User),
     NoUser(UserName),
     Role(Role),
     NoRole(RoleName),
 }
 
-impl Change {
+impl AuthChange {
     fn stored(&self) -> (AuthDocumentKind, String, Option<Document>) {
         match self {
-            Self::User(user) => (
+            Self::PutUser(user) => (
                 AuthDocumentKind::User,
                 user.name.id(),
                 Some(user.to_document()),
             ),
-            Self::NoUser(name) => (AuthDocumentKind::User, name.id(), None),
-            Self::Role(role) => (
+            Self::RemoveUser(name) => (AuthDocumentKind::User, name.id(), None),
+            Self::PutRole(role) => (
                 AuthDocumentKind::Role,
                 role.name.id(),
                 Some(role.to_document()),
             ),
-            Self::NoRole(name) => (AuthDocumentKind::Role, name.id(), None),
+            Self::RemoveRole(name) => (AuthDocumentKind::Role, name.id(), None),
         }
     }
 }
@@ -431,7 +434,7 @@ fn secret(catalog: &Catalog) -> Result<Vec<u8>> {
             _ => Err(damaged()),
         };
     }
-    let secret = super::unguessable::<32>()?;
+    let secret = super::random_bytes::<32>()?;
     let kept = doc! {"secret": Value::from(Binary {
         subtype: 0,
         bytes: secret.as_slice().into(),
@@ -586,12 +589,12 @@ mod tests {
         authority
             .create_role(role("c", "admin", &[("b", "db")]))
             .unwrap();
-        let all = authority.inherited(&[RoleName::new("c", "admin")]);
+        let all = authority.resolve_roles(&[RoleName::new("c", "admin")]);
         assert_eq!(all.roles.len(), 3);
         let find = ActionSet::of(&[Action::Find]);
         assert!(all.privileges.allows(&Target::collection("db", "a"), find));
         authority.drop_role(&RoleName::new("b", "db")).unwrap();
-        let all = authority.inherited(&[RoleName::new("c", "admin")]);
+        let all = authority.resolve_roles(&[RoleName::new("c", "admin")]);
         assert_eq!(all.roles.len(), 1);
     }
 

@@ -12,10 +12,10 @@ use super::privilege::Privileges;
 use super::resource::Resource;
 
 /// Roles of every database.
-const OF_DATABASES: &[&str] = &["dbAdmin", "dbOwner", "read", "readWrite", "userAdmin"];
+const DATABASE_ROLES: &[&str] = &["dbAdmin", "dbOwner", "read", "readWrite", "userAdmin"];
 
 /// Roles of `admin` only.
-const OF_ADMIN: &[&str] = &[
+const ADMIN_ROLES: &[&str] = &[
     "__system",
     "backup",
     "clusterAdmin",
@@ -210,12 +210,12 @@ const RESTORE: ActionSet = ActionSet::of(&[
 ]);
 
 /// Collections of users and roles.
-const OF_USERS: [&str; 2] = ["system.users", "system.roles"];
+const USER_COLLECTIONS: [&str; 2] = ["system.users", "system.roles"];
 
 /// True if `name` is a built-in role.
 pub fn is_builtin(name: &RoleName) -> bool {
-    OF_DATABASES.contains(&name.role.as_str())
-        || (name.db == "admin" && OF_ADMIN.contains(&name.role.as_str()))
+    DATABASE_ROLES.contains(&name.role.as_str())
+        || (name.db == "admin" && ADMIN_ROLES.contains(&name.role.as_str()))
 }
 
 /// True if the role cannot be granted.
@@ -225,8 +225,8 @@ pub(super) fn is_reserved(name: &RoleName) -> bool {
 
 /// Returns the names of the built-in roles of the database `db`.
 pub(super) fn names_in(db: &str) -> Vec<RoleName> {
-    let more: &[&str] = if db == "admin" { OF_ADMIN } else { &[] };
-    let mut all: Vec<_> = OF_DATABASES
+    let more: &[&str] = if db == "admin" { ADMIN_ROLES } else { &[] };
+    let mut all: Vec<_> = DATABASE_ROLES
         .iter()
         .chain(more)
         .map(|role| RoleName::new(role, db))
@@ -307,7 +307,7 @@ fn user_admin_any(all: &mut Privileges) {
     for db in ["local", "config", super::EXTERNAL] {
         all.allow(&Resource::database(db), USER_ADMIN);
     }
-    for collection in OF_USERS {
+    for collection in USER_COLLECTIONS {
         all.allow(&Resource::named("admin", collection), READ);
     }
     let on_cluster = [
@@ -376,7 +376,7 @@ fn backup(all: &mut Privileges) {
     for collection in ["system.js", "system.profile", "system.views"] {
         all.allow(&Resource::named("", collection), BACKUP);
     }
-    for collection in OF_USERS {
+    for collection in USER_COLLECTIONS {
         all.allow(&Resource::named("admin", collection), BACKUP);
     }
 }
@@ -391,7 +391,7 @@ fn restore(all: &mut Privileges) {
     for collection in ["system.js", "system.views"] {
         all.allow(&Resource::named("", collection), RESTORE);
     }
-    for collection in OF_USERS {
+    for collection in USER_COLLECTIONS {
         all.allow(&Resource::named("admin", collection), READ_WRITE);
     }
 }

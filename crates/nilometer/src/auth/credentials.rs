@@ -84,7 +84,7 @@ impl Mechanism {
     }
 
     /// Hi of the RFC.
-    pub fn stretch(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
+    pub fn salt_password(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
         let mut out = vec![0; self.digest_bytes()];
         match self {
             Self::Sha1 => pbkdf2::pbkdf2_hmac::<Sha1>(password, salt, iterations, &mut out),
@@ -137,7 +137,7 @@ impl std::fmt::Debug for Credentials {
 impl Credentials {
     /// Derives the credentials of a prepared password.
     pub fn derive(mechanism: Mechanism, prepared: &str, salt: &[u8], iterations: u32) -> Self {
-        let salted = mechanism.stretch(prepared.as_bytes(), salt, iterations);
+        let salted = mechanism.salt_password(prepared.as_bytes(), salt, iterations);
         let client_key = mechanism.hmac(&salted, b"Client Key");
         Self {
             iterations,
@@ -149,7 +149,12 @@ impl Credentials {
 
     /// Returns the credentials of a non-existent user: the same for the same name, so that repeated
     /// requests reveal nothing. No password matches them.
-    pub fn of_nobody(mechanism: Mechanism, secret: &[u8], name: &str, iterations: u32) -> Self {
+    pub fn of_missing_user(
+        mechanism: Mechanism,
+        secret: &[u8],
+        name: &str,
+        iterations: u32,
+    ) -> Self {
         let draw = |what: &str| {
             let seed = format!("{}\0{what}\0{name}", mechanism.name());
             Mechanism::Sha256.hmac(secret, seed.as_bytes())
@@ -213,12 +218,12 @@ mod tests {
 
     #[test]
     fn credentials_of_a_missing_user_are_deterministic() {
-        let one = Credentials::of_nobody(Mechanism::Sha1, b"secret", "a.b", 10_000);
+        let one = Credentials::of_missing_user(Mechanism::Sha1, b"secret", "a.b", 10_000);
         assert_eq!(
             one,
-            Credentials::of_nobody(Mechanism::Sha1, b"secret", "a.b", 10_000)
+            Credentials::of_missing_user(Mechanism::Sha1, b"secret", "a.b", 10_000)
         );
-        let other = Credentials::of_nobody(Mechanism::Sha1, b"secret", "a.c", 10_000);
+        let other = Credentials::of_missing_user(Mechanism::Sha1, b"secret", "a.c", 10_000);
         assert_ne!(one.salt, other.salt);
         assert_eq!(one.salt.len(), 16);
         assert_eq!(one.stored_key.len(), 20);

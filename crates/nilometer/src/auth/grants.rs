@@ -13,19 +13,19 @@ pub struct Grants {
     /// The user at that time.
     pub user: User,
     /// Every role of the user, granted or inherited.
-    pub inherited: Inherited,
+    pub resolved: ResolvedRoles,
 }
 
 impl Grants {
     /// Returns the privileges of the user.
     pub fn privileges(&self) -> &Privileges {
-        &self.inherited.privileges
+        &self.resolved.privileges
     }
 }
 
 /// The union of roles and all they inherit.
 #[derive(Clone, Debug, Default)]
-pub struct Inherited {
+pub struct ResolvedRoles {
     /// The roles and all inherited ones.
     pub roles: Vec<RoleName>,
     /// The union of their privileges.

@@ -76,7 +76,7 @@ impl Login {
     }
 
     /// Returns the grants at the last command.
-    pub fn known_grants(&self) -> Option<&Arc<Grants>> {
+    pub fn cached_grants(&self) -> Option<&Arc<Grants>> {
         self.grants.as_ref()
     }
 }

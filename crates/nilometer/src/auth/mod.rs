@@ -38,7 +38,7 @@ pub use privilege::{Privilege, Privileges};
 pub use resource::{Resource, Target};
 pub use restriction::Restrictions;
 pub use role::Role;
-pub use scram::{ClientFirst, Conversation, Prover};
+pub use scram::{ClientFirst, Conversation, ScramClient};
 pub use throttle::Throttle;
 pub use user::User;
 
@@ -50,7 +50,7 @@ pub fn failed() -> Error {
 }
 
 /// Returns cryptographically random bytes.
-pub fn unguessable<const N: usize>() -> crate::error::Result<[u8; N]> {
+pub fn random_bytes<const N: usize>() -> crate::error::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|e| {
         Error::new(

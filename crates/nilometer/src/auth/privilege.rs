@@ -116,7 +116,7 @@ impl Privileges {
     }
 
     /// True if some collection of the database `db` may be read.
-    pub fn finds_anything_in(&self, db: &str) -> bool {
+    pub fn can_read_in(&self, db: &str) -> bool {
         let find = ActionSet::of(&[Action::Find]);
         let mut may_find = self.0.iter().filter(|p| p.actions.covers(find));
         may_find.any(|p| match &p.resource {
@@ -172,8 +172,8 @@ mod tests {
         let both = ActionSet::of(&[Action::Find, Action::Insert]);
         assert!(all.allows(&Target::collection("d", "c"), both));
         assert!(!all.allows(&Target::collection("d", "e"), both));
-        assert!(all.finds_anything_in("d"));
-        assert!(!all.finds_anything_in("e"));
+        assert!(all.can_read_in("d"));
+        assert!(!all.can_read_in("e"));
         assert!(all.revoke(&Resource::named("d", "c"), both));
         assert!(!all.allows(&Target::collection("d", "c"), both));
         assert_eq!(all.iter().count(), 1);

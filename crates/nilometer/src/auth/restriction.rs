@@ -10,13 +10,13 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 use crate::error::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq)]
-struct Range {
+struct AddressRange {
     text: String,
     address: IpAddr,
     bits: u32,
 }
 
-impl Range {
+impl AddressRange {
     fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse().ok()?)),
@@ -44,8 +44,8 @@ impl Range {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Restriction {
-    client: Option<Vec<Range>>,
-    server: Option<Vec<Range>>,
+    client: Option<Vec<AddressRange>>,
+    server: Option<Vec<AddressRange>>,
 }
 
 /// The restrictions of a user or role; empty if there are none.
@@ -82,7 +82,7 @@ impl Restrictions {
 
     /// Returns the array; missing if there is no restriction.
     pub fn to_value(&self) -> Value {
-        let list = |ranges: &Vec<Range>| {
+        let list = |ranges: &Vec<AddressRange>| {
             let texts = ranges.iter().map(|r| Value::from(r.text.as_str()));
             texts.collect::<Vec<_>>()
         };
@@ -101,7 +101,7 @@ impl Restrictions {
     /// True if a login from `client` at `server` is allowed. An embedded caller has no addresses, so
     /// restrictions refuse it.
     pub fn allow(&self, client: Option<IpAddr>, server: Option<IpAddr>) -> bool {
-        let within = |ranges: &Option<Vec<Range>>, address: Option<IpAddr>| match ranges {
+        let within = |ranges: &Option<Vec<AddressRange>>, address: Option<IpAddr>| match ranges {
             None => true,
             Some(ranges) => address.is_some_and(|a| ranges.iter().any(|r| r.holds(a))),
         };
@@ -112,9 +112,9 @@ impl Restrictions {
 }
 
 /// Parses a range, or an array of them.
-fn ranges(value: ValueRef<'_>, path: &str) -> Result<Vec<Range>> {
+fn ranges(value: ValueRef<'_>, path: &str) -> Result<Vec<AddressRange>> {
     let one = |value: ValueRef<'_>| match value {
-        ValueRef::String(text) => Range::parse(text).ok_or_else(|| {
+        ValueRef::String(text) => AddressRange::parse(text).ok_or_else(|| {
             Error::bad_value(format!(
                 "'{path}' holds '{text}', which is neither an address nor a range of addresses"
             ))

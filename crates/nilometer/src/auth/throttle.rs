@@ -18,13 +18,13 @@ pub(super) const DELAY_MIN: Duration = Duration::from_millis(50);
 pub(super) const DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// How long a failure counts.
-pub(super) const MEMORY: Duration = Duration::from_secs(60);
+pub(super) const FAILURE_LIFETIME: Duration = Duration::from_secs(60);
 
 /// Most addresses stored at once.
 pub(super) const ADDRESSES_MAX: usize = 10_000;
 
 #[derive(Clone, Copy, Debug)]
-struct Failures {
+struct LoginFailures {
     count: u32,
     last: Duration,
 }
@@ -32,7 +32,7 @@ struct Failures {
 /// The failures of each address. Times are those of a monotonic clock.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    addresses: Mutex<HashMap<String, Failures>>,
+    addresses: Mutex<HashMap<String, LoginFailures>>,
 }
 
 impl Throttle {
@@ -43,7 +43,7 @@ impl Throttle {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         match addresses.get(address) {
-            Some(known) if now.saturating_sub(known.last) < MEMORY => {
+            Some(known) if now.saturating_sub(known.last) < FAILURE_LIFETIME => {
                 match known.count.checked_sub(FREE_FAILURES) {
                     None | Some(0) => Duration::ZERO,
                     Some(n) => DELAY_MIN
@@ -62,7 +62,7 @@ impl Throttle {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(address) {
-            addresses.retain(|_, known| now.saturating_sub(known.last) < MEMORY);
+            addresses.retain(|_, known| now.saturating_sub(known.last) < FAILURE_LIFETIME);
             if addresses.len() >= ADDRESSES_MAX {
                 let oldest = addresses.iter().min_by_key(|(_, known)| known.last);
                 if let Some(oldest) = oldest.map(|(address, _)| address.clone()) {
@@ -70,11 +70,13 @@ impl Throttle {
                 }
             }
         }
-        let known = addresses.entry(address.to_owned()).or_insert(Failures {
-            count: 0,
-            last: now,
-        });
-        if now.saturating_sub(known.last) >= MEMORY {
+        let known = addresses
+            .entry(address.to_owned())
+            .or_insert(LoginFailures {
+                count: 0,
+                last: now,
+            });
+        if now.saturating_sub(known.last) >= FAILURE_LIFETIME {
             known.count = 0;
         }
         known.count = known.count.saturating_add(1);
@@ -100,9 +102,9 @@ mod tests {
             [0, 0, 0, 50, 100, 200, 400, 800, 1600, 2000, 2000, 2000]
         );
         assert_eq!(throttle.delay("b", now), Duration::ZERO);
-        assert_eq!(throttle.delay("a", now + MEMORY), Duration::ZERO);
-        throttle.failed("a", now + MEMORY);
-        assert_eq!(throttle.delay("a", now + MEMORY), Duration::ZERO);
+        assert_eq!(throttle.delay("a", now + FAILURE_LIFETIME), Duration::ZERO);
+        throttle.failed("a", now + FAILURE_LIFETIME);
+        assert_eq!(throttle.delay("a", now + FAILURE_LIFETIME), Duration::ZERO);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Four times a second the pending calls to the disk are examined. One older than the parameter
 //! `nilometerStuckDiskMillis` is logged, again whenever its age has doubled, and once more when it returns.
 //! Nothing is cancelled or refused: waiting writes continue when the disk does, and reads proceed
-//! meanwhile. [`DiskWatch::status`] feeds `serverStatus` and the health check.
+//! meanwhile. [`DiskMonitor::status`] feeds `serverStatus` and the health check.
 //!
 //! The engine refuses writes when the disk is full or cannot be written; the start, with the reason, and
 //! the end are logged.
@@ -18,15 +18,15 @@ use tracing::{info, warn};
 use crate::services::Services;
 
 /// Observes slow calls to the disk.
-pub(crate) struct DiskWatch {
+pub(crate) struct DiskMonitor {
     engine: Arc<dyn Engine>,
     services: Arc<Services>,
-    told: Mutex<Told>,
+    logged: Mutex<LoggedEvents>,
 }
 
 /// The events logged so far.
 #[derive(Debug, Default)]
-struct Told {
+struct LoggedEvents {
     /// Logged calls that have not returned, with the age at which each is logged again.
     stuck: BTreeMap<u64, (DiskWait, Duration)>,
     /// The number of logged calls.
@@ -37,11 +37,11 @@ struct Told {
 
 /// An event to log.
 #[derive(Debug, PartialEq, Eq)]
-enum Notice {
+enum DiskEvent {
     /// A call has not returned.
     Stuck(DiskWait),
     /// The call has returned. Its age is the last observed one.
-    Over(DiskWait),
+    Returned(DiskWait),
 }
 
 /// The state of the disk for writes.
@@ -57,12 +57,12 @@ pub(crate) struct DiskStatus {
     pub(crate) longest: Duration,
 }
 
-impl DiskWatch {
+impl DiskMonitor {
     pub(crate) fn new(engine: Arc<dyn Engine>, services: Arc<Services>) -> Self {
         Self {
             engine,
             services,
-            told: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
 
@@ -73,27 +73,27 @@ impl DiskWatch {
         waits.in_flight.retain(|wait| wait.age >= limit);
         DiskStatus {
             stuck: waits.in_flight.len(),
-            total: self.told().total,
+            total: self.logged().total,
             longest: waits.longest,
             oldest: waits.in_flight.into_iter().max_by_key(|wait| wait.age),
         }
     }
 
     /// Examines the pending calls once and logs events.
-    pub(super) fn look(&self) {
-        self.look_at_writes();
+    pub(super) fn observe(&self) {
+        self.observe_writes();
         let waits = self.engine.disk_waits().in_flight;
-        let notices = self.told().look(waits, self.limit());
-        for notice in notices {
-            match notice {
-                Notice::Stuck(wait) => warn!(
+        let events = self.logged().compare(waits, self.limit());
+        for event in events {
+            match event {
+                DiskEvent::Stuck(wait) => warn!(
                     c = "STORAGE",
                     id = 22_440,
                     what = wait.what,
                     waitingMillis = millis(wait.age),
                     "The disk does not answer; writes wait for it"
                 ),
-                Notice::Over(wait) => info!(
+                DiskEvent::Returned(wait) => info!(
                     c = "STORAGE",
                     id = 22_441,
                     what = wait.what,
@@ -104,13 +104,13 @@ impl DiskWatch {
         }
     }
 
-    fn look_at_writes(&self) {
+    fn observe_writes(&self) {
         let refusal = match self.engine.check_writable() {
             // The caller that closed the engine knows.
             Err(Error::Closed) => return,
             outcome => outcome.err(),
         };
-        let refused_before = std::mem::replace(&mut self.told().refuses, refusal.is_some());
+        let refused_before = std::mem::replace(&mut self.logged().refuses, refusal.is_some());
         match (refusal, refused_before) {
             (Some(reason), false) => warn!(
                 c = "STORAGE",
@@ -129,15 +129,15 @@ impl DiskWatch {
         Duration::from_millis(u64::try_from(limit).unwrap_or(u64::MAX))
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn logged(&self) -> std::sync::MutexGuard<'_, LoggedEvents> {
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Told {
+impl LoggedEvents {
     /// Compares the pending calls with the logged ones.
-    fn look(&mut self, in_flight: Vec<DiskWait>, limit: Duration) -> Vec<Notice> {
-        let mut notices = Vec::new();
+    fn compare(&mut self, in_flight: Vec<DiskWait>, limit: Duration) -> Vec<DiskEvent> {
+        let mut events = Vec::new();
         let mut before = std::mem::take(&mut self.stuck);
         for wait in in_flight {
             let again = match before.remove(&wait.id) {
@@ -150,16 +150,18 @@ impl Told {
             };
             let next = match wait.age >= again {
                 true => {
-                    notices.push(Notice::Stuck(wait.clone()));
+                    events.push(DiskEvent::Stuck(wait.clone()));
                     wait.age.saturating_mul(2)
                 }
                 false => again,
             };
             self.stuck.insert(wait.id, (wait, next));
         }
-        let over = before.into_values().map(|(wait, _)| Notice::Over(wait));
-        notices.extend(over);
-        notices
+        let over = before
+            .into_values()
+            .map(|(wait, _)| DiskEvent::Returned(wait));
+        events.extend(over);
+        events
     }
 }
 
@@ -181,23 +183,29 @@ mod tests {
 
     #[test]
     fn a_call_is_logged_at_the_limit_at_doublings_and_at_its_end() {
-        let mut told = Told::default();
+        let mut logged = LoggedEvents::default();
         let limit = Duration::from_millis(100);
         let mut look = |in_flight: &[(u64, u64)]| {
             let in_flight = in_flight.iter().map(|(id, age)| wait(*id, *age));
-            told.look(in_flight.collect(), limit)
+            logged.compare(in_flight.collect(), limit)
         };
         assert_eq!(look(&[(1, 99)]), []);
-        assert_eq!(look(&[(1, 110)]), [Notice::Stuck(wait(1, 110))]);
+        assert_eq!(look(&[(1, 110)]), [DiskEvent::Stuck(wait(1, 110))]);
         assert_eq!(look(&[(1, 219), (2, 20)]), []);
-        assert_eq!(look(&[(1, 220), (2, 90)]), [Notice::Stuck(wait(1, 220))]);
-        assert_eq!(look(&[(1, 300), (2, 120)]), [Notice::Stuck(wait(2, 120))]);
+        assert_eq!(look(&[(1, 220), (2, 90)]), [DiskEvent::Stuck(wait(1, 220))]);
+        assert_eq!(
+            look(&[(1, 300), (2, 120)]),
+            [DiskEvent::Stuck(wait(2, 120))]
+        );
         assert_eq!(
             look(&[(1, 500)]),
-            [Notice::Stuck(wait(1, 500)), Notice::Over(wait(2, 120))]
+            [
+                DiskEvent::Stuck(wait(1, 500)),
+                DiskEvent::Returned(wait(2, 120))
+            ]
         );
-        assert_eq!(look(&[]), [Notice::Over(wait(1, 500))]);
+        assert_eq!(look(&[]), [DiskEvent::Returned(wait(1, 500))]);
         assert_eq!(look(&[]), []);
-        assert_eq!(told.total, 2);
+        assert_eq!(logged.total, 2);
     }
 }

@@ -26,12 +26,12 @@ const SHORT_PERCENT: u64 = 92;
 const ENOUGH_PERCENT: u64 = 85;
 
 /// Observes the memory of the process.
-pub(super) struct MemoryWatch {
+pub(super) struct MemoryMonitor {
     services: Arc<Services>,
     timeseries: Arc<Timeseries>,
 }
 
-impl MemoryWatch {
+impl MemoryMonitor {
     pub(super) fn new(services: Arc<Services>, timeseries: Arc<Timeseries>) -> Self {
         Self {
             services,
@@ -40,7 +40,7 @@ impl MemoryWatch {
     }
 
     /// Examines the memory once.
-    pub(super) fn look(&self) {
+    pub(super) fn observe(&self) {
         let host = &self.services.host;
         let limit = self.services.memory_limit();
         let (Some(limit), Some(used)) = (limit, (host.memory_use)()) else {

@@ -16,23 +16,23 @@ use crate::services::Services;
 use crate::timeseries::Timeseries;
 use crate::write::Records;
 
-use disk::DiskWatch;
-use memory::MemoryWatch;
+use disk::DiskMonitor;
+use memory::MemoryMonitor;
 use ttl::TtlMonitor;
 
 /// Interval of maintenance.
-const TICK: Duration = Duration::from_millis(500);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval of the observation of disk and memory.
-const WATCH_TICK: Duration = Duration::from_millis(250);
+const MONITOR_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The parts of the database that background work uses.
-pub(crate) struct Needs {
+pub(crate) struct BackgroundContext {
     pub(crate) services: Arc<Services>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) timeseries: Arc<Timeseries>,
     pub(crate) records: Arc<Records>,
-    pub(crate) disk: Arc<DiskWatch>,
+    pub(crate) disk: Arc<DiskMonitor>,
     /// Closes cursors idle for too long: the monotonic time now, and the idle limit.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
 }
@@ -46,21 +46,21 @@ pub(crate) struct Background {
 
 impl Background {
     /// Starts the threads.
-    pub(crate) fn start(needs: Needs) -> std::io::Result<Self> {
+    pub(crate) fn start(context: BackgroundContext) -> std::io::Result<Self> {
         let mut background = Self {
             stops: Vec::new(),
             threads: Vec::new(),
         };
-        let disk = Arc::clone(&needs.disk);
-        let (services, timeseries) = (needs.services.clone(), needs.timeseries.clone());
-        let memory = MemoryWatch::new(services, timeseries);
+        let disk = Arc::clone(&context.disk);
+        let (services, timeseries) = (context.services.clone(), context.timeseries.clone());
+        let memory = MemoryMonitor::new(services, timeseries);
         background.spawn("database-watcher", move |stopped| {
-            while stopped.recv_timeout(WATCH_TICK) == Err(RecvTimeoutError::Timeout) {
-                disk.look();
-                memory.look();
+            while stopped.recv_timeout(MONITOR_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                disk.observe();
+                memory.observe();
             }
         })?;
-        background.spawn("background", move |stopped| run(&needs, &stopped))?;
+        background.spawn("background", move |stopped| run(&context, &stopped))?;
         Ok(background)
     }
 
@@ -87,16 +87,16 @@ impl Drop for Background {
     }
 }
 
-fn run(needs: &Needs, stopped: &Receiver<()>) {
-    let mut ttl = TtlMonitor::new(&needs.services);
-    while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-        let idle = needs.services.parameters.cursor_timeout_millis();
+fn run(context: &BackgroundContext, stopped: &Receiver<()>) {
+    let mut ttl = TtlMonitor::new(&context.services);
+    while stopped.recv_timeout(MAINTENANCE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let idle = context.services.parameters.cursor_timeout_millis();
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
-        (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
-        needs.timeseries.release_dropped();
-        if !needs.services.memory_is_short.load(Ordering::Relaxed) {
-            needs.timeseries.prefetch();
+        (context.expire_cursors)(context.services.clock.monotonic(), idle);
+        context.timeseries.release_dropped();
+        if !context.services.memory_is_short.load(Ordering::Relaxed) {
+            context.timeseries.prefetch();
         }
-        ttl.tick(needs, stopped);
+        ttl.tick(context, stopped);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nilometer_bson::ValueRef;
 
-use super::Needs;
+use super::BackgroundContext;
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::Index;
@@ -28,8 +28,8 @@ impl TtlMonitor {
     }
 
     /// Runs a pass if one is due, until it is complete or the database is closed.
-    pub(super) fn tick(&mut self, needs: &Needs, stopped: &Receiver<()>) {
-        let services = &needs.services;
+    pub(super) fn tick(&mut self, context: &BackgroundContext, stopped: &Receiver<()>) {
+        let services = &context.services;
         let sleep = u64::try_from(services.parameters.ttl_monitor_sleep_secs()).unwrap_or(60);
         let now = services.clock.monotonic();
         if now.saturating_sub(self.last) < Duration::from_secs(sleep) {
@@ -46,14 +46,14 @@ impl TtlMonitor {
                 "interrupted at shutdown",
             )),
         };
-        for collection in needs.catalog.collections() {
+        for collection in context.catalog.collections() {
             if check_interrupt().is_err() {
                 return;
             }
             let now_ms = services.clock.now_ms();
             // A collection that fails, for instance because it was dropped, is tried again in the next pass.
-            let _ = expire(&needs.catalog, &collection, &needs.timeseries, now_ms);
-            let _ = expire_records(&collection, &needs.records, now_ms, &check_interrupt);
+            let _ = expire(&context.catalog, &collection, &context.timeseries, now_ms);
+            let _ = expire_records(&collection, &context.records, now_ms, &check_interrupt);
         }
     }
 }

@@ -30,13 +30,13 @@ use crate::timeseries::{
 const METAS_PER_PAGE: usize = 1024;
 
 /// The buckets of a time-series collection, to unpack or as documents.
-pub(crate) struct Buckets {
+pub(crate) struct StoredBucketSource {
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
     options: BucketOptions,
 }
 
-impl Buckets {
+impl StoredBucketSource {
     pub(super) fn new(timeseries: Arc<Timeseries>, collection: Arc<Collection>) -> Result<Self> {
         let known = collection.timeseries.as_ref();
         let options = BucketOptions {
@@ -130,7 +130,7 @@ fn count_into(counters: &Arc<ScanCounters>) -> Box<dyn Fn(u64) + Send> {
     })
 }
 
-impl RecordSource for Buckets {
+impl RecordSource for StoredBucketSource {
     fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         let bound = |key: &Option<RecordKey>| key.as_deref().and_then(|k| k.try_into().ok());
         let mut range = BucketRange {
@@ -172,7 +172,7 @@ impl RecordSource for Buckets {
 
     fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
         let view = self.timeseries.view(&self.collection)?;
-        Ok(Some(Box::new(RawView(view))))
+        Ok(Some(Box::new(RawBucketView(view))))
     }
 
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
@@ -201,9 +201,9 @@ impl RecordSource for Buckets {
 }
 
 /// A consistent view of bucket documents and their indexes.
-struct RawView(BucketView);
+struct RawBucketView(BucketView);
 
-impl RecordView for RawView {
+impl RecordView for RawBucketView {
     fn entries(
         &self,
         index: &Index,
@@ -234,7 +234,7 @@ impl RecordView for RawView {
     }
 }
 
-impl BucketSource for Buckets {
+impl BucketSource for StoredBucketSource {
     fn options(&self) -> &BucketOptions {
         &self.options
     }

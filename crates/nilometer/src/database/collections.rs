@@ -18,13 +18,13 @@ use crate::query::source::{
     RecordScanOptions, RecordSource, Resolved, ScanCounters, ViewDefinition,
 };
 use crate::services::Services;
-use crate::services::describe::{self, Shown};
+use crate::services::describe::{self, OperationFilter};
 use crate::session::UserName;
 use crate::timeseries::{BucketRange, BucketScan, Timeseries};
 use crate::write::Records;
 
-use super::buckets::Buckets;
-use super::plain::Plain;
+use super::buckets::StoredBucketSource;
+use super::plain::StoredRecordSource;
 
 /// All collections of a database.
 #[derive(Clone)]
@@ -52,7 +52,7 @@ impl Collections for StoredCollections {
             Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
                 Resolved::Ordinary(Arc::new(self.buckets(found)?))
             }
-            Some(CatalogEntry::Collection(collection)) => Resolved::Ordinary(Arc::new(Plain {
+            Some(CatalogEntry::Collection(collection)) => Resolved::Ordinary(Arc::new(StoredRecordSource {
                 records: self.records.clone(),
                 collation: Collation::of_stored(collection.options.as_ref())?,
                 collection,
@@ -64,11 +64,11 @@ impl Collections for StoredCollections {
             }),
             None if db == "admin" && coll == "system.users" => {
                 let users = self.authority.users(None);
-                fixed(users.iter().map(|user| user.to_document()).collect())
+                generated(users.iter().map(|user| user.to_document()).collect())
             }
             None if db == "admin" && coll == "system.roles" => {
                 let roles = self.authority.roles(None);
-                fixed(roles.iter().map(|role| role.to_document()).collect())
+                generated(roles.iter().map(|role| role.to_document()).collect())
             }
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
@@ -152,7 +152,7 @@ fn current_op(
     argument: DocRef<'_>,
     user: Option<&UserName>,
 ) -> Result<Vec<Document>> {
-    let mut shown = Shown {
+    let mut shown = OperationFilter {
         idle_connections: false,
         truncate: false,
         of_user: user,
@@ -190,7 +190,11 @@ fn current_op(
 }
 
 /// Describes the cursors that wait for the next `getMore`.
-fn describe_idle(services: &Services, cursors: &CursorRegistry, shown: Shown<'_>) -> Vec<Document> {
+fn describe_idle(
+    services: &Services,
+    cursors: &CursorRegistry,
+    shown: OperationFilter<'_>,
+) -> Vec<Document> {
     let host = &services.host;
     let (now, now_ms) = (services.clock.monotonic(), services.clock.now_ms());
     let told = cursors.idle(|id, cursor, since| {
@@ -280,8 +284,8 @@ impl BucketAccess for StoredCollections {
 }
 
 impl StoredCollections {
-    pub(crate) fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
-        Buckets::new(self.timeseries.clone(), collection)
+    pub(crate) fn buckets(&self, collection: Arc<Collection>) -> Result<StoredBucketSource> {
+        StoredBucketSource::new(self.timeseries.clone(), collection)
     }
 
     /// Returns the parts that update and delete statements use.
@@ -303,16 +307,16 @@ impl StoredCollections {
                 views.push(view_definition(&self.catalog, &namespace, &view));
             }
         }
-        fixed(views)
+        generated(views)
     }
 }
 
 /// Returns a collection of generated documents; absent if there are none.
-fn fixed(documents: Vec<Document>) -> Resolved {
+fn generated(documents: Vec<Document>) -> Resolved {
     if documents.is_empty() {
         Resolved::Absent
     } else {
-        Resolved::Ordinary(Arc::new(Fixed(documents)))
+        Resolved::Ordinary(Arc::new(GeneratedDocuments(documents)))
     }
 }
 
@@ -345,9 +349,9 @@ pub(super) fn view_definition(
 }
 
 /// A collection of documents in memory.
-struct Fixed(Vec<Document>);
+struct GeneratedDocuments(Vec<Document>);
 
-impl RecordSource for Fixed {
+impl RecordSource for GeneratedDocuments {
     fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         let number = |at: usize| (at as u64).to_be_bytes().to_vec();
         let mut found: Vec<(RecordKey, Document)> = self

@@ -66,7 +66,7 @@ impl IndexBuilder {
         let (records, buckets);
         let source: &dyn BuildSource = match collection.storage {
             Storage::Records { .. } => {
-                records = self.records.walk(collection)?;
+                records = self.records.build_source(collection)?;
                 &records
             }
             Storage::Buckets { .. } => {
@@ -119,7 +119,7 @@ impl IndexBuilder {
     }
 
     /// Resumes the interrupted builds of one collection.
-    fn resume(&self, collection: &Collection, stop: &Stop) -> Result<()> {
+    fn resume(&self, collection: &Collection, stop: &StopSignal) -> Result<()> {
         let unfinished = self.catalog.unfinished_indexes(collection);
         let services = &self.services;
         let mut operation =
@@ -151,12 +151,12 @@ fn command(collection: &Collection, indexes: Array) -> Document {
 
 /// Stops the builds of the thread.
 #[derive(Default)]
-struct Stop {
+struct StopSignal {
     stopping: AtomicBool,
     running: Mutex<Option<KillSwitch>>,
 }
 
-impl Stop {
+impl StopSignal {
     fn watch(&self, running: &KillSwitch) {
         let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = Some(running.clone());
@@ -180,14 +180,14 @@ impl Stop {
 
 /// The thread that resumes interrupted builds. Dropping it interrupts them again.
 pub(super) struct ResumedBuilds {
-    stop: Arc<Stop>,
+    stop: Arc<StopSignal>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ResumedBuilds {
     /// Starts the thread, if there are interrupted builds.
     pub(super) fn start(builder: IndexBuilder) -> std::io::Result<Self> {
-        let stop = Arc::new(Stop::default());
+        let stop = Arc::new(StopSignal::default());
         let mut collections = builder.catalog.collections();
         collections.retain(|c| !builder.catalog.unfinished_indexes(c).is_empty());
         if collections.is_empty() {

@@ -16,7 +16,7 @@ use crate::timeseries::index::spec;
 
 /// The fields an index is shown in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IndexSide {
+pub(crate) enum IndexForm {
     /// Fields of measurements.
     User,
     /// Fields of stored documents.
@@ -24,21 +24,21 @@ pub(crate) enum IndexSide {
 }
 
 /// An index with its definition as shown.
-pub(crate) struct ShownIndex {
+pub(crate) struct ListedIndex {
     pub(crate) stored: Arc<StoredIndex>,
     pub(crate) spec: IndexSpec,
 }
 
 /// Returns the indexes of a collection, except the index of `_id`.
-pub(crate) fn shown_indexes(collection: &Collection, side: IndexSide) -> Vec<ShownIndex> {
+pub(crate) fn listed_indexes(collection: &Collection, side: IndexForm) -> Vec<ListedIndex> {
     let all = collection.indexes.all();
     all.iter()
         .filter_map(|stored| {
             let spec = match (&collection.timeseries, side) {
-                (Some(options), IndexSide::User) => spec::to_user(options, &stored.spec)?,
+                (Some(options), IndexForm::User) => spec::to_user(options, &stored.spec)?,
                 _ => stored.spec.clone(),
             };
-            Some(ShownIndex {
+            Some(ListedIndex {
                 stored: stored.clone(),
                 spec,
             })
@@ -78,8 +78,8 @@ impl StoredCollections {
     /// Returns the `$indexStats` of a collection; empty if it does not exist.
     pub(super) fn index_stats(&self, namespace: &Namespace) -> Result<Vec<Document>> {
         let (collection, side) = match self.catalog.timeseries(namespace) {
-            Some(buckets) => (Some(buckets), IndexSide::User),
-            None => (self.catalog.collection(namespace), IndexSide::Stored),
+            Some(buckets) => (Some(buckets), IndexForm::User),
+            None => (self.catalog.collection(namespace), IndexForm::Stored),
         };
         let Some(collection) = collection else {
             return Ok(Vec::new());
@@ -113,7 +113,7 @@ impl StoredCollections {
                 false,
             ));
         }
-        for index in shown_indexes(&collection, side) {
+        for index in listed_indexes(&collection, side) {
             let stored = &index.stored;
             let since = stored.since_ms().max(started);
             let spec = index.spec.to_document();

@@ -7,7 +7,7 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, doc};
 use nilometer_storage::KeyspaceId;
 
 use super::collections::{StoredCollections, view_definition};
-use super::indexes::{IndexSide, id_index, shown_indexes};
+use super::indexes::{IndexForm, id_index, listed_indexes};
 use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -110,7 +110,7 @@ fn indexes(collection: &Collection) -> Vec<Value> {
         .map(|spec| entry(spec, true, false))
         .into_iter()
         .collect();
-    for index in shown_indexes(collection, IndexSide::Stored) {
+    for index in listed_indexes(collection, IndexForm::Stored) {
         let stored = &index.stored;
         let spec = index.spec.to_document();
         out.push(entry(spec, stored.is_ready(), stored.multikey() != 0));

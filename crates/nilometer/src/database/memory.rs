@@ -31,7 +31,7 @@ const OPEN_BUCKETS_SHARE: u64 = 40;
 const BUCKET_CACHE_SHARE: u64 = 16;
 
 /// Divisor of memory for each of the small caches.
-const REMEMBERED_SHARE: u64 = 64;
+const SMALL_CACHE_SHARE: u64 = 64;
 
 /// Divisor of memory for a reply of several documents.
 const BATCH_SHARE: u64 = 128;
@@ -50,7 +50,7 @@ pub(super) fn batch_bytes_max(services: &Services) -> usize {
 
 /// The budget of each part, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MemoryPlan {
+pub(super) struct MemoryBudgets {
     pub(super) memtables: u64,
     pub(super) blocks: u64,
     pub(super) bucket_cache: u64,
@@ -61,7 +61,7 @@ pub(super) struct MemoryPlan {
     pub(super) queries: u64,
 }
 
-impl MemoryPlan {
+impl MemoryBudgets {
     /// Computes the budgets from the parameters and the memory limit.
     pub(super) fn of(services: &Services) -> Self {
         let given = &services.parameters;
@@ -70,8 +70,8 @@ impl MemoryPlan {
         let engine = LsmOptions::within(limit);
         let cache = u64::try_from(given.nilometer_bucket_cache_bytes()).unwrap_or(0);
         let cache_unless_set = ReadCacheBytes::DEFAULT_MAX.opened_buckets as u64;
-        let remembered = |most: usize| match limit {
-            Some(limit) => (most as u64).min(limit / REMEMBERED_SHARE),
+        let small_cache = |most: usize| match limit {
+            Some(limit) => (most as u64).min(limit / SMALL_CACHE_SHARE),
             None => most as u64,
         };
         Self {
@@ -84,9 +84,9 @@ impl MemoryPlan {
             open_buckets: set(given.timeseries_idle_bucket_expiry_memory_usage_threshold())
                 .or(limit.map(|limit| limit / OPEN_BUCKETS_SHARE))
                 .unwrap_or(BUCKET_CATALOG_BYTES_MAX as u64),
-            bucket_lists: remembered(ReadCacheBytes::DEFAULT_MAX.bucket_lists),
-            meta_numbers: remembered(ReadCacheBytes::DEFAULT_MAX.interned),
-            plans: remembered(PLAN_CACHE_BYTES_MAX),
+            bucket_lists: small_cache(ReadCacheBytes::DEFAULT_MAX.bucket_lists),
+            meta_numbers: small_cache(ReadCacheBytes::DEFAULT_MAX.interned),
+            plans: small_cache(PLAN_CACHE_BYTES_MAX),
             queries: set(given.nilometer_query_memory_bytes())
                 .or(limit.map(|limit| limit / 2))
                 .unwrap_or(QUERY_MEMORY_UNKNOWN),
@@ -129,7 +129,7 @@ pub(crate) struct MemoryPart {
 impl Database {
     /// Returns the use and budget of each part. The overhead of the allocator is not counted.
     pub(crate) fn memory_parts(&self) -> [MemoryPart; 8] {
-        let plan = MemoryPlan::of(&self.services);
+        let plan = MemoryBudgets::of(&self.services);
         let engine = self.engine().statistics();
         let timeseries = self.timeseries();
         let part = |name, bytes, bytes_max| MemoryPart {
@@ -159,7 +159,7 @@ impl Database {
 
     /// Returns the sum of all budgets in bytes.
     pub fn memory_planned_bytes(&self) -> u64 {
-        MemoryPlan::of(&self.services).total()
+        MemoryBudgets::of(&self.services).total()
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn plan(memory_bytes: u64, set: &[(&str, &str)]) -> MemoryPlan {
+    fn plan(memory_bytes: u64, set: &[(&str, &str)]) -> MemoryBudgets {
         let host = HostFacts {
             memory_limit_bytes: memory_bytes,
             ..HostFacts::default()
@@ -183,7 +183,7 @@ mod tests {
             let set = environment.parameters.set_at_startup(name, value);
             set.expect("a parameter");
         }
-        MemoryPlan::of(&Services::new(environment))
+        MemoryBudgets::of(&Services::new(environment))
     }
 
     #[test]

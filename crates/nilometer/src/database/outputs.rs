@@ -19,10 +19,10 @@ use crate::insertion::InsertOptions;
 use crate::modify::{ModifyAction, ModifyStatement, Selector};
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
-use crate::write::{CappedLimits, Checking, Records};
+use crate::write::{CappedLimits, DocumentChecks, Records};
 
 /// The entry behind the name of a target.
-enum Writable {
+enum OutputTarget {
     Nothing,
     Records(Arc<Collection>),
     /// The bucket collection.
@@ -31,14 +31,14 @@ enum Writable {
 
 impl StoredCollections {
     /// Returns the entry of a target; fails if `stage` cannot write to it.
-    fn writable(&self, stage: &str, target: &Namespace) -> Result<Writable> {
+    fn output_target(&self, stage: &str, target: &Namespace) -> Result<OutputTarget> {
         if let Some(buckets) = self.catalog.timeseries(target) {
-            return Ok(Writable::Series(buckets));
+            return Ok(OutputTarget::Series(buckets));
         }
         match self.catalog.get(target) {
-            None => Ok(Writable::Nothing),
+            None => Ok(OutputTarget::Nothing),
             Some(CatalogEntry::Collection(found)) if found.timeseries.is_none() => {
-                Ok(Writable::Records(found))
+                Ok(OutputTarget::Records(found))
             }
             Some(CatalogEntry::Collection(_)) => Err(Error::new(
                 ErrorCode::CommandNotSupported,
@@ -69,20 +69,20 @@ impl Outputs for StoredCollections {
         target: &Namespace,
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<()> {
-        match (timeseries, self.writable("$out", target)?) {
-            (_, Writable::Records(found)) if CappedLimits::of(&found).is_some() => {
+        match (timeseries, self.output_target("$out", target)?) {
+            (_, OutputTarget::Records(found)) if CappedLimits::of(&found).is_some() => {
                 Err(Error::location(
                     location::OUT_TO_CAPPED,
                     format!("namespace '{target}' is capped so it can't be used for $out"),
                 ))
             }
-            (Some(_), Writable::Records(_)) => Err(Error::location(
+            (Some(_), OutputTarget::Records(_)) => Err(Error::location(
                 location::OUT_NOT_TIMESERIES,
                 format!(
                     "Cannot create a time-series collection from the existing collection {target}"
                 ),
             )),
-            (Some(wanted), Writable::Series(found)) => {
+            (Some(wanted), OutputTarget::Series(found)) => {
                 series::check_options(wanted, &found, target)
             }
             _ => Ok(()),
@@ -97,10 +97,10 @@ impl Outputs for StoredCollections {
         self.check_replaceable(target, timeseries)?;
         let uuid = self.services.ids.uuid();
         let now_ms = self.services.clock.now_ms();
-        let series = match self.writable("$out", target)? {
-            Writable::Series(found) => found.timeseries.clone(),
-            Writable::Records(_) => None,
-            Writable::Nothing => timeseries.cloned(),
+        let series = match self.output_target("$out", target)? {
+            OutputTarget::Series(found) => found.timeseries.clone(),
+            OutputTarget::Records(_) => None,
+            OutputTarget::Nothing => timeseries.cloned(),
         };
         let name = match series {
             Some(_) => target.buckets(),
@@ -110,7 +110,7 @@ impl Outputs for StoredCollections {
         let (fresh, replaced) = self
             .catalog
             .prepare_replacement(&name, uuid, series, now_ms)?;
-        Ok(Box::new(Fresh {
+        Ok(Box::new(PreparedReplacement {
             stored: self.clone(),
             collection: Arc::new(fresh),
             view: is_series.then(|| target.clone()),
@@ -120,18 +120,18 @@ impl Outputs for StoredCollections {
     }
 
     fn merge_into(&self, target: &Namespace) -> Result<Box<dyn MergeTarget>> {
-        let collection = match self.writable("$merge", target)? {
-            Writable::Series(found) => {
-                return Ok(Box::new(series::SeriesTarget {
+        let collection = match self.output_target("$merge", target)? {
+            OutputTarget::Series(found) => {
+                return Ok(Box::new(series::MergeTimeSeries {
                     name: target.clone(),
                     stored: self.clone(),
                     collection: found,
                 }));
             }
-            Writable::Records(found) => Some(found),
-            Writable::Nothing => None,
+            OutputTarget::Records(found) => Some(found),
+            OutputTarget::Nothing => None,
         };
-        Ok(Box::new(Target {
+        Ok(Box::new(MergeCollection {
             collection,
             namespace: target.clone(),
             stored: self.clone(),
@@ -140,7 +140,7 @@ impl Outputs for StoredCollections {
 }
 
 /// New contents that do not have their name yet.
-struct Fresh {
+struct PreparedReplacement {
     stored: StoredCollections,
     collection: Arc<Collection>,
     /// The name of the time-series collection, if the contents are its buckets.
@@ -149,14 +149,14 @@ struct Fresh {
     is_installed: bool,
 }
 
-impl Fresh {
+impl PreparedReplacement {
     fn forget(&self, collection: &Collection) {
         self.stored.records.forget(collection.uuid);
         self.stored.timeseries.forget(collection);
     }
 }
 
-impl Replacement for Fresh {
+impl Replacement for PreparedReplacement {
     fn insert(&mut self, documents: &[Document], operation: &OperationContext) -> Result<()> {
         let now_ms = operation.now_ms;
         let documents = documents.iter().map(Document::as_ref);
@@ -188,14 +188,14 @@ impl Replacement for Fresh {
             Some(old) => self.forget(&old),
             None => {
                 let name = self.view.as_ref().unwrap_or(&self.collection.namespace);
-                operation.usage().made(name.to_string());
+                operation.usage().record_created(name.to_string());
             }
         }
         Ok(())
     }
 }
 
-impl Drop for Fresh {
+impl Drop for PreparedReplacement {
     fn drop(&mut self) {
         if !self.is_installed {
             self.forget(&self.collection);
@@ -214,7 +214,7 @@ fn insert<'a>(
     operation: &OperationContext,
 ) -> Result<()> {
     let options = StoredCollections::insert_options(new_id);
-    let checking = Checking {
+    let checking = DocumentChecks {
         bypass: operation.bypass,
         eval: EvalContext {
             now_ms: operation.now_ms,
@@ -270,14 +270,14 @@ fn statement<'a>(
 }
 
 /// An ordinary collection to merge into.
-struct Target {
+struct MergeCollection {
     namespace: Namespace,
     /// `None` until the first insert creates the collection.
     collection: Option<Arc<Collection>>,
     stored: StoredCollections,
 }
 
-impl Target {
+impl MergeCollection {
     fn existing_or_new(&mut self, operation: &OperationContext) -> Result<Arc<Collection>> {
         if let Some(collection) = &self.collection {
             return Ok(Arc::clone(collection));
@@ -288,13 +288,13 @@ impl Target {
                 .catalog
                 .find_or_create(&self.namespace, uuid, Document::new())?;
         if is_new {
-            operation.usage().made(self.namespace.to_string());
+            operation.usage().record_created(self.namespace.to_string());
         }
         Ok(Arc::clone(self.collection.insert(collection)))
     }
 }
 
-impl MergeTarget for Target {
+impl MergeTarget for MergeCollection {
     fn has_unique_index_on(&self, fields: &[FieldPath], collation: &Collation) -> Result<bool> {
         let is_on_id = matches!(fields, [field] if field.as_str() == "_id");
         let Some(collection) = &self.collection else {

@@ -13,22 +13,22 @@ use crate::query::source::{
     Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScanOptions, RecordSource,
     RecordView, names_id_index,
 };
-use crate::write::{Arrivals, CollectionView, KeyBounds, Records, clustered_key};
+use crate::write::{Arrivals, CollectionSnapshot, KeyBounds, Records, clustered_key};
 
 /// An ordinary collection.
-pub(super) struct Plain {
+pub(super) struct StoredRecordSource {
     pub(super) records: Arc<Records>,
     pub(super) collection: Arc<Collection>,
     pub(super) collation: Collation,
 }
 
 /// A consistent view of an ordinary collection.
-struct PlainView {
-    view: CollectionView,
+struct StoredRecordView {
+    view: CollectionSnapshot,
     collection: Arc<Collection>,
 }
 
-impl RecordView for PlainView {
+impl RecordView for StoredRecordView {
     fn entries(
         &self,
         index: &Index,
@@ -62,10 +62,10 @@ impl RecordView for PlainView {
     }
 }
 
-impl RecordSource for Plain {
+impl RecordSource for StoredRecordSource {
     fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
-        Ok(Some(Box::new(PlainView {
-            view: self.records.view(&self.collection)?,
+        Ok(Some(Box::new(StoredRecordView {
+            view: self.records.snapshot(&self.collection)?,
             collection: self.collection.clone(),
         })))
     }

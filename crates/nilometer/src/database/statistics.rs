@@ -188,7 +188,7 @@ impl StoredCollections {
                         .map(|o| o.integer_at_least("scale", 1))
                         .transpose()?;
                     if self.catalog.get(namespace).is_none() {
-                        return Err(nothing_to_tell("storageStats", namespace));
+                        return Err(collection_not_found("storageStats", namespace));
                     }
                     let scale = scale.flatten().unwrap_or(1);
                     out.append("storageStats", self.storage_stats(namespace, scale)?);
@@ -198,7 +198,7 @@ impl StoredCollections {
                     // As in MongoDB, views and time-series collections have no count.
                     let collection = self.catalog.collection(namespace);
                     let collection =
-                        collection.ok_or_else(|| nothing_to_tell("count", namespace))?;
+                        collection.ok_or_else(|| collection_not_found("count", namespace))?;
                     let sizes = self.sizes(&collection)?;
                     out.append("count", i64::try_from(sizes.count).unwrap_or(i64::MAX));
                 }
@@ -261,7 +261,7 @@ impl StoredCollections {
 }
 
 /// Returns the error for a field of `$collStats` that requires an existing collection.
-fn nothing_to_tell(asked: &str, namespace: &Namespace) -> Error {
+fn collection_not_found(asked: &str, namespace: &Namespace) -> Error {
     Error::new(
         ErrorCode::NamespaceNotFound,
         format!(

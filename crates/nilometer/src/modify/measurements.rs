@@ -24,7 +24,7 @@ use crate::timeseries::{
     MeasurementSelection, ModifyStats, SeriesChange, WriteLockGuard,
 };
 use crate::write::update::{Update, document_of_filter};
-use crate::write::{Changed, Updated, with_id};
+use crate::write::{ChangedDocument, UpdateResult, with_id};
 
 /// The measurements of a time-series collection, and the statement that changes them.
 #[derive(Clone, Copy)]
@@ -167,7 +167,7 @@ impl<'a> Measurements<'a> {
         let mut removed = None;
         let mut take = |document: &Document| {
             let position = self.position(document)?;
-            removed = Some(Changed::removed(document, position));
+            removed = Some(ChangedDocument::removed(document, position));
             Ok(MeasurementChange::Remove)
         };
         let action = match selection.multi {
@@ -211,7 +211,7 @@ impl<'a> Measurements<'a> {
         if by_series {
             return self.update_buckets(lock, selection, update);
         }
-        let mut updated = Updated::default();
+        let mut updated = UpdateResult::default();
         let mut decide = |document: &Document| {
             let position = match update.needs_position() || !selection.multi {
                 true => self.position(document)?,
@@ -297,7 +297,7 @@ impl<'a> Measurements<'a> {
             Some(lock),
         )?;
         outcome.all()?;
-        Ok(Updated::by_insert(document).into())
+        Ok(UpdateResult::by_insert(document).into())
     }
 
     fn change(

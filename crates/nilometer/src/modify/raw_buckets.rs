@@ -21,7 +21,7 @@ use crate::eval::sort_key::SortKey;
 use crate::insertion::InsertOptions;
 use crate::timeseries::{BucketChange, BucketRange, RawChangeOptions};
 use crate::write::update::{self, Update};
-use crate::write::{Changed, Selection, Updated, ids_of, new_document};
+use crate::write::{ChangedDocument, Selection, UpdateResult, ids_of, new_document};
 
 /// Buckets changed together at most.
 const FOUND_MAX: usize = 128;
@@ -35,8 +35,8 @@ pub(super) struct RawBuckets<'a> {
 
 impl RawBuckets<'_> {
     /// Updates the selected buckets.
-    pub(super) fn update(self, selection: Selection<'_>, change: &Update) -> Result<Updated> {
-        let mut out = Updated::default();
+    pub(super) fn update(self, selection: Selection<'_>, change: &Update) -> Result<UpdateResult> {
+        let mut out = UpdateResult::default();
         self.change(selection, &mut |document, position| {
             let after = change.apply(document.as_ref(), position, &selection.eval)?;
             if let Some(after) = &after {
@@ -55,7 +55,7 @@ impl RawBuckets<'_> {
         change: &Update,
         supplied: Option<DocRef<'_>>,
         new_id: &dyn Fn() -> ObjectId,
-    ) -> Result<Updated> {
+    ) -> Result<UpdateResult> {
         let updated = self.update(selection, change)?;
         if updated.matched > 0 {
             return Ok(updated);
@@ -76,16 +76,16 @@ impl RawBuckets<'_> {
             options,
         )?;
         outcome.all()?;
-        Ok(Updated::by_insert(document))
+        Ok(UpdateResult::by_insert(document))
     }
 
     /// Removes the selected buckets; returns their number and, if one was meant, the bucket.
-    pub(super) fn delete(self, selection: Selection<'_>) -> Result<(u64, Option<Changed>)> {
+    pub(super) fn delete(self, selection: Selection<'_>) -> Result<(u64, Option<ChangedDocument>)> {
         let (mut deleted, mut removed) = (0, None);
         self.change(selection, &mut |document, position| {
             deleted += 1;
             if !selection.multi {
-                removed = Some(Changed::removed(document, position));
+                removed = Some(ChangedDocument::removed(document, position));
             }
             Ok(BucketChange::Remove)
         })?;

@@ -21,7 +21,7 @@ use crate::query::exec::scan::write_candidates::Targets;
 use crate::query::planner::access::hint::Hint;
 use crate::query::source::Direction;
 use crate::write::update::Update;
-use crate::write::{Changed, Selection, Updated};
+use crate::write::{ChangedDocument, Selection, UpdateResult};
 
 /// An update or delete statement.
 pub(crate) struct ModifyStatement<'a> {
@@ -94,11 +94,11 @@ pub(crate) struct Modified {
     /// The `_id` of the document an upsert inserted.
     pub(crate) upserted: Option<Value>,
     /// The document before and after, if one was meant.
-    pub(crate) document: Option<Changed>,
+    pub(crate) document: Option<ChangedDocument>,
 }
 
-impl From<Updated> for Modified {
-    fn from(updated: Updated) -> Self {
+impl From<UpdateResult> for Modified {
+    fn from(updated: UpdateResult) -> Self {
         Self {
             matched: updated.matched,
             modified: updated.modified,
@@ -110,7 +110,7 @@ impl From<Updated> for Modified {
 }
 
 impl Modified {
-    pub(super) fn by_delete((deleted, document): (u64, Option<Changed>)) -> Self {
+    pub(super) fn by_delete((deleted, document): (u64, Option<ChangedDocument>)) -> Self {
         Self {
             deleted,
             document,

@@ -60,7 +60,7 @@ impl ModifyContext<'_> {
                     self.catalog
                         .find_or_create(namespace, uuid, Document::new())?;
                 if is_new {
-                    operation.usage.made(namespace.to_string());
+                    operation.usage.record_created(namespace.to_string());
                 }
                 Ok(collection)
             }

@@ -143,7 +143,7 @@ impl Cursor {
             self.pending.advance();
             count += 1;
             self.returned += 1;
-            operation.usage().gave(1);
+            operation.usage().add_returned(1);
         }
         Ok(!(self.pending.is_empty() && self.executor.is_exhausted()))
     }

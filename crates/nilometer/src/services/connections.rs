@@ -7,7 +7,7 @@ use crate::session::{ClientMetadata, UserName};
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
-pub struct Connected {
+pub struct OpenConnection {
     /// The metadata the client sent.
     pub client: Arc<ClientMetadata>,
     /// The user logged in on the connection.
@@ -17,17 +17,18 @@ pub struct Connected {
 /// All open connections by number.
 #[derive(Debug, Default)]
 pub struct Connections {
-    clients: Mutex<BTreeMap<i64, Connected>>,
+    clients: Mutex<BTreeMap<i64, OpenConnection>>,
 }
 
 impl Connections {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<i64, Connected>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<i64, OpenConnection>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds connection `id`.
     pub fn open(&self, id: i64, client: Arc<ClientMetadata>) {
-        self.lock().insert(id, Connected { client, user: None });
+        self.lock()
+            .insert(id, OpenConnection { client, user: None });
     }
 
     /// Updates the client metadata of connection `id`, if it is open.
@@ -50,7 +51,7 @@ impl Connections {
     }
 
     /// Returns all connections, by number.
-    pub fn list(&self) -> Vec<(i64, Connected)> {
+    pub fn list(&self) -> Vec<(i64, OpenConnection)> {
         let clients = self.lock();
         clients.iter().map(|(id, c)| (*id, c.clone())).collect()
     }

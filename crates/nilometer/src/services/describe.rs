@@ -16,7 +16,7 @@ const VALUE_BYTES_MAX: usize = 250;
 
 /// Selects the operations to describe.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct OperationFilter<'a> {
     /// Only operations of this user.
     pub(crate) of_user: Option<&'a UserName>,
     /// True to include idle connections.
@@ -26,7 +26,7 @@ pub(crate) struct Shown<'a> {
 }
 
 /// Describes the running operations.
-pub(crate) fn operations(services: &Services, shown: Shown<'_>) -> Vec<Document> {
+pub(crate) fn operations(services: &Services, shown: OperationFilter<'_>) -> Vec<Document> {
     let mut running = services.operations.list();
     if let Some(user) = shown.of_user {
         running.retain(|operation| operation.user.as_ref() == Some(user));

@@ -34,28 +34,28 @@ pub struct SessionUse {
 
 /// The identity of a session.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Owned(SessionId, Option<UserName>);
+struct SessionKey(SessionId, Option<UserName>);
 
 /// The same, borrowed.
 #[derive(Hash)]
-struct Key<'a>(SessionId, Option<&'a UserName>);
+struct SessionKeyRef<'a>(SessionId, Option<&'a UserName>);
 
-impl Equivalent<Owned> for Key<'_> {
-    fn equivalent(&self, key: &Owned) -> bool {
+impl Equivalent<SessionKey> for SessionKeyRef<'_> {
+    fn equivalent(&self, key: &SessionKey) -> bool {
         self.0 == key.0 && self.1 == key.1.as_ref()
     }
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    last_use: HashMap<Owned, i64, foldhash::fast::RandomState>,
+struct SessionTable {
+    last_use: HashMap<SessionKey, i64, foldhash::fast::RandomState>,
     swept_ms: i64,
 }
 
 /// All sessions of a database.
 #[derive(Debug, Default)]
 pub struct LogicalSessions {
-    table: Mutex<Table>,
+    table: Mutex<SessionTable>,
 }
 
 impl LogicalSessions {
@@ -69,7 +69,7 @@ impl LogicalSessions {
         max: usize,
     ) -> Result<()> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = table.last_use.get_mut(&Key(id, user)) {
+        if let Some(last) = table.last_use.get_mut(&SessionKeyRef(id, user)) {
             *last = now_ms;
             return Ok(());
         }
@@ -85,14 +85,14 @@ impl LogicalSessions {
                 ),
             ));
         }
-        table.last_use.insert(Owned(id, user.cloned()), now_ms);
+        table.last_use.insert(SessionKey(id, user.cloned()), now_ms);
         Ok(())
     }
 
     /// Removes a user's session; false if it does not exist.
     pub fn end(&self, id: SessionId, user: Option<&UserName>) -> bool {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.last_use.remove(&Key(id, user)).is_some()
+        table.last_use.remove(&SessionKeyRef(id, user)).is_some()
     }
 
     /// Returns the open sessions, unordered.

@@ -19,7 +19,7 @@ pub use host::{Environment, HostFacts, MemoryUse};
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
-pub use profiler::{Profiler, Profiling};
+pub use profiler::{Profiler, ProfilerSettings};
 pub use top::{Latency, LatencyClass, Top, TopEntry, TopKind, TopUse};
 
 use std::sync::atomic::AtomicBool;

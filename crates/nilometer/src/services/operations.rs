@@ -11,7 +11,7 @@ use std::time::Duration;
 use nilometer_bson::Document;
 
 use crate::error::ErrorCode;
-use crate::operation::{Access, KillSwitch, OperationContext, Progress, Usage};
+use crate::operation::{Access, KillSwitch, OperationContext, OperationUsage, Progress};
 use crate::session::{ClientMetadata, SessionId, UserName};
 
 /// The table is sharded so that commands on many connections do not contend for one lock.
@@ -49,7 +49,7 @@ pub struct OperationEntry {
     /// Its progress.
     pub progress: Progress,
     /// The keys and documents it examined.
-    pub usage: Usage,
+    pub usage: OperationUsage,
 }
 
 impl OperationEntry {
@@ -179,7 +179,7 @@ mod tests {
             started: Duration::ZERO,
             kill: kill.clone(),
             progress: Progress::default(),
-            usage: Usage::default(),
+            usage: OperationUsage::default(),
         });
         assert_eq!(operations.list().len(), 1);
         assert!(operations.kill(id));

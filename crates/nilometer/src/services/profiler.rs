@@ -22,7 +22,7 @@ const SLOW_MS_DEFAULT: i64 = 100;
 
 /// The profiler settings of one database.
 #[derive(Clone, Default)]
-pub struct Profiling {
+pub struct ProfilerSettings {
     /// 0, 1 or 2.
     pub level: i32,
     /// A filter in place of the time limit: as the user wrote it, and compiled.
@@ -34,7 +34,7 @@ pub struct Profiler {
     slow_ms: AtomicI64,
     /// The bits of a number from 0 to 1.
     sample_rate: AtomicU64,
-    databases: RwLock<BTreeMap<String, Profiling>>,
+    databases: RwLock<BTreeMap<String, ProfilerSettings>>,
 }
 
 impl Default for Profiler {
@@ -69,7 +69,7 @@ impl Profiler {
     }
 
     /// Returns the settings of a database.
-    pub fn of(&self, database: &str) -> Profiling {
+    pub fn of(&self, database: &str) -> ProfilerSettings {
         let databases = self
             .databases
             .read()
@@ -78,7 +78,7 @@ impl Profiler {
     }
 
     /// Sets the settings of a database.
-    pub fn set(&self, database: &str, profiling: Profiling) {
+    pub fn set(&self, database: &str, profiling: ProfilerSettings) {
         let mut databases = self
             .databases
             .write()

@@ -38,21 +38,21 @@ pub enum LatencyClass {
 }
 
 /// Buckets of a histogram: one per power of two of microseconds, the last for all above.
-const HISTOGRAM_PLACES: usize = 40;
+const HISTOGRAM_BUCKETS: usize = 40;
 
 /// Count, time and histogram of one class.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     /// All operations.
     pub total: TopUse,
-    places: [u64; HISTOGRAM_PLACES],
+    buckets: [u64; HISTOGRAM_BUCKETS],
 }
 
 impl Default for Latency {
     fn default() -> Self {
         Self {
             total: TopUse::default(),
-            places: [0; HISTOGRAM_PLACES],
+            buckets: [0; HISTOGRAM_BUCKETS],
         }
     }
 }
@@ -62,14 +62,12 @@ impl Latency {
         self.total.add(time);
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let place = micros.checked_ilog2().map_or(0, |power| power as usize);
-        if let Some(count) = self.places.get_mut(place.min(HISTOGRAM_PLACES - 1)) {
-            *count += 1;
-        }
+        self.buckets[place.min(HISTOGRAM_BUCKETS - 1)] += 1;
     }
 
     /// Returns the lower bound in microseconds and the count of each non-empty bucket.
     pub fn histogram(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let counted = self.places.iter().enumerate().filter(|(_, n)| **n > 0);
+        let counted = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
         counted.map(|(place, n)| (if place == 0 { 0 } else { 1 << place }, *n))
     }
 }
@@ -108,15 +106,12 @@ pub struct TopEntry {
 impl TopEntry {
     /// Returns the statistics of one type.
     pub fn kind(&self, kind: TopKind) -> TopUse {
-        self.kinds.get(kind as usize).copied().unwrap_or_default()
+        self.kinds[kind as usize]
     }
 
     /// Returns the statistics of one class.
     pub fn latency(&self, class: LatencyClass) -> Latency {
-        self.latencies
-            .get(class as usize)
-            .copied()
-            .unwrap_or_default()
+        self.latencies[class as usize]
     }
 }
 
@@ -144,21 +139,15 @@ impl Top {
             }
             entries.insert(namespace.to_owned(), TopEntry::default());
         }
-        let Some(entry) = entries.get_mut(namespace) else {
-            return;
-        };
+        let entry = entries.get_mut(namespace).expect("inserted above");
         entry.total.add(time);
         if writes {
             entry.write_lock.add(time);
         } else {
             entry.read_lock.add(time);
         }
-        if let Some(of_kind) = entry.kinds.get_mut(kind as usize) {
-            of_kind.add(time);
-        }
-        if let Some(of_class) = entry.latencies.get_mut(class as usize) {
-            of_class.add(time);
-        }
+        entry.kinds[kind as usize].add(time);
+        entry.latencies[class as usize].add(time);
     }
 
     /// Returns the statistics of one collection.

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::index::{BuildSource, DocumentChunk};
 
 /// Reads the records of a collection in the order of their keys.
-pub struct RecordWalk<'r> {
+pub struct RecordBuildSource<'r> {
     records: &'r Records,
     collection: &'r Collection,
     state: Arc<CollectionState>,
@@ -18,8 +18,8 @@ pub struct RecordWalk<'r> {
 
 impl Records {
     /// Returns the records of `collection` as a build source.
-    pub fn walk<'r>(&'r self, collection: &'r Collection) -> Result<RecordWalk<'r>> {
-        Ok(RecordWalk {
+    pub fn build_source<'r>(&'r self, collection: &'r Collection) -> Result<RecordBuildSource<'r>> {
+        Ok(RecordBuildSource {
             records: self,
             collection,
             state: self.state(collection)?,
@@ -27,7 +27,7 @@ impl Records {
     }
 }
 
-impl BuildSource for RecordWalk<'_> {
+impl BuildSource for RecordBuildSource<'_> {
     fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let _writing = self.state.lock();
         work()

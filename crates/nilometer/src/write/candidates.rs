@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use nilometer_bson::Document;
 
-use super::change::{Decide, Selection};
+use super::change::{DecideChange, Selection};
 use super::records::Records;
 use crate::catalog::Collection;
 use crate::error::Result;
@@ -48,7 +48,7 @@ impl Records {
         collection: &Collection,
         selection: Selection<'_>,
         candidates: &dyn Candidates,
-        decide: &mut Decide<'_>,
+        decide: &mut DecideChange<'_>,
     ) -> Result<()> {
         if let Some(pattern) = selection.sort
             && !selection.multi
@@ -92,7 +92,7 @@ impl Records {
         selection: Selection<'_>,
         pattern: &SortPattern,
         candidates: &dyn Candidates,
-        decide: &mut Decide<'_>,
+        decide: &mut DecideChange<'_>,
     ) -> Result<()> {
         let state = self.state(collection)?;
         let _writing = state.lock();

@@ -21,7 +21,7 @@ use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::{Direction, Durability, KeyspaceId, Snapshot};
 
 use super::records::{CollectionState, Records, document, keyspaces};
-use super::validator::Checking;
+use super::validator::DocumentChecks;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
 use crate::insertion::InsertOptions;
@@ -50,19 +50,19 @@ impl CappedLimits {
         }
     }
 
-    fn are_passed_by(&self, load: Load) -> bool {
-        load.bytes > self.bytes_max || self.count_max.is_some_and(|max| load.count > max)
+    fn are_exceeded_by(&self, size: CollectionSize) -> bool {
+        size.bytes > self.bytes_max || self.count_max.is_some_and(|max| size.count > max)
     }
 }
 
 /// The number and bytes of documents, or a change of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Load {
+pub(super) struct CollectionSize {
     pub(super) count: i64,
     pub(super) bytes: i64,
 }
 
-impl Load {
+impl CollectionSize {
     pub(super) fn add(&mut self, document: &Document) {
         self.count += 1;
         self.bytes += bytes_of(document);
@@ -80,33 +80,33 @@ pub(super) fn bytes_of(document: &Document) -> i64 {
 
 /// The size of a capped collection, once loaded. Set by the holder of the write lock.
 #[derive(Debug, Default)]
-pub(super) struct KnownLoad(Mutex<Option<Known>>);
+pub(super) struct CachedCappedState(Mutex<Option<CappedState>>);
 
 /// The state of a capped collection; stored with every change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) load: Load,
+pub(super) struct CappedState {
+    pub(super) size: CollectionSize,
     /// All records up to this key were removed. Engines keep tombstones for a while: the search for the
     /// oldest record starts after them.
-    pub(super) gone_up_to: Option<Vec<u8>>,
+    pub(super) removed_up_to: Option<Vec<u8>>,
 }
 
-impl Known {
+impl CappedState {
     /// Returns the state after a change of the size.
-    pub(super) fn after(&self, change: Load) -> Self {
+    pub(super) fn after(&self, change: CollectionSize) -> Self {
         Self {
-            load: Load {
-                count: self.load.count + change.count,
-                bytes: self.load.bytes + change.bytes,
+            size: CollectionSize {
+                count: self.size.count + change.count,
+                bytes: self.size.bytes + change.bytes,
             },
-            gone_up_to: self.gone_up_to.clone(),
+            removed_up_to: self.removed_up_to.clone(),
         }
     }
 
     /// Encodes as `count │ bytes │ key`, integers big-endian, the key empty if there is none.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let (count, bytes) = (self.load.count.to_be_bytes(), self.load.bytes.to_be_bytes());
-        let key = self.gone_up_to.as_deref().unwrap_or_default();
+        let (count, bytes) = (self.size.count.to_be_bytes(), self.size.bytes.to_be_bytes());
+        let key = self.removed_up_to.as_deref().unwrap_or_default();
         [&count[..], &bytes, key].concat()
     }
 
@@ -114,84 +114,84 @@ impl Known {
         let (count, rest) = stored.split_first_chunk()?;
         let (bytes, key) = rest.split_first_chunk()?;
         Some(Self {
-            load: Load {
+            size: CollectionSize {
                 count: i64::from_be_bytes(*count),
                 bytes: i64::from_be_bytes(*bytes),
             },
-            gone_up_to: (!key.is_empty()).then(|| key.to_vec()),
+            removed_up_to: (!key.is_empty()).then(|| key.to_vec()),
         })
     }
 }
 
-impl KnownLoad {
-    pub(super) fn get(&self) -> Option<Known> {
+impl CachedCappedState {
+    pub(super) fn get(&self) -> Option<CappedState> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.clone()
     }
 
-    pub(super) fn set(&self, now: Known) {
+    pub(super) fn set(&self, now: CappedState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 }
 
 impl Records {
     /// Returns the state of a capped collection; `None` for others. The caller holds the write lock.
-    pub(super) fn known_load(
+    pub(super) fn capped_state(
         &self,
         collection: &Collection,
         state: &CollectionState,
         snapshot: &dyn Snapshot,
-    ) -> Result<Option<Known>> {
+    ) -> Result<Option<CappedState>> {
         if CappedLimits::of(collection).is_none() {
             return Ok(None);
         }
-        if let Some(known) = state.load.get() {
+        if let Some(known) = state.capped.get() {
             return Ok(Some(known));
         }
         let stored = self.catalog.capped_size(collection)?;
-        let known = match stored.as_deref().and_then(Known::decode) {
+        let known = match stored.as_deref().and_then(CappedState::decode) {
             Some(known) => known,
             // Nothing was written yet, or by a version that did not store the size.
             None => counted(snapshot, keyspaces(collection)?.0)?,
         };
-        state.load.set(known.clone());
+        state.capped.set(known.clone());
         Ok(Some(known))
     }
 }
 
-fn counted(snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<Known> {
-    let mut load = Load::default();
+fn counted(snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<CappedState> {
+    let mut size = CollectionSize::default();
     for record in snapshot.scan(records, &[], None, Direction::Forward)? {
-        load.count += 1;
-        load.bytes += i64::try_from(record?.1.len()).unwrap_or(i64::MAX);
+        size.count += 1;
+        size.bytes += i64::try_from(record?.1.len()).unwrap_or(i64::MAX);
     }
-    Ok(Known {
-        load,
-        gone_up_to: None,
+    Ok(CappedState {
+        size,
+        removed_up_to: None,
     })
 }
 
 /// Growth and maximum of the number of oldest records read at a time.
-const LOOK_GROWTH: usize = 4;
-const LOOK_MAX: usize = 256;
+const OLDEST_READ_GROWTH: usize = 4;
+const OLDEST_READ_MAX: usize = 256;
 
 /// Removes the oldest records during one insert under the write lock.
-pub(super) struct Room {
+pub(super) struct CappedTrimmer {
     limits: CappedLimits,
     records: KeyspaceId,
     /// The size after the batch.
-    pub(super) load: Load,
+    pub(super) size: CollectionSize,
     /// The oldest records of the snapshot that are not removed yet.
     oldest: VecDeque<(Vec<u8>, Document)>,
     /// The last record read into `oldest`.
-    looked_up_to: Option<Vec<u8>>,
+    read_up_to: Option<Vec<u8>>,
     /// The number of records to read next.
-    look_for: usize,
+    read_count: usize,
     /// The last record to remove.
-    pub(super) gone_up_to: Option<Vec<u8>>,
+    pub(super) removed_up_to: Option<Vec<u8>>,
 }
 
-impl Room {
+impl CappedTrimmer {
     /// Returns `None` if the collection is not capped.
     pub(super) fn of(
         all: &Records,
@@ -200,18 +200,18 @@ impl Room {
         snapshot: &dyn Snapshot,
         records: KeyspaceId,
     ) -> Result<Option<Self>> {
-        let known = all.known_load(collection, state, snapshot)?;
+        let known = all.capped_state(collection, state, snapshot)?;
         let (Some(limits), Some(known)) = (CappedLimits::of(collection), known) else {
             return Ok(None);
         };
         Ok(Some(Self {
             limits,
             records,
-            load: known.load,
+            size: known.size,
             oldest: VecDeque::new(),
-            looked_up_to: known.gone_up_to.clone(),
-            look_for: 1,
-            gone_up_to: known.gone_up_to,
+            read_up_to: known.removed_up_to.clone(),
+            read_count: 1,
+            removed_up_to: known.removed_up_to,
         }))
     }
 
@@ -224,51 +224,51 @@ impl Room {
     }
 
     /// Returns the state once the batch is committed.
-    pub(super) fn known(&self) -> Known {
-        Known {
-            load: self.load,
-            gone_up_to: self.gone_up_to.clone(),
+    pub(super) fn state(&self) -> CappedState {
+        CappedState {
+            size: self.size,
+            removed_up_to: self.removed_up_to.clone(),
         }
     }
 
     /// Adds a document to the size.
     pub(super) fn add(&mut self, document: &Document) {
-        self.load.add(document);
+        self.size.add(document);
     }
 
     /// Returns the oldest record of the snapshot if a limit is exceeded: it must be removed.
-    pub(super) fn next_to_go(&mut self, snapshot: &dyn Snapshot) -> Result<ToGo> {
-        if !self.limits.are_passed_by(self.load) {
-            return Ok(ToGo::Nothing);
+    pub(super) fn next_removal(&mut self, snapshot: &dyn Snapshot) -> Result<NextRemoval> {
+        if !self.limits.are_exceeded_by(self.size) {
+            return Ok(NextRemoval::Nothing);
         }
         if self.oldest.is_empty() {
-            let start = match &self.looked_up_to {
+            let start = match &self.read_up_to {
                 Some(key) => [&key[..], &[0]].concat(),
                 None => Vec::new(),
             };
             let scan = snapshot.scan(self.records, &start, None, Direction::Forward)?;
-            for record in scan.take(self.look_for) {
+            for record in scan.take(self.read_count) {
                 let (key, value) = record?;
                 self.oldest.push_back((key.to_vec(), document(&value)?));
             }
-            self.look_for = (self.look_for * LOOK_GROWTH).min(LOOK_MAX);
+            self.read_count = (self.read_count * OLDEST_READ_GROWTH).min(OLDEST_READ_MAX);
             if let Some((last, _)) = self.oldest.back() {
-                self.looked_up_to = Some(last.clone());
+                self.read_up_to = Some(last.clone());
             }
         }
         Ok(match self.oldest.pop_front() {
             Some((key, document)) => {
-                self.load.remove(&document);
-                self.gone_up_to = Some(key.clone());
-                ToGo::Record(key, document)
+                self.size.remove(&document);
+                self.removed_up_to = Some(key.clone());
+                NextRemoval::Record(key, document)
             }
-            None => ToGo::NotInSnapshot,
+            None => NextRemoval::NotInSnapshot,
         })
     }
 }
 
 /// The next record to remove.
-pub(super) enum ToGo {
+pub(super) enum NextRemoval {
     /// No limit is exceeded.
     Nothing,
     /// This record.
@@ -299,7 +299,7 @@ impl Arrivals {
         drop(waited);
     }
 
-    pub(super) fn announce(&self) {
+    pub(super) fn notify(&self) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.more.notify_all();
     }
@@ -328,9 +328,9 @@ impl Records {
         target: &Collection,
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
-        let checking = Checking {
+        let checking = DocumentChecks {
             bypass: Bypass::ALL,
-            ..Checking::default()
+            ..DocumentChecks::default()
         };
         let options = InsertOptions {
             ordered: false,
@@ -371,15 +371,18 @@ mod tests {
 
     #[test]
     fn the_state_round_trips() {
-        for gone_up_to in [None, Some(vec![0, 0, 7])] {
-            let load = Load {
+        for removed_up_to in [None, Some(vec![0, 0, 7])] {
+            let size = CollectionSize {
                 count: 3,
                 bytes: 1 << 40,
             };
-            let known = Known { load, gone_up_to };
+            let known = CappedState {
+                size,
+                removed_up_to,
+            };
             let stored = known.encode();
-            assert_eq!(Known::decode(&stored), Some(known));
-            assert_eq!(Known::decode(&stored[..15]), None);
+            assert_eq!(CappedState::decode(&stored), Some(known));
+            assert_eq!(CappedState::decode(&stored[..15]), None);
         }
     }
 }

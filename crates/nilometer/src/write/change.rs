@@ -22,12 +22,12 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
 use super::candidates::Candidates;
-use super::capped::{Known, Load, bytes_of};
+use super::capped::{CappedState, CollectionSize, bytes_of};
 use super::insert::with_id;
-use super::maintenance::Maintenance;
+use super::maintenance::IndexMaintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
-use super::validator::{Checking, Validator};
+use super::validator::{DocumentChecks, Validator};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::collation::has_text;
@@ -92,8 +92,8 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns how changed documents are checked.
-    fn checking(&self) -> Checking<'a> {
-        Checking {
+    fn checking(&self) -> DocumentChecks<'a> {
+        DocumentChecks {
             bypass: self.bypass,
             eval: self.eval,
         }
@@ -102,7 +102,7 @@ impl<'a> Selection<'a> {
 
 /// The result of an update statement.
 #[derive(Clone, Debug, Default)]
-pub struct Updated {
+pub struct UpdateResult {
     /// The number of documents the filter matched.
     pub matched: u64,
     /// The number of documents that changed.
@@ -110,15 +110,15 @@ pub struct Updated {
     /// The `_id` of the document an upsert inserted.
     pub upserted: Option<Value>,
     /// The first document before and after, if requested.
-    pub document: Option<Changed>,
+    pub document: Option<ChangedDocument>,
 }
 
-impl Updated {
+impl UpdateResult {
     /// Returns the result of an upsert that matched nothing and inserted `document`.
     pub fn by_insert(document: Document) -> Self {
         Self {
             upserted: Some(document.get("_id").to_value()),
-            document: Some(Changed {
+            document: Some(ChangedDocument {
                 before: None,
                 after: Some(document),
                 position: None,
@@ -139,7 +139,7 @@ impl Updated {
         self.matched += 1;
         self.modified += u64::from(after.is_some());
         if keep && self.document.is_none() {
-            self.document = Some(Changed {
+            self.document = Some(ChangedDocument {
                 before: Some(before.clone()),
                 after: Some(after.unwrap_or(before).clone()),
                 position,
@@ -150,7 +150,7 @@ impl Updated {
 
 /// One document before and after.
 #[derive(Clone, Debug)]
-pub struct Changed {
+pub struct ChangedDocument {
     /// The document before; `None` if an upsert inserted it.
     pub before: Option<Document>,
     /// The document after; `None` if it was removed.
@@ -159,7 +159,7 @@ pub struct Changed {
     pub position: Option<usize>,
 }
 
-impl Changed {
+impl ChangedDocument {
     /// Returns the change of a removed document.
     pub fn removed(document: &Document, position: Option<usize>) -> Self {
         Self {
@@ -171,14 +171,14 @@ impl Changed {
 }
 
 /// The change of one record.
-pub(super) enum Change {
+pub(super) enum RecordChange {
     Keep,
     Replace(Document),
     Remove,
 }
 
 /// Decides the change of a record; the position is the array element the filter matched.
-pub(super) type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
+pub(super) type DecideChange<'d> = dyn FnMut(&Document, Option<usize>) -> Result<RecordChange> + 'd;
 
 impl Records {
     /// Updates the selected records.
@@ -187,8 +187,8 @@ impl Records {
         collection: &Collection,
         selection: Selection<'_>,
         change: &Update,
-    ) -> Result<Updated> {
-        let mut out = Updated::default();
+    ) -> Result<UpdateResult> {
+        let mut out = UpdateResult::default();
         let validator = Validator::of(collection)?;
         let result = self.change(collection, selection, &mut |document, position| {
             let mut after = change.apply(document.as_ref(), position, &selection.eval)?;
@@ -203,7 +203,7 @@ impl Records {
                 }
             }
             out.count(document, after.as_ref(), position, !selection.multi);
-            Ok(after.map_or(Change::Keep, Change::Replace))
+            Ok(after.map_or(RecordChange::Keep, RecordChange::Replace))
         });
         result.map(|()| out)
     }
@@ -217,7 +217,7 @@ impl Records {
         change: &Update,
         supplied: Option<DocRef<'_>>,
         new_id: &dyn Fn() -> ObjectId,
-    ) -> Result<Updated> {
+    ) -> Result<UpdateResult> {
         let mut tries = 0;
         loop {
             let updated = self.update(collection, selection, change)?;
@@ -237,7 +237,7 @@ impl Records {
             let only = std::iter::once(document.as_ref());
             let outcome = self.insert(collection, only, options, selection.checking())?;
             match outcome.errors.into_iter().next() {
-                None => return Ok(Updated::by_insert(document)),
+                None => return Ok(UpdateResult::by_insert(document)),
                 // If another upsert inserted the same `_id`, the filter finds its document now.
                 Some(failed)
                     if failed.error.code == ErrorCode::DuplicateKey
@@ -280,15 +280,15 @@ impl Records {
         &self,
         collection: &Collection,
         selection: Selection<'_>,
-    ) -> Result<(u64, Option<Changed>)> {
+    ) -> Result<(u64, Option<ChangedDocument>)> {
         let mut deleted = 0;
         let mut removed = None;
         self.change(collection, selection, &mut |document, position| {
             deleted += 1;
             if !selection.multi {
-                removed = Some(Changed::removed(document, position));
+                removed = Some(ChangedDocument::removed(document, position));
             }
-            Ok(Change::Remove)
+            Ok(RecordChange::Remove)
         })?;
         Ok((deleted, removed))
     }
@@ -303,7 +303,7 @@ impl Records {
         &self,
         collection: &Collection,
         selection: Selection<'_>,
-        decide: &mut Decide<'_>,
+        decide: &mut DecideChange<'_>,
     ) -> Result<()> {
         if let Some(candidates) = selection.candidates {
             return self.change_candidates(collection, selection, candidates, decide);
@@ -339,7 +339,7 @@ impl Records {
         collection: &Collection,
         selection: Selection<'_>,
         ids: &[ValueRef<'_>],
-        decide: &mut Decide<'_>,
+        decide: &mut DecideChange<'_>,
     ) -> Result<()> {
         let state = self.state(collection)?;
         for some in ids.chunks(IDS_PER_LOCK) {
@@ -361,7 +361,7 @@ impl Records {
         &self,
         collection: &Collection,
         selection: Selection<'_>,
-        decide: &mut Decide<'_>,
+        decide: &mut DecideChange<'_>,
     ) -> Result<()> {
         let Some(pattern) = selection.sort else {
             return Ok(());
@@ -407,18 +407,18 @@ impl Records {
         collection: &Collection,
         selection: Selection<'_>,
         chunk: Vec<(Vec<u8>, Document)>,
-        decide: &mut Decide<'_>,
+        decide: &mut DecideChange<'_>,
     ) -> Result<bool> {
         let snapshot = self.engine.snapshot()?;
-        let mut writer = Writer {
+        let mut writer = ChangeBatch {
             state,
             collection,
             keyspaces: keyspaces(collection)?,
-            maintenance: Maintenance::of(self, collection)?,
-            known: self.known_load(collection, state, &*snapshot)?,
+            maintenance: IndexMaintenance::of(self, collection)?,
+            capped: self.capped_state(collection, state, &*snapshot)?,
             snapshot,
             batch: WriteBatch::new(),
-            load: Load::default(),
+            size: CollectionSize::default(),
         };
         let mut bytes = 0;
         let mut outcome = Ok(false);
@@ -446,28 +446,28 @@ impl Records {
 }
 
 /// Collects the changes of a chunk in a batch.
-struct Writer<'c> {
+struct ChangeBatch<'c> {
     state: &'c CollectionState,
     collection: &'c Collection,
     keyspaces: (KeyspaceId, Option<KeyspaceId>),
-    maintenance: Maintenance<'c>,
+    maintenance: IndexMaintenance<'c>,
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     batch: WriteBatch,
     /// The change of size by the batch.
-    load: Load,
+    size: CollectionSize,
     /// The state of a capped collection before the batch.
-    known: Option<Known>,
+    capped: Option<CappedState>,
 }
 
-impl Writer<'_> {
+impl ChangeBatch<'_> {
     /// Decides about one record. Returns `None` if it is not selected, else the bytes added to the batch.
     fn change_record(
         &mut self,
         selection: Selection<'_>,
         key: Vec<u8>,
         document: &Document,
-        decide: &mut Decide<'_>,
+        decide: &mut DecideChange<'_>,
     ) -> Result<Option<usize>> {
         let (matches, position) = selection
             .filter
@@ -477,22 +477,22 @@ impl Writer<'_> {
         }
         let (records, id_index) = self.keyspaces;
         match decide(document, position)? {
-            Change::Keep => Ok(Some(0)),
-            Change::Replace(after) => {
+            RecordChange::Keep => Ok(Some(0)),
+            RecordChange::Replace(after) => {
                 self.entries(&key, document, Some(&after))?;
                 let bytes = after.as_bytes().len();
-                self.load.bytes += bytes_of(&after) - bytes_of(document);
+                self.size.bytes += bytes_of(&after) - bytes_of(document);
                 self.batch.put(records, key, after.into_bytes());
                 Ok(Some(bytes))
             }
-            Change::Remove => {
+            RecordChange::Remove => {
                 self.entries(&key, document, None)?;
                 if let Some(id_index) = id_index {
                     self.batch
                         .delete(id_index, id_key(document.get("_id"), &self.state.collation));
                 }
                 self.batch.delete(records, key);
-                self.load.remove(document);
+                self.size.remove(document);
                 Ok(Some(0))
             }
         }
@@ -509,16 +509,16 @@ impl Writer<'_> {
     fn commit(&mut self, records: &Records, durability: Durability) -> Result<()> {
         if !self.batch.is_empty() {
             let mut batch = std::mem::take(&mut self.batch);
-            let load = std::mem::take(&mut self.load);
-            if let Some(known) = &mut self.known {
-                *known = known.after(load);
+            let size = std::mem::take(&mut self.size);
+            if let Some(known) = &mut self.capped {
+                *known = known.after(size);
                 let catalog = &records.catalog;
                 catalog.put_capped_size(&mut batch, self.collection, known.encode());
             }
             self.maintenance.commit(records, batch, durability)?;
-            self.state.count.add(load.count);
-            if let Some(known) = &self.known {
-                self.state.load.set(known.clone());
+            self.state.count.add(size.count);
+            if let Some(known) = &self.capped {
+                self.state.capped.set(known.clone());
             }
             self.snapshot = records.engine.snapshot()?;
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nilometer_bson::key_string::{KeyBuilder, prefix_end};
 use nilometer_bson::{Document, ValueRef};
 
-use super::change::{Change, Selection};
+use super::change::{RecordChange, Selection};
 use super::records::{CollectionState, KeyBounds, Records, id_key};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
@@ -36,7 +36,7 @@ impl Records {
     ) -> Result<u64> {
         let (earliest, limit) = dates_up_to(index, limit_ms);
         self.remove_batches(collection, check_interrupt, &mut |_| {
-            let view = self.view(collection)?;
+            let view = self.snapshot(collection)?;
             let entries = view.entries(index, &earliest, Some(&limit), false)?;
             let mut known = BTreeSet::new();
             let mut batch = Vec::new();
@@ -97,7 +97,7 @@ impl Records {
             }
             removed += batch.len() as u64;
             self.change_chunk(&state, collection, selection, batch, &mut |_, _| {
-                Ok(Change::Remove)
+                Ok(RecordChange::Remove)
             })?;
         }
     }

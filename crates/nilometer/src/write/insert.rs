@@ -8,10 +8,10 @@ use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
 use nilometer_storage::{Direction, Snapshot, WriteBatch};
 
-use super::capped::{Load, Room, ToGo};
-use super::maintenance::Maintenance;
+use super::capped::{CappedTrimmer, CollectionSize, NextRemoval};
+use super::maintenance::IndexMaintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
-use super::validator::{Checking, Validator};
+use super::validator::{DocumentChecks, Validator};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -99,11 +99,11 @@ impl Records {
         collection: &Collection,
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
-        checking: Checking<'_>,
+        checking: DocumentChecks<'_>,
     ) -> Result<InsertOutcome> {
         let state = self.state(collection)?;
         let _writing = state.lock();
-        let mut inserting = Inserting::begin(self, collection, &state, options, checking)?;
+        let mut inserting = InsertBatch::begin(self, collection, &state, options, checking)?;
         let mut outcome = InsertOutcome::default();
         for (index, document) in documents.enumerate() {
             let document = with_id_first(document, options.new_id);
@@ -125,44 +125,44 @@ impl Records {
         }
         inserting.commit()?;
         if outcome.inserted > 0 {
-            state.arrivals.announce();
+            state.arrivals.notify();
         }
         Ok(outcome)
     }
 }
 
 /// An insert in flight. The caller holds the write lock of the collection.
-struct Inserting<'c> {
+struct InsertBatch<'c> {
     records: &'c Records,
     collection: &'c Collection,
     state: &'c CollectionState,
     options: InsertOptions<'c>,
-    checking: Checking<'c>,
+    checking: DocumentChecks<'c>,
     validator: Option<Arc<Validator>>,
-    maintenance: Maintenance<'c>,
+    maintenance: IndexMaintenance<'c>,
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     /// The `_id` keys the batch adds, and those it removes.
-    fresh: HashSet<Vec<u8>>,
-    freed: HashSet<Vec<u8>>,
+    added_ids: HashSet<Vec<u8>>,
+    removed_ids: HashSet<Vec<u8>>,
     batch: WriteBatch,
     /// The change of size by the batch.
-    load: Load,
-    room: Option<Room>,
+    size: CollectionSize,
+    trimmer: Option<CappedTrimmer>,
     last: u64,
 }
 
-impl<'c> Inserting<'c> {
+impl<'c> InsertBatch<'c> {
     fn begin(
         records: &'c Records,
         collection: &'c Collection,
         state: &'c CollectionState,
         options: InsertOptions<'c>,
-        checking: Checking<'c>,
+        checking: DocumentChecks<'c>,
     ) -> Result<Self> {
         let (keyspace, _) = keyspaces(collection)?;
         let snapshot = records.engine.snapshot()?;
-        let room = Room::of(records, collection, state, &*snapshot, keyspace)?;
+        let trimmer = CappedTrimmer::of(records, collection, state, &*snapshot, keyspace)?;
         let mut last = state.last_id.load(Ordering::Acquire);
         if last == 0 && !collection.is_clustered() {
             let id_of = |key: &[u8]| key.first_chunk().copied().map_or(0, u64::from_be_bytes);
@@ -171,7 +171,9 @@ impl<'c> Inserting<'c> {
                 last = id_of(&item?.0);
             }
             // Record ids are never reused: the oldest record is searched after the removed ones.
-            let gone = room.as_ref().and_then(|room| room.gone_up_to.as_deref());
+            let gone = trimmer
+                .as_ref()
+                .and_then(|trimmer| trimmer.removed_up_to.as_deref());
             last = last.max(gone.map_or(0, id_of));
         }
         Ok(Self {
@@ -181,13 +183,13 @@ impl<'c> Inserting<'c> {
             options,
             checking,
             validator: Validator::of(collection)?,
-            maintenance: Maintenance::of(records, collection)?,
-            room,
+            maintenance: IndexMaintenance::of(records, collection)?,
+            trimmer,
             snapshot,
-            fresh: HashSet::new(),
-            freed: HashSet::new(),
+            added_ids: HashSet::new(),
+            removed_ids: HashSet::new(),
             batch: WriteBatch::new(),
-            load: Load::default(),
+            size: CollectionSize::default(),
             last,
         })
     }
@@ -197,19 +199,19 @@ impl<'c> Inserting<'c> {
     fn plan(&mut self, document: &Document) -> Result<Vec<u8>> {
         let (records, id_index) = keyspaces(self.collection)?;
         check(document)?;
-        if let Some(room) = &self.room {
-            room.check(document)?;
+        if let Some(trimmer) = &self.trimmer {
+            trimmer.check(document)?;
         }
         if let Some(validator) = &self.validator {
             validator.check(self.collection, None, document.as_ref(), self.checking)?;
         }
         let id = document.get("_id");
         let key = id_key(id, &self.state.collation);
-        if self.freed.contains(&key) {
+        if self.removed_ids.contains(&key) {
             // A batch changes no entry twice.
             self.commit()?;
         }
-        if self.fresh.contains(&key)
+        if self.added_ids.contains(&key)
             || self
                 .snapshot
                 .get(id_index.unwrap_or(records), &key)?
@@ -241,23 +243,23 @@ impl<'c> Inserting<'c> {
             }
             None => id_key.clone(),
         };
-        self.load.add(&document);
-        if let Some(room) = &mut self.room {
-            room.add(&document);
+        self.size.add(&document);
+        if let Some(trimmer) = &mut self.trimmer {
+            trimmer.add(&document);
         }
         self.batch.put(records, record, document.into_bytes());
-        self.fresh.insert(id_key);
-        self.make_room()
+        self.added_ids.insert(id_key);
+        self.remove_displaced()
     }
 
-    fn make_room(&mut self) -> Result<()> {
-        while let Some(room) = &mut self.room {
-            match room.next_to_go(&*self.snapshot)? {
-                ToGo::Nothing => break,
-                ToGo::Record(key, document) => self.remove(key, &document)?,
-                ToGo::NotInSnapshot if self.batch.is_empty() => break,
+    fn remove_displaced(&mut self) -> Result<()> {
+        while let Some(trimmer) = &mut self.trimmer {
+            match trimmer.next_removal(&*self.snapshot)? {
+                NextRemoval::Nothing => break,
+                NextRemoval::Record(key, document) => self.remove(key, &document)?,
+                NextRemoval::NotInSnapshot if self.batch.is_empty() => break,
                 // The record to remove is in this batch: write the batch first.
-                ToGo::NotInSnapshot => self.commit()?,
+                NextRemoval::NotInSnapshot => self.commit()?,
             }
         }
         Ok(())
@@ -272,9 +274,9 @@ impl<'c> Inserting<'c> {
         if let Some(id_index) = id_index {
             self.batch.delete(id_index, id_key.clone());
         }
-        self.freed.insert(id_key);
+        self.removed_ids.insert(id_key);
         self.batch.delete(records, key);
-        self.load.remove(document);
+        self.size.remove(document);
         Ok(())
     }
 
@@ -286,21 +288,21 @@ impl<'c> Inserting<'c> {
         // A record id is used once, even if the commit fails.
         self.state.last_id.store(self.last, Ordering::Release);
         let mut batch = std::mem::take(&mut self.batch);
-        let known = self.room.as_ref().map(Room::known);
+        let known = self.trimmer.as_ref().map(CappedTrimmer::state);
         if let Some(known) = &known {
             let catalog = &self.records.catalog;
             catalog.put_capped_size(&mut batch, self.collection, known.encode());
         }
         let durability = self.options.durability;
         self.maintenance.commit(self.records, batch, durability)?;
-        let load = std::mem::take(&mut self.load);
-        self.state.count.add(load.count);
+        let size = std::mem::take(&mut self.size);
+        self.state.count.add(size.count);
         if let Some(known) = known {
-            self.state.load.set(known);
+            self.state.capped.set(known);
         }
         self.snapshot = self.records.engine.snapshot()?;
-        self.fresh.clear();
-        self.freed.clear();
+        self.added_ids.clear();
+        self.removed_ids.clear();
         Ok(())
     }
 }

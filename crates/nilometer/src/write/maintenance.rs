@@ -5,7 +5,7 @@
 //!                                     └─▶ entries into the batch of the record ──▶ commit
 //! ```
 //!
-//! A [`Maintenance`] lives for one engine batch, or for several committed in sequence under one write lock,
+//! A [`IndexMaintenance`] lives for one engine batch, or for several committed in sequence under one write lock,
 //! and locks the list of indexes until the last is committed. A new key is compared with the stored ones
 //! and with those of the batch.
 //!
@@ -23,15 +23,15 @@ use crate::error::{Error, Result};
 use crate::index::{self, DocumentKeys, Index, PendingKeys, duplicate_key};
 
 /// The indexes of a collection, locked for a writer.
-pub(super) struct Maintenance<'c> {
+pub(super) struct IndexMaintenance<'c> {
     catalog: &'c Catalog,
     collection: &'c Collection,
-    indexes: Vec<Maintained>,
+    indexes: Vec<MaintainedIndex>,
     _held: IndexListGuard<'c>,
 }
 
 /// One index and its changes by the batch.
-struct Maintained {
+struct MaintainedIndex {
     index: Arc<Index>,
     /// Parts that met arrays, to be stored before the batch is committed.
     multikey: u32,
@@ -40,21 +40,21 @@ struct Maintained {
 }
 
 /// The change of the entries of one record in one index.
-struct Change {
+struct EntryChange {
     before: DocumentKeys,
     after: DocumentKeys,
     /// The reason why the index, which is being built, cannot hold the record.
     failure: Option<Error>,
 }
 
-impl<'c> Maintenance<'c> {
+impl<'c> IndexMaintenance<'c> {
     /// Locks the indexes of a collection. The caller holds its write lock.
     pub(super) fn of(records: &'c Records, collection: &'c Collection) -> Result<Self> {
         let held = collection.indexes.lock_shared();
         let indexes = held
             .iter()
             .map(|stored| {
-                Ok(Maintained {
+                Ok(MaintainedIndex {
                     index: Index::of(stored)?,
                     multikey: 0,
                     pending: PendingKeys::default(),
@@ -95,19 +95,19 @@ impl<'c> Maintenance<'c> {
 
     fn plan(
         &self,
-        maintained: &Maintained,
+        maintained: &MaintainedIndex,
         snapshot: &dyn Snapshot,
         record: &[u8],
         before: Option<DocRef<'_>>,
         after: Option<DocRef<'_>>,
-    ) -> Result<Change> {
+    ) -> Result<EntryChange> {
         let index = &*maintained.index;
         // A document whose keys fail has no entries.
         let before = before.map_or_else(DocumentKeys::default, |document| {
             index.keys(document).unwrap_or_default()
         });
         let Some(document) = after else {
-            return Ok(Change {
+            return Ok(EntryChange {
                 before,
                 after: DocumentKeys::default(),
                 failure: None,
@@ -129,7 +129,7 @@ impl<'c> Maintenance<'c> {
             Err(error) if index.stored.is_ready() => return Err(error),
             Err(error) => (DocumentKeys::default(), Some(error)),
         };
-        Ok(Change {
+        Ok(EntryChange {
             before,
             after,
             failure,
@@ -167,9 +167,9 @@ impl<'c> Maintenance<'c> {
     }
 }
 
-impl Maintained {
-    fn apply(&mut self, batch: &mut WriteBatch, record: &[u8], change: &Change) {
-        let Change { before, after, .. } = change;
+impl MaintainedIndex {
+    fn apply(&mut self, batch: &mut WriteBatch, record: &[u8], change: &EntryChange) {
+        let EntryChange { before, after, .. } = change;
         self.multikey |= after.multikey;
         index::diff_entries(batch, &self.index, before, after, record);
         if self.index.stored.spec.refuses_duplicates() {

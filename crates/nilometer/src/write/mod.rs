@@ -28,13 +28,13 @@ mod validate;
 mod validator;
 mod view;
 
-pub use build::RecordWalk;
+pub use build::RecordBuildSource;
 pub use candidates::{CandidateKey, CandidateKeys, Candidates};
 pub use capped::{Arrivals, CappedLimits};
-pub use change::{Changed, Selection, Updated};
+pub use change::{ChangedDocument, Selection, UpdateResult};
 pub(crate) use change::{ids_of, new_document};
 pub(crate) use insert::with_id;
-pub use rebuild::Rebuilt;
+pub use rebuild::RebuildCounts;
 pub use records::{KeyBounds, RecordScan, Records, clustered_key};
-pub use validator::{Checking, Validator};
-pub use view::{CollectionView, ViewEntry};
+pub use validator::{DocumentChecks, Validator};
+pub use view::{CollectionSnapshot, SnapshotEntry};

@@ -19,7 +19,7 @@ use crate::index::{Index, duplicate_key, entry};
 
 /// The repairs made.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rebuilt {
+pub struct RebuildCounts {
     /// Missing entries written.
     pub added: u64,
     /// Wrong entries removed.
@@ -33,14 +33,14 @@ impl Records {
         &self,
         collection: &Collection,
         check_interrupt: &dyn Fn() -> Result<()>,
-    ) -> Result<Rebuilt> {
+    ) -> Result<RebuildCounts> {
         self.exclusively(collection, || {
             // Indexes in build are completed by their build.
             let held = collection.indexes.lock_shared();
             let complete = held.iter().filter(|index| index.is_ready());
             let indexes = complete.map(Index::of).collect::<Result<Vec<_>>>()?;
-            let mut rebuild = Rebuild {
-                done: Rebuilt::default(),
+            let mut rebuild = IndexRebuild {
+                done: RebuildCounts::default(),
                 records: self,
                 collection,
                 collation: Collation::of_stored(collection.options.as_ref())?,
@@ -60,20 +60,20 @@ impl Records {
     }
 }
 
-struct Rebuild<'r> {
+struct IndexRebuild<'r> {
     records: &'r Records,
     collection: &'r Collection,
     collation: Collation,
     check_interrupt: &'r dyn Fn() -> Result<()>,
-    done: Rebuilt,
+    done: RebuildCounts,
 }
 
 /// Processes one key and value.
-type Each<'e> = dyn FnMut(&dyn Snapshot, &mut WriteBatch, &[u8], &[u8]) -> Result<()> + 'e;
+type VisitEntry<'e> = dyn FnMut(&dyn Snapshot, &mut WriteBatch, &[u8], &[u8]) -> Result<()> + 'e;
 
-impl Rebuild<'_> {
+impl IndexRebuild<'_> {
     /// Walks a keyspace; commits the changes of each chunk.
-    fn walk(&self, keyspace: KeyspaceId, each: &mut Each<'_>) -> Result<()> {
+    fn walk(&self, keyspace: KeyspaceId, each: &mut VisitEntry<'_>) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
             (self.check_interrupt)()?;
@@ -105,7 +105,7 @@ impl Rebuild<'_> {
             let found = found.map(|bytes| document(&bytes)).transpose()?;
             Ok(found.is_some_and(|found| key_of(&found) == key))
         };
-        let mut done = Rebuilt::default();
+        let mut done = RebuildCounts::default();
         self.walk(records, &mut |snapshot, batch, record, value| {
             let key = key_of(&document(value)?);
             let is_led_to = match snapshot.get(id_index, &key)? {
@@ -129,7 +129,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    fn note(&mut self, done: Rebuilt) {
+    fn note(&mut self, done: RebuildCounts) {
         self.done.added += done.added;
         self.done.removed += done.removed;
     }
@@ -138,7 +138,7 @@ impl Rebuild<'_> {
     fn add(&mut self, index: &Index) -> Result<()> {
         let (records, _) = keyspaces(self.collection)?;
         let keyspace = index.stored.keyspace;
-        let mut done = Rebuilt::default();
+        let mut done = RebuildCounts::default();
         self.walk(records, &mut |snapshot, batch, record, value| {
             let keys = index.keys(document(value)?.as_ref())?;
             let catalog = &self.records.catalog;
@@ -182,7 +182,7 @@ impl Rebuild<'_> {
     /// Removes the entries no record has.
     fn remove(&mut self, index: &Index) -> Result<()> {
         let (records, _) = keyspaces(self.collection)?;
-        let mut done = Rebuilt::default();
+        let mut done = RebuildCounts::default();
         let keyspace = index.stored.keyspace;
         let (order, components) = (index.order(), index.components());
         self.walk(keyspace, &mut |snapshot, batch, found, _| {

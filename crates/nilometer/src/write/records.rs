@@ -8,7 +8,7 @@ use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
 
-use super::capped::{Arrivals, CappedLimits, KnownLoad};
+use super::capped::{Arrivals, CachedCappedState, CappedLimits};
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -39,9 +39,9 @@ pub(super) struct CollectionState {
     waiting: AtomicUsize,
     /// The last record id used; 0 before it was read.
     pub(super) last_id: AtomicU64,
-    pub(super) count: KnownCount,
+    pub(super) count: CachedCount,
     /// Of a capped collection.
-    pub(super) load: KnownLoad,
+    pub(super) capped: CachedCappedState,
     pub(super) arrivals: Arc<Arrivals>,
 }
 
@@ -62,9 +62,9 @@ impl CollectionState {
 
 /// The number of records, once counted.
 #[derive(Debug, Default)]
-pub(super) struct KnownCount(Mutex<Option<i64>>);
+pub(super) struct CachedCount(Mutex<Option<i64>>);
 
-impl KnownCount {
+impl CachedCount {
     /// Adds the change of a commit. The caller holds the write lock.
     pub(super) fn add(&self, by: i64) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,9 +130,9 @@ impl Records {
         if bounds.min.is_none() && CappedLimits::of(collection).is_some() {
             bounds.min = self
                 .state(collection)?
-                .load
+                .capped
                 .get()
-                .and_then(|known| known.gone_up_to);
+                .and_then(|known| known.removed_up_to);
         }
         Ok(RecordScan {
             bounds,

@@ -7,11 +7,15 @@ use std::sync::atomic::Ordering;
 use nilometer_bson::{Document, DocumentBuilder, Element, Timestamp, ValueRef};
 
 use super::records::Records;
-use super::validator::Checking;
+use super::validator::DocumentChecks;
 
 impl Records {
     /// Returns the document with its empty timestamps replaced.
-    pub(super) fn with_timestamps(&self, document: Document, checking: Checking<'_>) -> Document {
+    pub(super) fn with_timestamps(
+        &self,
+        document: Document,
+        checking: DocumentChecks<'_>,
+    ) -> Document {
         let is_empty = |element: &Element<'_>| {
             let value = element.value();
             matches!(value, ValueRef::Timestamp(t) if t.to_u64() == 0) && element.name() != "_id"

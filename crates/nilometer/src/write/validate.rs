@@ -17,7 +17,7 @@ use crate::index::{Index, entry};
 use crate::validation::Validation;
 
 /// The context of the check of one collection.
-struct Check<'c> {
+struct CollectionCheck<'c> {
     records: KeyspaceId,
     id_index: Option<KeyspaceId>,
     state: Arc<CollectionState>,
@@ -27,7 +27,7 @@ struct Check<'c> {
 }
 
 /// Processes one key and value, and the snapshot they come from.
-type Each<'e> = dyn FnMut(&dyn Snapshot, &[u8], &[u8]) -> Result<()> + 'e;
+type VisitEntry<'e> = dyn FnMut(&dyn Snapshot, &[u8], &[u8]) -> Result<()> + 'e;
 
 impl Records {
     /// Checks every record and every entry of every ready index.
@@ -39,7 +39,7 @@ impl Records {
         let (records, id_index) = keyspaces(collection)?;
         let stored = collection.indexes.all();
         let ready = stored.iter().filter(|index| index.is_ready());
-        let check = Check {
+        let check = CollectionCheck {
             records,
             id_index,
             state: self.state(collection)?,
@@ -57,7 +57,7 @@ impl Records {
             let mut entries = 0;
             self.each_chunk(id_index, &check, &mut |snapshot, key, record| {
                 entries += 1;
-                found.add_about_entry(check.id_entry(snapshot, key, record)?);
+                found.add_entry_problem(check.id_entry(snapshot, key, record)?);
                 Ok(())
             })?;
             found.keys_per_index.push(("_id_".to_owned(), entries));
@@ -66,7 +66,7 @@ impl Records {
             let mut entries = 0;
             self.each_chunk(index.stored.keyspace, &check, &mut |snapshot, key, bits| {
                 entries += 1;
-                found.add_about_entry(check.entry(index, snapshot, key, bits)?);
+                found.add_entry_problem(check.entry(index, snapshot, key, bits)?);
                 Ok(())
             })?;
             let name = index.stored.spec.name.clone();
@@ -78,8 +78,8 @@ impl Records {
     fn each_chunk(
         &self,
         keyspace: KeyspaceId,
-        check: &Check<'_>,
-        each: &mut Each<'_>,
+        check: &CollectionCheck<'_>,
+        each: &mut VisitEntry<'_>,
     ) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
@@ -97,7 +97,7 @@ impl Records {
     }
 }
 
-impl Check<'_> {
+impl CollectionCheck<'_> {
     /// True if a record conforms to the validator. A value that is not a document is reported by
     /// [`CollectionCheck::record`].
     fn conforms(&self, value: &[u8]) -> Result<bool> {

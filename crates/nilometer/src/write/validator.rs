@@ -35,13 +35,13 @@ pub struct Validator {
     filter: MatchExpression,
     expressions: ParseContext,
     collation: Collation,
-    level: Level,
+    level: ValidationLevel,
     warns: bool,
 }
 
 /// The validation level: which changes are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Level {
+enum ValidationLevel {
     Off,
     Moderate,
     Strict,
@@ -49,7 +49,7 @@ enum Level {
 
 /// How the documents of a statement are checked.
 #[derive(Clone, Copy, Default)]
-pub struct Checking<'a> {
+pub struct DocumentChecks<'a> {
     /// The checks that are skipped.
     pub bypass: Bypass,
     /// Time and randomness.
@@ -79,9 +79,9 @@ impl Validator {
             expressions,
             collation,
             level: match options.get("validationLevel").as_str() {
-                Some("off") => Level::Off,
-                Some("moderate") => Level::Moderate,
-                _ => Level::Strict,
+                Some("off") => ValidationLevel::Off,
+                Some("moderate") => ValidationLevel::Moderate,
+                _ => ValidationLevel::Strict,
             },
             warns: options.get("validationAction").as_str() == Some("warn"),
         })
@@ -93,18 +93,18 @@ impl Validator {
         collection: &Collection,
         before: Option<DocRef<'_>>,
         after: DocRef<'_>,
-        checking: Checking<'_>,
+        checking: DocumentChecks<'_>,
     ) -> Result<()> {
         let eval = EvalContext {
             variables: &[],
             collator: self.collation.collator(),
             ..checking.eval
         };
-        let ignored = checking.bypass.validation || self.level == Level::Off;
+        let ignored = checking.bypass.validation || self.level == ValidationLevel::Off;
         if ignored || self.filter.matches(after, &eval)? {
             return Ok(());
         }
-        if let (Level::Moderate, Some(before)) = (self.level, before)
+        if let (ValidationLevel::Moderate, Some(before)) = (self.level, before)
             && !self.filter.matches(before, &eval)?
         {
             return Ok(());

@@ -9,20 +9,20 @@ use crate::error::Result;
 use crate::index::{Index, entry};
 
 /// A snapshot and the keyspaces of a collection.
-pub struct CollectionView {
+pub struct CollectionSnapshot {
     snapshot: Box<dyn Snapshot>,
     records: KeyspaceId,
     id_index: Option<KeyspaceId>,
 }
 
 /// An entry: key string, type bits, record key.
-pub type ViewEntry = (Vec<u8>, Vec<u8>, Vec<u8>);
+pub type SnapshotEntry = (Vec<u8>, Vec<u8>, Vec<u8>);
 
 impl Records {
     /// Returns a view of the current state.
-    pub fn view(&self, collection: &Collection) -> Result<CollectionView> {
+    pub fn snapshot(&self, collection: &Collection) -> Result<CollectionSnapshot> {
         let (records, id_index) = keyspaces(collection)?;
-        Ok(CollectionView {
+        Ok(CollectionSnapshot {
             snapshot: self.engine.snapshot()?,
             records,
             id_index,
@@ -30,7 +30,7 @@ impl Records {
     }
 }
 
-impl CollectionView {
+impl CollectionSnapshot {
     /// Returns the record with this key.
     pub fn record(&self, key: &[u8]) -> Result<Option<Document>> {
         match self.snapshot.get(self.records, key)? {
@@ -47,7 +47,7 @@ impl CollectionView {
         start: &[u8],
         end: Option<&[u8]>,
         backward: bool,
-    ) -> Result<impl Iterator<Item = Result<ViewEntry>> + Send + use<>> {
+    ) -> Result<impl Iterator<Item = Result<SnapshotEntry>> + Send + use<>> {
         let direction = if backward {
             Direction::Backward
         } else {

@@ -58,7 +58,7 @@ impl Sessions {
         address: IpAddr,
         now: Instant,
     ) -> Result<String> {
-        let token: String = auth::unguessable::<TOKEN_BYTES>()?
+        let token: String = auth::random_bytes::<TOKEN_BYTES>()?
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();

@@ -20,7 +20,7 @@ const ITERATIONS_MAX: u32 = 10_000_000;
 const NO_BINDING: &str = "c=biws";
 
 /// The client's state of a login.
-pub struct Prover {
+pub struct ScramClient {
     mechanism: Mechanism,
     /// The password in the form the mechanism hashes.
     password: String,
@@ -31,7 +31,7 @@ pub struct Prover {
     signature: Option<Vec<u8>>,
 }
 
-impl Prover {
+impl ScramClient {
     /// Starts a login; returns the first message as the second value. `nonce` must be unguessable.
     pub fn start(
         mechanism: Mechanism,
@@ -64,25 +64,25 @@ impl Prover {
 
     /// Returns the proof for the server's challenge.
     pub fn prove(&mut self, challenge: &[u8]) -> Result<String> {
-        let text = std::str::from_utf8(challenge).map_err(|_| distrusted("is not text"))?;
+        let text = std::str::from_utf8(challenge).map_err(|_| untrusted_server("is not text"))?;
         let mut parts = text.split(',');
         let mut part = |name| parts.next().and_then(|part| part.strip_prefix(name));
         let (Some(nonce), Some(salt), Some(iterations)) = (part("r="), part("s="), part("i="))
         else {
-            return Err(distrusted("is not a SCRAM message"));
+            return Err(untrusted_server("is not a SCRAM message"));
         };
         if nonce.len() <= self.nonce.len() || !nonce.starts_with(&self.nonce) {
-            return Err(distrusted("does not answer this login"));
+            return Err(untrusted_server("does not answer this login"));
         }
         let salt = BASE64.decode(salt);
-        let salt = salt.map_err(|_| distrusted("has a salt that is not in base64"))?;
+        let salt = salt.map_err(|_| untrusted_server("has a salt that is not in base64"))?;
         let iterations: u32 = iterations
             .parse()
             .ok()
             .filter(|n| (ITERATIONS_MIN..=ITERATIONS_MAX).contains(n))
-            .ok_or_else(|| distrusted("asks for too few or too many iterations"))?;
+            .ok_or_else(|| untrusted_server("asks for too few or too many iterations"))?;
         let mechanism = self.mechanism;
-        let salted = mechanism.stretch(self.password.as_bytes(), &salt, iterations);
+        let salted = mechanism.salt_password(self.password.as_bytes(), &salt, iterations);
         let unproven = format!("{NO_BINDING},r={nonce}");
         let signed = format!("{},{text},{unproven}", self.bare);
         let key = mechanism.hmac(&salted, b"Client Key");
@@ -99,13 +99,13 @@ impl Prover {
         let told = text.strip_prefix("v=").and_then(|v| BASE64.decode(v).ok());
         match (told, &self.signature) {
             (Some(told), Some(signature)) if bool::from(told.ct_eq(signature)) => Ok(()),
-            _ => Err(distrusted("is followed by a wrong proof of its own")),
+            _ => Err(untrusted_server("is followed by a wrong proof of its own")),
         }
     }
 }
 
 /// Returns the error for a server that fails a check.
-fn distrusted(what: &str) -> Error {
+fn untrusted_server(what: &str) -> Error {
     Error::new(
         ErrorCode::AuthenticationFailed,
         format!("the server is not trusted: its challenge {what}"),

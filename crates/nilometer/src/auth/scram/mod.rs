@@ -16,7 +16,7 @@ mod client;
 #[cfg(test)]
 mod tests;
 
-pub use client::Prover;
+pub use client::ScramClient;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -89,7 +89,7 @@ fn unescape(name: &str) -> Option<String> {
 }
 
 #[derive(Debug)]
-enum State {
+enum ConversationState {
     /// The client must send its proof.
     Challenged { channel: String, signed: String },
     /// The proof was right; the client must send an empty message.
@@ -108,7 +108,7 @@ pub struct Conversation {
     exists: bool,
     nonce: String,
     skip_empty: bool,
-    state: State,
+    state: ConversationState,
 }
 
 impl Conversation {
@@ -125,7 +125,7 @@ impl Conversation {
         let nonce = format!("{}{nonce}", first.nonce);
         let salt = BASE64.encode(&credentials.salt);
         let answer = format!("r={nonce},s={salt},i={}", credentials.iterations);
-        let state = State::Challenged {
+        let state = ConversationState::Challenged {
             channel: BASE64.encode(first.header),
             signed: format!("{},{answer}", first.bare),
         };
@@ -153,25 +153,25 @@ impl Conversation {
 
     /// True if the next message is the proof.
     pub fn awaits_proof(&self) -> bool {
-        matches!(self.state, State::Challenged { .. })
+        matches!(self.state, ConversationState::Challenged { .. })
     }
 
     /// Answers a later message. The second value is true if the user is logged in.
-    pub fn go_on(&mut self, payload: &[u8]) -> Result<(String, bool)> {
+    pub fn step(&mut self, payload: &[u8]) -> Result<(String, bool)> {
         if payload.len() > MESSAGE_BYTES_MAX {
             return Err(failed());
         }
-        match std::mem::replace(&mut self.state, State::Done) {
-            State::Challenged { channel, signed } => {
+        match std::mem::replace(&mut self.state, ConversationState::Done) {
+            ConversationState::Challenged { channel, signed } => {
                 let text = std::str::from_utf8(payload).map_err(|_| failed())?;
                 let answer = self.check(text, &channel, &signed)?;
                 if !self.skip_empty {
-                    self.state = State::Proven;
+                    self.state = ConversationState::Proven;
                 }
                 Ok((answer, self.skip_empty))
             }
-            State::Proven if payload.is_empty() => Ok((String::new(), true)),
-            State::Proven | State::Done => Err(failed()),
+            ConversationState::Proven if payload.is_empty() => Ok((String::new(), true)),
+            ConversationState::Proven | ConversationState::Done => Err(failed()),
         }
     }
 

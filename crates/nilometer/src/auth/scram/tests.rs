@@ -70,10 +70,10 @@ impl Vector {
         )
     }
 
-    fn prover(&self) -> Prover {
+    fn prover(&self) -> ScramClient {
         let nonce = self.client_first.rsplit_once("r=").unwrap().1;
         let password = self.password.to_owned();
-        let (prover, first) = Prover::with(self.mechanism, "user", password, nonce.to_owned());
+        let (prover, first) = ScramClient::with(self.mechanism, "user", password, nonce.to_owned());
         assert_eq!(first, self.client_first);
         prover
     }
@@ -125,7 +125,8 @@ fn a_client_and_the_server_agree_on_names_and_passwords_of_all_kinds() {
         ("n=x,r=y", "ß"),
     ] {
         for mechanism in Mechanism::ALL {
-            let (mut prover, first) = Prover::start(mechanism, user, password, b"nonce").unwrap();
+            let (mut prover, first) =
+                ScramClient::start(mechanism, user, password, b"nonce").unwrap();
             let first = ClientFirst::parse(first.as_bytes()).unwrap();
             assert_eq!(first.user, user);
             let prepared = mechanism.prepare(user, password).unwrap();
@@ -134,7 +135,7 @@ fn a_client_and_the_server_agree_on_names_and_passwords_of_all_kinds() {
             let (mut server, challenge) =
                 Conversation::start(mechanism, &first, name, (kept, true), "more", true);
             let proof = prover.prove(challenge.as_bytes()).unwrap();
-            let (answer, done) = server.go_on(proof.as_bytes()).unwrap();
+            let (answer, done) = server.step(proof.as_bytes()).unwrap();
             assert!(done && prover.check(answer.as_bytes()).is_ok());
         }
     }
@@ -147,13 +148,13 @@ fn the_vectors_of_the_rfcs() {
             let (mut conversation, answer) = vector.begin(true, skip_empty);
             assert_eq!(answer, vector.server_first);
             assert!(conversation.awaits_proof());
-            let (answer, done) = conversation.go_on(vector.client_final.as_bytes()).unwrap();
+            let (answer, done) = conversation.step(vector.client_final.as_bytes()).unwrap();
             assert_eq!(answer, vector.server_final);
             assert_eq!(done, skip_empty);
             if !skip_empty {
-                assert_eq!(conversation.go_on(b"").unwrap(), (String::new(), true));
+                assert_eq!(conversation.step(b"").unwrap(), (String::new(), true));
             }
-            assert!(conversation.go_on(b"").is_err(), "nothing comes after");
+            assert!(conversation.step(b"").is_err(), "nothing comes after");
         }
     }
 }
@@ -166,8 +167,8 @@ fn a_proof_that_is_off_by_one_bit_anywhere_fails() {
             let mut bad = good.to_vec();
             bad[at] ^= 1;
             let (mut conversation, _) = vector.begin(true, true);
-            assert!(conversation.go_on(&bad).is_err(), "byte {at}");
-            assert!(conversation.go_on(good).is_err(), "no second try");
+            assert!(conversation.step(&bad).is_err(), "byte {at}");
+            assert!(conversation.step(good).is_err(), "no second try");
         }
     }
 }
@@ -177,7 +178,7 @@ fn a_missing_user_fails_even_with_the_right_proof() {
     let (mut conversation, answer) = SHA_256.begin(false, true);
     assert_eq!(answer, SHA_256.server_first);
     let proof = SHA_256.client_final.as_bytes();
-    assert!(conversation.go_on(proof).is_err());
+    assert!(conversation.step(proof).is_err());
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn status(
     let mut allowed = array![];
     if let Some(grants) = grants {
         users.push(grants.user.name.to_document().into());
-        let all = grants.inherited.roles.iter();
+        let all = grants.resolved.roles.iter();
         roles.extend(all.map(|role| Value::from(role.to_document())));
         allowed = grants.privileges().to_value();
     }

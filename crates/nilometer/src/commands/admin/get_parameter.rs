@@ -151,6 +151,6 @@ fn set(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
             before = was;
         }
     }
-    database.obey_parameters();
+    database.apply_parameters();
     Ok(doc! {"was": before})
 }

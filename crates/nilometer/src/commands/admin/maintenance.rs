@@ -8,7 +8,7 @@ use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::commands::ddl::indexes;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
-use crate::database::indexes::{IndexSide, id_index, shown_indexes};
+use crate::database::indexes::{IndexForm, id_index, listed_indexes};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ fn re_index(
         .rebuild_indexes(&collection, &interrupt)?;
     let count = indexes::count(&collection);
     let own = id_index(&collection).into_iter();
-    let others = shown_indexes(&collection, IndexSide::Stored);
+    let others = listed_indexes(&collection, IndexForm::Stored);
     let others = others.iter().map(|index| index.spec.to_document());
     let listed: Array = own.chain(others).map(Value::Document).collect();
     Ok(doc! { "nIndexesWas": count, "nIndexes": count, "indexes": listed })

@@ -25,9 +25,9 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
 use crate::insertion::InsertOptions;
 use crate::operation::{OperationContext, Request};
-use crate::services::Profiling;
+use crate::services::ProfilerSettings;
 use crate::services::describe;
-use crate::write::Checking;
+use crate::write::DocumentChecks;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(&["slowms", "sampleRate", "filter"]),
@@ -166,11 +166,11 @@ pub(crate) fn finished(database: &Database, finished: &Finished<'_>) {
         && !writes_there
         && let Err(error) = keep(database, own, &entry(finished, ENTRY_COMMAND_BYTES_MAX))
     {
-        warn!(c = "COMMAND", id = 20_703, database = name, error = %error.message, "Profiling an operation failed");
+        warn!(c = "COMMAND", id = 20_703, database = name, error = %error.message, "ProfilerSettings an operation failed");
     }
 }
 
-fn is_wanted(asked: &Profiling, finished: &Finished<'_>) -> bool {
+fn is_wanted(asked: &ProfilerSettings, finished: &Finished<'_>) -> bool {
     let Some((_, filter)) = &asked.filter else {
         return false;
     };
@@ -271,7 +271,7 @@ fn keep(database: &Database, namespace: Namespace, entry: &Document) -> Result<(
     let entries = std::iter::once(entry.as_ref());
     database
         .records()
-        .insert(&collection, entries, options, Checking::default())?
+        .insert(&collection, entries, options, DocumentChecks::default())?
         .all()
 }
 

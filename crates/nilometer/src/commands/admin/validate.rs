@@ -12,7 +12,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::validation::Validation;
-use crate::write::Rebuilt;
+use crate::write::RebuildCounts;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -92,7 +92,7 @@ fn collection(database: &Database, namespace: &Namespace) -> Result<Arc<Collecti
     }
 }
 
-fn reply(collection: &Collection, found: &Validation, rebuilt: Option<Rebuilt>) -> Document {
+fn reply(collection: &Collection, found: &Validation, rebuilt: Option<RebuildCounts>) -> Document {
     let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let errors = found.problems.iter().map(Value::from).collect::<Array>();
     let mut keys = nilometer_bson::DocumentBuilder::new();

@@ -17,7 +17,7 @@ use crate::insertion::InsertOptions;
 use crate::limits::WRITE_BATCH_MAX;
 use crate::operation::{Documents, OperationContext, Request};
 use crate::services::LatencyClass;
-use crate::write::Checking;
+use crate::write::DocumentChecks;
 
 /// How often an insert is tried again whose collection is dropped under it.
 const DROPPED_RETRIES_MAX: usize = 10;
@@ -92,7 +92,7 @@ pub(crate) fn insert_documents<'a>(
         }
         Some((collection, false)) => timeseries.insert(catalog, &collection, documents, options)?,
         None => {
-            let checking = Checking {
+            let checking = DocumentChecks {
                 bypass: operation.bypass,
                 eval: EvalContext {
                     now_ms,

@@ -20,7 +20,7 @@ use crate::catalog::{
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
-use crate::database::indexes::IndexSide;
+use crate::database::indexes::IndexForm;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::operation::Request;
@@ -150,7 +150,7 @@ impl Change<'_> {
             _ => buckets.timeseries.clone(),
         };
         let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
-        let index = index::parse(args, buckets, IndexSide::User)?;
+        let index = index::parse(args, buckets, IndexForm::User)?;
         let widths = buckets.has_other_widths(timeseries.as_ref());
         let mixed_schema = mixed_schema(buckets, args)?;
         let changed = timeseries.as_ref().map(DuplicateRule::of);
@@ -199,7 +199,7 @@ impl Change<'_> {
         }
         self.refuse(NOT_FOR_TIMESERIES, "collection of buckets")?;
         let options = with_expiry(buckets, self.args.value("expireAfterSeconds"), self.args)?;
-        let index = index::parse(self.args, buckets, IndexSide::Stored)?;
+        let index = index::parse(self.args, buckets, IndexForm::Stored)?;
         let mixed_schema = mixed_schema(buckets, self.args)?;
         let timeseries = buckets.timeseries.clone();
         self.database
@@ -231,7 +231,7 @@ impl Change<'_> {
         }
         refuse_images(self.args)?;
         let options = self.ordinary_options(collection)?;
-        let index = index::parse(self.args, collection, IndexSide::Stored)?;
+        let index = index::parse(self.args, collection, IndexForm::Stored)?;
         if options != collection.options {
             self.database
                 .catalog()

@@ -11,7 +11,7 @@ use crate::auth::Action;
 use crate::catalog::{Collection, Namespace};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
-use crate::database::indexes::IndexSide;
+use crate::database::indexes::IndexForm;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::Request;
 
@@ -66,7 +66,7 @@ fn run(
 fn chosen(
     args: &Args<'_>,
     collection: &Collection,
-    side: IndexSide,
+    side: IndexForm,
     which: ValueRef<'_>,
 ) -> Result<Vec<KeyspaceId>> {
     if indexes::is_id_index(collection, which) {

@@ -8,7 +8,7 @@ use nilometer_bson::{DocRef, ValueRef};
 use super::create_indexes::equal_documents;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
-use crate::database::indexes::{IndexSide, ShownIndex, shown_indexes};
+use crate::database::indexes::{IndexForm, ListedIndex, listed_indexes};
 use crate::error::{Error, ErrorCode, Result};
 
 /// How many indexes a collection has that are not in its list: that on `_id`.
@@ -27,13 +27,13 @@ pub(crate) fn collection(
     database: &Database,
     namespace: &Namespace,
     absent: &str,
-) -> Result<(Arc<Collection>, IndexSide)> {
+) -> Result<(Arc<Collection>, IndexForm)> {
     let catalog = database.catalog();
     if let Some(buckets) = catalog.timeseries(namespace) {
-        return Ok((buckets, IndexSide::User));
+        return Ok((buckets, IndexForm::User));
     }
     match catalog.get(namespace) {
-        Some(CatalogEntry::Collection(found)) => Ok((found, IndexSide::Stored)),
+        Some(CatalogEntry::Collection(found)) => Ok((found, IndexForm::Stored)),
         Some(CatalogEntry::View(_)) => Err(Error::new(
             ErrorCode::CommandNotSupportedOnView,
             format!("Namespace {namespace} is a view, not a collection"),
@@ -64,8 +64,8 @@ pub(crate) fn is_id_index(collection: &Collection, which: ValueRef<'_>) -> bool 
 }
 
 /// The index of this name.
-pub(crate) fn named(collection: &Collection, side: IndexSide, name: &str) -> Result<ShownIndex> {
-    let mut all = shown_indexes(collection, side).into_iter();
+pub(crate) fn named(collection: &Collection, side: IndexForm, name: &str) -> Result<ListedIndex> {
+    let mut all = listed_indexes(collection, side).into_iter();
     all.find(|index| index.spec.name == name).ok_or_else(|| {
         Error::new(
             ErrorCode::IndexNotFound,
@@ -77,11 +77,11 @@ pub(crate) fn named(collection: &Collection, side: IndexSide, name: &str) -> Res
 /// The one index with this key.
 pub(crate) fn with_key(
     collection: &Collection,
-    side: IndexSide,
+    side: IndexForm,
     key: DocRef<'_>,
-) -> Result<ShownIndex> {
+) -> Result<ListedIndex> {
     let wanted = key.to_document();
-    let mut found = shown_indexes(collection, side)
+    let mut found = listed_indexes(collection, side)
         .into_iter()
         .filter(|index| equal_documents(Some(&index.spec.key), Some(&wanted)));
     match (found.next(), found.next()) {

@@ -219,10 +219,7 @@ fn databases(
     let mut total = 0;
     let mut listed = Vec::new();
     for name in database.catalog().databases() {
-        if privileges
-            .as_ref()
-            .is_some_and(|p| !p.finds_anything_in(&name))
-        {
+        if privileges.as_ref().is_some_and(|p| !p.can_read_in(&name)) {
             continue;
         }
         let mut out = DocumentBuilder::new();

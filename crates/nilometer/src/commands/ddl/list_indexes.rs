@@ -9,7 +9,7 @@ use crate::catalog::Namespace;
 use crate::commands::crud::query::{listing_batch_size, open_listing};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
-use crate::database::indexes::{id_index, shown_indexes};
+use crate::database::indexes::{id_index, listed_indexes};
 use crate::error::Result;
 use crate::operation::Request;
 
@@ -38,7 +38,7 @@ fn run(
     let batch_size = listing_batch_size(&args)?;
     let (collection, side) = indexes::collection(database, &namespace, "ns does not exist:")?;
     let mut listed: Vec<Document> = id_index(&collection).into_iter().collect();
-    let others = shown_indexes(&collection, side);
+    let others = listed_indexes(&collection, side);
     listed.extend(others.iter().map(|index| index.spec.to_document()));
     let (operation, namespace) = (&context.operation, namespace.to_string());
     open_listing(

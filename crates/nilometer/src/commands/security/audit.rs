@@ -107,7 +107,7 @@ pub(crate) fn actor(
 
 impl Actor {
     fn of(session: &ClientSession) -> Self {
-        let grants = session.login.known_grants();
+        let grants = session.login.cached_grants();
         let users = grants.map(|g| Value::from(g.user.name.to_document()));
         let roles = grants
             .into_iter()
@@ -122,7 +122,7 @@ pub(crate) fn made(services: &Services, context: &CommandContext<'_>) {
     if services.audit.get().is_none() {
         return;
     }
-    for namespace in context.operation.usage.all_made() {
+    for namespace in context.operation.usage.created_collections() {
         let actor = Actor::of(context.session);
         let param = doc! {"ns": namespace};
         let session = &*context.session;

@@ -115,7 +115,7 @@ fn start(
     let iterations = u32::try_from(iterations).unwrap_or(u32::MAX);
     let authority = database.authority();
     let credentials = authority.credentials(&user, mechanism, iterations);
-    let nonce = BASE64.encode(auth::unguessable::<NONCE_BYTES>()?);
+    let nonce = BASE64.encode(auth::random_bytes::<NONCE_BYTES>()?);
     let (conversation, answer) =
         Conversation::start(mechanism, &first, user, credentials, &nonce, skip_empty);
     let id = context.session.login.begin(conversation);
@@ -143,7 +143,7 @@ fn sasl_continue(
     }
     let user = conversation.user().clone();
     let mechanism = conversation.mechanism().name();
-    match conversation.go_on(&payload) {
+    match conversation.step(&payload) {
         Ok((answer, false)) => Ok(answered(number, false, &answer, &args)),
         Ok((answer, true)) => {
             context.session.login.end_conversation();
@@ -299,7 +299,7 @@ fn may_come(session: &ClientSession, grants: &Grants) -> bool {
     let (client, server) = (address(client), address(server));
     grants.user.restrictions.allow(client, server)
         && grants
-            .inherited
+            .resolved
             .restrictions
             .iter()
             .all(|r| r.allow(client, server))

@@ -399,7 +399,7 @@ fn may_view(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
         None => needed.add(Target::Database(asked.db.to_owned()), &view),
         Some(names) => {
             // Everybody may look at what they have.
-            let held = &asked.grants.inherited.roles;
+            let held = &asked.grants.resolved.roles;
             for name in names.iter().filter(|name| !held.contains(name)) {
                 needed.add(Target::Database(name.db.clone()), &view);
             }
@@ -441,7 +441,7 @@ fn info(
         }
     };
     if as_fragment {
-        let inherited = authority.inherited(&names);
+        let inherited = authority.resolve_roles(&names);
         let list = |names: &[RoleName]| {
             let documents = names.iter().map(|n| Value::from(n.to_document()));
             documents.collect::<Vec<_>>()
@@ -471,7 +471,7 @@ fn describe(authority: &Authority, name: &RoleName, shown: Shown) -> Option<Docu
     let own = authority.own_privileges(name)?;
     let role = authority.role(name);
     let roles = role.as_ref().map(|r| r.roles.clone()).unwrap_or_default();
-    let inherited = authority.inherited(&roles);
+    let inherited = authority.resolve_roles(&roles);
     let list = |names: &[RoleName]| {
         let documents = names.iter().map(|n| Value::from(n.to_document()));
         documents.collect::<Vec<_>>()

@@ -256,7 +256,7 @@ fn credentials(
                 parameters.scram_sha256_iteration_count(),
             ),
         };
-        let random = auth::unguessable::<32>()?;
+        let random = auth::random_bytes::<32>()?;
         let salt = random.get(..mechanism.salt_bytes()).unwrap_or(&random);
         let iterations = u32::try_from(iterations).unwrap_or(u32::MAX);
         let derived = Credentials::derive(mechanism, &prepared, salt, iterations);
@@ -531,7 +531,7 @@ fn describe(database: &Database, user: &User, shown: Shown) -> Document {
     }
     out.append("roles", user.roles_value());
     if shown.privileges {
-        let inherited = database.authority().inherited(&user.roles);
+        let inherited = database.authority().resolve_roles(&user.roles);
         let roles = inherited.roles.iter().map(|r| Value::from(r.to_document()));
         out.append("inheritedRoles", roles.collect::<Vec<_>>())
             .append("inheritedPrivileges", inherited.privileges.to_value());

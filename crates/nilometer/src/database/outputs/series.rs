@@ -43,7 +43,7 @@ pub(super) fn check_options(
 }
 
 /// A time-series collection to merge into.
-pub(super) struct SeriesTarget {
+pub(super) struct MergeTimeSeries {
     /// The name.
     pub(super) name: Namespace,
     pub(super) stored: StoredCollections,
@@ -51,7 +51,7 @@ pub(super) struct SeriesTarget {
     pub(super) collection: Arc<Collection>,
 }
 
-impl SeriesTarget {
+impl MergeTimeSeries {
     fn apply(&self, change: &Change<'_>, operation: &OperationContext) -> Result<Modified> {
         let selector = Selector::matching(change.wanted);
         let statement = super::statement(change, &selector, &self.name, operation);
@@ -59,7 +59,7 @@ impl SeriesTarget {
     }
 }
 
-impl MergeTarget for SeriesTarget {
+impl MergeTarget for MergeTimeSeries {
     fn has_unique_index_on(&self, fields: &[FieldPath], _: &Collation) -> Result<bool> {
         let Some(options) = &self.collection.timeseries else {
             return Ok(false);

@@ -14,11 +14,11 @@ use crate::error::Result;
 use crate::timeseries::BucketRange;
 
 /// Most damaged buckets described; all are counted.
-const DAMAGE_TOLD_MAX: usize = 20;
+const DAMAGE_LISTED_MAX: usize = 20;
 
 /// The statistics of a directory.
 #[derive(Clone, Debug)]
-pub struct Inspection {
+pub struct DirectoryReport {
     /// The recovery of the log at opening.
     pub recovery: Recovery,
     /// Statistics of the engine.
@@ -26,12 +26,12 @@ pub struct Inspection {
     /// Views that are not time-series collections.
     pub views: Vec<String>,
     /// The collections.
-    pub collections: Vec<Figures>,
+    pub collections: Vec<CollectionReport>,
 }
 
 /// The type of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CollectionKind {
     /// Buckets of measurements.
     TimeSeries,
     /// Ordinary documents.
@@ -42,7 +42,7 @@ pub enum Kind {
 
 /// The size of a column over all buckets.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ColumnFigures {
+pub struct ColumnReport {
     /// Buckets that have the column.
     pub buckets: u64,
     /// Measurements of those buckets.
@@ -55,11 +55,11 @@ pub struct ColumnFigures {
 
 /// The statistics of one collection.
 #[derive(Clone, Debug)]
-pub struct Figures {
+pub struct CollectionReport {
     /// The namespace; for time series that of the bucket collection.
     pub namespace: String,
     /// The type.
-    pub kind: Kind,
+    pub kind: CollectionKind,
     /// Documents, or buckets.
     pub count: u64,
     /// Bytes of files.
@@ -77,7 +77,7 @@ pub struct Figures {
     /// Entries of tails: measurements not yet folded into a document.
     pub tail_entries: u64,
     /// Columns by name.
-    pub columns: BTreeMap<String, ColumnFigures>,
+    pub columns: BTreeMap<String, ColumnReport>,
     /// Indexes by name with the bytes of their files.
     pub indexes: Vec<(String, u64)>,
     /// Descriptions of unreadable buckets.
@@ -88,12 +88,12 @@ pub struct Figures {
 
 /// Reads the statistics of the database in `path`, which must exist and not be open. Damage is reported,
 /// not repaired.
-pub fn inspect(path: &Path) -> Result<Inspection> {
-    super::check_is_there(path)?;
+pub fn inspect(path: &Path) -> Result<DirectoryReport> {
+    super::check_exists(path)?;
     let engine = Arc::new(LsmEngine::open(path, LsmOptions::default())?);
     let recovery = engine.recovery().clone();
-    let database = Database::with_engine(engine, super::at_rest()?)?;
-    let mut inspection = Inspection {
+    let database = Database::with_engine(engine, super::quiet_environment()?)?;
+    let mut inspection = DirectoryReport {
         recovery,
         engine: database.engine.statistics(),
         views: Vec::new(),
@@ -116,14 +116,14 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
 }
 
 impl Database {
-    fn figures(&self, collection: &Arc<Collection>) -> Result<Figures> {
+    fn figures(&self, collection: &Arc<Collection>) -> Result<CollectionReport> {
         let sizes = self.collections.sizes(collection)?;
         let kind = match collection.storage {
-            Storage::Buckets { .. } => Kind::TimeSeries,
-            Storage::Records { id_index: None, .. } => Kind::Clustered,
-            Storage::Records { .. } => Kind::Ordinary,
+            Storage::Buckets { .. } => CollectionKind::TimeSeries,
+            Storage::Records { id_index: None, .. } => CollectionKind::Clustered,
+            Storage::Records { .. } => CollectionKind::Ordinary,
         };
-        let mut figures = Figures {
+        let mut figures = CollectionReport {
             namespace: collection.namespace.to_string(),
             kind,
             count: sizes.count,
@@ -161,7 +161,7 @@ impl Database {
     fn count_buckets_into(
         &self,
         collection: &Arc<Collection>,
-        figures: &mut Figures,
+        figures: &mut CollectionReport,
     ) -> Result<()> {
         figures.count = 0;
         for bucket in self
@@ -174,7 +174,7 @@ impl Database {
                 Ok(found) => found,
                 Err(error) => {
                     figures.damaged += 1;
-                    if figures.damage.len() < DAMAGE_TOLD_MAX {
+                    if figures.damage.len() < DAMAGE_LISTED_MAX {
                         figures.damage.push(error.to_string());
                     }
                     continue;

@@ -17,8 +17,8 @@ use std::path::Path;
 
 use nilometer_storage::{Direction, Engine, KeyspaceId, LsmEngine, LsmOptions};
 
-pub use inspect::{ColumnFigures, Figures, Inspection, Kind, inspect};
-pub use salvage::{Salvaged, SalvagedCollection, salvage};
+pub use inspect::{CollectionKind, CollectionReport, ColumnReport, DirectoryReport, inspect};
+pub use salvage::{SalvageReport, SalvagedCollection, salvage};
 
 use super::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -77,7 +77,7 @@ pub fn verify(path: &Path) -> Result<Verification> {
 /// Copies the database in `source`, which is not open, into the empty or missing directory `target`. The
 /// two share no file. `each` is called with every file and its bytes.
 pub fn restore(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
-    check_is_there(source)?;
+    check_exists(source)?;
     Ok(nilometer_storage::copy_database(source, target, each)?)
 }
 
@@ -87,7 +87,7 @@ pub fn describe_file(path: &Path) -> Result<Vec<String>> {
 }
 
 /// Fails if there is no database: opening would create an empty one.
-fn check_is_there(path: &Path) -> Result<()> {
+fn check_exists(path: &Path) -> Result<()> {
     match path.join("FORMAT").is_file() {
         true => Ok(()),
         false => Err(Error::bad_value(format!(
@@ -99,9 +99,9 @@ fn check_is_there(path: &Path) -> Result<()> {
 
 /// Opens a database without background changes.
 fn open(path: &Path) -> Result<Database> {
-    check_is_there(path)?;
+    check_exists(path)?;
     let engine = LsmEngine::open(path, LsmOptions::default())?;
-    Database::with_engine(std::sync::Arc::new(engine), at_rest()?)
+    Database::with_engine(std::sync::Arc::new(engine), quiet_environment()?)
 }
 
 /// Returns the number of entries of a keyspace.
@@ -118,7 +118,7 @@ fn count_entries(engine: &dyn Engine, keyspace: KeyspaceId) -> Result<u64> {
 }
 
 /// Returns an environment in which nothing expires.
-fn at_rest() -> Result<Environment> {
+fn quiet_environment() -> Result<Environment> {
     let environment = Environment::default();
     environment
         .parameters

@@ -19,7 +19,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, doc};
 use nilometer_storage::{Direction, Engine, KeyspaceId, LsmOptions, SalvageEngine};
 
 use super::super::Database;
-use super::super::indexes::{IndexSide, shown_indexes};
+use super::super::indexes::{IndexForm, listed_indexes};
 use crate::catalog::pipeline_value;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, Storage, View};
 use crate::client::check;
@@ -39,7 +39,7 @@ const BATCH_DOCUMENTS: usize = 1000;
 const PROFILE: &str = "system.profile";
 
 /// Most losses described per collection; all are counted.
-const LOSSES_TOLD_MAX: usize = 100;
+const LOSSES_LISTED_MAX: usize = 100;
 
 /// The result for one collection.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ pub struct SalvagedCollection {
 
 impl SalvagedCollection {
     fn lose(&mut self, what: String) {
-        if self.losses.len() < LOSSES_TOLD_MAX {
+        if self.losses.len() < LOSSES_LISTED_MAX {
             self.losses.push(what);
         }
     }
@@ -66,7 +66,7 @@ impl SalvagedCollection {
 
 /// The result of a salvage.
 #[derive(Clone, Debug, Default)]
-pub struct Salvaged {
+pub struct SalvageReport {
     /// The collections.
     pub collections: Vec<SalvagedCollection>,
     /// Users in the target.
@@ -79,7 +79,7 @@ pub struct Salvaged {
     pub damage: Vec<String>,
 }
 
-impl Salvaged {
+impl SalvageReport {
     /// True if nothing was lost.
     pub fn is_whole(&self) -> bool {
         let whole = |c: &SalvagedCollection| c.lost == 0 && c.losses.is_empty();
@@ -91,7 +91,7 @@ impl Salvaged {
 
 /// Salvages the database in `source`, which is not open, into the empty or missing directory `target`. A
 /// working copy exists beside the target meanwhile, so the disk must hold both.
-pub fn salvage(source: &Path, target: &Path) -> Result<Salvaged> {
+pub fn salvage(source: &Path, target: &Path) -> Result<SalvageReport> {
     let work = working_copy(target)?;
     if work.exists() {
         return Err(Error::bad_value(format!(
@@ -121,11 +121,11 @@ fn working_copy(target: &Path) -> Result<PathBuf> {
     Ok(target.with_file_name(name))
 }
 
-fn salvage_copy(work: &Path, target: &Path) -> Result<Salvaged> {
+fn salvage_copy(work: &Path, target: &Path) -> Result<SalvageReport> {
     let engine = Arc::new(SalvageEngine::open(work, LsmOptions::default())?);
-    let database = Database::open_with(target, super::at_rest()?)?;
-    let source = Source::open(engine.clone())?;
-    let mut salvaged = Salvaged::default();
+    let database = Database::open_with(target, super::quiet_environment()?)?;
+    let source = DamagedDatabase::open(engine.clone())?;
+    let mut salvaged = SalvageReport::default();
     let mut views = Vec::new();
     for db in source.catalog.databases() {
         for (namespace, entry) in source.catalog.list(&db) {
@@ -186,14 +186,14 @@ fn create_view(database: &Database, namespace: &Namespace, view: &View) -> Resul
 }
 
 /// The damaged database with the parts needed to read it, without threads that write.
-struct Source {
+struct DamagedDatabase {
     engine: Arc<SalvageEngine>,
     catalog: Arc<Catalog>,
     records: Records,
     timeseries: Arc<Timeseries>,
 }
 
-impl Source {
+impl DamagedDatabase {
     fn open(engine: Arc<SalvageEngine>) -> Result<Self> {
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let timeseries =
@@ -286,7 +286,7 @@ impl Source {
                 self.name_lost_buckets(series, &seen, &mut salvaged)?;
             }
         }
-        for index in shown_indexes(collection, IndexSide::Stored) {
+        for index in listed_indexes(collection, IndexForm::Stored) {
             if let Err(error) =
                 create_index(target, &collection.namespace, index.spec.to_document())
             {

@@ -160,7 +160,7 @@ impl Executor {
         let batch = self.root.next(&cx);
         if let (Some(watched), Some((keys, documents))) = (&self.watched, before) {
             let now = watched.counters.now();
-            operation.usage().found_by(&watched.summary);
+            operation.usage().set_plan_summary(&watched.summary);
             operation.usage().examined(now.0 - keys, now.1 - documents);
         }
         let batch = batch?;

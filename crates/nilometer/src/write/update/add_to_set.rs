@@ -2,7 +2,7 @@
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
 use crate::error::{Error, Result};
 use crate::eval::{Collation, ParseContext};
 
@@ -14,7 +14,7 @@ struct AddToSet {
 }
 
 impl Modifier for AddToSet {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let mut items: Vec<Value> = match current {
             ValueRef::Missing => return Ok(Outcome::Set(self.values.clone().into())),
             ValueRef::Array(array) => array.iter().map(ValueRef::to_value).collect(),
@@ -38,8 +38,8 @@ impl Modifier for AddToSet {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Create
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Create
     }
 }
 

@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome, shown};
-use super::node::Node;
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome, element_text};
+use super::node::DocumentNode;
 use super::path::FieldName;
 use super::tree::{Operators, PathNode};
 use crate::error::{Error, ErrorCode, Result};
@@ -29,7 +29,7 @@ use crate::eval::EvalContext;
 const PADDING_MAX: usize = 1_500_000;
 
 /// The constants of a walk.
-struct Walk<'w> {
+struct UpdateWalk<'w> {
     operators: &'w Operators,
     document: DocRef<'w>,
     position: Option<usize>,
@@ -38,7 +38,7 @@ struct Walk<'w> {
 }
 
 /// The children of nodes that lead to one object or array.
-type Children<'n> = BTreeMap<FieldName, Vec<&'n PathNode>>;
+type ChildNodes<'n> = BTreeMap<FieldName, Vec<&'n PathNode>>;
 
 /// Returns the document after the update; `None` if it does not change.
 pub(super) fn apply(
@@ -48,14 +48,14 @@ pub(super) fn apply(
     inserting: bool,
     eval: &EvalContext<'_>,
 ) -> Result<Option<Document>> {
-    let walk = Walk {
+    let walk = UpdateWalk {
         operators,
         document,
         position,
         inserting,
         eval,
     };
-    let mut root = Node::Old(ValueRef::Document(document));
+    let mut root = DocumentNode::Old(ValueRef::Document(document));
     let mut path = String::new();
     let changed = walk.value(&[&operators.root], &mut root, &mut path)?;
     Ok(changed.then(|| root.to_document()))
@@ -73,9 +73,9 @@ fn at<T>(path: &mut String, name: &str, body: impl FnOnce(&mut String) -> T) -> 
     out
 }
 
-impl Walk<'_> {
-    fn leaf<'l>(&'l self, path: &'l str) -> Leaf<'l> {
-        Leaf {
+impl UpdateWalk<'_> {
+    fn leaf<'l>(&'l self, path: &'l str) -> ModifierContext<'l> {
+        ModifierContext {
             document: self.document,
             path,
             inserting: self.inserting,
@@ -84,21 +84,26 @@ impl Walk<'_> {
     }
 
     /// Applies `nodes` to an existing value; true if it changed.
-    fn value(&self, nodes: &[&PathNode], target: &mut Node<'_>, path: &mut String) -> Result<bool> {
+    fn value(
+        &self,
+        nodes: &[&PathNode],
+        target: &mut DocumentNode<'_>,
+        path: &mut String,
+    ) -> Result<bool> {
         if let Some(modifier) = only_leaf(nodes, path)? {
             let outcome = match target {
-                Node::Old(value) => modifier.apply(*value, &self.leaf(path))?,
+                DocumentNode::Old(value) => modifier.apply(*value, &self.leaf(path))?,
                 ref other => modifier.apply(other.to_value().as_ref(), &self.leaf(path))?,
             };
             return Ok(match outcome {
                 Outcome::Unchanged => false,
                 Outcome::Set(value) => {
-                    *target = Node::New(value);
+                    *target = DocumentNode::New(value);
                     true
                 }
                 // The holder of the value removes it; see `fields` and `elements`.
                 Outcome::Remove => {
-                    *target = Node::New(Value::Missing);
+                    *target = DocumentNode::New(Value::Missing);
                     true
                 }
             });
@@ -112,8 +117,8 @@ impl Walk<'_> {
     }
 
     /// Returns the children by name of nodes that all have named children.
-    fn field_children<'n>(&self, nodes: &[&'n PathNode]) -> Result<Children<'n>> {
-        let mut out = Children::new();
+    fn field_children<'n>(&self, nodes: &[&'n PathNode]) -> Result<ChildNodes<'n>> {
+        let mut out = ChildNodes::new();
         for node in nodes {
             let PathNode::Fields {
                 children,
@@ -140,15 +145,15 @@ impl Walk<'_> {
 
     fn fields(
         &self,
-        children: &Children<'_>,
-        target: &mut Node<'_>,
+        children: &ChildNodes<'_>,
+        target: &mut DocumentNode<'_>,
         path: &mut String,
     ) -> Result<bool> {
         let mut changed = false;
         for (name, nodes) in children {
             changed |= match target {
-                Node::Object(fields) => self.field_of_object(name, nodes, fields, path)?,
-                Node::Array(items) if name.index().is_some() => {
+                DocumentNode::Object(fields) => self.field_of_object(name, nodes, fields, path)?,
+                DocumentNode::Array(items) if name.index().is_some() => {
                     self.element_by_index(name, nodes, items, path)?
                 }
                 ref other => {
@@ -165,7 +170,7 @@ impl Walk<'_> {
         &self,
         name: &FieldName,
         nodes: &[&PathNode],
-        fields: &mut Vec<(Cow<'a, str>, Node<'a>)>,
+        fields: &mut Vec<(Cow<'a, str>, DocumentNode<'a>)>,
         path: &mut String,
     ) -> Result<bool> {
         let found = fields.iter().position(|(known, _)| known == name.as_str());
@@ -175,7 +180,7 @@ impl Walk<'_> {
                     return Ok(false);
                 };
                 let changed = self.value(nodes, target, path)?;
-                if matches!(target, Node::New(Value::Missing)) {
+                if matches!(target, DocumentNode::New(Value::Missing)) {
                     fields.remove(index);
                 }
                 Ok(changed)
@@ -194,7 +199,7 @@ impl Walk<'_> {
         &self,
         name: &FieldName,
         nodes: &[&PathNode],
-        items: &mut Vec<Node<'a>>,
+        items: &mut Vec<DocumentNode<'a>>,
         path: &mut String,
     ) -> Result<bool> {
         let Some(index) = name.index() else {
@@ -213,7 +218,7 @@ impl Walk<'_> {
                     format!("can't backfill more than {PADDING_MAX} elements"),
                 ));
             }
-            items.resize(index, Node::Old(ValueRef::Null));
+            items.resize(index, DocumentNode::Old(ValueRef::Null));
             items.push(made);
             Ok(true)
         })
@@ -223,13 +228,13 @@ impl Walk<'_> {
     fn element(
         &self,
         nodes: &[&PathNode],
-        target: &mut Node<'_>,
+        target: &mut DocumentNode<'_>,
         path: &mut String,
     ) -> Result<bool> {
-        let was_null = matches!(target, Node::Old(ValueRef::Null));
+        let was_null = matches!(target, DocumentNode::Old(ValueRef::Null));
         let changed = self.value(nodes, target, path)?;
-        if matches!(target, Node::New(Value::Missing)) {
-            *target = Node::Old(ValueRef::Null);
+        if matches!(target, DocumentNode::New(Value::Missing)) {
+            *target = DocumentNode::Old(ValueRef::Null);
             return Ok(!was_null);
         }
         Ok(changed)
@@ -239,14 +244,14 @@ impl Walk<'_> {
     fn elements(
         &self,
         children: &BTreeMap<&str, Vec<&PathNode>>,
-        target: &mut Node<'_>,
+        target: &mut DocumentNode<'_>,
         path: &mut String,
     ) -> Result<bool> {
-        let Node::Array(items) = target else {
+        let DocumentNode::Array(items) = target else {
             let field = path.rsplit('.').next().unwrap_or_default();
             return Err(Error::bad_value(format!(
                 "Cannot apply array updates to non-array element {}",
-                shown(field, target.to_value().as_ref())
+                element_text(field, target.to_value().as_ref())
             )));
         };
         let mut changed = false;
@@ -272,13 +277,17 @@ impl Walk<'_> {
     }
 
     /// Creates the value that `nodes` set at a missing path; `None` if they set none.
-    fn create(&self, nodes: &[&PathNode], path: &mut String) -> Result<Option<Node<'static>>> {
+    fn create(
+        &self,
+        nodes: &[&PathNode],
+        path: &mut String,
+    ) -> Result<Option<DocumentNode<'static>>> {
         if let Some(modifier) = only_leaf(nodes, path)? {
-            if modifier.absent(self.inserting) != Absent::Create {
+            if modifier.missing_path(self.inserting) != MissingPathRule::Create {
                 return Ok(None);
             }
             return Ok(match modifier.apply(ValueRef::Missing, &self.leaf(path))? {
-                Outcome::Set(value) => Some(Node::New(value)),
+                Outcome::Set(value) => Some(DocumentNode::New(value)),
                 Outcome::Unchanged | Outcome::Remove => None,
             });
         }
@@ -294,7 +303,7 @@ impl Walk<'_> {
                 fields.push((Cow::Owned(name.as_str().to_owned()), made));
             }
         }
-        Ok((!fields.is_empty()).then_some(Node::Object(fields)))
+        Ok((!fields.is_empty()).then_some(DocumentNode::Object(fields)))
     }
 
     /// Handles `holder`, the value at `path`, which cannot have a field `name`: an error for every modifier
@@ -311,15 +320,15 @@ impl Walk<'_> {
         let error = |text: String| Error::new(ErrorCode::PathNotViable, text);
         at(path, name, |path| {
             if let Some(modifier) = only_leaf(nodes, path)? {
-                let element = shown(&field, holder.as_ref());
-                return match modifier.absent(self.inserting) {
-                    Absent::Create => Err(error(format!(
+                let element = element_text(&field, holder.as_ref());
+                return match modifier.missing_path(self.inserting) {
+                    MissingPathRule::Create => Err(error(format!(
                         "Cannot create field '{name}' in element {element}"
                     ))),
-                    Absent::Nothing => Err(error(format!(
+                    MissingPathRule::Keep => Err(error(format!(
                         "Cannot use the part ({name}) of ({path}) to traverse the element ({element})"
                     ))),
-                    Absent::Whatever => Ok(()),
+                    MissingPathRule::Ignore => Ok(()),
                 };
             }
             if element_children(nodes, path)?.is_some() {
@@ -332,7 +341,7 @@ impl Walk<'_> {
                 if wants_place(nodes, self.inserting) {
                     return Err(error(format!(
                         "Cannot create field '{name}' in element {}",
-                        shown(&field, holder.as_ref())
+                        element_text(&field, holder.as_ref())
                     )));
                 }
                 let _ = below;
@@ -378,7 +387,7 @@ fn element_children<'n>(
 /// True if some leaf below fails when its path is blocked.
 fn wants_place(nodes: &[&PathNode], inserting: bool) -> bool {
     nodes.iter().any(|node| match node {
-        PathNode::Leaf(modifier) => modifier.absent(inserting) != Absent::Whatever,
+        PathNode::Leaf(modifier) => modifier.missing_path(inserting) != MissingPathRule::Ignore,
         PathNode::Elements(_) => true,
         PathNode::Fields {
             children,

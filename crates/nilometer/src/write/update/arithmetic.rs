@@ -5,7 +5,7 @@
 use nilometer_bson::number::Number;
 use nilometer_bson::{Element, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome, shown};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome, element_text};
 use super::set::is_same;
 use crate::error::{Error, Result};
 use crate::eval::ParseContext;
@@ -20,7 +20,7 @@ struct Arithmetic {
 }
 
 impl Modifier for Arithmetic {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let before = match (current, Number::of(current)) {
             (_, Some(number)) => number,
             (ValueRef::Missing, None) => self.start,
@@ -53,8 +53,8 @@ impl Modifier for Arithmetic {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Create
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Create
     }
 }
 
@@ -62,7 +62,7 @@ fn operand(argument: Element<'_>, verb: &str) -> Result<Number> {
     Number::of(argument.value()).ok_or_else(|| {
         Error::type_mismatch(format!(
             "Cannot {verb} with non-numeric argument: {}",
-            shown(argument.name(), argument.value())
+            element_text(argument.name(), argument.value())
         ))
     })
 }

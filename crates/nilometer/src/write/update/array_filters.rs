@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, ValueRef};
 
-use super::node::Node;
+use super::node::DocumentNode;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
@@ -64,7 +64,7 @@ impl ArrayFilters {
     pub(super) fn matches(
         &self,
         identifier: &str,
-        element: &Node<'_>,
+        element: &DocumentNode<'_>,
         eval: &EvalContext<'_>,
     ) -> Result<bool> {
         let Some(filter) = self.0.get(identifier) else {
@@ -72,7 +72,7 @@ impl ArrayFilters {
         };
         let mut document = DocumentBuilder::new();
         match element {
-            Node::Old(value) => document.append_ref(identifier, *value),
+            DocumentNode::Old(value) => document.append_ref(identifier, *value),
             other => document.append(identifier, other.to_value()),
         };
         filter.matches(document.finish().as_ref(), eval)

@@ -2,19 +2,19 @@
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
 use super::set::is_same;
 use crate::error::{Error, Result};
 use crate::eval::ParseContext;
 
 #[derive(Clone, Copy, Debug)]
-enum Operation {
+enum BitOperation {
     And,
     Or,
     Xor,
 }
 
-impl Operation {
+impl BitOperation {
     fn compute(self, a: i64, b: i64) -> i64 {
         match self {
             Self::And => a & b,
@@ -48,7 +48,7 @@ impl Integer {
     }
 
     /// Ints are sign-extended to longs, so two ints always give an int.
-    fn combine(self, operation: Operation, other: Self) -> Self {
+    fn combine(self, operation: BitOperation, other: Self) -> Self {
         let wide = operation.compute(self.wide(), other.wide());
         match (self, other, i32::try_from(wide)) {
             (Self::Int(_), Self::Int(_), Ok(narrow)) => Self::Int(narrow),
@@ -59,11 +59,11 @@ impl Integer {
 
 #[derive(Debug)]
 struct Bit {
-    operations: Vec<(Operation, Integer)>,
+    operations: Vec<(BitOperation, Integer)>,
 }
 
 impl Modifier for Bit {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let start = match (current, Integer::of(current)) {
             (_, Some(integer)) => integer,
             (ValueRef::Missing, None) => Integer::Int(0),
@@ -94,8 +94,8 @@ impl Modifier for Bit {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Create
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Create
     }
 }
 
@@ -112,9 +112,9 @@ pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn M
     let mut operations = Vec::new();
     for element in given {
         let operation = match element.name() {
-            "and" => Operation::And,
-            "or" => Operation::Or,
-            "xor" => Operation::Xor,
+            "and" => BitOperation::And,
+            "or" => BitOperation::Or,
+            "xor" => BitOperation::Xor,
             other => {
                 return Err(Error::bad_value(format!(
                     "The $bit modifier only supports 'and', 'or', and 'xor', not '{other}' which is \

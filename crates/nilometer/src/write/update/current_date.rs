@@ -2,7 +2,7 @@
 
 use nilometer_bson::{Element, Timestamp, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
 use crate::error::{Error, Result};
 use crate::eval::ParseContext;
 
@@ -14,7 +14,7 @@ struct CurrentDate {
 }
 
 impl Modifier for CurrentDate {
-    fn apply(&self, _: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, _: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let now_ms = leaf.eval.now_ms;
         Ok(Outcome::Set(if self.as_timestamp {
             Value::Timestamp(Timestamp {
@@ -26,8 +26,8 @@ impl Modifier for CurrentDate {
         }))
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Create
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Create
     }
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
 use crate::error::Result;
 use crate::eval::{Collation, ParseContext};
 
@@ -17,7 +17,7 @@ struct MinMax {
 }
 
 impl Modifier for MinMax {
-    fn apply(&self, current: ValueRef<'_>, _: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, _: &ModifierContext<'_>) -> Result<Outcome> {
         let replaces = current.is_missing()
             || self.collation.compare(self.value.as_ref(), current) == self.replaces;
         Ok(if replaces {
@@ -27,8 +27,8 @@ impl Modifier for MinMax {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Create
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Create
     }
 }
 

@@ -60,11 +60,11 @@ pub use upsert::document_of_filter;
 /// A parsed modification.
 #[derive(Debug)]
 pub struct Update {
-    kind: Kind,
+    kind: UpdateKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum UpdateKind {
     Operators(Operators),
     Replacement(Document),
     Pipeline(UpdatePipeline),
@@ -87,15 +87,15 @@ impl Update {
         let kind = match update {
             ValueRef::Array(stages) => {
                 refuse_filters("pipeline")?;
-                Kind::Pipeline(UpdatePipeline::parse(stages, ctx)?)
+                UpdateKind::Pipeline(UpdatePipeline::parse(stages, ctx)?)
             }
             ValueRef::Document(document) if is_operators(document) => {
                 let filters = ArrayFilters::parse(array_filters, ctx)?;
-                Kind::Operators(Operators::parse(document, filters, ctx)?)
+                UpdateKind::Operators(Operators::parse(document, filters, ctx)?)
             }
             ValueRef::Document(document) => {
                 refuse_filters("replacement")?;
-                Kind::Replacement(replacement::parse(document)?)
+                UpdateKind::Replacement(replacement::parse(document)?)
             }
             _ => {
                 return Err(Error::failed_to_parse(
@@ -109,24 +109,24 @@ impl Update {
     /// Makes the replacement by a document, even if its first name starts with `$`.
     pub fn replacement(document: DocRef<'_>) -> Result<Self> {
         Ok(Self {
-            kind: Kind::Replacement(replacement::parse(document)?),
+            kind: UpdateKind::Replacement(replacement::parse(document)?),
         })
     }
 
     /// True for a replacement document, which may update at most one document.
     pub fn is_replacement(&self) -> bool {
-        matches!(self.kind, Kind::Replacement(_))
+        matches!(self.kind, UpdateKind::Replacement(_))
     }
 
     /// True for a pipeline.
     pub fn is_pipeline(&self) -> bool {
-        matches!(self.kind, Kind::Pipeline(_))
+        matches!(self.kind, UpdateKind::Pipeline(_))
     }
 
     /// True if [`Update::apply`] needs the array position the filter matched.
     pub fn needs_position(&self) -> bool {
         match &self.kind {
-            Kind::Operators(operators) => operators.needs_position(),
+            UpdateKind::Operators(operators) => operators.needs_position(),
             _ => false,
         }
     }
@@ -134,7 +134,7 @@ impl Update {
     /// True if it consists of operators on the field `name` and fields within it only.
     pub fn touches_only(&self, name: &str) -> bool {
         match &self.kind {
-            Kind::Operators(operators) => operators.touches_only(name),
+            UpdateKind::Operators(operators) => operators.touches_only(name),
             _ => false,
         }
     }
@@ -148,14 +148,14 @@ impl Update {
         ctx: &EvalContext<'_>,
     ) -> Result<Option<Document>> {
         let after = match &self.kind {
-            Kind::Operators(operators) => {
+            UpdateKind::Operators(operators) => {
                 let Some(after) = operators.apply(doc, position, false, ctx)? else {
                     return Ok(None);
                 };
                 after
             }
-            Kind::Replacement(new) => replacement::with_id_of(new.as_ref(), doc),
-            Kind::Pipeline(pipeline) => {
+            UpdateKind::Replacement(new) => replacement::with_id_of(new.as_ref(), doc),
+            UpdateKind::Pipeline(pipeline) => {
                 let new = pipeline.apply(doc, ctx)?;
                 replacement::with_id_of(new.as_ref(), doc)
             }
@@ -172,11 +172,11 @@ impl Update {
     pub fn apply_to_new(&self, base: &Document, ctx: &EvalContext<'_>) -> Result<Document> {
         let base = base.as_ref();
         let made = match &self.kind {
-            Kind::Operators(operators) => operators
+            UpdateKind::Operators(operators) => operators
                 .apply(base, None, true, ctx)?
                 .unwrap_or_else(|| base.to_document()),
-            Kind::Replacement(new) => replacement::with_id_of(new.as_ref(), base),
-            Kind::Pipeline(pipeline) => {
+            UpdateKind::Replacement(new) => replacement::with_id_of(new.as_ref(), base),
+            UpdateKind::Pipeline(pipeline) => {
                 let new = pipeline.apply(base, ctx)?;
                 replacement::with_id_of(new.as_ref(), base)
             }

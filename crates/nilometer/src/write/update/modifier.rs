@@ -21,18 +21,18 @@ pub(super) enum Outcome {
 
 /// The effect of a modifier whose path leads to no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Absent {
+pub(super) enum MissingPathRule {
     /// The value and all missing objects on the path are created. A path through a scalar is an error.
     Create,
     /// Nothing. A path through a scalar is an error.
-    Nothing,
+    Keep,
     /// Nothing, even for a path through a scalar.
-    Whatever,
+    Ignore,
 }
 
 /// The context of the value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leaf<'c> {
+pub(super) struct ModifierContext<'c> {
     /// The document before the update.
     pub(super) document: DocRef<'c>,
     /// The path, with the array indexes in place of `$` and `$[]`.
@@ -43,7 +43,7 @@ pub(super) struct Leaf<'c> {
     pub(super) eval: &'c EvalContext<'c>,
 }
 
-impl Leaf<'_> {
+impl ModifierContext<'_> {
     /// Returns the last component of the path.
     pub(super) fn field(&self) -> &str {
         self.path
@@ -55,13 +55,13 @@ impl Leaf<'_> {
     pub(super) fn id_text(&self) -> String {
         match self.document.get("_id") {
             ValueRef::Missing => "{no id}".to_owned(),
-            id => shown("_id", id),
+            id => element_text("_id", id),
         }
     }
 }
 
 /// Returns `{name: value}`, for messages.
-pub(super) fn shown(name: &str, value: ValueRef<'_>) -> String {
+pub(super) fn element_text(name: &str, value: ValueRef<'_>) -> String {
     format!(
         "{{{name}: {}}}",
         nilometer_bson::extjson::value_to_relaxed(value)
@@ -71,20 +71,20 @@ pub(super) fn shown(name: &str, value: ValueRef<'_>) -> String {
 /// The function of one operator at one path.
 pub(super) trait Modifier: std::fmt::Debug + Send + Sync {
     /// Returns the effect on `current`, which is missing if the path leads to no value.
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome>;
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome>;
 
     /// Returns the effect if the path leads to no value.
-    fn absent(&self, inserting: bool) -> Absent;
+    fn missing_path(&self, inserting: bool) -> MissingPathRule;
 }
 
 /// Parses a modifier from the element `path: argument`.
-pub(super) type Parse = fn(Element<'_>, &ParseContext) -> Result<Box<dyn Modifier>>;
+pub(super) type ParseModifier = fn(Element<'_>, &ParseContext) -> Result<Box<dyn Modifier>>;
 
 /// The operator that moves values: two modifiers, not in the table.
 pub(super) const RENAME: &str = "$rename";
 
 /// The operators with one path each.
-const MODIFIERS: [(&str, Parse); 14] = [
+const MODIFIERS: [(&str, ParseModifier); 14] = [
     ("$addToSet", add_to_set::parse),
     ("$bit", bit::parse),
     ("$currentDate", current_date::parse),
@@ -121,7 +121,7 @@ pub const MODIFIER_NAMES: [&str; 15] = [
 ];
 
 /// Returns the parser of an operator; `None` for `$rename`.
-pub(super) fn find(name: &str) -> Result<Option<Parse>> {
+pub(super) fn find(name: &str) -> Result<Option<ParseModifier>> {
     if name == RENAME {
         return Ok(None);
     }

@@ -9,18 +9,18 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 /// A value of the document.
 #[derive(Clone, Debug)]
-pub(super) enum Node<'a> {
+pub(super) enum DocumentNode<'a> {
     /// Unchanged.
     Old(ValueRef<'a>),
     /// Set by a modifier.
     New(Value),
     /// An opened object.
-    Object(Vec<(Cow<'a, str>, Node<'a>)>),
+    Object(Vec<(Cow<'a, str>, DocumentNode<'a>)>),
     /// An opened array.
-    Array(Vec<Node<'a>>),
+    Array(Vec<DocumentNode<'a>>),
 }
 
-impl<'a> Node<'a> {
+impl<'a> DocumentNode<'a> {
     /// Opens an object or array; other values stay.
     pub(super) fn open(&mut self) {
         if let Self::Old(value) = *self {

@@ -12,7 +12,7 @@ const POSITIONAL: &str = "$";
 
 /// One component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Component {
+pub(super) enum PathComponent {
     /// The name of a field, or an array index.
     Field(FieldName),
     /// `$`: the element the filter matched.
@@ -68,7 +68,7 @@ impl Ord for FieldName {
 }
 
 /// Parses the path of a modifier.
-pub(super) fn parse(path: &str) -> Result<Vec<Component>> {
+pub(super) fn parse(path: &str) -> Result<Vec<PathComponent>> {
     let empty = |text: String| Error::new(ErrorCode::EmptyFieldName, text);
     if path.is_empty() {
         return Err(empty("An empty update path is not valid.".into()));
@@ -90,7 +90,7 @@ pub(super) fn parse(path: &str) -> Result<Vec<Component>> {
     }
     let positionals = components
         .iter()
-        .filter(|c| **c == Component::Positional)
+        .filter(|c| **c == PathComponent::Positional)
         .count();
     if positionals > 1 {
         return Err(Error::bad_value(format!(
@@ -100,7 +100,7 @@ pub(super) fn parse(path: &str) -> Result<Vec<Component>> {
     Ok(components)
 }
 
-fn component(path: &str, at: usize, name: &str) -> Result<Component> {
+fn component(path: &str, at: usize, name: &str) -> Result<PathComponent> {
     let first = |what: &str| {
         Error::bad_value(format!(
             "Cannot have {what} element in the first position in path '{path}'"
@@ -110,7 +110,7 @@ fn component(path: &str, at: usize, name: &str) -> Result<Component> {
         return if at == 0 {
             Err(first("positional (i.e. '$')"))
         } else {
-            Ok(Component::Positional)
+            Ok(PathComponent::Positional)
         };
     }
     let identifier = name.strip_prefix("$[").and_then(|n| n.strip_suffix(']'));
@@ -118,7 +118,7 @@ fn component(path: &str, at: usize, name: &str) -> Result<Component> {
         return if at == 0 {
             Err(first("array filter identifier (i.e. '$[<id>]')"))
         } else {
-            Ok(Component::Elements(identifier.to_owned()))
+            Ok(PathComponent::Elements(identifier.to_owned()))
         };
     }
     if name.starts_with('$') && !matches!(name, "$id" | "$ref" | "$db") {
@@ -131,7 +131,7 @@ fn component(path: &str, at: usize, name: &str) -> Result<Component> {
             ),
         ));
     }
-    Ok(Component::Field(FieldName::new(name)))
+    Ok(PathComponent::Field(FieldName::new(name)))
 }
 
 #[cfg(test)]

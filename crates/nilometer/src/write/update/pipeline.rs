@@ -11,18 +11,18 @@ use crate::eval::{EvalContext, Expression, ParseContext};
 const STAGES_MAX: usize = 1000;
 
 #[derive(Debug)]
-enum Stage {
+enum UpdateStage {
     AddFields(AddFields),
     Projection(Projection),
     Replace {
         expression: Expression,
-        called: &'static str,
+        operand_name: &'static str,
     },
 }
 
 /// A parsed pipeline.
 #[derive(Debug)]
-pub(super) struct UpdatePipeline(Vec<Stage>);
+pub(super) struct UpdatePipeline(Vec<UpdateStage>);
 
 impl UpdatePipeline {
     /// Parses the stages.
@@ -60,15 +60,18 @@ impl UpdatePipeline {
         for stage in &self.0 {
             let doc = current.as_ref();
             current = match stage {
-                Stage::AddFields(fields) => fields.apply(doc, eval)?,
-                Stage::Projection(projection) => projection.apply(doc, eval)?,
-                Stage::Replace { expression, called } => match expression.evaluate(doc, eval)? {
+                UpdateStage::AddFields(fields) => fields.apply(doc, eval)?,
+                UpdateStage::Projection(projection) => projection.apply(doc, eval)?,
+                UpdateStage::Replace {
+                    expression,
+                    operand_name,
+                } => match expression.evaluate(doc, eval)? {
                     Value::Document(document) => document,
                     other => {
                         return Err(Error::location(
                             location::NEW_ROOT_NOT_OBJECT,
                             format!(
-                                "{called} must evaluate to an object, but the type of the resulting \
+                                "{operand_name} must evaluate to an object, but the type of the resulting \
                                  value was: '{}'",
                                 other.type_name()
                             ),
@@ -81,7 +84,7 @@ impl UpdatePipeline {
     }
 }
 
-fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
+fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<UpdateStage> {
     let value = element.value();
     let operand = |name: &str, code: i32| {
         value.as_document().ok_or_else(|| {
@@ -98,17 +101,17 @@ fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
         name @ ("$addFields" | "$set") => {
             let spec = operand(name, location::ADD_FIELDS_NOT_OBJECT)?;
             AddFields::parse(spec, ctx)
-                .map(Stage::AddFields)
+                .map(UpdateStage::AddFields)
                 .map_err(|error| error.context(&format!("Invalid {name}")))
         }
-        "$unset" => Projection::parse_unset(value, ctx).map(Stage::Projection),
+        "$unset" => Projection::parse_unset(value, ctx).map(UpdateStage::Projection),
         "$project" => {
             Projection::parse_project(operand("$project", location::PROJECT_NOT_OBJECT)?, ctx)
-                .map(Stage::Projection)
+                .map(UpdateStage::Projection)
         }
-        "$replaceWith" => Ok(Stage::Replace {
+        "$replaceWith" => Ok(UpdateStage::Replace {
             expression: Expression::parse(value, ctx)?,
-            called: "'replacement document'",
+            operand_name: "'replacement document'",
         }),
         "$replaceRoot" => {
             let options = operand("$replaceRoot", location::REPLACE_ROOT_NOT_OBJECT)?;
@@ -128,9 +131,9 @@ fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
                     "no newRoot specified for the $replaceRoot stage",
                 ));
             }
-            Ok(Stage::Replace {
+            Ok(UpdateStage::Replace {
                 expression: Expression::parse(new_root, ctx)?,
-                called: "'newRoot' expression",
+                operand_name: "'newRoot' expression",
             })
         }
         other if OTHER_STAGES.contains(&other) => Err(Error::new(

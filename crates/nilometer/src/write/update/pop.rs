@@ -2,7 +2,7 @@
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome, shown};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome, element_text};
 use crate::error::{Error, Result};
 use crate::eval::ParseContext;
 
@@ -12,7 +12,7 @@ struct Pop {
 }
 
 impl Modifier for Pop {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let array = match current {
             ValueRef::Missing => return Ok(Outcome::Unchanged),
             ValueRef::Array(array) => array,
@@ -36,8 +36,8 @@ impl Modifier for Pop {
         Ok(Outcome::Set(items.into()))
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Nothing
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Keep
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn M
     if !value.is_number() {
         return Err(Error::failed_to_parse(format!(
             "Expected a number in: {}",
-            shown(argument.name(), value)
+            element_text(argument.name(), value)
         )));
     }
     match crate::eval::matcher::value_tests::exact_i64(value) {

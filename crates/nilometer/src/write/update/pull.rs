@@ -8,7 +8,7 @@
 
 use nilometer_bson::{Element, Value, ValueRef, doc};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
 use crate::error::{Error, Result};
 use crate::eval::matcher::{MatchExpression, PATH_OPERATOR_NAMES};
 use crate::eval::{Collation, EvalContext, ParseContext};
@@ -19,17 +19,17 @@ const ELEMENT: &str = "element";
 #[derive(Debug)]
 struct Pull {
     name: &'static str,
-    condition: Condition,
+    condition: PullCondition,
 }
 
 #[derive(Debug)]
-enum Condition {
+enum PullCondition {
     Passes(MatchExpression),
     Matches(MatchExpression),
     OneOf(Vec<Value>, Collation),
 }
 
-impl Condition {
+impl PullCondition {
     fn test(&self, element: ValueRef<'_>, eval: &EvalContext<'_>) -> Result<bool> {
         match self {
             Self::Passes(filter) => {
@@ -48,7 +48,7 @@ impl Condition {
 }
 
 impl Modifier for Pull {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let array = match current {
             ValueRef::Missing => return Ok(Outcome::Unchanged),
             ValueRef::Array(array) => array,
@@ -75,8 +75,8 @@ impl Modifier for Pull {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Nothing
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Keep
     }
 }
 
@@ -87,13 +87,13 @@ pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn
         ValueRef::Document(document) => {
             let first = document.iter().next().map_or("", |e| e.name());
             if PATH_OPERATOR_NAMES.contains(&first) {
-                Condition::Passes(of_element(value, ctx)?)
+                PullCondition::Passes(of_element(value, ctx)?)
             } else {
-                Condition::Matches(MatchExpression::parse(document, ctx)?)
+                PullCondition::Matches(MatchExpression::parse(document, ctx)?)
             }
         }
-        ValueRef::Regex { .. } => Condition::Passes(of_element(value, ctx)?),
-        other => Condition::OneOf(vec![other.to_value()], Collation::of(ctx)),
+        ValueRef::Regex { .. } => PullCondition::Passes(of_element(value, ctx)?),
+        other => PullCondition::OneOf(vec![other.to_value()], Collation::of(ctx)),
     };
     Ok(Box::new(Pull {
         name: "$pull",
@@ -119,6 +119,6 @@ pub(super) fn parse_all(argument: Element<'_>, ctx: &ParseContext) -> Result<Box
     let values = values.iter().map(ValueRef::to_value).collect();
     Ok(Box::new(Pull {
         name: "$pullAll",
-        condition: Condition::OneOf(values, Collation::of(ctx)),
+        condition: PullCondition::OneOf(values, Collation::of(ctx)),
     }))
 }

@@ -5,7 +5,7 @@
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
 use super::set::is_same;
 use crate::error::{Error, Result};
 use crate::eval::sort_key::SortPattern;
@@ -15,12 +15,12 @@ use crate::eval::{Collation, ParseContext};
 struct Push {
     values: Vec<Value>,
     position: Option<i64>,
-    sort: Option<Sort>,
+    sort: Option<PushSort>,
     slice: Option<i64>,
 }
 
 #[derive(Debug)]
-enum Sort {
+enum PushSort {
     Whole {
         descending: bool,
         collation: Collation,
@@ -30,7 +30,7 @@ enum Sort {
 }
 
 impl Modifier for Push {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let mut items: Vec<Value> = match current {
             ValueRef::Missing => Vec::new(),
             ValueRef::Array(array) => array.iter().map(ValueRef::to_value).collect(),
@@ -66,8 +66,8 @@ impl Modifier for Push {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Create
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Create
     }
 }
 
@@ -81,8 +81,8 @@ fn index_of(position: i64, length: usize) -> usize {
     }
 }
 
-impl Sort {
-    fn apply(&self, items: &mut [Value], leaf: &Leaf<'_>) -> Result<()> {
+impl PushSort {
+    fn apply(&self, items: &mut [Value], leaf: &ModifierContext<'_>) -> Result<()> {
         match self {
             Self::Whole {
                 descending,
@@ -165,7 +165,7 @@ pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn
             }
             "$position" => push.position = Some(integer("$position", value)?),
             "$slice" => push.slice = Some(integer("$slice", value)?),
-            "$sort" => push.sort = Some(Sort::parse(value, ctx)?),
+            "$sort" => push.sort = Some(PushSort::parse(value, ctx)?),
             other => {
                 return Err(Error::bad_value(format!(
                     "Unrecognized clause in $push: {other}"

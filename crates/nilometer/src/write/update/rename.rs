@@ -5,16 +5,16 @@
 
 use nilometer_bson::{Element, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
-use super::path::{self, Component};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
+use super::path::{self, PathComponent};
 use super::set::is_same;
 use crate::error::{Error, Result};
 
 #[derive(Debug)]
-struct Source;
+struct RenameSource;
 
-impl Modifier for Source {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+impl Modifier for RenameSource {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         find(leaf, leaf.path, "source")?;
         Ok(if current.is_missing() {
             Outcome::Unchanged
@@ -23,18 +23,18 @@ impl Modifier for Source {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Whatever
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Ignore
     }
 }
 
 #[derive(Debug)]
-struct Target {
+struct RenameTarget {
     source: String,
 }
 
-impl Modifier for Target {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+impl Modifier for RenameTarget {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let value = find(leaf, &self.source, "source")?;
         if value.is_missing() {
             return Ok(Outcome::Unchanged);
@@ -47,13 +47,13 @@ impl Modifier for Target {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Create
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Create
     }
 }
 
 /// Returns the value at `path` of the old document; an error if the path leads through an array.
-fn find<'d>(leaf: &Leaf<'d>, path: &str, role: &str) -> Result<ValueRef<'d>> {
+fn find<'d>(leaf: &ModifierContext<'d>, path: &str, role: &str) -> Result<ValueRef<'d>> {
     let mut value = ValueRef::Document(leaf.document);
     let mut field = "";
     for name in path.split('.') {
@@ -90,7 +90,7 @@ pub(super) fn parse(argument: Element<'_>) -> Result<[(String, Box<dyn Modifier>
     for (role, path) in [("source", from), ("destination", to)] {
         let dynamic = path::parse(path)?
             .iter()
-            .any(|c| !matches!(c, Component::Field(_)));
+            .any(|c| !matches!(c, PathComponent::Field(_)));
         if dynamic {
             return Err(Error::bad_value(format!(
                 "The {role} field for $rename may not be dynamic: {path}"
@@ -109,7 +109,7 @@ pub(super) fn parse(argument: Element<'_>) -> Result<[(String, Box<dyn Modifier>
     }
     let source = from.to_owned();
     Ok([
-        (from.to_owned(), Box::new(Source)),
-        (to.to_owned(), Box::new(Target { source })),
+        (from.to_owned(), Box::new(RenameSource)),
+        (to.to_owned(), Box::new(RenameTarget { source })),
     ])
 }

@@ -2,7 +2,7 @@
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
 use crate::error::Result;
 use crate::eval::ParseContext;
 
@@ -13,7 +13,7 @@ struct Set {
 }
 
 impl Modifier for Set {
-    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
         let applies = leaf.inserting || !self.only_on_insert;
         if !applies || is_same(current, self.value.as_ref()) {
             return Ok(Outcome::Unchanged);
@@ -21,11 +21,11 @@ impl Modifier for Set {
         Ok(Outcome::Set(self.value.clone()))
     }
 
-    fn absent(&self, inserting: bool) -> Absent {
+    fn missing_path(&self, inserting: bool) -> MissingPathRule {
         if inserting || !self.only_on_insert {
-            Absent::Create
+            MissingPathRule::Create
         } else {
-            Absent::Whatever
+            MissingPathRule::Ignore
         }
     }
 }
@@ -34,7 +34,7 @@ impl Modifier for Set {
 struct Unset;
 
 impl Modifier for Unset {
-    fn apply(&self, current: ValueRef<'_>, _: &Leaf<'_>) -> Result<Outcome> {
+    fn apply(&self, current: ValueRef<'_>, _: &ModifierContext<'_>) -> Result<Outcome> {
         Ok(if current.is_missing() {
             Outcome::Unchanged
         } else {
@@ -42,8 +42,8 @@ impl Modifier for Unset {
         })
     }
 
-    fn absent(&self, _: bool) -> Absent {
-        Absent::Whatever
+    fn missing_path(&self, _: bool) -> MissingPathRule {
+        MissingPathRule::Ignore
     }
 }
 

@@ -18,7 +18,7 @@ use nilometer_bson::{DocRef, Document, ValueRef};
 
 use super::array_filters::ArrayFilters;
 use super::modifier::{self, Modifier};
-use super::path::{self, Component, FieldName};
+use super::path::{self, FieldName, PathComponent};
 use super::{apply, rename};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{EvalContext, ParseContext};
@@ -61,7 +61,7 @@ impl Operators {
         filters: ArrayFilters,
         ctx: &ParseContext,
     ) -> Result<Self> {
-        let mut builder = Builder {
+        let mut builder = TreeBuilder {
             root: PathNode::fields(),
             filters: &filters,
             used: BTreeSet::new(),
@@ -94,7 +94,7 @@ impl Operators {
                 }
             }
         }
-        let Builder {
+        let TreeBuilder {
             root,
             used,
             needs_position,
@@ -136,24 +136,24 @@ impl Operators {
     }
 }
 
-struct Builder<'f> {
+struct TreeBuilder<'f> {
     root: PathNode,
     filters: &'f ArrayFilters,
     used: BTreeSet<String>,
     needs_position: bool,
 }
 
-impl Builder<'_> {
+impl TreeBuilder<'_> {
     fn insert(
         &mut self,
         path: &str,
-        components: &[Component],
+        components: &[PathComponent],
         modifier: Box<dyn Modifier>,
     ) -> Result<()> {
         for component in components {
             match component {
-                Component::Positional => self.needs_position = true,
-                Component::Elements(identifier) if !identifier.is_empty() => {
+                PathComponent::Positional => self.needs_position = true,
+                PathComponent::Elements(identifier) if !identifier.is_empty() => {
                     self.filters.check_known(identifier, path)?;
                     self.used.insert(identifier.clone());
                 }
@@ -164,12 +164,12 @@ impl Builder<'_> {
         for (depth, component) in components.iter().enumerate() {
             let below = match components.get(depth + 1) {
                 None => None,
-                Some(Component::Elements(_)) => Some(PathNode::Elements(BTreeMap::new())),
+                Some(PathComponent::Elements(_)) => Some(PathNode::Elements(BTreeMap::new())),
                 Some(_) => Some(PathNode::fields()),
             };
             let conflict = || conflict(path, depth + 1);
             let Some(below) = below else {
-                return place(at, component, PathNode::Leaf(modifier)).ok_or_else(conflict);
+                return insert_leaf(at, component, PathNode::Leaf(modifier)).ok_or_else(conflict);
             };
             at = descend(at, component, below).ok_or_else(conflict)?;
         }
@@ -178,21 +178,21 @@ impl Builder<'_> {
 }
 
 /// Puts a leaf into `parent`; `None` if there is a child already.
-fn place(parent: &mut PathNode, component: &Component, leaf: PathNode) -> Option<()> {
+fn insert_leaf(parent: &mut PathNode, component: &PathComponent, leaf: PathNode) -> Option<()> {
     match (parent, component) {
-        (PathNode::Fields { children, .. }, Component::Field(name)) => {
+        (PathNode::Fields { children, .. }, PathComponent::Field(name)) => {
             if children.contains_key(name) {
                 return None;
             }
             children.insert(name.clone(), leaf);
         }
-        (PathNode::Fields { positional, .. }, Component::Positional) => {
+        (PathNode::Fields { positional, .. }, PathComponent::Positional) => {
             if positional.is_some() {
                 return None;
             }
             *positional = Some(Box::new(leaf));
         }
-        (PathNode::Elements(children), Component::Elements(identifier)) => {
+        (PathNode::Elements(children), PathComponent::Elements(identifier)) => {
             if children.contains_key(identifier) {
                 return None;
             }
@@ -207,18 +207,18 @@ fn place(parent: &mut PathNode, component: &Component, leaf: PathNode) -> Option
 /// than `below`.
 fn descend<'t>(
     parent: &'t mut PathNode,
-    component: &Component,
+    component: &PathComponent,
     below: PathNode,
 ) -> Option<&'t mut PathNode> {
     let wants_elements = matches!(below, PathNode::Elements(_));
     let child = match (parent, component) {
-        (PathNode::Fields { children, .. }, Component::Field(name)) => {
+        (PathNode::Fields { children, .. }, PathComponent::Field(name)) => {
             children.entry(name.clone()).or_insert(below)
         }
-        (PathNode::Fields { positional, .. }, Component::Positional) => {
+        (PathNode::Fields { positional, .. }, PathComponent::Positional) => {
             &mut **positional.get_or_insert_with(|| Box::new(below))
         }
-        (PathNode::Elements(children), Component::Elements(identifier)) => {
+        (PathNode::Elements(children), PathComponent::Elements(identifier)) => {
             children.entry(identifier.clone()).or_insert(below)
         }
         _ => return None,

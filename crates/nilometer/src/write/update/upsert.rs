@@ -6,21 +6,21 @@
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::{Kind, Update};
+use super::{Update, UpdateKind};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::{CompareOp, MatchExpression};
 
 /// A tree of the paths of the equalities.
-enum Tree {
+enum EqualityTree {
     Value(Value),
-    Object(Vec<(String, Tree)>),
+    Object(Vec<(String, EqualityTree)>),
 }
 
 /// Returns the document [`Update::apply_to_new`] starts from.
 pub fn document_of_filter(filter: &MatchExpression, update: &Update) -> Result<Document> {
     let mut found = Vec::new();
     collect(filter, &mut found);
-    if matches!(update.kind, Kind::Replacement(_)) {
+    if matches!(update.kind, UpdateKind::Replacement(_)) {
         found.retain(|(path, _)| path == "_id" || path.starts_with("_id."));
         if let Some((path, _)) = found.iter().find(|(path, _)| path != "_id") {
             return Err(Error::new(
@@ -60,7 +60,7 @@ fn collect(filter: &MatchExpression, out: &mut Vec<(String, Value)>) {
 }
 
 fn insert(
-    fields: &mut Vec<(String, Tree)>,
+    fields: &mut Vec<(String, EqualityTree)>,
     names: &[&str],
     value: Value,
     path: &str,
@@ -72,17 +72,19 @@ fn insert(
     let known = at.and_then(|at| fields.get_mut(at)).map(|(_, tree)| tree);
     match (known, rest.is_empty()) {
         (None, true) => {
-            fields.push(((*name).to_owned(), Tree::Value(value)));
+            fields.push(((*name).to_owned(), EqualityTree::Value(value)));
             Ok(())
         }
         (None, false) => {
             let mut below = Vec::new();
             insert(&mut below, rest, value, path)?;
-            fields.push(((*name).to_owned(), Tree::Object(below)));
+            fields.push(((*name).to_owned(), EqualityTree::Object(below)));
             Ok(())
         }
-        (Some(Tree::Object(below)), false) => insert(below, rest, value, path),
-        (Some(Tree::Value(_)), true) => Err(twice(format!("path '{path}' is matched twice"))),
+        (Some(EqualityTree::Object(below)), false) => insert(below, rest, value, path),
+        (Some(EqualityTree::Value(_)), true) => {
+            Err(twice(format!("path '{path}' is matched twice")))
+        }
         (Some(_), _) => Err(twice(format!(
             "both a path and one within it are matched at '{path}'"
         ))),
@@ -96,13 +98,13 @@ fn twice(text: String) -> Error {
     )
 }
 
-fn write(fields: &[(String, Tree)], out: &mut DocumentBuilder) {
+fn write(fields: &[(String, EqualityTree)], out: &mut DocumentBuilder) {
     for (name, tree) in fields {
         match tree {
-            Tree::Value(value) => {
+            EqualityTree::Value(value) => {
                 out.append(name, value.clone());
             }
-            Tree::Object(below) => {
+            EqualityTree::Object(below) => {
                 out.begin_document(name);
                 write(below, out);
                 out.end();

@@ -9,7 +9,7 @@ use crate::args::{Args, truncated_i64};
 use crate::catalog::Collection;
 use crate::commands::ddl::indexes;
 use crate::database::Database;
-use crate::database::indexes::{IndexSide, ShownIndex};
+use crate::database::indexes::{IndexForm, ListedIndex};
 use crate::error::{Error, Result};
 
 /// What may be said of an index.
@@ -26,7 +26,7 @@ const FIELDS: &[&str] = &[
 pub(super) fn parse(
     args: &Args<'_>,
     collection: &Collection,
-    side: IndexSide,
+    side: IndexForm,
 ) -> Result<Option<IndexChange>> {
     let Some(given) = args.nested("index", FIELDS)? else {
         return Ok(None);
@@ -105,7 +105,7 @@ fn which<'a>(given: &Args<'a>) -> Result<ValueRef<'a>> {
 }
 
 /// The seconds an index may be given: it expires already, or it could have been made so.
-fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ShownIndex) -> Result<i64> {
+fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ListedIndex) -> Result<i64> {
     let Some(seconds) = truncated_i64(value) else {
         return Err(Error::invalid_options(
             "expireAfterSeconds field must be a number",
@@ -132,7 +132,7 @@ fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ShownIndex) -> 
 
 /// What is to become of an index.
 pub(super) struct IndexChange {
-    index: ShownIndex,
+    index: ListedIndex,
     hidden: Option<bool>,
     expire_after_seconds: Option<i64>,
     prepare_unique: Option<bool>,

@@ -15,7 +15,7 @@ use crate::catalog::{Collection, IndexSpec, StoredIndex};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::Index;
-use crate::write::{CollectionView, Records};
+use crate::write::{CollectionSnapshot, Records};
 
 /// Bytes of the list of documents with one key; what goes beyond is left out.
 const VIOLATIONS_BYTES_MAX: usize = 8 << 20;
@@ -83,7 +83,7 @@ fn violations(
     stored: &Arc<StoredIndex>,
 ) -> Result<Vec<Value>> {
     let index = Index::of(stored)?;
-    let view = records.view(collection)?;
+    let view = records.snapshot(collection)?;
     let mut found = Vec::new();
     let mut bytes = 0;
     let mut shared: (Vec<u8>, Vec<Vec<u8>>) = Default::default();
@@ -109,7 +109,7 @@ fn violations(
     Ok(found)
 }
 
-fn ids_of(view: &CollectionView, keys: &[Vec<u8>]) -> Result<Array> {
+fn ids_of(view: &CollectionSnapshot, keys: &[Vec<u8>]) -> Result<Array> {
     let mut ids = Vec::new();
     for key in keys {
         let record: Option<Document> = view.record(key)?;
