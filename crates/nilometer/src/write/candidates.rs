@@ -7,13 +7,11 @@
 
 use std::collections::HashSet;
 
-use nilometer_bson::Document;
-
-use super::change::{DecideChange, Selection};
+use super::change::{DecideChange, FirstMatch, Selection};
 use super::records::Records;
 use crate::catalog::Collection;
 use crate::error::Result;
-use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::sort_key::SortPattern;
 
 /// Most candidates tested under one acquisition of the write lock.
 const CANDIDATES_PER_LOCK: usize = 256;
@@ -96,7 +94,7 @@ impl Records {
     ) -> Result<()> {
         let state = self.state(collection)?;
         let _writing = state.lock();
-        let mut best: Option<(SortKey, (CandidateKey, Document))> = None;
+        let mut first = FirstMatch::new(selection, pattern);
         let mut keys = candidates.begin();
         loop {
             (selection.check_interrupt)()?;
@@ -104,23 +102,12 @@ impl Records {
                 break;
             };
             for key in found {
-                let Some(document) = self.fetch(collection, &key)? else {
-                    continue;
-                };
-                let eval = &selection.eval;
-                if !selection.filter.matches(document.as_ref(), eval)? {
-                    continue;
-                }
-                let sort_key = pattern.extract(document.as_ref(), eval)?;
-                let better = best
-                    .as_ref()
-                    .is_none_or(|(known, _)| pattern.compare(&sort_key, known).is_lt());
-                if better {
-                    best = Some((sort_key, (key, document)));
+                if let Some(document) = self.fetch(collection, &key)? {
+                    first.offer(key, document)?;
                 }
             }
         }
-        if let Some((_, found)) = best {
+        if let Some(found) = first.into_record() {
             self.change_chunk(&state, collection, selection, vec![found], decide)?;
         }
         Ok(())

@@ -313,8 +313,10 @@ impl Records {
         {
             return self.change_by_ids(collection, selection, &ids, decide);
         }
-        if !selection.multi && selection.sort.is_some() {
-            return self.change_first(collection, selection, decide);
+        if let Some(pattern) = selection.sort
+            && !selection.multi
+        {
+            return self.change_first(collection, selection, pattern, decide);
         }
         let state = self.state(collection)?;
         let mut after: Option<Vec<u8>> = None;
@@ -361,14 +363,12 @@ impl Records {
         &self,
         collection: &Collection,
         selection: Selection<'_>,
+        pattern: &SortPattern,
         decide: &mut DecideChange<'_>,
     ) -> Result<()> {
-        let Some(pattern) = selection.sort else {
-            return Ok(());
-        };
         let state = self.state(collection)?;
         let _writing = state.lock();
-        let mut best: Option<(SortKey, (Vec<u8>, Document))> = None;
+        let mut first = FirstMatch::new(selection, pattern);
         let mut scan = self.scan(collection, selection.backward, None)?;
         loop {
             (selection.check_interrupt)()?;
@@ -377,22 +377,10 @@ impl Records {
                 break;
             }
             for (key, document) in chunk {
-                if !selection
-                    .filter
-                    .matches(document.as_ref(), &selection.eval)?
-                {
-                    continue;
-                }
-                let sort_key = pattern.extract(document.as_ref(), &selection.eval)?;
-                let better = best
-                    .as_ref()
-                    .is_none_or(|(known, _)| pattern.compare(&sort_key, known).is_lt());
-                if better {
-                    best = Some((sort_key, (key, document)));
-                }
+                first.offer(key, document)?;
             }
         }
-        let Some((_, found)) = best else {
+        let Some(found) = first.into_record() else {
             return Ok(());
         };
         self.change_chunk(&state, collection, selection, vec![found], decide)?;
@@ -442,6 +430,45 @@ impl Records {
         }
         writer.commit(self, selection.durability)?;
         outcome
+    }
+}
+
+/// The selected record that comes first in a sort order.
+pub(super) struct FirstMatch<'s> {
+    selection: Selection<'s>,
+    pattern: &'s SortPattern,
+    first: Option<(SortKey, (Vec<u8>, Document))>,
+}
+
+impl<'s> FirstMatch<'s> {
+    pub(super) fn new(selection: Selection<'s>, pattern: &'s SortPattern) -> Self {
+        Self {
+            selection,
+            pattern,
+            first: None,
+        }
+    }
+
+    /// Keeps a record if it is selected and comes before the one found so far.
+    pub(super) fn offer(&mut self, key: Vec<u8>, document: Document) -> Result<()> {
+        let eval = &self.selection.eval;
+        if !self.selection.filter.matches(document.as_ref(), eval)? {
+            return Ok(());
+        }
+        let sort_key = self.pattern.extract(document.as_ref(), eval)?;
+        let is_first = self
+            .first
+            .as_ref()
+            .is_none_or(|(first, _)| self.pattern.compare(&sort_key, first).is_lt());
+        if is_first {
+            self.first = Some((sort_key, (key, document)));
+        }
+        Ok(())
+    }
+
+    /// Returns the record with its key; `None` if none is selected.
+    pub(super) fn into_record(self) -> Option<(Vec<u8>, Document)> {
+        self.first.map(|(_, record)| record)
     }
 }
 

@@ -11,7 +11,7 @@
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
-use super::records::{Records, document, id_key, keyspaces, read_chunk};
+use super::records::{Records, document, id_key, keyspaces};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::Collation;
@@ -74,23 +74,17 @@ type VisitEntry<'e> = dyn FnMut(&dyn Snapshot, &mut WriteBatch, &[u8], &[u8]) ->
 impl IndexRebuild<'_> {
     /// Walks a keyspace; commits the changes of each chunk.
     fn walk(&self, keyspace: KeyspaceId, each: &mut VisitEntry<'_>) -> Result<()> {
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            (self.check_interrupt)()?;
-            let snapshot = self.records.engine.snapshot()?;
-            let chunk = read_chunk(&*snapshot, keyspace, after.as_deref(), false)?;
-            let Some((last, _)) = chunk.last() else {
-                return Ok(());
-            };
-            after = Some(last.to_vec());
+        let records = self.records;
+        records.for_each_chunk(keyspace, self.check_interrupt, &mut |snapshot, chunk| {
             let mut batch = WriteBatch::new();
-            for (key, value) in &chunk {
-                each(&*snapshot, &mut batch, key, value)?;
+            for (key, value) in chunk {
+                each(snapshot, &mut batch, key, value)?;
             }
             if !batch.is_empty() {
-                self.records.engine.commit(batch, Durability::Buffered)?;
+                records.engine.commit(batch, Durability::Buffered)?;
             }
-        }
+            Ok(())
+        })
     }
 
     /// Repairs the index of `_id`. Of two records with the same `_id` the first keeps it.

@@ -251,6 +251,31 @@ pub(super) fn document(bytes: &[u8]) -> Result<Document> {
     })
 }
 
+/// Processes one chunk of keys and values, and the snapshot they come from.
+type VisitChunk<'v> = dyn FnMut(&dyn Snapshot, &[(Bytes, Bytes)]) -> Result<()> + 'v;
+
+impl Records {
+    /// Visits the entries of a keyspace in key order, chunk by chunk, each under a snapshot of its own.
+    pub(super) fn for_each_chunk(
+        &self,
+        keyspace: KeyspaceId,
+        check_interrupt: &dyn Fn() -> Result<()>,
+        visit: &mut VisitChunk<'_>,
+    ) -> Result<()> {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            check_interrupt()?;
+            let snapshot = self.engine.snapshot()?;
+            let chunk = read_chunk(&*snapshot, keyspace, after.as_deref(), false)?;
+            let Some((last, _)) = chunk.last() else {
+                return Ok(());
+            };
+            after = Some(last.to_vec());
+            visit(&*snapshot, &chunk)?;
+        }
+    }
+}
+
 /// Returns one chunk of the keys and values of a keyspace after `after` (before it, if backward).
 pub(super) fn read_chunk(
     snapshot: &dyn Snapshot,

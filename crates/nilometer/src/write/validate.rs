@@ -9,7 +9,7 @@ use nilometer_bson::Document;
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_storage::{KeyspaceId, Snapshot};
 
-use super::records::{CollectionState, Records, document, id_key, keyspaces, read_chunk};
+use super::records::{CollectionState, Records, document, id_key, keyspaces};
 use super::validator::Validator;
 use crate::catalog::Collection;
 use crate::error::Result;
@@ -48,14 +48,14 @@ impl Records {
             check_interrupt,
         };
         let mut found = Validation::default();
-        self.each_chunk(records, &check, &mut |snapshot, key, value| {
+        self.for_each_entry(records, &check, &mut |snapshot, key, value| {
             found.non_compliant += u64::from(!check.conforms(value)?);
             found.add(check.record(snapshot, key, value)?);
             Ok(())
         })?;
         if let Some(id_index) = id_index {
             let mut entries = 0;
-            self.each_chunk(id_index, &check, &mut |snapshot, key, record| {
+            self.for_each_entry(id_index, &check, &mut |snapshot, key, record| {
                 entries += 1;
                 found.add_entry_problem(check.id_entry(snapshot, key, record)?);
                 Ok(())
@@ -64,7 +64,7 @@ impl Records {
         }
         for index in &check.indexes {
             let mut entries = 0;
-            self.each_chunk(index.stored.keyspace, &check, &mut |snapshot, key, bits| {
+            self.for_each_entry(index.stored.keyspace, &check, &mut |snapshot, key, bits| {
                 entries += 1;
                 found.add_entry_problem(check.entry(index, snapshot, key, bits)?);
                 Ok(())
@@ -75,25 +75,16 @@ impl Records {
         Ok(found)
     }
 
-    fn each_chunk(
+    fn for_each_entry(
         &self,
         keyspace: KeyspaceId,
         check: &CollectionCheck<'_>,
         each: &mut VisitEntry<'_>,
     ) -> Result<()> {
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            (check.check_interrupt)()?;
-            let snapshot = self.engine.snapshot()?;
-            let chunk = read_chunk(&*snapshot, keyspace, after.as_deref(), false)?;
-            let Some((last, _)) = chunk.last() else {
-                return Ok(());
-            };
-            after = Some(last.to_vec());
-            for (key, value) in &chunk {
-                each(&*snapshot, key, value)?;
-            }
-        }
+        self.for_each_chunk(keyspace, check.check_interrupt, &mut |snapshot, chunk| {
+            let mut entries = chunk.iter();
+            entries.try_for_each(|(key, value)| each(snapshot, key, value))
+        })
     }
 }
 

@@ -25,14 +25,10 @@ type WildcardLeaf<'a> = (String, ValueRef<'a>);
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
 pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
-    let Some((at, part)) = index
-        .parts()
-        .iter()
-        .enumerate()
+    let mut parts = index.parts().iter().enumerate();
+    let (at, part) = parts
         .find(|(_, part)| matches!(part.kind, IndexPartKind::Wildcard { .. }))
-    else {
-        return Ok(());
-    };
+        .expect("the index has a wildcard part");
     let mut leaves = LeafCollector {
         fields: index.wildcard_fields(),
         found: Vec::new(),
@@ -59,7 +55,7 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) 
                 true => ValueRef::MinKey,
                 false => ValueRef::String(path),
             };
-            let (before, after) = key.split_at(at.min(key.len()));
+            let (before, after) = key.split_at(at);
             let values = before.iter().chain([&path, value]).chain(after).copied();
             match index.encode(values) {
                 Ok(key) => out.keys.push(key),

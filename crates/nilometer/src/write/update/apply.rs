@@ -62,7 +62,7 @@ pub(super) fn apply(
 }
 
 /// Runs `body` with `name` appended to the path.
-fn at<T>(path: &mut String, name: &str, body: impl FnOnce(&mut String) -> T) -> T {
+fn with_component<T>(path: &mut String, name: &str, body: impl FnOnce(&mut String) -> T) -> T {
     let length = path.len();
     if length > 0 {
         path.push('.');
@@ -174,11 +174,9 @@ impl UpdateWalk<'_> {
         path: &mut String,
     ) -> Result<bool> {
         let found = fields.iter().position(|(known, _)| known == name.as_str());
-        at(path, name.as_str(), |path| match found {
+        with_component(path, name.as_str(), |path| match found {
             Some(index) => {
-                let Some((_, target)) = fields.get_mut(index) else {
-                    return Ok(false);
-                };
+                let (_, target) = &mut fields[index];
                 let changed = self.value(nodes, target, path)?;
                 if matches!(target, DocumentNode::New(Value::Missing)) {
                     fields.remove(index);
@@ -202,10 +200,8 @@ impl UpdateWalk<'_> {
         items: &mut Vec<DocumentNode<'a>>,
         path: &mut String,
     ) -> Result<bool> {
-        let Some(index) = name.index() else {
-            return Ok(false);
-        };
-        at(path, name.as_str(), |path| {
+        let index = name.index().expect("the name is an index");
+        with_component(path, name.as_str(), |path| {
             if let Some(target) = items.get_mut(index) {
                 return self.element(nodes, target, path);
             }
@@ -268,7 +264,7 @@ impl UpdateWalk<'_> {
                 }
             }
             if !meant.is_empty() {
-                changed |= at(path, &index.to_string(), |path| {
+                changed |= with_component(path, &index.to_string(), |path| {
                     self.element(&meant, item, path)
                 })?;
             }
@@ -298,7 +294,7 @@ impl UpdateWalk<'_> {
         }
         let mut fields = Vec::new();
         for (name, nodes) in &self.field_children(nodes)? {
-            let made = at(path, name.as_str(), |path| self.create(nodes, path))?;
+            let made = with_component(path, name.as_str(), |path| self.create(nodes, path))?;
             if let Some(made) = made {
                 fields.push((Cow::Owned(name.as_str().to_owned()), made));
             }
@@ -318,7 +314,7 @@ impl UpdateWalk<'_> {
         let name = name.as_str();
         let field = path.rsplit('.').next().unwrap_or_default().to_owned();
         let error = |text: String| Error::new(ErrorCode::PathNotViable, text);
-        at(path, name, |path| {
+        with_component(path, name, |path| {
             if let Some(modifier) = only_leaf(nodes, path)? {
                 let element = element_text(&field, holder.as_ref());
                 return match modifier.missing_path(self.inserting) {
@@ -336,7 +332,7 @@ impl UpdateWalk<'_> {
                     "The path '{path}' must exist in the document in order to apply array updates."
                 )));
             }
-            for (below, nodes) in &self.field_children(nodes)? {
+            for nodes in self.field_children(nodes)?.values() {
                 // All below fail for the same reason, or ignore the path.
                 if wants_place(nodes, self.inserting) {
                     return Err(error(format!(
@@ -344,7 +340,6 @@ impl UpdateWalk<'_> {
                         element_text(&field, holder.as_ref())
                     )));
                 }
-                let _ = below;
             }
             Ok(())
         })
