@@ -41,7 +41,7 @@ impl Validation {
     }
 
     fn describe(&mut self, problems: Vec<String>) {
-        let room = PROBLEMS_LISTED_MAX.saturating_sub(self.problems.len());
-        self.problems.extend(problems.into_iter().take(room));
+        let remaining = PROBLEMS_LISTED_MAX.saturating_sub(self.problems.len());
+        self.problems.extend(problems.into_iter().take(remaining));
     }
 }

@@ -151,11 +151,11 @@ impl Authority {
         mechanism: Mechanism,
         iterations: u32,
     ) -> (Credentials, bool) {
-        let nobody = Credentials::of_missing_user(mechanism, &self.secret, &name.id(), iterations);
+        let missing = Credentials::of_missing_user(mechanism, &self.secret, &name.id(), iterations);
         let user = self.user(name);
         match user.as_ref().and_then(|u| u.credentials_of(mechanism)) {
             Some(found) => (found.clone(), true),
-            None => (nobody, false),
+            None => (missing, false),
         }
     }
 
@@ -164,11 +164,11 @@ impl Authority {
         // Read first: a change in between makes the grants out of date, and they are computed again.
         let generation = self.generation();
         let user = self.user(name)?;
-        let inherited = self.resolve_roles(&user.roles);
+        let resolved = self.resolve_roles(&user.roles);
         Some(Grants {
             generation,
             user: user.as_ref().clone(),
-            inherited,
+            resolved,
         })
     }
 
@@ -401,10 +401,10 @@ impl Authority {
 }
 
 enum AuthChange {
-    User(User),
-    NoUser(UserName),
-    Role(Role),
-    NoRole(RoleName),
+    PutUser(User),
+    RemoveUser(UserName),
+    PutRole(Role),
+    RemoveRole(RoleName),
 }
 
 impl AuthChange {
@@ -508,7 +508,7 @@ mod tests {
             .create_role(role("r", "db", &[("read", "db")]))
             .unwrap();
         authority.create_user(user("u", &[("r", "db")])).unwrap();
-        let nobody = authority.credentials(&UserName::new("n", "db"), Mechanism::Sha1, 10_000);
+        let missing = authority.credentials(&UserName::new("n", "db"), Mechanism::Sha1, 10_000);
         let again = open(&engine);
         let there = again.user(&UserName::new("u", "db")).expect("the user");
         assert_eq!(
@@ -517,8 +517,8 @@ mod tests {
         );
         assert_eq!(again.roles(None), authority.roles(None));
         let name = UserName::new("n", "db");
-        assert_eq!(again.credentials(&name, Mechanism::Sha1, 10_000), nobody);
-        assert!(!nobody.1);
+        assert_eq!(again.credentials(&name, Mechanism::Sha1, 10_000), missing);
+        assert!(!missing.1);
         again.drop_user(&UserName::new("u", "db")).unwrap();
         assert!(open(&engine).users(None).is_empty());
     }
@@ -531,8 +531,8 @@ mod tests {
         from.create_user(user("u", &[("r", "a")])).unwrap();
         from.create_user(user("v", &[("read", "a")])).unwrap();
         let broken = |id: &str, document| (AuthDocumentKind::User, id.to_owned(), Some(document));
-        let nobody = [broken("a.broken", doc! {"user": 1})];
-        from.catalog.write_auth_documents(&nobody).unwrap();
+        let missing = [broken("a.broken", doc! {"user": 1})];
+        from.catalog.write_auth_documents(&missing).unwrap();
         let to: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let saved = open(&to).salvage(&from.catalog).unwrap();
         assert_eq!(saved, (2, 1, vec!["the user a.broken".to_owned()]));

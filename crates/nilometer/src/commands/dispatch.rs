@@ -17,7 +17,7 @@ use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
+use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Progress, Request};
 use crate::services::{OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 
@@ -74,7 +74,7 @@ fn run_known(
         deadline: None,
         kill: KillSwitch::new(),
         progress: Progress::default(),
-        usage: Usage::default(),
+        usage: OperationUsage::default(),
     };
     operation.set_time_limit(time_limit(generic.max_time_ms));
     let namespace = namespace(spec, &operation.database, request);

@@ -52,11 +52,13 @@ impl Collections for StoredCollections {
             Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
                 Resolved::Ordinary(Arc::new(self.buckets(found)?))
             }
-            Some(CatalogEntry::Collection(collection)) => Resolved::Ordinary(Arc::new(StoredRecordSource {
-                records: self.records.clone(),
-                collation: Collation::of_stored(collection.options.as_ref())?,
-                collection,
-            })),
+            Some(CatalogEntry::Collection(collection)) => {
+                Resolved::Ordinary(Arc::new(StoredRecordSource {
+                    records: self.records.clone(),
+                    collation: Collation::of_stored(collection.options.as_ref())?,
+                    collection,
+                }))
+            }
             Some(CatalogEntry::View(view)) => Resolved::View(ViewDefinition {
                 on: view.view_on.clone(),
                 pipeline: view.pipeline.clone(),
@@ -197,13 +199,14 @@ fn describe_idle(
 ) -> Vec<Document> {
     let host = &services.host;
     let (now, now_ms) = (services.clock.monotonic(), services.clock.now_ms());
-    let told = cursors.idle(|id, cursor, since| {
+    let described = cursors.idle(|id, cursor, since| {
         if shown.of_user.is_some() && cursor.user.as_ref() != shown.of_user {
             return None;
         }
         let idle_ms = i64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(i64::MAX);
-        let mut told = DocumentBuilder::new();
-        told.append("cursorId", id)
+        let mut described = DocumentBuilder::new();
+        described
+            .append("cursorId", id)
             .append("lastAccessDate", Value::DateTime(now_ms - idle_ms))
             .append(
                 "nDocsReturned",
@@ -225,10 +228,10 @@ fn describe_idle(
             "host": format!("{}:{}", host.hostname, host.port),
             "ns": cursor.namespace.as_str(),
             "lsid": cursor.lsid.map(|id| id.to_document()),
-            "cursor": told.finish(),
+            "cursor": out.finish(),
         })
     });
-    told.into_iter().flatten().collect()
+    described.into_iter().flatten().collect()
 }
 
 /// Answers `$listLocalSessions` and `$listSessions`, which are the same for a single process. They show the

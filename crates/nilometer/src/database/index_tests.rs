@@ -603,7 +603,7 @@ fn a_build_interrupted_by_a_crash_is_resumed() {
     assert!(collection.indexes.all()[0].resume_after().is_some());
     let deadline = Instant::now() + Duration::from_secs(60);
     while collection.indexes.all().iter().any(|i| !i.is_ready()) {
-        assert!(Instant::now() < deadline, "the build was not taken up");
+        assert!(Instant::now() < deadline, "the build was not resumed");
         std::thread::sleep(Duration::from_millis(5));
     }
     let count = i64::from(CRASH_DOCUMENTS);

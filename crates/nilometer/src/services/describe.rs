@@ -163,13 +163,13 @@ pub(crate) fn sessions(
             subtype: 0,
             bytes: digest.as_slice().into(),
         });
-        let mut told = DocumentBuilder::new();
-        told.append("_id", doc! {"id": id.get("id"), "uid": digest})
+        let mut out = DocumentBuilder::new();
+        out.append("_id", doc! {"id": id.get("id"), "uid": digest})
             .append("lastUse", Value::DateTime(session.last_use_ms));
         if names_users && let Some(name) = name {
-            told.append("user", name);
+            out.append("user", name);
         }
-        told.finish()
+        out.finish()
     });
     described.collect()
 }

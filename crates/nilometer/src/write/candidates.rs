@@ -34,7 +34,7 @@ pub trait Candidates: Send + Sync {
 /// An enumeration of candidates.
 pub trait CandidateKeys {
     /// Returns at most `most` further candidates of the current state; `None` at the end. An empty vector
-    /// means that the search goes on in the next call.
+    /// means that the search continues in the next call.
     fn next(&mut self, most: usize) -> Result<Option<Vec<CandidateKey>>>;
 }
 

@@ -454,9 +454,9 @@ fn changes_survive_reopening() {
 }
 
 /// A small random number generator: the same on every machine for the same seed.
-struct Draw(u64);
+struct NumberGenerator(u64);
 
-impl Draw {
+impl NumberGenerator {
     fn below(&mut self, n: u64) -> i64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -471,7 +471,7 @@ type Model = Vec<(i64, i64)>;
 #[test]
 fn random_changes_agree_with_a_list() {
     for seed in 1..60 {
-        let mut draw = Draw(seed * 0x9E37_79B9);
+        let mut draw = NumberGenerator(seed * 0x9E37_79B9);
         let mut f = Fixture::new();
         let mut model = Model::new();
         for step in 0..60 {
@@ -488,7 +488,7 @@ fn random_changes_agree_with_a_list() {
 }
 
 /// Runs one command on the collection and the model; the counts must agree.
-fn random_change(f: &mut Fixture, model: &mut Model, draw: &mut Draw) {
+fn random_change(f: &mut Fixture, model: &mut Model, draw: &mut NumberGenerator) {
     let (id, low, by) = (draw.below(8), draw.below(6), draw.below(4));
     let multi = draw.below(2) == 1;
     // By id, by value, or by both, with the matching predicate on the model.

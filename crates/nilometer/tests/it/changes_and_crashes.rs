@@ -38,7 +38,7 @@ const CRASHES: u64 = 12;
 const BATCH_BUCKETS_MAX: i64 = 64;
 
 #[derive(Clone)]
-enum Told {
+enum EngineOperation {
     Create(String, KeyspaceOptions),
     Drop(KeyspaceId),
     Commit(WriteBatch),
@@ -46,26 +46,26 @@ enum Told {
 
 /// The memory engine with a list of all its operations.
 #[derive(Default)]
-struct Remembering {
+struct RecordingEngine {
     inner: MemoryEngine,
-    told: Mutex<Vec<Told>>,
+    operations: Mutex<Vec<EngineOperation>>,
 }
 
-impl Remembering {
+impl RecordingEngine {
     fn position(&self) -> usize {
-        self.told.lock().unwrap().len()
+        self.operations.lock().unwrap().len()
     }
 
     /// Returns an engine with the first `count` operations.
     fn cut(&self, count: usize) -> MemoryEngine {
         let engine = MemoryEngine::new();
-        for told in self.told.lock().unwrap().iter().take(count) {
-            match told.clone() {
-                Told::Create(name, options) => {
+        for operation in self.operations.lock().unwrap().iter().take(count) {
+            match operation.clone() {
+                EngineOperation::Create(name, options) => {
                     engine.create_keyspace(&name, options).unwrap();
                 }
-                Told::Drop(id) => engine.drop_keyspace(id).unwrap(),
-                Told::Commit(batch) => {
+                EngineOperation::Drop(id) => engine.drop_keyspace(id).unwrap(),
+                EngineOperation::Commit(batch) => {
                     engine.commit(batch, Durability::Sync).unwrap();
                 }
             }
@@ -74,11 +74,11 @@ impl Remembering {
     }
 }
 
-impl Engine for Remembering {
+impl Engine for RecordingEngine {
     fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
-        let mut told = self.told.lock().unwrap();
+        let mut operations = self.operations.lock().unwrap();
         let id = self.inner.create_keyspace(name, options)?;
-        told.push(Told::Create(name.to_owned(), options));
+        operations.push(EngineOperation::Create(name.to_owned(), options));
         Ok(id)
     }
 
@@ -87,16 +87,16 @@ impl Engine for Remembering {
     }
 
     fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
-        let mut told = self.told.lock().unwrap();
+        let mut operations = self.operations.lock().unwrap();
         self.inner.drop_keyspace(id)?;
-        told.push(Told::Drop(id));
+        operations.push(EngineOperation::Drop(id));
         Ok(())
     }
 
     fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
-        let mut told = self.told.lock().unwrap();
+        let mut operations = self.operations.lock().unwrap();
         let position = self.inner.commit(batch.clone(), durability)?;
-        told.push(Told::Commit(batch));
+        operations.push(EngineOperation::Commit(batch));
         Ok(position)
     }
 
@@ -158,15 +158,15 @@ fn run(fixture: &mut Fixture, collection: &str, name: &str, rest: &Document) -> 
 }
 
 /// The documents after a statement.
-struct Moment {
+struct RecordedState {
     /// The number of engine operations so far.
     position: usize,
     documents: Vec<String>,
     buckets: i64,
 }
 
-impl Moment {
-    fn now(engine: &Remembering, fixture: &mut Fixture, plain: &mut Fixture) -> Self {
+impl RecordedState {
+    fn now(engine: &RecordingEngine, fixture: &mut Fixture, plain: &mut Fixture) -> Self {
         let position = engine.position();
         let counted = fixture.run(doc! {"count": "system.buckets.ts"});
         Self {
@@ -200,7 +200,7 @@ fn is_between(found: &[String], before: &[String], after: &[String]) -> bool {
 
 fn check_history(seed: u64) {
     let mut random = Random::new(seed);
-    let engine = Arc::new(Remembering::default());
+    let engine = Arc::new(RecordingEngine::default());
     let database = Database::with_engine(engine.clone(), Environment::default()).unwrap();
     let mut fixture = Fixture::of(database);
     let mut plain = Fixture::new();
@@ -217,12 +217,12 @@ fn check_history(seed: u64) {
         })
         .collect();
     // The documents by the number of engine operations.
-    let mut history = vec![Moment::now(&engine, &mut fixture, &mut plain)];
+    let mut history = vec![RecordedState::now(&engine, &mut fixture, &mut plain)];
     if !first.is_empty() {
         let insert = doc! {"documents": first};
         run(&mut fixture, "ts", "insert", &insert);
         run(&mut plain, "plain", "insert", &insert);
-        history.push(Moment::now(&engine, &mut fixture, &mut plain));
+        history.push(RecordedState::now(&engine, &mut fixture, &mut plain));
     }
     for _ in 0..COMMANDS {
         if random.below(6) == 0 {
@@ -238,7 +238,7 @@ fn check_history(seed: u64) {
                 let same = found.as_exact_i64() == wanted.as_exact_i64();
                 assert!(same, "{}: {found:?} for {wanted:?}", context());
             }
-            history.push(Moment::now(&engine, &mut fixture, &mut plain));
+            history.push(RecordedState::now(&engine, &mut fixture, &mut plain));
         }
     }
     let first_cut = history[0].position as u64;
@@ -253,7 +253,7 @@ fn check_history(seed: u64) {
 }
 
 /// The documents after the first `cut` operations are those before or after the statement in flight.
-fn check_cut(seed: u64, engine: &Remembering, cut: usize, history: &[Moment]) {
+fn check_cut(seed: u64, engine: &RecordingEngine, cut: usize, history: &[RecordedState]) {
     let before = history.partition_point(|moment| moment.position <= cut) - 1;
     let database =
         Database::with_engine(Arc::new(engine.cut(cut)), Environment::default()).unwrap();

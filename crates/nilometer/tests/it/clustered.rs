@@ -44,9 +44,9 @@ fn filter(random: &mut Random) -> Document {
     out.finish()
 }
 
-struct Both(Fixture);
+struct CollectionPair(Fixture);
 
-impl Both {
+impl CollectionPair {
     fn new(seed: u64) -> Self {
         let mut fixture = Fixture::new();
         let index = doc! { "key": doc! { "_id": 1 }, "unique": true, "name": "by id" };
@@ -92,7 +92,7 @@ fn joined(first: &Document, second: &Document) -> Document {
     out.finish()
 }
 
-fn step(both: &mut Both, random: &mut Random) {
+fn step(both: &mut CollectionPair, random: &mut Random) {
     match random.below(8) {
         0..=2 => {
             let documents: Vec<Value> = (0..=random.below(5))
@@ -131,7 +131,7 @@ fn step(both: &mut Both, random: &mut Random) {
 fn fuzz_clustered_collections_answer_like_ordinary_ones() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
-        let mut both = Both::new(seed);
+        let mut both = CollectionPair::new(seed);
         for _ in 0..50 {
             step(&mut both, &mut random);
         }

@@ -146,15 +146,15 @@ impl Case {
         let documents: Vec<Value> = documents.into_iter().map(Value::from).collect();
         let command = doc! {"insert": "ts", "documents": documents, "ordered": ordered};
         let reply = self.fixture.run(command.clone());
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         if let Some(list) = reply.get("writeErrors").as_array() {
             for error in list.iter() {
                 let error = error.as_document().unwrap().to_document();
-                told.push((number(&error, "index"), number(&error, "code")));
+                reported.push((number(&error, "index"), number(&error, "code")));
             }
         }
         let context = || format!("seed {}, {}: {}", self.seed, self.rule, show(&command));
-        assert_eq!(told, errors, "{}", context());
+        assert_eq!(reported, errors, "{}", context());
         assert_eq!(number(&reply, "n"), inserted, "{}", context());
     }
 

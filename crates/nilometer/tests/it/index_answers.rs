@@ -160,7 +160,7 @@ fn filter(random: &mut Random, depth: u32) -> Document {
 }
 
 /// Two collections, and their differences.
-struct Both {
+struct CollectionPair {
     fixture: Fixture,
     indexes: Vec<Document>,
 }
@@ -205,7 +205,7 @@ fn with(command: &Document, name: &str, collection: &str, more: &Document) -> Do
     out.finish()
 }
 
-impl Both {
+impl CollectionPair {
     /// Queries both, the second also with every hint that covers all documents.
     fn ask(&mut self, name: &str, command: &Document) {
         let none = Document::new();
@@ -281,7 +281,7 @@ impl Both {
 }
 
 fn world(fixture: Fixture, random: &mut Random) {
-    let mut both = Both {
+    let mut both = CollectionPair {
         fixture,
         indexes: Vec::new(),
     };
@@ -338,7 +338,7 @@ fn world(fixture: Fixture, random: &mut Random) {
     assert!(valid, "{}", show(&reply));
 }
 
-fn queries(both: &mut Both, random: &mut Random) {
+fn queries(both: &mut CollectionPair, random: &mut Random) {
     for _ in 0..4 {
         let filter = filter(random, 2);
         both.ask("find", &doc! {"filter": filter.clone()});

@@ -427,7 +427,7 @@ fn an_index_on_a_measurement_serves_bounds_of_its_first_part() {
 #[test]
 #[expect(
     clippy::print_stdout,
-    reason = "failures are told at once, for long runs"
+    reason = "failures are printed at once, for long runs"
 )]
 fn indexes_change_no_answer() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());

@@ -676,12 +676,12 @@ fn points_in_metadata_are_found_by_their_index() {
         let ask = |collection: &str| {
             doc! {"aggregate": collection, "pipeline": pipeline.clone(), "cursor": doc! {}}
         };
-        let told = |documents: Vec<Document>| -> Vec<String> {
+        let texts = |documents: Vec<Document>| -> Vec<String> {
             let line = |d: &Document| format!("{:?} {:?}", d.get("_id"), d.get("d"));
             documents.iter().map(line).collect()
         };
         let (found, wanted) = (fixture.all(ask("ts")), fixture.all(ask("plain")));
-        assert_eq!(told(found), told(wanted), "{}", show(&ask("ts")));
+        assert_eq!(texts(found), texts(wanted), "{}", show(&ask("ts")));
         let explain = doc! {"explain": ask("ts"), "verbosity": "queryPlanner"};
         let name = if on_plane { "plane" } else { "sphere" };
         by_index += usize::from(show(&fixture.run(explain)).contains(name));

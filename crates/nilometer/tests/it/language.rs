@@ -95,10 +95,10 @@ fn every_name_of_the_manual_is_listed_and_has_a_script() {
     let page = file("../../COMPATIBILITY.md");
     let mut wrong = Vec::new();
     for (list, name, folders) in PARTS {
-        let told = table(&page, name);
+        let listed = table(&page, name);
         let said: BTreeSet<String> = folders.iter().flat_map(|folder| said_in(folder)).collect();
         for operator in list.split_whitespace() {
-            if !told.contains(operator) {
+            if !listed.contains(operator) {
                 wrong.push(format!(
                     "COMPATIBILITY.md, {name}: nothing about {operator}"
                 ));
@@ -109,7 +109,7 @@ fn every_name_of_the_manual_is_listed_and_has_a_script() {
         }
         // Further names in a table are for internal use only.
         let known: BTreeSet<&str> = list.split_whitespace().collect();
-        let more = told.iter().filter(|word| word.starts_with('$'));
+        let more = listed.iter().filter(|word| word.starts_with('$'));
         let more = more.filter(|word| !known.contains(word.as_str()) && !word.starts_with("$_"));
         wrong.extend(more.map(|word| format!("{name}: {word} is not in the list of this test")));
     }

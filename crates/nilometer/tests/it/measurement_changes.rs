@@ -490,7 +490,7 @@ fn read_shared(mut client: Client<'_>, by_index: bool, kept: &Mutex<Vec<i64>>, d
         assert_eq!(
             ids.len(),
             before,
-            "a measurement nobody moves is there twice"
+            "an unmoved measurement is returned twice"
         );
         known.retain(|id| ids.binary_search(id).is_err());
         assert_eq!(known, [] as [i64; 0], "acknowledged and not there");

@@ -103,8 +103,8 @@ fn writes_wait_reads_proceed_and_the_state_is_reported() {
         wait_until("it is noticed", || figure(&database, "stuck") > 0);
         assert!(figure(&database, "stuckMillis") >= LIMIT_MS);
         wait_until("it is counted", || figure(&database, "stuckTotal") > 0);
-        let told = database.check_writable().expect_err("a stuck disk").message;
-        assert!(told.contains("does not answer"), "{told}");
+        let message = database.check_writable().expect_err("a stuck disk").message;
+        assert!(message.contains("does not answer"), "{message}");
         // Acknowledged data is read from the waiting series, and from everything else.
         for collection in ["ts", "plain"] {
             assert_eq!(count(&database, collection), 10, "{collection}");

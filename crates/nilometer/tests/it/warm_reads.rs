@@ -20,9 +20,9 @@ const HISTORIES: Effort = Effort {
 };
 const STEPS: usize = 60;
 
-struct Draw(u64);
+struct NumberGenerator(u64);
 
-impl Draw {
+impl NumberGenerator {
     fn below(&mut self, end: i64) -> i64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -57,7 +57,7 @@ impl History<'_> {
         reply
     }
 
-    fn insert(&mut self, draw: &mut Draw) {
+    fn insert(&mut self, draw: &mut NumberGenerator) {
         let series = draw.below(SERIES);
         let from = FROM_MS + draw.below(HOURS) * HOUR_MS + draw.below(2) * draw.below(HOUR_MS);
         let count = 1 + draw.below(120);
@@ -72,7 +72,7 @@ impl History<'_> {
         self.run(doc! {"insert": "ts", "documents": documents});
     }
 
-    fn change(&mut self, draw: &mut Draw) {
+    fn change(&mut self, draw: &mut NumberGenerator) {
         let (series, below) = (draw.below(SERIES), draw.below(200));
         match draw.below(3) {
             0 => {
@@ -119,7 +119,7 @@ impl History<'_> {
 
     /// Queries sums by hour and series within a window, all its measurements from either end, and the
     /// newest of each series.
-    fn ask(&mut self, draw: &mut Draw) {
+    fn ask(&mut self, draw: &mut NumberGenerator) {
         let from = FROM_MS + draw.below(HOURS) * HOUR_MS - draw.below(3) * 1_800_000;
         let to = from + draw.below(HOURS) * HOUR_MS;
         let window = doc! {"t": doc! {"$gte": Value::DateTime(from), "$lt": Value::DateTime(to)}};
@@ -192,7 +192,7 @@ impl History<'_> {
 }
 
 fn exercise(database: &Database, seed: u64) {
-    let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut draw = NumberGenerator(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut history = History {
         database,
         session: ClientSession::embedded(),

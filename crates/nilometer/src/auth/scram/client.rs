@@ -96,9 +96,13 @@ impl ScramClient {
     /// Verifies that the server knows the keys of the password.
     pub fn check(&self, answer: &[u8]) -> Result<()> {
         let text = std::str::from_utf8(answer).unwrap_or_default();
-        let told = text.strip_prefix("v=").and_then(|v| BASE64.decode(v).ok());
-        match (told, &self.signature) {
-            (Some(told), Some(signature)) if bool::from(told.ct_eq(signature)) => Ok(()),
+        let server_signature = text.strip_prefix("v=").and_then(|v| BASE64.decode(v).ok());
+        match (server_signature, &self.signature) {
+            (Some(server_signature), Some(signature))
+                if bool::from(server_signature.ct_eq(signature)) =>
+            {
+                Ok(())
+            }
             _ => Err(untrusted_server("is followed by a wrong proof of its own")),
         }
     }

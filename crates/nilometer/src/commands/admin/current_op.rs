@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
 use crate::operation::Request;
-use crate::services::describe::{self, Shown};
+use crate::services::describe::{self, OperationFilter};
 
 pub(crate) const CURRENT_OP: CommandSpec = CommandSpec {
     admin_only: true,
@@ -64,7 +64,7 @@ fn current_op(
         ..EvalContext::default()
     };
     let mut running: Vec<Value> = Vec::new();
-    let shown = Shown {
+    let shown = OperationFilter {
         idle_connections: all,
         truncate,
         of_user: user.as_ref().filter(|_| own_only),

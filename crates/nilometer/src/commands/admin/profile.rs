@@ -166,7 +166,7 @@ pub(crate) fn finished(database: &Database, finished: &Finished<'_>) {
         && !writes_there
         && let Err(error) = keep(database, own, &entry(finished, ENTRY_COMMAND_BYTES_MAX))
     {
-        warn!(c = "COMMAND", id = 20_703, database = name, error = %error.message, "ProfilerSettings an operation failed");
+        warn!(c = "COMMAND", id = 20_703, database = name, error = %error.message, "Profiling an operation failed");
     }
 }
 

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome, element_text};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome, element_text};
 use super::node::DocumentNode;
 use super::path::FieldName;
 use super::tree::{Operators, PathNode};

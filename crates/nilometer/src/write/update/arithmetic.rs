@@ -5,7 +5,7 @@
 use nilometer_bson::number::Number;
 use nilometer_bson::{Element, ValueRef};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome, element_text};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome, element_text};
 use super::set::is_same;
 use crate::error::{Error, Result};
 use crate::eval::ParseContext;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
 use crate::error::Result;
 use crate::eval::{Collation, ParseContext};
 

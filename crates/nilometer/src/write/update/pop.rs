@@ -2,7 +2,7 @@
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome, element_text};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome, element_text};
 use crate::error::{Error, Result};
 use crate::eval::ParseContext;
 

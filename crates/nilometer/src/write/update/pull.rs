@@ -8,7 +8,7 @@
 
 use nilometer_bson::{Element, Value, ValueRef, doc};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
 use crate::error::{Error, Result};
 use crate::eval::matcher::{MatchExpression, PATH_OPERATOR_NAMES};
 use crate::eval::{Collation, EvalContext, ParseContext};

@@ -5,7 +5,7 @@
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
 use super::set::is_same;
 use crate::error::{Error, Result};
 use crate::eval::sort_key::SortPattern;

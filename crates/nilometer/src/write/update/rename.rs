@@ -5,7 +5,7 @@
 
 use nilometer_bson::{Element, ValueRef};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
 use super::path::{self, PathComponent};
 use super::set::is_same;
 use crate::error::{Error, Result};

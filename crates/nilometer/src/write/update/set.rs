@@ -2,7 +2,7 @@
 
 use nilometer_bson::{Element, Value, ValueRef};
 
-use super::modifier::{Leaf, MissingPathRule, Modifier, Outcome};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
 use crate::error::Result;
 use crate::eval::ParseContext;
 

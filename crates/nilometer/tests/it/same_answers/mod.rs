@@ -219,11 +219,11 @@ fn leave_out_rules(fixture: &mut Fixture, random: &mut Random, rules: &[String])
     assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
 }
 
-/// Queries one database; returns the differences, and adds the first line of every answer to `told`.
+/// Queries one database; returns the differences, and adds the first line of every answer to `first_lines`.
 ///
 /// With collations, both collections have one, strings have several forms, and queries use the same
 /// collation, another, or none.
-fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<String> {
+fn check_database(seed: u64, collations: bool, first_lines: &mut Vec<String>) -> Vec<String> {
     let mut random = Random::new(seed);
     let mut documents = documents(&mut random);
     if seed % 2 == 1 {
@@ -292,7 +292,7 @@ fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<St
             question.command = command;
         }
         let expected = answer(&mut memory, "plain", &question, fold);
-        told.push(expected.first().cloned().unwrap_or_default());
+        first_lines.push(expected.first().cloned().unwrap_or_default());
         let answers = [
             (
                 "time series in memory",
@@ -365,22 +365,25 @@ fn check_databases(collations: bool) {
         Some(seed) => seed.expect("a number"),
         None => 1,
     };
-    let mut told = Vec::new();
+    let mut first_lines = Vec::new();
     let mut failures = Vec::new();
     for seed in first..first + databases {
-        let differing = check_database(seed, collations, &mut told);
+        let differing = check_database(seed, collations, &mut first_lines);
         // Printed at once: a long run may be stopped early.
         differing.iter().for_each(|failure| println!("{failure}"));
         failures.extend(differing);
     }
     // Queries that are refused or find nothing test little.
-    let refused = told.iter().filter(|line| line.starts_with("code ")).count();
-    let empty = told.iter().filter(|line| line.is_empty()).count();
+    let refused = first_lines
+        .iter()
+        .filter(|line| line.starts_with("code "))
+        .count();
+    let empty = first_lines.iter().filter(|line| line.is_empty()).count();
     println!(
         "{} questions, {refused} refused, {empty} without an answer",
-        told.len()
+        first_lines.len()
     );
-    assert!(refused * 10 < told.len() && empty * 2 < told.len());
+    assert!(refused * 10 < first_lines.len() && empty * 2 < first_lines.len());
     assert!(
         failures.is_empty(),
         "{} differ:\n{}",
