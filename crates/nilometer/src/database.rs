@@ -11,10 +11,10 @@ mod index_tests;
 pub(crate) mod indexes;
 mod list_catalog;
 mod memory;
+pub mod offline;
 mod outputs;
-mod plain;
+mod records;
 mod statistics;
-pub mod upkeep;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! `nilometer backup`, `restore`, `verify`, `salvage` and `inspect`: operations on a whole database.
-//! `nilometer::database::upkeep` does the work; this module prints the results.
+//! `nilometer::database::offline` does the work; this module prints the results.
 
 use std::io::Write;
 use std::path::Path;
 
-use nilometer::database::upkeep::{
+use nilometer::database::offline::{
     self, CollectionKind, CollectionReport, DirectoryReport, SalvageReport,
 };
 use nilometer::{Database, ErrorCode};
@@ -44,7 +44,7 @@ pub(super) fn backup(given: &args::Backup) -> Done {
 /// Makes a database from a copy.
 pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
     let (mut files, mut bytes) = (0u64, 0u64);
-    upkeep::restore(&given.source, &given.target, &mut |_, length| {
+    offline::restore(&given.source, &given.target, &mut |_, length| {
         files += 1;
         bytes += length;
     })?;
@@ -60,7 +60,7 @@ pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
 
 /// Checks everything in a directory.
 pub(super) fn verify(directory: &Path) -> Done {
-    let found = upkeep::verify(directory).map_err(|error| explain_open(directory, &error))?;
+    let found = offline::verify(directory).map_err(|error| explain_open(directory, &error))?;
     let mut out = std::io::stdout().lock();
     for problem in &found.damage {
         writeln!(out, "DAMAGED  {problem}")?;
@@ -93,7 +93,7 @@ pub(super) fn verify(directory: &Path) -> Done {
 
 /// Saves the readable part of a damaged directory.
 pub(super) fn salvage(given: &args::SourceAndTarget) -> Done {
-    let salvaged = upkeep::salvage(&given.source, &given.target)?;
+    let salvaged = offline::salvage(&given.source, &given.target)?;
     let mut out = std::io::stdout().lock();
     tell_salvaged(&salvaged, &mut out)?;
     if salvaged.is_whole() {
@@ -145,12 +145,12 @@ fn tell_salvaged(salvaged: &SalvageReport, out: &mut impl Write) -> Done {
 pub(super) fn inspect(path: &Path) -> Done {
     let mut out = std::io::stdout().lock();
     if path.is_file() {
-        for line in upkeep::describe_file(path)? {
+        for line in offline::describe_file(path)? {
             writeln!(out, "{line}")?;
         }
         return Ok(());
     }
-    let found = upkeep::inspect(path).map_err(|error| explain_open(path, &error))?;
+    let found = offline::inspect(path).map_err(|error| explain_open(path, &error))?;
     tell_whole(&found, &mut out)?;
     for collection in &found.collections {
         tell_collection(collection, &mut out)?;

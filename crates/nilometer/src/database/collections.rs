@@ -24,7 +24,7 @@ use crate::timeseries::{BucketRange, BucketScan, Timeseries};
 use crate::write::Records;
 
 use super::buckets::StoredBucketSource;
-use super::plain::StoredRecordSource;
+use super::records::StoredRecordSource;
 
 /// All collections of a database.
 #[derive(Clone)]

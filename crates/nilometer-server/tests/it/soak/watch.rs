@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nilometer::database::upkeep;
+use nilometer::database::offline;
 
 /// Interval between samples.
 const EVERY: Duration = Duration::from_millis(250);
@@ -173,7 +173,7 @@ impl Watch {
 
 /// Checks that every file of a closed directory has a purpose. Returns a summary.
 pub(super) fn check_files(data: &Path) -> String {
-    let list = upkeep::describe_file(&data.join("TREES")).expect("a list");
+    let list = offline::describe_file(&data.join("TREES")).expect("a list");
     let trees = list.iter().skip(1).map(|line| {
         let id = line.split_whitespace().next().expect("an id");
         data.join("trees").join(id)
@@ -220,7 +220,7 @@ fn check_file(path: &Path, data: &Path) {
         && folder.join("current").exists()
         && name.starts_with('v')
     {
-        let told = upkeep::describe_file(&folder.join("current")).expect("a manifest");
+        let told = offline::describe_file(&folder.join("current")).expect("a manifest");
         assert!(
             told[0].ends_with(&path.display().to_string()),
             "{}: {told:?}",
@@ -228,7 +228,7 @@ fn check_file(path: &Path, data: &Path) {
         );
         return;
     }
-    let told = upkeep::describe_file(path).unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
+    let told = offline::describe_file(path).unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
     let orphaned = told
         .iter()
         .any(|line| line.contains("orphaned") || line.contains("DAMAGED"));

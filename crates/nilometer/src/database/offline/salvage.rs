@@ -18,11 +18,11 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, doc};
 use nilometer_storage::{Direction, Engine, KeyspaceId, LsmOptions, SalvageEngine};
 
-use super::super::Database;
-use super::super::indexes::{IndexForm, listed_indexes};
 use crate::catalog::pipeline_value;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, Storage, View};
 use crate::client::check;
+use crate::database::Database;
+use crate::database::indexes::{IndexForm, listed_indexes};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{DocumentSequence, Request};
 use crate::session::ClientSession;

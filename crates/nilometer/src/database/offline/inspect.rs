@@ -8,8 +8,8 @@ use std::sync::Arc;
 use nilometer_bson::ValueRef;
 use nilometer_storage::{EngineStatistics, LsmEngine, LsmOptions, Recovery};
 
-use super::super::Database;
 use crate::catalog::{CatalogEntry, Collection, Storage};
+use crate::database::Database;
 use crate::error::Result;
 use crate::timeseries::BucketRange;
 
