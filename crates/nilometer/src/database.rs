@@ -25,7 +25,7 @@ use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 use crate::auth::Authority;
 use crate::background::disk::DiskMonitor;
 use crate::background::{Background, BackgroundContext};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Collection};
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -37,6 +37,7 @@ use crate::query::planner::access::cache::PlanCache;
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::timeseries::{BucketLimits, Timeseries};
+use crate::validation::Validation;
 use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
@@ -225,6 +226,34 @@ impl Database {
         self.query.workers.close();
         self.timeseries.wait_for_maintenance()?;
         Ok(self.engine.close()?)
+    }
+
+    /// Fails with the reason if writes are refused now. Never waits for the disk.
+    pub fn check_writable(&self) -> Result<()> {
+        self.engine.check_writable()?;
+        match self.disk.status().oldest {
+            None => Ok(()),
+            Some(wait) => Err(Error::new(
+                ErrorCode::ExceededTimeLimit,
+                format!(
+                    "the disk does not answer: to {} takes {} s so far; writes wait for it",
+                    wait.what,
+                    wait.age.as_secs()
+                ),
+            )),
+        }
+    }
+
+    /// Checks one collection: its documents or buckets, and its indexes in both directions.
+    pub(crate) fn validate(
+        &self,
+        collection: &Arc<Collection>,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<Validation> {
+        match collection.timeseries {
+            Some(_) => self.timeseries.validate(collection, check_interrupt),
+            None => self.records.validate(collection, check_interrupt),
+        }
     }
 
     /// Closes every cursor. A cursor and its collections refer to each other.

@@ -1,4 +1,4 @@
-//! Offline maintenance of a whole database: copy, verification, inspection, salvage.
+//! Maintenance of a database that is not open: copy, verification, inspection, salvage.
 //!
 //! | function | applies to | changes |
 //! |---|---|---|
@@ -21,7 +21,7 @@ pub use inspect::{CollectionKind, CollectionReport, ColumnReport, DirectoryRepor
 pub use salvage::{SalvageReport, SalvagedCollection, salvage};
 
 use super::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::services::Environment;
 use crate::validation::Validation;
 
@@ -124,34 +124,4 @@ fn quiet_environment() -> Result<Environment> {
         .parameters
         .set_at_startup("ttlMonitorEnabled", "false")?;
     Ok(environment)
-}
-
-impl Database {
-    /// Fails with the reason if writes are refused now. Never waits for the disk.
-    pub fn check_writable(&self) -> Result<()> {
-        self.engine.check_writable()?;
-        match self.disk.status().oldest {
-            None => Ok(()),
-            Some(wait) => Err(Error::new(
-                ErrorCode::ExceededTimeLimit,
-                format!(
-                    "the disk does not answer: to {} takes {} s so far; writes wait for it",
-                    wait.what,
-                    wait.age.as_secs()
-                ),
-            )),
-        }
-    }
-
-    /// Checks one collection: its documents or buckets, and its indexes in both directions.
-    pub(crate) fn validate(
-        &self,
-        collection: &std::sync::Arc<crate::catalog::Collection>,
-        check_interrupt: &dyn Fn() -> Result<()>,
-    ) -> Result<Validation> {
-        match collection.timeseries {
-            Some(_) => self.timeseries.validate(collection, check_interrupt),
-            None => self.records.validate(collection, check_interrupt),
-        }
-    }
 }
