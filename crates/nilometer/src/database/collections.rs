@@ -204,9 +204,8 @@ fn describe_idle(
             return None;
         }
         let idle_ms = i64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(i64::MAX);
-        let mut described = DocumentBuilder::new();
-        described
-            .append("cursorId", id)
+        let mut out = DocumentBuilder::new();
+        out.append("cursorId", id)
             .append("lastAccessDate", Value::DateTime(now_ms - idle_ms))
             .append(
                 "nDocsReturned",
