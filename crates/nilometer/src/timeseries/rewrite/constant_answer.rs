@@ -1,26 +1,26 @@
-//! What a test says of buckets where the fields it reads have one value in all measurements.
+//! Caches the answer of a test for buckets in which the fields of the test are constant.
 //!
-//! Such fields, a name of what is measured or a unit, have the same few values in bucket after bucket. A bucket
-//! gives one number for all of them ([`BucketHeader::known_constants_id`](super::BucketHeader::known_constants_id)), so that
-//! a test which has seen them need not look at the bucket again.
+//! Such fields, for example the name of a metric or a unit, have few values in a collection. A bucket has one id for all of them
+//! ([`BucketHeader::known_constants_id`](super::BucketHeader::known_constants_id)), so a
+//! test that has evaluated an id need not evaluate another bucket with it.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::Result;
 
-/// After so many others a test stops remembering: where each bucket has values of its own it does not pay.
+/// Ids after which a test stops caching: if every bucket has its own values, the cache does not pay.
 const MISSES_MAX: u32 = 256;
 
-/// The answer to the constants met last, which a test remembers.
+/// The answer for the last constants.
 #[derive(Debug, Default)]
 pub struct ConstantAnswer {
-    /// Their number and, in the lowest two bits, the answer; 0 at first.
+    /// The id and, in the lowest two bits, the answer; 0 before the first.
     last: AtomicU64,
     misses: AtomicU32,
 }
 
-/// Another test may come from this one, so its answers are its own.
+/// A clone may become another test, so it starts without an answer.
 impl Clone for ConstantAnswer {
     fn clone(&self) -> Self {
         Self::default()
@@ -36,7 +36,7 @@ fn to_bits(answer: Option<bool>) -> u64 {
 }
 
 impl ConstantAnswer {
-    /// The answer to the constants of this number; `find` gives it, none if it depends on more than them.
+    /// Returns the answer for the constants with this id. `find` computes it; `None` if it depends on other fields.
     pub fn of(
         &self,
         number: NonZeroU64,
@@ -81,10 +81,10 @@ mod tests {
             let again = answer.of(number(at), || panic!("asked again"));
             assert_eq!(again.unwrap(), expected);
         }
-        // A test made from this one has not been asked yet.
+        // A clone has no answer yet.
         let other = answer.clone();
         assert_eq!(other.of(number(8), || Ok(Some(true))).unwrap(), Some(true));
-        // A number that leaves no room for the answer is asked each time.
+        // An id that leaves no room for the answer is evaluated each time.
         for expected in [Some(true), Some(false)] {
             let found = answer.of(number(u64::MAX), || Ok(expected));
             assert_eq!(found.unwrap(), expected);

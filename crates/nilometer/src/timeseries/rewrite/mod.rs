@@ -1,4 +1,4 @@
-//! From a predicate on measurements to a predicate on buckets.
+//! Derives predicates on buckets from predicates on measurements.
 //!
 //! ```text
 //! {v: {$gt: 5}}                 some measurement matches  ⇒  control.max.v > 5        (loose)
@@ -7,22 +7,20 @@
 //! {p: {$geoWithin: …}}          the box between control.min.p and control.max.p meets the shape
 //! ```
 //!
-//! A bucket's bounds are weaker than they look, and each weakness is a reason to say "unknown":
+//! A bucket's bounds are weaker than they seem. In each of these cases the answer is "unknown":
 //!
-//! - missing values leave no trace, so nothing follows for a predicate that matches missing;
-//! - arrays and objects are tracked element by element and field by field, so a bound that is one is
-//!   no value of any measurement, and says nothing about scalars beside it either; and bounds of types
-//!   below and above arrays may have one between them;
+//! - missing values do not show in bounds, so nothing follows for a predicate that matches missing;
+//! - bounds of arrays and objects are merged by element and field, so such a bound need not be the value of any
+//!   measurement, and does not bound scalars in the same field; between bounds of types below and above arrays there may
+//!   be an array;
 //! - `control.min` of the time field is rounded towards 1970: down after it, but *up* before it, so
 //!   at or below 1970 it is no lower bound;
-//! - strings in bounds compare by the collation of the collection, so they say nothing of strings that an
-//!   operation compares otherwise;
-//! - the seconds in `_id` wrap for dates outside 1970…2038, so a collection that holds any has no
-//!   bounds on `_id`.
+//! - strings in bounds compare by the collation of the collection, so they do not bound strings for an operation with
+//!   another collation;
+//! - the seconds in `_id` wrap for dates outside 1970…2038, so a collection with such dates has no bounds on `_id`.
 //!
-//! The loose form may keep a bucket without a match, never drop one with a match; the whole form may
-//! miss a bucket that matches entirely, never claim one that does not. Nothing is derived from what
-//! is not listed here.
+//! The loose form may keep a bucket without a match and never drops one with a match. The whole form may miss a bucket that
+//! matches entirely and never includes one that does not. Predicates not listed here derive nothing.
 
 mod constant_answer;
 mod predicate;
@@ -54,28 +52,27 @@ pub struct BucketRewriter {
     pub time_field: Arc<str>,
     /// Name of the metadata field.
     pub meta_field: Option<Arc<str>>,
-    /// The longest a bucket may span.
+    /// The largest time span of a bucket.
     pub max_span_seconds: i64,
-    /// Some date lies outside what bucket ids can say.
+    /// The collection has dates outside the range of bucket ids.
     pub extended_range: bool,
-    /// Bounds of a measurement field may be of different types, so that they say nothing.
+    /// The bounds of a field may have different types and then bound nothing.
     pub mixed_schema: bool,
-    /// How the collection's bounds compare strings: they say something of a comparison only if it
-    /// compares strings alike.
+    /// The collation of the bounds. They apply to a comparison of strings only if it has the same collation.
     pub bounds_collation: Collation,
-    /// For filters on metadata.
+    /// The context of filters on metadata.
     pub context: FilterContext,
 }
 
 impl BucketRewriter {
-    /// True for the metadata field and what lies in it.
+    /// True for the metadata field and the paths in it.
     pub fn is_meta_path(&self, path: &str) -> bool {
         self.meta_field
             .as_deref()
             .is_some_and(|meta| is_at_or_below(path, meta))
     }
 
-    /// The metadata test of a filter that reads nothing else; `None` for any other filter.
+    /// Returns the metadata test of a filter that reads only metadata; `None` for any other filter.
     pub fn meta_test(&self, filter: &MatchExpression) -> Option<BucketPredicate> {
         let field = self.meta_field.clone()?;
         let dependencies = filter.dependencies();
@@ -88,7 +85,7 @@ impl BucketRewriter {
         })
     }
 
-    /// A predicate no bucket with a match fails.
+    /// Returns a predicate that accepts every bucket with a match.
     pub fn loose(&self, filter: &MatchExpression) -> BucketPredicate {
         if let Some(meta) = self.meta_test(filter) {
             return meta;
@@ -98,7 +95,7 @@ impl BucketRewriter {
             MatchExpression::And(arms) => {
                 BucketPredicate::all(arms.iter().map(|arm| self.loose(arm)))
             }
-            // An arm that says nothing lets every bucket through, so the whole says nothing.
+            // An arm without a predicate accepts every bucket, and so does the whole.
             MatchExpression::Or(arms) => {
                 BucketPredicate::any(arms.iter().map(|arm| self.loose(arm)))
             }
@@ -150,7 +147,7 @@ impl BucketRewriter {
         self.bounds_of(path, op, operand, false)
     }
 
-    /// Comparisons of bounds that follow from "some value compares so with the operand".
+    /// Returns the comparisons of bounds that follow from a match of some value with the operand.
     fn bounds_of(
         &self,
         path: &Arc<str>,
@@ -179,7 +176,7 @@ impl BucketRewriter {
         }
     }
 
-    /// Times are dates, always there and never in arrays.
+    /// Compares the time field, which is always present, a date, and not in an array.
     fn loose_time(&self, op: CompareOp, operand: &Value) -> BucketPredicate {
         match operand {
             Value::DateTime(at) if TimeRange::of(op, *at).is_empty() => BucketPredicate::Never,
@@ -189,12 +186,12 @@ impl BucketRewriter {
         }
     }
 
-    /// Without a bound no measurement has the field.
+    /// Compares the existence of a field: without a bound no measurement has it.
     fn loose_exists(&self, path: &str) -> BucketPredicate {
         if path.contains('.') {
             return BucketPredicate::Always;
         }
-        // MinKey is below everything: only the absence of a bound fails this.
+        // MinKey is below everything, so only a missing bound fails this.
         BucketPredicate::Bound(BoundTest {
             side: Side::Max,
             path: path.into(),
@@ -206,8 +203,8 @@ impl BucketRewriter {
         })
     }
 
-    /// `$expr`: a comparison of a field with a constant, `$and` and `$or` of such. Kinds are not
-    /// kept apart and missing is below everything, so only "above" says something of a field.
+    /// Derives a predicate from `$expr`: a comparison of a field with a constant, and `$and` and `$or` of such. Expressions compare
+    /// across types and order missing below everything, so only "above" derives a bound.
     fn loose_expression(&self, expression: &Expression) -> BucketPredicate {
         match expression {
             Expression::And(arms) => {
@@ -239,9 +236,8 @@ impl BucketRewriter {
         }
     }
 
-    /// A predicate that holds only for buckets all of whose measurements match; `None` if the filter
-    /// has no such form. Only times and metadata have one: a value may be missing in a measurement
-    /// whatever the bounds say.
+    /// Returns a predicate that accepts only buckets all of whose measurements match; `None` if the filter has no such form. Only
+    /// times and metadata have one: a measurement may lack any other field.
     pub fn whole(&self, filter: &MatchExpression) -> Option<BucketPredicate> {
         if let Some(meta) = self.meta_test(filter) {
             return Some(meta);
@@ -293,7 +289,7 @@ impl BucketRewriter {
         })
     }
 
-    /// Between which times every match lies.
+    /// Returns the range of times that contains every match.
     pub fn time_range(&self, filter: &MatchExpression) -> TimeRange {
         match filter {
             MatchExpression::AlwaysFalse => TimeRange::NONE,
@@ -350,7 +346,7 @@ impl BucketRewriter {
         }
     }
 
-    /// Between which ids buckets with measurements in `range` lie.
+    /// Returns the range of the ids of buckets with measurements in a range of times.
     pub fn id_bounds(&self, range: TimeRange) -> IdBounds {
         if range.is_empty() {
             return IdBounds::Empty;
@@ -361,7 +357,7 @@ impl BucketRewriter {
                 max: None,
             };
         }
-        // Every time lies in 0 ..= STANDARD_SECONDS_MAX, with milliseconds at the last second cut.
+        // Every time is in 0 ..= STANDARD_SECONDS_MAX; the milliseconds of the last second are cut off.
         if range.max < 0 || range.min > STANDARD_SECONDS_MAX * 1000 {
             return IdBounds::Empty;
         }
@@ -374,19 +370,19 @@ impl BucketRewriter {
         }
     }
 
-    /// A path whose bounds are those of a measurement field.
+    /// Returns a path that has bounds.
     fn is_measurement_path(&self, path: &str) -> bool {
         !self.mixed_schema
             && !self.is_meta_path(path)
             && !is_at_or_below(path, &self.time_field)
-            // A number may pick an array element; bounds of arrays are not looked into.
+            // A numeric component may be an array index; bounds of arrays are not used.
             && !path
                 .split('.')
                 .skip(1)
                 .any(|part| part.bytes().all(|b| b.is_ascii_digit()))
     }
 
-    /// Operands whose order among scalars is that of the bounds, and which missing does not equal.
+    /// True for operands that compare with scalars in the order of the bounds and do not equal missing.
     fn has_ordered_bounds(&self, operand: &Value, collation: &Collation) -> bool {
         match canonical_type(operand.as_ref()) {
             CanonicalType::Number => !is_nan(operand.as_ref()),
@@ -400,8 +396,8 @@ impl BucketRewriter {
         }
     }
 
-    /// `field <op> value`, whichever way round it is written, where the value is the same for all documents: a
-    /// constant, a variable of the query or of the document being joined, or something made of these.
+    /// Matches `field <op> value` or its reverse, where the value is the same for all documents: a constant, a variable of the query
+    /// or of the document being joined, or an expression of these.
     fn field_comparison(&self, expression: &Expression) -> Option<(Arc<str>, CompareOp, Value)> {
         let Expression::Compare(comparison) = expression else {
             return None;
@@ -427,7 +423,7 @@ impl BucketRewriter {
         }
     }
 
-    /// The value of an expression that reads no document.
+    /// Evaluates an expression that reads no document.
     fn same_for_all(&self, expression: &Expression) -> Option<Value> {
         if let Expression::Constant(value) = expression {
             return Some(value.clone());
@@ -439,7 +435,7 @@ impl BucketRewriter {
         if reads_document {
             return None;
         }
-        // What fails does so when measurements are asked.
+        // An error is raised when the measurements are evaluated.
         expression
             .evaluate(DocRef::EMPTY, &self.context.eval())
             .ok()

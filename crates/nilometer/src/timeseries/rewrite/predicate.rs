@@ -1,7 +1,7 @@
-//! What a bucket's header says of a predicate: surely, surely not, or unknown.
+//! Evaluates a predicate on a bucket's header: true, false, or unknown.
 //!
-//! The header holds the metadata and the bounds of each field. [`super`] tells where bounds say less
-//! than they seem to; here each of those cases comes out as [`Truth::Unknown`].
+//! The header has the metadata and the bounds of each field. [`super`] lists where bounds are weaker than they seem; each of
+//! those cases evaluates to [`Truth::Unknown`].
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -18,56 +18,55 @@ use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::geo::{GeoTest, may_contain};
 
-/// Different metadata whose answers a test remembers.
+/// Metadata whose answers a test caches, at most.
 const META_ANSWERS_MAX: usize = 10_000;
 
-/// What is known of a bucket before any column is read.
+/// The header of a bucket, which is read before any column.
 pub trait BucketHeader {
-    /// The bucket's `_id`.
+    /// Returns the bucket's `_id`.
     fn id(&self) -> ObjectId;
 
-    /// The metadata; missing if there is none.
+    /// Returns the metadata; missing if there is none.
     fn meta(&self) -> ValueRef<'_>;
 
-    /// A number that stands for the metadata: headers with the same number have the same. None if there is none.
+    /// Returns the id of the metadata, if it has one: headers with equal ids have equal metadata.
     fn meta_id(&self) -> Option<NonZeroU64> {
         None
     }
 
-    /// `control.min.<field>`; missing if no measurement has the field.
+    /// Returns `control.min.<field>`; missing if no measurement has the field.
     fn min(&self, field: &str) -> ValueRef<'_>;
 
-    /// `control.max.<field>`; missing if no measurement has the field.
+    /// Returns `control.max.<field>`; missing if no measurement has the field.
     fn max(&self, field: &str) -> ValueRef<'_>;
 
-    /// Both.
+    /// Returns both bounds.
     fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
         (self.min(field), self.max(field))
     }
 
-    /// A number that stands for [`BucketHeader::constants`], if they were found out before: headers with the same number have
-    /// the same. None if there are none.
+    /// Returns the id of [`BucketHeader::constants`], if it was computed before: headers with equal ids have equal constants.
     fn known_constants_id(&self) -> Option<NonZeroU64> {
         None
     }
 
-    /// The fields that all measurements have with one value.
+    /// Returns the fields that have one value in all measurements.
     fn constants(&self) -> Result<Document> {
         Ok(Document::default())
     }
 
-    /// Number of measurements.
+    /// Returns the number of measurements.
     fn count(&self) -> u32;
 }
 
-/// What a predicate says of a bucket.
+/// The result of a predicate on a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
-    /// Surely.
+    /// True for the measurements of the bucket.
     True,
-    /// Surely not.
+    /// False for the measurements of the bucket.
     False,
-    /// The header does not tell.
+    /// The header does not decide.
     Unknown,
 }
 
@@ -80,45 +79,45 @@ impl Truth {
 /// A predicate on the header of a bucket.
 #[derive(Clone, Debug)]
 pub enum BucketPredicate {
-    /// Every bucket.
+    /// Accepts every bucket.
     Always,
-    /// No bucket.
+    /// Accepts no bucket.
     Never,
-    /// All of them.
+    /// All parts accept the bucket.
     All(Vec<BucketPredicate>),
-    /// At least one of them.
+    /// At least one part accepts the bucket.
     Any(Vec<BucketPredicate>),
-    /// The metadata decides.
+    /// A test of the metadata.
     Meta(MetaTest),
-    /// A bound compares so with the operand.
+    /// A comparison of a bound with an operand.
     Bound(BoundTest),
-    /// The bounds of a field leave room for geometry.
+    /// A geometric test of the bounds of a field.
     Geo(GeoBoundTest),
 }
 
-/// `$_internalBucketGeoWithin`: whether points between the bounds of a field can pass a test.
+/// `$_internalBucketGeoWithin`: true if points between the bounds of a field may pass a test.
 #[derive(Clone, Debug)]
 pub struct GeoBoundTest {
     /// The measurement field, dotted.
     pub path: Arc<str>,
-    /// What is asked of measurements.
+    /// The test of measurements.
     pub test: Arc<GeoTest>,
 }
 
 /// A filter that reads the metadata only.
 #[derive(Clone)]
 pub struct MetaTest {
-    /// Name of the metadata field, as the filter calls it.
+    /// The name of the metadata field in the filter.
     pub field: Arc<str>,
-    /// The filter, in the user's names.
+    /// The filter with the user's names.
     pub filter: MatchExpression,
-    /// What the filter's expressions read.
+    /// The context of the filter's expressions.
     pub context: FilterContext,
-    /// What is known already.
+    /// Cached answers.
     answers: Arc<MetaAnswers>,
 }
 
-/// Answers of a test, by numbers of metadata.
+/// The answers of a test by id of the metadata.
 #[derive(Default)]
 struct MetaAnswers(Mutex<HashMap<NonZeroU64, bool, foldhash::fast::RandomState>>);
 
@@ -131,19 +130,19 @@ impl std::fmt::Debug for MetaTest {
     }
 }
 
-/// What stays the same while a filter runs.
+/// The context of a filter during a query.
 #[derive(Clone, Default)]
 pub struct FilterContext {
     /// `$$NOW`.
     pub now_ms: i64,
-    /// Values of variables.
+    /// The values of variables.
     pub variables: Arc<[Value]>,
-    /// How strings compare, if not by bytes.
+    /// The collation; `None` compares bytes.
     pub collator: Option<SharedCollator>,
 }
 
 impl FilterContext {
-    /// How strings compare.
+    /// Returns the collation.
     pub fn collation(&self) -> Collation {
         Collation::from(self.collator.clone())
     }
@@ -158,7 +157,7 @@ impl FilterContext {
     }
 }
 
-/// Which bound.
+/// The side of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// `control.min`
@@ -170,29 +169,29 @@ pub enum Side {
 /// `control.<side>.<path> <op> <operand>`.
 #[derive(Clone, Debug)]
 pub struct BoundTest {
-    /// Which bound.
+    /// The side of a bound.
     pub side: Side,
     /// The measurement field, dotted.
     pub path: Arc<str>,
-    /// How it compares, in the order over all types.
+    /// The comparison, in the order over all types.
     pub op: CompareOp,
-    /// With what.
+    /// The operand.
     pub operand: Value,
     /// True for the time field, whose minimum is rounded.
     pub is_time: bool,
-    /// How bounds that are strings compare.
+    /// The collation of bounds that are strings.
     pub collation: Collation,
-    /// What was found where the field is one value.
+    /// Cached answer for a constant field.
     pub answer: ConstantAnswer,
 }
 
 impl BucketPredicate {
-    /// What the predicate says of a bucket.
+    /// Evaluates the predicate on a header.
     pub fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Truth> {
         self.truth_behind(header, &mut None)
     }
 
-    /// The same, where `last` are the bounds that were asked for last.
+    /// Evaluates the predicate; `last` holds the bounds that were read last.
     fn truth_behind<'p, 'h>(
         &'p self,
         header: &'h (impl BucketHeader + ?Sized),
@@ -239,12 +238,12 @@ impl BucketPredicate {
         Ok(self.truth(header)? == Truth::True)
     }
 
-    /// True if it lets every bucket through.
+    /// True if the predicate accepts every bucket.
     pub fn is_always(&self) -> bool {
         matches!(self, Self::Always)
     }
 
-    /// All of `parts`, flat.
+    /// Returns the conjunction of `parts`, flattened.
     pub fn all(parts: impl IntoIterator<Item = BucketPredicate>) -> Self {
         let mut flat = Vec::new();
         for part in parts {
@@ -262,7 +261,7 @@ impl BucketPredicate {
         }
     }
 
-    /// At least one of `parts`, flat.
+    /// Returns the disjunction of `parts`, flattened.
     pub fn any(parts: impl IntoIterator<Item = BucketPredicate>) -> Self {
         let mut flat = Vec::new();
         for part in parts {
@@ -280,7 +279,7 @@ impl BucketPredicate {
         }
     }
 
-    /// The predicate as explain shows it: a filter on bucket documents.
+    /// Returns the predicate as a filter on bucket documents, as explain shows it.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         match self {
@@ -315,7 +314,7 @@ impl BucketPredicate {
 }
 
 impl MetaTest {
-    /// The test of a filter that reads nothing but the metadata, which it calls `field`.
+    /// Returns the test of a filter that reads only the metadata, under the name `field`.
     pub fn new(field: Arc<str>, filter: MatchExpression, context: FilterContext) -> Self {
         Self {
             field,
@@ -325,7 +324,7 @@ impl MetaTest {
         }
     }
 
-    /// Whether the metadata of a bucket passes. The same metadata is asked once.
+    /// Evaluates the metadata of a bucket, once for each id.
     fn test_header(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
         let Some(number) = header.meta_id() else {
             return self.test(header.meta());
@@ -345,7 +344,7 @@ impl MetaTest {
         Ok(answer)
     }
 
-    /// Whether metadata passes.
+    /// Evaluates metadata.
     pub fn test(&self, meta: ValueRef<'_>) -> Result<bool> {
         let mut document = DocumentBuilder::new();
         document.append_ref(&self.field, meta);
@@ -361,20 +360,19 @@ impl MetaTest {
     }
 }
 
-/// The bounds of a path, if they say anything ([`bounds_at`]): a value has to lie between them, so both are asked for one
-/// after the other.
+/// The bounds of a path ([`bounds_at`]). Both sides of a range read the same bounds, one after the other.
 struct AskedBounds<'p, 'h> {
     path: &'p str,
     bounds: Option<(ValueRef<'h>, ValueRef<'h>)>,
 }
 
-/// What the bounds say about one field.
+/// The bounds of one field.
 enum Bounds<'a> {
-    /// No measurement has it.
+    /// No measurement has the field.
     Absent,
-    /// They say nothing.
+    /// The values are not bounded.
     Unknown,
-    /// All values lie between these, in the order over all types.
+    /// All values are between these, in the order over all types.
     Between(ValueRef<'a>, ValueRef<'a>),
 }
 
@@ -397,7 +395,7 @@ impl BoundTest {
         Ok(self.truth_of_bounds(header, last))
     }
 
-    /// The same if the field is one value; none if it is not, or that does not tell.
+    /// Evaluates the comparison on a constant field; `None` if the field is not constant or the value does not decide.
     fn answer_of_constants(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Option<bool>> {
         let first = self.path.split('.').next().unwrap_or("");
         if self.is_time || header.constants()?.get(first).is_missing() {
@@ -436,7 +434,7 @@ impl BoundTest {
         }
     }
 
-    /// The same where times are compared, which nearly every query asks of every bucket: by the numbers they are.
+    /// Evaluates a comparison of times as integers; nearly every query does so for every bucket.
     fn truth_of_times(&self, header: &(impl BucketHeader + ?Sized)) -> Option<Truth> {
         let (true, Value::DateTime(operand)) = (self.is_time, &self.operand) else {
             return None;
@@ -452,7 +450,7 @@ impl BoundTest {
         }
     }
 
-    /// Whether measurements may lie below the lower bound `at`: that of times is rounded towards 1970.
+    /// True if measurements may be below the lower bound `at`: that of times is rounded towards 1970.
     fn is_rounded_up(&self, at: i64) -> bool {
         self.is_time && self.side == Side::Min && at <= 0
     }
@@ -466,7 +464,7 @@ impl BoundTest {
             (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
             (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
             (min, max) if composite(min) || composite(max) => Bounds::Unknown,
-            // Types at both sides of arrays in the order: an array may lie between.
+            // The types are on both sides of arrays in the order, so an array may be between them.
             (min, max)
                 if canonical_type(min) < CanonicalType::Array
                     && canonical_type(max) > CanonicalType::Array =>
@@ -480,7 +478,7 @@ impl BoundTest {
 }
 
 impl GeoBoundTest {
-    /// Never surely true: bounds tell what there is at most.
+    /// Evaluates the geometric test: false or unknown, because bounds contain more than the points.
     fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Truth {
         match bounds_at(&self.path, header) {
             Some((min, max)) if !may_contain(&self.test, min, max) => Truth::False,
@@ -489,7 +487,7 @@ impl GeoBoundTest {
     }
 }
 
-/// The bounds of a dotted path; both missing if no measurement has it, none if they say nothing.
+/// Returns the bounds of a dotted path: both missing if no measurement has it, `None` if the values are not bounded.
 fn bounds_at<'a>(
     path: &str,
     header: &'a (impl BucketHeader + ?Sized),
@@ -499,8 +497,7 @@ fn bounds_at<'a>(
     let (mut min, mut max) = header.bounds(first);
     for part in parts {
         match (min, max) {
-            // Objects at both ends: every value present is an object, as its type's place in the
-            // order says.
+            // Both bounds are objects, so every present value is one: no other type sorts between objects.
             (ValueRef::Document(low), ValueRef::Document(high)) => {
                 min = low.get(part);
                 max = high.get(part);

@@ -1,13 +1,13 @@
-//! Between which times, and so between which bucket ids, the matches of a filter lie.
+//! Ranges of times, and of bucket ids, that contain the matches of a filter.
 
 use crate::eval::matcher::CompareOp;
 
-/// Milliseconds between which times must lie, both ends included; empty if `min > max`.
+/// A range of times in milliseconds, both ends inclusive; empty if `min > max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
-    /// Earliest.
+    /// The earliest time.
     pub min: i64,
-    /// Latest.
+    /// The latest time.
     pub max: i64,
 }
 
@@ -24,12 +24,12 @@ impl TimeRange {
         max: i64::MIN,
     };
 
-    /// True if no time lies in it.
+    /// True if the range is empty.
     pub fn is_empty(self) -> bool {
         self.min > self.max
     }
 
-    /// What lies in both.
+    /// Returns the intersection.
     #[must_use]
     pub fn intersect(self, other: Self) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl TimeRange {
         }
     }
 
-    /// The smallest range around both.
+    /// Returns the smallest range that contains both.
     #[must_use]
     pub fn hull(self, other: Self) -> Self {
         if self.is_empty() {
@@ -61,7 +61,7 @@ impl TimeRange {
             CompareOp::Lt => (i64::MIN, at.saturating_sub(1)),
             CompareOp::Lte => (i64::MIN, at),
         };
-        // Nothing is later than the last or earlier than the first date.
+        // No date is later than the last or earlier than the first.
         let beyond = matches!(
             (op, at),
             (CompareOp::Gt, i64::MAX) | (CompareOp::Lt, i64::MIN)
@@ -74,7 +74,7 @@ impl TimeRange {
     }
 }
 
-/// Seconds between which bucket ids must lie, both ends included.
+/// A range of the seconds in bucket ids, both ends inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdBounds {
     /// No bucket can match.
