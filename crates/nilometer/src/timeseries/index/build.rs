@@ -1,14 +1,12 @@
-//! Filling an index over buckets that are there already.
+//! Builds an index over the buckets that exist.
 //!
-//! The walk takes buckets in the order of their ids, a chunk at a time. While it deals with a chunk no
-//! bucket document changes (it holds the lock of the chores), and one engine batch has the entries of
-//! the chunk and how far the build has come. Inserts go on beside it: they append to tails and open
-//! buckets, and whoever opens one brings its entries along ([`super::maintenance`]).
+//! The build reads buckets in the order of their ids, in chunks. While it processes a chunk it holds the maintenance lock, so
+//! no bucket document changes; one engine batch has the entries of the chunk and the position of the build. Inserts continue:
+//! they append to tails and open buckets, and an insert that opens a bucket writes its entries ([`super::maintenance`]).
 //!
-//! Of a bucket only the header is read: metadata and bounds, which are enough for any index but one
-//! over points. What stands in tails is looked at too, though dynamic indexes have no entries for it
-//! yet: values that the index cannot take would otherwise be found out when they are folded, too late
-//! to refuse the index.
+//! The build reads the header of a bucket, metadata and bounds, which all indexes but those over points need. It reads
+//! tails as well, although dynamic indexes have no entries for them yet: a value that the index cannot hold would otherwise
+//! be detected when the tail is folded, too late to refuse the index.
 
 use std::sync::Arc;
 
@@ -29,20 +27,20 @@ use crate::timeseries::format::tail;
 use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::storage_iterator::{ChunkBounds, RawBucket, next_buckets};
 
-/// Buckets dealt with at a time: a few milliseconds during which nothing is folded.
+/// Buckets in a chunk: a few milliseconds without folding.
 const CHUNK_BUCKETS_MAX: usize = 512;
 
-/// Bytes of documents after which a chunk ends early.
+/// Bytes of documents after which a chunk ends.
 const CHUNK_BYTES_MAX: usize = 8 << 20;
 
-/// The buckets of a collection as a build walks them.
+/// The buckets of a collection, as a build reads them.
 pub struct BucketWalk<'w> {
     timeseries: &'w Timeseries,
     collection: &'w Collection,
 }
 
 impl BuildSource for BucketWalk<'_> {
-    /// Each chunk keeps others out by itself.
+    /// Each chunk takes its own lock.
     fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         work()
     }
@@ -55,7 +53,7 @@ impl BuildSource for BucketWalk<'_> {
         self.timeseries.reader.bucket_count(self.collection)
     }
 
-    /// Folding does; inserts do not.
+    /// Folding changes documents; inserts do not.
     fn has_waiting_writers(&self) -> bool {
         true
     }
@@ -77,7 +75,7 @@ impl BuildSource for BucketWalk<'_> {
 }
 
 impl Timeseries {
-    /// The buckets of a collection, for building indexes over them.
+    /// Returns the buckets of a collection for the build of an index.
     pub fn walk<'w>(&'w self, collection: &'w Collection) -> BucketWalk<'w> {
         BucketWalk {
             timeseries: self,
@@ -85,7 +83,7 @@ impl Timeseries {
         }
     }
 
-    // long function: three keyspaces walked side by side, with all they share.
+    // long function: it merges three keyspaces that share their state.
     pub(crate) fn build_chunk(
         &self,
         catalog: &Catalog,
@@ -162,11 +160,11 @@ impl Timeseries {
 #[derive(Default)]
 pub(crate) struct Chunk {
     buckets: u64,
-    /// The last bucket; none if there was none any more.
+    /// The last bucket; `None` at the end.
     pub(crate) last: Option<[u8; 12]>,
 }
 
-/// A stored document, with lengths in place of its columns unless those are needed.
+/// Returns a stored document, with lengths instead of its columns unless those are needed.
 fn header_or_all(stored: &[u8], with_columns: bool) -> Result<Document> {
     Ok(match sealed::open(stored)? {
         Stored::Split { skeleton, .. } if !with_columns => skeleton,

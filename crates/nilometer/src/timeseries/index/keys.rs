@@ -1,4 +1,4 @@
-//! Keys of indexes, from the user's fields to those of bucket documents and back.
+//! Converts keys of indexes between the user's fields and those of bucket documents.
 //!
 //! | user | buckets |
 //! |---|---|
@@ -7,29 +7,29 @@
 //! | `t: -1` or `x: -1` | `control.max.x: -1, control.min.x: -1` |
 //! | `x: "2dsphere"` | `data.x: "2dsphere_bucket"` |
 //!
-//! The minimum stands first in ascending and the maximum in descending keys, so that a scan meets the
-//! buckets in the order in which their first measurement of interest would come.
+//! The minimum is first in ascending and the maximum in descending keys, so a scan reads the buckets in the order of their
+//! first relevant measurement.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef};
 
 use crate::catalog::TimeseriesOptions;
 use crate::error::{Error, ErrorCode, Result};
 
-/// The name of the metadata in a bucket.
+/// The name of the metadata in a bucket document.
 const META: &str = "meta";
 
-/// A wildcard path ends with this.
+/// The end of a wildcard path.
 const WILDCARD: &str = "$**";
 
-/// A key over buckets, and what was in the user's.
+/// A key over buckets, and the kinds of fields in the user's key.
 #[derive(Debug)]
 pub(crate) struct BucketKey {
     pub(crate) key: Document,
-    /// Parts the user gave.
+    /// The number of the user's parts.
     pub(crate) user_parts: usize,
-    /// One of them is the time field.
+    /// One part is the time field.
     pub(crate) has_time: bool,
-    /// One of them is a measurement field.
+    /// One part is a measurement field.
     pub(crate) has_measurement: bool,
 }
 
@@ -37,7 +37,7 @@ fn refused(reason: impl Into<String>) -> Error {
     Error::new(ErrorCode::CannotCreateIndex, reason)
 }
 
-/// True if a part runs down, false if up; `None` if the value is no direction.
+/// Returns true for a descending part and false for an ascending one; `None` if the value is not a direction.
 fn is_descending(value: ValueRef<'_>) -> Option<bool> {
     let number = match value {
         ValueRef::Int32(n) => f64::from(n),
@@ -46,22 +46,22 @@ fn is_descending(value: ValueRef<'_>) -> Option<bool> {
         ValueRef::Decimal128(n) => n.to_f64(),
         _ => return None,
     };
-    // Neither zero nor NaN points anywhere.
+    // Zero and NaN are not directions.
     (number != 0.0 && !number.is_nan()).then_some(number < 0.0)
 }
 
-/// The path below the metadata field, with its dot, if the path lies at or below it.
+/// Returns the rest of a path at or below the metadata field, with its leading dot.
 fn below_meta<'p>(options: &TimeseriesOptions, path: &'p str) -> Option<&'p str> {
     let rest = path.strip_prefix(options.meta_field.as_deref()?)?;
     (rest.is_empty() || rest.starts_with('.')).then_some(rest)
 }
 
-/// A path in the user's fields as it is called in buckets, if it is metadata.
+/// Returns the name of a metadata path in buckets; `None` for another path.
 pub fn rename_meta(options: &TimeseriesOptions, path: &str) -> Option<String> {
     below_meta(options, path).map(|rest| format!("{META}{rest}"))
 }
 
-/// The user's key in terms of buckets.
+/// Converts the user's key to one over buckets.
 pub(crate) fn to_buckets(options: &TimeseriesOptions, key: DocRef<'_>) -> Result<BucketKey> {
     let mut found = BucketKey {
         key: Document::new(),
@@ -139,7 +139,7 @@ fn add_measurement_part(out: &mut DocumentBuilder, part: Element<'_>, is_time: b
     Ok(())
 }
 
-/// A key over buckets in the user's terms; `None` if it is not the image of any.
+/// Converts a key over buckets to the user's key; `None` if no user's key converts to it.
 pub(crate) fn to_user(options: &TimeseriesOptions, key: DocRef<'_>) -> Option<Document> {
     let mut out = DocumentBuilder::new();
     let mut parts = key.iter();
@@ -169,7 +169,7 @@ pub(crate) fn to_user(options: &TimeseriesOptions, key: DocRef<'_>) -> Option<Do
     Some(out.finish())
 }
 
-/// The field whose two bounds these parts are, in the order their direction asks for.
+/// Returns the field whose two bounds these parts are, in the order of their direction.
 fn pair_path<'a>(first: Element<'a>, second: Element<'a>) -> Option<&'a str> {
     let (leads, follows) = match is_descending(first.value())? {
         false => ("control.min.", "control.max."),
@@ -181,7 +181,7 @@ fn pair_path<'a>(first: Element<'a>, second: Element<'a>) -> Option<&'a str> {
     (same_path && same_direction).then_some(path)
 }
 
-/// True if the parts are both bounds of the time field as a user's `t: ±1` gives them.
+/// True if the parts are both bounds of the time field as `t: ±1` converts to them.
 pub fn is_time_pair(first: Element<'_>, second: Element<'_>, time_field: &str) -> bool {
     pair_path(first, second) == Some(time_field)
 }

@@ -1,4 +1,4 @@
-//! Keeping indexes over buckets in step with the buckets.
+//! Maintains the indexes over buckets as buckets change.
 //!
 //! ```text
 //! a bucket is opened (its first tail entry)      static indexes: entries by metadata and start
@@ -6,36 +6,33 @@
 //! its document is written raw, or removed        both, with the document as it was stored
 //! ```
 //!
-//! always in the engine batch that does the thing itself, and always with the list of indexes held
-//! ([`IndexMaintainer`]) from choosing the entries until the engine has committed them.
+//! The entries are in the engine batch of the change itself, and the list of indexes is locked ([`IndexMaintainer`]) from
+//! the choice of the entries until the engine has committed them.
 //!
-//! What a reader may rely on, in any one snapshot:
+//! A reader may rely on the following, in any one snapshot:
 //!
-//! 1. *A static index has the entries of every bucket of which anything is stored.* The first thing
-//!    stored of a bucket is a tail entry with the header, and whatever entry has the header brings the
-//!    index entries along (several may, as long as none is known to be committed; they are equal).
-//!    What they are made of, metadata and start, never changes but by raw writes and removals, which
-//!    take the bucket from the writers first and replace everything in one batch.
-//! 2. *A dynamic index has the entries of every bucket document, as stored.* Documents change under
-//!    one lock, that of the chores (`rewriting`): folds, seals, raw writes, removals and builds take
-//!    it, so each reads the document that its batch replaces. Appends do not take it, and do not
-//!    change documents. A bucket that has a tail may hold measurements its entries do not tell of:
-//!    every scan of a dynamic index takes it along.
-//! 3. *An index that is ready has entries for buckets older than itself too.* Adding it waits until
-//!    no writer holds the list. A bucket opened by a writer that did not know it is therefore committed
-//!    before the build takes its first snapshot; one opened later has its entries from its writer,
-//!    wherever the build has come; and while the build deals with a chunk, under the lock of the
-//!    chores, no document changes. Entries made by both are the same entries.
+//! 1. *A static index has the entries of every stored bucket.* The first stored part of a bucket is a tail entry with the
+//!    header. Every tail entry that has the header comes with the index entries; several may, until one is known to be
+//!    committed, and they are equal. The entries depend on metadata and start, which change only by raw writes and removals;
+//!    those claim the bucket from the writers first and replace everything in one batch.
+//! 2. *A dynamic index has the entries of every stored bucket document.* Documents change under one lock, that of
+//!    maintenance (`rewriting`): folds, seals, raw writes, removals and builds take it, so each reads the document that its
+//!    batch replaces. Appends do not take it and do not change documents. A bucket with a tail may hold measurements that
+//!    its entries do not cover: every scan of a dynamic index includes it.
+//! 3. *A ready index has entries for buckets older than itself too.* Adding the index waits until no writer holds the list.
+//!    So a bucket of a writer that did not know the index is committed before the build takes its first snapshot; a
+//!    later bucket gets its entries from its writer, whatever the position of the build; and while the build processes a
+//!    chunk, under the lock of maintenance, no document changes. Entries that both write are equal.
 //!
-//! A bucket that is found by an index and is gone when it is fetched was removed in between. A batch
-//! that fails to commit leaves neither its tail entry nor its index entries.
+//! A bucket that an index names and that does not exist was removed in between. A batch that fails to commit stores neither
+//! its tail entry nor its index entries.
 //!
-//! An index over measurements cannot take arrays, as both bounds would be arrays; nor keys beyond the
-//! engine's limit. Both are refused when the measurement is inserted ([`IndexMaintainer::check_measurement`]),
-//! so that folding never fails. Metadata is checked once for each series of a command.
+//! An index over measurements cannot hold arrays, because both bounds would be arrays, nor keys beyond the engine's limit.
+//! Both are refused at the insert ([`IndexMaintainer::check_measurement`]), so folding never fails. Metadata is checked once
+//! for each series of a command.
 //!
-//! Locks are taken in this order: chores, list of indexes, changes of the catalog. One thread holds
-//! the list of a collection at most once: a chore that an insert does itself comes after the commit.
+//! Lock order: maintenance, list of indexes, changes of the catalog. One thread holds the list of a collection at most
+//! once: a maintenance task that an insert performs itself runs after the commit.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -54,34 +51,34 @@ use crate::timeseries::bucket_catalog::SeriesKey;
 use crate::timeseries::format::series_key::has_arrays;
 use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
 
-/// Bytes of a key string that are kept free for lead bytes, ends and times.
+/// Bytes of a key string reserved for type bytes, terminators and times.
 const KEY_BYTES_RESERVED: usize = 1_000;
 
-/// Both bounds are in the key, and a byte takes two where it must be escaped.
+/// Bytes of a key per byte of a value: both bounds are in the key, and an escaped byte takes two.
 const KEY_BYTES_PER_VALUE_BYTE: usize = 4;
 
-/// The same for the sort keys of a collation, which are longer than the text.
+/// Bytes of a key per byte of a text under a collation: sort keys are longer than the text.
 const KEY_BYTES_PER_COLLATED_BYTE: usize = 24;
 
-/// The indexes of a bucket collection, unchanging while this lives.
+/// The indexes of a bucket collection, which do not change while this exists.
 pub(crate) struct IndexMaintainer<'c> {
     collection: &'c Collection,
     options: &'c TimeseriesOptions,
     indexes: Vec<Arc<BucketIndex>>,
     _list: Option<IndexListGuard<'c>>,
-    /// Arrays that the catalog must know of before the batch is committed.
+    /// Multikey flags to record in the catalog before the commit of the batch.
     multikey: RefCell<Vec<(Arc<StoredIndex>, u32)>>,
 }
 
 impl<'c> IndexMaintainer<'c> {
-    /// Holds the indexes of a bucket collection.
+    /// Locks the list of indexes of a bucket collection.
     pub(crate) fn lock(collection: &'c Collection) -> Result<Self> {
         let list = collection.indexes.lock_shared();
         let stored = list.to_vec();
         Self::new(collection, &stored, Some(list))
     }
 
-    /// The indexes `chosen` of a collection: for a build, which must not hold the list.
+    /// Returns a maintainer of the indexes `chosen`: for a build, which must not lock the list.
     pub(crate) fn only(collection: &'c Collection, chosen: &[Arc<StoredIndex>]) -> Result<Self> {
         Self::new(collection, chosen, None)
     }
@@ -106,29 +103,29 @@ impl<'c> IndexMaintainer<'c> {
         })
     }
 
-    /// True if there is nothing to keep in step.
+    /// True if there are no indexes.
     pub(crate) fn is_empty(&self) -> bool {
         self.indexes.is_empty()
     }
 
-    /// True if some index is made of what stored documents hold.
+    /// True if an index depends on stored documents.
     pub(crate) fn needs_documents(&self) -> bool {
         self.indexes.iter().any(|index| !index.is_static())
     }
 
-    /// True if some index is made of columns, not of headers alone.
+    /// True if an index depends on columns, not on headers alone.
     pub(crate) fn needs_columns(&self) -> bool {
         self.indexes.iter().any(|index| !index.points().is_empty())
     }
 
-    /// True if some index is partial and made of what stored documents hold: a bucket it leaves out
-    /// now may belong into it when more has been added.
+    /// True if an index is partial and depends on stored documents: a bucket that it excludes now may belong to it after more
+    /// inserts.
     pub(crate) fn may_take_buckets_later(&self) -> bool {
         let mut indexes = self.indexes.iter();
         indexes.any(|index| !index.is_static() && index.partial_filter().is_some())
     }
 
-    /// Refuses what an index cannot take of a bucket, whether a partial filter picks it or not.
+    /// Refuses a bucket with values that an index cannot hold, whether a partial filter selects it or not.
     pub(crate) fn check_document(&self, document: DocRef<'_>) -> Result<()> {
         for index in &self.indexes {
             all_keys(index, document)?;
@@ -136,7 +133,7 @@ impl<'c> IndexMaintainer<'c> {
         Ok(())
     }
 
-    /// Puts the entries of a bucket that was there before its indexes.
+    /// Writes the entries of a bucket that is older than its indexes.
     pub(crate) fn bucket_found(
         &self,
         batch: &mut WriteBatch,
@@ -157,7 +154,7 @@ impl<'c> IndexMaintainer<'c> {
         Ok(())
     }
 
-    /// Puts the entries of a bucket that is being opened.
+    /// Writes the entries of a bucket that is being opened.
     pub(crate) fn bucket_opened(
         &self,
         batch: &mut WriteBatch,
@@ -176,14 +173,14 @@ impl<'c> IndexMaintainer<'c> {
                 self.remember_arrays(index, &keys);
                 put_entries(batch, &index.unfiltered(), &keys, &id);
             } else if has_arrays {
-                // Entries come with the document; that they will have arrays is known now.
+                // The entries follow with the document; the multikey flag is known now.
                 self.remember_arrays(index, &all_keys(index, opened.as_ref())?);
             }
         }
         Ok(())
     }
 
-    /// Puts what changes when a bucket's document is written with its tail folded in.
+    /// Writes the changes of entries when a bucket's tail is folded into its document.
     pub(crate) fn document_folded(
         &self,
         batch: &mut WriteBatch,
@@ -199,8 +196,7 @@ impl<'c> IndexMaintainer<'c> {
             );
             match (old, new) {
                 (Ok(old), Ok(new)) => diff_entries(batch, &index.unfiltered(), &old, &new, &id),
-                // What was there before the index may be nothing it can take: then its build finds
-                // the bucket and fails, and the bucket is none the worse for it.
+                // An older bucket may have values that the index cannot hold: its build finds the bucket and fails.
                 (Err(_), _) | (_, Err(_)) if !index.stored.is_ready() => {}
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             }
@@ -208,8 +204,7 @@ impl<'c> IndexMaintainer<'c> {
         Ok(())
     }
 
-    /// Deletes all entries of a bucket: of the document stored, if there is one, else of how it was
-    /// opened.
+    /// Deletes all entries of a bucket: those of the stored document if there is one, else those of its header.
     pub(crate) fn bucket_removed(
         &self,
         batch: &mut WriteBatch,
@@ -227,7 +222,7 @@ impl<'c> IndexMaintainer<'c> {
         Ok(())
     }
 
-    /// Puts all entries of a bucket whose document is written as it is.
+    /// Writes all entries of a bucket whose document is written directly.
     pub(crate) fn document_added(
         &self,
         batch: &mut WriteBatch,
@@ -238,7 +233,7 @@ impl<'c> IndexMaintainer<'c> {
             .indexes
             .iter()
             .map(|index| self.keys_if_any(index, Some(document)));
-        // All or none: one that is refused must leave nothing in the batch.
+        // All or none: a refused bucket must leave nothing in the batch.
         let keys = keys.collect::<Result<Vec<_>>>()?;
         for (index, keys) in self.indexes.iter().zip(&keys) {
             self.remember_arrays(index, keys);
@@ -247,7 +242,7 @@ impl<'c> IndexMaintainer<'c> {
         Ok(())
     }
 
-    /// The entries each index should have for a bucket: its keys by place in the list.
+    /// Returns the keys that each index should have for a bucket, by position in the list.
     pub(crate) fn expected(
         &self,
         stored: Option<DocRef<'_>>,
@@ -265,7 +260,7 @@ impl<'c> IndexMaintainer<'c> {
         expected.collect()
     }
 
-    /// Makes the arrays that were met known. To be called before the batch is committed.
+    /// Records multikey flags in the catalog. To be called before the commit of the batch.
     pub(crate) fn mark_multikey(&self, catalog: &Catalog) -> Result<()> {
         for (index, bits) in self.multikey.take() {
             catalog.mark_multikey(self.collection, &index, bits)?;
@@ -298,7 +293,7 @@ impl<'c> IndexMaintainer<'c> {
         }
     }
 
-    /// The keys of a bucket in one index. `header` is the document if its bounds may be asked.
+    /// Returns the keys of a bucket in one index. `header` is the document if its bounds are valid.
     fn keys(
         &self,
         index: &BucketIndex,
@@ -311,9 +306,8 @@ impl<'c> IndexMaintainer<'c> {
         all_keys(index, document)
     }
 
-    /// Whether a partial index has the bucket: if its filter on buckets says so, or if the bounds do
-    /// not rule out a measurement that the user's filter picks. The filter alone would leave out
-    /// buckets whose bounds are arrays or objects.
+    /// True if a partial index includes the bucket: its filter on buckets selects it, or the bounds do not exclude a measurement
+    /// that the user's filter selects. The filter alone would exclude buckets whose bounds are arrays or objects.
     fn belongs_into(
         &self,
         index: &BucketIndex,
@@ -340,7 +334,7 @@ impl<'c> IndexMaintainer<'c> {
         }
     }
 
-    /// The user's partial filter as a predicate no bucket with a match fails.
+    /// Returns the user's partial filter as a predicate that accepts every bucket with a match.
     fn user_filter(&self, index: &BucketIndex) -> Result<Option<BucketPredicate>> {
         let original = index.stored.spec.original_spec.as_ref();
         let filter = original.map(|spec| spec.get("partialFilterExpression"));
@@ -356,8 +350,8 @@ impl<'c> IndexMaintainer<'c> {
             meta_field: self.options.meta_field.as_deref().map(Arc::from),
             max_span_seconds: i64::from(self.options.span_seconds),
             extended_range: true,
-            // The keys of a bucket depend on the bucket alone, not on a flag of its collection; no use
-            // is made of indexes over measurements where types may be mixed.
+            // The keys of a bucket depend on the bucket alone, not on a flag of its collection: queries do not use indexes over
+            // measurements where types may be mixed.
             mixed_schema: false,
             bounds_collation: Collation::of_stored(self.collection.options.as_ref())?,
             context: FilterContext {
@@ -368,8 +362,7 @@ impl<'c> IndexMaintainer<'c> {
         Ok(Some(rewriter.loose(&filter)))
     }
 
-    /// Refuses a measurement that an index over measurements cannot take. Costs nothing where there
-    /// is no such index.
+    /// Refuses a measurement that an index over measurements cannot hold. Free if there is no such index.
     pub(crate) fn check_measurement(&self, measurement: DocRef<'_>) -> Result<()> {
         let over_measurements = |index: &&Arc<BucketIndex>| {
             !index.measurements().is_empty() || !index.points().is_empty()
@@ -399,13 +392,13 @@ impl<'c> IndexMaintainer<'c> {
         Ok(())
     }
 
-    /// Refuses metadata that an index cannot take.
+    /// Refuses metadata that an index cannot hold.
     pub(crate) fn check_meta(&self, series: &SeriesKey) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
         let has_arrays = series.has_arrays;
-        // Hardly ever is there reason to look closer.
+        // The common case.
         let may_be_long = series.meta.len() * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
         let refusing = |index: &Arc<BucketIndex>| index.may_refuse_meta();
         if !has_arrays && !may_be_long && !self.indexes.iter().any(refusing) {
@@ -423,7 +416,7 @@ impl<'c> IndexMaintainer<'c> {
     }
 }
 
-/// The keys of a bucket, whatever a partial filter says of it.
+/// Returns the keys of a bucket, regardless of a partial filter.
 fn all_keys(index: &BucketIndex, document: DocRef<'_>) -> Result<DocumentKeys> {
     index.keys(document).map_err(|error| {
         let on_measurements = !index.measurements().is_empty();
@@ -434,7 +427,7 @@ fn all_keys(index: &BucketIndex, document: DocRef<'_>) -> Result<DocumentKeys> {
     })
 }
 
-/// A bucket document as the rewriting of predicates sees it.
+/// A bucket document as the header that predicates evaluate.
 struct DocumentHeader<'d>(DocRef<'d>);
 
 impl DocumentHeader<'_> {
@@ -477,7 +470,7 @@ fn is_array(what: &str) -> Error {
     )
 }
 
-/// The bytes of the value at a path; fails if an array is on the way to it or is it.
+/// Returns the bytes of the value at a path; fails if the path leads through or to an array.
 fn check_value(measurement: DocRef<'_>, path: &str) -> Result<usize> {
     let mut value = ValueRef::Document(measurement);
     for part in path.split('.') {
@@ -492,7 +485,7 @@ fn check_value(measurement: DocRef<'_>, path: &str) -> Result<usize> {
     Ok(bytes_of(value))
 }
 
-/// The value at the path of an indexed point; fails if an array is on the way to it.
+/// Returns the value at the path of an indexed point; fails if the path leads through an array.
 fn point_at<'a>(measurement: DocRef<'a>, path: &str) -> Result<ValueRef<'a>> {
     let mut value = ValueRef::Document(measurement);
     for part in path.split('.') {
@@ -510,7 +503,7 @@ fn point_at<'a>(measurement: DocRef<'a>, path: &str) -> Result<ValueRef<'a>> {
     Ok(value)
 }
 
-/// The bytes that matter to the length of a key: those of values without a fixed length.
+/// Returns the bytes of values without a fixed length, which determine the length of a key.
 fn bytes_of(value: ValueRef<'_>) -> usize {
     match value {
         ValueRef::String(text) => text.len(),
@@ -521,8 +514,8 @@ fn bytes_of(value: ValueRef<'_>) -> usize {
     }
 }
 
-/// True if buckets may be looked for by query when a measurement finds none open: some index begins
-/// with metadata and time, or with the time where there is no metadata, and is not partial.
+/// True if buckets may be reopened by a query when a measurement finds none open: an index that is not partial begins with metadata
+/// and time, or with the time if there is no metadata.
 pub(crate) fn supports_reopening(collection: &Collection) -> bool {
     let Some(options) = &collection.timeseries else {
         return false;

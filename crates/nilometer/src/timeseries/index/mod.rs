@@ -1,13 +1,13 @@
-//! Indexes of time-series collections: kept over buckets, named by users in terms of measurements.
+//! Indexes of time-series collections: stored over buckets, specified by users in terms of measurements.
 //!
 //! ```text
 //! createIndexes ─► spec (keys, partial_filter) ─► build ─► entries
 //! every change of a bucket ─► maintenance ─► entries, in the engine batch of the change
-//! query ─► view: which indexes there are, in terms of buckets
+//! reads of system.buckets by an index ─► view
 //! validate ─► validate: entries against buckets
 //! ```
 //!
-//! An entry names a bucket, never a measurement. Does not read entries for queries: that is [`super::scan::index_scan`].
+//! An entry refers to a bucket, never to a measurement. Does not read entries for queries: that is [`super::scan::index_scan`].
 
 pub(crate) mod build;
 pub(crate) mod keys;

@@ -1,10 +1,9 @@
-//! Partial filters: from a condition on measurements to one on buckets.
+//! Converts partial filters from conditions on measurements to conditions on buckets.
 //!
-//! A bucket belongs into the index if it may hold a measurement that the user's filter picks, so a
-//! comparison becomes one of the bound that decides: `x < 5` holds for some measurement only if
-//! `control.min.x < 5`. What the bounds cannot answer (null, arrays, patterns, absence) is refused
-//! with 5916301. Bounds of the time field are given from both sides, as no bucket spans more than the
-//! collection allows.
+//! The index includes a bucket that may hold a measurement selected by the user's filter, so a comparison becomes one of the
+//! deciding bound: `x < 5` is true for some measurement only if `control.min.x < 5`. Conditions that bounds cannot answer
+//! (null, arrays, patterns, absence) are refused with 5916301. The time field is bounded from both sides, because no bucket
+//! exceeds the collection's span.
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -20,17 +19,17 @@ fn unsupported(what: &str) -> Error {
     )
 }
 
-/// A condition that must hold beside others.
+/// A conjunct.
 enum Clause {
-    /// On the metadata, as the user gave it.
+    /// A condition on the metadata, as the user wrote it.
     Meta(Document),
-    /// On the time field: one comparison of a bound.
+    /// One comparison of a bound of the time.
     Time(Document),
-    /// On measurements, or an `$or` of anything.
+    /// A condition on measurements, or an `$or`.
     Rest(Document),
 }
 
-/// The user's filter in terms of buckets.
+/// Converts the user's filter to one on buckets.
 pub(crate) fn to_buckets(options: &TimeseriesOptions, filter: DocRef<'_>) -> Result<Document> {
     if reads_only_meta(options, filter) {
         let rename = |path: &str| rename_meta(options, path);
@@ -41,7 +40,7 @@ pub(crate) fn to_buckets(options: &TimeseriesOptions, filter: DocRef<'_>) -> Res
     Ok(assemble(clauses))
 }
 
-/// A filter over buckets in the user's terms, if it reads nothing but metadata.
+/// Converts a filter on buckets to the user's, if it reads only metadata.
 pub(crate) fn to_user(options: &TimeseriesOptions, filter: DocRef<'_>) -> Option<Document> {
     let meta = options.meta_field.as_deref()?;
     let rename = |path: &str| {
@@ -56,8 +55,7 @@ pub(crate) fn reads_only_meta(options: &TimeseriesOptions, filter: DocRef<'_>) -
     renamed(filter, &|path| rename_meta(options, path), 0).is_some()
 }
 
-/// The filter with every path renamed; `None` if one of them cannot be, or an operator does not stand
-/// on paths.
+/// Returns the filter with every path renamed; `None` if a path cannot be renamed or an operator has no path.
 fn renamed(
     filter: DocRef<'_>,
     rename: &dyn Fn(&str) -> Option<String>,
@@ -130,7 +128,7 @@ fn convert(
     Ok(())
 }
 
-/// The conditions on one field of measurements, or on the time.
+/// Converts the conditions on one field of measurements, or on the time.
 fn convert_field(
     options: &TimeseriesOptions,
     path: &str,
@@ -179,7 +177,7 @@ fn is_true(value: ValueRef<'_>) -> bool {
     }
 }
 
-/// A field of measurements, or the time.
+/// A field of measurements, or the time field.
 struct Field<'a> {
     options: &'a TimeseriesOptions,
     path: &'a str,
@@ -259,7 +257,7 @@ impl Field<'_> {
         Ok(())
     }
 
-    /// Bounds of the time from both sides: a bucket spans at most the collection's span.
+    /// Bounds the time from both sides: a bucket spans at most the collection's span.
     fn time_bounds(&self, op: CompareOp, at: i64) -> Vec<Document> {
         let span = self.options.span_ms();
         let date = ValueRef::DateTime;
@@ -283,7 +281,7 @@ impl Field<'_> {
     }
 }
 
-/// Metadata first, as it was given; the rest in one `$and`, in which times have their own.
+/// Combines the conjuncts: metadata first, as the user wrote it; the rest in one `$and`, with times in an `$and` of their own.
 fn assemble(clauses: Vec<Clause>) -> Document {
     let (mut meta, mut times, mut rest) = (Vec::new(), Vec::new(), Vec::new());
     for clause in clauses {

@@ -1,8 +1,7 @@
-//! Checking the entries of indexes over buckets against those computed from scratch.
+//! Checks the entries of indexes over buckets against those computed from the buckets.
 //!
-//! Both ways: every bucket has the entries it should have, and every entry belongs to a bucket that
-//! should have it. Each step reads index and bucket in one snapshot, in which they must agree whatever
-//! is being written meanwhile.
+//! The check has two directions: every bucket has the entries it should have, and every entry belongs to a bucket that
+//! should have it. Each step reads index and bucket in one snapshot, in which they agree even while writes continue.
 
 use std::sync::Arc;
 
@@ -21,11 +20,11 @@ use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::index_scan::split;
 use crate::validation::Validation;
 
-/// Entries checked under one snapshot.
+/// Entries to check in one snapshot.
 const CHUNK_ENTRIES_MAX: usize = 256;
 
 impl Timeseries {
-    /// The entries missing for one bucket, in words. Indexes being built are left out.
+    /// Describes the missing entries of one bucket. Indexes under construction are skipped.
     pub(crate) fn missing_entries(
         &self,
         collection: &Collection,
@@ -75,7 +74,7 @@ impl Timeseries {
                     taken += 1;
                     from = [&*entry, &[0]].concat();
                     let (key, id) = split(&entry)?;
-                    // A bucket that cannot be read was told of when the buckets were.
+                    // An unreadable bucket was reported with the buckets.
                     let Ok(wanted) = expected(&*snapshot, collection, &indexes, id) else {
                         continue;
                     };
@@ -104,8 +103,7 @@ impl Timeseries {
     }
 }
 
-/// The keys each index should have for a bucket as it is in a snapshot; none if there is no such
-/// bucket.
+/// Returns the keys that each index should have for a bucket in a snapshot; `None` if there is no such bucket.
 fn expected(
     snapshot: &dyn Snapshot,
     collection: &Collection,

@@ -1,8 +1,8 @@
-//! Bucket documents and the entries of their indexes at one moment: for whoever reads
-//! `system.buckets.<name>` by an index as if it were an ordinary collection.
+//! Bucket documents and the entries of their indexes in one snapshot, for reads of `system.buckets.<name>` by an index as if
+//! it were an ordinary collection.
 //!
-//! Such a reader takes entries for the whole truth, so a bucket with a tail is shown under the keys
-//! of the document it would be folded to: in a dynamic index these take the place of those stored.
+//! Such a read relies on exact entries, so a bucket with a tail appears under the keys of the document that folding would
+//! produce: in a dynamic index they replace the stored ones.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -24,7 +24,7 @@ use crate::timeseries::scan::BucketRange;
 use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::index_scan::{buckets_with_tail, split};
 
-/// The buckets of a collection at one moment.
+/// The buckets of a collection in one snapshot.
 pub struct BucketView {
     collection: Arc<Collection>,
     keyspaces: BucketKeyspaces,
@@ -32,11 +32,11 @@ pub struct BucketView {
     snapshot: Box<dyn Snapshot>,
 }
 
-/// An entry as stored: key string and id, and the type bits.
+/// A stored entry: key string and id, and the type bits.
 type Pair = (Vec<u8>, Vec<u8>);
 
 impl Timeseries {
-    /// The buckets of a collection as they are now.
+    /// Returns the buckets of a collection in a new snapshot.
     pub fn view(&self, collection: &Arc<Collection>) -> Result<BucketView> {
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
@@ -53,7 +53,7 @@ impl Timeseries {
 }
 
 impl BucketView {
-    /// A bucket's document with its tail folded in.
+    /// Returns a bucket's document with its tail folded in.
     pub fn document(&self, id: [u8; 12]) -> Result<Option<Document>> {
         let parts = bucket_parts::read_parts(&*self.snapshot, self.keyspaces, id, None)?;
         match &self.collection.timeseries {
@@ -62,7 +62,7 @@ impl BucketView {
         }
     }
 
-    /// Entries from `start` on and below `end`.
+    /// Returns the entries between `start` (inclusive) and `end` (exclusive).
     pub fn entries(
         &self,
         index: &Arc<StoredIndex>,
@@ -93,7 +93,7 @@ impl BucketView {
         })
     }
 
-    /// The entries that buckets with a tail would have.
+    /// Returns the entries that buckets with a tail would have after folding.
     fn fold_in(
         &self,
         index: &Arc<StoredIndex>,
@@ -121,11 +121,11 @@ impl BucketView {
     }
 }
 
-/// Entries in order.
+/// The entries of an index in order.
 pub struct BucketEntries {
     stored: Peekable<Scan>,
     folded: Peekable<std::vec::IntoIter<Pair>>,
-    /// Their stored entries do not count.
+    /// Buckets whose stored entries are replaced.
     with_tail: HashSet<[u8; 12]>,
     direction: Direction,
 }
@@ -142,7 +142,7 @@ impl Iterator for BucketEntries {
         loop {
             let stored = match self.stored.peek() {
                 Some(Ok((entry, _))) => Some(&**entry),
-                // Told when it is taken.
+                // Reported when the entry is read.
                 Some(Err(_)) => Some(&[][..]),
                 None => None,
             };
@@ -160,7 +160,7 @@ impl Iterator for BucketEntries {
                 }
             };
             if !take_stored {
-                // The same entry may be stored as well; it is passed below as one that does not count.
+                // The same entry may be stored as well; the loop skips it as a replaced one.
                 let (entry, bits) = self.folded.next()?;
                 return Some(parted(&entry, bits));
             }

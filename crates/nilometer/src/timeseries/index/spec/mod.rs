@@ -1,4 +1,4 @@
-//! Indexes of time-series collections: what the user names, and what is kept over the buckets.
+//! Specifications of indexes on time-series collections: the user's, and the stored ones over buckets.
 //!
 //! ```text
 //! user      {m: 1, t: 1}                                 {x: -1}
@@ -7,11 +7,11 @@
 //! buckets   {meta: 1, control.min.t: 1, control.max.t: 1}  {control.max.x: -1, control.min.x: -1}
 //! ```
 //!
-//! Names are never converted: an index has the same one on both sides, made of the user's key. What
-//! cannot be turned back (keys with measurements, partial filters) travels along as `originalSpec`.
+//! Both have the same name, made of the user's key. Specifications that cannot be converted back (keys with measurements, partial
+//! filters) are stored as `originalSpec`.
 //!
-//! [`super::keys`] converts keys, [`super::partial_filter`] filters; this file has the rules about options and
-//! `originalSpec`. Nothing here touches storage.
+//! [`super::keys`] converts keys and [`super::partial_filter`] filters; this file has the rules about options and
+//! `originalSpec`. Does not read storage.
 
 #[cfg(test)]
 mod tests;
@@ -23,22 +23,22 @@ use crate::error::{Error, ErrorCode, Result};
 
 pub use super::keys::{is_time_pair, rename_meta};
 
-/// The version every index has.
+/// The version of every index.
 const INDEX_VERSION: i32 = 2;
 
-/// Where the collation of an index comes from.
+/// The origin of an index's collation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CollationOrigin<'a> {
-    /// The user gave one with the index, were it the collection's own.
+    /// The user specified it with the index, even if it is the collection's.
     pub is_given: bool,
     /// The collection's default, normalised; `None` for the simple one.
     pub default: Option<&'a Document>,
 }
 
-/// The index over buckets that a user's index means.
+/// Converts a user's index to one over buckets.
 ///
-/// `user` is the index as asked for, with the collation it will have (inherited or given). Fails with
-/// MongoDB's code where a time-series collection cannot have such an index.
+/// `user` is the requested index with its collation (inherited or specified). Fails with MongoDB's code if a time-series
+/// collection cannot have such an index.
 pub fn to_buckets(
     options: &TimeseriesOptions,
     user: &IndexSpec,
@@ -82,7 +82,7 @@ pub fn to_buckets(
     })
 }
 
-/// The index a user sees for one over the buckets; `None` if no user could have asked for it.
+/// Converts an index over buckets to the user's; `None` if no user's index converts to it.
 pub fn to_user(options: &TimeseriesOptions, buckets: &IndexSpec) -> Option<IndexSpec> {
     let (key, partial_filter) = match &buckets.original_spec {
         Some(original) => {
@@ -107,8 +107,8 @@ pub fn to_user(options: &TimeseriesOptions, buckets: &IndexSpec) -> Option<Index
     })
 }
 
-/// Only `{time: ±1}` expires, and only what a filter on the metadata picks: the collection's own
-/// `expireAfterSeconds` is there for all of it.
+/// Checks `expireAfterSeconds`: only `{time: ±1}` with a partial filter on the metadata may have it. For all measurements there is
+/// the collection's own `expireAfterSeconds`.
 fn check_expiry(
     options: &TimeseriesOptions,
     user: &IndexSpec,
@@ -136,7 +136,7 @@ fn check_expiry(
     ))
 }
 
-/// What the user asked for, kept with the index over the buckets.
+/// Returns the user's specification, to be stored with the index over buckets.
 fn original_of(user: &IndexSpec) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("key", user.key.clone());
@@ -150,8 +150,7 @@ fn original_of(user: &IndexSpec) -> Document {
     out.finish()
 }
 
-/// A specification that comes along, as from a dump, must agree with the index on the collation; an
-/// absent one means the collection's.
+/// Checks that an `originalSpec`, as in a dump, has the collation of the index; an absent one means the collection's.
 fn check_original(
     original: DocRef<'_>,
     user: &IndexSpec,
@@ -172,9 +171,9 @@ fn check_original(
     ))
 }
 
-/// Whether two collations, one of them perhaps not written out in full, are the same.
+/// True if two collations are equal; either may omit defaults.
 fn same_collation(given: Option<DocRef<'_>>, full: Option<DocRef<'_>>) -> bool {
-    /// What an option is when it is left out.
+    /// Returns the default of an option.
     const DEFAULTS: [(&str, ValueRef<'static>); 8] = [
         ("caseLevel", ValueRef::Bool(false)),
         ("caseFirst", ValueRef::String("off")),
