@@ -17,7 +17,7 @@ const BLOCK: u64 = 512;
 
 /// A measured size.
 #[derive(Clone, Debug)]
-pub(crate) struct Weight {
+pub(crate) struct DiskUsage {
     pub(crate) bytes: u64,
     /// The source of the size.
     pub(crate) source: &'static str,
@@ -26,13 +26,16 @@ pub(crate) struct Weight {
 }
 
 /// Measures the size of the database.
-pub(crate) fn weigh(connection: &mut dyn Connection, options: &Options) -> Outcome<Option<Weight>> {
+pub(crate) fn weigh(
+    connection: &mut dyn Connection,
+    options: &Options,
+) -> Outcome<Option<DiskUsage>> {
     if let Some(folder) = &options.dbpath {
         wait_for_rest(Path::new(folder), Duration::from_secs(options.settle_s))?;
         let mut parts = parts(Path::new(folder))?;
         parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         let bytes = parts.iter().map(|(_, bytes)| bytes).sum();
-        return Ok(Some(Weight {
+        return Ok(Some(DiskUsage {
             bytes,
             source: "data folder",
             parts,
@@ -46,7 +49,7 @@ pub(crate) fn weigh(connection: &mut dyn Connection, options: &Options) -> Outco
         .get("totalSize")
         .as_exact_i64()
         .and_then(|b| u64::try_from(b).ok());
-    Ok(bytes.map(|bytes| Weight {
+    Ok(bytes.map(|bytes| DiskUsage {
         bytes,
         source: "dbStats.totalSize",
         parts: Vec::new(),

@@ -13,7 +13,7 @@ use crate::target::{Connection, Outcome, run as call};
 
 /// The result of loading.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadResult {
     pub(crate) rows: usize,
     pub(crate) bson_bytes: u64,
     /// Time from the first batch to the last acknowledgement, generating documents included.
@@ -24,7 +24,7 @@ pub(crate) struct Loaded {
     pub(crate) latencies: Vec<Duration>,
 }
 
-impl Loaded {
+impl LoadResult {
     /// Returns measurements per second of waiting for the server.
     pub(crate) fn rate(&self) -> f64 {
         self.rows as f64 / self.waiting.as_secs_f64()
@@ -62,14 +62,14 @@ pub(crate) fn prepare(connection: &mut dyn Connection, options: &Options) -> Out
 }
 
 /// The progress of loading, and where it ends.
-struct Front {
+struct LoadProgress {
     /// Time after which no further tick begins.
     deadline: Option<Instant>,
     /// The first tick not begun, and the end tick.
     state: Mutex<(usize, usize)>,
 }
 
-impl Front {
+impl LoadProgress {
     fn new(options: &Options, ticks: usize) -> Self {
         let longest = options.seconds.map(Duration::from_secs);
         Self {
@@ -103,11 +103,11 @@ pub(crate) fn run(
     connections: &mut [Box<dyn Connection>],
     data: &DataSet,
     options: &Options,
-) -> Outcome<(Loaded, usize)> {
+) -> Outcome<(LoadResult, usize)> {
     let count = connections.len();
-    let front = &Front::new(options, data.ticks);
+    let front = &LoadProgress::new(options, data.ticks);
     let start = Instant::now();
-    let parts: Vec<Outcome<Part>> = std::thread::scope(|scope| {
+    let parts: Vec<Outcome<LoadedPart>> = std::thread::scope(|scope| {
         let workers: Vec<_> = connections
             .iter_mut()
             .enumerate()
@@ -124,7 +124,7 @@ pub(crate) fn run(
             })
             .collect()
     });
-    let mut loaded = Loaded {
+    let mut loaded = LoadResult {
         rows: 0,
         bson_bytes: 0,
         wall: start.elapsed(),
@@ -143,7 +143,7 @@ pub(crate) fn run(
 
 /// The part loaded by one connection.
 #[derive(Default)]
-struct Part {
+struct LoadedPart {
     rows: usize,
     bytes: u64,
     latencies: Vec<Duration>,
@@ -155,15 +155,15 @@ fn load_part(
     data: &DataSet,
     options: &Options,
     (number, count): (usize, usize),
-    front: &Front,
-) -> Outcome<Part> {
+    front: &LoadProgress,
+) -> Outcome<LoadedPart> {
     let encoder = data.encoder(options);
     let command = doc! {
         "insert": &options.collection,
         "ordered": true,
         "$db": &options.database,
     };
-    let mut part = Part::default();
+    let mut part = LoadedPart::default();
     let mut batch = Vec::new();
     let mut in_batch = 0;
     for tick in (0..data.ticks).take_while(|tick| front.begin(*tick)) {
@@ -191,7 +191,7 @@ fn send(
     command: &Document,
     batch: &mut Vec<u8>,
     in_batch: &mut usize,
-    part: &mut Part,
+    part: &mut LoadedPart,
 ) -> Outcome {
     let capacity = batch.capacity();
     let documents = Arc::new(std::mem::replace(batch, Vec::with_capacity(capacity)));
@@ -221,7 +221,7 @@ mod tests {
             seconds: Some(3600),
             ..Options::default()
         };
-        let mut front = Front::new(&options, 10);
+        let mut front = LoadProgress::new(&options, 10);
         assert!((0..4).all(|tick| front.begin(tick)));
         front.deadline = Some(Instant::now());
         assert!((0..4).all(|tick| front.begin(tick)) && !front.begin(4));
@@ -230,9 +230,9 @@ mod tests {
             seconds: Some(0),
             ..Options::default()
         };
-        let front = Front::new(&options, 10);
+        let front = LoadProgress::new(&options, 10);
         assert!(front.begin(0) && !front.begin(1));
-        let front = Front::new(&Options::default(), 2);
+        let front = LoadProgress::new(&Options::default(), 2);
         assert!(front.begin(0) && front.begin(1) && !front.begin(2));
     }
 }

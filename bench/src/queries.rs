@@ -18,7 +18,7 @@ const HOUR_MS: i64 = 3_600_000;
 
 /// The kind of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum QueryKind {
     /// Largest value of each metric in each unit of time, over the chosen hosts together.
     MaxBy { unit: &'static str, unit_ms: i64 },
     /// Mean of each metric by hour and host.
@@ -38,23 +38,29 @@ pub(crate) enum Kind {
 /// A query of the set.
 pub(crate) struct Query {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: QueryKind,
     /// Number of hosts; 0 for all.
     hosts: usize,
     metrics: usize,
     window_ms: i64,
 }
 
-const MINUTE: Kind = Kind::MaxBy {
+const MINUTE: QueryKind = QueryKind::MaxBy {
     unit: "minute",
     unit_ms: 60_000,
 };
-const HOUR: Kind = Kind::MaxBy {
+const HOUR: QueryKind = QueryKind::MaxBy {
     unit: "hour",
     unit_ms: HOUR_MS,
 };
 
-const fn query(name: &'static str, kind: Kind, hosts: usize, metrics: usize, hours: i64) -> Query {
+const fn query(
+    name: &'static str,
+    kind: QueryKind,
+    hosts: usize,
+    metrics: usize,
+    hours: i64,
+) -> Query {
     Query {
         name,
         kind,
@@ -75,15 +81,21 @@ pub(crate) const QUERIES: [Query; 18] = [
     query("cpu-max-all-1", HOUR, 1, 10, 8),
     query("cpu-max-all-8", HOUR, 8, 10, 8),
     query("cpu-max-all-32-24", HOUR, 32, 10, 24),
-    query("double-groupby-1", Kind::MeanByHourAndHost, 0, 1, 12),
-    query("double-groupby-5", Kind::MeanByHourAndHost, 0, 5, 12),
-    query("double-groupby-all", Kind::MeanByHourAndHost, 0, 10, 12),
-    query("high-cpu-1", Kind::HighCpu, 1, 10, 12),
-    query("high-cpu-all", Kind::HighCpu, 0, 10, 12),
-    query("lastpoint", Kind::LastPointFirst, 0, 10, 0),
-    query("lastpoint-top", Kind::LastPointTop, 0, 10, 0),
-    query("lastpoint-last", Kind::LastPointLast, 0, 10, 0),
-    query("groupby-orderby-limit", Kind::NewestMinutes, 0, 1, 1),
+    query("double-groupby-1", QueryKind::MeanByHourAndHost, 0, 1, 12),
+    query("double-groupby-5", QueryKind::MeanByHourAndHost, 0, 5, 12),
+    query(
+        "double-groupby-all",
+        QueryKind::MeanByHourAndHost,
+        0,
+        10,
+        12,
+    ),
+    query("high-cpu-1", QueryKind::HighCpu, 1, 10, 12),
+    query("high-cpu-all", QueryKind::HighCpu, 0, 10, 12),
+    query("lastpoint", QueryKind::LastPointFirst, 0, 10, 0),
+    query("lastpoint-top", QueryKind::LastPointTop, 0, 10, 0),
+    query("lastpoint-last", QueryKind::LastPointLast, 0, 10, 0),
+    query("groupby-orderby-limit", QueryKind::NewestMinutes, 0, 1, 1),
 ];
 
 /// Drawn parameters of a query.
@@ -98,7 +110,7 @@ pub(crate) struct Draw {
 
 /// The results of a query.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured {
+pub(crate) struct QueryResult {
     pub(crate) name: &'static str,
     pub(crate) latencies: Vec<Duration>,
     /// Rows of the last draw.
@@ -113,7 +125,7 @@ pub(crate) fn run(
     connection: &mut dyn Connection,
     data: &DataSet,
     options: &Options,
-) -> Outcome<Vec<Measured>> {
+) -> Outcome<Vec<QueryResult>> {
     let mut all = Vec::new();
     let chosen = QUERIES.iter().enumerate();
     // A name that equals one query and is a prefix of others selects the one.
@@ -145,8 +157,8 @@ fn measure(
     draws: &[Draw],
     data: &DataSet,
     (options, end): (&Options, Option<Instant>),
-) -> Measured {
-    let mut measured = Measured {
+) -> QueryResult {
+    let mut measured = QueryResult {
         name: query.name,
         latencies: Vec::new(),
         rows: 0,
@@ -211,15 +223,20 @@ fn command(query: &Query, draw: &Draw, data: &DataSet, options: &Options) -> Doc
 }
 
 /// Returns the stages of a query.
-pub(crate) fn pipeline(kind: Kind, draw: &Draw, data: &DataSet, options: &Options) -> Vec<Value> {
+pub(crate) fn pipeline(
+    kind: QueryKind,
+    draw: &Draw,
+    data: &DataSet,
+    options: &Options,
+) -> Vec<Value> {
     let metrics = &METRICS[..draw.metrics];
     let stages = match kind {
-        Kind::MaxBy { unit, .. } => vec![
+        QueryKind::MaxBy { unit, .. } => vec![
             doc! { "$match": filter(draw, data, options).finish() },
             doc! { "$group": accumulate(trunc(unit), "max_", "$max", metrics) },
             doc! { "$sort": doc! { "_id": 1 } },
         ],
-        Kind::MeanByHourAndHost => {
+        QueryKind::MeanByHourAndHost => {
             let id = doc! { "hour": trunc("hour"), "hostname": "$tags.hostname" };
             vec![
                 doc! { "$match": filter(draw, data, options).finish() },
@@ -227,19 +244,19 @@ pub(crate) fn pipeline(kind: Kind, draw: &Draw, data: &DataSet, options: &Option
                 doc! { "$sort": doc! { "_id.hour": 1, "_id.hostname": 1 } },
             ]
         }
-        Kind::HighCpu => {
+        QueryKind::HighCpu => {
             let mut filter = filter(draw, data, options);
             filter.append("usage_user", doc! { "$gt": 90.0 });
             vec![doc! { "$match": filter.finish() }]
         }
-        Kind::LastPointFirst => {
+        QueryKind::LastPointFirst => {
             let fields: Vec<&str> = ["time"].iter().chain(metrics).copied().collect();
             vec![
                 doc! { "$sort": doc! { "tags.hostname": 1, "time": -1 } },
                 doc! { "$group": accumulate("$tags.hostname", "", "$first", &fields) },
             ]
         }
-        Kind::LastPointTop => {
+        QueryKind::LastPointTop => {
             let fields = ["time"]
                 .iter()
                 .chain(metrics)
@@ -248,11 +265,11 @@ pub(crate) fn pipeline(kind: Kind, draw: &Draw, data: &DataSet, options: &Option
             let top = doc! { "sortBy": doc! { "time": -1 }, "output": Value::from(output) };
             vec![doc! { "$group": doc! { "_id": "$tags.hostname", "last": doc! { "$top": top } } }]
         }
-        Kind::LastPointLast => vec![
+        QueryKind::LastPointLast => vec![
             doc! { "$sort": doc! { "time": 1 } },
             doc! { "$group": doc! { "_id": "$tags.hostname", "doc": doc! { "$last": "$$ROOT" } } },
         ],
-        Kind::NewestMinutes => {
+        QueryKind::NewestMinutes => {
             let before = doc! { "time": doc! { "$lt": Value::DateTime(draw.end_ms) } };
             vec![
                 doc! { "$match": before },

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nilometer_bson::{DocRef, ValueRef};
 
 use crate::data::{DataSet, METRICS, START_MS};
-use crate::queries::{Draw, Kind};
+use crate::queries::{Draw, QueryKind};
 use crate::target::Outcome;
 
 /// Threshold of high cpu usage.
@@ -17,27 +17,27 @@ const NEWEST: usize = 5;
 
 /// Compares an answer with the reference. Returns its number of rows.
 pub(crate) fn check<'a>(
-    kind: Kind,
+    kind: QueryKind,
     draw: &Draw,
     data: &DataSet,
     documents: impl Iterator<Item = DocRef<'a>>,
 ) -> Outcome<usize> {
     match kind {
-        Kind::MaxBy { unit_ms, .. } => same_maxima(&maxima(draw, data, unit_ms), documents),
-        Kind::MeanByHourAndHost => same_means(draw, data, documents),
-        Kind::HighCpu => same_rows(draw, data, documents),
-        Kind::LastPointFirst => same_last(data, draw, documents, |d, at| field(d, at)),
-        Kind::LastPointTop => same_last(data, draw, documents, |d, at| {
+        QueryKind::MaxBy { unit_ms, .. } => same_maxima(&maxima(draw, data, unit_ms), documents),
+        QueryKind::MeanByHourAndHost => same_means(draw, data, documents),
+        QueryKind::HighCpu => same_rows(draw, data, documents),
+        QueryKind::LastPointFirst => same_last(data, draw, documents, |d, at| field(d, at)),
+        QueryKind::LastPointTop => same_last(data, draw, documents, |d, at| {
             d.get("last")
                 .as_array()
                 .map_or(ValueRef::Missing, |a| a.get(at))
         }),
-        Kind::LastPointLast => same_last(data, draw, documents, |d, at| {
+        QueryKind::LastPointLast => same_last(data, draw, documents, |d, at| {
             d.get("doc")
                 .as_document()
                 .map_or(ValueRef::Missing, |d| field(d, at))
         }),
-        Kind::NewestMinutes => {
+        QueryKind::NewestMinutes => {
             // Start near the end: iterating over all earlier ticks would evict the database from the processor's
             // caches. Less may be loaded than the parameters cover, and minutes may be empty.
             let last = data.ticks_between(START_MS, draw.end_ms).last();

@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::data::DataSet;
-use crate::disk::Weight;
-use crate::load::Loaded;
+use crate::disk::DiskUsage;
+use crate::load::LoadResult;
 use crate::options::Options;
-use crate::queries::Measured;
+use crate::queries::QueryResult;
 use crate::whole::WholeRead;
 
 /// The part of a data folder that holds the log.
@@ -21,9 +21,9 @@ pub struct Report {
     title: String,
     machine: String,
     rows: usize,
-    pub(crate) load: Option<Loaded>,
-    pub(crate) disk: Option<Weight>,
-    pub(crate) queries: Vec<Measured>,
+    pub(crate) load: Option<LoadResult>,
+    pub(crate) disk: Option<DiskUsage>,
+    pub(crate) queries: Vec<QueryResult>,
     pub(crate) whole: Option<WholeRead>,
 }
 
@@ -194,7 +194,7 @@ impl Report {
 }
 
 /// Returns the median of a query's latencies.
-pub(crate) fn median_ms(query: &Measured) -> f64 {
+pub(crate) fn median_ms(query: &QueryResult) -> f64 {
     millis(quantile(&query.latencies, 0.5))
 }
 

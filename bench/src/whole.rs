@@ -69,11 +69,11 @@ mod tests {
     use super::*;
 
     /// Answers in two batches; the second can lack documents.
-    struct Twice {
+    struct TwoBatches {
         rows: i32,
     }
 
-    impl Connection for Twice {
+    impl Connection for TwoBatches {
         fn call(&mut self, command: &Document, _: Option<Arc<Vec<u8>>>) -> Outcome<Document> {
             let name = command.iter().next().map_or("", |e| e.name());
             Ok(match name {
@@ -99,10 +99,10 @@ mod tests {
         };
         let data = DataSet::generate(&options);
         let rows = i32::try_from(data.rows()).unwrap();
-        let whole = read(&mut Twice { rows }, &data, &options).unwrap();
+        let whole = read(&mut TwoBatches { rows }, &data, &options).unwrap();
         assert_eq!((whole.rows, whole.wrong), (data.rows(), None));
         assert_eq!((whole.first.len(), whole.all.len()), (ROUNDS, ROUNDS));
-        let whole = read(&mut Twice { rows: rows - 1 }, &data, &options).unwrap();
+        let whole = read(&mut TwoBatches { rows: rows - 1 }, &data, &options).unwrap();
         assert!(whole.wrong.is_some_and(|wrong| wrong.contains(" of ")));
     }
 }

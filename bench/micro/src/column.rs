@@ -19,82 +19,82 @@ use crate::measure::seconds;
 /// Columns of each kind, so that the branch predictor does not learn one.
 const COLUMNS: usize = 64;
 
-struct Kind {
+struct ColumnKind {
     name: &'static str,
     value: fn(usize, &mut Numbers) -> Value,
 }
 
 const START_MS: i64 = 1_700_000_000_000;
 
-const KINDS: &[Kind] = &[
-    Kind {
+const KINDS: &[ColumnKind] = &[
+    ColumnKind {
         name: "timestamps, fixed interval",
         value: |at, _| Value::DateTime(START_MS + at as i64 * 10_000),
     },
-    Kind {
+    ColumnKind {
         name: "timestamps, jittered",
         value: |at, numbers| {
             Value::DateTime(START_MS + at as i64 * 10_000 + numbers.below(50) as i64)
         },
     },
-    Kind {
+    ColumnKind {
         name: "RLE-heavy int64",
         value: |at, _| Value::Int64((at / 400) as i64),
     },
-    Kind {
+    ColumnKind {
         name: "constant double",
         value: |_, _| Value::Double(21.5),
     },
-    Kind {
+    ColumnKind {
         name: "small int32",
         value: |_, numbers| Value::Int32(numbers.below(16) as i32),
     },
-    Kind {
+    ColumnKind {
         name: "small int64",
         value: |_, numbers| Value::Int64(numbers.below(100) as i64),
     },
-    Kind {
+    ColumnKind {
         name: "counter int64",
         value: |at, numbers| Value::Int64(1_000_000 + at as i64 * 40 + numbers.below(40) as i64),
     },
-    Kind {
+    ColumnKind {
         name: "smooth double, 1 decimal",
         value: |at, numbers| {
             let wave = ((at as f64 / 50.0).sin() * 300.0) as i64 + numbers.below(3) as i64;
             Value::Double((200 + wave) as f64 / 10.0)
         },
     },
-    Kind {
+    ColumnKind {
         name: "smooth double, 2 decimals",
         value: |at, numbers| {
             let wave = ((at as f64 / 50.0).sin() * 3000.0) as i64 + numbers.below(20) as i64;
             Value::Double((2000 + wave) as f64 / 100.0)
         },
     },
-    Kind {
+    ColumnKind {
         name: "whole double (0..100)",
         value: |_, numbers| Value::Double(numbers.below(100) as f64),
     },
-    Kind {
+    ColumnKind {
         name: "random double",
         value: |_, numbers| Value::Double((numbers.next_u64() >> 11) as f64 / 9.0e15),
     },
-    Kind {
+    ColumnKind {
         name: "gappy int64 (1 in 10 missing)",
         value: |_, numbers| match numbers.below(10) {
             0 => Value::Missing,
             _ => Value::Int64(numbers.below(100) as i64),
         },
     },
-    Kind {
+    ColumnKind {
         name: "low-cardinality string",
         value: |_, numbers| Value::String(format!("host_{}", numbers.below(8)).into()),
     },
-    Kind {
+    ColumnKind {
         name: "constant string",
         value: |_, _| Value::String("eu-central-1".into()),
     },
-    Kind {
+    ColumnKind {
         name: "object id",
         value: |at, numbers| {
             let mut id = [0x5A; 12];
@@ -124,7 +124,7 @@ fn columns(len: usize) -> usize {
     if len > 10_000 { 2 } else { COLUMNS }
 }
 
-fn run_kind(kind: &Kind, len: usize) {
+fn run_kind(kind: &ColumnKind, len: usize) {
     let columns = columns(len);
     let inputs: Vec<Vec<Value>> = (0..columns)
         .map(|seed| {

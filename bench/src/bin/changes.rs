@@ -38,12 +38,12 @@ const LONG_SERIES: i64 = 1_000_000;
 
 /// The times of a command.
 #[derive(Clone, Copy)]
-struct Took {
+struct Timing {
     elapsed: Duration,
     processor: f64,
 }
 
-impl std::fmt::Display for Took {
+impl std::fmt::Display for Timing {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{:>10.1?} {:>6.2}s", self.elapsed, self.processor)
     }
@@ -109,10 +109,10 @@ impl Client {
     }
 
     /// Returns the times of a command and the `n` of its answer.
-    fn time(&mut self, command: Document) -> (Took, i64) {
+    fn time(&mut self, command: Document) -> (Timing, i64) {
         let (from, used) = (Instant::now(), processor::time());
         let reply = self.run(command);
-        let took = Took {
+        let took = Timing {
             elapsed: from.elapsed(),
             processor: processor::time() - used,
         };
@@ -127,7 +127,7 @@ impl Drop for Client {
     }
 }
 
-fn per_second(count: i64, took: Took) -> f64 {
+fn per_second(count: i64, took: Timing) -> f64 {
     count as f64 / took.elapsed.as_secs_f64() / 1e6
 }
 

@@ -107,23 +107,23 @@ impl Truck {
 }
 
 /// The defects of points.
-struct Dirt {
+struct Defects {
     random: Random,
     /// Points held back, with the tick at which they are sent.
     held: Vec<(usize, Document)>,
     /// The fate of the current group of points.
-    group: Fate,
+    group: PointFate,
     in_group: usize,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Fate {
+enum PointFate {
     Sent,
     Late,
     Lost,
 }
 
-impl Dirt {
+impl Defects {
     /// Points of a group that share a fate.
     const GROUP: usize = 10;
 
@@ -132,26 +132,26 @@ impl Dirt {
         Self {
             random,
             held: Vec::new(),
-            group: Fate::Sent,
+            group: PointFate::Sent,
             in_group: 0,
         }
     }
 
     /// Draws the fate of the next point, and whether it lacks a field or a tag.
-    fn draw(&mut self) -> (Fate, bool, bool) {
+    fn draw(&mut self) -> (PointFate, bool, bool) {
         if self.in_group == 0 {
             self.in_group = Self::GROUP;
             self.group = match self.random.below(100) {
-                0 => Fate::Lost,
-                1..=5 => Fate::Late,
-                _ => Fate::Sent,
+                0 => PointFate::Lost,
+                1..=5 => PointFate::Late,
+                _ => PointFate::Sent,
             };
         }
         self.in_group -= 1;
         let fate = match (self.group, self.random.below(100)) {
-            (Fate::Lost, _) | (_, 0..10) => Fate::Lost,
-            (Fate::Late, _) | (_, 10..40) => Fate::Late,
-            _ => Fate::Sent,
+            (PointFate::Lost, _) | (_, 0..10) => PointFate::Lost,
+            (PointFate::Late, _) | (_, 10..40) => PointFate::Late,
+            _ => PointFate::Sent,
         };
         (
             fate,
@@ -242,7 +242,7 @@ fn load(sent: &mut Sender<'_>, options: &Options, diagnostics: bool, dirty: bool
     let mut trucks: Vec<Truck> = (0..options.scale)
         .map(|n| Truck::draw(n, &mut random))
         .collect();
-    let mut dirt = Dirt::new(options.seed);
+    let mut dirt = Defects::new(options.seed);
     for tick in 0..options.ticks() {
         let time_ms = START_MS + tick as i64 * options.interval_s * 1000;
         for truck in &mut trucks {
@@ -255,9 +255,9 @@ fn load(sent: &mut Sender<'_>, options: &Options, diagnostics: bool, dirty: bool
             let which = dirt.random.below(64) as usize;
             let document = point(time_ms, truck, diagnostics, Some((which, no_field, no_tag)));
             match fate {
-                Fate::Lost => {}
-                Fate::Sent => push(sent, &document)?,
-                Fate::Late => {
+                PointFate::Lost => {}
+                PointFate::Sent => push(sent, &document)?,
+                PointFate::Late => {
                     let delay = 1 + dirt.random.below(60) as usize;
                     dirt.held.push((tick + delay, document));
                 }

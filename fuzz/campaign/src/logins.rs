@@ -30,12 +30,12 @@ const FINAL: [&str; 2] = [
 ];
 
 /// A database with one user, and the number of login attempts.
-struct Guarded {
+struct GuardedDatabase {
     database: Database,
     tried: u32,
 }
 
-impl Guarded {
+impl GuardedDatabase {
     fn new() -> Self {
         let environment = Environment {
             access_control: true,
@@ -100,7 +100,7 @@ fn payload(bytes: &[u8]) -> Value {
 /// Runs damaged valid payloads.
 pub fn batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
-    let mut guarded = Guarded::new();
+    let mut guarded = GuardedDatabase::new();
     for _ in 0..BATCH {
         let mechanism = *pick(numbers, &MECHANISMS);
         let (mut first, mut second) = (
@@ -122,7 +122,7 @@ pub fn batch(_: &Seeds, seed: u64, runner: &mut Runner) {
 /// Runs one input of bytes: two payloads separated by a newline, for every mechanism.
 pub fn one(bytes: &[u8]) -> bool {
     thread_local! {
-        static GUARDED: std::cell::RefCell<Option<Guarded>> = const { std::cell::RefCell::new(None) };
+        static GUARDED: std::cell::RefCell<Option<GuardedDatabase>> = const { std::cell::RefCell::new(None) };
     }
     let mut parts = bytes.splitn(2, |byte| *byte == b'\n');
     let (first, second) = (
@@ -130,7 +130,7 @@ pub fn one(bytes: &[u8]) -> bool {
         parts.next().unwrap_or_default(),
     );
     GUARDED.with_borrow_mut(|guarded| {
-        let guarded = guarded.get_or_insert_with(Guarded::new);
+        let guarded = guarded.get_or_insert_with(GuardedDatabase::new);
         let tried = MECHANISMS.map(|mechanism| guarded.try_login(mechanism, first, second));
         tried.contains(&true)
     })

@@ -40,7 +40,7 @@ const FAILURES_MAX: usize = 40;
 const STACK_BYTES: usize = 16 << 20;
 
 /// The options.
-struct Asked {
+struct CampaignOptions {
     inputs: u64,
     target: Option<String>,
     seed: Option<u64>,
@@ -94,8 +94,8 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(failures > 0))
 }
 
-fn asked() -> Result<Asked, String> {
-    let mut asked = Asked {
+fn asked() -> Result<CampaignOptions, String> {
+    let mut asked = CampaignOptions {
         inputs: INPUTS,
         target: None,
         seed: None,

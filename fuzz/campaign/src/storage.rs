@@ -45,7 +45,7 @@ impl Drop for Scratch {
 }
 
 /// The files of an undamaged database by name, and its content.
-struct Sound {
+struct OriginalDatabase {
     files: BTreeMap<PathBuf, Vec<u8>>,
     keyspaces: [KeyspaceId; 2],
 }
@@ -59,8 +59,8 @@ fn value(keyspace: usize, number: u64) -> Vec<u8> {
     vec![number as u8 ^ (keyspace as u8 + 1); length]
 }
 
-fn sound() -> &'static Sound {
-    static SOUND: OnceLock<Sound> = OnceLock::new();
+fn sound() -> &'static OriginalDatabase {
+    static SOUND: OnceLock<OriginalDatabase> = OnceLock::new();
     SOUND.get_or_init(|| {
         let scratch = Scratch::new();
         let engine = LsmEngine::open(&scratch.0, LsmOptions::tiny()).expect("an engine");
@@ -86,7 +86,7 @@ fn sound() -> &'static Sound {
         drop(engine);
         let mut files = BTreeMap::new();
         gather(&scratch.0, Path::new(""), &mut files);
-        Sound { files, keyspaces }
+        OriginalDatabase { files, keyspaces }
     })
 }
 
@@ -108,12 +108,12 @@ fn gather(root: &Path, inside: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
 
 /// Which files are damaged.
 #[derive(Clone, Copy)]
-enum Kind {
+enum DamagedFiles {
     Log,
     Table,
 }
 
-impl Kind {
+impl DamagedFiles {
     fn files(self) -> Vec<&'static PathBuf> {
         let is_one = |path: &&PathBuf| {
             let name = path.to_string_lossy();
@@ -171,7 +171,7 @@ fn open_and_read(place: &Path, bytes: &[u8]) -> bool {
     whole & engine.close().is_ok()
 }
 
-fn run(kind: Kind, seed: u64, runner: &mut Runner) {
+fn run(kind: DamagedFiles, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     let files = kind.files();
     for _ in 0..BATCH {
@@ -187,17 +187,17 @@ fn run(kind: Kind, seed: u64, runner: &mut Runner) {
 
 /// Runs files of the log.
 pub fn log_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
-    run(Kind::Log, seed, runner);
+    run(DamagedFiles::Log, seed, runner);
 }
 
 /// Runs files of tables and of separated values.
 pub fn table_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
-    run(Kind::Table, seed, runner);
+    run(DamagedFiles::Table, seed, runner);
 }
 
 /// Runs one file of the log.
 pub fn log(bytes: &[u8]) -> bool {
-    Kind::Log
+    DamagedFiles::Log
         .files()
         .first()
         .is_some_and(|place| open_and_read(place, bytes))
@@ -205,7 +205,7 @@ pub fn log(bytes: &[u8]) -> bool {
 
 /// Runs one file of a table.
 pub fn table(bytes: &[u8]) -> bool {
-    Kind::Table
+    DamagedFiles::Table
         .files()
         .first()
         .is_some_and(|place| open_and_read(place, bytes))

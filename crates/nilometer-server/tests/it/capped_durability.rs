@@ -9,10 +9,10 @@ use std::time::Duration;
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Effort, Server, nilometer};
+use crate::server::{Directory, Repetitions, Server, nilometer};
 
 /// Kills of the server.
-const KILLS: Effort = Effort {
+const KILLS: Repetitions = Repetitions {
     fast: 3,
     long: 8,
     soak: 100,
@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 8192;
 
 /// The inserts of one writer.
 #[derive(Default)]
-struct Sent {
+struct SentInserts {
     /// The last id sent, and the last acknowledged.
     last: i64,
     acknowledged: i64,
@@ -43,7 +43,7 @@ fn insert(client: &mut Client, collection: &str, documents: &[Document]) -> Opti
 }
 
 /// Inserts ascending ids until the connection is lost.
-fn write(port: u16, collection: &str, sent: &mut Sent, seed: i64) {
+fn write(port: u16, collection: &str, sent: &mut SentInserts, seed: i64) {
     let mut client = Client::connect(port);
     loop {
         let count = 1 + (sent.last + seed) % 9;
@@ -86,7 +86,7 @@ fn validate(client: &mut Client, collection: &str) {
     );
 }
 
-fn check(client: &mut Client, log: &mut Sent, ordered: &mut Sent) {
+fn check(client: &mut Client, log: &mut SentInserts, ordered: &mut SentInserts) {
     let left = ids(client, "log");
     let bytes: usize = client
         .find_all("test", &doc! {"find": "log"})
@@ -121,7 +121,7 @@ fn capped_and_clustered_collections_outlive_kills() {
     let directory = Directory::new();
     let path = directory.0.to_str().expect("a path");
     let start = || Server::spawn(&mut nilometer(&["serve", "--dbpath", path, "--port", "0"]));
-    let (mut log, mut ordered) = (Sent::default(), Sent::default());
+    let (mut log, mut ordered) = (SentInserts::default(), SentInserts::default());
     let kills = KILLS.asked();
     for kill in 0..=kills {
         let mut server = start();

@@ -12,11 +12,11 @@ use nilometer_bson::{ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg};
 use crate::random::Random;
-use crate::server::{Directory, Effort};
+use crate::server::{Directory, Repetitions};
 use crate::writer::{WHOLE_MAX, Work, Writer};
 
 /// Kills of the server.
-const KILLS: Effort = Effort {
+const KILLS: Repetitions = Repetitions {
     fast: 4,
     long: 15,
     soak: 300,

@@ -17,7 +17,7 @@ use crate::upkeep::{everything, fill};
 const DATABASE: &str = "shop";
 
 /// A dumped collection: options and indexes in its metadata, documents as stored.
-struct Dumped {
+struct DumpedCollection {
     name: String,
     kind: String,
     options: Document,
@@ -33,7 +33,7 @@ fn data_of(name: &str, kind: &str) -> String {
     }
 }
 
-fn dump(client: &mut Client) -> Vec<Dumped> {
+fn dump(client: &mut Client) -> Vec<DumpedCollection> {
     let mut dumped = Vec::new();
     for listed in client.find_all(DATABASE, &doc! {"listCollections": 1, "cursor": doc! {}}) {
         let text = |name: &str| listed.get(name).as_str().expect("a text").to_owned();
@@ -51,7 +51,7 @@ fn dump(client: &mut Client) -> Vec<Dumped> {
             documents = client.find_all(DATABASE, &command);
         }
         let options = listed.get("options").as_document().expect("options");
-        dumped.push(Dumped {
+        dumped.push(DumpedCollection {
             name,
             kind,
             options: options.to_document(),
@@ -62,13 +62,13 @@ fn dump(client: &mut Client) -> Vec<Dumped> {
     dumped
 }
 
-fn restore(client: &mut Client, dumped: &[Dumped]) {
+fn restore(client: &mut Client, dumped: &[DumpedCollection]) {
     let succeed = |client: &mut Client, command: Document| {
         let reply = client.run_on(DATABASE, &command);
         assert!(is_ok(&reply), "{command:?}: {reply:?}");
     };
     // Views last: the tool restores them after their sources.
-    let mut ordered: Vec<&Dumped> = dumped.iter().collect();
+    let mut ordered: Vec<&DumpedCollection> = dumped.iter().collect();
     ordered.sort_by_key(|one| one.kind == "view");
     for one in ordered {
         let filter = doc! {"name": one.name.as_str()};
@@ -383,7 +383,7 @@ fn buckets_that_mongodb_wrote_restore_and_read_back() {
         let options = doc! {"timeseries": doc! {
             "timeField": time, "granularity": "seconds", "bucketMaxSpanSeconds": 3600,
         }};
-        let dumped = Dumped {
+        let dumped = DumpedCollection {
             name: name.to_owned(),
             kind: "timeseries".to_owned(),
             options,

@@ -13,10 +13,10 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;
-use crate::server::{Directory, Effort};
+use crate::server::{Directory, Repetitions};
 
 /// Kills of the server.
-const KILLS: Effort = Effort {
+const KILLS: Repetitions = Repetitions {
     fast: 3,
     long: 10,
     soak: 200,

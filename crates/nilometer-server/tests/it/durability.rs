@@ -19,17 +19,17 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, column,
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;
-use crate::server::{Directory, Effort, Server, nilometer};
+use crate::server::{Directory, Repetitions, Server, nilometer};
 
 /// Kills of the server on one directory in the fast suite: one round with expiry, one settling.
-const KILLS: Effort = Effort {
+const KILLS: Repetitions = Repetitions {
     fast: 6,
     long: 20,
     soak: 20,
 };
 
 /// Directories, one after the other.
-const DIRECTORIES: Effort = Effort {
+const DIRECTORIES: Repetitions = Repetitions {
     fast: 1,
     long: 1,
     soak: 25,
@@ -63,7 +63,7 @@ static NEXT_ID: AtomicI64 = AtomicI64::new(1);
 
 /// The known state of a sent command.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
+enum InsertState {
     Acknowledged,
     /// The connection was lost before an answer.
     Unknown,
@@ -73,10 +73,10 @@ enum Fate {
 
 /// An insert as it was sent.
 #[derive(Debug)]
-struct Sent {
+struct SentInsert {
     collection: &'static str,
     documents: Vec<Document>,
-    fate: Fate,
+    fate: InsertState,
     /// The documents may be gone at any time.
     expires: bool,
 }
@@ -115,7 +115,7 @@ fn measurement(random: &mut Random, id: i64) -> Document {
 }
 
 /// Inserts until the connection is lost. Returns the inserts.
-fn write(port: u16, seed: u64) -> Vec<Sent> {
+fn write(port: u16, seed: u64) -> Vec<SentInsert> {
     let mut random = Random(seed);
     let mut client = Client::connect(port);
     let mut all = Vec::new();
@@ -157,17 +157,17 @@ fn write(port: u16, seed: u64) -> Vec<Sent> {
         );
         let reply = client.ask_or_lose(&message);
         let fate = match &reply {
-            None => Fate::Unknown,
+            None => InsertState::Unknown,
             Some(reply) => {
                 assert!(
                     is_ok(reply) && reply.get("writeErrors").is_missing(),
                     "{reply:?}"
                 );
                 assert_eq!(reply.get("n").as_exact_i64(), Some(size as i64));
-                Fate::Acknowledged
+                InsertState::Acknowledged
             }
         };
-        all.push(Sent {
+        all.push(SentInsert {
             collection,
             documents,
             fate,
@@ -221,15 +221,15 @@ fn change_buckets(port: u16, seed: u64) {
 
 /// Collections created and dropped.
 #[derive(Debug, Default)]
-struct Made {
+struct CollectionChanges {
     /// Name and whether it must exist; `None` if the connection was lost in between.
     collections: BTreeMap<String, Option<bool>>,
 }
 
 /// Creates and drops collections until the connection is lost.
-fn define(port: u16, round: u64) -> Made {
+fn define(port: u16, round: u64) -> CollectionChanges {
     let mut client = Client::connect(port);
-    let mut made = Made::default();
+    let mut made = CollectionChanges::default();
     for at in 0.. {
         let name = format!("made_{round}_{at}");
         let create =
@@ -282,7 +282,11 @@ fn same(collection: &str, a: &Document, b: &Document) -> bool {
 }
 
 /// Compares a collection with its inserts, and resolves unknown ones.
-fn check_documents(client: &mut Client, collection: &'static str, sent: &mut [Sent]) -> usize {
+fn check_documents(
+    client: &mut Client,
+    collection: &'static str,
+    sent: &mut [SentInsert],
+) -> usize {
     let mut found: HashMap<i64, Document> = HashMap::new();
     for document in client.find_all("test", &doc! {"find": collection}) {
         let id = id_of(document.as_ref());
@@ -311,17 +315,19 @@ fn check_documents(client: &mut Client, collection: &'static str, sent: &mut [Se
         let all = command.documents.len();
         let first = id_of(command.documents[0].as_ref());
         match command.fate {
-            Fate::Acknowledged => assert_eq!(there, all, "{collection}: lost of command {first}"),
-            Fate::Lost => assert_eq!(there, 0, "{collection}: command {first} came back"),
-            Fate::Unknown => {
+            InsertState::Acknowledged => {
+                assert_eq!(there, all, "{collection}: lost of command {first}")
+            }
+            InsertState::Lost => assert_eq!(there, 0, "{collection}: command {first} came back"),
+            InsertState::Unknown => {
                 assert!(
                     there == 0 || there == all,
                     "{collection}: {there} of {all} of {first}"
                 );
                 command.fate = if there == 0 {
-                    Fate::Lost
+                    InsertState::Lost
                 } else {
-                    Fate::Acknowledged
+                    InsertState::Acknowledged
                 };
             }
         }
@@ -393,7 +399,7 @@ fn check_bucket(bucket: DocRef<'_>) -> Vec<i64> {
 }
 
 /// Checks that buckets are consistent and agree with the documents, and that `validate` agrees.
-fn check_buckets(client: &mut Client, collection: &str, sent: &[Sent], total: usize) {
+fn check_buckets(client: &mut Client, collection: &str, sent: &[SentInsert], total: usize) {
     let mut meta_of: HashMap<i64, ValueRef<'_>> = HashMap::new();
     for document in sent
         .iter()
@@ -427,7 +433,7 @@ fn check_buckets(client: &mut Client, collection: &str, sent: &[Sent], total: us
 }
 
 /// Checks the collections with measurements.
-fn check_series(client: &mut Client, sent: &mut [Sent]) {
+fn check_series(client: &mut Client, sent: &mut [SentInsert]) {
     for collection in SERIES {
         let total = check_documents(client, collection, sent);
         check_buckets(client, collection, sent, total);
@@ -504,7 +510,7 @@ fn kill_on_one_directory(seed: u64, kills: u64) {
         let created = server.connect().run_on("test", &create);
         assert!(is_ok(&created), "{created:?}");
     }
-    let mut sent: Vec<Sent> = Vec::new();
+    let mut sent: Vec<SentInsert> = Vec::new();
     let mut made = BTreeMap::new();
     for round in 0..kills {
         let port = server.port;
@@ -538,14 +544,14 @@ fn kill_on_one_directory(seed: u64, kills: u64) {
         check_series(&mut client, &mut sent);
         check_made(&mut client, &mut made);
     }
-    let known = |fate: Fate| sent.iter().filter(|c| c.fate == fate).count();
+    let known = |fate: InsertState| sent.iter().filter(|c| c.fate == fate).count();
     let documents: usize = sent.iter().map(|c| c.documents.len()).sum();
     println!(
         "{kills} kills, {} commands with {documents} documents, {} lost before an answer",
         sent.len(),
-        known(Fate::Lost)
+        known(InsertState::Lost)
     );
-    assert!(known(Fate::Acknowledged) > 0);
+    assert!(known(InsertState::Acknowledged) > 0);
     // A clean shutdown and a restart change nothing.
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));

@@ -58,14 +58,14 @@ fn blocks(guide: &str) -> Vec<Block> {
 }
 
 /// A server started by the guide.
-struct Serving {
+struct GuideServer {
     child: Child,
     port: u16,
     data: String,
     speaks_tls: bool,
 }
 
-impl Serving {
+impl GuideServer {
     fn end(mut self) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
@@ -167,17 +167,17 @@ impl Drop for Shell {
 }
 
 /// Executes the guide.
-struct Reader {
+struct GuideRunner {
     directory: Directory,
     ports: BTreeMap<&'static str, u16>,
-    serving: Vec<Serving>,
+    serving: Vec<GuideServer>,
     /// The program for `mongosh`, if there is one, and the open shell.
     mongosh: Option<PathBuf>,
     shell: Option<Shell>,
     commands: usize,
 }
 
-impl Drop for Reader {
+impl Drop for GuideRunner {
     fn drop(&mut self) {
         for serving in &mut self.serving {
             drop(serving.child.kill());
@@ -186,7 +186,7 @@ impl Drop for Reader {
     }
 }
 
-impl Reader {
+impl GuideRunner {
     fn new() -> Self {
         let bound = PORTS.map(|port| (port, TcpListener::bind("127.0.0.1:0").expect("a port")));
         let number = |listener: &TcpListener| listener.local_addr().expect("an address").port();
@@ -224,7 +224,7 @@ impl Reader {
     }
 
     /// Ends the servers that `is_in_the_way` selects.
-    fn end_where(&mut self, is_in_the_way: impl Fn(&Serving) -> bool) {
+    fn end_where(&mut self, is_in_the_way: impl Fn(&GuideServer) -> bool) {
         let all = std::mem::take(&mut self.serving);
         for serving in all {
             match is_in_the_way(&serving) {
@@ -293,7 +293,7 @@ impl Reader {
         let mut command = self.command(&format!("exec {line}"));
         let child = command.stdout(Stdio::null()).spawn().expect("a shell");
         let speaks_tls = words.contains(&"requireTLS");
-        let mut serving = Serving {
+        let mut serving = GuideServer {
             child,
             port,
             data,
@@ -322,7 +322,7 @@ fn guide() -> PathBuf {
 #[test]
 fn the_guide_can_be_followed_word_by_word() {
     let text = std::fs::read_to_string(guide()).expect("the guide");
-    let mut reader = Reader::new();
+    let mut reader = GuideRunner::new();
     for block in blocks(&text) {
         match block.info.as_str() {
             "yaml" => {

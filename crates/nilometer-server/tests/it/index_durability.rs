@@ -11,10 +11,10 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, d
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;
-use crate::server::{Directory, Effort};
+use crate::server::{Directory, Repetitions};
 
 /// Kills of the server.
-const KILLS: Effort = Effort {
+const KILLS: Repetitions = Repetitions {
     fast: 3,
     long: 8,
     soak: 200,
@@ -134,14 +134,14 @@ fn index(number: u64) -> Document {
 }
 
 /// Whether the index "made" must exist according to the last answer; `None` without an answer.
-type Known = Option<bool>;
+type Expectation = Option<bool>;
 
 fn create_made(collection: &str, number: u64) -> Document {
     doc! {"createIndexes": collection, "indexes": array![index(number)]}
 }
 
 /// Builds and drops an index until the connection is lost.
-fn define(port: u16, collection: &str, number: u64) -> Known {
+fn define(port: u16, collection: &str, number: u64) -> Expectation {
     let mut client = Client::connect(port);
     loop {
         // The outcome of the last command is unknown.
@@ -177,7 +177,7 @@ fn count(client: &mut Client, collection: &str, hint: Value) -> i64 {
 }
 
 /// Checks one collection. True if the index "made" exists.
-fn check(client: &mut Client, collection: &str, number: u64, known: Known) -> bool {
+fn check(client: &mut Client, collection: &str, number: u64, known: Expectation) -> bool {
     let named = |index: &Document| index.get("name").as_str() == Some("made");
     let there = listed(client, collection).iter().any(named);
     assert_eq!(there, known.unwrap_or(there), "{collection}: {number}");

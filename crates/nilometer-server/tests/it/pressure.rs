@@ -151,9 +151,9 @@ fn inside(server: &Server, path: &Path) -> PathBuf {
 }
 
 /// Freezes a file system until dropped: writers block and cannot even be killed.
-struct Frozen(PathBuf);
+struct FrozenFileSystem(PathBuf);
 
-impl Frozen {
+impl FrozenFileSystem {
     /// `None` if the system does not support it.
     fn new(path: PathBuf) -> Option<Self> {
         let frozen = Self::call("-f", &path);
@@ -166,7 +166,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenFileSystem {
     fn drop(&mut self) {
         Self::call("-u", &self.0);
     }
@@ -249,7 +249,7 @@ fn a_disk_that_does_not_answer_is_told_of_while_it_lasts() {
     let mut client = server.connect();
     assert_eq!(insert(&mut client, &mut random, 0), 0);
     assert!(get(http, "/readyz").ends_with("ok\n"));
-    let Some(frozen) = Frozen::new(inside(&server, &directory.0.join("disk"))) else {
+    let Some(frozen) = FrozenFileSystem::new(inside(&server, &directory.0.join("disk"))) else {
         println!("left out: the file system cannot be frozen");
         return;
     };
@@ -330,12 +330,12 @@ fn without_files_to_open_those_who_are_there_are_served() {
 }
 
 /// A clock set by a test.
-struct Jumping {
+struct TestClock {
     now_ms: AtomicI64,
     started: Instant,
 }
 
-impl Clock for Jumping {
+impl Clock for TestClock {
     fn now_ms(&self) -> i64 {
         self.now_ms.load(Ordering::Relaxed)
     }
@@ -349,7 +349,7 @@ impl Clock for Jumping {
 fn a_clock_that_jumps_back_does_no_harm() {
     const NOW_MS: i64 = 1_700_000_000_000;
     const MONTH_MS: i64 = 30 * 86_400_000;
-    let clock = Arc::new(Jumping {
+    let clock = Arc::new(TestClock {
         now_ms: AtomicI64::new(NOW_MS),
         started: Instant::now(),
     });

@@ -154,13 +154,13 @@ impl Drop for Server {
 /// How often to repeat: few times in the fast suite, more with NILOMETER_LONG, which every change must pass (`cargo
 /// xtask histories`), for minutes with NILOMETER_SOAK.
 #[derive(Clone, Copy)]
-pub(crate) struct Effort {
+pub(crate) struct Repetitions {
     pub(crate) fast: u64,
     pub(crate) long: u64,
     pub(crate) soak: u64,
 }
 
-impl Effort {
+impl Repetitions {
     /// Returns the number for this run.
     pub(crate) fn asked(self) -> u64 {
         let asked = |name: &str| std::env::var_os(name).is_some();

@@ -12,7 +12,7 @@ use crate::server::Server;
 
 /// The command that returns the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum FieldSource {
     ServerStatus,
     Diagnosis,
     Top,
@@ -25,7 +25,7 @@ enum Asked {
 
 /// The expected behaviour of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Is {
+enum Behaviour {
     /// A number that has grown.
     Growing,
     /// A number that does not shrink.
@@ -39,13 +39,15 @@ enum Is {
     Bool,
 }
 
-use Asked::{BuildInfo, CollStats, DbStats, Diagnosis, HostInfo, SeriesStats, ServerStatus, Top};
-use Is::{Bool, Counter, Date, Growing, Number, Positive, Text};
+use Behaviour::{Bool, Counter, Date, Growing, Number, Positive, Text};
+use FieldSource::{
+    BuildInfo, CollStats, DbStats, Diagnosis, HostInfo, SeriesStats, ServerStatus, Top,
+};
 
-type Row = (&'static str, Asked, &'static str, Is);
+type FieldRow = (&'static str, FieldSource, &'static str, Behaviour);
 
 /// All fields.
-const FIELDS: &[Row] = &[
+const FIELDS: &[FieldRow] = &[
     ("mongostat", ServerStatus, "host", Text),
     ("mongostat", ServerStatus, "version", Text),
     ("mongostat", ServerStatus, "process", Text),
@@ -381,7 +383,7 @@ const NOT_THERE: &[&str] = &["wiredTiger", "repl", "locks", "tcmalloc", "flowCon
 /// Stands for a dot within a namespace in a path.
 const DOT: char = '\u{1}';
 
-fn ask(client: &mut Client, asked: Asked) -> Document {
+fn ask(client: &mut Client, asked: FieldSource) -> Document {
     let (db, command) = match asked {
         ServerStatus => ("admin", doc! {"serverStatus": 1, "recordStats": 0}),
         Diagnosis => ("admin", doc! {"getDiagnosticData": 1}),
@@ -456,7 +458,7 @@ fn do_something(server: &Server, client: &mut Client, round: i64) -> Vec<Client>
 }
 
 /// True if a field with the values `before` and `after` does not behave as expected.
-fn wrong(before: &Value, after: &Value, is: Is) -> bool {
+fn wrong(before: &Value, after: &Value, is: Behaviour) -> bool {
     let (earlier, later) = (number(before), number(after));
     match is {
         Growing => earlier.unwrap_or(0.0) >= later.unwrap_or(-1.0),
@@ -491,7 +493,7 @@ fn every_field_that_tools_read_is_there_and_moves() {
     std::thread::sleep(Duration::from_millis(5));
     let _second = do_something(&server, &mut client, 2);
     let after = asked.map(|asked| (asked, ask(&mut client, asked)));
-    let find = |of: &[(Asked, Document)], asked: Asked, path: &str| {
+    let find = |of: &[(FieldSource, Document)], asked: FieldSource, path: &str| {
         let reply = of.iter().find(|(known, _)| *known == asked);
         at(&reply.expect("it was asked").1, path)
     };

@@ -21,13 +21,13 @@ struct Page {
 
 /// A response: status, head in lower case, body.
 #[derive(Debug)]
-struct Answer {
+struct HttpResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     fn parse(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -66,16 +66,16 @@ impl Page {
         }
     }
 
-    fn send(&self, text: &str) -> Answer {
-        Answer::parse(&exchange(self.port, text.as_bytes()))
+    fn send(&self, text: &str) -> HttpResponse {
+        HttpResponse::parse(&exchange(self.port, text.as_bytes()))
     }
 
-    fn get(&self, path: &str) -> Answer {
+    fn get(&self, path: &str) -> HttpResponse {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     }
 
     /// Sends a POST like the page, with more lines in the head.
-    fn post(&self, path: &str, body: &str, more: &str) -> Answer {
+    fn post(&self, path: &str, body: &str, more: &str) -> HttpResponse {
         let length = body.len();
         let port = self.port;
         self.send(&format!(
@@ -84,7 +84,7 @@ impl Page {
         ))
     }
 
-    fn command(&self, db: &str, command: &Value, cookie: &str) -> Answer {
+    fn command(&self, db: &str, command: &Value, cookie: &str) -> HttpResponse {
         let body = json!({"db": db, "command": command}).to_string();
         let more = format!("Cookie: other=1; {cookie}\r\nSec-Fetch-Site: same-origin\r\n");
         self.post("/api/command", &body, &more)
@@ -103,7 +103,7 @@ impl Page {
         assert!(is_ok(&self.server.connect().run_on("a", &insert)));
     }
 
-    fn log_in(&self, user: &str, password: &str) -> Answer {
+    fn log_in(&self, user: &str, password: &str) -> HttpResponse {
         let body = json!({"user": user, "password": password, "db": "admin"});
         self.post("/api/login", &body.to_string(), "")
     }

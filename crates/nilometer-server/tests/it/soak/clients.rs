@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nilometer_bson::{Document, Value, array, doc};
 
-use super::Shared;
+use super::SoakState;
 use crate::client::{Client, body, code, is_ok, op_msg, sequence};
 use crate::random::Random;
 use crate::server::{Directory, nilometer};
@@ -41,7 +41,7 @@ fn ask(client: &mut Client, database: &str, command: &Document) -> Option<Docume
 
 /// The known state of a collection.
 #[derive(Clone, Debug, PartialEq)]
-struct Known {
+struct CollectionState {
     /// `None` if a command was in flight.
     exists: Option<bool>,
     /// Names of its indexes; `None` if a command was in flight.
@@ -52,7 +52,7 @@ struct Known {
 /// Creates, changes and drops collections of the database `ddl`.
 pub(super) struct Definer {
     random: Random,
-    collections: BTreeMap<String, Known>,
+    collections: BTreeMap<String, CollectionState>,
     pub(super) made: u64,
 }
 
@@ -65,7 +65,7 @@ impl Definer {
         }
     }
 
-    pub(super) fn work(&mut self, port: u16, shared: &Shared) {
+    pub(super) fn work(&mut self, port: u16, shared: &SoakState) {
         let mut client = Client::connect(port);
         let mut random = Random(self.random.below(u64::MAX));
         shared.work(&mut random, 40, || self.change_one(&mut client));
@@ -95,7 +95,7 @@ impl Definer {
             "timeseries": doc! {"timeField": "t", "metaField": "m"},
             "expireAfterSeconds": 630_720_000i64,
         };
-        let known = Known {
+        let known = CollectionState {
             exists: None,
             indexes: BTreeMap::new(),
             expires_after: Some(630_720_000),
@@ -268,7 +268,7 @@ impl Expirer {
         }
     }
 
-    pub(super) fn work(&mut self, port: u16, shared: &Shared) {
+    pub(super) fn work(&mut self, port: u16, shared: &SoakState) {
         let mut client = Client::connect(port);
         let mut random = Random(self.random.below(u64::MAX));
         shared.work(&mut random, 30, || self.write_one(&mut client));
@@ -370,7 +370,7 @@ impl Saver {
         }
     }
 
-    pub(super) fn work(&mut self, port: u16, shared: &Shared) {
+    pub(super) fn work(&mut self, port: u16, shared: &SoakState) {
         let mut client = Client::connect(port);
         let copy = self.directory.clone();
         let mut next = Instant::now();
@@ -408,7 +408,7 @@ pub(super) fn verify(directory: &Path) {
 }
 
 /// Opens cursors, continues some, and abandons them; sometimes reads the server's statistics.
-pub(super) fn leave_cursors(port: u16, seed: u64, shared: &Shared) {
+pub(super) fn leave_cursors(port: u16, seed: u64, shared: &SoakState) {
     let mut client = Client::connect(port);
     let mut random = Random(seed);
     let mut rest = Random(seed ^ 1);

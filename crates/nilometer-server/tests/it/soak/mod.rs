@@ -92,13 +92,13 @@ const SETTINGS: [&str; 8] = [
 
 /// State shared by clients: the stop flag, and counters.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SoakState {
     stop: AtomicBool,
     commands: AtomicU64,
     slowest_ms: AtomicU64,
 }
 
-impl Shared {
+impl SoakState {
     fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -142,7 +142,7 @@ impl Clients {
     }
 
     /// Runs all clients while `meanwhile` runs on this thread, then ends them.
-    fn run<T>(&mut self, port: u16, shared: &Shared, meanwhile: impl FnOnce() -> T) -> T {
+    fn run<T>(&mut self, port: u16, shared: &SoakState, meanwhile: impl FnOnce() -> T) -> T {
         shared.stop.store(false, Ordering::Relaxed);
         let seed = self.random.below(u64::MAX);
         std::thread::scope(|scope| {
@@ -224,7 +224,7 @@ fn soak_ends_with_equal_contents_flat_memory_and_no_leaked_files() {
     let length = length();
     let mut random = Random::of_run(23);
     let directory = Directory::new();
-    let shared = Shared::default();
+    let shared = SoakState::default();
     let mut server = start(&directory, "data");
     create(&mut server.connect());
     let mut clients = Clients::new(&directory, &mut random);
