@@ -4,7 +4,7 @@
 //! included, so position `i` is the same measurement in every block of a bucket.
 //!
 //! ```text
-//! len 5        data      Int32 [7, 7, 0, 9, 9]          one vector per type; a missing place holds anything
+//! len 5        data      Int32 [7, 7, 0, 9, 9]          one vector per type; arbitrary where missing
 //!              presence  0b11011  (bit i: value i is there; no bitmap when nothing is missing)
 //!
 //! other forms  ShortInt64   two bytes each                longs of a packed column that are all small
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_behind_each_other_are_their_values() {
+    fn appended_blocks_hold_all_values() {
         let parts = [
             vec![],
             vec![Value::Missing],
@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_selected_beyond_the_end_is_missing() {
+    fn selecting_beyond_the_end_gives_missing() {
         let block = block(&[1.into(), 2.into()]);
         let selected = block.select(&[1, 5, 0]);
         assert!(selected.is_missing(1));

@@ -1,4 +1,4 @@
-//! Documents as bytes: reading in place, and building.
+//! Documents as bytes: zero-copy reading, and building.
 //!
 //! ```text
 //! document  int32 total length | element … | 00
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_element_is_taken_by_its_name_alone() {
+    fn next_named_advances_only_on_a_match() {
         let document = doc! { "a": 1, "ab": "x", "": 2.5 };
         let mut elements = document.iter();
         for other in [
@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_bytes_end_the_walk() {
+    fn iteration_ends_at_malformed_bytes() {
         let bytes = b"\x0c\0\0\0\x02a\0\xff\xff\xff\x7f\0";
         assert_eq!(DocRef::new(bytes).unwrap().iter().count(), 0);
         assert!(DocRef::new(b"\x0c\0\0\0\x02").is_none());

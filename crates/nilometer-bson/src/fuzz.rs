@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_make_sound_columns_too() {
+    fn some_seeds_give_valid_columns() {
         let sound = |seed: &u64| column::validate(&column_bytes(*seed), VALUES_MAX).is_ok();
         let count = (0..1000).filter(sound).count();
         assert!((200..900).contains(&count), "{count} of 1000 are sound");

@@ -419,7 +419,7 @@ mod tests {
         }
 
         #[test]
-        fn the_order_of_numbers_is_total(
+        fn numbers_are_totally_ordered(
             a in strategies::number(),
             b in strategies::number(),
             c in strategies::number(),

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_found_whatever_its_length_and_no_other() {
+    fn prepared_names_match_only_themselves() {
         let letters: Vec<u8> = (0..40).map(|n| b'a' + n % 26).collect();
         for length in 0..=letters.len() {
             let name = &letters[..length];

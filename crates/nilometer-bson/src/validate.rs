@@ -519,7 +519,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_built_is_valid(document in strategies::document()) {
+        fn built_documents_are_valid(document in strategies::document()) {
             prop_assert_eq!(validate_document(document.as_bytes(), &Limits::default()), Ok(()));
             prop_assert_eq!(count(document.as_ref()), document.as_bytes().len());
         }

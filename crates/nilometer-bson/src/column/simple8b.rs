@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_that_do_not_exist_hold_nothing() {
+    fn invalid_selectors_have_no_shape() {
         for low in [0x00, 0x10, 0xf0, 0xa7, 0xf7, 0xe8, 0xf8] {
             assert_eq!(shape(low), None);
             assert_eq!(value_count(low), 0);

@@ -38,7 +38,7 @@ fn text_round_trips() {
 }
 
 #[test]
-fn text_is_read_leniently_but_rounded_correctly() {
+fn text_is_parsed_leniently_and_rounded_correctly() {
     for (text, shown) in [
         ("+1e3", "1E+3"),
         (".5", "0.5"),

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_as_long_as_their_types_say() {
+    fn value_lengths_match_their_types() {
         for type_code in 0..=u8::MAX {
             for count in [i32::MIN, -1, 0, 1, 4, 5, 13, 14, 20, 24, 25, i32::MAX] {
                 for room in 0..40 {

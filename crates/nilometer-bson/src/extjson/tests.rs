@@ -149,7 +149,7 @@ fn refused() {
 }
 
 #[test]
-fn the_deepest_document_comes_back() {
+fn the_deepest_document_round_trips() {
     let mut document = crate::doc! {"at": Value::DateTime(i64::MAX)};
     for _ in 1..crate::validate::DEPTH_MAX {
         document = crate::doc! {"]\"{": document};
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_without_panic(text in any::<String>()) {
+    fn parsing_any_text_does_not_panic(text in any::<String>()) {
         let _ = parse_value(&text);
         let _ = parse_date(&text);
     }

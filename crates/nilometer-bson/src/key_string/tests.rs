@@ -232,7 +232,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), bits in proptest::collection::vec(any::<u8>(), 0..8)) {
+    fn decoding_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), bits in proptest::collection::vec(any::<u8>(), 0..8)) {
         let _ = decode(&bytes, KeyOrder::ASCENDING, 3, &bits);
         let _ = skip(&bytes, KeyOrder::ASCENDING, 3);
     }

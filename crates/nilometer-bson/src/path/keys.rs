@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_values_of_a_path_and_of_what_lies_below_its_first_name() {
+    fn plain_values_of_a_path_and_below_its_first_name() {
         let document = doc! { "m": doc! { "a": doc! { "b": 1 }, "c": array![2] }, "d": 3 };
         let meta = document.get("m").as_document().unwrap();
         for path in ["m.a.b", "m.a", "m.c", "m.c.0", "m.x", "m.a.x.y", "m.a.b.c"] {

@@ -54,7 +54,7 @@ fn golden_columns() {
 /// A name `selector S, …` or `selector S extension E, …` marks one literal and one word of that
 /// shape.
 #[test]
-fn every_shape_of_word_is_among_them() {
+fn golden_columns_cover_every_word_shape() {
     let mut shapes = std::collections::BTreeSet::new();
     for item in load() {
         let name = item["name"].as_str().unwrap();

@@ -154,7 +154,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn what_goes_in_comes_out(runs in runs()) {
+    fn columns_round_trip(runs in runs()) {
         let values = values(&runs);
         let column = builder(&values).finish();
         let read = column::decode_raw(&column, values.len()).unwrap();
@@ -237,13 +237,13 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), seed in any::<u64>()) {
+    fn decoding_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), seed in any::<u64>()) {
         fuzz::column_decode(&bytes);
         fuzz::column_decode(&fuzz::column_bytes(seed));
     }
 
     #[test]
-    fn a_damaged_column_is_read_or_refused(runs in runs(), at in any::<prop::sample::Index>(), bit in 0..8_u32) {
+    fn decoding_damaged_columns_does_not_panic(runs in runs(), at in any::<prop::sample::Index>(), bit in 0..8_u32) {
         let values = values(&runs);
         let mut column = builder(&values).finish();
         let at = at.index(column.len());
@@ -265,7 +265,7 @@ fn size_is_roughly_right_at_any_time() {
 }
 
 #[test]
-fn a_few_bytes_cannot_ask_for_much() {
+fn decoding_memory_is_limited() {
     // One literal of 64 KiB and 16 repeat words: 30,721 times the same value.
     let mut column = vec![2, 0];
     column.extend(65_537_u32.to_le_bytes());
@@ -298,7 +298,7 @@ fn a_few_bytes_cannot_ask_for_much() {
 }
 
 #[test]
-fn a_reference_of_nothing_but_names_is_refused() {
+fn references_without_leaves_are_rejected() {
     let leaves = 2_000_000_u32;
     let mut column = vec![0xF1];
     column.extend((leaves * 2 + 5).to_le_bytes());

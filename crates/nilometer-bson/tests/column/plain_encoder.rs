@@ -480,7 +480,7 @@ fn next_double(numbers: &mut Numbers, style: u64, last: f64) -> f64 {
 }
 
 #[test]
-fn doubles_are_written_as_plainly() {
+fn doubles_match_the_plain_encoder() {
     for seed in 0..3000 {
         let numbers = &mut Numbers::new(seed);
         let (mut plain, mut builder) = (Doubles::new(), ColumnBuilder::new());
@@ -512,7 +512,7 @@ fn doubles_are_written_as_plainly() {
 }
 
 #[test]
-fn words_are_packed_as_plainly() {
+fn words_match_the_plain_encoder() {
     for seed in 0..3000 {
         let numbers = &mut Numbers::new(seed);
         let wide = seed % 2 == 1;

@@ -167,7 +167,7 @@ fn words_both_ways() {
 }
 
 #[test]
-fn values_too_wide_for_a_word_are_refused() {
+fn values_too_wide_for_a_word_are_rejected() {
     let Some(vectors) = load() else { return };
     for (name, item) in list(&vectors, "unencodable") {
         let value = unsigned(item["value"].as_str().unwrap());

@@ -60,7 +60,7 @@ impl LngLat {
     /// Returns the point on the unit sphere.
     pub(super) fn to_unit(self) -> Point {
         // -180 and 180 are the same meridian, and every longitude is the same at a pole. S2
-        // compares points by their coordinates, so each place must have one representation.
+        // compares points by their coordinates, so each point must have one representation.
         if self.lat.abs() == 90.0 {
             return Point::from_coords(0.0, 0.0, self.lat.signum());
         }

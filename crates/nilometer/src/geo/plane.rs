@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_are_ruled_out_only_when_nothing_is_there() {
+    fn boxes_are_excluded_only_without_common_points() {
         let circle = PlaneRegion::Circle {
             center: p(0.0, 0.0),
             radius: 1.0,

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_packed_as_the_column_built_of_them() {
+    fn direct_packing_equals_packing_the_built_column() {
         let mut draw = TestNumbers(3);
         let mut packed = [0; 4];
         for round in 0..1500 {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_simple_form_is_left() {
+    fn values_without_simple_form_are_not_packed() {
         let bits = |values: [f64; 40]| values.map(|value| value.to_bits().cast_signed());
         let mut values = [3.0; 40];
         values[20] = 4.0;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_that_a_word_holds_are_left_to_it() {
+    fn repeats_in_one_word_are_not_packed() {
         let counter: Vec<i64> = (0..1000).map(|n| n * 12_345).collect();
         assert!(!packs(tag::INT64, &counter));
         let still = vec![12_345; 1000];

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_times_and_numbers_that_stay_take_next_to_nothing() {
+    fn constant_steps_take_few_bytes() {
         let packed = restored(&written((0..360).map(|n| Value::DateTime(n * 10_000))));
         assert!(packed.len() < 16, "{}", packed.len());
         let packed = restored(&written((0..360).map(|n| Value::Int32(n / 200))));
@@ -434,14 +434,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_the_same_is_one_value() {
+    fn constant_columns_decode_to_one_value() {
         let packed = restored(&written((0..360).map(|_| Value::Int64(7))));
         let block = decode_packed(&packed, 360).unwrap();
         assert!(block.as_constant().is_some());
     }
 
     #[test]
-    fn longs_that_are_small_are_decoded_as_such() {
+    fn small_longs_decode_to_16_bits() {
         let form = |numbers: &[i64]| {
             let packed = restored(&written(numbers.iter().map(|&n| Value::Int64(n))));
             decode_packed(&packed, 1 << 20).unwrap().as_i64().is_some()
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn rests_come_back_as_repeats() {
+    fn zero_differences_round_trip_as_repeats() {
         let mut numbers = walk(300);
         let last = numbers[299];
         numbers.extend(std::iter::repeat_n(last, 150));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pay_or_fit_is_left() {
+    fn unsuitable_columns_are_not_packed() {
         let kept = [
             written([]),
             written([Value::Int32(1)]),
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_or_another_column() {
+    fn damaged_columns_give_an_error_or_another_column() {
         let numbers = walk(200);
         let packed = pack(&written(numbers.into_iter().map(Value::Int64))).unwrap();
         assert!(unpack(&packed, 200).is_ok());
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_packed_comes_back() {
+    fn packed_columns_round_trip() {
         let mut draw = TestNumbers(99);
         for _ in 0..300 {
             let (length, width) = (draw.next() % 400 + 1, draw.next() % 40);

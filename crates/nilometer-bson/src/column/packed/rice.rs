@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_come_back_at_every_parameter() {
+    fn rice_codes_round_trip_at_every_parameter() {
         let mut draw = 99_u64;
         for parameter in 0..=PARAMETER_MAX {
             for count in [0, 1, 7, 8, 9, 63, 64, 65, 300] {

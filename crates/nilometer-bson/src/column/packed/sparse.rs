@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_come_back_where_they_were() {
+    fn sparse_values_round_trip() {
         for values in [
             vec![],
             vec![0; 300],
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_not_written() {
+    fn values_over_the_limit_are_not_written() {
         let mut bytes = vec![1];
         assert_eq!(write(&mut bytes, &[1 << 60; 3], 20), None);
         assert_eq!(write(&mut bytes, &[1; 30], 20), None);

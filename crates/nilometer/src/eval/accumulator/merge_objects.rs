@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
 
 use crate::error::{Error, Result, location};
-use crate::eval::matcher::value_tests::shown;
+use crate::eval::matcher::value_tests::format_value;
 use crate::eval::memory_bytes;
 
 /// An object under construction.
@@ -31,7 +31,7 @@ impl MergeObjectsState {
                 location::MERGE_OBJECTS_NOT_OBJECT,
                 format!(
                     "$mergeObjects requires object inputs, but input {} is of type {}",
-                    shown(other),
+                    format_value(other),
                     other.type_name()
                 ),
             )),

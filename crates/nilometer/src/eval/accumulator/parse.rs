@@ -6,7 +6,7 @@ use super::percentile::PercentileList;
 use super::registry::ACCUMULATORS;
 use super::{AccumulatorKind as K, AccumulatorSpec};
 use crate::error::{Error, ErrorCode, Result, location};
-use crate::eval::matcher::value_tests::{exact_i64, shown};
+use crate::eval::matcher::value_tests::{exact_i64, format_value};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Collation, Expression, ParseContext};
 
@@ -148,7 +148,7 @@ impl<'a> ArgumentFields<'a> {
                 not_object,
                 format!(
                     "specification must be an object; found {name}: {}",
-                    shown(argument)
+                    format_value(argument)
                 ),
             )
         })?;
@@ -234,7 +234,7 @@ pub(super) fn ranked(
             location::OBJECT_EXPECTED,
             format!(
                 "invalid parameter: expected an object (sortBy), found {}",
-                shown(sort)
+                format_value(sort)
             ),
         )
     })?;
@@ -260,7 +260,7 @@ pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
             location::N_NOT_NUMBER,
             format!(
                 "Value for 'n' of {name} must be of integral type, but found {}",
-                shown(value)
+                format_value(value)
             ),
         ));
     }
@@ -269,7 +269,7 @@ pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
             location::N_NOT_WHOLE,
             format!(
                 "Value for 'n' of {name} must be of integral type, but found {}",
-                shown(value)
+                format_value(value)
             ),
         )
     })?;

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_laid_aside_goes_on_as_if_it_had_stayed() {
+    fn saved_states_continue_unchanged() {
         let mut values: Vec<Value> = awkward_values().into_iter().map(|(_, v)| v).collect();
         values.extend([0.1, 0.2, 1e16, -1e16, 3.0].map(Value::Double));
         values.extend([

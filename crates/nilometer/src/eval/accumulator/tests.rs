@@ -479,7 +479,7 @@ fn refused() {
 
 /// Random numbers, added as rows, as slices, repeated, and in merged parts.
 #[test]
-fn kernels_give_the_answers_of_rows() {
+fn kernels_match_rows() {
     let mut seed = 0x1234_5678_9ABC_DEF1u64;
     let mut next = || {
         seed ^= seed << 13;
@@ -552,7 +552,7 @@ fn kernels_give_the_answers_of_rows() {
 
 /// Columns of all kinds, added by their totals if they have one.
 #[test]
-fn totals_stand_for_their_columns() {
+fn column_totals_match_their_columns() {
     let mut seed = 0x2545_F491_4F6C_DD1Du64;
     let mut next = || {
         seed ^= seed << 13;
@@ -610,7 +610,7 @@ fn totals_stand_for_their_columns() {
 }
 
 #[test]
-fn bounded_states_agree_with_sorting() {
+fn bounded_states_match_sorting() {
     let mut seed = 99u64;
     let mut next = || {
         seed ^= seed << 13;

@@ -120,7 +120,7 @@ fn locales_are_matched_exactly() {
 }
 
 #[test]
-fn each_option_does_what_it_says() {
+fn each_option_has_its_effect() {
     use Ordering::{Equal, Greater, Less};
     let en = |name: &str, value: Value| {
         let mut spec = nilometer_bson::DocumentBuilder::new();
@@ -190,7 +190,7 @@ fn the_second_level_can_run_backwards() {
 }
 
 #[test]
-fn locales_have_rules_of_their_own() {
+fn locales_have_tailored_rules() {
     use Ordering::{Greater, Less};
     let of = |locale: &str, a, b| order(doc! {"locale": locale}, a, b);
     assert_eq!(of("de", "ä", "b"), Less);
@@ -349,7 +349,7 @@ fn check_keys(collation: &Collation, a: &str, b: &str) {
 const SEEDS: u64 = 30;
 
 #[test]
-fn keys_order_as_strings_do() {
+fn sort_keys_order_like_strings() {
     let orders = orders();
     for seed in 1..=SEEDS {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn results_never_lie_ahead_and_never_go_back() {
+    fn truncation_is_monotonic_and_never_later() {
         for zone in [
             "UTC",
             "America/New_York",

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn far_away_the_last_rules_hold() {
+    fn last_zone_rules_apply_far_in_the_future() {
         let zone = TimeZone::parse("Europe/Berlin").unwrap();
         for (month, hours) in [(1, 1), (6, 2)] {
             let far = at(20_000, month, 1, 0, 0);

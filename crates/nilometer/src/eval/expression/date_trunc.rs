@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_bins_are_read_ahead() {
+    fn constant_bins_are_prepared() {
         let parse = |arguments: Document| {
             let value = Value::from(call(arguments));
             Expression::parse(value.as_ref(), &ParseContext::new()).unwrap()
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bin_holds_what_is_truncated_to_its_start() {
+    fn a_bin_contains_the_instants_truncated_to_its_start() {
         let zones = ["UTC", "+0530", "America/New_York"];
         let units = [
             (Unit::Millisecond, 1),

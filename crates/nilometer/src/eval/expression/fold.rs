@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_that_decide_nothing_go() {
+    fn neutral_constant_operands_are_removed() {
         let Expression::And(operands) = parsed(doc! { "$and": array![1, "$x", true, "$y"] }) else {
             panic!("not an $and");
         };

@@ -192,7 +192,7 @@ fn argument(spec: &OperatorSpec, values: &[Value], dice: &mut Dice) -> Value {
 }
 
 #[test]
-fn no_argument_makes_an_operator_panic() {
+fn operators_do_not_panic_on_any_argument() {
     let values = edge_case_values();
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
     let context = EvalContext::default();
@@ -275,7 +275,7 @@ fn deep_bindings_fit_the_stack() {
 
 /// Expressions that double their value at each step fail long before memory is exhausted.
 #[test]
-fn no_value_grows_without_a_limit() {
+fn computed_values_are_limited_in_size() {
     let reduced = |step: Value, from: Value| -> Value {
         let steps = doc! {"$range": array![0, 60]};
         let reduce = doc! {"input": steps, "initialValue": from, "in": step};

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_cannot_do() {
+    fn unsupported_patterns_are_rejected() {
         for (pattern, options, code) in [
             ("(", "", location::REGEX_PATTERN_INVALID),
             ("a**", "", location::REGEX_PATTERN_INVALID),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runaway_match_is_an_error() {
+    fn exceeding_the_step_limit_is_an_error() {
         let text = "a".repeat(60) + "b";
         let slow = Pattern::parse("^(?:(a+)+)\\1?$(?=x)", "").unwrap();
         match slow.is_match(&text) {

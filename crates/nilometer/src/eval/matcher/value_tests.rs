@@ -154,7 +154,7 @@ impl TypeSet {
                     }
                     _ => Err(Error::bad_value(format!(
                         "Invalid numerical type code: {}",
-                        shown(number)
+                        format_value(number)
                     ))),
                 }
             }
@@ -231,7 +231,7 @@ pub fn parse_size(operand: ValueRef<'_>) -> Result<i64> {
     let failed = |what: &str| {
         Error::bad_value(format!(
             "Failed to parse $size. {what} in: $size: {}",
-            shown(operand)
+            format_value(operand)
         ))
     };
     if !operand.is_number() {
@@ -304,7 +304,7 @@ impl BitTest {
                 return Err(Error::failed_to_parse(format!(
                     "{path} takes an Array, a number, or a BinData but received: {}: {}",
                     kind.name(),
-                    shown(other)
+                    format_value(other)
                 )));
             }
         };
@@ -354,7 +354,7 @@ fn position(at: usize, value: ValueRef<'_>) -> Result<u32> {
     if !value.is_number() {
         return Err(Error::failed_to_parse(format!(
             "Failed to parse bit position. Expected a number in: {at}: {}",
-            shown(value)
+            format_value(value)
         )));
     }
     let position = non_negative(&at.to_string(), value, i64::from(i32::MAX))
@@ -366,7 +366,7 @@ fn non_negative(name: &str, value: ValueRef<'_>, max: i64) -> Result<i64> {
     let failed = |what: &str| {
         Error::new(
             ErrorCode::FailedToParse,
-            format!("{what}: {name}: {}", shown(value)),
+            format!("{what}: {name}: {}", format_value(value)),
         )
     };
     if is_nan(value) {
@@ -393,7 +393,7 @@ fn truncated_i64(value: ValueRef<'_>) -> Option<i64> {
 }
 
 /// Formats a value as in error messages.
-pub(crate) fn shown(value: ValueRef<'_>) -> String {
+pub(crate) fn format_value(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Missing => "missing".to_owned(),
         ValueRef::Double(v) if v.fract() == 0.0 && v.abs() < 1e15 => format!("{v:.1}"),

@@ -5,7 +5,7 @@ use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Element, Value
 use crate::error::{Error, Result, location};
 use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
-use crate::eval::matcher::value_tests::{exact_i64, shown};
+use crate::eval::matcher::value_tests::{exact_i64, format_value};
 
 /// The range of array elements to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Slice {
         if slice.limit <= 0 {
             return Err(Error::location(
                 location::PROJECTION_SLICE_LIMIT,
-                format!("$slice limit must be positive, got {}", shown(limit)),
+                format!("$slice limit must be positive, got {}", format_value(limit)),
             ));
         }
         Ok(slice)

@@ -238,7 +238,7 @@ fn add_fields() {
 }
 
 #[test]
-fn chained_as_the_reference_says() {
+fn chains_match_the_reference() {
     let ctx = EvalContext::default();
     for (input, expected) in [
         (
@@ -597,7 +597,7 @@ mod generated {
     ];
 
     #[test]
-    fn agrees_with_the_naive_way() {
+    fn matches_the_naive_implementation() {
         let mut generator = Generator(77);
         let ctx = EvalContext::default();
         for _ in 0..3000 {

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_agree_with_values_of_any_type() {
+    fn typed_columns_match_values_of_any_type() {
         let mut seed = 0x2545_F491_4F6C_DD1Du64;
         let mut below = |n: usize| {
             seed ^= seed << 13;

@@ -9,7 +9,7 @@ use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
-use crate::eval::matcher::value_tests::{exact_i64, shown};
+use crate::eval::matcher::value_tests::{exact_i64, format_value};
 use crate::eval::projection::FieldWriter;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Expression, ParseContext};
@@ -109,7 +109,7 @@ impl FunctionContext<'_> {
             failed(format!(
                 "Argument to {} must be an object, got {}",
                 self.name,
-                shown(argument)
+                format_value(argument)
             ))
         })?;
         match doc.iter().find(|e| !known.contains(&e.name())) {
@@ -358,7 +358,7 @@ fn integer(value: ValueRef<'_>) -> Result<i64> {
     exact_i64(value).ok_or_else(|| {
         failed(format!(
             "Numeric window bounds must be integers, found {}",
-            shown(value)
+            format_value(value)
         ))
     })
 }
@@ -367,7 +367,7 @@ fn number(value: ValueRef<'_>) -> Result<Number> {
     Number::of(value).ok_or_else(|| {
         failed(format!(
             "Window bounds must be 'unbounded', 'current', or a number, found {}",
-            shown(value)
+            format_value(value)
         ))
     })
 }

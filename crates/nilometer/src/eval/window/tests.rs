@@ -495,7 +495,7 @@ fn refused() {
 
 /// Compares every accumulator in random windows with the accumulator over the window's documents.
 #[test]
-fn sliding_agrees_with_starting_anew() {
+fn sliding_matches_accumulating_from_scratch() {
     let mut seed = 0xABCD_EF01_2345u64;
     let mut below = |bound: u64| {
         seed ^= seed << 13;
@@ -600,7 +600,7 @@ fn sliding_agrees_with_starting_anew() {
 
 /// Compares frames with their definition.
 #[test]
-fn frames_agree_with_their_definition() {
+fn frames_match_their_definition() {
     let values = [1, 1, 2, 4, 4, 4, 7, 9];
     let sort_values = ColumnBlock::from_values(&ints(&values));
     let none = ColumnBlock::missing(0);
@@ -634,7 +634,7 @@ fn frames_agree_with_their_definition() {
 }
 
 #[test]
-fn departed_values_leave_no_trace() {
+fn values_that_left_the_window_leave_no_rounding_error() {
     let docs = numbered(&[
         1e300.into(),
         1e-20.into(),

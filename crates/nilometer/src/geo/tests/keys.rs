@@ -16,7 +16,7 @@ fn random_shape(draw: &mut TestRandom, middle: Degrees, size: f64) -> Document {
 }
 
 #[test]
-fn what_touches_a_region_has_a_key_in_its_ranges() {
+fn shapes_that_touch_a_region_have_a_key_in_its_ranges() {
     let mut draw = TestRandom::new(8);
     let mut met = 0;
     for _ in 0..200 {
@@ -61,7 +61,7 @@ fn what_touches_a_region_has_a_key_in_its_ranges() {
 }
 
 #[test]
-fn keys_are_few_and_refusals_have_their_codes() {
+fn coverings_are_small_and_errors_have_their_codes() {
     let keys = |value: Value| index_cells(value.as_ref());
     assert_eq!(keys(array![1, 2]).unwrap().len(), 1);
     assert_eq!(keys(Value::Null).unwrap(), []);
@@ -127,7 +127,7 @@ fn bounds(values: &[Value]) -> (Value, Value) {
 }
 
 #[test]
-fn buckets_with_a_match_are_kept_and_many_without_are_not() {
+fn buckets_with_a_match_are_kept() {
     let mut draw = TestRandom::new(9);
     let (mut kept, mut dropped) = (0, 0);
     for _ in 0..2000 {
@@ -188,7 +188,7 @@ fn buckets_with_a_match_are_kept_and_many_without_are_not() {
 }
 
 #[test]
-fn bounds_that_hide_something_keep_their_bucket() {
+fn inconclusive_bounds_keep_their_bucket() {
     let far = within(polygon(&[vec![
         (100.0, 50.0),
         (101.0, 50.0),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn points_in_polygons_are_those_in_flat_ones() {
+fn points_in_polygons_match_flat_ones() {
     let mut draw = TestRandom::new(1);
     for round in 0..400 {
         let middle = draw.place();
@@ -32,7 +32,7 @@ fn points_in_polygons_are_those_in_flat_ones() {
 }
 
 #[test]
-fn shapes_within_and_touching_are_those_of_flat_ones() {
+fn relations_of_shapes_match_flat_ones() {
     let mut draw = TestRandom::new(2);
     let mut seen = [0; 3];
     for round in 0..1500 {
@@ -107,7 +107,7 @@ fn shapes_within_and_touching_are_those_of_flat_ones() {
 }
 
 #[test]
-fn a_shape_lies_within_itself_and_touches_its_parts() {
+fn a_shape_is_within_itself_and_touches_its_parts() {
     let mut draw = TestRandom::new(3);
     for _ in 0..300 {
         let middle = draw.place();
@@ -129,7 +129,7 @@ fn a_shape_lies_within_itself_and_touches_its_parts() {
 }
 
 #[test]
-fn distances_are_those_of_the_haversine_formula() {
+fn distances_match_the_haversine_formula() {
     let mut draw = TestRandom::new(4);
     for _ in 0..2000 {
         let (a, b) = (draw.place(), draw.place());
@@ -152,7 +152,7 @@ fn distances_are_those_of_the_haversine_formula() {
 }
 
 #[test]
-fn distances_to_shapes_are_those_to_their_nearest_points() {
+fn distances_to_shapes_match_their_nearest_points() {
     let mut draw = TestRandom::new(5);
     for _ in 0..200 {
         let middle = draw.place();
@@ -187,7 +187,7 @@ fn distances_to_shapes_are_those_to_their_nearest_points() {
 }
 
 #[test]
-fn discs_hold_lines_and_polygons_whose_every_point_they_hold() {
+fn discs_contain_shapes_whose_every_point_they_contain() {
     let mut draw = TestRandom::new(6);
     for _ in 0..400 {
         let center = draw.place();
@@ -231,7 +231,7 @@ fn discs_hold_lines_and_polygons_whose_every_point_they_hold() {
 }
 
 #[test]
-fn the_date_line_and_the_poles_are_no_borders() {
+fn antimeridian_and_poles_are_not_borders() {
     let across = polygon(&[vec![
         (170.0, -10.0),
         (-170.0, -10.0),
@@ -291,7 +291,7 @@ fn the_order_of_corners_matters_only_with_strict_winding() {
 }
 
 #[test]
-fn planes_take_points_alone_and_globes_take_places_alone() {
+fn planes_accept_points_and_globes_accept_valid_coordinates() {
     let box_ = doc! {"$box": array![array![0, 0], array![500, 500]]};
     let flat = GeoTest::within(ValueRef::Document(box_.as_ref())).unwrap();
     assert!(flat.test(array![400, 400].as_ref()));

@@ -112,7 +112,7 @@ fn logic_is_followed_inward() {
 }
 
 #[test]
-fn what_is_long_is_cut() {
+fn long_explanations_are_truncated() {
     let many: Vec<Value> = (0..50).map(Value::from).collect();
     let explanation = why(&doc! {"a": doc! {"$lt": -1}}, &doc! {"a": many});
     let values = explanation.get("consideredValues").as_array().unwrap();

@@ -18,7 +18,7 @@ fn point(lng: f64, lat: f64) -> Value {
 }
 
 #[test]
-fn within_and_intersects_walk_into_arrays() {
+fn within_and_intersects_traverse_arrays() {
     let cases = || {
         vec![
             (doc! {"p": point(1.0, 1.0)}, true),
@@ -72,7 +72,7 @@ fn within_and_intersects_walk_into_arrays() {
 }
 
 #[test]
-fn near_may_stand_only_where_everything_is_sorted() {
+fn near_is_allowed_only_where_it_sorts_the_query() {
     let near = || doc! {"p": doc! {"$near": array![0, 0], "$maxDistance": 5}};
     let code = |filter: Document| {
         MatchExpression::parse_with_near(filter.as_ref(), &ParseContext::new())

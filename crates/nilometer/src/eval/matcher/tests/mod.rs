@@ -606,7 +606,7 @@ fn bits() {
 }
 
 #[test]
-fn internal_comparisons_know_no_brackets() {
+fn internal_comparisons_have_no_type_bracketing() {
     check(
         doc! {"a": doc! {"$_internalExprLte": 10}},
         vec![
