@@ -29,7 +29,7 @@ pub(super) enum NearAllowance {
 }
 
 impl NearAllowance {
-    /// Returns the place inside an operator other than `$and`.
+    /// Returns the allowance inside an operator other than `$and`.
     pub(super) fn deeper(self) -> Self {
         match self {
             Self::Forbidden => Self::Forbidden,
