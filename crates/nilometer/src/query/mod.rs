@@ -1,18 +1,20 @@
-//! Queries: from a command's filter or pipeline to batches of answers.
+//! Queries: from a command's filter or pipeline to batches of results.
 //!
 //! ```text
-//! pipeline   documents ─► typed stages                      names and arguments are checked here
-//! planner    stages + namespace ─► logical plan ─► rules ─► physical plan
-//! exec       operators that pull batches: rows, or blocks of columns
-//! row_writer measurements of a block as bytes, for whoever wants documents
-//! cursor     a query in progress, kept between commands
-//! explain    the plan, and what it touched, in MongoDB's words
-//! source     what a query may ask of stored data (traits)
+//! cursor      a running query, kept between commands        explain   the physical plan in MongoDB's terms, with counters
+//! exec        physical plan ─► operators that pull batches: rows, or blocks of columns
+//! planner     stages + namespace ─► logical plan ─► physical plan
+//! pipeline    documents ─► typed stages; names and arguments are checked here
+//! row_writer  measurements of a block as BSON
+//! batch       rows, or the measurements of one bucket with their columns
+//! source      traits of stored data
 //! ```
 //!
-//! The promise is that of the whole product: a query on a time-series collection answers exactly as
-//! on an ordinary collection holding the same measurements. Everything that makes it fast is a rule
-//! that can be left out, or a block operator whose answers are held against the row operator's.
+//! Each module names only those below it; tidy checks that.
+//!
+//! Promise: a query on a time-series collection answers exactly as
+//! on an ordinary collection with the same measurements. Every optimisation is a rule that can be turned off, or a
+//! block operator whose results tests compare with those of the row operator.
 
 pub mod batch;
 pub mod cursor;
@@ -36,24 +38,24 @@ use exec::workers::Workers;
 use planner::access::cache::PlanCache;
 use source::Collections;
 
-/// What query commands need of a database.
+/// The parts of a database that query commands use.
 #[derive(Clone)]
 pub struct QueryServices {
-    /// What is stored.
+    /// The stored collections.
     pub collections: Arc<dyn Collections>,
     /// Cursors between commands.
     pub cursors: Arc<CursorRegistry>,
-    /// Memory a query may take.
+    /// Memory limits of one query.
     pub limits: ExecLimits,
-    /// Memory all queries may take together.
+    /// Memory of all queries together.
     pub memory: Arc<exec::memory::MemoryPool>,
-    /// Where queries may write what they cannot hold in memory.
+    /// The folder for data that does not fit into memory.
     pub spill: Option<Arc<Path>>,
-    /// Where cursor ids, `$sample` and `$rand` draw from.
+    /// The source of cursor ids and of random numbers for `$sample` and `$rand`.
     pub ids: Arc<IdSource>,
-    /// Which indexes served queries of a shape best.
+    /// The best index of known query shapes.
     pub plans: Arc<PlanCache>,
-    /// Threads that help with queries.
+    /// Threads that share the work of queries.
     pub workers: Arc<Workers>,
 }
 

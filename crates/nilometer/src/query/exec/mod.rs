@@ -1,18 +1,17 @@
-//! Execution: operators that pull batches from each other.
+//! Execution: operators that pull batches from each other, built from a physical plan ([`build`]).
 //!
 //! ```text
 //! Executor ─ next ─► Limit ─► Group ─► Filter ─► Scan ─► source
 //!                      ◄─ rows     ◄─ blocks   ◄─ blocks
 //! ```
 //!
-//! An operator answers [`Operator::next`] with a batch, or with `None` when there is nothing left
-//! (and goes on answering `None`). Empty batches are allowed and skipped. A batch is rows, or a block
-//! of measurements with its columns still undecoded ([`Batch`]); an operator that has no way with
-//! blocks asks for rows and gets the same measurements as documents. So a stage is complete once it
-//! works on rows, and a block path is an addition that must not show.
+//! [`Operator::next`] returns a batch, or `None` at the end of its output and on every later call. Empty batches are
+//! allowed and skipped. A batch is rows, or a block of measurements whose columns are still compressed ([`Batch`]). An
+//! operator that cannot process blocks asks for rows and gets the same measurements as documents. So a
+//! stage is complete when it works on rows; a block path only makes it faster.
 //!
-//! Operators hold no borrowed state: an executor lives in a cursor between commands. What belongs to
-//! one command (deadline, kill switch) comes with every call in the [`ExecContext`].
+//! Operators hold no borrowed state: an executor lives in a cursor between commands. Everything that belongs to
+//! one command (deadline, kill switch) is in the [`ExecContext`] of each call.
 //!
 //! [`Batch`]: crate::query::batch::Batch
 
@@ -49,10 +48,10 @@ pub use self::context::{ExecContext, ExecLimits, ExecSettings, REPLY_BYTES_MAX, 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
 
-/// Bytes of a batch after which no row is added to it: what is on its way from stage to stage is not counted.
+/// Bytes of a batch after which no row is added to it. Batches in flight between operators are not counted as memory.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// Rows of a batch in the making.
+/// Rows of a batch that is being filled.
 #[derive(Default)]
 pub(crate) struct RowsInMaking {
     rows: Vec<Document>,
@@ -66,12 +65,12 @@ impl RowsInMaking {
         self.rows.push(row);
     }
 
-    /// True when it is a batch.
+    /// True if no more rows should be added.
     pub(crate) fn is_full(&self) -> bool {
         self.rows.len() >= ROWS_PER_BATCH || self.bytes >= BATCH_BYTES_MAX
     }
 
-    /// How many there are.
+    /// The number of rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -81,18 +80,18 @@ impl RowsInMaking {
         self.rows
     }
 
-    /// The batch; none without a row.
+    /// The batch; `None` if there is no row.
     pub(crate) fn into_batch(self) -> Option<Batch> {
         (!self.rows.is_empty()).then_some(Batch::Rows(self.rows))
     }
 }
 
-/// One step of a running query.
+/// One operator of a running query.
 pub trait Operator: Send {
-    /// The next batch; `None` when there is nothing left.
+    /// Returns the next batch; `None` at the end.
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>>;
 
-    /// True if it is certain that nothing is left, without looking further.
+    /// True if the end is known to be reached without another call.
     fn is_exhausted(&self) -> bool {
         false
     }
@@ -101,17 +100,17 @@ pub trait Operator: Send {
 /// An operator on the heap.
 pub type BoxOperator = Box<dyn Operator>;
 
-/// A planned query, ready to give its answer piece by piece.
+/// A running query: the operators, and the settings they run with.
 pub struct Executor {
     root: BoxOperator,
     settings: Arc<ExecSettings>,
     finished: bool,
-    /// The end of what there is may not be the end.
+    /// The query continues behind its end when more records arrive.
     is_tail: bool,
     watched: Option<Watched>,
 }
 
-/// What is told of a query to the operation that runs it.
+/// What a query reports to the operation that runs it.
 struct Watched {
     counters: Arc<ScanCounters>,
     summary: Arc<str>,
@@ -129,22 +128,22 @@ impl Executor {
         }
     }
 
-    /// Lets operations know how documents are found, and what `counters` count.
+    /// Reports the plan summary and `counters` to the operations that run the query.
     pub fn watch(&mut self, counters: Arc<ScanCounters>, summary: Arc<str>) {
         self.watched = Some(Watched { counters, summary });
     }
 
-    /// How documents are found, if it was said.
+    /// The plan summary, if one was set.
     pub fn plan_summary(&self) -> Option<&str> {
         self.watched.as_ref().map(|watched| &*watched.summary)
     }
 
-    /// Makes it go on behind its end when more has come.
+    /// Makes the query continue behind its end when more records arrive.
     pub fn tail(&mut self) {
         self.is_tail = true;
     }
 
-    /// What an answer may hold, in bytes.
+    /// The largest size of a reply, in bytes.
     pub fn batch_bytes_max(&self) -> usize {
         self.settings.limits.batch_bytes_max
     }
@@ -173,7 +172,7 @@ impl Executor {
         self.next(operation)?.map(Batch::into_rows).transpose()
     }
 
-    /// All that is left, as documents.
+    /// All remaining documents.
     pub fn drain(&mut self, operation: &OperationContext) -> Result<Vec<Document>> {
         let mut all = Vec::new();
         while let Some(rows) = self.next_rows(operation)? {
@@ -182,7 +181,7 @@ impl Executor {
         Ok(all)
     }
 
-    /// True if it is certain that nothing is left.
+    /// True if the end is known to be reached.
     pub fn is_exhausted(&self) -> bool {
         self.finished || self.root.is_exhausted()
     }
@@ -196,23 +195,23 @@ impl std::fmt::Debug for Executor {
     }
 }
 
-/// What one operator did, for explain.
+/// Counters of one operator, for explain.
 #[derive(Debug, Default)]
 pub struct OperatorStats {
-    /// Documents given upward.
+    /// Documents returned.
     pub returned: AtomicU64,
-    /// Nanoseconds spent in it and below it.
+    /// Nanoseconds spent in the operator and its inputs.
     pub nanos: AtomicU64,
 }
 
-/// Counts what another operator gives.
+/// An operator with counters.
 pub struct Counted {
     inner: BoxOperator,
     stats: Arc<OperatorStats>,
 }
 
 impl Counted {
-    /// Counts what `inner` gives into `stats`.
+    /// Counts the output of `inner` in `stats`.
     pub fn new(inner: BoxOperator, stats: Arc<OperatorStats>) -> Self {
         Self { inner, stats }
     }
@@ -239,7 +238,7 @@ impl Operator for Counted {
     }
 }
 
-/// Pulls from `input` until a batch that is not empty comes; checks for interrupts on the way.
+/// Returns the next batch that is not empty; checks for interrupts.
 pub(crate) fn next_filled(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
     loop {
         cx.operation.check_interrupt()?;

@@ -1,11 +1,11 @@
-//! Which candidate is taken.
+//! The choice between candidate indexes.
 //!
-//! One candidate is taken as it is. Of several the plan cache may know the best; else all run for a
-//! while, step by step in turn, until one has 101 rows or is at its end, or ten thousand steps are
-//! done. What counts is rows for each step; being at the end counts most, and where that leaves
-//! candidates equal, needing no documents and needing no sort. The first of equals wins.
+//! A single candidate is taken. Of several, the plan cache may know the best one; otherwise all run in turn, one
+//! step at a time, until one has 101 rows or is exhausted, or after 10,000 steps. The score is rows per step, plus a
+//! large bonus for an exhausted candidate and small ones for needing no documents and no sort. Of equal scores the first
+//! candidate wins.
 //!
-//! A candidate whose rows must still be sorted has none until it is at its end.
+//! A candidate whose rows must still be sorted has no row until it is exhausted.
 
 use std::sync::Arc;
 
@@ -25,27 +25,27 @@ use crate::query::planner::physical::{
 };
 use crate::query::planner::settings::PlanSettings;
 
-/// Rows after which a trial has seen enough.
+/// Rows of one candidate that end a trial.
 pub const TRIAL_ROWS: u64 = 101;
-/// Steps of each candidate after which a trial has seen enough.
+/// Steps of each candidate that end a trial.
 const TRIAL_STEPS_MAX: u64 = 10_000;
-/// The most that needing no documents, or no sort, may count.
+/// The largest bonus for needing no documents, or no sort.
 const TIE_BREAK_MAX: f64 = 1e-4;
 
-/// What a candidate did in a trial.
+/// Result of one candidate in a trial.
 #[derive(Clone, Debug, Default)]
 pub struct TrialResult {
     /// Steps taken.
     pub works: u64,
-    /// Rows given.
+    /// Rows returned.
     pub rows: u64,
-    /// It was at its end.
+    /// It was exhausted.
     pub at_end: bool,
-    /// Keys looked at.
+    /// Keys examined.
     pub keys: u64,
     /// Documents fetched.
     pub documents: u64,
-    /// How it was rated.
+    /// Its score.
     pub score: f64,
 }
 
@@ -114,8 +114,7 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The indexes that may be used: the one asked for, or all that are not hidden. None where the look-up
-/// of an `_id` is already what they would do.
+/// The usable indexes: the hinted one, or all that are not hidden. None if the access path already looks up the `_id`.
 fn indexes_of(input: &RecordInput) -> Result<Vec<Arc<Index>>> {
     let all = input.source.all_indexes()?;
     let indexes: Vec<Arc<Index>> = match &input.forced {
@@ -137,7 +136,7 @@ fn indexes_of(input: &RecordInput) -> Result<Vec<Arc<Index>>> {
     Ok(indexes)
 }
 
-/// Keeps to the keys between `min` and `max`.
+/// Limits candidates to the keys between `min` and `max`.
 fn stay_within(candidates: &mut Vec<Candidate>, limits: &KeyLimits) {
     if limits.min.is_some() || limits.max.is_some() {
         candidates.retain(|candidate| candidate.access.keys.only().is_some());
@@ -184,7 +183,7 @@ pub(crate) fn candidates_of(
     Ok(request.candidates(indexes))
 }
 
-/// The field a plan groups by, if that is all it does with documents.
+/// The field a plan groups by, if its group has no accumulators.
 fn grouped_by(plan: &PhysicalPlan) -> Option<Arc<str>> {
     match plan.stages.first() {
         Some(PhysicalStage::Group(group)) if group.stage.fields.is_empty() => group
@@ -203,7 +202,7 @@ fn first_order(plan: &PhysicalPlan) -> Option<&SortPattern> {
     }
 }
 
-/// Reads by the candidate; a sort it makes unnecessary goes, what it limited stays limited.
+/// Reads by the candidate. Removes a sort that it makes unnecessary, but keeps its limit.
 pub(crate) fn take(plan: &mut PhysicalPlan, chosen: Candidate, choice: Choice) {
     if chosen.sorted
         && let Some(PhysicalStage::Sort(sort)) = plan.stages.first()
@@ -217,7 +216,7 @@ pub(crate) fn take(plan: &mut PhysicalPlan, chosen: Candidate, choice: Choice) {
     }
 }
 
-/// No more is read than stages in front ask for.
+/// Limits the reading to what leading `$limit` and `$skip` stages need.
 pub(crate) fn set_limit(plan: &mut PhysicalPlan) {
     let limit = match &*plan.stages {
         [PhysicalStage::Limit(limit), ..] => Some(*limit),

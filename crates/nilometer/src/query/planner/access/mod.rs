@@ -1,4 +1,4 @@
-//! Access paths by index: which there are for a filter and an order, and which is taken.
+//! Access paths by index: the candidates for a filter and an order, and the choice between them.
 //!
 //! ```text
 //! conjuncts, order, needed paths, indexes, hint
@@ -7,15 +7,14 @@
 //!   [Candidate]
 //!        │ choose         one: that;  several: the plan cache, or a trial of all (works until 101 rows)
 //!        ▼
-//!   RecordInput.access = AccessPath::Index     and `$sort` goes where the index has the order
+//!   RecordInput.access = AccessPath::Index     and the `$sort` is removed if the index has the order
 //! ```
 //!
-//! The promise is that of the rules: the answer is that of the collection scan, except where a user
-//! asks for less with a hint: a sparse or partial index that is named is used though it may hold
-//! only some of the documents, as in MongoDB.
+//! Promise: the answer is that of the collection scan. The one exception is a hint, as in MongoDB: a hinted sparse or
+//! partial index is used even if it holds only some of the documents.
 //!
-//! Small types, each with its counter-conditions beside its code: [`safety`] (documents an index leaves
-//! out), [`order`] (what an index is sorted by), [`covering`] (answers from keys alone).
+//! [`safety`] checks which documents an index leaves out, [`order`] what it is sorted by, [`covering`] whether its keys
+//! are enough for the answer.
 
 pub mod cache;
 pub mod candidates;
@@ -41,24 +40,24 @@ pub use shape::shape_of;
 /// Name of the index of `_id`.
 pub const ID_INDEX: &str = "_id_";
 
-/// One walk through an index.
+/// One scan of an index.
 #[derive(Clone, Debug)]
 pub struct IndexScanPlan {
     /// The index.
     pub index: Arc<Index>,
-    /// Its parts, as bounds see them.
+    /// The parts of its key, with what bounds need to know of them.
     pub shape: Arc<IndexShape>,
-    /// The keys of interest.
+    /// The bounds of its keys.
     pub bounds: IndexBounds,
     /// From the last key to the first.
     pub backward: bool,
-    /// Whole keys between which the walk stays, for `min` and `max` of `find`.
+    /// Limits on whole keys, for `min` and `max` of `find`.
     pub limits: KeyLimits,
 }
 
 impl IndexScanPlan {
-    /// True if arrays have come since the plan was made: to parts it takes for ones without. A document
-    /// then has several keys, and one of them is not all there is to know of it.
+    /// True if a part that was planned as one without arrays has arrays now. A document then may have several keys, and one key
+    /// does not describe the whole document.
     pub fn has_new_arrays(&self) -> bool {
         let now = self.index.stored.multikey();
         let known = |at: usize| self.shape.parts.get(at).is_some_and(|part| part.multikey);
@@ -69,12 +68,12 @@ impl IndexScanPlan {
     }
 }
 
-/// Keys from one on and below another.
+/// A range of whole keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyLimits {
-    /// The least key, as bytes.
+    /// The lowest key, as bytes.
     pub min: Option<Vec<u8>>,
-    /// The least key beyond.
+    /// The lowest key above the range.
     pub max: Option<Vec<u8>>,
 }
 
@@ -83,9 +82,9 @@ pub struct KeyLimits {
 pub enum KeyPlan {
     /// One index.
     Scan(Box<IndexScanPlan>),
-    /// Several, one after the other; a record comes once.
+    /// Several, one after the other; a record is returned once.
     Union(Vec<IndexScanPlan>),
-    /// Several that are each in the same order, merged; a record comes once.
+    /// Several in the same order, merged; a record is returned once.
     Merge(Vec<IndexScanPlan>, MergeOrder),
 }
 
@@ -101,7 +100,7 @@ pub struct MergeOrder {
 }
 
 impl KeyPlan {
-    /// The walks, in order.
+    /// The scans, in order.
     pub fn scans(&self) -> &[IndexScanPlan] {
         match self {
             Self::Scan(scan) => std::slice::from_ref(scan),
@@ -109,7 +108,7 @@ impl KeyPlan {
         }
     }
 
-    /// The only walk.
+    /// The scan, if there is only one.
     pub fn only(&self) -> Option<&IndexScanPlan> {
         match self {
             Self::Scan(scan) => Some(scan),
@@ -121,40 +120,40 @@ impl KeyPlan {
 /// Reading an ordinary collection by index.
 #[derive(Clone, Debug)]
 pub struct IndexAccess {
-    /// Which records.
+    /// The keys of the records.
     pub keys: KeyPlan,
-    /// What is still asked of each document: conjuncts the bounds do not say.
+    /// The filter for each document: conjuncts that the bounds do not express.
     pub residual: Option<MatchExpression>,
     /// How rows are made of keys, without their documents.
     pub covering: Option<Covering>,
-    /// Only the first key of those whose first so many components are equal is looked at.
+    /// The number of leading components of which only the first key per combination of values is read.
     pub distinct: Option<usize>,
     /// Rows are the keys themselves (`returnKey` of `find`).
     pub gives_keys: bool,
 }
 
-/// A way to read, and what it spares.
+/// An access path that may be chosen.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// How.
+    /// The access path.
     pub access: IndexAccess,
-    /// Records come in the order the plan's first stage asks for.
+    /// It returns records in the order of the plan's leading sort.
     pub sorted: bool,
 }
 
-/// How the access path of a plan came to be; explain tells.
+/// How an access path was chosen, for explain.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Candidates that were not taken.
+    /// Candidates that were rejected.
     pub rejected: Vec<Candidate>,
-    /// The order the chosen and rejected plans were to provide.
+    /// The order that all candidates had to provide.
     pub order: Option<nilometer_bson::Document>,
     /// Hash of the query's shape.
     pub query_hash: Option<u32>,
     /// Hash of the shape and the indexes it could use.
     pub plan_cache_key: Option<u32>,
-    /// The plan cache knew what to take.
+    /// The plan cache decided.
     pub is_cached: bool,
-    /// What each candidate did in the trial: the one taken first, then the rejected.
+    /// Results of the trial: the chosen candidate first, then the rejected ones.
     pub trials: Vec<choose::TrialResult>,
 }
