@@ -11,6 +11,7 @@ use super::format::keyspaces::BucketKeyspaces;
 use super::format::min_max::{Extreme, Side};
 use super::format::series_index;
 use super::format::series_key::SeriesMeta;
+use super::index::validate::IndexValidator;
 use super::scan::BucketRange;
 use super::scan::bucket_parts;
 use crate::catalog::{Collection, TimeseriesOptions};
@@ -36,6 +37,10 @@ impl Timeseries {
         };
         let collation = Collation::of_stored(collection.options.as_ref())?;
         let mut found = Validation::default();
+        let indexes = IndexValidator {
+            engine: &*self.engine,
+            collection,
+        };
         for bucket in self.reader.scan(collection, BucketRange::default())? {
             check_interrupt()?;
             let bucket = match bucket {
@@ -59,7 +64,7 @@ impl Timeseries {
             if twice {
                 problems.push("it is stored twice, as open and as sealed".to_owned());
             }
-            problems.extend(self.missing_entries(collection, id.0)?);
+            problems.extend(indexes.missing_entries(id.0)?);
             let id = id.to_hex();
             found.add(
                 problems
@@ -69,7 +74,7 @@ impl Timeseries {
             );
         }
         self.validate_series_index(keyspaces, options, &mut found, check_interrupt)?;
-        self.validate_indexes(collection, &mut found, check_interrupt)?;
+        indexes.check_entries(&mut found, check_interrupt)?;
         Ok(found)
     }
 

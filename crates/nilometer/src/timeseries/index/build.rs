@@ -64,9 +64,7 @@ impl BuildSource for BucketWalk<'_> {
         after: Option<&[u8]>,
     ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
         let from = after.and_then(|key| key.try_into().ok());
-        let filled =
-            self.timeseries
-                .build_chunk(build.catalog, self.collection, build.indexes, from);
+        let filled = self.build_chunk(build.catalog, build.indexes, from);
         Some(filled.map(|chunk| match chunk.last {
             Some(last) => (chunk.buckets, Some(last.to_vec())),
             None => (0, None),
@@ -74,11 +72,10 @@ impl BuildSource for BucketWalk<'_> {
     }
 }
 
-impl Timeseries {
-    /// Returns the buckets of a collection for the build of an index.
-    pub fn walk<'w>(&'w self, collection: &'w Collection) -> BucketWalk<'w> {
-        BucketWalk {
-            timeseries: self,
+impl<'w> BucketWalk<'w> {
+    pub(super) fn new(timeseries: &'w Timeseries, collection: &'w Collection) -> Self {
+        Self {
+            timeseries,
             collection,
         }
     }
@@ -87,19 +84,19 @@ impl Timeseries {
     pub(crate) fn build_chunk(
         &self,
         catalog: &Catalog,
-        collection: &Collection,
         indexes: &[Arc<StoredIndex>],
         after: Option<[u8; 12]>,
     ) -> Result<Chunk> {
+        let (timeseries, collection) = (self.timeseries, self.collection);
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
         let layout = &Layout::of(collection, options)?;
-        let _rewriting = self.maintenance.lock_rewriting();
+        let _rewriting = timeseries.maintenance.lock_rewriting();
         let made = IndexMaintainer::only(collection, indexes)?;
-        let snapshot = self.engine.snapshot()?;
+        let snapshot = timeseries.engine.snapshot()?;
         let start = after.map(end_of).unwrap_or_default();
         let bounds = ChunkBounds {
             start: &start,
@@ -151,7 +148,7 @@ impl Timeseries {
         }
         made.mark_multikey(catalog)?;
         if !batch.is_empty() {
-            self.engine.commit(batch, Durability::Buffered)?;
+            timeseries.engine.commit(batch, Durability::Buffered)?;
         }
         Ok(chunk)
     }

@@ -16,3 +16,23 @@ pub(crate) mod partial_filter;
 pub mod spec;
 pub(crate) mod validate;
 pub(crate) mod view;
+
+use std::sync::Arc;
+
+use super::Timeseries;
+use crate::catalog::Collection;
+use crate::error::Result;
+use build::BucketWalk;
+use view::BucketView;
+
+impl Timeseries {
+    /// Returns the buckets of a collection, for building indexes over them.
+    pub fn walk<'w>(&'w self, collection: &'w Collection) -> BucketWalk<'w> {
+        BucketWalk::new(self, collection)
+    }
+
+    /// Returns a snapshot of the bucket documents of a collection and of their index entries.
+    pub fn view(&self, collection: &Arc<Collection>) -> Result<BucketView> {
+        BucketView::open(&*self.engine, collection)
+    }
+}

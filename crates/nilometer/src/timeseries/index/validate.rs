@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::Document;
-use nilometer_storage::{Direction, Snapshot};
+use nilometer_storage::{Direction, Engine, Snapshot};
 
 use super::maintenance::IndexMaintainer;
 use crate::catalog::Collection;
@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::index::DocumentKeys;
 use crate::index::buckets::BucketIndex;
 use crate::index::entry;
-use crate::timeseries::Timeseries;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::index_scan::split;
@@ -23,13 +22,16 @@ use crate::validation::Validation;
 /// Entries to check in one snapshot.
 const CHUNK_ENTRIES_MAX: usize = 256;
 
-impl Timeseries {
+/// Checks the indexes of one collection.
+pub(crate) struct IndexValidator<'v> {
+    pub(crate) engine: &'v dyn Engine,
+    pub(crate) collection: &'v Collection,
+}
+
+impl IndexValidator<'_> {
     /// Describes the missing entries of one bucket. Indexes under construction are skipped.
-    pub(crate) fn missing_entries(
-        &self,
-        collection: &Collection,
-        id: [u8; 12],
-    ) -> Result<Vec<String>> {
+    pub(crate) fn missing_entries(&self, id: [u8; 12]) -> Result<Vec<String>> {
+        let collection = self.collection;
         let indexes = IndexMaintainer::lock(collection)?;
         let snapshot = self.engine.snapshot()?;
         let mut missing = Vec::new();
@@ -49,12 +51,12 @@ impl Timeseries {
     }
 
     /// Checks every entry of every index.
-    pub(crate) fn validate_indexes(
+    pub(crate) fn check_entries(
         &self,
-        collection: &Arc<Collection>,
         found: &mut Validation,
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
+        let collection = self.collection;
         for stored in collection.indexes.all().iter() {
             let name = &stored.spec.name;
             let mut from = Vec::new();

@@ -10,14 +10,13 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
-use nilometer_storage::{Direction, Scan, Snapshot};
+use nilometer_storage::{Direction, Engine, Scan, Snapshot};
 
 use super::maintenance::IndexMaintainer;
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, Result};
 use crate::index::buckets::BucketIndex;
 use crate::index::entry;
-use crate::timeseries::Timeseries;
 use crate::timeseries::format::bucket_document::Layout;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::scan::BucketRange;
@@ -35,24 +34,22 @@ pub struct BucketView {
 /// A stored entry: key string and id, and the type bits.
 type Pair = (Vec<u8>, Vec<u8>);
 
-impl Timeseries {
-    /// Returns the buckets of a collection in a new snapshot.
-    pub fn view(&self, collection: &Arc<Collection>) -> Result<BucketView> {
+impl BucketView {
+    /// Takes a snapshot of the buckets of a collection.
+    pub(super) fn open(engine: &dyn Engine, collection: &Arc<Collection>) -> Result<Self> {
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
-        Ok(BucketView {
+        Ok(Self {
             collection: collection.clone(),
             keyspaces,
             time_field: options.time_field.clone(),
-            snapshot: self.engine.snapshot()?,
+            snapshot: engine.snapshot()?,
         })
     }
-}
 
-impl BucketView {
     /// Returns a bucket's document with its tail folded in.
     pub fn document(&self, id: [u8; 12]) -> Result<Option<Document>> {
         let parts = bucket_parts::read_parts(&*self.snapshot, self.keyspaces, id, None)?;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use nilometer_bson::{DocRef, Element, ValueRef};
 
-use super::InsertStatement;
 use super::normalize_meta::{MetaNormalizer, NormalizedMeta};
+use super::statement::InsertStatement;
 use crate::error::{Error, Result};
 use crate::insertion::{InsertOutcome, WriteError};
 use crate::timeseries::bucket_catalog::field_scanner::{FieldScanner, refuse_column};

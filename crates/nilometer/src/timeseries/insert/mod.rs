@@ -19,6 +19,7 @@ pub(crate) mod duplicates;
 mod group_by_series;
 pub(crate) mod normalize_meta;
 mod staged_insert;
+mod statement;
 
 use std::sync::{Arc, PoisonError};
 
@@ -34,6 +35,7 @@ use crate::insertion::{InsertOptions, InsertOutcome};
 use duplicates::replace::Replacements;
 #[cfg(test)]
 pub(super) use staged_insert::StagedInsert;
+pub(super) use statement::InsertStatement;
 
 /// Rounds in which measurements to be replaced may vanish before they are.
 const REPLACE_ROUNDS_MAX: usize = 100;
@@ -74,15 +76,6 @@ impl Timeseries {
         }
         Ok(inserted.outcome)
     }
-}
-
-/// An insert of one command: where it goes, and how.
-#[derive(Clone, Copy)]
-pub(super) struct InsertStatement<'i> {
-    pub(super) timeseries: &'i Arc<Timeseries>,
-    pub(super) catalog: &'i Catalog,
-    pub(super) collection: &'i Arc<Collection>,
-    pub(super) options: InsertOptions<'i>,
 }
 
 /// The result of one run down the road.

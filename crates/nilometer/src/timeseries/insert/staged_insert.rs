@@ -13,8 +13,8 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, WriteBatch};
 
-use super::InsertStatement;
 use super::group_by_series::{GroupedMeasurements, SeriesGroup};
+use super::statement::InsertStatement;
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::insertion::InsertOutcome;

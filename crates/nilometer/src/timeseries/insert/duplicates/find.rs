@@ -16,8 +16,8 @@ use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
-use crate::timeseries::insert::InsertStatement;
 use crate::timeseries::insert::group_by_series::SeriesGroup;
+use crate::timeseries::insert::statement::InsertStatement;
 use crate::timeseries::scan::BucketRange;
 
 /// Whether a measurement is a duplicate, and of what.

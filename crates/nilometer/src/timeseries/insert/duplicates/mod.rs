@@ -24,8 +24,8 @@ mod find;
 pub(super) mod replace;
 mod series_locks;
 
-use super::InsertStatement;
 use super::group_by_series::{GroupedMeasurements, SeriesGroup};
+use super::statement::InsertStatement;
 use crate::catalog::{
     BUCKETS_PREFIX, Collection, DuplicatePolicy, DuplicateRule, TimeseriesOptions,
 };

@@ -15,8 +15,8 @@ use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
 use crate::insertion::InsertOptions;
 use crate::timeseries::format::series_key::SeriesMeta;
-use crate::timeseries::insert::InsertStatement;
 use crate::timeseries::insert::group_by_series::SeriesGroup;
+use crate::timeseries::insert::statement::InsertStatement;
 use crate::timeseries::modify::{
     MeasurementAction, MeasurementChange, MeasurementSelection, WriteLockGuard,
 };

@@ -69,7 +69,8 @@ impl Shared {
         let mut after = None;
         while let Some(last) = self
             .timeseries
-            .build_chunk(&self.catalog, &self.collection, &added, after)
+            .walk(&self.collection)
+            .build_chunk(&self.catalog, &added, after)
             .unwrap()
             .last
         {
