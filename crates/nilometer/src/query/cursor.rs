@@ -7,14 +7,13 @@
 //!                                                                       └─ dropped: gone
 //! ```
 //!
-//! A cursor owns its executor; between commands nobody holds it but the registry. While a command
-//! works with it the registry keeps a note of that, so that a second getMore is refused
-//! (`CursorInUse`) and a kill reaches the operation. Whatever ends a getMore other than
-//! [`PinnedCursor::keep`] ends the cursor: an error in the middle of a batch leaves nothing behind
-//! that could go on with documents missing.
+//! A cursor owns its executor; between commands only the registry holds it. While a command
+//! uses it the registry keeps a busy slot, so that a second getMore is refused
+//! (`CursorInUse`) and a kill reaches the operation. A getMore that ends without
+//! [`PinnedCursor::keep`] ends the cursor: after an error in the middle of a batch the cursor cannot
+//! continue with documents missing.
 //!
-//! Ids come from the caller's source of randomness: a client that guesses an id must not read
-//! another's answer.
+//! Ids are random numbers of the caller's source: a client must not be able to guess another client's id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,13 +34,13 @@ pub const FIRST_BATCH_DEFAULT: u64 = 101;
 /// Bytes of an array element beside its value: type, index in digits, end of the name.
 const ELEMENT_OVERHEAD_MAX: usize = 12;
 
-/// How long a wait for documents goes on before it is asked whether it shall end.
+/// The longest wait for documents between two checks for interrupts.
 const AWAIT_SLICE: Duration = Duration::from_millis(50);
 
 /// Cursors open at once.
 pub const CURSORS_OPEN_MAX: usize = 100_000;
 
-/// What is set for all cursors of a database.
+/// Limits of all cursors of a database.
 #[derive(Clone, Copy, Debug)]
 pub struct CursorLimits {
     /// Cursors open at once.
@@ -56,13 +55,13 @@ impl Default for CursorLimits {
     }
 }
 
-/// A query in progress.
+/// A running query.
 pub struct Cursor {
     /// `db.coll`: the name the client reads, never what a view stands for.
     pub namespace: String,
     /// The session it was opened in.
     pub lsid: Option<SessionId>,
-    /// Who opened it.
+    /// The user who opened it.
     pub user: Option<UserName>,
     /// Exempt from the idle timeout.
     pub no_timeout: bool,
@@ -70,19 +69,19 @@ pub struct Cursor {
     pub time_left: Option<Duration>,
     /// The command that opened it, for `currentOp`.
     pub command: Document,
-    /// It stays at its end and goes on when documents come.
+    /// It stays open at its end and continues when documents arrive.
     pub tail: Option<Tail>,
     executor: Executor,
     pending: Pending,
     returned: u64,
 }
 
-/// How a cursor goes on behind the end of a capped collection.
+/// How a cursor continues at the end of a capped collection.
 #[derive(Clone, Debug)]
 pub struct Tail {
-    /// Tells of new documents.
+    /// Counts new documents.
     pub arrivals: Arc<Arrivals>,
-    /// A batch is waited for if there is nothing to give.
+    /// An empty batch waits for documents.
     pub awaits: bool,
 }
 
@@ -94,7 +93,7 @@ pub struct BatchRequest {
 }
 
 impl Cursor {
-    /// A cursor over what `executor` gives.
+    /// A cursor over the output of `executor`.
     pub fn new(namespace: String, executor: Executor, command: Document) -> Self {
         Self {
             namespace,
@@ -111,7 +110,7 @@ impl Cursor {
     }
 
     /// Appends documents to the array open in `out` until the batch is full or nothing is left.
-    /// Says whether more may follow.
+    /// Returns true if more may follow.
     ///
     /// A document that would take the batch over [`REPLY_BYTES_MAX`](crate::query::exec::REPLY_BYTES_MAX), or what memory allows
     /// ([`crate::query::exec::ExecLimits`]), waits for the next one, but a batch is never empty for its sake.
@@ -186,12 +185,12 @@ impl Cursor {
         }
     }
 
-    /// How its documents are found, in a few words.
+    /// The plan summary, such as `COLLSCAN`.
     pub fn plan_summary(&self) -> Option<&str> {
         self.executor.plan_summary()
     }
 
-    /// Documents given out so far.
+    /// Documents returned so far.
     pub fn returned(&self) -> u64 {
         self.returned
     }
@@ -244,7 +243,7 @@ struct State {
 /// Figures for `serverStatus`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CursorCounts {
-    /// Cursors closed because nobody asked for them.
+    /// Cursors closed by the idle timeout.
     pub timed_out: u64,
     /// Cursors ever kept for a getMore.
     pub total_opened: u64,
@@ -256,10 +255,10 @@ pub struct CursorCounts {
     pub no_timeout: u64,
 }
 
-/// What a kill found.
+/// The outcome of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Killed {
-    /// Closed, or told to stop at its next batch.
+    /// Closed, or marked to stop at its next batch.
     Yes,
     /// No such cursor.
     NotFound,

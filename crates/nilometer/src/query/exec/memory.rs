@@ -2,14 +2,14 @@
 //!
 //! What is counted is an honest estimate (bytes of documents and keys, plus a fixed overhead per
 //! entry), enough to refuse a query long before it endangers the process. A gauge lives as long as what it counts:
-//! until the last row was given on, not until the last was gathered.
+//! until the last row was returned, not until the last was gathered.
 //!
 //! ```text
 //!   stage ── gauge: at most 100 MiB ── takes in chunks ──> pool: nilometerQueryMemoryBytes for all
 //! ```
 //!
 //! A stage that finds the pool empty is above its limit: it writes to disk if it may, else its query fails. The
-//! first half of a chunk of each stage is its own, so that small queries go on beside large ones.
+//! first half of a chunk of each stage is its own, so that small queries run beside large ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -133,7 +133,7 @@ impl MemoryGauge {
         Self::of_query(stage, cx.settings.limits.gather_bytes_max, cx)
     }
 
-    /// A gauge for what is made of what a stage holds and given on: it has no limit but what other queries leave.
+    /// A gauge for the results a stage makes of its memory; limited only by the pool.
     pub fn of_results(stage: &'static str, cx: &ExecContext<'_>) -> Self {
         Self::of_query(stage, u64::MAX, cx)
     }

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// TasksInFlight of one query on their way for each thread: one at work and one to go on with.
+/// Tasks of one query in flight for each thread: one running, one queued.
 const TASKS_PER_THREAD: usize = 2;
 
 /// The threads of one database.
@@ -264,7 +264,7 @@ impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
 }
 
 impl<T: Send + 'static> Drop for TasksInFlight<'_, T> {
-    /// TasksInFlight whose results nobody wants are not begun; those at work look for interrupts.
+    /// Cancels tasks that no thread has started; running ones check for interrupts.
     fn drop(&mut self) {
         for task in &self.waiting {
             task.give_up();

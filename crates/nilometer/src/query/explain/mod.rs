@@ -1,4 +1,4 @@
-//! Explain: a plan, and what it touched, in the words a MongoDB user looks for.
+//! Explain: a physical plan and what it examined, in the terms of MongoDB.
 //!
 //! ```text
 //! ordinary collection   queryPlanner.winningPlan: LIMIT ► PROJECTION ► SORT ► COLLSCAN …
@@ -7,8 +7,8 @@
 //!                                {$_internalUnpackBucket: {include, eventFilter, …}}, …]
 //! ```
 //!
-//! Names are honest: a stage is called what MongoDB calls the one that does the same. Figures are
-//! counted while the query really runs; nothing is estimated.
+//! A stage has the name that MongoDB gives to the one that does the same. Figures are counted while the query
+//! runs; nothing is estimated.
 
 mod by_index;
 
@@ -38,7 +38,7 @@ pub struct Execution<'a> {
     pub returned: u64,
     /// Milliseconds it took.
     pub millis: i64,
-    /// Tell of the candidates that were tried, too.
+    /// Show the candidates that were tried, too.
     pub all_plans: bool,
 }
 
@@ -381,7 +381,7 @@ pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     out.finish()
 }
 
-/// What is read, below a step that says by which index distances are told.
+/// The input step, below the step of the index that measures distances.
 fn input_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document {
     let below = scan_step(plan, execution);
     match near_step(plan) {

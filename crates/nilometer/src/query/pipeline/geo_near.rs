@@ -9,7 +9,7 @@
 //!
 //! Only when the collection is known is it known which field is meant and whether its indexes allow it;
 //! The planner settles it. A `find` with a `$near` is the same
-//! without fields being written: then [`GeoDistance`] itself puts documents in order.
+//! without fields being written: then [`GeoDistanceStage`] itself puts documents in order.
 
 use std::sync::Arc;
 

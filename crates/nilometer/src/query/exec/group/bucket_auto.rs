@@ -1,6 +1,6 @@
 //! `$bucketAuto`: sorts by a value and cuts into ranges of about equal size.
 //!
-//! Each range takes n / buckets documents (rounded), then goes on as long as the value stays the same:
+//! Each range takes n / buckets documents (rounded), then continues while the value stays the same:
 //! equal values are never parted. Its upper bound is the lower bound of the next one; the last bound is the
 //! greatest value itself.
 //!
@@ -100,11 +100,11 @@ struct Ranges {
     waiting: Option<(Value, Document)>,
     /// Documents a range takes if nothing is in the way.
     size: usize,
-    /// Ranges given on.
+    /// Ranges returned so far.
     given: usize,
     /// The upper bound of the last range, if bounds are rounded.
     last_bound: Option<Value>,
-    /// The ranges at hand.
+    /// The ranges, once they are cut.
     results: MemoryGauge,
 }
 

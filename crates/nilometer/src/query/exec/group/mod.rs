@@ -64,7 +64,7 @@ pub struct Group {
     finished: Groups,
 }
 
-/// Groups on their way out.
+/// Finished groups.
 enum Groups {
     InMemory(Finished),
     OnDisk(Merged),

@@ -1,4 +1,4 @@
-//! What a `$group` gives on: its key, and what its accumulators have come to.
+//! The rows of a `$group`: the key and the results of its accumulators.
 //!
 //! Accumulators and output fields are one for one as a rule. Where several keep the same row of each group, one keeps what all
 //! of them show of it as an object, and its fields are shown here under their names ([`ShownField`]).

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! input    batches │ batches │ batches │ …                   measurements of a bucket each, columns undecoded
-//! table    by the query's thread ◄─ absorb ─ absorb ─ …      columns decoded and added up by whoever has time
+//! table    by the query's thread ◄─ absorb ─ absorb ─ …      columns decoded and added up by free threads
 //! ```
 //!
 //! The answer is that of one thread. Groups come in the order in which they are first met; whole numbers and decimals add
@@ -35,7 +35,7 @@ pub(crate) struct ParallelGroup {
 pub(crate) enum InputPart {
     /// Its groups.
     Grouped(Box<Table>),
-    /// Blocks of which nothing has to be decoded: adding them is less work than handing them out.
+    /// Blocks that need no decoding: adding them is less work than handing them to a thread.
     Ungrouped(Vec<Batch>),
 }
 
@@ -50,7 +50,7 @@ fn needs_no_decoding(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool>
 }
 
 impl ParallelGroup {
-    /// The stage, if there are threads to help and they cannot be told from one.
+    /// The stage, if there are threads and its results do not depend on how the input is split.
     pub(crate) fn of(plan: &PhysicalGroup, cx: &ExecContext<'_>) -> Option<Self> {
         let threads = cx.settings.threads.clone()?;
         let adds_up = |kind| {

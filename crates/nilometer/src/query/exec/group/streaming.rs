@@ -1,4 +1,4 @@
-//! `$_internalStreamingGroup`: groups whose key follows the order of the input are given on one after
+//! `$_internalStreamingGroup`: groups whose key follows the order of the input are returned one after
 //! the other.
 //!
 //! ```text
@@ -61,7 +61,7 @@ impl StreamingGroup {
 }
 
 impl Segments {
-    /// True if another row is at hand.
+    /// Reads until a row is buffered; false at the end of the input.
     fn fill(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
         if self.rows.is_empty() && !self.done {
             match next_filled(&mut self.input, cx)? {
@@ -72,7 +72,7 @@ impl Segments {
         Ok(!self.rows.is_empty())
     }
 
-    /// The rows of the segment that are at hand; none at its end.
+    /// Takes the buffered rows of the segment; none at its end.
     fn take(&mut self, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
         let mut taken = Vec::new();
         if !self.fill(cx)? {

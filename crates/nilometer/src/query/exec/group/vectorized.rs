@@ -46,7 +46,7 @@ use crate::query::source::ColumnName;
 /// Adds blocks to a [`Table`].
 pub(crate) struct BlockGroup {
     stage: GroupStage,
-    /// How the stage reads blocks of one shape; made anew when the shape changes.
+    /// How the stage reads blocks of one shape; replaced when the shape changes.
     plan: Option<(Arc<MeasurementShape>, Option<Plan>)>,
     series: Series,
     /// The runs of a block; kept for the next one.
@@ -108,7 +108,7 @@ impl BlockGroup {
         }
     }
 
-    /// The table has begun anew.
+    /// Forgets group numbers, after the table was written to disk.
     pub(crate) fn forget_groups(&mut self) {
         self.series = Series::default();
     }

@@ -12,7 +12,7 @@
 //! `connectFromField` leads nowhere.
 //!
 //! The other collection is read once and kept by its `connectToField` if it fits the memory of the stage,
-//! else read anew for each level. What is found for one document must fit: error 40099.
+//! else read again for each level. What is found for one document must fit: error 40099.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ enum Others {
     Unread,
     /// In memory, by the values `connectToField` has.
     Kept(Kept),
-    /// Too many: read anew for each level.
+    /// Too many: read again for each level.
     TooMany,
 }
 

@@ -4,7 +4,7 @@
 //! large, indexed by the field  look-ups in the index, one for each document
 //! no variables, fits memory   the other documents (with fields: before the pipeline, hashed by the
 //!                             foreign field; without: after it) are read once
-//! otherwise                   the pipeline runs anew for each document
+//! otherwise                   the pipeline runs again for each document
 //! ```
 //!
 //! Equality of fields is that of a filter: a local array stands for its elements, null and missing for
@@ -43,7 +43,7 @@ enum Others {
     Unread,
     /// In memory.
     Kept(Kept),
-    /// Too many: read anew for each document.
+    /// Too many: read again for each document.
     TooMany,
     /// Looked up by an index for each document.
     Indexed,

@@ -19,7 +19,7 @@ pub struct Sample {
     input: Option<BoxOperator>,
     size: u64,
     drawn: GivenDocuments,
-    /// What was drawn, until all of it is given on.
+    /// The drawn sample, until all of it is returned.
     memory: Option<MemoryGauge>,
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! So each measurement is as likely as any other, however full its bucket is. Where buckets are so empty that most draws
-//! find nothing, drawing costs more than reading: then all measurements are given on, and the `$sample` above draws.
+//! find nothing, drawing costs more than reading: then all measurements are returned, and the `$sample` above draws.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct BucketSample {
     input: BucketInput,
     counters: Arc<ScanCounters>,
     size: u64,
-    /// What was drawn, to be given on.
+    /// The drawn measurements.
     drawn: Vec<MeasurementBlock>,
     /// All measurements, where drawing was given up.
     all: Option<BoxOperator>,

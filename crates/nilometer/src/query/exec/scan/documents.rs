@@ -8,7 +8,7 @@ use crate::query::batch::Batch;
 use crate::query::exec::{ExecContext, Operator, RowsInMaking};
 use crate::query::pipeline::documents_not_an_array;
 
-/// Documents at hand.
+/// Returns these documents.
 pub struct GivenDocuments {
     documents: std::vec::IntoIter<Document>,
 }

@@ -6,7 +6,7 @@
 //!                          └─ no ──► document of the same view ─► residual filter ─► row
 //! ```
 //!
-//! Each call works in one view and lets go of it, so that nothing stored is held back while a client
+//! Each call works in one view and releases it, so that nothing stored is retained while a client
 //! thinks. Entry and document are of one view, so a document is never met under a key it no longer
 //! has, and bounds that say all of a condition need not be followed by asking it again. Between two
 //! calls a document may get a key that lies ahead, and be met again, as in MongoDB.
@@ -39,7 +39,7 @@ pub struct AccessStats {
     pub scans: Vec<Arc<KeyStats>>,
     /// Documents fetched.
     pub fetched: Arc<AtomicU64>,
-    /// Rows given on.
+    /// Rows returned.
     pub returned: Arc<AtomicU64>,
 }
 

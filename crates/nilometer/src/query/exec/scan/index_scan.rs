@@ -24,7 +24,7 @@ pub struct KeyStats {
     pub keys: AtomicU64,
     /// Times the walk went elsewhere.
     pub seeks: AtomicU64,
-    /// Entries given on.
+    /// Entries returned.
     pub returned: AtomicU64,
     /// Entries of records that had come before.
     pub repeated: AtomicU64,

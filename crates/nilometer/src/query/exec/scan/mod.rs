@@ -1,7 +1,7 @@
 //! Reading: records of an ordinary collection, buckets of a time-series collection.
 //!
 //! ```text
-//! RecordScan   access path ─► filter ─► rows; a tail goes on behind its last record
+//! RecordScan   access path ─► filter ─► rows; a tail continues after its last record
 //! BucketScan   id bounds, header predicate (in the source) ─► whole-bucket filter, event filter ─► blocks
 //! MetaScan     an index of metadata ─► rows, without buckets
 //!
@@ -134,7 +134,7 @@ fn position_lost(source: &dyn RecordSource, last: &RecordKey) -> Error {
 }
 
 impl RecordScan {
-    /// A tail cannot go on where the record it stands at is gone: others may have gone unread.
+    /// A tail cannot continue if its last record was removed: later ones may have been removed unread.
     fn check_position(&self) -> Result<()> {
         match &self.last {
             Some(last) if !is_there(&*self.input.source, last)? => {
@@ -194,7 +194,7 @@ impl Operator for RecordScan {
             .documents
             .fetch_add(read as u64, Ordering::Relaxed);
         if is_end {
-            // A tail that has begun goes on with what comes later.
+            // A tail that has started continues with later records.
             self.state = match self.last {
                 Some(_) => RecordState::Unopened,
                 None => RecordState::Done,
@@ -231,7 +231,7 @@ pub struct BucketScan {
     full: Arc<MeasurementShape>,
     /// How they look to what follows.
     shown: Arc<MeasurementShape>,
-    /// What is asked of measurements, if they are asked by columns.
+    /// The filter on measurements, if it is tested on columns.
     filter: Option<BucketFilter>,
     buckets: Option<BucketIter>,
     /// Measurements still asked for, if a limit is known.
@@ -279,7 +279,7 @@ impl BucketScan {
         self.input.source.scan(&scan)
     }
 
-    /// The measurements of a bucket that are given on.
+    /// The measurements of a bucket that pass.
     fn unpack(&self, bucket: Arc<dyn Bucket>, cx: &ExecContext<'_>) -> Result<Batch> {
         let mut block = MeasurementBlock::all(bucket, Arc::clone(&self.full));
         if let (Some(filter), Some(by_columns)) = (&self.input.unpack.event_filter, &self.filter)
@@ -351,7 +351,7 @@ impl Operator for BucketScan {
 pub struct MetaScan {
     input: MetaInput,
     counters: Arc<ScanCounters>,
-    /// Where to go on; none at first.
+    /// Where to continue; none at first.
     next: Option<Vec<u8>>,
     done: bool,
 }

@@ -6,9 +6,10 @@
 //!    └──────────────────── four times as wide ◄───────────────────────┘
 //! ```
 //!
-//! Whatever lies within a circle is found by it, so once it holds as many as are wanted, none outside is
-//! nearer. A circle is read afresh, with what was in the one before: of sixteen times the area that is
-//! little; where all lie close together and are too few, it is up to eight times as much. Without a limit there is nothing to grow for, and one circle of the largest distance is read.
+//! A circle finds everything within it. So once it holds as many records as are wanted, none outside is nearer. Each
+//! circle is read completely, with the records of the one before: of sixteen times the area that is little; where all
+//! records lie close together and are too few, it is up to eight times as much. Without a limit one circle of the
+//! largest distance is read.
 
 use std::sync::Arc;
 use std::vec::IntoIter;

@@ -1,4 +1,4 @@
-//! `$out`: gathers its input in a collection nobody sees, then gives that the target's name.
+//! `$out`: writes its input into a hidden collection, then renames that to the target.
 //!
 //! The target stays whole until the last document has come in; an error before leaves it as it was. What
 //! comes out is nothing.

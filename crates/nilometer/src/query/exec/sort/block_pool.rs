@@ -1,4 +1,4 @@
-//! Buckets in order of their times, given on as blocks: the way of [`super::bucket_sort`] where nobody needs rows.
+//! Buckets in time order, returned as blocks: what [`super::bucket_sort`] does where rows are not needed.
 //!
 //! ```text
 //! A ▪▪▪▪▪▪▪         A before all others    ──► as it is, undecoded but for its times
@@ -6,7 +6,7 @@
 //! C           ▪▪▪▪▪ B and C overlap        ──► one block of both, up to where the next bucket may begin
 //! ```
 //!
-//! What is given on comes in the order in which rows would: by time, of equal times what arrived first. Buckets that overlap and
+//! Measurements are returned in the order of the row path: by time, of equal times what arrived first. Buckets that overlap and
 //! do not look alike ([`merged`]) are left to the rows.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Pool {
     wanted: usize,
 }
 
-/// A bucket of which some measurements were not given on yet.
+/// A bucket with measurements that were not returned yet.
 struct Part {
     block: MeasurementBlock,
     times: Arc<ColumnBlock>,
@@ -44,7 +44,7 @@ struct Part {
     arrival: u64,
     /// The rows in the order of the sort; none if that is the order of the selection.
     sorted: Option<Vec<u32>>,
-    /// How many have been given on.
+    /// The number of measurements returned.
     given: usize,
     bytes: usize,
 }

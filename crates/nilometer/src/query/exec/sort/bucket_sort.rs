@@ -12,7 +12,7 @@
 //! buckets in order of the bounds in their headers, too. A bucket that is wider than the collection's may be fails a
 //! sort by falling starts, which relies on that.
 //!
-//! Where the stage behind it has no need of rows ([`SortStage::as_blocks`]), buckets are given on as they are as long as
+//! Where the next operator takes blocks ([`PhysicalSort::as_blocks`]), buckets are returned as they are as long as
 //! they do not overlap ([`super::block_pool`]).
 //!
 //! So the answer begins before all is read, or decoded, and memory holds the rows of buckets that overlap.
@@ -328,7 +328,7 @@ impl Arriving {
     }
 }
 
-/// Rows of buckets that overlap, given on as soon as nothing can come before them.
+/// Rows of overlapping buckets, returned as soon as no later bucket can sort before them.
 struct Overlapping {
     pattern: Arc<SortPattern>,
     /// Where the time stands in the pattern: so many parts come before it.

@@ -9,7 +9,7 @@
 //! large: without it nothing would come out.
 //!
 //! Documents that compare equal come out in the order in which they came in. Keys are not written out:
-//! they are taken from a document anew when it is read back, so what a key is made of must not change
+//! they are computed again when a document is read back, so what a key is made of must not change
 //! from one look to the next. Where a query may not write to disk, the limit is error 292.
 //!
 //! Used by every stage that needs its input in order: `$sort`, `$setWindowFields`, `$bucketAuto`,

@@ -52,7 +52,7 @@ pub struct Sort {
     given: Given,
 }
 
-/// What is given on.
+/// The sorted output.
 enum Given {
     /// With what they are counted.
     Rows(std::vec::IntoIter<Row>, MemoryGauge),
@@ -63,7 +63,7 @@ enum Given {
 pub(super) enum Row {
     /// Made already.
     Document(Document),
-    /// A row of a block, which is made when it is given on.
+    /// A row of a block, which becomes a document when it is returned.
     InBlock(Arc<MeasurementBlock>, u32),
 }
 

@@ -40,7 +40,7 @@ fn failed(error: &io::Error) -> Error {
     )
 }
 
-/// Documents on their way into a file.
+/// Writes documents to a file.
 pub(crate) struct RunWriter {
     writer: BufWriter<File>,
     count: u64,

@@ -135,7 +135,7 @@ impl WindowFields {
                 Piece::Row(row) => columns.add(&self.spec, row, &cx.eval)?,
                 Piece::Block(block) => columns.add_columns(&self.spec, &block.columns()),
             }
-            // Counted anew each time: columns know what they hold.
+            // Counted each time: the size of decoded columns changes.
             if taken.set(columns.memory_bytes()).is_err() {
                 // Where there is not enough for both, documents can go.
                 documents.write_out(&mut shown, cx)?;

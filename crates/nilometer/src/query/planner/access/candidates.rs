@@ -21,7 +21,7 @@ const CANDIDATES_MAX: usize = 64;
 /// Most walks one range with several values is taken apart into, to be merged in order.
 const MERGED_SCANS_MAX: usize = 200;
 
-/// What is asked of a collection.
+/// A request for documents of a collection.
 pub struct Request<'a> {
     /// What documents must pass.
     pub conjuncts: &'a [MatchExpression],

@@ -340,7 +340,7 @@ impl Trial<'_> {
 
     fn score(&self, result: &TrialResult, candidate: &Candidate) -> f64 {
         let sorts = self.needs_order && !candidate.sorted;
-        // What is sorted is given on row by row, too.
+        // Sorted rows are returned one by one, too.
         let given = if sorts { result.rows } else { 0 };
         let works = (result.works + given).max(1) as f64;
         let rows = if sorts && !result.at_end {

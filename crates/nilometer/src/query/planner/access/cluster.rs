@@ -1,7 +1,7 @@
 //! Clustered collections: documents lie in the order of `_id`, so comparisons of `_id` bound their scan
 //! and an order by `_id` is its direction.
 //!
-//! A bounded scan is as much as is asked of a clustered collection here; other indexes go first where
+//! A bounded scan is all that is planned for a clustered collection here; other indexes are preferred where
 //! they serve the query, as in MongoDB.
 
 use nilometer_bson::number::Number;

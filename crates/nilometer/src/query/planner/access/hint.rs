@@ -49,7 +49,7 @@ impl Hint {
                 compare(own, ValueRef::Document(key.as_ref())).is_eq()
             }
         };
-        // A hidden index is for nobody to use.
+        // A hidden index is never used.
         let mut found = indexes.iter().filter(|index| !index.stored.spec.hidden);
         found.find(named).cloned().ok_or_else(unknown)
     }

@@ -73,7 +73,7 @@ pub enum Input {
     Records(Box<RecordInput>),
     /// The measurements of a time-series collection.
     Buckets(Box<BucketInput>),
-    /// The different metadata of a time-series collection.
+    /// The distinct metadata of a time-series collection.
     Metas(Box<MetaInput>),
 }
 
@@ -107,7 +107,7 @@ pub struct RecordInput {
     pub access: AccessPath,
     /// Which way they are read.
     pub direction: Direction,
-    /// Which are given on.
+    /// The filter that documents must pass.
     pub filter: Option<MatchExpression>,
     /// Add the record's key as `$recordId`.
     pub show_record_id: bool,
@@ -142,9 +142,9 @@ pub struct BucketInput {
     pub buckets: BucketChoice,
     /// No more measurements than this are asked for.
     pub limit: Option<u64>,
-    /// So many are drawn at random, or all are given on if drawing does not pay.
+    /// The number of measurements to draw at random; all are returned if drawing does not pay.
     pub sample: Option<u64>,
-    /// What becomes of them.
+    /// How they become measurements.
     pub unpack: Unpack,
 }
 
@@ -155,7 +155,7 @@ pub struct BucketChoice {
     pub id_min: Option<u32>,
     /// Highest second of the bucket id.
     pub id_max: Option<u32>,
-    /// What a bucket's header must not contradict.
+    /// The predicate on the header of a bucket.
     pub predicate: BucketPredicate,
     /// Between which times every match lies.
     pub times: TimeRange,
@@ -179,7 +179,7 @@ pub struct IndexChoice {
 }
 
 impl IndexChoice {
-    /// What to ask of the collection.
+    /// The scan to ask the collection for.
     pub fn scan(&self) -> BucketIndexScan {
         BucketIndexScan {
             index: Arc::clone(&self.index),
@@ -225,11 +225,11 @@ impl Default for BucketChoice {
 /// How buckets become measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Unpack {
-    /// What measurements show.
+    /// The fields that measurements show.
     pub fields: FieldSet,
-    /// What is computed from the metadata, once for each bucket, of the measurements that are given on.
+    /// Fields computed from the metadata, once for each bucket.
     pub computed: Vec<ProjectStage>,
-    /// Which measurements are given on.
+    /// The filter that measurements must pass.
     pub event_filter: Option<MatchExpression>,
     /// All measurements of buckets this is sure of pass without the event filter.
     pub whole_bucket_filter: Option<BucketPredicate>,

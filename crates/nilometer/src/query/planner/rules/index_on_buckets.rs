@@ -130,7 +130,7 @@ fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoic
     })
 }
 
-/// Whether an index nobody asked for may be used.
+/// True if an index may be used without a hint.
 fn may_use(
     input: &BucketInput,
     index: &BucketIndex,
@@ -465,7 +465,7 @@ impl IndexKeyFilter for WantedRanges {
     }
 }
 
-/// Bounds as whoever walks an index asks for them.
+/// Bounds as a key filter for index scans.
 #[derive(Debug)]
 pub(super) struct Wanted(pub(super) KeyBounds);
 

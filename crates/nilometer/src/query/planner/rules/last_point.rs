@@ -181,7 +181,7 @@ impl PhysicalRule for NewestFirst {
     }
 }
 
-/// A sort by time with a limit is told in which order buckets come, so that it can stop; by falling
+/// A sort by time with a limit gets the order in which buckets arrive, so that it can stop; by falling
 /// time they are read from the newest.
 ///
 /// Conditions: the sort stands first and begins with the time field; ids of buckets order as times do,

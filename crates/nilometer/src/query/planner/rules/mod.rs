@@ -26,7 +26,7 @@
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
 //! | [`FirstGroupsFirst`] | a `$group` by bins of time of which a sort takes the first few stops once these are complete |
-//! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
+//! | [`GroupInOrder`] | behind a sort by time, groups are returned when the part of the key that follows it changes |
 //! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time, and `$densify` of the time, get their input from such a sort |
 //! | [`WindowsOverBlocks`] | `$setWindowFields` behind such a sort computes on columns of buckets |
 //! | [`DensifyOverBuckets`] | `$densify` of the time by metadata puts buckets in order, not rows |
