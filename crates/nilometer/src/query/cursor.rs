@@ -235,7 +235,7 @@ impl Slot {
 }
 
 #[derive(Default)]
-struct State {
+struct RegistryState {
     slots: HashMap<i64, Slot>,
     counts: CursorCounts,
 }
@@ -270,7 +270,7 @@ pub enum Killed {
 #[derive(Default)]
 pub struct CursorRegistry {
     limits: CursorLimits,
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
 }
 
 impl CursorRegistry {
@@ -282,7 +282,7 @@ impl CursorRegistry {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
         // The state is consistent between statements; a panicking holder leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -53,12 +53,12 @@ pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Rows of a batch that is being filled.
 #[derive(Default)]
-pub(crate) struct RowsInMaking {
+pub(crate) struct RowBatch {
     rows: Vec<Document>,
     bytes: usize,
 }
 
-impl RowsInMaking {
+impl RowBatch {
     /// Adds a row.
     pub(crate) fn push(&mut self, row: Document) {
         self.bytes += row.as_bytes().len();
@@ -107,11 +107,11 @@ pub struct Executor {
     finished: bool,
     /// The query continues behind its end when more records arrive.
     is_tail: bool,
-    watched: Option<Watched>,
+    watched: Option<WatchedScan>,
 }
 
 /// What a query reports to the operation that runs it.
-struct Watched {
+struct WatchedScan {
     counters: Arc<ScanCounters>,
     summary: Arc<str>,
 }
@@ -130,7 +130,7 @@ impl Executor {
 
     /// Reports the plan summary and `counters` to the operations that run the query.
     pub fn watch(&mut self, counters: Arc<ScanCounters>, summary: Arc<str>) {
-        self.watched = Some(Watched { counters, summary });
+        self.watched = Some(WatchedScan { counters, summary });
     }
 
     /// The plan summary, if one was set.

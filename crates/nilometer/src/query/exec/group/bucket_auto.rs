@@ -19,7 +19,7 @@ use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::sort::external_sort::{RowOrder, Sorted, Sorter};
 use crate::query::exec::{
-    BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled,
+    BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled,
 };
 use crate::query::pipeline::BucketAutoStage;
 use crate::query::pipeline::granularity::Granularity;
@@ -76,7 +76,7 @@ impl Operator for BucketAuto {
         if let Some(input) = self.input.take() {
             self.ranges = Some(self.sort(input, cx)?);
         }
-        let mut rows = RowsInMaking::default();
+        let mut rows = RowBatch::default();
         if let Some(ranges) = &mut self.ranges {
             ranges.results.clear();
             while !rows.is_full()

@@ -42,7 +42,7 @@ use self::parallel::{InputPart, ParallelGroup};
 use self::vectorized::BlockGroup;
 use super::memory::MemoryGauge;
 use super::sort::external_sort::{RowOrder, Sorted, Sorter};
-use super::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
+use super::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, AccumulatorState};
 use crate::eval::expression::Expression;
@@ -190,8 +190,8 @@ struct Finished {
 }
 
 impl Finished {
-    fn take(&mut self) -> Result<RowsInMaking> {
-        let mut out = RowsInMaking::default();
+    fn take(&mut self) -> Result<RowBatch> {
+        let mut out = RowBatch::default();
         self.results.clear();
         while !out.is_full()
             && let Some(key) = self.keys.next()
@@ -244,8 +244,8 @@ struct Merged {
 }
 
 impl Merged {
-    fn take(&mut self, cx: &ExecContext<'_>) -> Result<RowsInMaking> {
-        let mut out = RowsInMaking::default();
+    fn take(&mut self, cx: &ExecContext<'_>) -> Result<RowBatch> {
+        let mut out = RowBatch::default();
         self.results.clear();
         while !out.is_full()
             && let Some((key, part)) = self.waiting.take()

@@ -11,7 +11,7 @@ use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::sort::spill::{Run, RunWriter};
 use crate::query::exec::{
-    BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled,
+    BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled,
 };
 use crate::query::pipeline::Stage;
 
@@ -88,7 +88,7 @@ impl Gathered {
             self.at += rows.len();
             return Ok(rows);
         };
-        let mut rows = RowsInMaking::default();
+        let mut rows = RowBatch::default();
         while !rows.is_full()
             && let Some(row) = file.next()?
         {
@@ -112,7 +112,7 @@ impl Facet {
         let gathered = Shared::default();
         let mut built = Vec::new();
         for (name, stages) in facets {
-            let reader = Box::new(Reader(Arc::clone(&gathered)));
+            let reader = Box::new(FacetInput(Arc::clone(&gathered)));
             let operator = builder.over(reader, stages.clone())?;
             built.push((Arc::clone(name), operator));
         }
@@ -125,9 +125,9 @@ impl Facet {
 }
 
 /// Gives the input from where the last reader was rewound to.
-struct Reader(Shared);
+struct FacetInput(Shared);
 
-impl Operator for Reader {
+impl Operator for FacetInput {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
         let rows = lock(&self.0).take()?;
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))

@@ -16,7 +16,7 @@ use crate::eval::{Collation, memory_bytes};
 use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::with_value_at;
-use crate::query::exec::{BoxOperator, ExecContext, RowsInMaking, next_filled};
+use crate::query::exec::{BoxOperator, ExecContext, RowBatch, next_filled};
 
 /// Documents of the other collection, in memory.
 pub(crate) struct Kept {
@@ -159,7 +159,7 @@ impl Waiting {
         cx: &ExecContext<'_>,
         mut find: impl FnMut(&Document) -> Result<Value>,
     ) -> Result<Batch> {
-        let mut out = RowsInMaking::default();
+        let mut out = RowBatch::default();
         let memory = self
             .memory
             .get_or_insert_with(|| MemoryGauge::of_results(stage, cx));

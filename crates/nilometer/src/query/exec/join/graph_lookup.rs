@@ -35,14 +35,14 @@ pub struct GraphLookup {
     input: BoxOperator,
     stage: GraphLookupStage,
     builder: Builder,
-    others: Others,
+    others: ForeignRows,
     waiting: Waiting,
     /// How strings compare.
     collation: Collation,
 }
 
 /// The other collection's documents.
-enum Others {
+enum ForeignRows {
     /// Not looked at yet.
     Unread,
     /// In memory, by the values `connectToField` has.
@@ -59,7 +59,7 @@ impl GraphLookup {
             input,
             stage,
             builder,
-            others: Others::Unread,
+            others: ForeignRows::Unread,
             waiting: Waiting::default(),
             collation,
         }
@@ -72,7 +72,7 @@ impl GraphLookup {
         self.builder.pipeline(Some(&self.stage.from), stages)
     }
 
-    fn read(&self, cx: &ExecContext<'_>) -> Result<Others> {
+    fn read(&self, cx: &ExecContext<'_>) -> Result<ForeignRows> {
         let memory = MemoryGauge::gather("$graphLookup", cx);
         let path = Some(&self.stage.connect_to);
         let kept = Kept::read(
@@ -82,7 +82,7 @@ impl GraphLookup {
             memory,
             cx,
         )?;
-        Ok(kept.map_or(Others::TooMany, Others::Kept))
+        Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::Kept))
     }
 
     /// The documents whose `connectToField` is one of `wanted`.
@@ -91,7 +91,7 @@ impl GraphLookup {
         wanted: &BTreeSet<CollatedValue>,
         cx: &ExecContext<'_>,
     ) -> Result<Vec<Document>> {
-        if let Others::Kept(kept) = &self.others {
+        if let ForeignRows::Kept(kept) = &self.others {
             return Ok(kept.with_any(wanted.iter()));
         }
         let filter = one_of(&self.stage.connect_to, wanted, &self.collation)?;
@@ -208,7 +208,7 @@ impl Operator for GraphLookup {
         if !waiting.fill(&mut self.input, cx)? {
             return Ok(None);
         }
-        if matches!(self.others, Others::Unread) {
+        if matches!(self.others, ForeignRows::Unread) {
             self.others = self.read(cx)?;
         }
         let target = &self.stage.target;

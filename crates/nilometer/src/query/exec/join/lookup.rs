@@ -33,12 +33,12 @@ pub struct Lookup {
     input: BoxOperator,
     stage: LookupStage,
     builder: Builder,
-    others: Others,
+    others: ForeignRows,
     waiting: Waiting,
 }
 
 /// The other collection's documents.
-enum Others {
+enum ForeignRows {
     /// Not looked at yet.
     Unread,
     /// In memory.
@@ -59,7 +59,7 @@ impl Lookup {
             input,
             stage,
             builder,
-            others: Others::Unread,
+            others: ForeignRows::Unread,
             waiting: Waiting::default(),
         }
     }
@@ -69,17 +69,17 @@ impl Lookup {
         let nested = ExecContext::new(cx.operation, &settings);
         // Without an equality the whole pipeline is kept, so it must be the same for every document.
         let may_keep = self.stage.equality.is_some() || self.stage.variables.is_empty();
-        if may_keep && matches!(self.others, Others::Unread) {
+        if may_keep && matches!(self.others, ForeignRows::Unread) {
             self.others = if self.is_indexed(row, &settings)? {
-                Others::Indexed
+                ForeignRows::Indexed
             } else {
                 self.read(&nested)?
             };
         }
         let stage = &self.stage;
         match (&self.others, &stage.equality) {
-            (Others::Kept(kept), None) => Ok(kept.documents.clone()),
-            (Others::Kept(kept), Some(equality)) => {
+            (ForeignRows::Kept(kept), None) => Ok(kept.documents.clone()),
+            (ForeignRows::Kept(kept), Some(equality)) => {
                 let matched = kept.matching(&equality.local, row)?;
                 if stage.stages.is_empty() {
                     return Ok(matched);
@@ -140,7 +140,7 @@ impl Lookup {
         Ok(Arc::new(settings))
     }
 
-    fn read(&self, cx: &ExecContext<'_>) -> Result<Others> {
+    fn read(&self, cx: &ExecContext<'_>) -> Result<ForeignRows> {
         let stages = match self.stage.equality {
             Some(_) => Vec::new(),
             None => self.stage.stages.clone(),
@@ -155,7 +155,7 @@ impl Lookup {
         let collation = Collation::from(cx.settings.plan.collator.clone());
         let memory = MemoryGauge::gather("$lookup", cx);
         let kept = Kept::read(pipeline, path, collation, memory, cx)?;
-        Ok(kept.map_or(Others::TooMany, Others::Kept))
+        Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::Kept))
     }
 }
 

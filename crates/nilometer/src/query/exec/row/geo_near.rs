@@ -9,7 +9,7 @@ use crate::eval::matcher::geo::near_distance;
 use crate::eval::projection::FieldWriter;
 use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
-use crate::query::exec::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
+use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::query::pipeline::GeoDistanceStage;
 
 /// Writes the distance into documents, or puts them in its order.
@@ -98,7 +98,7 @@ impl Operator for GeoDistance {
                 Some(rest) => rest,
                 None => self.in_order(cx)?,
             };
-            let mut rows = RowsInMaking::default();
+            let mut rows = RowBatch::default();
             while !rows.is_full()
                 && let Some(row) = rest.next()
             {

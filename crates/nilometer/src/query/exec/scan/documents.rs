@@ -5,7 +5,7 @@ use nilometer_bson::{DocRef, Document};
 use crate::error::{Result, location};
 use crate::eval::Expression;
 use crate::query::batch::Batch;
-use crate::query::exec::{ExecContext, Operator, RowsInMaking};
+use crate::query::exec::{ExecContext, Operator, RowBatch};
 use crate::query::pipeline::documents_not_an_array;
 
 /// Returns these documents.
@@ -24,7 +24,7 @@ impl GivenDocuments {
 
 impl Operator for GivenDocuments {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let mut rows = RowsInMaking::default();
+        let mut rows = RowBatch::default();
         while !rows.is_full()
             && let Some(row) = self.documents.next()
         {

@@ -22,7 +22,7 @@ use super::sort_merge::SortMerge;
 use super::with_record_id;
 use crate::error::Result;
 use crate::query::batch::Batch;
-use crate::query::exec::{ExecContext, Operator, RowsInMaking};
+use crate::query::exec::{ExecContext, Operator, RowBatch};
 use crate::query::planner::access::{IndexAccess, IndexScanPlan, KeyPlan};
 use crate::query::planner::physical::RecordInput;
 use crate::query::source::{IndexEntry, RecordKey, ScanCounters};
@@ -249,7 +249,7 @@ impl Operator for IndexRead {
                 scan.index.stored.count_use();
             }
         }
-        let mut rows = RowsInMaking::default();
+        let mut rows = RowBatch::default();
         for _ in 0..STEPS_PER_VIEW {
             if self.left == 0 {
                 self.done = true;

@@ -35,7 +35,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 use super::row::filter::matching;
 use super::row::project::project;
 use super::vector::filter::BucketFilter;
-use super::{ExecContext, Operator, RowsInMaking};
+use super::{ExecContext, Operator, RowBatch};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
@@ -170,7 +170,7 @@ impl Operator for RecordScan {
             return Ok(None);
         };
         let mut last = None;
-        let mut rows = RowsInMaking::default();
+        let mut rows = RowBatch::default();
         let mut is_end = false;
         while !rows.is_full() {
             let Some(record) = records.next() else {

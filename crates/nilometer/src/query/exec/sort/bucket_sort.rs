@@ -50,12 +50,12 @@ pub struct BucketSort {
     input: Option<BoxOperator>,
     plan: PhysicalSort,
     order: BucketOrder,
-    state: State,
+    state: SortState,
     /// Rows still wanted.
     left: u64,
 }
 
-enum State {
+enum SortState {
     /// Nothing was read yet.
     Unread,
     /// Buckets in order, whose rows follow.
@@ -74,11 +74,11 @@ impl BucketSort {
             left: plan.stage.limit.unwrap_or(u64::MAX),
             plan,
             order,
-            state: State::Unread,
+            state: SortState::Unread,
         }
     }
 
-    fn start(&mut self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<State> {
+    fn start(&mut self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<SortState> {
         let pattern = Arc::new(self.plan.stage.pattern.clone());
         let arriving = match self.order {
             BucketOrder::Arrival(span_ms) => Some((0, span_ms)),
@@ -93,22 +93,22 @@ impl BucketSort {
                 span_ms,
             });
             let overlapping = Overlapping::new(pattern, (parts, self.plan.as_blocks), buckets, cx);
-            return Ok(State::Overlapping(Box::new(overlapping)));
+            return Ok(SortState::Overlapping(Box::new(overlapping)));
         }
         let mut input = input;
         let gathered = gather(&mut input, &self.plan.stage, self.order, cx)?;
         Ok(match (gathered, self.order) {
-            (Gathered::Rows(all), _) => State::Rows(Box::new(all)),
+            (Gathered::Rows(all), _) => SortState::Rows(Box::new(all)),
             (Gathered::Blocks(blocks), BucketOrder::Metadata) => {
-                State::Blocks(blocks.into_iter().map(|held| held.block).collect())
+                SortState::Blocks(blocks.into_iter().map(|held| held.block).collect())
             }
             (Gathered::Blocks(blocks), BucketOrder::Bounds { parts }) => {
                 let buckets = Buckets::Gathered(blocks.into());
                 let parts = (parts, self.plan.as_blocks);
-                State::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
+                SortState::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
             }
             (Gathered::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
-                State::Blocks(VecDeque::new())
+                SortState::Blocks(VecDeque::new())
             }
         })
     }
@@ -124,13 +124,13 @@ impl Operator for BucketSort {
         }
         let at_most = usize::try_from(self.left).unwrap_or(usize::MAX);
         let batch = match &mut self.state {
-            State::Unread => None,
-            State::Blocks(blocks) => blocks.pop_front().map(|block| {
+            SortState::Unread => None,
+            SortState::Blocks(blocks) => blocks.pop_front().map(|block| {
                 let mut batch = Batch::Block(block);
                 batch.truncate(at_most);
                 batch
             }),
-            State::Overlapping(rows) => match rows.next(at_most.min(ROWS_PER_BATCH), cx)? {
+            SortState::Overlapping(rows) => match rows.next(at_most.min(ROWS_PER_BATCH), cx)? {
                 Taken::Block(block) => {
                     let mut batch = Batch::Block(block);
                     batch.truncate(at_most);
@@ -138,11 +138,11 @@ impl Operator for BucketSort {
                 }
                 Taken::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
                 Taken::TooMany(all) => {
-                    self.state = State::Rows(all);
+                    self.state = SortState::Rows(all);
                     return self.next(cx);
                 }
             },
-            State::Rows(all) => {
+            SortState::Rows(all) => {
                 let rows = all.take(at_most.min(ROWS_PER_BATCH), cx)?;
                 (!rows.is_empty()).then_some(Batch::Rows(rows))
             }
@@ -155,10 +155,10 @@ impl Operator for BucketSort {
 
     fn is_exhausted(&self) -> bool {
         let is_empty = match &self.state {
-            State::Unread => false,
-            State::Blocks(blocks) => blocks.is_empty(),
-            State::Overlapping(rows) => rows.is_exhausted(),
-            State::Rows(all) => all.is_exhausted(),
+            SortState::Unread => false,
+            SortState::Blocks(blocks) => blocks.is_empty(),
+            SortState::Overlapping(rows) => rows.is_exhausted(),
+            SortState::Rows(all) => all.is_exhausted(),
         };
         self.left == 0 || is_empty
     }

@@ -32,7 +32,7 @@ use self::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::memory::{self, MemoryGauge};
 use super::vector::filter::narrowed;
 use super::vector::top_n::SortPrefix;
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
@@ -49,11 +49,11 @@ pub(super) const LATE_ROWS_MAX: usize = 1000;
 pub struct Sort {
     input: Option<BoxOperator>,
     plan: PhysicalSort,
-    given: Given,
+    given: SortOutput,
 }
 
 /// The sorted output.
-enum Given {
+enum SortOutput {
     /// With what they are counted.
     Rows(std::vec::IntoIter<Row>, MemoryGauge),
     Everything(Everything),
@@ -94,7 +94,7 @@ impl Sort {
         Self {
             input: Some(input),
             plan,
-            given: Given::Rows(Vec::new().into_iter(), MemoryGauge::new(memory::SORT, 0)),
+            given: SortOutput::Rows(Vec::new().into_iter(), MemoryGauge::new(memory::SORT, 0)),
         }
     }
 }
@@ -108,18 +108,18 @@ impl Operator for Sort {
                 }
                 limit => {
                     let sorter = Sorter::new(ByPattern(self.plan.stage.pattern.clone()), gauge(cx));
-                    Given::Everything(everything(sorter, &mut input, limit, cx)?)
+                    SortOutput::Everything(everything(sorter, &mut input, limit, cx)?)
                 }
             };
         }
         let (rows, memory) = match &mut self.given {
-            Given::Rows(rows, memory) => (rows, memory),
-            Given::Everything(all) => {
+            SortOutput::Rows(rows, memory) => (rows, memory),
+            SortOutput::Everything(all) => {
                 let rows = all.take(ROWS_PER_BATCH, cx)?;
                 return Ok((!rows.is_empty()).then_some(Batch::Rows(rows)));
             }
         };
-        let mut out = RowsInMaking::default();
+        let mut out = RowBatch::default();
         while !out.is_full()
             && let Some(row) = rows.next()
         {
@@ -134,8 +134,8 @@ impl Operator for Sort {
 
     fn is_exhausted(&self) -> bool {
         let is_empty = match &self.given {
-            Given::Rows(rows, _) => rows.len() == 0,
-            Given::Everything(all) => all.is_exhausted(),
+            SortOutput::Rows(rows, _) => rows.len() == 0,
+            SortOutput::Everything(all) => all.is_exhausted(),
         };
         self.input.is_none() && is_empty
     }
@@ -224,7 +224,7 @@ impl Everything {
 
     /// The next rows, at most so many; none only at the end.
     pub(super) fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
-        let mut out = RowsInMaking::default();
+        let mut out = RowBatch::default();
         while out.len() < rows && !out.is_full() && self.left > 0 {
             let Some((_, row)) = self.sorted.next(cx)? else {
                 break;
@@ -256,14 +256,14 @@ impl RowOrder for ByPattern {
 }
 
 /// An entry of the heap of the best; the worst is on top.
-struct Entry<'p> {
+struct HeapEntry<'p> {
     pattern: &'p SortPattern,
     key: SortKey,
     arrival: u64,
     row: Row,
 }
 
-impl Ord for Entry<'_> {
+impl Ord for HeapEntry<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.pattern
             .compare(&self.key, &other.key)
@@ -271,19 +271,19 @@ impl Ord for Entry<'_> {
     }
 }
 
-impl PartialOrd for Entry<'_> {
+impl PartialOrd for HeapEntry<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry<'_> {
+impl PartialEq for HeapEntry<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Entry<'_> {}
+impl Eq for HeapEntry<'_> {}
 
 /// What a pattern begins with, for the shape of block last met.
 #[derive(Default)]
@@ -317,7 +317,7 @@ fn first_few(
     plan: &PhysicalSort,
     limit: u64,
     cx: &ExecContext<'_>,
-) -> Result<Given> {
+) -> Result<SortOutput> {
     let pattern = &plan.stage.pattern;
     let mut best = Best {
         plan,
@@ -347,19 +347,19 @@ fn first_few(
             for entry in best.heap.into_sorted_vec() {
                 sorter.add(entry.row.into_document()?, cx)?;
             }
-            return everything(sorter, input, Some(limit), cx).map(Given::Everything);
+            return everything(sorter, input, Some(limit), cx).map(SortOutput::Everything);
         }
     }
     let sorted = best.heap.into_sorted_vec();
     let rows: Vec<Row> = sorted.into_iter().map(|entry| entry.row).collect();
-    Ok(Given::Rows(rows.into_iter(), best.memory))
+    Ok(SortOutput::Rows(rows.into_iter(), best.memory))
 }
 
 /// The best rows so far.
 struct Best<'p> {
     plan: &'p PhysicalSort,
     limit: usize,
-    heap: BinaryHeap<Entry<'p>>,
+    heap: BinaryHeap<HeapEntry<'p>>,
     arrivals: u64,
     memory: MemoryGauge,
     prefixes: Prefixes,
@@ -367,7 +367,7 @@ struct Best<'p> {
 
 impl<'p> Best<'p> {
     /// The worst of the rows kept, once there are as many as wanted.
-    fn worst(&self) -> Option<&Entry<'p>> {
+    fn worst(&self) -> Option<&HeapEntry<'p>> {
         self.heap.peek().filter(|_| self.heap.len() >= self.limit)
     }
 
@@ -396,7 +396,7 @@ impl<'p> Best<'p> {
         {
             return Err(exceeded);
         }
-        self.heap.push(Entry {
+        self.heap.push(HeapEntry {
             pattern,
             key,
             arrival: self.arrivals,

@@ -39,7 +39,7 @@ use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::{value_at, with_value_at};
 use crate::query::exec::sort::external_sort::{RowOrder, Sorted, Sorter};
-use crate::query::exec::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
+use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::query::pipeline::{AxisPoint, DensifyBounds, DensifyStage, DensifyStep};
 use crate::query::planner::physical::{DensifyInput, PhysicalDensify};
 
@@ -149,7 +149,7 @@ impl Operator for Densify {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
-        let mut rows = RowsInMaking::default();
+        let mut rows = RowBatch::default();
         while !rows.is_full() {
             match running.next(&self.stage, cx)? {
                 Some(row) => rows.push(row),

@@ -32,7 +32,7 @@ use super::sort::bucket_sort::held_bytes;
 use super::sort::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::sort::spill::{Run, RunWriter};
 use super::vector::computed_columns::{column_of, with_results};
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled};
 use crate::error::Result;
 use crate::eval::memory_bytes;
 use crate::eval::sort_key::SortKey;
@@ -171,7 +171,7 @@ impl Operator for WindowFields {
             self.waiting = sorted.next(cx)?;
             self.sorted = Some(sorted);
         }
-        let mut rows = RowsInMaking::default();
+        let mut rows = RowBatch::default();
         while !rows.is_full() {
             let Some(given) = &mut self.given else {
                 self.given = self.next_partition(cx)?;
