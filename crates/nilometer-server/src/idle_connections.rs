@@ -13,8 +13,8 @@
 //! The thread that takes a connection reads its input, so a slow client delays no other. Commands may take long or wait
 //! for each other, so one thread watches whether the others still take connections; if they do not, connections with
 //! input get additional threads ([`watch`]), which stay for a second after their last use. `polling` would not be
-//! simpler: its `Poller::add` is `unsafe`, which this workspace forbids, only one thread at a time can wait in a
-//! poller, where many do here, and it would replace only the few calls to epoll.
+//! simpler: only one thread at a time can wait in a poller, where many do here, and it would replace only the few calls
+//! to epoll.
 
 use std::collections::HashMap;
 use std::io;

@@ -195,8 +195,8 @@ function loginView(error) {
   };
   const closed = notice(
     "warn",
-    "Passwords are not taken in the open from another machine.",
-    "Start the server with --tlsMode and open this page with https, or come through a tunnel: ssh -L 28080:localhost:28080 HOST.",
+    "Passwords are not accepted without TLS from another machine.",
+    "Start the server with --tlsMode and open this page with https, or use a tunnel: ssh -L 28080:localhost:28080 HOST.",
   );
   const form = h(
     "form",
@@ -242,7 +242,7 @@ async function begin() {
   where.title = `Version ${session.version}`;
   if (session.needsLogin && !session.user) return askForLogin();
   who.textContent = session.user ? `${session.user}@${session.db}` : "no login needed";
-  who.title = session.user ? "" : "This server runs without --auth: whoever reaches it may do everything.";
+  who.title = session.user ? "" : "This server runs without --auth: every client may do everything.";
   logout.hidden = !session.user;
   tree.hidden = false;
   menu.hidden = false;
@@ -265,4 +265,4 @@ onLoginNeeded(() => {
 
 window.addEventListener("hashchange", open);
 
-begin().catch((error) => show(h("div", { class: "view narrow" }, empty("The page cannot begin", failure(error)))));
+begin().catch((error) => show(h("div", { class: "view narrow" }, empty("The page cannot start", failure(error)))));

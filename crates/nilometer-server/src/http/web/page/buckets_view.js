@@ -104,7 +104,7 @@ function trouble(error, { db, name }) {
   if (error.code !== 13) return failure(error);
   return empty(
     "Buckets are not for this user",
-    h("p", null, `Who may read a time series may not read its buckets for that. The role backup may, and one with a privilege on {db: "${db}", system_buckets: "${name}"}.`),
+    h("p", null, `Permission to read a time series does not include its buckets. The role backup includes it, and so does a privilege on {db: "${db}", system_buckets: "${name}"}.`),
   );
 }
 
@@ -226,7 +226,7 @@ class BucketMap {
       zoom("+", "Zoom in on the time", 0.5),
       zoom("−", "Zoom out", 2),
       h("button", { type: "button", onclick: () => this.showAll() }, "All"),
-      h("span", { class: "quiet wide" }, "Drag to zoom in, click a bucket to see what is in it."),
+      h("span", { class: "quiet wide" }, "Drag to zoom in, click a bucket to see its content."),
       scaleLegend(full),
     );
     // The tip is outside the scrolling part, so that it is not cut off if there are few rows.
@@ -442,7 +442,7 @@ class BucketMap {
       const { db, name } = this.target;
       const asked = { find: `system.buckets.${name}`, filter: { _id: bucket.idJson }, limit: 1 };
       const { documents } = await batch(db, asked);
-      const gone = h("p", { class: "quiet" }, "It is not there any more.");
+      const gone = h("p", { class: "quiet" }, "It no longer exists.");
       place.replaceChildren(documents.length > 0 ? h("pre", { class: "json", tabindex: "0" }, pretty(documents[0])) : gone);
     } catch (error) {
       place.replaceChildren(failure(error));

@@ -41,7 +41,7 @@ export async function collectionView(db, name, tab, go) {
 }
 
 function missing() {
-  return h("div", { class: "empty" }, h("h2", null, "This collection is not there"), h("p", null, "It was removed, or has another name."));
+  return h("div", { class: "empty" }, h("h2", null, "This collection is not there"), h("p", null, "It was dropped or renamed."));
 }
 
 const KINDS = { timeseries: "time series", collection: "collection", view: "view" };
@@ -91,7 +91,7 @@ async function facts({ db, name, type, info }, signal) {
     if (option === "timeseries") for (const [inner, v] of Object.entries(value)) row(inner, textOf(v));
     else row(option, textOf(value));
   }
-  return card("Facts", rows.length > 0 ? h("dl", { class: "facts" }, rows) : h("p", { class: "quiet" }, "Nothing is told of it."));
+  return card("Facts", rows.length > 0 ? h("dl", { class: "facts" }, rows) : h("p", { class: "quiet" }, "No facts are available."));
 }
 
 async function indexes({ db, name, type }, signal) {

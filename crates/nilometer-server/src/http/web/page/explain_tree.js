@@ -19,10 +19,10 @@ const WORDS = {
   COUNT_SCAN: "counts entries of an index",
   RECORD_STORE_FAST_COUNT: "asks the collection for its count",
   SORT: "sorts",
-  SORT_MERGE: "merges what is sorted",
-  OR: "takes what any branch finds",
-  AND_SORTED: "takes what all branches find",
-  AND_HASH: "takes what all branches find",
+  SORT_MERGE: "merges sorted inputs",
+  OR: "unites its branches",
+  AND_SORTED: "intersects its branches",
+  AND_HASH: "intersects its branches",
   LIMIT: "ends after so many",
   SKIP: "leaves out the first",
   PROJECTION_SIMPLE: "picks fields",
@@ -32,7 +32,7 @@ const WORDS = {
   EOF: "finds nothing, and knows it at once",
   TS_MODIFY: "changes measurements in buckets",
   $_internalUnpackBucket: "takes measurements out of buckets",
-  $match: "keeps what fits",
+  $match: "keeps matching documents",
   $group: "groups",
   $sort: "sorts",
   $limit: "ends after so many",
@@ -41,12 +41,12 @@ const WORDS = {
   $addFields: "adds fields",
   $set: "adds fields",
   $unwind: "makes one document of each element",
-  $lookup: "fetches what belongs to it",
+  $lookup: "adds matching documents of another collection",
   $setWindowFields: "computes over neighbours",
   $_internalSetWindowFields: "computes over neighbours",
   $facet: "does several things with the same documents",
   $sample: "draws some at random",
-  $geoNear: "finds what is near",
+  $geoNear: "finds documents near a point",
 };
 
 /** Values shown first, and their names. */
@@ -146,7 +146,7 @@ export function explainTree(reply) {
     h("div", { class: "chips" }, chips),
     rules.length > 0 ? h("p", { class: "quiet" }, `The planner applied: ${rules.join(", ")}.`) : null,
     found.length > 0
-      ? h("ul", { class: "steps root", "aria-label": "Steps; each takes its documents from those below it" }, found.map(stepElement))
+      ? h("ul", { class: "steps root", "aria-label": "Steps; each reads from those below it" }, found.map(stepElement))
       : h("p", null, "This explain has no steps to draw."),
     json,
   );

@@ -138,9 +138,9 @@ export function serverView() {
   );
   const figures = h("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element));
   const chart = (label, unit) => new LineChart({ label, unit, height: 200, format: short, zero: true });
-  const ingest = chart("Documents written in a second", "documents/s");
-  const reads = chart("Documents returned in a second", "documents/s");
-  const latency = chart("Mean time of an operation", "ms");
+  const ingest = chart("Documents written per second", "documents/s");
+  const reads = chart("Documents returned per second", "documents/s");
+  const latency = chart("Mean time per operation", "ms");
   const operations = chart("Commands in a second", "commands/s");
   const problem = h("div");
   const first = h("div");
@@ -178,7 +178,7 @@ export function serverView() {
     first,
     figures,
     charts,
-    h("p", { class: "quiet" }, "The last five minutes, one value a second, while this page is in sight. Its own questions count as commands."),
+    h("p", { class: "quiet" }, "The last five minutes, one value per second while this page is visible. Requests of this page count as commands."),
   );
   update();
   return { element, close: () => sampler.listeners.delete(update) };
@@ -195,7 +195,7 @@ function firstSteps() {
     "There is no data yet",
     h("p", null, "Connect with mongosh or any driver of MongoDB, and type:"),
     h("pre", { tabindex: "0" }, lines.join("\n")),
-    h("p", null, "The collection then stands in the list on the left. Files are read by nilometer import."),
+    h("p", null, "The collection then appears in the list on the left. nilometer import reads files."),
   );
 }
 
