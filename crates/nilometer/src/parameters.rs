@@ -188,15 +188,13 @@ impl Default for Parameters {
 
 impl Parameters {
     fn at(&self, position: usize) -> i64 {
-        self.values
-            .get(position)
-            .map_or(0, |value| value.load(Ordering::Relaxed))
+        self.values[position].load(Ordering::Relaxed)
     }
 
     /// Returns the value of the parameter called `name`, as `getParameter` shows it.
     pub fn value(&self, name: &str) -> Option<Value> {
         let position = PARAMETERS.iter().position(|p| p.name == name)?;
-        let spec = PARAMETERS.get(position)?;
+        let spec = &PARAMETERS[position];
         let number = self.at(position);
         Some(match spec.kind {
             ParameterType::Bool => Value::Bool(number != 0),
@@ -241,10 +239,10 @@ impl Parameters {
     }
 
     fn set(&self, spec: &ParameterSpec, number: i64) {
-        let position = PARAMETERS.iter().position(|p| p.name == spec.name);
-        if let Some(value) = position.and_then(|at| self.values.get(at)) {
-            value.store(number, Ordering::Relaxed);
-        }
+        let mut parameters = PARAMETERS.iter();
+        let position = parameters.position(|p| p.name == spec.name);
+        let position = position.expect("a parameter of the table");
+        self.values[position].store(number, Ordering::Relaxed);
     }
 }
 

@@ -145,7 +145,7 @@ impl Action {
     /// Returns the action of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         let at = NAMED.binary_search_by(|(_, known)| known.cmp(&name)).ok()?;
-        NAMED.get(at).map(|(action, _)| *action)
+        Some(NAMED[at].0)
     }
 }
 

@@ -75,7 +75,7 @@ impl MemoryMonitor {
                 id = 22_443,
                 residentBytes = used,
                 limitBytes = limit,
-                "There is enough memory again"
+                "Memory suffices again"
             );
         }
     }

@@ -207,7 +207,7 @@ impl Catalog {
         let options = KeyspaceOptions::default();
         Ok(self
             .engine
-            .create_keyspace(&name.unwrap_or_default(), options)?)
+            .create_keyspace(&name.expect("a free number"), options)?)
     }
 }
 

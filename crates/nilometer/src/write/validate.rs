@@ -162,7 +162,8 @@ impl CollectionCheck<'_> {
             let mut keys = asks.keys.iter();
             keys.any(|k| k.key == key && k.type_bits == type_bits)
         });
-        Ok((!agrees).then(|| format!("the index {name} has an entry its record does not ask for")))
+        Ok((!agrees)
+            .then(|| format!("the index {name} has an entry that does not belong to its record")))
     }
 }
 
