@@ -1,9 +1,11 @@
-//! `createUser` and its kind: users of the database the command is sent to.
+//! Commands about users: `createUser`, `updateUser`, `usersInfo` and the others.
+//!
+//! A user belongs to a database. [`grants`] holds what these commands share with those about roles.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::authorization::{Asked, Needed};
-use super::roles::{LOCAL, add_missing, restrictions, role_names};
+use super::grants::{self, LOCAL, changing, restrictions, role_names};
 use crate::args::Args;
 use crate::auth::{self, Action, Credentials, EXTERNAL, Mechanism, Target, User, UserName};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
@@ -13,16 +15,6 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
 use crate::operation::Request;
 use crate::parameters::Parameters;
-
-/// An entry for a command that changes users or roles.
-pub(crate) const fn changing(spec: CommandSpec, fields: &'static [&'static str]) -> CommandSpec {
-    CommandSpec {
-        access: Access::Write,
-        write_concern: true,
-        fields: Fields::Only(fields),
-        ..spec
-    }
-}
 
 const FIELDS: &[&str] = &[
     "pwd",
@@ -64,7 +56,7 @@ pub(crate) const DROP: CommandSpec = changing(
         "dropUser",
         "Removes a user.",
         Authorization::OnDatabase(&[Action::DropUser]),
-        drop_one,
+        grants::drop_one::<User>,
     ),
     &[],
 );
@@ -74,7 +66,7 @@ pub(crate) const DROP_ALL: CommandSpec = changing(
         "dropAllUsersFromDatabase",
         "Removes all users of a database.",
         Authorization::OnDatabase(&[Action::DropUser]),
-        drop_all,
+        grants::drop_all::<User>,
     ),
     &[],
 );
@@ -83,8 +75,8 @@ pub(crate) const GRANT: CommandSpec = changing(
     CommandSpec::new(
         "grantRolesToUser",
         "Adds roles to a user.",
-        Authorization::Asks(super::roles::may_grant),
-        grant,
+        Authorization::Asks(grants::may_grant),
+        grants::grant::<User>,
     ),
     &["roles"],
 );
@@ -93,8 +85,8 @@ pub(crate) const REVOKE: CommandSpec = changing(
     CommandSpec::new(
         "revokeRolesFromUser",
         "Removes roles from a user.",
-        Authorization::Asks(super::roles::may_revoke),
-        revoke,
+        Authorization::Asks(grants::may_revoke),
+        grants::revoke::<User>,
     ),
     &["roles"],
 );
@@ -116,26 +108,16 @@ pub(crate) const INFO: CommandSpec = CommandSpec {
     )
 };
 
-/// The user the first field names, of the command's database.
-fn name(command: &str, db: &str, request: &Request) -> Result<UserName> {
-    let args = Args::new(command, request.body.as_ref());
-    args.command_target(command)?;
-    let path = format!("{command}.{command}");
-    UserName::parse(args.value(command), db, &path)
-}
-
 fn may_create(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
     let db = Target::Database(asked.db.to_owned());
     needed.add(db.clone(), &[Action::CreateUser]);
-    super::roles::may_grant(asked, needed)?;
-    if asked.body().contains("authenticationRestrictions") {
-        needed.add(db, &[Action::SetAuthenticationRestriction]);
-    }
+    grants::may_grant(asked, needed)?;
+    grants::may_restrict(asked, needed);
     Ok(())
 }
 
 fn may_update(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
-    let name = name("updateUser", asked.db, asked.request)?;
+    let name = grants::name::<User>("updateUser", asked.db, asked.request)?;
     let db = Target::Database(asked.db.to_owned());
     let is_own = asked.grants.user.name == name;
     let body = asked.body();
@@ -155,10 +137,10 @@ fn may_update(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
         needed.add(db.clone(), &[Action::ChangePassword]);
     }
     if body.contains("roles") {
-        super::roles::may_grant(asked, needed)?;
-        // What the user has now is taken away.
-        let held = asked.database.authority().user(&name);
-        for role in held.iter().flat_map(|user| &user.roles) {
+        grants::may_grant(asked, needed)?;
+        // The current roles are revoked.
+        let current = asked.database.authority().user(&name);
+        for role in current.iter().flat_map(|user| &user.roles) {
             let db = Target::Database(role.db.clone());
             needed.add(db, &[Action::RevokeRole]);
         }
@@ -181,8 +163,8 @@ fn create(
             "Cannot create users in the local database",
         ));
     }
-    let name = name("createUser", db, request)?;
-    let roles = role_names(&args, "roles", db)?;
+    let name = grants::name::<User>("createUser", db, request)?;
+    let roles = role_names(&args, db)?;
     let password = args.string("pwd")?;
     let credentials = match (password, db == EXTERNAL) {
         (Some(password), false) => {
@@ -220,7 +202,7 @@ fn create(
     Ok(Document::new())
 }
 
-/// What is kept of a password, for each mechanism asked for.
+/// Derives the stored credentials of a password for each requested mechanism.
 fn credentials(
     args: &Args<'_>,
     name: &UserName,
@@ -231,13 +213,13 @@ fn credentials(
         return Err(Error::bad_value("Password cannot be empty"));
     }
     let digests = args.boolean("digestPassword")?.unwrap_or(true);
-    let wanted = match mechanisms(args)? {
-        Some(wanted) => wanted,
+    let mechanisms = match mechanisms(args)? {
+        Some(requested) => requested,
         None if digests => Mechanism::ALL.to_vec(),
         None => vec![Mechanism::Sha1],
     };
     let mut all = Vec::new();
-    for mechanism in wanted {
+    for mechanism in mechanisms {
         let (prepared, iterations) = match mechanism {
             Mechanism::Sha1 if !digests => {
                 (password.to_owned(), parameters.scram_iteration_count())
@@ -265,7 +247,7 @@ fn credentials(
     Ok(all)
 }
 
-/// The `mechanisms` asked for.
+/// Returns the requested `mechanisms`.
 fn mechanisms(args: &Args<'_>) -> Result<Option<Vec<Mechanism>>> {
     let Some(array) = args.array("mechanisms")? else {
         return Ok(None);
@@ -296,7 +278,7 @@ fn update(
 ) -> Result<Document> {
     let args = Args::new("updateUser", request.body.as_ref());
     let db = context.database_name();
-    let name = name("updateUser", db, request)?;
+    let name = grants::name::<User>("updateUser", db, request)?;
     let given = |field: &str| args.document_ref().contains(field);
     let changes = |field: &&str| *field != "digestPassword" && given(field);
     if !FIELDS.iter().any(changes) {
@@ -305,7 +287,7 @@ fn update(
         ));
     }
     let roles = match given("roles") {
-        true => Some(role_names(&args, "roles", db)?),
+        true => Some(role_names(&args, db)?),
         false => None,
     };
     let password = args.string("pwd")?;
@@ -331,7 +313,7 @@ fn update(
             user.credentials = fresh;
         }
         if let Some(kept) = kept {
-            // Without the password nothing new can be made.
+            // New credentials cannot be derived without the password.
             let has = |m: &Mechanism| user.credentials.iter().any(|(had, _)| had == m);
             if !kept.iter().all(has) {
                 return Err(Error::bad_value(
@@ -354,68 +336,16 @@ fn update(
     Ok(Document::new())
 }
 
-fn drop_one(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let name = name("dropUser", context.database_name(), request)?;
-    database.authority().drop_user(&name)?;
-    Ok(Document::new())
-}
-
-fn drop_all(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    _: &Request,
-) -> Result<Document> {
-    let dropped = database.authority().drop_users(context.database_name())?;
-    Ok(doc! {"n": i32::try_from(dropped).unwrap_or(i32::MAX)})
-}
-
-fn grant(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let args = Args::new("grantRolesToUser", request.body.as_ref());
-    let db = context.database_name();
-    let name = name("grantRolesToUser", db, request)?;
-    let roles = role_names(&args, "roles", db)?;
-    database.authority().change_user(&name, |user| {
-        add_missing(&mut user.roles, roles);
-        Ok(())
-    })?;
-    Ok(Document::new())
-}
-
-fn revoke(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let args = Args::new("revokeRolesFromUser", request.body.as_ref());
-    let db = context.database_name();
-    let name = name("revokeRolesFromUser", db, request)?;
-    let roles = role_names(&args, "roles", db)?;
-    database.authority().change_user(&name, |user| {
-        user.roles.retain(|role| !roles.contains(role));
-        Ok(())
-    })?;
-    Ok(Document::new())
-}
-
-/// Which users a `usersInfo` is about.
-enum Wanted {
-    /// All of one database, or of all.
+/// The users that `usersInfo` describes.
+enum UserSet {
+    /// All users of one database, or of all.
     All(Option<String>),
-    /// These.
+    /// The named users.
     Named(Vec<UserName>),
 }
 
-impl Wanted {
+impl UserSet {
     fn parse(db: &str, body: nilometer_bson::DocRef<'_>) -> Result<Self> {
-        const PATH: &str = "usersInfo.usersInfo";
         let args = Args::new("usersInfo", body);
         let value = args.value("usersInfo");
         match value {
@@ -428,31 +358,27 @@ impl Wanted {
                     )),
                 }
             }
-            ValueRef::Array(array) => {
-                let names = array.iter().map(|v| UserName::parse(v, db, PATH));
-                Ok(Self::Named(names.collect::<Result<_>>()?))
-            }
-            ValueRef::String(_) | ValueRef::Document(_) => {
-                Ok(Self::Named(vec![UserName::parse(value, db, PATH)?]))
-            }
             _ if crate::args::truncated_i64(value) == Some(1) => Ok(Self::All(Some(db.to_owned()))),
-            other => Err(args.wrong_type("usersInfo", other, "object")),
+            _ => match grants::listed_names::<User>("usersInfo", value, db)? {
+                Some(names) => Ok(Self::Named(names)),
+                None => Err(args.wrong_type("usersInfo", value, "object")),
+            },
         }
     }
 }
 
 fn may_view(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
     let view = [Action::ViewUser];
-    match Wanted::parse(asked.db, asked.body())? {
-        Wanted::All(Some(db)) => needed.add(Target::Database(db), &view),
-        Wanted::All(None) => {
+    match UserSet::parse(asked.db, asked.body())? {
+        UserSet::All(Some(db)) => needed.add(Target::Database(db), &view),
+        UserSet::All(None) => {
             for user in asked.database.authority().users(None) {
                 needed.add(Target::Database(user.name.db.clone()), &view);
             }
             needed.add(Target::Database("admin".to_owned()), &view);
         }
-        Wanted::Named(names) => {
-            // Everybody may look at themselves.
+        UserSet::Named(names) => {
+            // Users may view themselves.
             for name in names.iter().filter(|n| **n != asked.grants.user.name) {
                 needed.add(Target::Database(name.db.clone()), &view);
             }
@@ -469,7 +395,7 @@ fn info(
     let args = Args::new("usersInfo", request.body.as_ref());
     let db = context.database_name();
     let flag = |name: &str, default: bool| args.boolean(name).map(|given| given.unwrap_or(default));
-    let shown = Shown {
+    let details = UserDetails {
         credentials: flag("showCredentials", false)?,
         custom_data: flag("showCustomData", true)?,
         privileges: flag("showPrivileges", false)?,
@@ -480,19 +406,19 @@ fn info(
         None => None,
     };
     let authority = database.authority();
-    let users = match Wanted::parse(db, request.body.as_ref())? {
-        Wanted::All(db) if shown.privileges => {
+    let users = match UserSet::parse(db, request.body.as_ref())? {
+        UserSet::All(db) if details.privileges => {
             return Err(Error::bad_value(format!(
                 "Privilege or restriction details require exact-match usersInfo queries, not all users of {}",
                 db.as_deref().unwrap_or("all databases")
             )));
         }
-        Wanted::All(db) => authority.users(db.as_deref()),
-        Wanted::Named(names) => names.iter().filter_map(|n| authority.user(n)).collect(),
+        UserSet::All(db) => authority.users(db.as_deref()),
+        UserSet::Named(names) => names.iter().filter_map(|n| authority.user(n)).collect(),
     };
     let mut listed: Vec<Value> = Vec::new();
     for user in users {
-        let described = describe(database, &user, shown);
+        let described = describe(database, &user, details);
         let evaluation = EvalContext {
             now_ms: context.operation.now_ms,
             ..EvalContext::default()
@@ -508,38 +434,35 @@ fn info(
     Ok(doc! {"users": listed})
 }
 
-/// What is told of a user.
+/// The optional parts of a description.
 #[derive(Clone, Copy)]
-struct Shown {
+struct UserDetails {
     credentials: bool,
     custom_data: bool,
     privileges: bool,
     restrictions: bool,
 }
 
-fn describe(database: &Database, user: &User, shown: Shown) -> Document {
+fn describe(database: &Database, user: &User, details: UserDetails) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("_id", user.name.id())
         .append("userId", user.user_id())
         .append("user", user.name.user.as_str())
         .append("db", user.name.db.as_str());
-    if shown.credentials {
+    if details.credentials {
         out.append("credentials", user.credentials_value());
     }
-    if shown.custom_data {
+    if details.custom_data {
         out.append("customData", user.custom_data.clone());
     }
     out.append("roles", user.roles_value());
-    if shown.privileges {
+    if details.privileges {
         let inherited = database.authority().resolve_roles(&user.roles);
-        let roles = inherited.roles.iter().map(|r| Value::from(r.to_document()));
-        out.append("inheritedRoles", roles.collect::<Vec<_>>())
+        out.append("inheritedRoles", grants::roles_value(&inherited.roles))
             .append("inheritedPrivileges", inherited.privileges.to_value());
     }
-    if shown.privileges || shown.restrictions {
-        let own = user.restrictions.to_value();
-        let none = || Value::from(Vec::<Value>::new());
-        let own = if own.is_missing() { none() } else { own };
+    if details.privileges || details.restrictions {
+        let own = grants::restrictions_value(Some(&user.restrictions));
         out.append("authenticationRestrictions", own);
     }
     let mechanisms = user.mechanisms().into_iter().map(Value::from);
