@@ -1,12 +1,11 @@
-//! Typed reading of command options, with the errors a MongoDB client knows.
+//! Typed access to the options of a command, with MongoDB's errors.
 //!
-//! An [`Args`] is a document of options and the path that leads to it, such as `find` or
-//! `create.timeseries`. Its methods take one field each and tell three cases apart: not there
-//! (`None`; an explicit null counts as not there), there and of an accepted type, anything else
-//! (error 14 with path, found type and expected types in the text).
+//! An [`Args`] is a document of options and its path, such as `find` or `create.timeseries`. Its methods read
+//! one field each: `None` if it is missing or null, its value if the type is accepted, else error 14 with
+//! path, found type and expected types in the text.
 //!
-//! Unknown and repeated names are refused by [`Args::check_names`]: dispatch does that for the
-//! command itself, from its table entry; a handler does it for nested documents.
+//! [`Args::check_names`] refuses unknown and repeated names: dispatch calls it for the command itself, with
+//! the fields of its table entry; a handler calls it for nested documents.
 //!
 //! | problem | code |
 //! |---|---|
@@ -22,10 +21,10 @@ use nilometer_bson::{ArrayRef, DocRef, Element, ValueRef};
 
 use crate::error::{Error, Result, location};
 
-/// Above this many fields repeated names are found by hashing, not by looking back.
+/// The number of fields above which repeated names are found by hashing instead of comparing pairs.
 const LOOK_BACK_MAX: usize = 16;
 
-/// A document of options, and where it is.
+/// A document of options and its path.
 #[derive(Clone, Debug)]
 pub struct Args<'a> {
     path: String,
@@ -33,7 +32,7 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// The options in `document`, which errors call `path`.
+    /// Reads the options in `document`, which errors call `path`.
     pub fn new(path: impl Into<String>, document: DocRef<'a>) -> Self {
         Self {
             path: path.into(),
@@ -41,22 +40,22 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The document itself.
+    /// Returns the document itself.
     pub fn document_ref(&self) -> DocRef<'a> {
         self.document
     }
 
-    /// Where the document is: the command's name, or that and a path.
+    /// Returns the path of the document: the command's name, and the fields that lead to it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Refuses names that are not in `known` (40415) and names given twice (40413).
+    /// Refuses names that are not in `known` (40415) and repeated names (40413).
     pub fn check_names(&self, known: &[&str]) -> Result<()> {
         self.check_names_with(|name| known.contains(&name))
     }
 
-    /// Like [`Args::check_names`], asking `is_known` about each name.
+    /// Like [`Args::check_names`], with a predicate for known names.
     pub fn check_names_with(&self, is_known: impl Fn(&str) -> bool) -> Result<()> {
         let mut seen: Vec<&[u8]> = Vec::new();
         let mut seen_many: HashSet<&[u8]> = HashSet::new();
@@ -97,23 +96,23 @@ impl<'a> Args<'a> {
         Error::missing_field(format_args!("{}.{name}", self.path))
     }
 
-    /// Error 14 for the field `name`, which is a `found` and should be an `expected`.
+    /// Error 14 for the field `name` of type `found`, where `expected` is accepted.
     pub fn wrong_type(&self, name: &str, found: ValueRef<'_>, expected: &str) -> Error {
         Error::wrong_field_type(format_args!("{}.{name}", self.path), found, expected)
     }
 
-    /// Error 14 where several types would do. (The quotation mark before the bracket is how
-    /// MongoDB writes it, and clients compare the text.)
+    /// Error 14 where several types are accepted. (MongoDB writes the quotation mark before the bracket, and
+    /// clients compare the text.)
     fn wrong_types(&self, name: &str, found: ValueRef<'_>, expected: &str) -> Error {
         Error::wrong_field_types(format_args!("{}.{name}", self.path), found, expected)
     }
 
-    /// The field as it is; missing if it is not there.
+    /// Returns the field as it is; missing if it is absent.
     pub fn value(&self, name: &str) -> ValueRef<'a> {
         self.document.get(name)
     }
 
-    /// The field as it is, unless it is not there or null.
+    /// Returns the field as it is; `None` if it is absent or null.
     fn present(&self, name: &str) -> Option<ValueRef<'a>> {
         match self.document.get(name) {
             ValueRef::Missing | ValueRef::Null | ValueRef::Undefined => None,
@@ -121,14 +120,14 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The element called `name`, with its raw bytes.
+    /// Returns the element `name`, with its raw bytes.
     pub fn element(&self, name: &str) -> Option<Element<'a>> {
         self.document
             .iter()
             .find(|e| e.name_bytes() == name.as_bytes())
     }
 
-    /// A text.
+    /// Returns a string.
     pub fn string(&self, name: &str) -> Result<Option<&'a str>> {
         match self.present(name) {
             None => Ok(None),
@@ -137,7 +136,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A text that must be there.
+    /// Returns a required string.
     pub fn required_string(&self, name: &str) -> Result<&'a str> {
         match self.value(name) {
             ValueRef::Missing => Err(self.missing(name)),
@@ -146,7 +145,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The text in the first field, which is the command's own whichever of its names it has.
+    /// Returns the string in the first field, which is the command's own under any of its names.
     pub fn command_target(&self, name: &str) -> Result<&'a str> {
         match self.document.iter().next().map(|first| first.value()) {
             Some(ValueRef::String(text)) => Ok(text),
@@ -155,7 +154,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A document.
+    /// Returns a document.
     pub fn document(&self, name: &str) -> Result<Option<DocRef<'a>>> {
         match self.present(name) {
             None => Ok(None),
@@ -164,7 +163,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A document that must be there.
+    /// Returns a required document.
     pub fn required_document(&self, name: &str) -> Result<DocRef<'a>> {
         match self.value(name) {
             ValueRef::Missing => Err(self.missing(name)),
@@ -173,7 +172,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A document of options whose names are checked against `known`.
+    /// Returns a document of options with names checked against `known`.
     pub fn nested(&self, name: &str, known: &[&str]) -> Result<Option<Args<'a>>> {
         let Some(document) = self.document(name)? else {
             return Ok(None);
@@ -183,7 +182,7 @@ impl<'a> Args<'a> {
         Ok(Some(nested))
     }
 
-    /// An array.
+    /// Returns an array.
     pub fn array(&self, name: &str) -> Result<Option<ArrayRef<'a>>> {
         match self.present(name) {
             None => Ok(None),
@@ -192,7 +191,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// An array that must be there.
+    /// Returns a required array.
     pub fn required_array(&self, name: &str) -> Result<ArrayRef<'a>> {
         match self.value(name) {
             ValueRef::Missing => Err(self.missing(name)),
@@ -201,7 +200,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// True or false and nothing else.
+    /// Returns a boolean; no other type is accepted.
     pub fn boolean(&self, name: &str) -> Result<Option<bool>> {
         match self.present(name) {
             None => Ok(None),
@@ -210,7 +209,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// True, false, or a number, where zero is false. Most boolean options are of this kind.
+    /// Returns a boolean, or true for a number other than zero. Most boolean options accept both.
     pub fn lenient_boolean(&self, name: &str) -> Result<Option<bool>> {
         match self.present(name) {
             None => Ok(None),
@@ -220,8 +219,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A whole number of any numeric type; fractions are cut towards zero and what lies beyond 64
-    /// bits is the nearest that fits, as MongoDB reads its numeric options.
+    /// Returns an integer of any numeric type; fractions are truncated and values beyond 64 bits saturate, as
+    /// MongoDB reads its numeric options.
     pub fn integer(&self, name: &str) -> Result<Option<i64>> {
         match self.present(name) {
             None => Ok(None),
@@ -232,7 +231,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A whole number not below `min` (error 51024).
+    /// Returns an integer not below `min` (error 51024).
     pub fn integer_at_least(&self, name: &str, min: i64) -> Result<Option<i64>> {
         match self.integer(name)? {
             Some(number) if number < min => Err(Error::location(
@@ -243,7 +242,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A whole number within `min..=max` (error 51024).
+    /// Returns an integer within `min..=max` (error 51024).
     pub fn integer_within(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>> {
         match self.integer_at_least(name, min)? {
             Some(number) if number > max => Err(Error::location(
@@ -266,12 +265,12 @@ fn is_nonzero(value: ValueRef<'_>) -> bool {
     }
 }
 
-/// The number as a 64-bit integer: fractions cut, NaN 0, beyond the range the nearest end.
+/// Returns the number as a 64-bit integer: truncated, NaN as 0, saturated.
 pub fn truncated_i64(value: ValueRef<'_>) -> Option<i64> {
     match value {
         ValueRef::Int32(v) => Some(i64::from(v)),
         ValueRef::Int64(v) => Some(v),
-        // A cast from a double is exactly this rule.
+        // A cast from a double follows exactly this rule.
         ValueRef::Double(v) => Some(v as i64),
         ValueRef::Decimal128(v) => Some(truncated_decimal(v)),
         _ => None,

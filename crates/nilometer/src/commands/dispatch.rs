@@ -1,8 +1,8 @@
-//! From a request to a reply: find the command, read what all commands have in common, run the
-//! handler, count, and shape the answer.
+//! Runs one request: finds the command, reads the options every command takes, runs the handler, counts, and
+//! forms the reply.
 //!
-//! The promise: there is always a reply, and it carries `ok`. An error becomes
-//! `{ok: 0, errmsg, code, codeName}` with its labels and details.
+//! There is always a reply, and it carries `ok`. An error becomes `{ok: 0, errmsg, code, codeName}` with its
+//! labels and details.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Pro
 use crate::services::{OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 
-/// Runs one command and answers it.
+/// Runs one command and returns its reply.
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
     let services = database.services();
     let name = request.command_name();
@@ -112,13 +112,13 @@ fn run_known(
     outcome
 }
 
-/// How long a command may take; as long as it likes if it says nothing.
+/// Returns the time limit of a command; none for 0.
 fn time_limit(max_time_ms: i64) -> Option<Duration> {
     let limit = u64::try_from(max_time_ms).ok().filter(|limit| *limit > 0);
     limit.map(Duration::from_millis)
 }
 
-/// Counts what a command took and did, and tells of it where that is asked for.
+/// Adds a finished command to the counters, and to the profile if it is wanted there.
 fn note(database: &Database, finished: &Finished<'_>) {
     let services = database.services();
     let (spec, namespace) = (finished.spec, finished.namespace);
@@ -138,15 +138,15 @@ fn note(database: &Database, finished: &Finished<'_>) {
     profile::finished(database, finished);
 }
 
-/// True if there is a collection or view of that name: what was dropped or never was is not followed.
+/// True if a collection or view of that name exists: `top` does not record others.
 fn is_there(database: &Database, namespace: &str) -> bool {
     let parts = namespace.split_once('.');
     let name = parts.and_then(|(database, collection)| Namespace::new(database, collection).ok());
     name.is_some_and(|name| database.catalog().get(&name).is_some())
 }
 
-/// Where memory is short nothing is begun that takes more beside what takes some already. Whoever is alone is
-/// served: what is held then are caches, cursors that rest, and what the allocator keeps for the next.
+/// Refuses a command that takes memory if memory is short and another such command runs. A single command is
+/// always served: the memory in use then belongs to caches, idle cursors and the allocator.
 fn check_memory(services: &Services, spec: &CommandSpec) -> Result<()> {
     if !services.memory_is_short.load(Ordering::Relaxed) || !spec.takes_memory {
         return Ok(());
@@ -164,7 +164,7 @@ fn check_memory(services: &Services, spec: &CommandSpec) -> Result<()> {
     Ok(())
 }
 
-/// Some commands are about the server, and sent to `admin` alone.
+/// Refuses a command about the server that is not sent to `admin`.
 fn check_admin_only(spec: &CommandSpec, database: &str) -> Result<()> {
     if spec.admin_only && database != "admin" {
         return Err(Error::new(
@@ -175,7 +175,7 @@ fn check_admin_only(spec: &CommandSpec, database: &str) -> Result<()> {
     Ok(())
 }
 
-/// The logical session is in use.
+/// Marks the logical session as used.
 fn touch(
     services: &Services,
     lsid: Option<SessionId>,
@@ -189,7 +189,7 @@ fn touch(
     services.sessions.touch(lsid, user, now_ms, max)
 }
 
-/// What a command that can be told so shall leave undone to the documents it writes.
+/// Returns the checks that the command is told to skip for the documents it writes.
 fn bypass(spec: &CommandSpec, request: &Request) -> Result<Bypass> {
     let args = crate::args::Args::new(spec.name, request.body.as_ref());
     let takes = |name: &str| match spec.fields {
@@ -208,7 +208,7 @@ fn bypass(spec: &CommandSpec, request: &Request) -> Result<Bypass> {
     Ok(bypass)
 }
 
-/// A reply is a document and may not be larger than one.
+/// Refuses a reply larger than a document may be.
 fn check_size(reply: Document) -> Result<Document> {
     let length = reply.as_bytes().len();
     if length > COMMAND_BYTES_MAX {
@@ -220,7 +220,7 @@ fn check_size(reply: Document) -> Result<Document> {
     Ok(reply)
 }
 
-/// A document sequence is a field like any other: known to the command, and not there twice.
+/// Checks document sequences as fields: known to the command, and not repeated.
 fn check_sequences(spec: &CommandSpec, request: &Request) -> Result<()> {
     for (at, sequence) in request.sequences.iter().enumerate() {
         let args = crate::args::Args::new(spec.name, request.body.as_ref());
@@ -238,7 +238,7 @@ fn check_sequences(spec: &CommandSpec, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Bytes a database name may have.
+/// The largest size of a database name, in bytes.
 const DATABASE_NAME_BYTES_MAX: usize = 63;
 
 fn check_database_name(name: &str) -> Result<()> {
@@ -256,7 +256,7 @@ fn check_database_name(name: &str) -> Result<()> {
     }
 }
 
-/// `db.collection` when the command's first field names a collection, else `db`.
+/// Returns `db.collection` if the command's first field names a collection, else `db`.
 fn namespace(spec: &CommandSpec, database: &str, request: &Request) -> String {
     let field = match spec.counted {
         Counted::GetMore => request.body.get("collection"),
@@ -299,7 +299,7 @@ fn count(services: &Services, index: usize, spec: &CommandSpec, error: Option<&E
     }
 }
 
-/// Adds `ok: 1` at the end of a reply, in its own bytes: a reply of 16 MB is not copied for it.
+/// Adds `ok: 1` at the end of a reply in place, without copying it.
 fn ok_reply(reply: Document) -> Document {
     const OK: &[u8] = b"\x01ok\0\0\0\0\0\0\0\xF0\x3F\0";
     let mut bytes = reply.into_bytes();
@@ -312,7 +312,7 @@ fn ok_reply(reply: Document) -> Document {
     Document::from_bytes(bytes).unwrap_or_default()
 }
 
-/// The reply for an error, as a command gives it.
+/// Returns the reply for an error.
 pub fn error_reply(error: &Error) -> Document {
     let mut reply = DocumentBuilder::new();
     reply.append("ok", 0.0);

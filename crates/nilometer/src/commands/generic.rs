@@ -1,11 +1,11 @@
 //! The options every command takes.
 //!
-//! Parsed once per command, before its handler: database, session, time limit, stable API,
-//! read and write concern. A handler never sees them; it finds their meaning in its
+//! They are parsed once per command, before its handler: database, session, time limit, stable API, read and
+//! write concern. A handler finds their values in its
 //! [`OperationContext`](crate::operation::OperationContext).
 //!
-//! A standalone has no transactions and no other members; what asks for either is refused with the
-//! code drivers know from a MongoDB standalone.
+//! A standalone has no transactions and no other members: options that need either are refused with the code
+//! drivers know from a MongoDB standalone.
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
@@ -46,12 +46,12 @@ const GENERIC_FIELDS: &[&str] = &[
     "writeConcern",
 ];
 
-/// True if every command takes an option called `name`.
+/// True if every command takes the option `name`.
 pub(crate) fn is_generic(name: &str) -> bool {
     GENERIC_FIELDS.contains(&name)
 }
 
-/// What the options of one command say.
+/// The values of the options every command takes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GenericArgs {
     pub(crate) database: String,
@@ -122,7 +122,7 @@ fn check_own_field(spec: &CommandSpec, args: &Args<'_>, name: &str) -> Result<()
     }
 }
 
-/// What the stable API options say.
+/// Checks the options of the stable API.
 #[derive(Default)]
 struct StableApi<'a> {
     version: Option<&'a str>,
@@ -156,7 +156,7 @@ impl StableApi<'_> {
     }
 }
 
-/// Which options of a transaction were given.
+/// The options of a transaction that are present.
 #[derive(Default)]
 struct Transaction {
     number: bool,
@@ -185,7 +185,7 @@ impl Transaction {
     }
 }
 
-/// A number of milliseconds that `field` gives as a time limit; 0 is none.
+/// Reads a time limit in milliseconds from `field`; 0 is none.
 pub(crate) fn max_time(value: ValueRef<'_>, field: &str) -> Result<i64> {
     if matches!(value, ValueRef::Null) {
         return Ok(0);
@@ -206,7 +206,7 @@ pub(crate) fn max_time(value: ValueRef<'_>, field: &str) -> Result<i64> {
     Ok(number)
 }
 
-/// A lone server is every kind of member at once, so each valid preference is met.
+/// Checks the read preference. A standalone satisfies each valid one.
 fn read_preference(args: &Args<'_>, element: Element<'_>) -> Result<()> {
     let Some(document) = element.value().as_document() else {
         return Err(args.wrong_type("$readPreference", element.value(), "object"));
@@ -230,8 +230,8 @@ fn query_options(args: &Args<'_>) -> Result<()> {
     }
 }
 
-/// On a lone server everything acknowledged is majority-committed, so `local`, `available` and
-/// `majority` read the same. The levels that need an operation time are refused.
+/// Checks the read concern. On a standalone all acknowledged writes are majority-committed, so `local`,
+/// `available` and `majority` read the same. Levels that need an operation time are refused.
 fn read_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<()> {
     let Some(concern) = args.nested("readConcern", &["level", "provenance"])? else {
         return Ok(());
@@ -256,7 +256,7 @@ fn read_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<()> {
     }
 }
 
-/// Reads `{w, j, wtimeout}`. More than one member cannot acknowledge here.
+/// Reads `{w, j, wtimeout}`. A number of members above one is refused.
 fn write_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<WriteConcern> {
     let known = ["w", "j", "fsync", "wtimeout", "provenance"];
     let Some(concern) = args.nested("writeConcern", &known)? else {
@@ -302,7 +302,7 @@ fn write_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<WriteConcern> {
         .lenient_boolean("j")?
         .or(concern.lenient_boolean("fsync")?);
     concern.integer("wtimeout")?;
-    // `w: 0` asks for nothing unless the journal is asked for by name.
+    // `w: 0` waits for nothing, unless `j: true` is set.
     parsed.journaled = journal.unwrap_or(parsed.acknowledged);
     if !parsed.acknowledged && journal == Some(true) {
         parsed.acknowledged = true;

@@ -42,7 +42,7 @@ use crate::services::{LatencyClass, TopKind};
 use crate::session::ClientSession;
 use nilometer_bson::Document;
 
-/// What a handler is given beside the database and the request.
+/// The context of a handler, beside the database and the request.
 pub struct CommandContext<'a> {
     /// Time, deadline, kill switch, write concern, database name.
     pub operation: OperationContext,
@@ -53,13 +53,13 @@ pub struct CommandContext<'a> {
 }
 
 impl CommandContext<'_> {
-    /// The database named in `$db`.
+    /// Returns the database named in `$db`.
     pub fn database_name(&self) -> &str {
         &self.operation.database
     }
 }
 
-/// Which counter of `serverStatus.opcounters` a command moves, and where `top` shows it.
+/// The counter of `serverStatus.opcounters` that a command increments, and its class in `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// `command`.
@@ -77,7 +77,7 @@ pub enum Counted {
 }
 
 impl Counted {
-    /// Where `top` shows it.
+    /// Returns the class in `top`.
     fn top_kind(self) -> TopKind {
         match self {
             Self::Command => TopKind::Commands,
@@ -90,54 +90,55 @@ impl Counted {
     }
 }
 
-/// Which options of its own a command takes.
+/// The options of a command, besides those every command takes.
 #[derive(Clone, Copy, Debug)]
 pub enum Fields {
-    /// Exactly these; any other is error 40415.
+    /// Exactly these; another one is error 40415.
     Only(&'static [&'static str]),
-    /// The command looks at field names itself (`getParameter`), or takes what comes (`hello`).
+    /// The handler checks field names itself (`getParameter`), or accepts all (`hello`).
     Any,
 }
 
-/// Runs a command. The reply goes out with `ok: 1` added.
+/// Runs a command. Dispatch adds `ok: 1` to the reply.
 pub type Handler = fn(&Database, &mut CommandContext<'_>, &Request) -> Result<Document>;
 
 /// An entry of the command table.
 pub struct CommandSpec {
     /// The name as the manual spells it.
     pub name: &'static str,
-    /// Other spellings that are accepted.
+    /// Accepted other spellings.
     pub aliases: &'static [&'static str],
-    /// What a client must be allowed to run it.
+    /// The privileges a client needs.
     pub authorization: Authorization,
-    /// Fields that are shown nowhere: not to other clients, not in logs.
+    /// Fields hidden from other clients and from logs.
     pub secrets: &'static [&'static str],
     /// True if it must be sent to the database `admin`.
     pub admin_only: bool,
     /// Whether it reads or writes.
     pub access: Access,
-    /// Which options it takes, besides those every command takes.
+    /// The options, besides those every command takes.
     pub fields: Fields,
-    /// True if `readConcern` may be given with a level.
+    /// True if `readConcern` may have a level.
     pub read_concern: bool,
-    /// True if `writeConcern` may be given.
+    /// True if `writeConcern` is accepted.
     pub write_concern: bool,
     /// True if it belongs to version 1 of the stable API.
     pub in_api_v1: bool,
-    /// Which counter it moves.
+    /// The counter to increment.
     pub counted: Counted,
-    /// What it counts as in `latencyStats`.
+    /// The class in `latencyStats`.
     pub latency: LatencyClass,
-    /// True if it holds documents, of which there may be many: where memory is short it is begun only alone.
+    /// True if it may hold many documents: if memory is short, it is not started beside another such command.
     pub takes_memory: bool,
-    /// One sentence, as `listCommands` shows it.
+    /// One sentence for `listCommands`.
     pub help: &'static str,
     /// The code.
     pub handler: Handler,
 }
 
 impl CommandSpec {
-    /// An entry with the common settings, to be completed by struct update: runs on any database, takes no option, no read or write concern, outside the stable API.
+    /// Returns an entry with the common settings, to be completed by struct update: any database, no options,
+    /// no read or write concern, outside the stable API.
     pub const fn new(
         name: &'static str,
         help: &'static str,
@@ -164,7 +165,7 @@ impl CommandSpec {
     }
 }
 
-/// All commands, in the order of their names (capitals before small letters), which a test checks.
+/// All commands, sorted by name (capitals before small letters; a test checks it).
 pub static COMMANDS: &[CommandSpec] = &[
     crud::aggregate::SPEC,
     security::authentication::AUTHENTICATE,
@@ -250,7 +251,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     admin::connection_status::WHATS_MY_URI,
 ];
 
-/// The position in [`COMMANDS`] of the command called `name`, by its name or an alias.
+/// Returns the position in [`COMMANDS`] of the command `name`, given by its name or an alias.
 pub fn find_command(name: &str) -> Option<usize> {
     COMMANDS
         .binary_search_by(|c| c.name.cmp(name))

@@ -1,7 +1,7 @@
 //! `nilometerBackup`: a copy of the whole database while it runs.
 //!
-//! Not a command of MongoDB. It takes the directory on the server's machine, which must be empty or absent
-//! and whose path must be absolute, so that nobody has to know where the server was started.
+//! Not a command of MongoDB. Its argument is an absolute path on the server's machine; the directory must be
+//! empty or absent.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     }
     let clock = &database.services().clock;
     let started = clock.monotonic();
-    // Whatever the system says against the directory is no fault of the program.
+    // Errors of the file system about the directory are the caller's, not internal ones.
     let copied = database.checkpoint(directory).map_err(|e| match e.code {
         ErrorCode::InternalError => Error::new(ErrorCode::OperationFailed, e.message),
         _ => e,

@@ -1,7 +1,7 @@
-//! `buildInfo`: which server this is.
+//! `buildInfo`: the version of the server.
 //!
-//! The version at the top is that of the MongoDB whose behaviour is offered, because clients
-//! decide by it what they may ask; the product and its own version stand in `nilometer`.
+//! The version at the top is that of the MongoDB whose behaviour is offered, because clients choose features
+//! by it; the product and its own version are in `nilometer`.
 
 use nilometer_bson::{Document, Value, array, doc};
 
@@ -14,13 +14,13 @@ use crate::operation::Request;
 /// The MongoDB version whose behaviour is offered.
 pub(crate) const MONGODB_VERSION: &str = "8.0.12";
 
-/// The same in numbers; the last is 0 for a release.
+/// The same as numbers; the last is 0 for a release.
 const MONGODB_VERSION_ARRAY: [i32; 4] = [8, 0, 12, 0];
 
-/// The feature compatibility version that goes with it.
+/// The corresponding feature compatibility version.
 pub(crate) const FEATURE_COMPATIBILITY_VERSION: &str = "8.0";
 
-/// What serves as the storage engine's name.
+/// The name of the storage engine.
 pub(crate) const STORAGE_ENGINE: &str = "nilometer";
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {

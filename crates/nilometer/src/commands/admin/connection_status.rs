@@ -1,4 +1,4 @@
-//! `connectionStatus` and `whatsmyuri`: who am I to the server?
+//! `connectionStatus` and `whatsmyuri`: the user and address of the connection.
 
 use nilometer_bson::{Document, Value, array, doc};
 

@@ -1,4 +1,4 @@
-//! `currentOp` and `killOp`: what runs, and ending it.
+//! `currentOp` and `killOp`: lists and interrupts operations.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -37,7 +37,7 @@ pub(crate) const KILL_OP: CommandSpec = CommandSpec {
     )
 };
 
-/// Names of the command's own options; every other field is a condition on what is listed.
+/// The command's own options; every other field is a condition on the listed operations.
 const OPTIONS: &[&str] = &["$all", "$ownOps", "$truncateOps"];
 
 fn current_op(
@@ -101,14 +101,14 @@ fn kill_op(
             "invalid op : {number}. Op ID cannot be represented with 32 bits"
         ))
     })?;
-    // Everybody may end what is their own.
+    // Users may interrupt their own operations.
     let running = database.services().operations.list();
     let owner = running.iter().find(|o| o.id == id).map(|o| &o.user);
     let is_own = context.operation.user.is_some() && owner == Some(&context.operation.user);
     if !is_own && !may(database, context.session, &Target::Cluster, Action::Killop) {
         return Err(not_authorized(context.spec, "admin", &request.body));
     }
-    // Whether it still runs is not told: it may end at any moment anyway.
+    // The reply does not say whether it still runs: it may end at any moment.
     database.services().operations.kill(id);
     Ok(doc! {"info": "attempting to kill op"})
 }

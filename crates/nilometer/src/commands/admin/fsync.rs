@@ -1,7 +1,6 @@
-//! `fsync` and `fsyncUnlock`: everything written so far goes to disk.
+//! `fsync` and `fsyncUnlock`: makes all acknowledged writes durable.
 //!
-//! Locking against writers is refused: a consistent copy is made by a checkpoint, which needs no
-//! lock.
+//! The lock against writers is refused: a checkpoint makes a consistent copy without a lock.
 
 use nilometer_bson::{Document, doc};
 
@@ -43,7 +42,7 @@ fn fsync(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> 
         ));
     }
     database.engine().sync()?;
-    // The journal is the one file that is synced; the tables were when they were written.
+    // Only the journal needs a sync; tables were synced when they were written.
     Ok(doc! {"numFiles": 1})
 }
 

@@ -1,7 +1,6 @@
 //! `getParameter` and `setParameter`.
 //!
-//! Beside the table of [`crate::parameters`] there are facts that clients ask for as if they were
-//! parameters; they are computed here.
+//! Beside the table of [`crate::parameters`] there are read-only values, which are computed here.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -37,7 +36,7 @@ pub(crate) const SET: CommandSpec = CommandSpec {
     )
 };
 
-/// Facts that are asked for like parameters.
+/// Read-only values exposed by `getParameter`.
 fn fact(name: &str) -> Option<Value> {
     match name {
         "featureCompatibilityVersion" => {
@@ -47,10 +46,10 @@ fn fact(name: &str) -> Option<Value> {
     }
 }
 
-/// Names of all facts.
+/// Returns the names of all read-only values.
 const FACTS: &[&str] = &["featureCompatibilityVersion"];
 
-/// Which parameters are asked for, and how they are to be shown.
+/// The requested parameters, and whether their details are shown.
 #[derive(Default)]
 struct Question {
     all: bool,
@@ -131,7 +130,7 @@ fn shown(set_at: SetAt, value: Option<Value>, details: bool) -> Option<Value> {
     )
 }
 
-/// All are checked before the first is set, so that a refused command changes nothing.
+/// All are checked before the first is set, so a refused command changes nothing.
 fn set(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
     let parameters = &database.services().parameters;
     let given = request.body.iter().skip(1);

@@ -1,13 +1,11 @@
-//! `hello` and its elder `isMaster`: what a client asks before anything else.
+//! `hello` and the older `isMaster`: the handshake of a client.
 //!
-//! The answer describes a standalone server: no `setName` and no `msg`, so drivers try neither
-//! transactions nor retryable writes. `topologyVersion` is left out on purpose: a client that has
-//! none polls, a client that has one expects its question to be held until the topology changes,
-//! and here it never does.
+//! The reply describes a standalone server: no `setName` and no `msg`, so drivers try neither transactions
+//! nor retryable writes. `topologyVersion` is left out on purpose: a client that gets it expects its next
+//! request to be held until the topology changes, which never happens here.
 //!
-//! Fields that are not known are ignored, as the handshake must be understood across versions. The
-//! first message of a login may come with it (`speculativeAuthenticate`) and is answered with it, if
-//! it can be.
+//! Unknown fields are ignored, because the handshake must be understood across versions. The first message of
+//! a login may be part of it (`speculativeAuthenticate`); the reply answers it if possible.
 
 use std::sync::Arc;
 
@@ -23,14 +21,14 @@ use crate::operation::Request;
 use crate::services::TIMEOUT_MINUTES;
 use crate::session::ClientMetadata;
 
-/// The oldest and the newest wire version: that of MongoDB 8.0.
+/// The oldest and the newest wire version, those of MongoDB 8.0.
 const WIRE_VERSION_MIN: i32 = 0;
 const WIRE_VERSION_MAX: i32 = 25;
 
-/// Bytes of the `client` document.
+/// The largest `client` document, in bytes.
 const CLIENT_METADATA_BYTES_MAX: usize = 512;
 
-/// Bytes of the application's name.
+/// The longest application name, in bytes.
 const APPLICATION_NAME_BYTES_MAX: usize = 128;
 
 pub(crate) const HELLO: CommandSpec = CommandSpec {
@@ -120,12 +118,12 @@ fn answer(
     Ok(reply.finish())
 }
 
-/// As the smaller type where it fits, as MongoDB shows it.
+/// Returns the smaller type if the number fits, as MongoDB does.
 pub(crate) fn connection_number(id: i64) -> Value {
     i32::try_from(id).map_or(Value::Int64(id), Value::Int32)
 }
 
-/// A client that waits for a change of topology must say which topology it knows.
+/// A client that waits for a change of topology must send the topology it knows.
 fn check_await(args: &Args<'_>) -> Result<()> {
     let topology = args.document("topologyVersion")?.is_some();
     let time = args.integer_at_least("maxAwaitTimeMS", 0)?.is_some();
@@ -142,7 +140,7 @@ fn check_await(args: &Args<'_>) -> Result<()> {
     }
 }
 
-/// Keeps what the client tells about itself; it may tell it once.
+/// Stores the client's metadata, which it may send once.
 fn note_client(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -191,7 +189,7 @@ fn note_client(
     Ok(())
 }
 
-/// The compressors both sides know, in the server's order; missing if the client asks for none.
+/// Returns the compressors both sides support, in the server's order; missing if the client sends none.
 fn common_compressors(context: &CommandContext<'_>, args: &Args<'_>) -> Result<Value> {
     let Some(known) = args.array("compression")? else {
         return Ok(Value::Missing);

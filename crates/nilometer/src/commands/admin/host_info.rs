@@ -1,4 +1,4 @@
-//! `hostInfo`: the machine the server runs on, as far as it is known.
+//! `hostInfo`: the known facts about the server's machine.
 
 use nilometer_bson::{Document, Value, doc};
 

@@ -54,8 +54,8 @@ pub(crate) const SPLIT_VECTOR: CommandSpec = CommandSpec {
     )
 };
 
-/// Merges the collection's keyspaces. The engine merges all it keeps in one go, so other
-/// collections gain too; what is reported is this one's.
+/// Merges the collection's keyspaces. The engine merges all keyspaces together, so other collections shrink
+/// too; the reply reports this one.
 fn compact(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -121,7 +121,7 @@ fn split_vector(
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("splitVector", request.body.as_ref());
-    // Unlike other commands it is given the whole namespace.
+    // Unlike other commands it takes the whole namespace.
     let name = args.required_string("splitVector")?;
     let (db, collection) = name.split_once('.').unwrap_or((name, ""));
     ordinary(database, &Namespace::new(db, collection)?)?;
@@ -131,7 +131,7 @@ fn split_vector(
     ))
 }
 
-/// The collection called `namespace`; a view is none.
+/// Returns the collection `namespace`; refuses a view.
 pub(crate) fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
     match database.catalog().get(namespace) {
         Some(CatalogEntry::Collection(found)) => Ok(found),

@@ -1,4 +1,4 @@
-//! `ping`: is the server there?
+//! `ping`: replies if the server runs.
 
 use nilometer_bson::Document;
 

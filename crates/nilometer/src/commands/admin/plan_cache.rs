@@ -1,4 +1,4 @@
-//! `planCacheClear`: forgets which indexes served queries best.
+//! `planCacheClear`: clears the cached choices of indexes.
 
 use nilometer_bson::{Document, ValueRef};
 

@@ -1,11 +1,11 @@
-//! `profile`, and what it asks for: operations told of in the log and in `system.profile`.
+//! `profile`, and the records of operations in the log and in `system.profile`.
 //!
-//! [`finished`] is called once for every command, when its answer is known. What it writes about an
-//! operation: what was asked, how documents were found, how many keys and documents were looked at, what
-//! came of it, and how long it took. Nothing is estimated, and what is not known is left out.
+//! [`finished`] is called once for every command, when its reply is known. An entry holds the command, the
+//! plan, the examined keys and documents, the result, and the duration. Nothing is estimated, and unknown
+//! values are left out.
 //!
-//! `system.profile` is a capped collection, made by the first entry. Commands that write there are not told
-//! of, nor the greeting every driver repeats.
+//! `system.profile` is a capped collection, created by the first entry. Commands that write to it are not
+//! recorded, nor is the handshake that drivers repeat.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,13 +42,13 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
 /// The collection of entries.
 const COLLECTION: &str = "system.profile";
 
-/// Bytes of it: 1 MiB.
+/// Its size in bytes: 1 MiB.
 const COLLECTION_BYTES: i64 = 1 << 20;
 
-/// Bytes of a command that an entry holds whole.
+/// The largest command that an entry holds completely, in bytes.
 const ENTRY_COMMAND_BYTES_MAX: usize = 50_000;
 
-/// Commands that are not told of.
+/// Commands that are not recorded.
 const UNTOLD: [&str; 2] = ["hello", "isMaster"];
 
 const FILTER_NOTE: &str = "When a filter expression is set, slowms and sampleRate are not used for \
@@ -129,7 +129,7 @@ fn sample_rate(args: &Args<'_>) -> Result<Option<f64>> {
     }
 }
 
-/// A command that was answered.
+/// A command with its reply.
 pub(crate) struct Finished<'a> {
     pub(crate) spec: &'static CommandSpec,
     pub(crate) request: &'a Request,
@@ -139,7 +139,7 @@ pub(crate) struct Finished<'a> {
     pub(crate) outcome: &'a Result<Document>,
 }
 
-/// Tells of a command where that is asked for.
+/// Records a command where that is enabled.
 pub(crate) fn finished(database: &Database, finished: &Finished<'_>) {
     if UNTOLD.contains(&finished.spec.name) {
         return;
@@ -179,11 +179,11 @@ fn is_wanted(asked: &ProfilerSettings, finished: &Finished<'_>) -> bool {
         ..EvalContext::default()
     };
     let entry = entry(finished, ENTRY_COMMAND_BYTES_MAX);
-    // A filter that fails on an entry does not want it.
+    // A filter that fails on an entry rejects it.
     filter.matches(entry.as_ref(), &evaluation).unwrap_or(false)
 }
 
-/// The entry of a command, as `system.profile` has it.
+/// Returns the entry of a command in `system.profile`.
 fn entry(finished: &Finished<'_>, command_bytes_max: usize) -> Document {
     let operation = finished.operation;
     let mut out = DocumentBuilder::with_capacity(1024);
@@ -219,7 +219,7 @@ fn entry(finished: &Finished<'_>, command_bytes_max: usize) -> Document {
     out.finish()
 }
 
-/// Counts: what was looked at, and what came of it.
+/// Adds the counts of examined, returned and changed documents.
 fn append_figures(out: &mut DocumentBuilder, finished: &Finished<'_>) {
     let usage = finished.operation.usage();
     let number = |n: u64| short(i64::try_from(n).unwrap_or(i64::MAX));
@@ -249,7 +249,7 @@ fn append_figures(out: &mut DocumentBuilder, finished: &Finished<'_>) {
     }
 }
 
-/// A count of 32 bits, if it fits.
+/// Returns a count as an int32, if it fits.
 fn short(count: i64) -> Value {
     i32::try_from(count).map_or(Value::Int64(count), Value::Int32)
 }
@@ -291,7 +291,7 @@ fn collection(database: &Database, namespace: Namespace) -> Result<Arc<Collectio
     }
 }
 
-/// The line of a slow operation.
+/// Logs a slow operation.
 fn log(finished: &Finished<'_>, millis: i64) {
     let entry = entry(finished, describe::COMMAND_BYTES_MAX);
     let number = |name: &str| entry.get(name).as_exact_i64();
@@ -388,7 +388,7 @@ mod tests {
         let failed = one("query", 3);
         assert_eq!(failed.get_i32("errCode").unwrap(), 2);
         assert!(!failed.contains_key("responseLength"));
-        // Turned off, nothing more is kept.
+        // Profiling is off: nothing is recorded.
         assert_eq!(
             profile(&database, doc! { "profile": 0 })
                 .get_i32("was")
@@ -433,7 +433,7 @@ mod tests {
         let told = entries(&database);
         assert_eq!(told.len(), 1, "{told:?}");
         assert_eq!(told[0].get_i32("ndeleted").unwrap(), 1);
-        // The collection is capped, and made by the first entry.
+        // The collection is capped; the first entry creates it.
         let listed = profile(
             &database,
             doc! { "listCollections": 1, "filter": { "name": "system.profile" } },
@@ -449,7 +449,7 @@ mod tests {
             .get_document("options")
             .unwrap();
         assert!(options.get_bool("capped").unwrap());
-        // Slow ones only, without the filter.
+        // Slow operations only, without the filter.
         profile(&database, doc! { "profile": 1, "filter": "unset" });
         profile(
             &database,

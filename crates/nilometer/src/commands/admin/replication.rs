@@ -1,4 +1,4 @@
-//! Questions about replica sets, which a standalone refuses by name so that tools know it for one.
+//! Commands about replica sets: a standalone refuses them by name, so that tools recognize it.
 
 use nilometer_bson::Document;
 

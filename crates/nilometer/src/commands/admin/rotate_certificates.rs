@@ -1,7 +1,7 @@
-//! `rotateCertificates`: the transport reads its certificates anew.
+//! `rotateCertificates`: the transport reads its certificates again.
 //!
-//! Connections that are open stay as they are; new ones get the new certificates. Files that cannot
-//! be used are told of, and nothing changes.
+//! Open connections keep theirs; new connections get the new ones. Unusable files are reported, and nothing
+//! changes.
 
 use nilometer_bson::Document;
 

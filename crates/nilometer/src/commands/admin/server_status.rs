@@ -1,8 +1,8 @@
-//! `serverStatus` and `getDiagnosticData`: what the server is doing, in figures.
+//! `serverStatus` and `getDiagnosticData`: the figures of the server.
 //!
-//! [`SECTIONS`] is the table of its parts; each is a function from the database to a value. A
-//! client may leave a section out (`{metrics: 0}`) or ask for one that is not given by default.
-//! A figure is here only if it is true; what this server does not count is left out.
+//! [`SECTIONS`] is the table of its sections; each is a function from the database to a value. A client may
+//! exclude a section (`{metrics: 0}`) or request one that is not shown by default. Only measured figures are
+//! shown; what this server does not count is left out.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,13 +38,13 @@ pub(crate) const DIAGNOSTIC_DATA: CommandSpec = CommandSpec {
     )
 };
 
-/// A part of `serverStatus`.
+/// A section of `serverStatus`.
 struct Section {
     /// Its field.
     name: &'static str,
-    /// False if it is given only when asked for.
+    /// False if it is shown only on request.
     by_default: bool,
-    /// Makes it; missing leaves it out.
+    /// Returns the value; missing to leave the section out.
     make: fn(&Database) -> Value,
 }
 
@@ -56,7 +56,7 @@ const fn section(name: &'static str, make: fn(&Database) -> Value) -> Section {
     }
 }
 
-/// All parts, in the order they are shown.
+/// All sections, in the order of the reply.
 const SECTIONS: &[Section] = &[
     section("asserts", asserts),
     section("bucketCatalog", |database| {
@@ -82,7 +82,7 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     Ok(status(database, request.body.as_ref()))
 }
 
-/// The status with the sections `choice` asks for.
+/// Returns the status with the sections that `choice` selects.
 fn status(database: &Database, choice: nilometer_bson::DocRef<'_>) -> Document {
     let services = database.services();
     let host = &services.host;
@@ -117,7 +117,7 @@ fn status(database: &Database, choice: nilometer_bson::DocRef<'_>) -> Document {
     reply.finish()
 }
 
-/// Whether a section is asked for; `None` if nothing is said about it.
+/// Whether the request includes a section; `None` if it does not mention it.
 fn wanted(value: ValueRef<'_>) -> Option<bool> {
     match value {
         ValueRef::Missing => None,
@@ -320,7 +320,7 @@ fn opcounters(database: &Database) -> Value {
     .into()
 }
 
-/// What was done for others of a replica set: there is none.
+/// Operations for other members of a replica set: there are none.
 fn opcounters_repl() -> Value {
     doc! {
         "insert": 0i64,

@@ -1,7 +1,7 @@
 //! `startSession`, `endSessions`, `refreshSessions`, `killSessions`, `killAllSessions`.
 //!
-//! A driver makes up session ids itself and rarely starts one here. Ending a session forgets it;
-//! killing one also interrupts what runs under it.
+//! Drivers generate session ids themselves and rarely start one here. Ending a session removes it; killing
+//! one also interrupts its operations.
 
 use nilometer_bson::{Binary, Document, Value, doc};
 
@@ -15,7 +15,7 @@ use crate::operation::Request;
 use crate::services::{OperationEntry, Services, TIMEOUT_MINUTES};
 use crate::session::{SessionId, UserName};
 
-/// Sessions in one command.
+/// The largest number of sessions in one command.
 const SESSIONS_MAX: usize = 10_000;
 
 pub(crate) const START: CommandSpec = CommandSpec::new(
@@ -60,7 +60,7 @@ pub(crate) const KILL_ALL: CommandSpec = CommandSpec::new(
     kill_all,
 );
 
-/// The sessions the field called `command` lists.
+/// Returns the sessions in the field `command`.
 fn listed(command: &str, request: &Request) -> Result<Vec<SessionId>> {
     let args = Args::new(command, request.body.as_ref());
     let array = args.required_array(command)?;
@@ -164,7 +164,7 @@ fn kill_all(
     Ok(Document::new())
 }
 
-/// Ends the sessions that `concerns` picks by id and user, and what runs in them.
+/// Ends the sessions that `concerns` selects by id and user, and interrupts their operations.
 fn kill_where(
     database: &Database,
     context: &CommandContext<'_>,
@@ -179,7 +179,7 @@ fn kill_where(
     services
         .operations
         .kill_where(ErrorCode::Interrupted, concerned);
-    // Those of a session that was idle for so long that it is forgotten, too.
+    // Includes operations of sessions that have expired.
     let cursors = &database.queries().cursors;
     cursors.kill_where(|_, lsid, user| lsid.is_some_and(|id| concerns(id, user)));
     for session in services.sessions.list(services.clock.now_ms()) {

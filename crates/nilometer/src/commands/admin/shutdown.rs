@@ -1,7 +1,7 @@
 //! `shutdown`: ends the server.
 //!
-//! Only for a client on the same machine, as long as nobody can log in. An embedded database has
-//! no server to end and says so.
+//! Only for clients on the same machine if there is no access control. An embedded database has no server to
+//! end and refuses the command.
 
 use nilometer_bson::Document;
 

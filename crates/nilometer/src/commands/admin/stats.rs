@@ -82,7 +82,7 @@ fn db_stats(
     for element in stats.iter() {
         out.append_element(element);
     }
-    // Tables have no holes: what is removed goes with the file it was in.
+    // Tables have no free space inside: removed entries disappear with the file.
     for name in [
         "freeStorageSize",
         "indexFreeStorageSize",

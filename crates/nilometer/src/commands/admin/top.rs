@@ -19,7 +19,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// The kinds of operations by the names clients read.
+/// The kinds of operations under their names in the reply.
 const KINDS: [(&str, TopKind); 6] = [
     ("queries", TopKind::Queries),
     ("getmore", TopKind::GetMore),

@@ -1,4 +1,4 @@
-//! `validate`: does what is stored agree with itself?
+//! `validate`: checks that stored data is consistent.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What is said of documents that are not as the validator wants them.
+/// The warning about documents that violate the validator.
 const NON_COMPLIANT: &str = "Detected one or more documents not compliant with the collection's \
                              schema. Check logs for log id 5363500.";
 
@@ -44,7 +44,7 @@ fn run(
 ) -> Result<Document> {
     let args = Args::new("validate", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.required_string("validate")?)?;
-    // Every check is always made.
+    // Every check always runs.
     for flag in [
         "full",
         "scandata",
@@ -75,7 +75,7 @@ fn run(
     Ok(reply(&collection, &found, rebuilt))
 }
 
-/// What is to be looked at.
+/// The data to check.
 fn collection(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
     let catalog = database.catalog();
     match (catalog.timeseries(namespace), catalog.get(namespace)) {
@@ -155,7 +155,7 @@ mod tests {
             assert!(reply.get_bool("valid").unwrap(), "{reply}");
             assert_eq!(reply.get_i64("nrecords").unwrap(), records);
         }
-        // A copy whose extremes lie.
+        // A copy with wrong extremes.
         let buckets = database.collection::<bson::Document>("db", "system.buckets.ts");
         let mut bucket = buckets
             .find(doc! { "meta": 1 })

@@ -1,5 +1,5 @@
-//! `aggregate`: a pipeline over a collection, a view, or, with `aggregate: 1`, over what the pipeline
-//! makes itself.
+//! `aggregate`: a pipeline over a collection or view, or, with `aggregate: 1`, over documents that its first
+//! stage produces.
 
 use nilometer_bson::{Document, ValueRef};
 
@@ -37,7 +37,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What `aggregate` takes; also read by `explain`.
+/// The options of `aggregate`; `explain` reads them too.
 pub(crate) const FIELDS: &[&str] = &[
     "pipeline",
     "explain",
@@ -151,8 +151,8 @@ pub(crate) fn plan(
     })
 }
 
-/// Stages that make their input need no collection, and those that read the whole server must not
-/// be given one.
+/// Checks the first stage against the input: stages that produce documents need no collection, and stages
+/// that read the whole server must not have one.
 fn check_input(collection: Option<&str>, db: &str, stages: &[Stage]) -> Result<()> {
     let first = stages.first();
     let name = first.map_or("", Stage::name);

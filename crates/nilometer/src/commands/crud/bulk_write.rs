@@ -1,5 +1,5 @@
-//! `bulkWrite`: inserts, updates and deletes over several collections in one command, with a cursor
-//! of what became of each.
+//! `bulkWrite`: inserts, updates and deletes over several collections in one command, with a cursor over
+//! their results.
 //!
 //! ```text
 //! nsInfo: [{ns: "db.a"}, {ns: "db.b"}]
@@ -7,7 +7,7 @@
 //!                    └── position in nsInfo
 //! ```
 //!
-//! Inserts that follow one another into one collection are done together.
+//! Consecutive inserts into one collection are one batch.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
@@ -37,7 +37,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
-    // Like the writes it stands for, each of its operations is counted by itself.
+    // Each operation is counted by itself, like the command it stands for.
     counted: Counted::Update,
     fields: Fields::Only(&[
         "ops",
@@ -79,7 +79,7 @@ const UPDATE_NAMES: Names = Names {
     constants: "constants",
 };
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Insert,
@@ -87,14 +87,14 @@ enum Kind {
     Delete,
 }
 
-/// An operation, its names checked.
+/// An operation with checked field names.
 struct Op<'r> {
     kind: Kind,
     namespace: usize,
     args: Args<'r>,
 }
 
-/// What became of one operation.
+/// The result of one operation.
 #[derive(Default)]
 struct Outcome {
     n: u64,
@@ -113,7 +113,7 @@ struct Totals {
     deleted: u64,
 }
 
-/// What goes for all operations.
+/// The command in execution.
 struct Bulk<'r> {
     database: &'r Database,
     operation: &'r OperationContext,
@@ -247,7 +247,7 @@ impl Bulk<'_> {
         }
     }
 
-    /// Inserts what follows at `at` into one collection; true if something was refused.
+    /// Inserts the run of inserts at `at` into one collection; true if one failed.
     fn inserts(&self, at: usize) -> (Vec<Outcome>, bool) {
         let rest = self.ops.get(at..).unwrap_or_default();
         let namespace = rest.first().map_or(0, |op| op.namespace);
@@ -333,7 +333,7 @@ impl Bulk<'_> {
         })
     }
 
-    /// Counts an outcome and writes its entry of the cursor.
+    /// Counts a result and appends its entry to the cursor.
     fn record(&mut self, at: usize, outcome: Outcome) {
         let Some(op) = self.ops.get(at) else { return };
         let totals = &mut self.totals;
@@ -408,7 +408,7 @@ fn reply(
         plan,
     };
     let first = FirstBatch {
-        // All, as far as they fit into a reply.
+        // All that fit into a reply.
         documents: batch_size.map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0)),
         single: false,
         no_timeout: false,

@@ -23,7 +23,7 @@ use crate::query::exec::ExecSettings;
 use crate::query::planner::access::hint::{self, Hint};
 use crate::query::source::{Collections, Direction, Resolved};
 
-/// Where a statement runs.
+/// The command of a statement, and the collection it is for.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) database: &'a Database,
@@ -34,7 +34,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The statement, not yet planned.
+    /// Returns the statement, not yet planned.
     pub(crate) fn statement(
         self,
         selector: &'a Selector<'a>,
@@ -136,7 +136,7 @@ fn hint_of(
             }
             None => return Err(hint::unknown()),
         },
-        // There are no documents the hint could mislead about.
+        // There are no documents.
         _ => return Ok(StatementHint::default()),
     };
     if source.is_clustered() && source.knows_index(hint) {
@@ -160,7 +160,7 @@ fn hint_of(
     }
 }
 
-/// What evaluation may look at during the command.
+/// Returns the context of expressions during the command.
 pub(crate) fn eval_context<'a>(
     database: &'a Database,
     operation: &OperationContext,
@@ -176,8 +176,8 @@ pub(crate) fn eval_context<'a>(
     }
 }
 
-/// How a change is committed: waiting for the disk, if it is the only one of its command and the
-/// client asked for that.
+/// Returns the durability of a change: it waits for the disk if it is the only one of its command and the
+/// client requires it.
 pub(crate) fn durability(operation: &OperationContext, only_one: bool) -> Durability {
     if only_one && waits_for_disk(operation) {
         Durability::Sync
@@ -186,7 +186,7 @@ pub(crate) fn durability(operation: &OperationContext, only_one: bool) -> Durabi
     }
 }
 
-/// Waits for the disk behind many changes, if the client asked for that.
+/// Waits for the disk after many changes, if the client requires it.
 pub(crate) fn make_durable(database: &Database, operation: &OperationContext) -> Result<()> {
     if waits_for_disk(operation) {
         database.records().sync()?;
@@ -198,7 +198,7 @@ fn waits_for_disk(operation: &OperationContext) -> bool {
     operation.write_concern.journaled && operation.write_concern.acknowledged
 }
 
-/// The statements of a command and the options that go for all of them.
+/// The statements of a command, and the options of all of them.
 pub(crate) struct Statements<'r> {
     pub(crate) namespace: Namespace,
     pub(crate) options: QueryOptions,
@@ -207,8 +207,8 @@ pub(crate) struct Statements<'r> {
 }
 
 impl<'r> Statements<'r> {
-    /// Reads the options of `command` and checks the names in its statements, which are in the
-    /// field `field`.
+    /// Parses the options of `command` and checks the field names of its statements, which are in the field
+    /// `field`.
     pub(crate) fn parse(
         command: &'static str,
         field: &str,
@@ -232,7 +232,7 @@ impl<'r> Statements<'r> {
         })
     }
 
-    /// True if the command is one statement, which `is_multi` says is about one document.
+    /// True if the command is one statement that changes one document at most, by `is_multi`.
     pub(crate) fn is_one_change(&self, is_multi: impl Fn(&Args<'_>) -> bool) -> bool {
         let mut documents = self.documents.clone();
         match (documents.next(), documents.next()) {
@@ -241,8 +241,8 @@ impl<'r> Statements<'r> {
         }
     }
 
-    /// Runs the statements one after the other; those that fail give an entry of `writeErrors`, and
-    /// the first such ends an ordered command.
+    /// Runs the statements in order; each failure becomes an entry of `writeErrors`, and the first one ends
+    /// an ordered command.
     pub(crate) fn run(
         &self,
         mut statement: impl FnMut(usize, DocRef<'_>) -> Result<()>,
@@ -260,7 +260,7 @@ impl<'r> Statements<'r> {
     }
 }
 
-/// Ends a reply with `writeErrors`, if there are any.
+/// Appends `writeErrors` to a reply, if there are any.
 pub(crate) fn append_errors(reply: &mut DocumentBuilder, errors: Vec<Value>) {
     if !errors.is_empty() {
         reply.append(
@@ -270,7 +270,7 @@ pub(crate) fn append_errors(reply: &mut DocumentBuilder, errors: Vec<Value>) {
     }
 }
 
-/// A count as replies have it.
+/// Returns a count in the type of replies: int32 if it fits.
 pub(crate) fn count_value(count: u64) -> Value {
     match i32::try_from(count) {
         Ok(count) => Value::Int32(count),
@@ -278,7 +278,7 @@ pub(crate) fn count_value(count: u64) -> Value {
     }
 }
 
-/// What expressions of a statement refer to, under its collation, or else the collection's.
+/// Returns the variables of a statement, under its collation or else the collection's.
 pub(crate) fn expressions_of(place: Place<'_>, statement: &Args<'_>) -> Result<ParseContext> {
     let Namespace {
         database,
@@ -292,7 +292,7 @@ pub(crate) fn expressions_of(place: Place<'_>, statement: &Args<'_>) -> Result<P
     Ok(expressions.with_collator(collation.shared()))
 }
 
-/// The constants of a statement (`c`), added to the variables of the command.
+/// Adds the constants of a statement (`c`) to the variables of the command.
 pub(crate) fn with_constants(
     place: Place<'_>,
     statement: &Args<'_>,
@@ -309,7 +309,7 @@ pub(crate) fn with_constants(
     Ok((expressions, variables))
 }
 
-/// The entries of `upserted`.
+/// Returns the entries of `upserted`.
 pub(crate) fn upserted(list: Vec<(usize, Value)>) -> Vec<Document> {
     let entries = list.into_iter().map(|(index, id)| {
         let mut entry = DocumentBuilder::new();

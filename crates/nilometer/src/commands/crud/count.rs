@@ -1,4 +1,4 @@
-//! `count`: how many documents match.
+//! `count`: the number of matching documents.
 
 use nilometer_bson::{Document, Value, doc};
 
@@ -34,7 +34,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What `count` takes; also read by `explain`.
+/// The options of `count`; `explain` reads them too.
 pub(crate) const FIELDS: &[&str] = &[
     "query",
     "limit",
@@ -66,7 +66,7 @@ fn run(
     Ok(doc! {"n": number(counted)})
 }
 
-/// An int where it fits, as MongoDB answers.
+/// Returns an int32 if it fits, else an int64, as MongoDB does.
 fn number(counted: u64) -> Value {
     match i32::try_from(counted) {
         Ok(small) => Value::Int32(small),
@@ -74,7 +74,7 @@ fn number(counted: u64) -> Value {
     }
 }
 
-/// All records of an ordinary collection are counted without being read.
+/// Counts all records of an ordinary collection without reading them.
 fn known_count(planned: &Planned) -> Result<Option<u64>> {
     let Input::Records(input) = &planned.plan.input else {
         return Ok(None);
@@ -100,7 +100,7 @@ fn known_count(planned: &Planned) -> Result<Option<u64>> {
     }
 }
 
-/// Parses and plans a `count`: the documents to be counted, without their fields.
+/// Parses and plans a `count`: the matching documents without their fields.
 pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
@@ -124,7 +124,7 @@ pub(crate) fn plan(
         None | Some(0) => {}
         Some(n) => stages.push(Stage::Skip(n.unsigned_abs())),
     }
-    // A negative limit means its size, as it did in the oldest clients.
+    // The sign of a limit is ignored, for old clients.
     match args.integer("limit")? {
         None | Some(0) => {}
         Some(n) => stages.push(Stage::Limit(n.unsigned_abs())),

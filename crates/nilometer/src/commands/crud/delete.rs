@@ -1,4 +1,4 @@
-//! `delete`: statements that remove one document, or all, that a filter matches.
+//! `delete`: statements that remove one or all documents that match a filter.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
@@ -41,7 +41,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What a statement may say.
+/// The fields of a statement.
 pub(crate) const STATEMENT: &[&str] = &["q", "limit", "collation", "hint"];
 
 fn run(
@@ -86,7 +86,7 @@ fn run(
     Ok(reply.finish())
 }
 
-/// Runs one statement, and counts what it does to documents.
+/// Runs one statement and counts the removed documents.
 pub(crate) fn one(
     place: Place<'_>,
     statement: &Args<'_>,
@@ -109,7 +109,7 @@ pub(crate) fn one(
     Ok(deleted)
 }
 
-/// `limit: 0` means all documents, `limit: 1` one.
+/// True for `limit: 0`, all documents; false for `limit: 1`.
 pub(crate) fn is_multi(statement: &Args<'_>) -> Result<bool> {
     match statement.integer("limit")? {
         None => Err(statement.missing("limit")),

@@ -1,7 +1,7 @@
-//! `distinct`: the different values a field has.
+//! `distinct`: the distinct values of a field.
 //!
-//! Arrays on the way and at the end of the path are looked into, one level each; a missing field
-//! gives nothing. Values that compare equal are one, shown as first met.
+//! Arrays along the path and at its end are traversed, one level each; a missing field adds nothing. Of
+//! values that compare equal the first is returned.
 
 use std::collections::HashSet;
 
@@ -40,10 +40,10 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What `distinct` takes; also read by `explain`.
+/// The options of `distinct`; `explain` reads them too.
 pub(crate) const FIELDS: &[&str] = &["key", "query", "collation", "hint"];
 
-/// Bytes of values one answer holds.
+/// The largest size of all values of a reply, in bytes.
 const DISTINCT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 fn run(
@@ -117,7 +117,7 @@ impl Values {
     }
 }
 
-/// Parses and plans a `distinct`: the documents, with the field alone.
+/// Parses and plans a `distinct`: the documents with the field alone.
 pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,

@@ -1,4 +1,4 @@
-//! `explain`: how a query would be, or was, answered.
+//! `explain`: the plan of a query or write, and the figures of its run.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// Options every command takes, as far as a command inside `explain` may carry them.
+/// Options every command takes that a command inside `explain` may carry.
 pub(crate) const GENERIC_FIELDS: &[&str] = &[
     "$db",
     "lsid",
@@ -46,14 +46,14 @@ pub(crate) const GENERIC_FIELDS: &[&str] = &[
     "apiDeprecationErrors",
 ];
 
-/// How much is told.
+/// The verbosity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verbosity {
-    /// The plan.
+    /// The plan alone.
     QueryPlanner,
-    /// The plan is run, and what it did is told.
+    /// The plan is run; its figures are shown.
     ExecutionStats,
-    /// And what the candidates did that were tried.
+    /// The figures of rejected candidates are shown, too.
     AllPlansExecution,
 }
 
@@ -93,7 +93,7 @@ fn run(
         "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
         "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
         "update" | "delete" | "findAndModify" | "findandmodify" => {
-            // Such a change has one plan; there are no others to tell of.
+            // A change of measurements has one plan.
             let told = match verbosity {
                 Verbosity::AllPlansExecution => Verbosity::ExecutionStats,
                 other => other,
@@ -140,7 +140,7 @@ fn check_database(operation: &OperationContext, command: DocRef<'_>) -> Result<(
     }
 }
 
-/// The explanation of a planned `aggregate`.
+/// Explains a planned `aggregate`.
 pub(crate) fn explained(
     database: &Database,
     operation: &OperationContext,
@@ -194,7 +194,7 @@ pub(crate) fn explained_with(
     Ok(with_server(database, &explanation, command.as_ref()))
 }
 
-/// The explanation of a write: the query for its documents, with what would be done to them on top.
+/// Explains a write: the query for its documents, with the write as the top stage.
 fn explained_write(
     database: &Database,
     operation: &OperationContext,
@@ -221,7 +221,7 @@ fn explained_write(
         let spent = clock.monotonic().saturating_sub(from);
         let execution = Execution {
             trace: &trace,
-            // The statement answers no documents.
+            // The statement returns no documents.
             returned: 0,
             millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
             all_plans: verbosity == Verbosity::AllPlansExecution,
@@ -236,7 +236,7 @@ fn explained_write(
     Ok(with_server(database, &explanation, command))
 }
 
-/// An explanation with what only a server knows.
+/// Adds `serverInfo`, `command` and the other fields of a server to an explanation.
 pub(crate) fn with_server(
     database: &Database,
     explanation: &Document,
@@ -260,7 +260,7 @@ pub(crate) fn with_server(
     out.finish()
 }
 
-/// The command as it was meant, without what belongs to the connection.
+/// Returns the command without the fields that belong to the connection.
 fn without_session(command: DocRef<'_>) -> Document {
     let mut out = DocumentBuilder::new();
     for element in command {

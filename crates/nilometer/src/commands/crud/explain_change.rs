@@ -1,5 +1,5 @@
-//! `explain` of `update`, `delete` and `findAndModify` of measurements, which have plans of their own:
-//! `TS_MODIFY` over buckets, or a delete of whole buckets. Nothing is changed.
+//! `explain` of `update`, `delete` and `findAndModify` of measurements: `TS_MODIFY` over buckets, or a delete
+//! of whole buckets. Nothing is changed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,16 +24,16 @@ use crate::query::planner::physical::BucketInput;
 use crate::timeseries::ExplainedSelection;
 use crate::write::update::Update;
 
-/// The statement that is explained.
+/// The explained statement.
 struct Statement<'c> {
     args: Args<'c>,
     filter: DocRef<'c>,
-    /// What is made of documents; missing if they are removed.
+    /// The update; missing for a delete.
     update: ValueRef<'c>,
     constants: Option<DocRef<'c>>,
     multi: bool,
     upsert: bool,
-    /// How the document is shown that `findAndModify` answers with.
+    /// The projection of `findAndModify`.
     fields: Option<DocRef<'c>>,
 }
 
@@ -52,7 +52,7 @@ impl Statement<'_> {
     }
 }
 
-/// Reads the command that is explained.
+/// Parses the explained command.
 fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c>> {
     let args = Args::new(name, command);
     let (fields, list): (&[&str], _) = match name {
@@ -111,7 +111,7 @@ fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c
     })
 }
 
-/// The explanation of a change of measurements; none if the command changes other documents.
+/// Explains a change of measurements; `None` if the command changes other documents.
 pub(crate) fn explained(
     database: &Database,
     operation: &OperationContext,
@@ -203,13 +203,13 @@ fn dry_run(
 /// The plan of a statement, and the counts of its dry run.
 struct Explained {
     selection: ExplainedSelection,
-    /// How the buckets are read.
+    /// The access to buckets.
     input: BucketInput,
     outcome: Outcome,
 }
 
 impl Explained {
-    /// How buckets are read.
+    /// Describes the access to buckets.
     fn input_stage(&self) -> Document {
         if self.selection.range.is_none() {
             return doc! {"stage": "EOF"};
@@ -218,7 +218,7 @@ impl Explained {
     }
 }
 
-/// The stage that changes buckets, with what it did if that is told.
+/// Describes the stage that changes buckets, with `figures` if wanted.
 fn change_stage(statement: &Statement<'_>, explained: &Explained, figures: bool) -> Document {
     let (selection, outcome) = (&explained.selection, &explained.outcome);
     let mut out = DocumentBuilder::new();

@@ -1,5 +1,5 @@
-//! `explain` of `update`, `delete` and `findAndModify`: how the documents are found, and what would
-//! be done to them. Nothing is changed.
+//! `explain` of `update`, `delete` and `findAndModify` on ordinary collections: the access to the documents
+//! and a dry run of the change.
 
 use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::Durability;
@@ -18,7 +18,7 @@ use crate::query::exec::build::Builder;
 use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage};
 use crate::write::update::Update;
 
-/// A write that is explained.
+/// A planned write, to be explained.
 pub(crate) struct PlannedWrite {
     pub(crate) namespace: Namespace,
     pub(crate) builder: Builder,
@@ -49,7 +49,7 @@ struct Parts<'a> {
     upsert: bool,
 }
 
-/// Plans the one statement of a write.
+/// Plans the only statement of a write.
 pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
@@ -119,7 +119,7 @@ pub(crate) fn plan(
     })
 }
 
-/// The plan over a collection that is not there.
+/// Returns the plan over a collection that does not exist.
 fn nothing(
     database: &Database,
     operation: &OperationContext,
@@ -188,7 +188,7 @@ fn parts<'a>(operation: &OperationContext, name: &str, command: DocRef<'a>) -> R
 }
 
 impl PlannedWrite {
-    /// What would be done: nothing known yet.
+    /// Returns the stage without figures.
     pub(crate) fn step(&self) -> WriteStep {
         WriteStep {
             name: match self.update {
@@ -199,7 +199,8 @@ impl PlannedWrite {
         }
     }
 
-    /// What would be done to the documents `executor` finds, and how many it finds.
+    /// Runs the dry run over the documents of `executor`; returns the stage with its figures, and the number
+    /// of documents.
     pub(crate) fn run(
         &self,
         database: &Database,

@@ -1,7 +1,7 @@
-//! `find`: a filter, an order, a cut and a projection over one collection or view.
+//! `find`: filter, sort, skip, limit and projection over one collection or view.
 //!
-//! Becomes a pipeline (`$match`, `$sort`, `$skip`, `$limit`, projection) and is planned like any
-//! other; what is special about `find` is only its options.
+//! Its options become a pipeline (`$match`, `$sort`, `$skip`, `$limit`, projection), which is planned like
+//! any other.
 
 use nilometer_bson::{Document, ValueRef};
 
@@ -46,7 +46,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What `find` takes; also read by `explain`.
+/// The options of `find`; `explain` reads them too.
 pub(crate) const FIELDS: &[&str] = &[
     "filter",
     "sort",
@@ -108,7 +108,7 @@ pub(crate) fn plan(
     let stages = stages(args, &options)?;
     let show_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
     let hint = args.value("hint");
-    // `{$natural: ±1}` as an order says how to read, as the hint of that name does.
+    // `{$natural: ±1}` as a sort order sets the direction of the scan, as the hint does.
     let order = match args.document("sort")? {
         Some(pattern) if is_natural(pattern)? => ValueRef::Document(pattern),
         _ => ValueRef::Missing,
@@ -143,8 +143,8 @@ pub(crate) fn plan(
     })
 }
 
-/// Makes the rows the keys they were found by. Without an index no key is known, and behind a sort it
-/// is not known any more: the documents are empty, as MongoDB's are then.
+/// Replaces rows by the index keys they were found by. Without an index, and behind a sort, the key is
+/// unknown and the documents are empty, as in MongoDB.
 fn return_keys(plan: &mut PhysicalPlan) {
     plan.stages
         .retain(|stage| !matches!(stage, PhysicalStage::Project(_)));
@@ -163,7 +163,7 @@ fn return_keys(plan: &mut PhysicalPlan) {
     plan.stages.push(empty.into());
 }
 
-/// The hash of the shape of the query that `query`, `sort` and `projection` describe.
+/// Returns the hash of the query shape that `query`, `sort` and `projection` describe.
 pub(crate) fn query_hash(
     database: &Database,
     operation: &crate::operation::OperationContext,
@@ -224,7 +224,7 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
         let pattern =
             SortPattern::parse(pattern, expressions).map_err(|error| match error.code {
                 ErrorCode(location::PATH_EMPTY) => error,
-                // What is a stage's own code in `$sort` is a bad value in `find`.
+                // `$sort` has codes of its own for errors that are a bad value in `find`.
                 _ => Error {
                     code: ErrorCode::BadValue,
                     ..error
@@ -270,7 +270,7 @@ fn is_natural(document: nilometer_bson::DocRef<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// The direction of a `{$natural: ±1}`; none if the document is something else.
+/// Returns the direction of `{$natural: ±1}`; `None` for another document.
 pub(crate) fn natural_direction_of(
     document: nilometer_bson::DocRef<'_>,
 ) -> Result<Option<Direction>> {
@@ -291,7 +291,7 @@ fn natural_direction(value: ValueRef<'_>) -> Result<Direction> {
     }
 }
 
-/// Reads as the hint says, or refuses one that means nothing here.
+/// Applies the hint to the plan; refuses a hint that names no index.
 pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Result<()> {
     match hint {
         ValueRef::Missing | ValueRef::Null => return Ok(()),
@@ -325,8 +325,7 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
                 min: None,
                 max: None,
             });
-            // What has no indexes to look through knows what it serves itself, and so does what is
-            // clustered by `_id`.
+            // Sources without indexes, and collections clustered by `_id`, check the hint themselves.
             if scan.source.is_clustered() && scan.source.knows_index(hint) {
                 scan.is_natural = true;
                 true
@@ -345,7 +344,7 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
     if known { Ok(()) } else { Err(hint::unknown()) }
 }
 
-/// Keeps to the keys between `min` and `max` of the index a hint names.
+/// Limits the scan to the keys between `min` and `max` of the hinted index.
 fn apply_limits(source: &mut LogicalSource, args: &Args<'_>) -> Result<()> {
     let bound = |name: &str| -> Result<Option<Document>> {
         let given = args.document(name)?.filter(|bound| !bound.is_empty());
@@ -393,7 +392,7 @@ fn record_ids(source: &mut LogicalSource) -> Result<()> {
     }
 }
 
-/// Whether the cursor shall stay at the end of a capped collection; checks what that goes with.
+/// True if the cursor is tailable; checks the options that exclude each other.
 fn is_tailable(
     database: &Database,
     operation: &crate::operation::OperationContext,
@@ -437,7 +436,7 @@ fn is_tailable(
     Ok(true)
 }
 
-/// Reads a capped collection in its order, and on behind its end.
+/// Plans a tailing scan: a capped collection in its order, then its new documents.
 fn follow(source: &mut LogicalSource) -> Result<()> {
     match source {
         LogicalSource::Records(scan) if scan.source.arrivals()?.is_some() => {
@@ -445,7 +444,7 @@ fn follow(source: &mut LogicalSource) -> Result<()> {
             scan.is_tail = true;
             Ok(())
         }
-        // Nothing is there to be waited for.
+        // There is nothing to wait for.
         LogicalSource::Nothing | LogicalSource::FirstStage => Ok(()),
         LogicalSource::Records(_) | LogicalSource::Measurements(_) => Err(Error::bad_value(
             "error processing query: tailable cursor requested on non capped collection",
@@ -453,7 +452,7 @@ fn follow(source: &mut LogicalSource) -> Result<()> {
     }
 }
 
-/// How the cursor of a planned query stays at the end, if it does.
+/// Returns the tail state of a planned query, if it tails.
 fn tail(args: &Args<'_>, input: &Input) -> Result<Option<Tail>> {
     let Input::Records(input) = input else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `findAndModify`: changes or removes one document and answers with it, as it was or as it is.
+//! `findAndModify`: changes or removes one document and returns it, as it was before or after.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
@@ -51,7 +51,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// Which form of the command it is.
+/// The form of the command.
 enum Form {
     Remove,
     Update {

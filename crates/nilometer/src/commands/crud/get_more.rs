@@ -13,7 +13,7 @@ use crate::operation::Request;
 use crate::query::cursor::BatchRequest;
 use crate::services::LatencyClass;
 
-/// How long a cursor that awaits documents waits if nobody says how long.
+/// The default wait of a cursor that awaits documents.
 const AWAIT_DEFAULT: Duration = Duration::from_secs(1);
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -56,13 +56,13 @@ fn run(
     let mut wait = AWAIT_DEFAULT;
     if operation.max_time_ms > 0 {
         if !awaits {
-            // It was wrong to ask so; the cursor is none the worse for it.
+            // The request is invalid; the cursor stays usable.
             pinned.keep(operation.clock().monotonic());
             return Err(Error::bad_value(
                 "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
             ));
         }
-        // How long to wait, not how long to work.
+        // `maxTimeMS` limits the wait here, not the execution.
         wait = Duration::from_millis(u64::try_from(operation.max_time_ms).unwrap_or(0));
         operation.set_time_limit(None);
     }
@@ -70,7 +70,7 @@ fn run(
     let mut reply = DocumentBuilder::with_capacity(4096);
     reply.begin_document("cursor");
     reply.begin_array("nextBatch");
-    // No size, or size 0, is as many as fit.
+    // No size, or size 0, means as many as fit.
     let batch = BatchRequest {
         documents: size.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
     };

@@ -19,7 +19,7 @@ use crate::operation::{Documents, OperationContext, Request};
 use crate::services::LatencyClass;
 use crate::write::DocumentChecks;
 
-/// How often an insert is tried again whose collection is dropped under it.
+/// Retries of an insert whose collection is dropped meanwhile.
 const DROPPED_RETRIES_MAX: usize = 10;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -62,8 +62,8 @@ fn run(
     Ok(reply(inserted, errors))
 }
 
-/// Inserts documents into whatever collection the name stands for; tells how many were taken, and
-/// which were not.
+/// Inserts documents into the collection of the name, of any kind; returns the number of inserted documents,
+/// and the errors of the others by position.
 pub(crate) fn insert_documents<'a>(
     database: &Database,
     operation: &OperationContext,
@@ -106,7 +106,7 @@ pub(crate) fn insert_documents<'a>(
                 let modify = database.collections().modify();
                 let collection = modify.find_or_create(operation, namespace)?;
                 match records.insert(&collection, documents.clone(), options, checking) {
-                    // It was dropped or replaced since: there is another of the name, or will be.
+                    // The collection was dropped or replaced meanwhile: try again with its successor.
                     Err(error)
                         if error.code == ErrorCode::QueryPlanKilled
                             && tries < DROPPED_RETRIES_MAX =>
@@ -129,8 +129,8 @@ pub(crate) fn insert_documents<'a>(
     Ok((inserted, errors))
 }
 
-/// The bucket collection a name stands for, and whether it is named itself: then the documents are
-/// buckets, not measurements.
+/// Returns the bucket collection behind a name; true if the name is that of the buckets, so the documents are
+/// buckets and not measurements.
 fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection>, bool)> {
     let catalog = database.catalog();
     if let Some(found) = catalog.timeseries(namespace) {
@@ -153,7 +153,7 @@ fn reply(inserted: usize, errors: Vec<(usize, Error)>) -> Document {
     out.finish()
 }
 
-/// The documents or statements of a write command, as many as one may have.
+/// Returns the documents or statements of a write command; checks their number.
 pub(crate) fn write_batch<'r>(
     request: &'r Request,
     args: &Args<'_>,
@@ -174,7 +174,7 @@ pub(crate) fn write_batch<'r>(
     Ok(documents)
 }
 
-/// One entry of `writeErrors`.
+/// Returns an entry of `writeErrors`.
 pub(crate) fn write_error(index: usize, error: &Error) -> Value {
     let mut out = DocumentBuilder::new();
     out.append("index", i32::try_from(index).unwrap_or(i32::MAX));

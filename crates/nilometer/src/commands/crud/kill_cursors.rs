@@ -1,4 +1,4 @@
-//! `killCursors`: cursors nobody wants to read on.
+//! `killCursors`: closes cursors.
 
 use nilometer_bson::{Document, Value, ValueRef, doc};
 

@@ -1,4 +1,4 @@
-//! `mapReduce`, which is refused by name: its functions are JavaScript, and this server runs none.
+//! `mapReduce`: refused by name, because its functions are JavaScript and this server runs none.
 
 use nilometer_bson::Document;
 

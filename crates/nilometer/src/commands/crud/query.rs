@@ -1,5 +1,5 @@
-//! What `find`, `aggregate`, `count`, `distinct` and `explain` have in common: options every query
-//! takes, planning, and the first batch of a cursor.
+//! The parts that `find`, `aggregate`, `count`, `distinct` and `explain` share: the options of every query,
+//! planning, and the first batch of a cursor.
 
 use std::sync::Arc;
 use std::time::Duration;

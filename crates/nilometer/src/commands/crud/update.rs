@@ -1,4 +1,4 @@
-//! `update`: statements that change documents, or insert one where none is found.
+//! `update`: statements that change documents, or insert one if none matches.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
@@ -43,7 +43,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What a statement may say.
+/// The fields of a statement.
 pub(crate) const STATEMENT: &[&str] = &[
     "q",
     "u",
@@ -57,7 +57,7 @@ pub(crate) const STATEMENT: &[&str] = &[
     "sort",
 ];
 
-/// What the parts of a statement are called.
+/// The field names of a statement.
 pub(crate) struct Names {
     pub(crate) filter: &'static str,
     pub(crate) update: &'static str,
@@ -131,7 +131,7 @@ fn run(
     Ok(reply.finish())
 }
 
-/// Runs one statement, and counts what it does to documents.
+/// Runs one statement and counts the changed documents.
 pub(crate) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Result<Modified> {
     let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
     let (multi, upsert) = (flag("multi")?, flag("upsert")?);
@@ -201,7 +201,7 @@ fn supplied_document(constants: DocRef<'_>) -> Result<DocRef<'_>> {
     })
 }
 
-/// Checks that a modification is of a type that can be one.
+/// Checks the type of an update.
 pub(crate) fn check_update(statement: &Args<'_>, update: ValueRef<'_>, name: &str) -> Result<()> {
     match update {
         ValueRef::Missing => Err(statement.missing(name)),

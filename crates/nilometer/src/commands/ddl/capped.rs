@@ -1,12 +1,12 @@
-//! Capped collections: their options, and the two commands that make one of another collection.
+//! Capped collections: their options, and the two commands that make a capped collection from another.
 //!
 //! ```text
-//! convertToCapped           the collection takes its own place, capped; its indexes go
+//! convertToCapped           replaces the collection by a capped copy; its indexes are dropped
 //! cloneCollectionAsCapped   a capped copy under another name
 //! ```
 //!
-//! Both keep the newest documents that fit. Writers of a collection that is converted wait, and find
-//! another collection then.
+//! Both keep the newest documents that fit. Writers wait during a conversion and then find the new
+//! collection.
 
 use std::sync::Arc;
 
@@ -24,16 +24,16 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 
-/// The most bytes a capped collection may be given: 1 PB.
+/// The largest size of a capped collection, in bytes: 1 PB.
 const BYTES_MAX: i64 = 1_000_000_000_000_000;
 
 /// Sizes are multiples of this.
 const BYTES_STEP: i64 = 256;
 
-/// Documents a capped collection may be limited to, exclusive.
+/// The exclusive limit of `max`, in documents.
 const COUNT_LIMIT: i64 = 1 << 31;
 
-/// The options that only capped collections have.
+/// The options of capped collections only.
 pub(crate) const NAMES: &[&str] = &["capped", "size", "max"];
 
 pub(crate) const CONVERT: CommandSpec = CommandSpec {
@@ -60,7 +60,7 @@ pub(crate) const CLONE: CommandSpec = CommandSpec {
     )
 };
 
-/// Adds `capped`, `size` and `max` as `create` was given them.
+/// Adds `capped`, `size` and `max` from the options of `create`.
 pub(crate) fn append_options(args: &Args<'_>, out: &mut DocumentBuilder) -> Result<()> {
     let size = args.integer_within("size", 1, BYTES_MAX)?;
     let max = args.integer("max")?;
@@ -79,7 +79,7 @@ pub(crate) fn append_options(args: &Args<'_>, out: &mut DocumentBuilder) -> Resu
     Ok(())
 }
 
-/// The options of a capped collection with other limits, as `collMod` was given them.
+/// Returns the options of a capped collection with the new limits of `collMod`.
 pub(crate) fn append_changed(
     args: &Args<'_>,
     known: DocRef<'_>,
@@ -104,7 +104,7 @@ fn append(size: i64, max: Option<i64>, out: &mut DocumentBuilder) {
     out.append("max", max);
 }
 
-/// A limit of documents; none for 0 and below.
+/// Returns a limit in documents; none for 0 and below.
 fn checked_count(max: Option<i64>) -> Result<Option<i64>> {
     match max {
         Some(max) if max >= COUNT_LIMIT => Err(Error::bad_value(
@@ -175,7 +175,7 @@ fn required_size(args: &Args<'_>) -> Result<i64> {
         .ok_or_else(|| args.missing("size"))
 }
 
-/// What can be copied: documents in the order of their insertion.
+/// Returns the collection to copy: one with documents in insertion order.
 fn source(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
     let found = ordinary(database, namespace)?;
     if found.timeseries.is_some() || found.is_clustered() {
@@ -186,7 +186,7 @@ fn source(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>>
     Ok(found)
 }
 
-/// A capped copy that has no name yet.
+/// A capped copy without a name yet; removed if it is dropped unnamed.
 struct Copied<'a> {
     database: &'a Database,
     collection: Arc<Collection>,
@@ -194,7 +194,7 @@ struct Copied<'a> {
 }
 
 impl<'a> Copied<'a> {
-    /// Copies what is in `source`.
+    /// Copies the documents of `source`.
     fn of(
         database: &'a Database,
         source: &Collection,
@@ -222,7 +222,7 @@ impl<'a> Copied<'a> {
         Ok(copied)
     }
 
-    /// It has its name.
+    /// Marks the copy as named.
     fn keep(mut self) {
         self.is_kept = true;
     }
@@ -232,7 +232,7 @@ impl Drop for Copied<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
             forget(self.database, &self.collection);
-            // Keyspaces that stay behind are dropped when the database is opened again.
+            // Remaining keyspaces are dropped when the database is opened again.
             let _ = self.database.catalog().discard(&self.collection);
         }
     }

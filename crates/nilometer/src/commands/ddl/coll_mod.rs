@@ -1,5 +1,5 @@
-//! `collMod`: the bucketing parameters and the expiry of a time-series collection, the definition of
-//! a view, and what may be changed of an index.
+//! `collMod`: changes the bucketing parameters and the expiry of a time-series collection, the definition of
+//! a view, the limits of a capped collection, validators, and indexes.
 
 mod index;
 mod unique;
@@ -39,7 +39,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// What the command can be asked to change.
+/// The options of the command.
 const FIELDS: &[&str] = &[
     "timeseries",
     "expireAfterSeconds",
@@ -57,10 +57,10 @@ const FIELDS: &[&str] = &[
     collection_uuid::NAME,
 ];
 
-/// What only views can change.
+/// Options for views only.
 const OF_VIEWS: &[&str] = &["viewOn", "pipeline"];
 
-/// What only other kinds of collections can change.
+/// Options for other collections than views.
 const NOT_FOR_TIMESERIES: &[&str] = &[
     "validator",
     "validationLevel",
@@ -110,7 +110,7 @@ fn run(
     }
 }
 
-/// One `collMod`.
+/// A `collMod` in execution.
 struct Change<'a> {
     database: &'a Database,
     args: &'a Args<'a>,
@@ -119,7 +119,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// The first of `names` that was given.
+    /// Returns the first of `names` that is set.
     fn given<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
         names.iter().copied().find(|name| self.body.contains(name))
     }
@@ -136,7 +136,7 @@ impl Change<'_> {
     fn timeseries(&self, buckets: &Collection) -> Result<Document> {
         let args = self.args;
         self.refuse(NOT_FOR_TIMESERIES, "time-series collection")?;
-        // Each of these is a change of its own.
+        // Each of these is a separate change.
         if let Some(alone) = self.given(&["timeseries", MIXED_SCHEMA])
             && let Some(other) = self.given(&["index", "expireAfterSeconds"])
         {
@@ -154,18 +154,18 @@ impl Change<'_> {
         let widths = buckets.has_other_widths(timeseries.as_ref());
         let mixed_schema = mixed_schema(buckets, args)?;
         let changed = timeseries.as_ref().map(DuplicateRule::of);
-        // Inserts under the present rule end first, and others begin afterwards.
+        // Waits for inserts under the current rule; later inserts follow the new one.
         let mut rule = buckets
             .duplicates
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         catalog.change_options(buckets, options, timeseries, mixed_schema)?;
         *rule = changed.unwrap_or_default();
-        // Under "keep" nobody keeps marks.
+        // The rule "keep" needs no locks.
         self.database.timeseries().series_locks.forget(buckets.uuid);
         drop(rule);
         if widths {
-            // Buckets opened from now on have the new widths; open ones are taken up again under them.
+            // New buckets have the new widths; open ones are reopened under them.
             self.database
                 .timeseries()
                 .bucket_catalog
@@ -185,7 +185,7 @@ impl Change<'_> {
         }
     }
 
-    /// Buckets named themselves: what describes the collection is changed through it.
+    /// Changes buckets by their own name: the options of the collection are changed through it.
     fn buckets(&self, buckets: &Collection) -> Result<Document> {
         let of_collection = [&["timeseries"], validation::NAMES].concat();
         if self.given(&of_collection).is_some() {
@@ -240,7 +240,7 @@ impl Change<'_> {
         self.change_index(collection, index)
     }
 
-    /// The options of an ordinary collection with what is asked for.
+    /// Returns the changed options of an ordinary collection.
     fn ordinary_options(&self, collection: &Collection) -> Result<Document> {
         let expiring = with_expiry(collection, self.args.value("expireAfterSeconds"), self.args)?;
         let known = expiring.as_ref();
@@ -264,7 +264,7 @@ impl Change<'_> {
         Ok(out.finish())
     }
 
-    /// A view may be given another collection to stand on, other stages, or both.
+    /// Changes the collection or the pipeline of a view, or both.
     fn view(&self, view: &View) -> Result<Document> {
         let own = [OF_VIEWS, &[collection_uuid::NAME]].concat();
         let mut others = FIELDS.iter().copied().filter(|name| !own.contains(name));
@@ -289,7 +289,7 @@ impl Change<'_> {
     }
 }
 
-/// The flag once set stays: buckets that need it may be there.
+/// Sets the flag for mixed schemas, which cannot be unset: buckets may need it.
 fn mixed_schema(buckets: &Collection, args: &Args<'_>) -> Result<bool> {
     match (args.boolean(MIXED_SCHEMA)?, buckets.may_have_mixed_schema()) {
         (None, now) => Ok(now),
@@ -300,7 +300,7 @@ fn mixed_schema(buckets: &Collection, args: &Args<'_>) -> Result<bool> {
     }
 }
 
-/// The collection's options with `expireAfterSeconds` as asked.
+/// Returns the collection's options with the new `expireAfterSeconds`.
 fn with_expiry(buckets: &Collection, asked: ValueRef<'_>, args: &Args<'_>) -> Result<Document> {
     const NAME: &str = "expireAfterSeconds";
     let seconds = match asked {
@@ -325,7 +325,7 @@ fn with_expiry(buckets: &Collection, asked: ValueRef<'_>, args: &Args<'_>) -> Re
 }
 
 impl TimeseriesOptions {
-    /// These options with the changes `collMod` asks for: buckets may only become wider.
+    /// Returns the changed time-series options: buckets may only become wider.
     fn modified(&self, change: nilometer_bson::DocRef<'_>) -> Result<Self> {
         if change.is_empty() {
             return Ok(self.clone());
@@ -419,7 +419,7 @@ mod tests {
             2
         );
         assert_eq!(change(doc! { "granularity": "hours" }), 0);
-        // The bucket that is there takes what the wider span covers, and everything is found.
+        // The existing bucket takes measurements of the wider span, and all are found.
         assert_eq!(insert(5 * 86_400_000), 0);
         let buckets = database.collection::<bson::Document>("db", "system.buckets.ts");
         assert_eq!(buckets.count(doc! {}).unwrap(), 1);

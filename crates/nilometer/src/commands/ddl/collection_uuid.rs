@@ -1,8 +1,7 @@
-//! `collectionUUID`: the caller says which collection it means by its name.
+//! `collectionUUID`: the caller checks that a name still means the collection it knows.
 //!
-//! A command that names another one fails with code 361, whose fields tell what goes by the name
-//! and what the UUID belongs to. Views, those of time-series collections among them, have no UUID,
-//! so one that is given never fits.
+//! A command with another UUID fails with code 361, whose fields tell the expected name and the actual one.
+//! Views, with those of time-series collections, have no UUID, so none matches.
 
 use nilometer_bson::{Binary, DocumentBuilder, Value, ValueRef};
 
@@ -11,13 +10,13 @@ use crate::catalog::{CatalogEntry, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 
-/// The option.
+/// The name of the option.
 pub(crate) const NAME: &str = "collectionUUID";
 
-/// Subtype of a UUID.
+/// The binary subtype of a UUID.
 const UUID_SUBTYPE: u8 = 4;
 
-/// A UUID in a command.
+/// Returns a UUID from a command.
 pub(crate) fn uuid(args: &Args<'_>, name: &str) -> Result<Option<[u8; 16]>> {
     match args.value(name) {
         ValueRef::Missing | ValueRef::Null => Ok(None),
@@ -35,7 +34,7 @@ pub(crate) fn uuid(args: &Args<'_>, name: &str) -> Result<Option<[u8; 16]>> {
     }
 }
 
-/// Fails unless `namespace` is the collection whose UUID the command gives, if it gives one.
+/// Fails unless `namespace` has the UUID in the command, if there is one.
 pub(crate) fn check(database: &Database, args: &Args<'_>, namespace: &Namespace) -> Result<()> {
     let Some(given) = uuid(args, NAME)? else {
         return Ok(());
@@ -68,7 +67,7 @@ pub(crate) fn check(database: &Database, args: &Args<'_>, namespace: &Namespace)
     .with_details(details.finish()))
 }
 
-/// The same for a command that reads `collection`.
+/// The same check for a command that reads `collection`.
 pub(crate) fn check_read(
     stored: &Database,
     args: &Args<'_>,

@@ -1,7 +1,7 @@
 //! `create`: ordinary collections, time-series collections and their bare buckets, views.
 //!
-//! Creating what is there already, with the same options, changes nothing and succeeds; anything
-//! else that has the name is error 48. What each kind takes is in its own file.
+//! Creating a collection that exists with the same options succeeds and changes nothing; any other use of an
+//! existing name is error 48. The options of each kind are checked in its own file.
 
 mod buckets;
 mod clustered;
@@ -72,7 +72,7 @@ fn run(
         body,
         namespace,
     };
-    // What two commands create at once, the second finds created.
+    // Another command created the same collection meanwhile.
     match creation.create() {
         Err(error) if error.code == ErrorCode::NamespaceExists => creation.create()?,
         done => done?,
@@ -80,7 +80,7 @@ fn run(
     Ok(Document::new())
 }
 
-/// One `create`.
+/// A `create` in execution.
 struct Creation<'a> {
     database: &'a Database,
     args: &'a Args<'a>,
@@ -117,7 +117,7 @@ impl Creation<'_> {
         }
     }
 
-    /// The first of `names` that was given. Drivers send `capped: false`, which asks for nothing.
+    /// Returns the first of `names` that is set. Drivers send `capped: false`, which sets nothing.
     fn given<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
         let asks = |name: &&&str| match self.body.get(name) {
             ValueRef::Missing => false,

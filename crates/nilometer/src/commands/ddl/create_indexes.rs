@@ -1,4 +1,4 @@
-//! `createIndexes`: checks what is asked for, adds it to the catalog, and fills it.
+//! `createIndexes`: checks the definitions, adds them to the catalog, and builds the indexes.
 //!
 //! ```text
 //! indexes: [{key, name, …}] ── spec::parse ──▶ IndexSpec ── conflict::decide ──▶ new, or there already
@@ -6,8 +6,8 @@
 //!                               └ on time series: converted to buckets              └ build
 //! ```
 //!
-//! All indexes of one command are made together or, if one is refused, none. A collection that does
-//! not exist is created.
+//! All indexes of one command are created, or none if one is refused. A collection that does not exist is
+//! created.
 
 mod conflict;
 mod key;
@@ -52,17 +52,17 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// Pause between two looks at an index that another command builds.
+/// The pause between two checks of an index that another command builds.
 const WAIT: Duration = Duration::from_millis(5);
 
-/// Whose fields indexes are about.
+/// The documents that an index covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     /// The documents of an ordinary collection.
     Ordinary,
     /// Measurements; the index is kept over the buckets.
     Timeseries,
-    /// Buckets, named themselves.
+    /// Buckets, addressed by their own name.
     Buckets,
 }
 
@@ -108,7 +108,7 @@ fn run(
     Ok(reply.finish())
 }
 
-/// What is called `namespace`: a collection, or the buckets behind it.
+/// Returns the collection `namespace`, or the buckets behind it.
 fn find(database: &Database, namespace: &Namespace) -> Result<(Target, Option<Arc<Collection>>)> {
     let catalog = database.catalog();
     if let Some(buckets) = catalog.timeseries(namespace) {
@@ -150,8 +150,8 @@ fn wanted(args: &Args<'_>, place: &Place<'_>) -> Result<Vec<IndexSpec>> {
     Ok(wanted)
 }
 
-/// Makes those of the indexes that are not there; tells how many that were. Indexes another command
-/// is making are waited for.
+/// Creates the indexes that do not exist; returns the number of indexes before. Waits for indexes that
+/// another command builds.
 fn make(
     database: &Database,
     context: &CommandContext<'_>,
@@ -175,7 +175,7 @@ fn make(
     }
 }
 
-/// Waits until these indexes are built; false if one of them was given up.
+/// Waits until these indexes are built; false if a build was aborted.
 pub(crate) fn wait(
     operation: &OperationContext,
     collection: &Collection,

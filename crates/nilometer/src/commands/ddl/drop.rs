@@ -50,7 +50,7 @@ fn drop_collection(
         Some(CatalogEntry::View(view)) if view.is_timeseries() => doomed.push(namespace.buckets()),
         Some(CatalogEntry::View(_)) => {}
         Some(_) => {
-            // Dropping the buckets takes along the view that makes them a collection.
+            // Dropping the buckets drops their view, too.
             if let Some(view) = namespace.timeseries_view()
                 && catalog.timeseries(&view).is_some()
             {
@@ -74,7 +74,7 @@ fn drop_collection(
     Ok(reply.finish())
 }
 
-/// Dropping `system.views` drops the views; those of time-series collections are not for that.
+/// Dropping `system.views` drops the views, except those of time-series collections.
 fn all_views(database: &Database, namespace: &Namespace) -> Result<Vec<Namespace>> {
     let mut views = Vec::new();
     for (name, entry) in database.catalog().list(&namespace.database) {
@@ -115,7 +115,7 @@ fn drop_database(
     Ok(doc! { "dropped": name })
 }
 
-/// Removes names and what is in memory of their collections; their cursors end.
+/// Drops names, the memory of their collections, and their cursors.
 fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
     let catalog = database.catalog();
     let dropped: Vec<_> = namespaces
@@ -133,13 +133,13 @@ fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
     Ok(())
 }
 
-/// Forgets what is in memory of a collection that was dropped.
+/// Releases the memory of a dropped collection.
 pub(crate) fn forget(database: &Database, collection: &Collection) {
     database.timeseries().forget(collection);
     database.records().forget(collection.uuid);
 }
 
-/// Ends the cursors over these names.
+/// Kills the cursors over these names.
 pub(crate) fn end_cursors(database: &Database, namespaces: &[Namespace]) {
     let names: Vec<String> = namespaces.iter().map(Namespace::to_string).collect();
     database

@@ -1,6 +1,6 @@
 //! `dropIndexes`: by name, by key, several names, or all but that of `_id`.
 //!
-//! All that are named go, or none. An index that is still being built is given up.
+//! All named indexes are dropped, or none. The build of an unfinished index is aborted.
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 use nilometer_storage::KeyspaceId;
@@ -29,7 +29,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// Stands for all indexes but that of `_id`.
+/// Stands for all indexes except that of `_id`.
 const ALL: &str = "*";
 
 fn run(
@@ -56,7 +56,7 @@ fn run(
         let keyspaces = there.iter().map(|index| index.keyspace);
         Ok(match doomed {
             None => keyspaces.collect(),
-            // What another command has dropped meanwhile is gone as wished.
+            // Another command dropped it meanwhile.
             Some(doomed) => keyspaces.filter(|k| doomed.contains(k)).collect(),
         })
     })?;

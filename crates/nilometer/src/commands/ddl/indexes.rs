@@ -1,4 +1,4 @@
-//! What the commands about indexes have in common: whose they are, and which one is meant.
+//! The parts that commands about indexes share: the collection of a name, and the search for an index.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::database::Database;
 use crate::database::indexes::{IndexForm, ListedIndex, listed_indexes};
 use crate::error::{Error, ErrorCode, Result};
 
-/// How many indexes a collection has that are not in its list: that on `_id`.
+/// The number of indexes that are not in the collection's list: that on `_id`.
 pub(crate) fn id_indexes(collection: &Collection) -> i32 {
     i32::from(crate::database::indexes::id_index(collection).is_some())
 }
 
-/// How many indexes a collection has.
+/// Returns the number of indexes of a collection.
 pub(crate) fn count(collection: &Collection) -> i32 {
     let listed = i32::try_from(collection.indexes.all().len()).unwrap_or(i32::MAX);
     listed.saturating_add(id_indexes(collection))
 }
 
-/// The collection whose indexes a name leads to, and in whose fields they are called there.
+/// The collection that holds the indexes of a name, and the form in which the name describes them.
 pub(crate) fn collection(
     database: &Database,
     namespace: &Namespace,
@@ -45,7 +45,7 @@ pub(crate) fn collection(
     }
 }
 
-/// True if a name or key means the index on `_id`, where there is one.
+/// True if a name or key denotes the index on `_id` of a collection that has one.
 pub(crate) fn is_id_index(collection: &Collection, which: ValueRef<'_>) -> bool {
     let clustered = collection.options.get("clusteredIndex").as_document();
     let own = clustered.and_then(|index| index.get("name").as_str());
@@ -63,7 +63,7 @@ pub(crate) fn is_id_index(collection: &Collection, which: ValueRef<'_>) -> bool 
     means_id && id_indexes(collection) > 0
 }
 
-/// The index of this name.
+/// Returns the index of this name.
 pub(crate) fn named(collection: &Collection, side: IndexForm, name: &str) -> Result<ListedIndex> {
     let mut all = listed_indexes(collection, side).into_iter();
     all.find(|index| index.spec.name == name).ok_or_else(|| {
@@ -74,7 +74,7 @@ pub(crate) fn named(collection: &Collection, side: IndexForm, name: &str) -> Res
     })
 }
 
-/// The one index with this key.
+/// Returns the only index with this key.
 pub(crate) fn with_key(
     collection: &Collection,
     side: IndexForm,

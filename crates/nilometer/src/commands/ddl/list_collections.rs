@@ -43,7 +43,7 @@ pub(crate) const DATABASES: CommandSpec = CommandSpec {
     )
 };
 
-/// The filter of a listing, ready to be asked.
+/// The compiled filter of a listing.
 fn filter(args: &Args<'_>) -> Result<Option<MatchExpression>> {
     let Some(filter) = args.document("filter")? else {
         return Ok(None);
@@ -105,7 +105,7 @@ fn collections(
     )
 }
 
-/// Which collections the user may know of: all, or those something may be done with.
+/// The collections the user may see: all, or those on which an action is allowed.
 fn sees(privileges: Option<&Privileges>, db: &str, name: &str) -> bool {
     let list = ActionSet::of(&[Action::ListCollections]);
     privileges.is_none_or(|all| {
@@ -115,7 +115,7 @@ fn sees(privileges: Option<&Privileges>, db: &str, name: &str) -> bool {
     })
 }
 
-/// What the user may do; `None` if it is not asked.
+/// Returns the privileges of the user; `None` without access control.
 fn asked_privileges(database: &Database, context: &mut CommandContext<'_>) -> Option<Privileges> {
     let login = &mut context.session.login;
     if !database.services().access_control || login.is_trusted() {
@@ -141,7 +141,7 @@ fn describe(
                 out.append("options", collection.listed_options());
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
-                // What a collection is clustered by is among its options.
+                // The clustered index is listed among the options.
                 let index = id_index(collection).filter(|_| !collection.is_clustered());
                 out.append("idIndex", index);
             }
@@ -210,7 +210,7 @@ fn databases(
         ..EvalContext::default()
     };
     let list = ActionSet::of(&[Action::ListDatabases]);
-    // Whoever may list all sees all, unless it is asked for less.
+    // Users who may list all see all by default.
     let privileges = asked_privileges(database, context)
         .filter(|p| authorized == Some(true) || !p.allows(&Target::Cluster, list));
     if privileges.is_some() && authorized == Some(false) {
@@ -245,7 +245,7 @@ fn databases(
     Ok(out.finish())
 }
 
-/// Bytes of the files of a database's collections.
+/// Returns the size of the files of a database's collections, in bytes.
 pub(crate) fn size_on_disk(database: &Database, name: &str) -> Result<i64> {
     let mut bytes = 0;
     for (_, entry) in database.catalog().list(name) {

@@ -1,8 +1,8 @@
-//! `renameCollection`: another name, in the same database or in another one.
+//! `renameCollection`, within a database or to another one.
 //!
-//! Only the name changes: documents, indexes and the UUID stay, and nothing is copied. Of the
-//! system's own names only buckets may be renamed, and only to buckets; the view of a time-series
-//! collection stays behind over nothing.
+//! Only the name changes: documents, indexes and the UUID stay, and nothing is copied. Of the system's
+//! collections only buckets may be renamed, and only to bucket names; their view stays behind without
+//! buckets.
 
 use nilometer_bson::{Document, ValueRef};
 
@@ -34,7 +34,7 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     let from = whole_name(args.required_string("renameCollection")?)?;
     let to = whole_name(args.required_string("to")?)?;
     args.boolean("stayTemp")?;
-    // Either "whatever has the name", or the one collection that may go.
+    // Either any collection of the name, or only the one with this UUID.
     let (drop_target, only) = match args.value("dropTarget") {
         ValueRef::Binary { .. } => (true, collection_uuid::uuid(&args, "dropTarget")?),
         _ => (args.lenient_boolean("dropTarget")?.unwrap_or(false), None),
@@ -122,7 +122,7 @@ mod tests {
         );
         let ts = database.collection::<bson::Document>("db", "ts");
         ts.create_timeseries("t", Some("m")).unwrap();
-        // Outside what ids can say: a flag of the collection that must not be lost.
+        // This flag of the collection must not be lost.
         let far = DateTime::from_millis(-1_000_000_000_000);
         ts.insert_many([doc! { "t": far, "m": 1 }]).unwrap();
         for (from, to) in [

@@ -1,4 +1,4 @@
-//! `validator`, `validationLevel` and `validationAction`, as `create` and `collMod` take them.
+//! The options `validator`, `validationLevel` and `validationAction` of `create` and `collMod`.
 
 use nilometer_bson::{DocRef, DocumentBuilder, ValueRef};
 
@@ -11,13 +11,13 @@ use crate::eval::{Collation, ParseContext};
 /// The names of the options.
 pub(crate) const NAMES: &[&str] = &["validator", "validationLevel", "validationAction"];
 
-/// Databases whose collections the server keeps for itself.
+/// Databases whose collections belong to the server.
 const INTERNAL_DATABASES: &[&str] = &["admin", "config", "local"];
 
 const LEVELS: &[&str] = &["off", "moderate", "strict"];
 const ACTIONS: &[&str] = &["error", "warn"];
 
-/// The options, checked.
+/// The checked options.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     validator: Option<DocRef<'a>>,
@@ -26,7 +26,7 @@ pub(crate) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// Reads the options for a collection of this name and collation.
+    /// Parses the options for a collection of this name and collation.
     pub(crate) fn parse(
         args: &Args<'a>,
         namespace: &Namespace,
@@ -45,13 +45,13 @@ impl<'a> Given<'a> {
         Ok(given)
     }
 
-    /// True if none was given.
+    /// True if none is set.
     pub(crate) fn is_empty(&self) -> bool {
         self.validator.is_none() && self.level.is_none() && self.action.is_none()
     }
 
-    /// Adds the options to those a collection keeps, in place of the ones in `known`. An empty
-    /// validator is none.
+    /// Adds the options to those of a collection, replacing the ones in `known`. An empty validator removes
+    /// it.
     pub(crate) fn append_over(&self, known: DocRef<'_>, out: &mut DocumentBuilder) {
         let validator = match self.validator {
             Some(given) => ValueRef::Document(given),
@@ -79,7 +79,7 @@ fn one_of<'a>(args: &Args<'a>, name: &str, known: &[&str]) -> Result<Option<&'a 
     }
 }
 
-/// Refuses a validator no collection may have, or not this one.
+/// Refuses a validator that no collection may have, or not this one.
 fn check(validator: DocRef<'_>, namespace: &Namespace, collation: &Collation) -> Result<()> {
     let Namespace {
         database,
@@ -113,7 +113,7 @@ fn check(validator: DocRef<'_>, namespace: &Namespace, collation: &Collation) ->
     }
 }
 
-/// `$text` or `$where`, wherever they may stand.
+/// True for `$text` or `$where` anywhere in the filter.
 fn top_level_refused(filter: DocRef<'_>) -> Option<&'static str> {
     filter
         .iter()

@@ -1,9 +1,9 @@
-//! What is written into the audit log: logins, refusals, and changes to names, users and roles.
+//! The audit log: logins, refusals, and changes to names, users and roles.
 //!
-//! Events have the form MongoDB's audit log has: `atype, ts, local, remote, users, roles, param,
-//! result`, the last being 0 or the code of the error. Where they go is the affair of whoever opened
-//! the database; without a sink nothing is done. A secret is in none of them: what a command shows
-//! goes through [`shown`]. Of a write only the collection is told that comes into being by it.
+//! Events have the form of MongoDB's audit log: `atype, ts, local, remote, users, roles, param, result`;
+//! `result` is 0 or an error code. They go to the sink that the program has opened the database with; without
+//! a sink nothing is done. Events hold no secrets: commands pass through [`shown`]. Of a write only the
+//! collection it creates is recorded.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -15,7 +15,7 @@ use crate::operation::Request;
 use crate::services::Services;
 use crate::session::ClientSession;
 
-/// What an event tells of a command.
+/// The parameters of an event.
 #[derive(Clone, Copy)]
 enum Told {
     /// The collection or database: `ns`.
@@ -32,7 +32,7 @@ enum Told {
     Fields,
 }
 
-/// The commands that are told of: name, event, what it holds.
+/// The recorded commands: name, event, parameters.
 const TOLD: &[(&str, &str, Told)] = &[
     ("create", "createCollection", Told::Namespace),
     ("createIndexes", "createIndex", Told::Indexes),
@@ -90,10 +90,10 @@ const TOLD: &[(&str, &str, Told)] = &[
     ("updateUser", "updateUser", Told::Subject("user")),
 ];
 
-/// Who did something, noted before it is done: a command may end its own user.
+/// The user of a command, recorded before its run: a command may drop its own user.
 pub(crate) struct Actor(Vec<Value>, Vec<Value>);
 
-/// Who is about to run this command, if it will be told of.
+/// Returns the user of a command that will be recorded.
 pub(crate) fn actor(
     services: &Services,
     session: &ClientSession,
@@ -117,7 +117,7 @@ impl Actor {
     }
 }
 
-/// Collections came into being though the command does not ask for it: by a write, or by an index that is made.
+/// Records collections that a write or an index build created implicitly.
 pub(crate) fn made(services: &Services, context: &CommandContext<'_>) {
     if services.audit.get().is_none() {
         return;
@@ -130,7 +130,7 @@ pub(crate) fn made(services: &Services, context: &CommandContext<'_>) {
     }
 }
 
-/// A command was run.
+/// Records a finished command.
 pub(crate) fn ran(
     services: &Services,
     actor: &Actor,
@@ -188,7 +188,7 @@ fn params(told: Told, db: &str, command: DocRef<'_>) -> Vec<Document> {
     }
 }
 
-/// Somebody tried to log in.
+/// Records a login attempt.
 pub(crate) fn authenticated(
     services: &Services,
     session: &ClientSession,
@@ -205,7 +205,7 @@ pub(crate) fn authenticated(
     emit(services, session, &actor, "authenticate", param, error);
 }
 
-/// Somebody logs out.
+/// Records a logout.
 pub(crate) fn logged_out(services: &Services, session: &ClientSession) {
     if session.login.user().is_some() {
         let actor = Actor::of(session);
@@ -213,7 +213,7 @@ pub(crate) fn logged_out(services: &Services, session: &ClientSession) {
     }
 }
 
-/// A command was refused for want of leave.
+/// Records an authorization failure.
 pub(crate) fn refused(
     services: &Services,
     session: &ClientSession,

@@ -1,10 +1,10 @@
-//! `saslStart`, `saslContinue`, `authenticate`, `logout`: showing who one is.
+//! `saslStart`, `saslContinue`, `authenticate`, `logout`.
 //!
-//! The steps of SCRAM are in the room `auth`; here are the messages around them, the delay after
-//! failures, and what is written down of each attempt. A driver saves a round trip by putting its
-//! first message into `hello` ([`speculate`]).
+//! The steps of SCRAM are in the module `auth`; here are the messages around them, the delay after failures,
+//! and the records of each attempt. A driver may put its first message into `hello` to save a round trip
+//! ([`speculate`]).
 //!
-//! Users may be created, and log in, without access control; it changes nothing then.
+//! Users may be created and may log in without access control; logins have no effect then.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::session::ClientSession;
 
-/// The mechanism of certificates.
+/// The mechanism of client certificates.
 pub(crate) const X509: &str = "MONGODB-X509";
 
-/// Random bytes of the server's part of a nonce.
+/// Random bytes in the server's part of a nonce.
 const NONCE_BYTES: usize = 24;
 
-/// How long a delay goes on before it is asked whether it shall end.
+/// The interval at which a delay checks for interruption.
 const DELAY_SLICE: Duration = Duration::from_millis(50);
 
 pub(crate) const SASL_START: CommandSpec = CommandSpec {
@@ -81,7 +81,7 @@ fn sasl_start(
     start(database, context, request.body.as_ref(), &db)
 }
 
-/// Begins a conversation in the database `db`.
+/// Starts a conversation in the database `db`.
 fn start(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -166,7 +166,7 @@ fn authenticate(
     by_certificate(database, context, request.body.as_ref(), &db)
 }
 
-/// Logs in the subject of the certificate the transport has checked.
+/// Logs in the subject of the certificate that the transport has verified.
 fn by_certificate(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -209,8 +209,8 @@ fn logout(database: &Database, context: &mut CommandContext<'_>, _: &Request) ->
     Ok(Document::new())
 }
 
-/// The first message of a login in a `hello`: what `saslStart` or `authenticate` would answer.
-/// Whatever is wrong with it is left for the login itself to tell.
+/// Returns the reply of `saslStart` or `authenticate` to the message in a `hello`; nothing on failure, which
+/// the login itself reports.
 pub(crate) fn speculate(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -224,7 +224,7 @@ pub(crate) fn speculate(
     }
 }
 
-/// The mechanisms `db.user` can log in by. Nobody is told apart from somebody.
+/// Returns the mechanisms `db.user` can log in with. The reply does not reveal whether the user exists.
 pub(crate) fn mechanisms(database: &Database, name: &str) -> Vec<Value> {
     let (db, user) = name.split_once('.').unwrap_or(("", name));
     if db == EXTERNAL {
@@ -238,7 +238,7 @@ pub(crate) fn mechanisms(database: &Database, name: &str) -> Vec<Value> {
     names.into_iter().map(Value::from).collect()
 }
 
-/// Waits as long as the failures of this address ask for.
+/// Waits for the delay that the failures of this address require.
 fn wait(database: &Database, context: &CommandContext<'_>) -> Result<()> {
     let clock = &database.services().clock;
     let address = host(context.session);
@@ -253,7 +253,7 @@ fn wait(database: &Database, context: &CommandContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The address without its port.
+/// Returns the address without its port.
 fn host(session: &ClientSession) -> String {
     match address(&session.client.remote) {
         Some(ip) => ip.to_string(),
@@ -266,7 +266,7 @@ fn address(text: &str) -> Option<std::net::IpAddr> {
     Some(socket.ip().to_canonical())
 }
 
-/// The user has proven itself; it may still be that it may not come from here.
+/// Logs in a user with valid credentials, unless its restrictions refuse the address.
 fn succeed(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -305,7 +305,7 @@ fn may_come(session: &ClientSession, grants: &Grants) -> bool {
             .all(|r| r.allow(client, server))
 }
 
-/// Notes a failure; gives `error` back.
+/// Records a failure; returns `error`.
 fn fail(
     database: &Database,
     session: &ClientSession,
@@ -329,7 +329,7 @@ fn fail(
     error
 }
 
-/// The payload, as bytes or as base64 text.
+/// Returns the payload, from bytes or base64 text.
 fn payload(args: &Args<'_>) -> Result<Vec<u8>> {
     match args.value("payload") {
         ValueRef::Missing => Err(args.missing("payload")),
@@ -339,7 +339,7 @@ fn payload(args: &Args<'_>) -> Result<Vec<u8>> {
     }
 }
 
-/// The answer, in the form the payload came in.
+/// Returns the reply payload in the form of the request's.
 fn answered(id: i32, done: bool, payload: &str, args: &Args<'_>) -> Document {
     let payload = match args.value("payload") {
         ValueRef::String(_) => Value::from(BASE64.encode(payload)),

@@ -1,5 +1,4 @@
-//! `collMod` with `index`: hiding it, after how many seconds it lets documents expire, and making it a
-//! unique one.
+//! `collMod` with `index`: hides an index, changes its expiry, or makes it unique.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
@@ -12,7 +11,7 @@ use crate::database::Database;
 use crate::database::indexes::{IndexForm, ListedIndex};
 use crate::error::{Error, Result};
 
-/// What may be said of an index.
+/// The fields of `index`.
 const FIELDS: &[&str] = &[
     "name",
     "keyPattern",
@@ -22,7 +21,7 @@ const FIELDS: &[&str] = &[
     "prepareUnique",
 ];
 
-/// Checks what the command wants of an index, if it names one.
+/// Parses the change of an index, if the command has one.
 pub(super) fn parse(
     args: &Args<'_>,
     collection: &Collection,
@@ -85,12 +84,12 @@ pub(super) fn parse(
     }))
 }
 
-/// `dryRun` where there is nothing to try.
+/// Refuses `dryRun` without `unique`.
 pub(super) fn dry_run_alone() -> Error {
     Error::invalid_options("dryRun mode is only supported for the conversion to a unique index")
 }
 
-/// The name or the key of the index.
+/// Finds the index by name or key.
 fn which<'a>(given: &Args<'a>) -> Result<ValueRef<'a>> {
     match (given.string("name")?, given.document("keyPattern")?) {
         (Some(_), Some(_)) => Err(Error::invalid_options(
@@ -104,7 +103,7 @@ fn which<'a>(given: &Args<'a>) -> Result<ValueRef<'a>> {
     }
 }
 
-/// The seconds an index may be given: it expires already, or it could have been made so.
+/// Checks that the index may expire documents: it does already, or could have been created so.
 fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ListedIndex) -> Result<i64> {
     let Some(seconds) = truncated_i64(value) else {
         return Err(Error::invalid_options(
@@ -130,7 +129,7 @@ fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ListedIndex) ->
     Ok(seconds)
 }
 
-/// What is to become of an index.
+/// The change of an index.
 pub(super) struct IndexChange {
     index: ListedIndex,
     hidden: Option<bool>,
@@ -141,7 +140,7 @@ pub(super) struct IndexChange {
 }
 
 impl IndexChange {
-    /// Changes it, and tells what was and what is.
+    /// Applies the change; reports old and new values.
     pub(super) fn apply(self, database: &Database, collection: &Collection) -> Result<Document> {
         let spec = &self.index.spec;
         let mut reply = DocumentBuilder::new();

@@ -1,10 +1,10 @@
-//! Making an index unique that is there already, in two steps.
+//! Making an existing index unique, in two steps.
 //!
 //! ```text
-//! prepareUnique: true   no document may come that would get a key another has; those there may stay
-//! unique: true          nobody writes; are there two entries with one key?
+//! prepareUnique: true   no insert may duplicate a key; existing duplicates stay
+//! unique: true          writers wait; are there two entries with one key?
 //!                         yes: error 359 with the `_id`s of the documents
-//!                         no:  the index is a unique one
+//!                         no:  the index is unique
 //! ```
 
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::index::Index;
 use crate::write::{CollectionSnapshot, Records};
 
-/// Bytes of the list of documents with one key; what goes beyond is left out.
+/// The largest list of duplicates in an error, in bytes; more are left out.
 const VIOLATIONS_BYTES_MAX: usize = 8 << 20;
 
-/// Whether there is something to be done for an index to become unique.
+/// True if the index is not unique yet.
 pub(super) fn may_become(spec: &IndexSpec) -> Result<bool> {
     if spec.unique {
         return Ok(false);
@@ -33,7 +33,7 @@ pub(super) fn may_become(spec: &IndexSpec) -> Result<bool> {
     Ok(true)
 }
 
-/// Refuses kinds of index that cannot be unique.
+/// Refuses index types that cannot be unique.
 pub(super) fn check_kind(spec: &IndexSpec) -> Result<()> {
     let is_plain = spec.key.iter().all(|part| part.value().is_number());
     let is_wildcard = spec.key.iter().any(|part| part.name().ends_with("$**"));
@@ -46,7 +46,7 @@ pub(super) fn check_kind(spec: &IndexSpec) -> Result<()> {
     )))
 }
 
-/// Makes an index unique, or fails with the documents that stand against it.
+/// Makes an index unique, or fails with the duplicates.
 pub(super) fn convert(
     database: &Database,
     collection: &Collection,
@@ -76,7 +76,7 @@ pub(super) fn convert(
     })
 }
 
-/// The documents that share a key: `{ids: […]}` for each.
+/// Returns the documents that share a key: `{ids: […]}` for each.
 fn violations(
     records: &Records,
     collection: &Collection,

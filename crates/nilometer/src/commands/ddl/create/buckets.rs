@@ -1,7 +1,7 @@
-//! `system.buckets.<name>` created by itself: the buckets, and no view over them.
+//! `system.buckets.<name>` created by itself: the buckets without their view.
 //!
-//! It takes what `listCollections` shows of such a collection, so that a restore can give back what
-//! it has read: the validator every bucket collection has, and `clusteredIndex: true`.
+//! Its options are those that `listCollections` shows of such a collection, so a restore can use them: the
+//! validator of every bucket collection, and `clusteredIndex: true`.
 
 use nilometer_bson::{DocRef, ValueRef, order};
 
@@ -9,7 +9,7 @@ use super::Creation;
 use crate::catalog::{TimeseriesOptions, bucket_validator};
 use crate::error::{Error, ErrorCode, Result, location};
 
-/// Options buckets never take.
+/// Options that buckets do not take.
 const NOT_WITH_BUCKETS: &[&str] = &[
     "capped",
     "size",
@@ -86,7 +86,7 @@ impl Creation<'_> {
     }
 }
 
-/// True if both hold the same fields with equal values, whatever their order.
+/// True if both have the same fields with equal values, in any order.
 fn same_fields(a: DocRef<'_>, b: DocRef<'_>) -> bool {
     let count = |d: DocRef<'_>| d.iter().count();
     count(a) == count(b)

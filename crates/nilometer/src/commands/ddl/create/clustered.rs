@@ -1,4 +1,4 @@
-//! `clusteredIndex`: an ordinary collection whose documents are kept in the order of `_id`.
+//! `clusteredIndex`: an ordinary collection with its documents stored in the order of `_id`.
 
 use nilometer_bson::{DocRef, Document, ValueRef, doc};
 
@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorCode, Result, location};
 
 const INDEX_VERSION: i64 = 2;
 
-/// The description of a clustered index as it is kept: with its version and a name.
+/// Returns the stored definition of a clustered index, with its version and a name.
 pub(super) fn checked(index: DocRef<'_>) -> Result<Document> {
     let args = Args::new("create.clusteredIndex", index);
     args.check_names(&["v", "key", "name", "unique"])?;

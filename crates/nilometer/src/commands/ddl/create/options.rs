@@ -1,4 +1,4 @@
-//! Options several kinds of collections take.
+//! Options of several kinds of collections.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
@@ -12,7 +12,7 @@ use crate::eval::Collation;
 /// The largest `expireAfterSeconds`: the seconds a date of 64-bit milliseconds can span.
 pub(super) const EXPIRE_AFTER_SECONDS_MAX: i64 = i64::MAX / 1000;
 
-/// Seconds after which measurements may expire: anything that can be added to a date.
+/// Checks `expireAfterSeconds`: anything that can be added to a date.
 pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
     if !(0..=EXPIRE_AFTER_SECONDS_MAX).contains(&seconds) {
         return Err(Error::invalid_options(format!(
@@ -22,7 +22,7 @@ pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
     Ok(())
 }
 
-/// Images of documents for change streams, which a standalone has none of.
+/// Refuses pre- and post-images for change streams, which a standalone does not have.
 pub(in crate::commands) fn refuse_images(args: &Args<'_>) -> Result<()> {
     let images = args.nested("changeStreamPreAndPostImages", &["enabled"])?;
     match images {
@@ -33,7 +33,7 @@ pub(in crate::commands) fn refuse_images(args: &Args<'_>) -> Result<()> {
     }
 }
 
-/// The collation a collection or view is given.
+/// Returns the collation of the new collection or view.
 pub(super) fn collation(args: &Args<'_>) -> Result<Collation> {
     match args.document("collation")? {
         None => Ok(Collation::SIMPLE),
@@ -41,14 +41,14 @@ pub(super) fn collation(args: &Args<'_>) -> Result<Collation> {
     }
 }
 
-/// Options that have no effect here but are kept and shown, as MongoDB does.
+/// Adds options without effect, which are stored and shown as in MongoDB.
 fn append_kept(args: &Args<'_>, kept: &mut DocumentBuilder) -> Result<()> {
     for name in ["storageEngine", "indexOptionDefaults"] {
         let Some(value) = args.document(name)? else {
             continue;
         };
         for engine in value {
-            // An index default is `{storageEngine: {<engine>: {…}}}`, one level deeper.
+            // The index defaults are `{storageEngine: {<engine>: {…}}}`, one level deeper.
             let is_known = name == "storageEngine" || engine.name() == "storageEngine";
             if !is_known {
                 return Err(Error::new(
@@ -72,7 +72,7 @@ fn append_kept(args: &Args<'_>, kept: &mut DocumentBuilder) -> Result<()> {
 }
 
 impl Creation<'_> {
-    /// The options a time-series collection keeps.
+    /// Returns the stored options of a time-series collection.
     pub(super) fn timeseries_options(&self) -> Result<Document> {
         let mut options = DocumentBuilder::new();
         if let Some(seconds) = self.args.integer("expireAfterSeconds")? {
@@ -84,7 +84,7 @@ impl Creation<'_> {
         Ok(options.finish())
     }
 
-    /// Adds `clusteredIndex` and what goes with it.
+    /// Adds `clusteredIndex` and the expiry that belongs to it.
     fn append_clustered(&self, options: &mut DocumentBuilder) -> Result<()> {
         let index = match self.args.value("clusteredIndex") {
             ValueRef::Missing => return Ok(()),
@@ -114,7 +114,7 @@ impl Creation<'_> {
         Ok(())
     }
 
-    /// The options an ordinary collection keeps.
+    /// Returns the stored options of an ordinary collection.
     pub(super) fn ordinary_options(&self) -> Result<Document> {
         let mut options = DocumentBuilder::new();
         let collation = collation(self.args)?;

@@ -7,7 +7,7 @@ use super::options::refuse_images;
 use crate::catalog::CatalogEntry;
 use crate::error::{Error, ErrorCode, Result};
 
-/// Options no ordinary collection takes here.
+/// Options that ordinary collections do not take.
 const UNSUPPORTED: &[&str] = &["encryptedFields", "flags", "temp"];
 
 impl Creation<'_> {
@@ -50,7 +50,7 @@ impl Creation<'_> {
     }
 }
 
-/// `idIndex` may describe the index there is anyway, and no other.
+/// Checks that `idIndex` describes the index on `_id` as it is.
 fn check_id_index(index: DocRef<'_>, options: &Document) -> Result<()> {
     let is_id = |key: DocRef<'_>| {
         let mut parts = key.iter();

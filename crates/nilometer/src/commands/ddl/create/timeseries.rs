@@ -1,4 +1,4 @@
-//! Time-series collections: the buckets, unless they are there, and the view over them.
+//! Time-series collections: the buckets, unless they exist, and the view over them.
 
 use nilometer_bson::DocRef;
 
@@ -6,7 +6,7 @@ use super::Creation;
 use crate::catalog::TimeseriesOptions;
 use crate::error::{Error, Result};
 
-/// Options a time-series collection never takes.
+/// Options that time-series collections do not take.
 const NOT_WITH_TIMESERIES: &[&str] = &[
     "capped",
     "size",

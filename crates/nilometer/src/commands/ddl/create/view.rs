@@ -1,9 +1,8 @@
 //! Views: a pipeline over a collection or another view of the same database.
 //!
-//! Views form a graph: what they stand on and what their pipelines join. It has no rings, is not
-//! deeper than [`VIEW_DEPTH_MAX`], and one collation goes from top to bottom. That is checked when a
-//! view is made or changed; what two commands at once make of their two halves is refused when it
-//! is read.
+//! Views form a graph: the collections they are on, and those their pipelines join. It has no cycles, is at
+//! most [`VIEW_DEPTH_MAX`] deep, and all views of a path have one collation. Creation and `collMod` check
+//! this; a conflict between two concurrent commands is refused when the view is read.
 
 use std::collections::HashMap;
 
@@ -18,7 +17,7 @@ use crate::eval::{Collation, ParseContext};
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
 use crate::query::planner::resolve::VIEW_DEPTH_MAX;
 
-/// Options a view never takes.
+/// Options that views do not take.
 const NOT_WITH_VIEW: &[&str] = &[
     "capped",
     "size",
@@ -69,7 +68,7 @@ impl Creation<'_> {
     }
 }
 
-/// The stages of a view as they are kept. They are parsed for the errors alone.
+/// Checks the stages of a view by parsing them; they are stored unparsed.
 pub(in crate::commands) fn parse_pipeline(
     stages: ArrayRef<'_>,
     collation: &Collation,
@@ -81,7 +80,7 @@ pub(in crate::commands) fn parse_pipeline(
     Ok(documents.map(DocRef::to_document).collect())
 }
 
-/// Refuses a view that would stand on itself, too high, or on one of another collation.
+/// Refuses a view that would be in a cycle, too deep, or over a view of another collation.
 pub(in crate::commands) fn check_graph(database: &Database, view: &View) -> Result<()> {
     let mut graph = Graph {
         database,
@@ -94,7 +93,7 @@ pub(in crate::commands) fn check_graph(database: &Database, view: &View) -> Resu
 struct Graph<'a> {
     database: &'a Database,
     top: &'a View,
-    /// How many views are below the ones looked at, themselves included.
+    /// Returns the depth of the views below and including these.
     heights: HashMap<Namespace, usize>,
 }
 

@@ -1,8 +1,7 @@
-//! What a new index means beside those that exist: it is there already, it is new, or it conflicts.
+//! Comparison of new indexes with existing ones: the same exists, it is new, or it conflicts.
 //!
-//! Two indexes are *the same* if key, collation, filter, uniqueness, sparseness and wildcard fields
-//! are; there is one of a kind. Names are one of a kind too. Whether an index is hidden makes no
-//! difference.
+//! Two indexes are *the same* if key, collation, filter, uniqueness, sparseness and wildcard fields are
+//! equal. No two indexes are the same, and no two have the same name. `hidden` is not compared.
 
 use std::sync::Arc;
 
@@ -13,18 +12,18 @@ use super::key::refused;
 use crate::catalog::{IndexSpec, Namespace, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
 
-/// Indexes one collection may have, that of `_id` included.
+/// The largest number of indexes of a collection, with that of `_id`.
 const INDEXES_MAX: usize = 64;
 
-/// What is to be done.
+/// The result of the comparison.
 pub(super) struct Decision {
-    /// Those that are to be made.
+    /// Indexes to create.
     pub(super) new: Vec<IndexSpec>,
-    /// Those that are there already.
+    /// Indexes that exist.
     pub(super) known: Vec<Arc<StoredIndex>>,
 }
 
-/// Compares `wanted` with the indexes that are `there`.
+/// Compares `wanted` with the existing indexes `there`.
 pub(super) fn decide(
     namespace: &Namespace,
     there: &[Arc<StoredIndex>],
@@ -65,7 +64,7 @@ pub(super) fn decide(
     Ok(decision)
 }
 
-/// True if `there` is what is wanted; an error if both cannot be.
+/// True if `there` is the same index; an error if both cannot exist.
 fn is_there(wanted: &IndexSpec, there: &IndexSpec) -> Result<bool> {
     let shown = |spec: &IndexSpec| to_relaxed(spec.to_document().as_ref());
     if wanted.name == there.name {
@@ -130,7 +129,7 @@ fn has_same_options(a: &IndexSpec, b: &IndexSpec) -> bool {
             .all(|name| order::compare(a.others.get(name), b.others.get(name)).is_eq())
 }
 
-/// Equal values in equal order, numbers by value.
+/// True for equal values in equal order, numbers by value.
 pub(in crate::commands) fn equal_documents(a: Option<&Document>, b: Option<&Document>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => {

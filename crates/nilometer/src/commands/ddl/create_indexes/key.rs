@@ -1,4 +1,4 @@
-//! What may stand in the key pattern of an index.
+//! Checks of the key pattern of an index.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, ValueRef};
@@ -6,13 +6,13 @@ use nilometer_bson::{DocRef, ValueRef};
 use super::Target;
 use crate::error::{Error, ErrorCode, Result, location};
 
-/// Fields one index may have.
+/// The largest number of fields of an index.
 const FIELDS_MAX: usize = 32;
 
 /// The last part of a wildcard.
 pub(super) const WILDCARD: &str = "$**";
 
-/// Names of parts that lead to other documents, which may begin with a dollar sign.
+/// Path components of references to documents, which may start with a dollar sign.
 const REFERENCE_PARTS: [&str; 3] = ["$id", "$ref", "$db"];
 
 /// Error 67.
@@ -20,20 +20,20 @@ pub(super) fn refused(reason: impl Into<String>) -> Error {
     Error::new(ErrorCode::CannotCreateIndex, reason)
 }
 
-/// What a key pattern turned out to hold.
+/// The properties of a key pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// How many fields.
+    /// The number of fields.
     pub(super) fields: usize,
-    /// What keeps something else than values: the string, or `wildcard`.
+    /// The index type other than values: the string in the pattern, or `wildcard`.
     pub(super) plugin: Option<&'static str>,
     /// It is `{_id: ±1}`.
     pub(super) is_id: bool,
-    /// A wildcard over all of the document.
+    /// A wildcard over the whole document.
     pub(super) is_whole_wildcard: bool,
 }
 
-/// Strings that say what is kept of a field.
+/// Strings that name an index type.
 const PLUGINS: [&str; 5] = ["hashed", "2d", "2dsphere", "2dsphere_bucket", "text"];
 
 /// Checks a key pattern.
@@ -125,7 +125,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A number says the direction, a string what is kept; the answer is the string.
+/// Checks one value: a number is a direction, a string an index type, which is returned.
 fn check_value(name: &str, value: ValueRef<'_>, target: Target) -> Result<Option<&'static str>> {
     if let Some(number) = Number::of(value) {
         let number = number.to_f64();
@@ -156,7 +156,7 @@ fn check_value(name: &str, value: ValueRef<'_>, target: Target) -> Result<Option
     }
 }
 
-/// Beside a wildcard stands nothing that it covers.
+/// Refuses fields beside a wildcard that covers them.
 fn check_wildcard_neighbours(names: &[&str]) -> Result<()> {
     let root = names.iter().find_map(|name| name.strip_suffix(".$**"));
     let Some(root) = root else {
@@ -176,7 +176,7 @@ fn check_wildcard_neighbours(names: &[&str]) -> Result<()> {
     }
 }
 
-/// The name drivers give an index: fields and directions, joined.
+/// Returns the name drivers give an index: fields and directions, joined.
 pub(super) fn default_name(key: DocRef<'_>) -> String {
     let part = |value: ValueRef<'_>| match value {
         ValueRef::String(plugin) => plugin.to_owned(),

@@ -9,17 +9,17 @@ use crate::args::Args;
 use crate::catalog::IndexSpec;
 use crate::error::{Error, Result, location};
 
-/// The versions of the index on the sphere, and the one that is made.
+/// The accepted versions of the `2dsphere` index, and the created one.
 const SPHERE_VERSIONS: std::ops::RangeInclusive<i64> = 1..=3;
 const SPHERE_VERSION: i32 = 3;
 
-/// Bits of a coordinate on the plane.
+/// The accepted bits of a coordinate of a `2d` index.
 const PLANE_BITS: std::ops::RangeInclusive<i64> = 1..=32;
 
-/// Levels of cells on the sphere.
+/// The levels of cells of a `2dsphere` index.
 const SPHERE_LEVELS: std::ops::RangeInclusive<i64> = 0..=30;
 
-/// Options of indexes there are none of.
+/// Options of index types that are not supported.
 const OF_TEXT: &[&str] = &[
     "weights",
     "default_language",
@@ -28,7 +28,7 @@ const OF_TEXT: &[&str] = &[
     "bucketSize",
 ];
 
-/// What the options say that only some kinds of index have; checked, and kept as given.
+/// Returns the options of one index type, checked, and stored unchanged.
 pub(super) fn options(args: &Args<'_>, shape: Shape) -> Result<Document> {
     if let Some(name) = OF_TEXT.iter().find(|name| !args.value(name).is_missing()) {
         return Err(refused(format!(
@@ -143,7 +143,7 @@ fn projection(args: &Args<'_>, shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// What an index of this kind cannot be beside.
+/// Refuses options that this index type cannot have.
 pub(super) fn check(spec: &IndexSpec, shape: Shape, plugin: &str) -> Result<()> {
     if plugin == "hashed" && spec.refuses_duplicates() {
         return Err(Error::location(

@@ -1,14 +1,15 @@
-//! Which filters a partial index may have: those of which it can be told whether a query lies within.
+//! Checks of the filter of a partial index: it may hold only forms for which the planner can prove that a
+//! query implies it.
 
 use nilometer_bson::{DocRef, ValueRef};
 
 use super::key::refused;
 use crate::error::Result;
 
-/// How deep `$and` and `$or` may be nested.
+/// The deepest nesting of `$and` and `$or`.
 const DEPTH_MAX: usize = 4;
 
-/// Operators on a path that a partial filter may have.
+/// Accepted operators on a path.
 const OPERATORS: &[&str] = &[
     "$eq",
     "$gt",
@@ -27,7 +28,7 @@ const OPERATORS: &[&str] = &[
     "$_internalExprLte",
 ];
 
-/// Refuses (67) what a partial filter may not hold. That it can be parsed is checked elsewhere.
+/// Refuses other forms (67). That the filter parses is checked elsewhere.
 pub(super) fn check(filter: DocRef<'_>) -> Result<()> {
     check_at(filter, 0)
 }
@@ -55,7 +56,7 @@ fn check_at(filter: DocRef<'_>, depth: usize) -> Result<()> {
     Ok(())
 }
 
-/// An object is a list of operators if its first field is one; else a value to be equal to.
+/// An object is a list of operators if its first field is one, else a value to compare with.
 fn check_operators(operators: DocRef<'_>) -> Result<()> {
     if !operators
         .iter()

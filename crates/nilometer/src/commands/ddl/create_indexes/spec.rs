@@ -1,6 +1,6 @@
-//! One index as a client asks for it, checked, and turned into what is stored.
+//! One definition of `createIndexes`, checked and converted to its stored form.
 //!
-//! Everything that can be refused without looking at the collection's other indexes is refused here.
+//! Everything that can be refused without the collection's other indexes is refused here.
 
 use nilometer_bson::extjson::to_relaxed;
 use nilometer_bson::number::Number;
@@ -19,7 +19,7 @@ use crate::index::Index;
 use crate::timeseries::index::spec;
 use crate::timeseries::index::spec::CollationOrigin;
 
-/// Everything the description of an index may hold.
+/// The fields of a definition.
 const FIELDS: &[&str] = &[
     "2dsphereIndexVersion",
     "background",
@@ -51,30 +51,30 @@ const FIELDS: &[&str] = &[
     "wildcardProjection",
 ];
 
-/// What may be said of the index on `_id`, which is there anyway.
+/// The fields accepted for the index on `_id`, which always exists.
 const FIELDS_OF_ID: &[&str] = &["key", "name", "v", "ns", "collation", "clustered"];
 
 /// The version all indexes have.
 const INDEX_VERSION: i64 = 2;
 
-/// Where the index will be.
+/// The collection of the index.
 pub(super) struct Place<'a> {
     pub(super) target: Target,
-    /// The collection, or the buckets behind it; none if it is still to be made.
+    /// The collection, or the buckets behind it; `None` if it does not exist yet.
     pub(super) collection: Option<&'a Collection>,
-    /// Unknown options are left out instead of being refused: what restores ask for.
+    /// Unknown options are dropped instead of refused, as restores need it.
     pub(super) ignore_unknown: bool,
 }
 
-/// What is to be done about a description.
+/// The result of a definition.
 pub(super) enum Wanted {
-    /// The index on `_id`, or on the clustered `_id`: it is there.
+    /// The index on `_id`, or on the clustered `_id`: it exists.
     Id,
-    /// An index, as it is stored.
+    /// An index in its stored form.
     Index(IndexSpec),
 }
 
-/// Checks the description of an index.
+/// Checks a definition.
 pub(super) fn parse(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
     parse_in(description, place).map_err(|error| {
         let shown = to_relaxed(description);
@@ -188,7 +188,7 @@ fn name(args: &Args<'_>, key: DocRef<'_>, shape: Shape) -> Result<String> {
     }
 }
 
-/// The index on `_id` is there, so it may only be described as it is.
+/// Checks a definition of the existing index on `_id`.
 fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Result<()> {
     let is_clustered =
         place.target == Target::Buckets || place.collection.is_some_and(Collection::is_clustered);
@@ -221,7 +221,7 @@ fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Resu
 }
 
 fn default_collation(place: &Place<'_>) -> Collation {
-    // What is stored was parsed before it was stored.
+    // Stored filters were parsed before they were stored.
     let options = place.collection.map(|c| c.options.clone());
     let options = options.unwrap_or_default();
     Collation::of_stored(options.as_ref()).unwrap_or_default()
@@ -238,7 +238,7 @@ fn given_collation(args: &Args<'_>) -> Result<Option<Collation>> {
     }
 }
 
-/// True, false, or a number.
+/// Reads a boolean, or a number.
 pub(super) fn flag(args: &Args<'_>, name: &str) -> Result<bool> {
     Ok(args.lenient_boolean(name)?.unwrap_or(false))
 }
@@ -278,7 +278,7 @@ fn expiry(args: &Args<'_>) -> Result<Option<i64>> {
     }
 }
 
-/// Options that exclude one another.
+/// Refuses options that exclude each other.
 fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> {
     if spec.sparse && spec.partial_filter.is_some() {
         return Err(refused(
@@ -296,7 +296,7 @@ fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> 
     if target == Target::Buckets && spec.unique {
         return Err(refused("indexes on buckets cannot be unique"));
     }
-    // Time-series collections have rules of their own about what expires.
+    // Time-series collections have their own rules for expiry.
     if spec.expire_after_seconds.is_some() && target != Target::Timeseries {
         if shape.fields > 1 {
             return Err(refused(
@@ -312,7 +312,7 @@ fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> 
     Ok(())
 }
 
-/// Writes the options an index keeps as they were given.
+/// Copies the options that are stored unchanged.
 pub(super) fn keep(args: &Args<'_>, names: &[&str], out: &mut DocumentBuilder) {
     for name in names {
         if let Some(element) = args.element(name) {

@@ -1,16 +1,16 @@
-//! What a command may only do with leave: a column of the table of commands.
+//! Authorization of commands: the needs of a command are a column of the table of commands.
 //!
-//! Every entry of [`COMMANDS`](crate::commands::COMMANDS) says in [`Authorization`] what it takes; there is no
-//! default. The check stands in front of the handler, in [`check`], and costs a comparison of a few
-//! names for a logged-in user. Without access control, and inside a process, nothing is asked.
+//! Every entry of [`COMMANDS`](crate::commands::COMMANDS) has an [`Authorization`]; there is no default.
+//! [`check`] runs before the handler and costs a comparison of a few names for a logged-in user. Without
+//! access control, and for embedded sessions, nothing is checked.
 //!
 //! ```text
-//! nobody logged in ─► open commands; the first user, from this machine, while there is none
-//! logged in ─► what is asked, by the command's own rule ─► the user's privileges, as of now
+//! not logged in ─► open commands; the first user, from this machine, while there is none
+//! logged in ─► the needs, by the command's own rule ─► the user's current privileges
 //! ```
 //!
-//! What a pipeline touches is worked out from its text ([`pipeline`]), before it is parsed: a field
-//! given twice counts twice.
+//! The needs of a pipeline come from its text ([`pipeline`]), before it is parsed: a repeated field counts
+//! twice.
 
 mod pipeline;
 pub(crate) mod rules;
@@ -28,58 +28,58 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::session::ClientSession;
 
-/// Bytes of a command an error shows.
+/// The longest excerpt of a command in an error, in bytes.
 const SHOWN_BYTES_MAX: usize = 1000;
 
-/// What stands for a value that is not shown.
+/// Stands for a hidden value.
 const SECRET: &str = "xxx";
 
-/// What somebody must be allowed to run a command.
+/// The requirements of a command.
 #[derive(Clone, Copy)]
 pub enum Authorization {
-    /// Nothing: it answers before a login.
+    /// None: it is answered before a login.
     Open,
-    /// To be logged in. What is another user's, the handler refuses.
+    /// A login. The handler refuses access to other users' data.
     LoggedIn,
     /// These actions on the server.
     OnCluster(&'static [Action]),
-    /// These actions on the database the command is sent to.
+    /// These actions on the command's database.
     OnDatabase(&'static [Action]),
-    /// These actions on the collection the first field names.
+    /// These actions on the collection in the first field.
     OnCollection(&'static [Action]),
-    /// What this rule adds up to.
+    /// The result of this rule.
     Asks(Rule),
 }
 
 impl Authorization {
-    /// False for what answers before a login.
+    /// False for commands that are answered before a login.
     pub fn needs_login(self) -> bool {
         !matches!(self, Self::Open)
     }
 }
 
-/// Adds up what a command asks for.
+/// Computes the needs of a command.
 pub(crate) type Rule = fn(&Asked<'_>, &mut Needed) -> Result<()>;
 
-/// A command and who sent it.
+/// A command and its user.
 pub struct Asked<'a> {
-    /// The database with its catalog.
+    /// The database, with its catalog.
     pub(crate) database: &'a Database,
-    /// The database the command is sent to.
+    /// The name of the command's database.
     pub(crate) db: &'a str,
     /// The command.
     pub(crate) request: &'a Request,
-    /// Who asks.
+    /// The grants of the user.
     pub(crate) grants: &'a Grants,
 }
 
 impl<'a> Asked<'a> {
-    /// The command itself.
+    /// Returns the command document.
     pub(crate) fn body(&self) -> DocRef<'a> {
         self.request.body.as_ref()
     }
 
-    /// What the first field names; the database as a whole if it names no collection.
+    /// Returns the target of the first field: a collection, or the database if it names none.
     pub(crate) fn first_target(&self) -> Target {
         let first = self.body().iter().next();
         match first.and_then(|field| field.value().as_str()) {
@@ -88,35 +88,35 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// True if the user may do this.
+    /// True if the user may perform `action` on `target`.
     pub(crate) fn may(&self, target: &Target, action: Action) -> bool {
         let actions = ActionSet::of(&[action]);
         self.grants.privileges().allows(target, actions)
     }
 }
 
-/// What a command asks for.
+/// The needs of a command.
 #[derive(Debug, Default)]
 pub struct Needed(Vec<(Target, ActionSet)>);
 
 impl Needed {
-    /// These actions on `target`.
+    /// Adds these actions on `target`.
     pub(crate) fn add(&mut self, target: Target, actions: &[Action]) {
         self.0.push((target, ActionSet::of(actions)));
     }
 
-    /// True if nothing is asked yet.
+    /// True if nothing is needed yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What nobody has but the server itself.
+    /// Adds a need that no user satisfies.
     pub(crate) fn add_everything(&mut self) {
         self.0.push((Target::Everything, ActionSet::ALL));
     }
 }
 
-/// Fails unless the connection may run this command. The database's name is known to be one.
+/// Fails unless the connection may run this command. The database name is valid.
 pub(crate) fn check(
     database: &Database,
     session: &mut ClientSession,
@@ -168,7 +168,7 @@ fn allowed(
     }
 }
 
-/// What a command asks for.
+/// Returns the needs of a command.
 fn needed(authorization: Authorization, asked: &Asked<'_>) -> Result<Needed> {
     let mut needed = Needed::default();
     match authorization {
@@ -183,7 +183,7 @@ fn needed(authorization: Authorization, asked: &Asked<'_>) -> Result<Needed> {
     Ok(needed)
 }
 
-/// True if the connection may do this, of itself or because nothing is asked.
+/// True if the connection has the privilege, or nothing is checked.
 pub(crate) fn may(
     database: &Database,
     session: &mut ClientSession,
@@ -197,8 +197,8 @@ pub(crate) fn may(
     grants.is_some_and(|g| g.privileges().allows(target, ActionSet::of(&[action])))
 }
 
-/// The localhost exception: as long as there is neither user nor role, whoever sits at this
-/// machine may create the first in `admin`.
+/// The localhost exception: while there is neither a user nor a role, clients on this machine may create the
+/// first user in `admin`.
 fn is_first_user(
     database: &Database,
     session: &ClientSession,
@@ -216,7 +216,7 @@ fn is_first_user(
         && database.authority().is_empty()
 }
 
-/// The user may not do this.
+/// Returns the error of a missing privilege.
 pub(crate) fn not_authorized(spec: &CommandSpec, db: &str, command: &Document) -> Error {
     let mut fields = Vec::new();
     let mut bytes = 0;
@@ -238,7 +238,7 @@ pub(crate) fn not_authorized(spec: &CommandSpec, db: &str, command: &Document) -
     )
 }
 
-/// The command as it may be shown to others and written to logs: without its secrets.
+/// Returns the command without its secrets, for logs and other clients.
 pub(crate) fn shown(spec: &CommandSpec, command: &Document) -> Document {
     let is_secret = |name: &str| spec.secrets.contains(&name);
     if spec.secrets.is_empty() || !command.iter().any(|e| is_secret(e.name())) {

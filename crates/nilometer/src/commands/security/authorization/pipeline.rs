@@ -1,33 +1,33 @@
-//! What a pipeline touches: read from its text, stage by stage.
+//! The privileges a pipeline needs, from its unparsed text, stage by stage.
 //!
-//! [`STAGES`] says it for every stage of the language; a test sees that none is left out, and one
-//! that were left out would be refused to everybody.
+//! [`STAGES`] has an entry for every stage of the language (a test checks it); a stage without an entry is
+//! refused.
 
 use nilometer_bson::{DocRef, ValueRef};
 
 use super::Needed;
 use crate::auth::{Action, Target};
 
-/// What a stage asks for.
+/// The needs of a stage.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
     /// Nothing beyond its input.
     Nothing,
-    /// This on the collection instead of reading it.
+    /// This action on the collection, instead of `find`.
     InsteadOnCollection(Action),
-    /// These on the server, and nothing of the collection.
+    /// These actions on the server, and none on the collection.
     InsteadOnCluster(&'static [Action]),
-    /// Nothing, not even its input's collection.
+    /// Nothing, not even `find` on the collection.
     InsteadNothing,
-    /// To see what others do, if it asks for it (`allUsers`, `users`); one's own is everybody's to see.
+    /// The right to see other users' entries, if it requests them (`allUsers`, `users`).
     Own(Action),
-    /// To read what the fields `from`, `coll` and `pipeline` name.
+    /// The right to read the collections in the fields `from`, `coll` and `pipeline`.
     Other,
-    /// What the pipelines in its fields ask for.
+    /// The needs of the pipelines in its fields.
     Facets,
-    /// To put its output in the place of what is there.
+    /// The right to replace the target collection.
     Out,
-    /// To join its output to what is there.
+    /// The right to merge into the target collection.
     Merge,
 }
 
@@ -114,7 +114,7 @@ fn asks_of(name: &str) -> Option<Asks> {
     STAGES.get(at).map(|(_, asks)| *asks)
 }
 
-/// What an `aggregate` on the database `db` asks for.
+/// Adds the needs of an `aggregate` on the database `db`.
 pub(super) fn command(db: &str, body: DocRef<'_>, needed: &mut Needed) {
     let collection = body.iter().next().and_then(|e| e.value().as_str());
     let pipelines: Vec<_> = body.iter().filter(|e| e.name() == "pipeline").collect();
@@ -147,8 +147,8 @@ fn read(db: &str, collection: Option<&str>, needed: &mut Needed) {
     }
 }
 
-/// What the stages in `value` ask for when they read `collection`; it is somebody else's affair if
-/// that is `None`.
+/// Adds the needs of the stages in `value`, which read `collection`; `None` if the input is checked
+/// elsewhere.
 pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, needed: &mut Needed) {
     let Some(array) = value.as_array() else {
         return read(db, collection, needed);
@@ -157,7 +157,7 @@ pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, ne
     for (at, stage) in array.iter().enumerate() {
         for element in stage.as_document().into_iter().flatten() {
             let Some(asks) = asks_of(element.name()) else {
-                // The handler does not know it either.
+                // The handler refuses it.
                 needed.add_everything();
                 continue;
             };
@@ -200,7 +200,7 @@ pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, ne
     }
 }
 
-/// True if users are named, or `allUsers` is there and not false.
+/// True if users are named, or `allUsers` is present and not false.
 fn sees_others(value: ValueRef<'_>) -> bool {
     let mut options = value.as_document().into_iter().flatten();
     options.any(|e| match e.name() {
@@ -210,7 +210,7 @@ fn sees_others(value: ValueRef<'_>) -> bool {
     })
 }
 
-/// `$lookup`, `$graphLookup` and `$unionWith`: another collection, and maybe a pipeline over it.
+/// `$lookup`, `$graphLookup` and `$unionWith`: another collection, and optionally a pipeline over it.
 fn other(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
     let Some(spec) = value.as_document() else {
         return read(db, value.as_str(), needed);
@@ -220,7 +220,7 @@ fn other(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
     for element in named("from").into_iter().chain(named("coll")) {
         match element.value() {
             ValueRef::String(name) => collections.push(name),
-            // No form the handler takes.
+            // The handler refuses other forms.
             _ => needed.add_everything(),
         }
     }
@@ -242,7 +242,7 @@ fn other(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
     }
 }
 
-/// The collection a stage writes into: `"coll"` or `{db, coll}`.
+/// Returns the target collection of a stage: `"coll"` or `{db, coll}`.
 fn written(db: &str, value: ValueRef<'_>, actions: &[Action], needed: &mut Needed) {
     match value {
         ValueRef::String(name) => needed.add(Target::collection(db, name), actions),
@@ -263,7 +263,7 @@ fn written(db: &str, value: ValueRef<'_>, actions: &[Action], needed: &mut Neede
 }
 
 fn merge(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
-    // Which of both is done depends on what is there, so both are asked for.
+    // Either may happen, so both are needed.
     let join = [Action::Insert, Action::Update];
     match value {
         ValueRef::Document(spec) => {

@@ -1,7 +1,7 @@
-//! The rules of commands that ask for more than one thing, or for what their fields say.
+//! Rules of commands whose needs depend on their fields.
 //!
-//! A command that is malformed is refused by its handler; a rule only makes sure that whatever the
-//! handler could take it for is allowed.
+//! A rule does not refuse malformed commands, the handler does; it covers every meaning that the handler
+//! could accept.
 
 use nilometer_bson::{DocRef, ValueRef};
 
@@ -13,7 +13,7 @@ use crate::commands::find_command;
 use crate::error::Result;
 use crate::operation::Request;
 
-/// True if the field is there and not plainly false.
+/// True if the field is present and not false.
 fn is_set(document: DocRef<'_>, name: &str) -> bool {
     let mut given = document.iter().filter(|e| e.name() == name);
     given.any(|e| {
@@ -22,7 +22,7 @@ fn is_set(document: DocRef<'_>, name: &str) -> bool {
     })
 }
 
-/// Writes around the validator are a right of their own.
+/// Bypassing the validator needs a privilege of its own.
 fn add_bypass(asked: &Asked<'_>, target: &Target, needed: &mut Needed) {
     if is_set(asked.body(), "bypassDocumentValidation") {
         needed.add(target.clone(), &[Action::BypassDocumentValidation]);
@@ -73,7 +73,7 @@ pub(in crate::commands) fn bulk_write(asked: &Asked<'_>, needed: &mut Needed) ->
         return Ok(());
     };
     let bypass = is_set(asked.body(), "bypassDocumentValidation");
-    // What is asked of each collection, gathered so that many operations ask once.
+    // The actions per collection, so that many operations need one check.
     let mut asks = vec![Vec::new(); targets.len()];
     for operation in operations {
         let Some(first) = operation.iter().next() else {
@@ -126,8 +126,8 @@ pub(in crate::commands) fn aggregate(asked: &Asked<'_>, needed: &mut Needed) -> 
     Ok(())
 }
 
-/// A view shows what it stands on to whoever may read it. Who creates one that they may read must
-/// be allowed to read all that.
+/// Readers of a view see the collections it is on. A user who creates a view and may read it must be allowed
+/// to read these collections.
 fn view(asked: &Asked<'_>, needed: &mut Needed) {
     let body = asked.body();
     let target = asked.first_target();
@@ -179,14 +179,14 @@ pub(in crate::commands) fn rename_collection(asked: &Asked<'_>, needed: &mut Nee
     match (database(&from), database(&to)) {
         (Some(a), Some(b)) if a == b => {
             needed.add(Target::Database(a), &[Action::RenameCollectionSameDB]);
-            // The system's names are no part of the database as a whole.
+            // System collections do not belong to the privileges on a whole database.
             for target in [&from, &to] {
                 let system = matches!(target, Target::Collection(_, c) if c.starts_with("system."));
                 if system {
                     needed.add(target.clone(), &[Action::RenameCollectionSameDB]);
                 }
             }
-            // A name must not make readable what was not.
+            // A rename must not make unreadable data readable.
             if asked.may(&to, Action::Find) {
                 needed.add(from, &[Action::Find]);
             }
@@ -202,7 +202,7 @@ pub(in crate::commands) fn rename_collection(asked: &Asked<'_>, needed: &mut Nee
     Ok(())
 }
 
-/// All collections, or their names as far as the user may do something with them.
+/// Either all collections, or the names of those on which the user has a privilege.
 pub(in crate::commands) fn list_collections(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
     let body = asked.body();
     if !(is_set(body, "nameOnly") && is_set(body, "authorizedCollections")) {
@@ -212,7 +212,7 @@ pub(in crate::commands) fn list_collections(asked: &Asked<'_>, needed: &mut Need
     Ok(())
 }
 
-/// One's own operations may be seen by everybody.
+/// Users may see their own operations.
 pub(in crate::commands) fn current_op(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
     if !is_set(asked.body(), "$ownOps") {
         needed.add(Target::Cluster, &[Action::Inprog]);
@@ -220,7 +220,7 @@ pub(in crate::commands) fn current_op(asked: &Asked<'_>, needed: &mut Needed) ->
     Ok(())
 }
 
-/// To see how a command would be done takes what doing it takes.
+/// Explaining a command needs the privileges of the command.
 pub(in crate::commands) fn explain(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
     let Some(inner) = asked.body().get("explain").as_document() else {
         return Ok(());
