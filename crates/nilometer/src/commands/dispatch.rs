@@ -10,9 +10,11 @@ use std::time::Duration;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::admin::profile;
-use super::admin::profile::Finished;
+use super::admin::profile::FinishedCommand;
 use super::security::{audit, authorization};
-use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find_command, generic};
+use super::{
+    Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
+};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -100,7 +102,7 @@ fn run_known(
     }
     note(
         database,
-        &Finished {
+        &FinishedCommand {
             spec,
             request,
             namespace: &namespace,
@@ -119,7 +121,7 @@ fn time_limit(max_time_ms: i64) -> Option<Duration> {
 }
 
 /// Adds a finished command to the counters, and to the profile if it is wanted there.
-fn note(database: &Database, finished: &Finished<'_>) {
+fn note(database: &Database, finished: &FinishedCommand<'_>) {
     let services = database.services();
     let (spec, namespace) = (finished.spec, finished.namespace);
     let returned = finished.operation.usage.returned();
@@ -259,7 +261,7 @@ fn check_database_name(name: &str) -> Result<()> {
 /// Returns `db.collection` if the command's first field names a collection, else `db`.
 fn namespace(spec: &CommandSpec, database: &str, request: &Request) -> String {
     let field = match spec.counted {
-        Counted::GetMore => request.body.get("collection"),
+        OperationCounter::GetMore => request.body.get("collection"),
         _ => request
             .body
             .iter()
@@ -276,10 +278,10 @@ fn namespace(spec: &CommandSpec, database: &str, request: &Request) -> String {
 fn count(services: &Services, index: usize, spec: &CommandSpec, error: Option<&Error>) {
     let counters = &services.counters;
     match spec.counted {
-        Counted::Query => counters.operations.query.increment(),
-        Counted::GetMore => counters.operations.getmore.increment(),
-        Counted::Command => counters.operations.command.increment(),
-        Counted::Insert | Counted::Update | Counted::Delete => {}
+        OperationCounter::Query => counters.operations.query.increment(),
+        OperationCounter::GetMore => counters.operations.getmore.increment(),
+        OperationCounter::Command => counters.operations.command.increment(),
+        OperationCounter::Insert | OperationCounter::Update | OperationCounter::Delete => {}
     }
     if let Some(command) = counters.commands(COMMANDS.len()).get(index) {
         command.total.increment();

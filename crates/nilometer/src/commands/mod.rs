@@ -61,7 +61,7 @@ impl CommandContext<'_> {
 
 /// The counter of `serverStatus.opcounters` that a command increments, and its class in `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum OperationCounter {
     /// `command`.
     Command,
     /// `query`.
@@ -76,7 +76,7 @@ pub enum Counted {
     Delete,
 }
 
-impl Counted {
+impl OperationCounter {
     /// Returns the class in `top`.
     fn top_kind(self) -> TopKind {
         match self {
@@ -125,7 +125,7 @@ pub struct CommandSpec {
     /// True if it belongs to version 1 of the stable API.
     pub in_api_v1: bool,
     /// The counter to increment.
-    pub counted: Counted,
+    pub counted: OperationCounter,
     /// The class in `latencyStats`.
     pub latency: LatencyClass,
     /// True if it may hold many documents: if memory is short, it is not started beside another such command.
@@ -156,7 +156,7 @@ impl CommandSpec {
             read_concern: false,
             write_concern: false,
             in_api_v1: false,
-            counted: Counted::Command,
+            counted: OperationCounter::Command,
             latency: LatencyClass::Command,
             takes_memory: false,
             help,

@@ -21,7 +21,7 @@ pub(crate) const CURRENT_OP: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "currentOp",
         "Lists the running operations.",
-        Authorization::Asks(rules::current_op),
+        Authorization::ByRule(rules::current_op),
         current_op,
     )
 };

@@ -51,22 +51,22 @@ const FACTS: &[&str] = &["featureCompatibilityVersion"];
 
 /// The requested parameters, and whether their details are shown.
 #[derive(Default)]
-struct Question {
+struct ParameterRequest {
     all: bool,
     details: bool,
     set_at: Option<SetAt>,
 }
 
-fn question(args: &Args<'_>) -> Result<Question> {
+fn question(args: &Args<'_>) -> Result<ParameterRequest> {
     match args.value("getParameter") {
-        ValueRef::String("*") => Ok(Question {
+        ValueRef::String("*") => Ok(ParameterRequest {
             all: true,
-            ..Question::default()
+            ..ParameterRequest::default()
         }),
         ValueRef::Document(_) => {
             let known = ["showDetails", "allParameters", "setAt"];
             let Some(options) = args.nested("getParameter", &known)? else {
-                return Ok(Question::default());
+                return Ok(ParameterRequest::default());
             };
             let set_at = match options.string("setAt")? {
                 None => None,
@@ -78,13 +78,13 @@ fn question(args: &Args<'_>) -> Result<Question> {
                     )));
                 }
             };
-            Ok(Question {
+            Ok(ParameterRequest {
                 all: options.lenient_boolean("allParameters")?.unwrap_or(false),
                 details: options.lenient_boolean("showDetails")?.unwrap_or(false),
                 set_at,
             })
         }
-        _ => Ok(Question::default()),
+        _ => Ok(ParameterRequest::default()),
     }
 }
 

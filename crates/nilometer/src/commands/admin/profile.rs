@@ -130,7 +130,7 @@ fn sample_rate(args: &Args<'_>) -> Result<Option<f64>> {
 }
 
 /// A command with its reply.
-pub(crate) struct Finished<'a> {
+pub(crate) struct FinishedCommand<'a> {
     pub(crate) spec: &'static CommandSpec,
     pub(crate) request: &'a Request,
     pub(crate) namespace: &'a str,
@@ -140,7 +140,7 @@ pub(crate) struct Finished<'a> {
 }
 
 /// Records a command where that is enabled.
-pub(crate) fn finished(database: &Database, finished: &Finished<'_>) {
+pub(crate) fn finished(database: &Database, finished: &FinishedCommand<'_>) {
     if UNTOLD.contains(&finished.spec.name) {
         return;
     }
@@ -170,7 +170,7 @@ pub(crate) fn finished(database: &Database, finished: &Finished<'_>) {
     }
 }
 
-fn is_wanted(asked: &ProfilerSettings, finished: &Finished<'_>) -> bool {
+fn is_wanted(asked: &ProfilerSettings, finished: &FinishedCommand<'_>) -> bool {
     let Some((_, filter)) = &asked.filter else {
         return false;
     };
@@ -184,7 +184,7 @@ fn is_wanted(asked: &ProfilerSettings, finished: &Finished<'_>) -> bool {
 }
 
 /// Returns the entry of a command in `system.profile`.
-fn entry(finished: &Finished<'_>, command_bytes_max: usize) -> Document {
+fn entry(finished: &FinishedCommand<'_>, command_bytes_max: usize) -> Document {
     let operation = finished.operation;
     let mut out = DocumentBuilder::with_capacity(1024);
     out.append("op", describe::kind(finished.spec.name));
@@ -220,7 +220,7 @@ fn entry(finished: &Finished<'_>, command_bytes_max: usize) -> Document {
 }
 
 /// Adds the counts of examined, returned and changed documents.
-fn append_figures(out: &mut DocumentBuilder, finished: &Finished<'_>) {
+fn append_figures(out: &mut DocumentBuilder, finished: &FinishedCommand<'_>) {
     let usage = finished.operation.usage();
     let number = |n: u64| short(i64::try_from(n).unwrap_or(i64::MAX));
     if usage.plan().is_some() {
@@ -292,7 +292,7 @@ fn collection(database: &Database, namespace: Namespace) -> Result<Arc<Collectio
 }
 
 /// Logs a slow operation.
-fn log(finished: &Finished<'_>, millis: i64) {
+fn log(finished: &FinishedCommand<'_>, millis: i64) {
     let entry = entry(finished, describe::COMMAND_BYTES_MAX);
     let number = |name: &str| entry.get(name).as_exact_i64();
     let text = |name: &str| entry.get(name).as_str();

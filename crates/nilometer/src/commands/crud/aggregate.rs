@@ -11,7 +11,9 @@ use super::query::{
 use crate::args::Args;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -27,12 +29,12 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     read_concern: true,
     write_concern: true,
     in_api_v1: true,
-    counted: Counted::Command,
+    counted: OperationCounter::Command,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "aggregate",
         "Runs an aggregation pipeline.",
-        Authorization::Asks(rules::aggregate),
+        Authorization::ByRule(rules::aggregate),
         run,
     )
 };

@@ -12,7 +12,7 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
-use super::change::{Place, count_value, make_durable};
+use super::change::{StatementContext, count_value, make_durable};
 use super::insert::{insert_documents, write_batch};
 use super::query;
 use super::query::{FirstBatch, Planned, QueryOptions, open_cursor};
@@ -22,7 +22,9 @@ use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -38,7 +40,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     write_concern: true,
     in_api_v1: true,
     // Each operation is counted by itself, like the command it stands for.
-    counted: Counted::Update,
+    counted: OperationCounter::Update,
     fields: Fields::Only(&[
         "ops",
         "nsInfo",
@@ -52,7 +54,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "bulkWrite",
         "Inserts, updates and deletes in several collections.",
-        Authorization::Asks(rules::bulk_write),
+        Authorization::ByRule(rules::bulk_write),
         run,
     )
 };
@@ -81,7 +83,7 @@ const UPDATE_NAMES: Names = Names {
 
 /// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OpKind {
     Insert,
     Update,
     Delete,
@@ -89,14 +91,14 @@ enum Kind {
 
 /// An operation with checked field names.
 struct Op<'r> {
-    kind: Kind,
+    kind: OpKind,
     namespace: usize,
     args: Args<'r>,
 }
 
 /// The result of one operation.
 #[derive(Default)]
-struct Outcome {
+struct OpResult {
     n: u64,
     modified: Option<u64>,
     upserted: Option<Value>,
@@ -188,9 +190,9 @@ fn ops<'r>(args: &Args<'_>, request: &'r Request, namespaces: usize) -> Result<V
 fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
     let name = document.iter().next().map_or("", |first| first.name());
     let (kind, known) = match name {
-        "insert" => (Kind::Insert, INSERT),
-        "update" => (Kind::Update, UPDATE),
-        "delete" => (Kind::Delete, DELETE),
+        "insert" => (OpKind::Insert, INSERT),
+        "update" => (OpKind::Update, UPDATE),
+        "delete" => (OpKind::Delete, DELETE),
         other => {
             return Err(Error::new(
                 ErrorCode::BadValue,
@@ -210,14 +212,14 @@ fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
             ))
         })?;
     match kind {
-        Kind::Insert => {
+        OpKind::Insert => {
             args.required_document("document")?;
         }
-        Kind::Update => {
+        OpKind::Update => {
             args.required_document("filter")?;
             update::check_update(&args, args.value("updateMods"), "updateMods")?;
         }
-        Kind::Delete => {
+        OpKind::Delete => {
             args.required_document("filter")?;
         }
     }
@@ -233,9 +235,9 @@ impl Bulk<'_> {
         let mut at = 0;
         while let Some(op) = self.ops.get(at) {
             let (outcomes, failed) = match op.kind {
-                Kind::Insert => self.inserts(at),
-                Kind::Update => single(self.update(op)),
-                Kind::Delete => single(self.delete(op)),
+                OpKind::Insert => self.inserts(at),
+                OpKind::Update => single(self.update(op)),
+                OpKind::Delete => single(self.delete(op)),
             };
             for outcome in outcomes {
                 self.record(at, outcome);
@@ -248,12 +250,12 @@ impl Bulk<'_> {
     }
 
     /// Inserts the run of inserts at `at` into one collection; true if one failed.
-    fn inserts(&self, at: usize) -> (Vec<Outcome>, bool) {
+    fn inserts(&self, at: usize) -> (Vec<OpResult>, bool) {
         let rest = self.ops.get(at..).unwrap_or_default();
         let namespace = rest.first().map_or(0, |op| op.namespace);
         let together = rest
             .iter()
-            .take_while(|op| op.kind == Kind::Insert && op.namespace == namespace)
+            .take_while(|op| op.kind == OpKind::Insert && op.namespace == namespace)
             .count();
         let group = || rest.iter().take(together);
         let documents = group().filter_map(|op| op.args.value("document").as_document());
@@ -272,11 +274,11 @@ impl Bulk<'_> {
                     self.ordered,
                 )
             });
-        let fine = || Outcome {
+        let fine = || OpResult {
             n: 1,
-            ..Outcome::default()
+            ..OpResult::default()
         };
-        let mut outcomes: Vec<Outcome> = group().map(|_| fine()).collect();
+        let mut outcomes: Vec<OpResult> = group().map(|_| fine()).collect();
         let errors = match inserted {
             Ok((_, errors)) => errors,
             Err(error) => (0..together).map(|at| (at, error.clone())).collect(),
@@ -289,18 +291,18 @@ impl Bulk<'_> {
         }
         for (index, error) in errors {
             if let Some(outcome) = outcomes.get_mut(index) {
-                *outcome = Outcome {
+                *outcome = OpResult {
                     error: Some(error),
-                    ..Outcome::default()
+                    ..OpResult::default()
                 };
             }
         }
         (outcomes, failed)
     }
 
-    fn place(&self, op: &Op<'_>) -> Result<Place<'_>> {
+    fn place(&self, op: &Op<'_>) -> Result<StatementContext<'_>> {
         let namespace = self.namespaces.get(op.namespace);
-        Ok(Place {
+        Ok(StatementContext {
             database: self.database,
             operation: self.operation,
             namespace: namespace.ok_or_else(|| Error::bad_value("no such namespace"))?,
@@ -309,11 +311,11 @@ impl Bulk<'_> {
         })
     }
 
-    fn update(&self, op: &Op<'_>) -> Result<Outcome> {
+    fn update(&self, op: &Op<'_>) -> Result<OpResult> {
         let counters = &self.database.services().counters.operations;
         counters.update.increment();
         let updated = update::one(self.place(op)?, &op.args, &UPDATE_NAMES)?;
-        Ok(Outcome {
+        Ok(OpResult {
             n: updated.matched + u64::from(updated.upserted.is_some()),
             modified: Some(updated.modified),
             upserted: updated.upserted,
@@ -321,27 +323,27 @@ impl Bulk<'_> {
         })
     }
 
-    fn delete(&self, op: &Op<'_>) -> Result<Outcome> {
+    fn delete(&self, op: &Op<'_>) -> Result<OpResult> {
         let counters = &self.database.services().counters.operations;
         counters.delete.increment();
         let filter = op.args.required_document("filter")?;
         let multi = op.args.lenient_boolean("multi")?.unwrap_or(false);
         let n = delete::one(self.place(op)?, &op.args, filter, multi)?;
-        Ok(Outcome {
+        Ok(OpResult {
             n,
-            ..Outcome::default()
+            ..OpResult::default()
         })
     }
 
     /// Counts a result and appends its entry to the cursor.
-    fn record(&mut self, at: usize, outcome: Outcome) {
+    fn record(&mut self, at: usize, outcome: OpResult) {
         let Some(op) = self.ops.get(at) else { return };
         let totals = &mut self.totals;
         match (&outcome.error, op.kind) {
             (Some(_), _) => totals.errors += 1,
-            (None, Kind::Insert) => totals.inserted += outcome.n,
-            (None, Kind::Delete) => totals.deleted += outcome.n,
-            (None, Kind::Update) => {
+            (None, OpKind::Insert) => totals.inserted += outcome.n,
+            (None, OpKind::Delete) => totals.deleted += outcome.n,
+            (None, OpKind::Update) => {
                 let upserted = u64::from(outcome.upserted.is_some());
                 totals.matched += outcome.n - upserted;
                 totals.modified += outcome.modified.unwrap_or(0);
@@ -362,7 +364,7 @@ impl Bulk<'_> {
             }
         }
         out.append("n", count_value(outcome.n));
-        if op.kind == Kind::Update {
+        if op.kind == OpKind::Update {
             out.append("nModified", count_value(outcome.modified.unwrap_or(0)));
         }
         if let Some(id) = outcome.upserted {
@@ -374,10 +376,10 @@ impl Bulk<'_> {
     }
 }
 
-fn single(outcome: Result<Outcome>) -> (Vec<Outcome>, bool) {
-    let outcome = outcome.unwrap_or_else(|error| Outcome {
+fn single(outcome: Result<OpResult>) -> (Vec<OpResult>, bool) {
+    let outcome = outcome.unwrap_or_else(|error| OpResult {
         error: Some(error),
-        ..Outcome::default()
+        ..OpResult::default()
     });
     let failed = outcome.error.is_some();
     (vec![outcome], failed)

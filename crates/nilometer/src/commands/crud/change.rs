@@ -25,7 +25,7 @@ use crate::query::source::{Collections, Direction, Resolved};
 
 /// The command of a statement, and the collection it is for.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct StatementContext<'a> {
     pub(crate) database: &'a Database,
     pub(crate) operation: &'a OperationContext,
     pub(crate) namespace: &'a Namespace,
@@ -33,7 +33,7 @@ pub(crate) struct Place<'a> {
     pub(crate) durability: Durability,
 }
 
-impl<'a> Place<'a> {
+impl<'a> StatementContext<'a> {
     /// Returns the statement, not yet planned.
     pub(crate) fn statement(
         self,
@@ -279,7 +279,10 @@ pub(crate) fn count_value(count: u64) -> Value {
 }
 
 /// Returns the variables of a statement, under its collation or else the collection's.
-pub(crate) fn expressions_of(place: Place<'_>, statement: &Args<'_>) -> Result<ParseContext> {
+pub(crate) fn expressions_of(
+    place: StatementContext<'_>,
+    statement: &Args<'_>,
+) -> Result<ParseContext> {
     let Namespace {
         database,
         collection,
@@ -294,7 +297,7 @@ pub(crate) fn expressions_of(place: Place<'_>, statement: &Args<'_>) -> Result<P
 
 /// Adds the constants of a statement (`c`) to the variables of the command.
 pub(crate) fn with_constants(
-    place: Place<'_>,
+    place: StatementContext<'_>,
     statement: &Args<'_>,
     constants: Option<DocRef<'_>>,
 ) -> Result<(ParseContext, Vec<Value>)> {

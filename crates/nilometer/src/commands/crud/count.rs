@@ -8,7 +8,9 @@ use super::query::{Planned, QueryOptions, check_collection_name, namespace_of};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
@@ -24,7 +26,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     read_concern: true,
     in_api_v1: true,
-    counted: Counted::Command,
+    counted: OperationCounter::Command,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "count",

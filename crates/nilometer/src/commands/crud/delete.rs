@@ -3,13 +3,15 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::change::{
-    Place, Statements, append_errors, count_value, durability, expressions_of, make_durable,
-    selector,
+    StatementContext, Statements, append_errors, count_value, durability, expressions_of,
+    make_durable, selector,
 };
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::modify::{ModifyAction, WriteTarget};
@@ -31,7 +33,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
-    counted: Counted::Delete,
+    counted: OperationCounter::Delete,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "delete",
@@ -65,7 +67,7 @@ fn run(
     let only_one = statements.is_one_change(|s| !matches!(is_multi(s), Ok(false)));
     let errors = statements.run(|_, document| {
         counters.operations.delete.increment();
-        let place = Place {
+        let place = StatementContext {
             database,
             operation,
             namespace: &statements.namespace,
@@ -88,12 +90,12 @@ fn run(
 
 /// Runs one statement and counts the removed documents.
 pub(crate) fn one(
-    place: Place<'_>,
+    place: StatementContext<'_>,
     statement: &Args<'_>,
     filter: DocRef<'_>,
     multi: bool,
 ) -> Result<u64> {
-    let Place {
+    let StatementContext {
         database,
         namespace,
         options,

@@ -27,7 +27,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "explain",
         "Returns the plan of a query.",
-        Authorization::Asks(rules::explain),
+        Authorization::ByRule(rules::explain),
         run,
     )
 };

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 use nilometer_storage::Durability;
 
-use super::change::{Place, count_value, selector, with_constants};
+use super::change::{StatementContext, count_value, selector, with_constants};
 use super::explain::{GENERIC_FIELDS, Verbosity, with_server};
 use super::query::QueryOptions;
 use super::update::check_combination;
@@ -25,7 +25,7 @@ use crate::timeseries::ExplainedSelection;
 use crate::write::update::Update;
 
 /// The explained statement.
-struct Statement<'c> {
+struct ExplainedStatement<'c> {
     args: Args<'c>,
     filter: DocRef<'c>,
     /// The update; missing for a delete.
@@ -37,7 +37,7 @@ struct Statement<'c> {
     fields: Option<DocRef<'c>>,
 }
 
-impl Statement<'_> {
+impl ExplainedStatement<'_> {
     fn removes(&self) -> bool {
         self.update.is_missing()
     }
@@ -53,7 +53,7 @@ impl Statement<'_> {
 }
 
 /// Parses the explained command.
-fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c>> {
+fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<ExplainedStatement<'c>> {
     let args = Args::new(name, command);
     let (fields, list): (&[&str], _) = match name {
         "update" => (update::FIELDS, Some(("updates", update::STATEMENT))),
@@ -73,7 +73,7 @@ fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c
                 "Either an update or remove=true must be specified",
             ));
         }
-        return Ok(Statement {
+        return Ok(ExplainedStatement {
             filter: args.document("query")?.unwrap_or(DocRef::EMPTY),
             update,
             constants: None,
@@ -97,7 +97,7 @@ fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c
     if !removes {
         update::check_update(&args, args.value("u"), "u")?;
     }
-    Ok(Statement {
+    Ok(ExplainedStatement {
         filter: args.required_document("q")?,
         update: args.value("u"),
         constants: args.document("c")?,
@@ -139,7 +139,7 @@ pub(crate) fn explained(
     let clock = operation.clock();
     let from = clock.monotonic();
     let options = QueryOptions::parse(database, operation, &Args::new("explain", command), None)?;
-    let place = Place {
+    let place = StatementContext {
         database,
         operation,
         namespace: &namespace,
@@ -156,11 +156,11 @@ pub(crate) fn explained(
 
 /// Plans the statement and, unless only the plan is wanted, counts the measurements it would change.
 fn dry_run(
-    place: Place<'_>,
-    statement: &Statement<'_>,
+    place: StatementContext<'_>,
+    statement: &ExplainedStatement<'_>,
     verbosity: Verbosity,
     collection: &Arc<Collection>,
-) -> Result<Explained> {
+) -> Result<DryRun> {
     let (database, namespace) = (place.database, place.namespace);
     let (expressions, variables) = with_constants(place, &statement.args, statement.constants)?;
     let selector = selector(
@@ -193,7 +193,7 @@ fn dry_run(
         collection,
         statement: &planned,
     };
-    Ok(Explained {
+    Ok(DryRun {
         selection: measurements.explain_selection()?,
         input: measurements.plan()?,
         outcome: measurements.explain(verbosity != Verbosity::QueryPlanner)?,
@@ -201,14 +201,14 @@ fn dry_run(
 }
 
 /// The plan of a statement, and the counts of its dry run.
-struct Explained {
+struct DryRun {
     selection: ExplainedSelection,
     /// The access to buckets.
     input: BucketInput,
     outcome: Outcome,
 }
 
-impl Explained {
+impl DryRun {
     /// Describes the access to buckets.
     fn input_stage(&self) -> Document {
         if self.selection.range.is_none() {
@@ -219,7 +219,7 @@ impl Explained {
 }
 
 /// Describes the stage that changes buckets, with `figures` if wanted.
-fn change_stage(statement: &Statement<'_>, explained: &Explained, figures: bool) -> Document {
+fn change_stage(statement: &ExplainedStatement<'_>, explained: &DryRun, figures: bool) -> Document {
     let (selection, outcome) = (&explained.selection, &explained.outcome);
     let mut out = DocumentBuilder::new();
     let whole = statement.removes() && outcome.strategy == ModifyStrategy::WholeBuckets;
@@ -249,7 +249,11 @@ fn change_stage(statement: &Statement<'_>, explained: &Explained, figures: bool)
     }
 }
 
-fn append_figures(out: &mut DocumentBuilder, statement: &Statement<'_>, outcome: &Outcome) {
+fn append_figures(
+    out: &mut DocumentBuilder,
+    statement: &ExplainedStatement<'_>,
+    outcome: &Outcome,
+) {
     let matched = match statement.removes() {
         true => outcome.modified.deleted,
         false => outcome.modified.matched,
@@ -274,8 +278,8 @@ fn append_figures(out: &mut DocumentBuilder, statement: &Statement<'_>, outcome:
 
 fn describe(
     namespace: &Namespace,
-    statement: &Statement<'_>,
-    explained: &Explained,
+    statement: &ExplainedStatement<'_>,
+    explained: &DryRun,
     executed: Option<i64>,
 ) -> Document {
     let (selection, outcome) = (&explained.selection, &explained.outcome);

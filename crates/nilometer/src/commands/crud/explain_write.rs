@@ -4,7 +4,7 @@
 use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::Durability;
 
-use super::change::{Place, eval_context, selector, statement_settings, with_constants};
+use super::change::{StatementContext, eval_context, selector, statement_settings, with_constants};
 use super::query::QueryOptions;
 use crate::args::Args;
 use crate::catalog::Namespace;
@@ -40,7 +40,7 @@ pub(crate) struct WriteStep {
 }
 
 /// The parts of a statement under the names of its command.
-struct Parts<'a> {
+struct StatementParts<'a> {
     namespace: Namespace,
     statement: Args<'a>,
     filter: DocRef<'a>,
@@ -59,7 +59,7 @@ pub(crate) fn plan(
     let parts = parts(operation, name, command)?;
     let args = Args::new(name.to_owned(), command);
     let options = QueryOptions::parse(database, operation, &args, None)?;
-    let place = Place {
+    let place = StatementContext {
         database,
         operation,
         namespace: &parts.namespace,
@@ -137,13 +137,17 @@ fn nothing(
     )
 }
 
-fn parts<'a>(operation: &OperationContext, name: &str, command: DocRef<'a>) -> Result<Parts<'a>> {
+fn parts<'a>(
+    operation: &OperationContext,
+    name: &str,
+    command: DocRef<'a>,
+) -> Result<StatementParts<'a>> {
     let args = Args::new(name.to_owned(), command);
     let namespace = Namespace::new(&operation.database, args.required_string(name)?)?;
     let flag = |args: &Args<'_>, name| Ok::<_, Error>(args.lenient_boolean(name)?.unwrap_or(false));
     if !matches!(name, "update" | "delete") {
         let remove = flag(&args, "remove")?;
-        return Ok(Parts {
+        return Ok(StatementParts {
             namespace,
             filter: args.document("query")?.unwrap_or(DocRef::EMPTY),
             update: (!remove).then(|| args.value("update")),
@@ -167,7 +171,7 @@ fn parts<'a>(operation: &OperationContext, name: &str, command: DocRef<'a>) -> R
     let statement = Args::new(format!("{name}.{name}s"), only);
     let filter = statement.required_document("q")?;
     Ok(if name == "update" {
-        Parts {
+        StatementParts {
             namespace,
             filter,
             update: Some(statement.value("u")),
@@ -176,7 +180,7 @@ fn parts<'a>(operation: &OperationContext, name: &str, command: DocRef<'a>) -> R
             statement,
         }
     } else {
-        Parts {
+        StatementParts {
             namespace,
             filter,
             update: None,

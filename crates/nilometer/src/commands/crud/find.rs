@@ -13,7 +13,9 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Namespace};
 use crate::commands::ddl::collection_uuid;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::MatchExpression;
@@ -36,7 +38,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     read_concern: true,
     in_api_v1: true,
-    counted: Counted::Query,
+    counted: OperationCounter::Query,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "find",

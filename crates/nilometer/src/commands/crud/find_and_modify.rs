@@ -2,7 +2,7 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
-use super::change::{Place, durability, selector};
+use super::change::{StatementContext, durability, selector};
 use super::query::QueryOptions;
 use super::update::check_update;
 use crate::args::Args;
@@ -46,13 +46,13 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "findAndModify",
         "Changes or removes one document and returns it.",
-        Authorization::Asks(rules::find_and_modify),
+        Authorization::ByRule(rules::find_and_modify),
         run,
     )
 };
 
 /// The form of the command.
-enum Form {
+enum ModifyForm {
     Remove,
     Update {
         update: Update,
@@ -61,7 +61,7 @@ enum Form {
     },
 }
 
-impl Form {
+impl ModifyForm {
     fn action(&self) -> ModifyAction<'_> {
         match self {
             Self::Remove => ModifyAction::Delete,
@@ -93,7 +93,7 @@ fn run(
         Some(fields) => Some(Projection::parse_find(fields, expressions)?),
         None => None,
     };
-    let place = Place {
+    let place = StatementContext {
         database,
         operation,
         namespace: &namespace,
@@ -115,7 +115,7 @@ fn run(
     reply(&form, modified, projection.as_ref(), &statement.eval)
 }
 
-fn form(args: &Args<'_>, options: &QueryOptions) -> Result<Form> {
+fn form(args: &Args<'_>, options: &QueryOptions) -> Result<ModifyForm> {
     let flag = |name| Ok::<_, Error>(args.lenient_boolean(name)?.unwrap_or(false));
     let (remove, new, upsert) = (flag("remove")?, flag("new")?, flag("upsert")?);
     let update = args.value("update");
@@ -126,7 +126,7 @@ fn form(args: &Args<'_>, options: &QueryOptions) -> Result<Form> {
             return refused("Either an update or remove=true must be specified");
         }
         check_update(args, update, "update")?;
-        return Ok(Form::Update {
+        return Ok(ModifyForm::Update {
             update: Update::parse(update, filters, &options.expressions)?,
             upsert,
             new,
@@ -144,13 +144,13 @@ fn form(args: &Args<'_>, options: &QueryOptions) -> Result<Form> {
     } else if filters.is_some() {
         refused("Cannot specify arrayFilters and remove=true")
     } else {
-        Ok(Form::Remove)
+        Ok(ModifyForm::Remove)
     }
 }
 
 /// `{lastErrorObject, value}`.
 fn reply(
-    form: &Form,
+    form: &ModifyForm,
     modified: Modified,
     projection: Option<&Projection>,
     eval: &EvalContext<'_>,
@@ -158,7 +158,7 @@ fn reply(
     let mut out = DocumentBuilder::new();
     out.begin_document("lastErrorObject");
     out.append("n", i32::from(modified.document.is_some()));
-    if matches!(form, Form::Update { .. }) {
+    if matches!(form, ModifyForm::Update { .. }) {
         let existed = modified.document.is_some() && modified.upserted.is_none();
         out.append("updatedExisting", existed);
     }
@@ -168,7 +168,7 @@ fn reply(
     out.end();
     let (shown, position) = match (form, modified.document) {
         (_, None) => (None, None),
-        (Form::Update { new: true, .. }, Some(changed)) => (changed.after, changed.position),
+        (ModifyForm::Update { new: true, .. }, Some(changed)) => (changed.after, changed.position),
         (_, Some(changed)) => (changed.before, changed.position),
     };
     let shown = match (shown, projection) {

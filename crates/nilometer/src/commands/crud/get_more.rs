@@ -6,7 +6,9 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::query::{limit_time, namespace_of};
 use crate::args::Args;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -20,7 +22,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     latency: LatencyClass::Read,
     in_api_v1: true,
-    counted: Counted::GetMore,
+    counted: OperationCounter::GetMore,
     fields: Fields::Only(&[
         "collection",
         "batchSize",

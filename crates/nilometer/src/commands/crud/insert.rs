@@ -9,7 +9,9 @@ use crate::args::Args;
 use crate::catalog::{Collection, Namespace};
 use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
@@ -28,7 +30,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
-    counted: Counted::Insert,
+    counted: OperationCounter::Insert,
     fields: Fields::Only(&[
         "documents",
         "ordered",
@@ -39,7 +41,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "insert",
         "Inserts documents.",
-        Authorization::Asks(rules::insert),
+        Authorization::ByRule(rules::insert),
         run,
     )
 };

@@ -3,13 +3,15 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::change::{
-    Place, Statements, append_errors, count_value, durability, make_durable, selector, upserted,
-    with_constants,
+    StatementContext, Statements, append_errors, count_value, durability, make_durable, selector,
+    upserted, with_constants,
 };
 use crate::args::Args;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+};
 use crate::database::Database;
 use crate::error::{Error, Result, location};
 use crate::modify::{Modified, ModifyAction, WriteTarget};
@@ -33,12 +35,12 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
-    counted: Counted::Update,
+    counted: OperationCounter::Update,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "update",
         "Updates documents.",
-        Authorization::Asks(rules::update),
+        Authorization::ByRule(rules::update),
         run,
     )
 };
@@ -99,7 +101,7 @@ fn run(
         statements.is_one_change(|s| !matches!(s.lenient_boolean("multi"), Ok(None | Some(false))));
     let errors = statements.run(|index, document| {
         counters.operations.update.increment();
-        let place = Place {
+        let place = StatementContext {
             database,
             operation,
             namespace: &statements.namespace,
@@ -132,7 +134,11 @@ fn run(
 }
 
 /// Runs one statement and counts the changed documents.
-pub(crate) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Result<Modified> {
+pub(crate) fn one(
+    place: StatementContext<'_>,
+    statement: &Args<'_>,
+    names: &Names,
+) -> Result<Modified> {
     let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
     let (multi, upsert) = (flag("multi")?, flag("upsert")?);
     let constants = statement.document(names.constants)?;
@@ -152,7 +158,7 @@ pub(crate) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     }
     let (expressions, variables) = with_constants(place, statement, constants)?;
     let filter = statement.required_document(names.filter)?;
-    let Place {
+    let StatementContext {
         database,
         namespace,
         ..

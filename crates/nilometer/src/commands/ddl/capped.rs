@@ -55,7 +55,7 @@ pub(crate) const CLONE: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "cloneCollectionAsCapped",
         "Copies a collection into a capped one.",
-        Authorization::Asks(rules::clone_as_capped),
+        Authorization::ByRule(rules::clone_as_capped),
         clone,
     )
 };
@@ -128,7 +128,7 @@ fn convert(
     let operation = &context.operation;
     let catalog = database.catalog();
     database.records().exclusively(&source, || {
-        let fresh = Copied::of(database, &source, &namespace, size, operation)?;
+        let fresh = CappedCopy::of(database, &source, &namespace, size, operation)?;
         catalog.install_converted(&fresh.collection, &source)?;
         fresh.keep();
         Ok(())
@@ -164,7 +164,7 @@ fn clone(
             ),
         ));
     }
-    let fresh = Copied::of(database, &source, &target, size, &context.operation)?;
+    let fresh = CappedCopy::of(database, &source, &target, size, &context.operation)?;
     catalog.install_replacement(&fresh.collection, None, None)?;
     fresh.keep();
     Ok(Document::new())
@@ -187,13 +187,13 @@ fn source(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>>
 }
 
 /// A capped copy without a name yet; removed if it is dropped unnamed.
-struct Copied<'a> {
+struct CappedCopy<'a> {
     database: &'a Database,
     collection: Arc<Collection>,
     is_kept: bool,
 }
 
-impl<'a> Copied<'a> {
+impl<'a> CappedCopy<'a> {
     /// Copies the documents of `source`.
     fn of(
         database: &'a Database,
@@ -228,7 +228,7 @@ impl<'a> Copied<'a> {
     }
 }
 
-impl Drop for Copied<'_> {
+impl Drop for CappedCopy<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
             forget(self.database, &self.collection);

@@ -34,7 +34,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "collMod",
         "Changes options of a collection.",
-        Authorization::Asks(rules::coll_mod),
+        Authorization::ByRule(rules::coll_mod),
         run,
     )
 };
@@ -87,7 +87,7 @@ fn run(
     let args = Args::new("collMod", body);
     let namespace = Namespace::new(context.database_name(), args.required_string("collMod")?)?;
     collection_uuid::check(database, &args, &namespace)?;
-    let change = Change {
+    let change = CollectionChange {
         database,
         args: &args,
         body,
@@ -111,14 +111,14 @@ fn run(
 }
 
 /// A `collMod` in execution.
-struct Change<'a> {
+struct CollectionChange<'a> {
     database: &'a Database,
     args: &'a Args<'a>,
     body: DocRef<'a>,
     namespace: Namespace,
 }
 
-impl Change<'_> {
+impl CollectionChange<'_> {
     /// Returns the first of `names` that is set.
     fn given<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
         names.iter().copied().find(|name| self.body.contains(name))
@@ -245,7 +245,7 @@ impl Change<'_> {
         let expiring = with_expiry(collection, self.args.value("expireAfterSeconds"), self.args)?;
         let known = expiring.as_ref();
         let collation = Collation::of_stored(known)?;
-        let given = validation::Given::parse(self.args, &self.namespace, &collation)?;
+        let given = validation::ValidationOptions::parse(self.args, &self.namespace, &collation)?;
         let is_resized = self.given(OF_CAPPED).is_some();
         if given.is_empty() && !is_resized {
             return Ok(expiring);

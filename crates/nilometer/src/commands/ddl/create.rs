@@ -52,7 +52,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "create",
         "Creates a collection, a time-series collection or a view.",
-        Authorization::Asks(rules::create),
+        Authorization::ByRule(rules::create),
         run,
     )
 };

@@ -31,7 +31,7 @@ use crate::operation::{OperationContext, Request};
 
 pub(super) use conflict::equal_documents;
 
-use spec::{Place, Wanted};
+use spec::{IndexPlace, ParsedIndex};
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -57,7 +57,7 @@ const WAIT: Duration = Duration::from_millis(5);
 
 /// The documents that an index covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+enum IndexTarget {
     /// The documents of an ordinary collection.
     Ordinary,
     /// Measurements; the index is kept over the buckets.
@@ -81,7 +81,7 @@ fn run(
         return Err(Error::bad_value("Standalones cannot specify commitQuorum"));
     }
     let (target, collection) = find(database, &namespace)?;
-    let place = Place {
+    let place = IndexPlace {
         target,
         collection: collection.as_deref(),
         ignore_unknown: args.boolean("ignoreUnknownIndexOptions")?.unwrap_or(false),
@@ -109,16 +109,19 @@ fn run(
 }
 
 /// Returns the collection `namespace`, or the buckets behind it.
-fn find(database: &Database, namespace: &Namespace) -> Result<(Target, Option<Arc<Collection>>)> {
+fn find(
+    database: &Database,
+    namespace: &Namespace,
+) -> Result<(IndexTarget, Option<Arc<Collection>>)> {
     let catalog = database.catalog();
     if let Some(buckets) = catalog.timeseries(namespace) {
-        return Ok((Target::Timeseries, Some(buckets)));
+        return Ok((IndexTarget::Timeseries, Some(buckets)));
     }
     match catalog.get(namespace) {
         Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
-            Ok((Target::Buckets, Some(found)))
+            Ok((IndexTarget::Buckets, Some(found)))
         }
-        Some(CatalogEntry::Collection(found)) => Ok((Target::Ordinary, Some(found))),
+        Some(CatalogEntry::Collection(found)) => Ok((IndexTarget::Ordinary, Some(found))),
         Some(CatalogEntry::View(_)) => Err(Error::new(
             ErrorCode::CommandNotSupportedOnView,
             format!("Namespace {namespace} is a view, not a collection"),
@@ -127,11 +130,11 @@ fn find(database: &Database, namespace: &Namespace) -> Result<(Target, Option<Ar
             ErrorCode::InvalidNamespace,
             format!("cannot create indexes on '{namespace}'"),
         )),
-        None => Ok((Target::Ordinary, None)),
+        None => Ok((IndexTarget::Ordinary, None)),
     }
 }
 
-fn wanted(args: &Args<'_>, place: &Place<'_>) -> Result<Vec<IndexSpec>> {
+fn wanted(args: &Args<'_>, place: &IndexPlace<'_>) -> Result<Vec<IndexSpec>> {
     let mut wanted = Vec::new();
     let descriptions = args.required_array("indexes")?;
     if descriptions.is_empty() {
@@ -143,7 +146,7 @@ fn wanted(args: &Args<'_>, place: &Place<'_>) -> Result<Vec<IndexSpec>> {
         let ValueRef::Document(description) = description else {
             return Err(args.wrong_type("indexes", description, "object"));
         };
-        if let Wanted::Index(spec) = spec::parse(description, place)? {
+        if let ParsedIndex::Index(spec) = spec::parse(description, place)? {
             wanted.push(spec);
         }
     }

@@ -24,7 +24,7 @@ pub(crate) const COLLECTIONS: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "listCollections",
         "Lists the collections and views of a database.",
-        Authorization::Asks(rules::list_collections),
+        Authorization::ByRule(rules::list_collections),
         collections,
     )
 };

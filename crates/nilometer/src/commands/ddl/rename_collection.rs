@@ -24,7 +24,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "renameCollection",
         "Renames a collection.",
-        Authorization::Asks(rules::rename_collection),
+        Authorization::ByRule(rules::rename_collection),
         run,
     )
 };

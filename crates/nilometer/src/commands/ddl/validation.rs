@@ -19,13 +19,13 @@ const ACTIONS: &[&str] = &["error", "warn"];
 
 /// The checked options.
 #[derive(Clone, Copy)]
-pub(crate) struct Given<'a> {
+pub(crate) struct ValidationOptions<'a> {
     validator: Option<DocRef<'a>>,
     level: Option<&'a str>,
     action: Option<&'a str>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> ValidationOptions<'a> {
     /// Parses the options for a collection of this name and collation.
     pub(crate) fn parse(
         args: &Args<'a>,

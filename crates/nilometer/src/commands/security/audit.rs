@@ -17,7 +17,7 @@ use crate::session::ClientSession;
 
 /// The parameters of an event.
 #[derive(Clone, Copy)]
-enum Told {
+enum EventParameters {
     /// The collection or database: `ns`.
     Namespace,
     /// Each index of the field `indexes`.
@@ -33,61 +33,69 @@ enum Told {
 }
 
 /// The recorded commands: name, event, parameters.
-const TOLD: &[(&str, &str, Told)] = &[
-    ("create", "createCollection", Told::Namespace),
-    ("createIndexes", "createIndex", Told::Indexes),
-    ("createRole", "createRole", Told::Subject("role")),
-    ("createUser", "createUser", Told::Subject("user")),
+const RECORDED: &[(&str, &str, EventParameters)] = &[
+    ("create", "createCollection", EventParameters::Namespace),
+    ("createIndexes", "createIndex", EventParameters::Indexes),
+    ("createRole", "createRole", EventParameters::Subject("role")),
+    ("createUser", "createUser", EventParameters::Subject("user")),
     (
         "dropAllRolesFromDatabase",
         "dropAllRolesFromDatabase",
-        Told::Fields,
+        EventParameters::Fields,
     ),
     (
         "dropAllUsersFromDatabase",
         "dropAllUsersFromDatabase",
-        Told::Fields,
+        EventParameters::Fields,
     ),
-    ("drop", "dropCollection", Told::Namespace),
-    ("dropDatabase", "dropDatabase", Told::Namespace),
-    ("dropIndexes", "dropIndex", Told::DroppedIndexes),
-    ("dropRole", "dropRole", Told::Subject("role")),
-    ("dropUser", "dropUser", Told::Subject("user")),
+    ("drop", "dropCollection", EventParameters::Namespace),
+    ("dropDatabase", "dropDatabase", EventParameters::Namespace),
+    ("dropIndexes", "dropIndex", EventParameters::DroppedIndexes),
+    ("dropRole", "dropRole", EventParameters::Subject("role")),
+    ("dropUser", "dropUser", EventParameters::Subject("user")),
     (
         "grantPrivilegesToRole",
         "grantPrivilegesToRole",
-        Told::Subject("role"),
+        EventParameters::Subject("role"),
     ),
     (
         "grantRolesToRole",
         "grantRolesToRole",
-        Told::Subject("role"),
+        EventParameters::Subject("role"),
     ),
     (
         "grantRolesToUser",
         "grantRolesToUser",
-        Told::Subject("user"),
+        EventParameters::Subject("user"),
     ),
-    ("renameCollection", "renameCollection", Told::Renamed),
+    (
+        "renameCollection",
+        "renameCollection",
+        EventParameters::Renamed,
+    ),
     (
         "revokePrivilegesFromRole",
         "revokePrivilegesFromRole",
-        Told::Subject("role"),
+        EventParameters::Subject("role"),
     ),
     (
         "revokeRolesFromRole",
         "revokeRolesFromRole",
-        Told::Subject("role"),
+        EventParameters::Subject("role"),
     ),
     (
         "revokeRolesFromUser",
         "revokeRolesFromUser",
-        Told::Subject("user"),
+        EventParameters::Subject("user"),
     ),
-    ("rotateCertificates", "rotateCertificates", Told::Fields),
-    ("shutdown", "shutdown", Told::Fields),
-    ("updateRole", "updateRole", Told::Subject("role")),
-    ("updateUser", "updateUser", Told::Subject("user")),
+    (
+        "rotateCertificates",
+        "rotateCertificates",
+        EventParameters::Fields,
+    ),
+    ("shutdown", "shutdown", EventParameters::Fields),
+    ("updateRole", "updateRole", EventParameters::Subject("role")),
+    ("updateUser", "updateUser", EventParameters::Subject("user")),
 ];
 
 /// The user of a command, recorded before its run: a command may drop its own user.
@@ -100,7 +108,8 @@ pub(crate) fn actor(
     spec: &CommandSpec,
 ) -> Option<Actor> {
     services.audit.get()?;
-    TOLD.iter()
+    RECORDED
+        .iter()
         .any(|(command, ..)| *command == spec.name)
         .then(|| Actor::of(session))
 }
@@ -138,7 +147,7 @@ pub(crate) fn ran(
     request: &Request,
     error: Option<&Error>,
 ) {
-    let Some((_, event, told)) = TOLD.iter().find(|(c, ..)| *c == context.spec.name) else {
+    let Some((_, event, told)) = RECORDED.iter().find(|(c, ..)| *c == context.spec.name) else {
         return;
     };
     let command = shown(context.spec, &request.body);
@@ -148,7 +157,7 @@ pub(crate) fn ran(
     }
 }
 
-fn params(told: Told, db: &str, command: DocRef<'_>) -> Vec<Document> {
+fn params(told: EventParameters, db: &str, command: DocRef<'_>) -> Vec<Document> {
     let first = command.iter().next();
     let named = first.map(|e| e.value()).unwrap_or_default();
     let ns = match named {
@@ -156,8 +165,8 @@ fn params(told: Told, db: &str, command: DocRef<'_>) -> Vec<Document> {
         _ => db.to_owned(),
     };
     match told {
-        Told::Namespace => vec![doc! {"ns": ns}],
-        Told::Indexes => {
+        EventParameters::Namespace => vec![doc! {"ns": ns}],
+        EventParameters::Indexes => {
             let indexes = command.get("indexes").as_array();
             let specs = indexes.into_iter().flat_map(|all| all.iter());
             let told = specs.map(|index| {
@@ -166,16 +175,16 @@ fn params(told: Told, db: &str, command: DocRef<'_>) -> Vec<Document> {
             });
             told.collect()
         }
-        Told::DroppedIndexes => {
+        EventParameters::DroppedIndexes => {
             let index = command.get("index").to_value();
             vec![doc! {"ns": ns, "indexName": index}]
         }
-        Told::Renamed => {
+        EventParameters::Renamed => {
             vec![doc! {"old": named.to_value(), "new": command.get("to").to_value()}]
         }
-        Told::Subject(_) | Told::Fields => {
+        EventParameters::Subject(_) | EventParameters::Fields => {
             let mut out = DocumentBuilder::new();
-            if let Told::Subject(subject) = told {
+            if let EventParameters::Subject(subject) = told {
                 out.append(subject, named.to_value());
             }
             out.append("db", db);
@@ -281,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_is_told_of_is_a_command() {
-        for (command, ..) in TOLD {
+        for (command, ..) in RECORDED {
             let spec = find_command(command).and_then(|at| COMMANDS.get(at));
             assert_eq!(spec.map(|c| c.name), Some(*command));
         }

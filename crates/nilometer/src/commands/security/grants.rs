@@ -4,7 +4,7 @@
 
 use nilometer_bson::{Array, Document, Value, ValueRef, doc};
 
-use super::authorization::{Asked, Needed};
+use super::authorization::{AccessRequest, RequiredPrivileges};
 use crate::args::Args;
 use crate::auth::{
     Action, Authority, Privileges, Resource, Restrictions, Role, RoleName, Target, User, UserName,
@@ -176,21 +176,21 @@ pub(super) fn roles_value(names: &[RoleName]) -> Vec<Value> {
 }
 
 /// Requires `grantRole` on the database of each role and privilege that the command names.
-pub(super) fn may_grant(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(super) fn may_grant(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     require(asked, Action::GrantRole, needed)?;
     require_any(asked, Action::GrantRole, needed);
     Ok(())
 }
 
 /// Requires `revokeRole` on the database of each role and privilege that the command names.
-pub(super) fn may_revoke(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(super) fn may_revoke(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     require(asked, Action::RevokeRole, needed)?;
     require_any(asked, Action::RevokeRole, needed);
     Ok(())
 }
 
 /// Requires the right to set address restrictions, if the command sets any.
-pub(super) fn may_restrict(asked: &Asked<'_>, needed: &mut Needed) {
+pub(super) fn may_restrict(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) {
     if asked.body().contains(RESTRICTIONS) {
         let db = Target::Database(asked.db.to_owned());
         needed.add(db, &[Action::SetAuthenticationRestriction]);
@@ -198,7 +198,11 @@ pub(super) fn may_restrict(asked: &Asked<'_>, needed: &mut Needed) {
 }
 
 /// Requires `action` on the database of each role and privilege that the command names.
-pub(super) fn require(asked: &Asked<'_>, action: Action, needed: &mut Needed) -> Result<()> {
+pub(super) fn require(
+    asked: &AccessRequest<'_>,
+    action: Action,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let args = Args::new("roles", asked.body());
     let mut databases: Vec<String> = Vec::new();
     if args.document_ref().contains("roles") {
@@ -220,7 +224,7 @@ pub(super) fn require(asked: &Asked<'_>, action: Action, needed: &mut Needed) ->
 
 /// Requires `action` on the command's database if nothing else is required: an empty list is refused to
 /// users who could not grant.
-fn require_any(asked: &Asked<'_>, action: Action, needed: &mut Needed) {
+fn require_any(asked: &AccessRequest<'_>, action: Action, needed: &mut RequiredPrivileges) {
     if needed.is_empty() {
         needed.add(Target::Database(asked.db.to_owned()), &[action]);
     }

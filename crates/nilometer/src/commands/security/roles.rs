@@ -4,7 +4,7 @@
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
-use super::authorization::{Asked, Needed};
+use super::authorization::{AccessRequest, RequiredPrivileges};
 use super::grants::{
     self, LOCAL, changing, may_grant, may_revoke, privileges, restrictions, role_names,
 };
@@ -21,7 +21,7 @@ pub(crate) const CREATE: CommandSpec = changing(
     CommandSpec::new(
         "createRole",
         "Creates a role.",
-        Authorization::Asks(may_create),
+        Authorization::ByRule(may_create),
         create,
     ),
     FIELDS,
@@ -31,7 +31,7 @@ pub(crate) const UPDATE: CommandSpec = changing(
     CommandSpec::new(
         "updateRole",
         "Changes a role.",
-        Authorization::Asks(may_update),
+        Authorization::ByRule(may_update),
         update,
     ),
     FIELDS,
@@ -61,7 +61,7 @@ pub(crate) const GRANT: CommandSpec = changing(
     CommandSpec::new(
         "grantRolesToRole",
         "Adds inherited roles to a role.",
-        Authorization::Asks(may_grant),
+        Authorization::ByRule(may_grant),
         grants::grant::<Role>,
     ),
     &["roles"],
@@ -71,7 +71,7 @@ pub(crate) const REVOKE: CommandSpec = changing(
     CommandSpec::new(
         "revokeRolesFromRole",
         "Removes inherited roles from a role.",
-        Authorization::Asks(may_revoke),
+        Authorization::ByRule(may_revoke),
         grants::revoke::<Role>,
     ),
     &["roles"],
@@ -81,7 +81,7 @@ pub(crate) const GRANT_PRIVILEGES: CommandSpec = changing(
     CommandSpec::new(
         "grantPrivilegesToRole",
         "Adds privileges to a role.",
-        Authorization::Asks(may_grant),
+        Authorization::ByRule(may_grant),
         grant_privileges,
     ),
     &["privileges"],
@@ -91,7 +91,7 @@ pub(crate) const REVOKE_PRIVILEGES: CommandSpec = changing(
     CommandSpec::new(
         "revokePrivilegesFromRole",
         "Removes privileges from a role.",
-        Authorization::Asks(may_revoke),
+        Authorization::ByRule(may_revoke),
         revoke_privileges,
     ),
     &["privileges"],
@@ -107,12 +107,12 @@ pub(crate) const INFO: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "rolesInfo",
         "Returns information about roles.",
-        Authorization::Asks(may_view),
+        Authorization::ByRule(may_view),
         info,
     )
 };
 
-fn may_create(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+fn may_create(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     let db = Target::Database(asked.db.to_owned());
     needed.add(db.clone(), &[Action::CreateRole]);
     grants::require(asked, Action::GrantRole, needed)?;
@@ -121,7 +121,7 @@ fn may_create(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
 }
 
 /// The current privileges are revoked and the new ones granted.
-fn may_update(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+fn may_update(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     let db = Target::Database(asked.db.to_owned());
     needed.add(db.clone(), &[Action::RevokeRole]);
     grants::require(asked, Action::GrantRole, needed)?;
@@ -236,7 +236,7 @@ fn requested_roles(db: &str, body: nilometer_bson::DocRef<'_>) -> Result<Option<
     }
 }
 
-fn may_view(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+fn may_view(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     let view = [Action::ViewRole];
     match requested_roles(asked.db, asked.body())? {
         None => needed.add(Target::Database(asked.db.to_owned()), &view),

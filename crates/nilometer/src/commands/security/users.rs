@@ -4,7 +4,7 @@
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
-use super::authorization::{Asked, Needed};
+use super::authorization::{AccessRequest, RequiredPrivileges};
 use super::grants::{self, LOCAL, changing, restrictions, role_names};
 use crate::args::Args;
 use crate::auth::{self, Action, Credentials, EXTERNAL, Mechanism, Target, User, UserName};
@@ -31,7 +31,7 @@ pub(crate) const CREATE: CommandSpec = CommandSpec {
         CommandSpec::new(
             "createUser",
             "Creates a user.",
-            Authorization::Asks(may_create),
+            Authorization::ByRule(may_create),
             create,
         ),
         FIELDS,
@@ -44,7 +44,7 @@ pub(crate) const UPDATE: CommandSpec = CommandSpec {
         CommandSpec::new(
             "updateUser",
             "Changes a user.",
-            Authorization::Asks(may_update),
+            Authorization::ByRule(may_update),
             update,
         ),
         FIELDS,
@@ -75,7 +75,7 @@ pub(crate) const GRANT: CommandSpec = changing(
     CommandSpec::new(
         "grantRolesToUser",
         "Adds roles to a user.",
-        Authorization::Asks(grants::may_grant),
+        Authorization::ByRule(grants::may_grant),
         grants::grant::<User>,
     ),
     &["roles"],
@@ -85,7 +85,7 @@ pub(crate) const REVOKE: CommandSpec = changing(
     CommandSpec::new(
         "revokeRolesFromUser",
         "Removes roles from a user.",
-        Authorization::Asks(grants::may_revoke),
+        Authorization::ByRule(grants::may_revoke),
         grants::revoke::<User>,
     ),
     &["roles"],
@@ -103,12 +103,12 @@ pub(crate) const INFO: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "usersInfo",
         "Returns information about users.",
-        Authorization::Asks(may_view),
+        Authorization::ByRule(may_view),
         info,
     )
 };
 
-fn may_create(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+fn may_create(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     let db = Target::Database(asked.db.to_owned());
     needed.add(db.clone(), &[Action::CreateUser]);
     grants::may_grant(asked, needed)?;
@@ -116,7 +116,7 @@ fn may_create(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
     Ok(())
 }
 
-fn may_update(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+fn may_update(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     let name = grants::name::<User>("updateUser", asked.db, asked.request)?;
     let db = Target::Database(asked.db.to_owned());
     let is_own = asked.grants.user.name == name;
@@ -367,7 +367,7 @@ impl UserSet {
     }
 }
 
-fn may_view(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+fn may_view(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) -> Result<()> {
     let view = [Action::ViewUser];
     match UserSet::parse(asked.db, asked.body())? {
         UserSet::All(Some(db)) => needed.add(Target::Database(db), &view),

@@ -120,7 +120,7 @@ impl Creation<'_> {
         let collation = collation(self.args)?;
         capped::append_options(self.args, &mut options)?;
         append_kept(self.args, &mut options)?;
-        validation::Given::parse(self.args, &self.namespace, &collation)?
+        validation::ValidationOptions::parse(self.args, &self.namespace, &collation)?
             .append_over(DocRef::EMPTY, &mut options);
         self.append_clustered(&mut options)?;
         options.append("collation", collation.to_document());

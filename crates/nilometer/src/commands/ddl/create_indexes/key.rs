@@ -3,7 +3,7 @@
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, ValueRef};
 
-use super::Target;
+use super::IndexTarget;
 use crate::error::{Error, ErrorCode, Result, location};
 
 /// The largest number of fields of an index.
@@ -22,7 +22,7 @@ pub(super) fn refused(reason: impl Into<String>) -> Error {
 
 /// The properties of a key pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct KeyShape {
     /// The number of fields.
     pub(super) fields: usize,
     /// The index type other than values: the string in the pattern, or `wildcard`.
@@ -37,8 +37,8 @@ pub(super) struct Shape {
 const PLUGINS: [&str; 5] = ["hashed", "2d", "2dsphere", "2dsphere_bucket", "text"];
 
 /// Checks a key pattern.
-pub(super) fn check(key: DocRef<'_>, target: Target) -> Result<Shape> {
-    let mut shape = Shape::default();
+pub(super) fn check(key: DocRef<'_>, target: IndexTarget) -> Result<KeyShape> {
+    let mut shape = KeyShape::default();
     let mut names: Vec<&str> = Vec::new();
     let (mut hashed, mut planes) = (0, 0);
     for element in key {
@@ -126,7 +126,11 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// Checks one value: a number is a direction, a string an index type, which is returned.
-fn check_value(name: &str, value: ValueRef<'_>, target: Target) -> Result<Option<&'static str>> {
+fn check_value(
+    name: &str,
+    value: ValueRef<'_>,
+    target: IndexTarget,
+) -> Result<Option<&'static str>> {
     if let Some(number) = Number::of(value) {
         let number = number.to_f64();
         return if number == 0.0 || number.is_nan() {
@@ -145,7 +149,7 @@ fn check_value(name: &str, value: ValueRef<'_>, target: Target) -> Result<Option
     };
     match PLUGINS.iter().find(|known| **known == plugin) {
         Some(&"text") => Err(refused("text indexes are not supported")),
-        Some(&"2dsphere_bucket") if target != Target::Buckets => Err(refused(
+        Some(&"2dsphere_bucket") if target != IndexTarget::Buckets => Err(refused(
             "Index type '2dsphere_bucket' is for buckets of time-series collections",
         )),
         Some(known) => Ok(Some(known)),
@@ -198,7 +202,7 @@ mod tests {
     use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
     fn code(key: Document) -> i32 {
-        check(key.as_ref(), Target::Ordinary).map_or_else(|error| error.code.0, |_| 0)
+        check(key.as_ref(), IndexTarget::Ordinary).map_or_else(|error| error.code.0, |_| 0)
     }
 
     #[test]
@@ -216,7 +220,7 @@ mod tests {
             assert_eq!(code(key.clone()), 0, "{key:?}");
         }
         assert!(
-            check(doc! { "_id": 1.0 }.as_ref(), Target::Ordinary)
+            check(doc! { "_id": 1.0 }.as_ref(), IndexTarget::Ordinary)
                 .unwrap()
                 .is_id
         );

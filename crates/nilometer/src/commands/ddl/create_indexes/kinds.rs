@@ -3,7 +3,7 @@
 use nilometer_bson::number::Number;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
-use super::key::{Shape, refused};
+use super::key::{KeyShape, refused};
 use super::spec::{flag, keep};
 use crate::args::Args;
 use crate::catalog::IndexSpec;
@@ -29,7 +29,7 @@ const OF_TEXT: &[&str] = &[
 ];
 
 /// Returns the options of one index type, checked, and stored unchanged.
-pub(super) fn options(args: &Args<'_>, shape: Shape) -> Result<Document> {
+pub(super) fn options(args: &Args<'_>, shape: KeyShape) -> Result<Document> {
     if let Some(name) = OF_TEXT.iter().find(|name| !args.value(name).is_missing()) {
         return Err(refused(format!(
             "'{name}' is for kinds of index that are not supported"
@@ -57,7 +57,7 @@ pub(super) fn options(args: &Args<'_>, shape: Shape) -> Result<Document> {
     Ok(kept.finish())
 }
 
-fn sphere(args: &Args<'_>, shape: Shape, kept: &mut DocumentBuilder) -> Result<()> {
+fn sphere(args: &Args<'_>, shape: KeyShape, kept: &mut DocumentBuilder) -> Result<()> {
     let version = args.value("2dsphereIndexVersion");
     let is_sphere = matches!(shape.plugin, Some("2dsphere" | "2dsphere_bucket"));
     match version.as_exact_i64() {
@@ -114,7 +114,7 @@ fn plane(args: &Args<'_>) -> Result<()> {
     }
 }
 
-fn projection(args: &Args<'_>, shape: Shape) -> Result<()> {
+fn projection(args: &Args<'_>, shape: KeyShape) -> Result<()> {
     let given = match args.value("wildcardProjection") {
         ValueRef::Missing if shape.is_whole_wildcard && shape.fields > 1 => {
             return Err(refused(
@@ -144,7 +144,7 @@ fn projection(args: &Args<'_>, shape: Shape) -> Result<()> {
 }
 
 /// Refuses options that this index type cannot have.
-pub(super) fn check(spec: &IndexSpec, shape: Shape, plugin: &str) -> Result<()> {
+pub(super) fn check(spec: &IndexSpec, shape: KeyShape, plugin: &str) -> Result<()> {
     if plugin == "hashed" && spec.refuses_duplicates() {
         return Err(Error::location(
             location::HASHED_UNIQUE,

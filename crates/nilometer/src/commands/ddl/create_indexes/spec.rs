@@ -6,9 +6,9 @@ use nilometer_bson::extjson::to_relaxed;
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
-use super::Target;
+use super::IndexTarget;
 use super::key;
-use super::key::{Shape, refused};
+use super::key::{KeyShape, refused};
 use super::{kinds, partial_filter};
 use crate::args::{Args, truncated_i64};
 use crate::catalog::{Collection, IndexSpec};
@@ -58,8 +58,8 @@ const FIELDS_OF_ID: &[&str] = &["key", "name", "v", "ns", "collation", "clustere
 const INDEX_VERSION: i64 = 2;
 
 /// The collection of the index.
-pub(super) struct Place<'a> {
-    pub(super) target: Target,
+pub(super) struct IndexPlace<'a> {
+    pub(super) target: IndexTarget,
     /// The collection, or the buckets behind it; `None` if it does not exist yet.
     pub(super) collection: Option<&'a Collection>,
     /// Unknown options are dropped instead of refused, as restores need it.
@@ -67,7 +67,7 @@ pub(super) struct Place<'a> {
 }
 
 /// The result of a definition.
-pub(super) enum Wanted {
+pub(super) enum ParsedIndex {
     /// The index on `_id`, or on the clustered `_id`: it exists.
     Id,
     /// An index in its stored form.
@@ -75,14 +75,14 @@ pub(super) enum Wanted {
 }
 
 /// Checks a definition.
-pub(super) fn parse(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
+pub(super) fn parse(description: DocRef<'_>, place: &IndexPlace<'_>) -> Result<ParsedIndex> {
     parse_in(description, place).map_err(|error| {
         let shown = to_relaxed(description);
         error.context(&format!("Error in specification {shown}"))
     })
 }
 
-fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
+fn parse_in(description: DocRef<'_>, place: &IndexPlace<'_>) -> Result<ParsedIndex> {
     let args = Args::new("createIndexes.indexes", description);
     args.check_names_with(|_| true)?;
     if !place.ignore_unknown
@@ -102,9 +102,9 @@ fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
     check_version(&args)?;
     let shape = key::check(key, place.target)?;
     let name = name(&args, key, shape)?;
-    if shape.is_id && place.target != Target::Timeseries {
+    if shape.is_id && place.target != IndexTarget::Timeseries {
         check_id(&args, description, place)?;
-        return Ok(Wanted::Id);
+        return Ok(ParsedIndex::Id);
     }
     if args.boolean("clustered")? == Some(true) {
         return Err(refused("a clustered index is on '_id' alone"));
@@ -127,7 +127,7 @@ fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
         others: kinds::options(&args, shape)?,
     };
     check_together(&spec, shape, place.target)?;
-    if let (Target::Timeseries, Some(buckets)) = (place.target, place.collection)
+    if let (IndexTarget::Timeseries, Some(buckets)) = (place.target, place.collection)
         && let Some(timeseries) = &buckets.timeseries
     {
         let default = default.to_document();
@@ -143,7 +143,7 @@ fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
         MatchExpression::parse(filter.as_ref(), &context)?;
     }
     Index::check(&spec)?;
-    Ok(Wanted::Index(spec))
+    Ok(ParsedIndex::Index(spec))
 }
 
 fn first_beside<'d>(description: DocRef<'d>, known: &[&str]) -> Option<&'d str> {
@@ -171,7 +171,7 @@ fn check_version(args: &Args<'_>) -> Result<()> {
     }
 }
 
-fn name(args: &Args<'_>, key: DocRef<'_>, shape: Shape) -> Result<String> {
+fn name(args: &Args<'_>, key: DocRef<'_>, shape: KeyShape) -> Result<String> {
     let name = match args.value("name") {
         ValueRef::Missing => key::default_name(key),
         ValueRef::String(name) => name.to_owned(),
@@ -189,9 +189,9 @@ fn name(args: &Args<'_>, key: DocRef<'_>, shape: Shape) -> Result<String> {
 }
 
 /// Checks a definition of the existing index on `_id`.
-fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Result<()> {
-    let is_clustered =
-        place.target == Target::Buckets || place.collection.is_some_and(Collection::is_clustered);
+fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &IndexPlace<'_>) -> Result<()> {
+    let is_clustered = place.target == IndexTarget::Buckets
+        || place.collection.is_some_and(Collection::is_clustered);
     if args.boolean("clustered")? == Some(true) {
         if !is_clustered {
             return Err(Error::location(
@@ -220,7 +220,7 @@ fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Resu
     }
 }
 
-fn default_collation(place: &Place<'_>) -> Collation {
+fn default_collation(place: &IndexPlace<'_>) -> Collation {
     // Stored filters were parsed before they were stored.
     let options = place.collection.map(|c| c.options.clone());
     let options = options.unwrap_or_default();
@@ -243,11 +243,11 @@ pub(super) fn flag(args: &Args<'_>, name: &str) -> Result<bool> {
     Ok(args.lenient_boolean(name)?.unwrap_or(false))
 }
 
-fn filter(args: &Args<'_>, target: Target) -> Result<Option<Document>> {
+fn filter(args: &Args<'_>, target: IndexTarget) -> Result<Option<Document>> {
     match args.value("partialFilterExpression") {
         ValueRef::Missing => Ok(None),
         ValueRef::Document(filter) => Ok(Some(filter.to_document())),
-        other if target == Target::Timeseries => Err(Error::location(
+        other if target == IndexTarget::Timeseries => Err(Error::location(
             location::OBJECT_EXPECTED,
             format!(
                 "invalid parameter: expected an object (partialFilterExpression), found {}",
@@ -279,7 +279,7 @@ fn expiry(args: &Args<'_>) -> Result<Option<i64>> {
 }
 
 /// Refuses options that exclude each other.
-fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> {
+fn check_together(spec: &IndexSpec, shape: KeyShape, target: IndexTarget) -> Result<()> {
     if spec.sparse && spec.partial_filter.is_some() {
         return Err(refused(
             "cannot mix \"partialFilterExpression\" and \"sparse\" options",
@@ -288,22 +288,22 @@ fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> 
     if let Some(plugin) = shape.plugin {
         kinds::check(spec, shape, plugin)?;
     }
-    if target != Target::Ordinary && spec.prepare_unique {
+    if target != IndexTarget::Ordinary && spec.prepare_unique {
         return Err(Error::invalid_options(
             "'prepareUnique' is not for indexes of time-series collections",
         ));
     }
-    if target == Target::Buckets && spec.unique {
+    if target == IndexTarget::Buckets && spec.unique {
         return Err(refused("indexes on buckets cannot be unique"));
     }
     // Time-series collections have their own rules for expiry.
-    if spec.expire_after_seconds.is_some() && target != Target::Timeseries {
+    if spec.expire_after_seconds.is_some() && target != IndexTarget::Timeseries {
         if shape.fields > 1 {
             return Err(refused(
                 "TTL indexes are single-field indexes, compound indexes do not support TTL",
             ));
         }
-        if target == Target::Buckets {
+        if target == IndexTarget::Buckets {
             return Err(Error::invalid_options(
                 "TTL indexes of time-series collections are made on the collection, not on its buckets",
             ));

@@ -48,7 +48,7 @@ pub enum Authorization {
     /// These actions on the collection in the first field.
     OnCollection(&'static [Action]),
     /// The result of this rule.
-    Asks(Rule),
+    ByRule(Rule),
 }
 
 impl Authorization {
@@ -59,10 +59,10 @@ impl Authorization {
 }
 
 /// Computes the needs of a command.
-pub(crate) type Rule = fn(&Asked<'_>, &mut Needed) -> Result<()>;
+pub(crate) type Rule = fn(&AccessRequest<'_>, &mut RequiredPrivileges) -> Result<()>;
 
 /// A command and its user.
-pub struct Asked<'a> {
+pub struct AccessRequest<'a> {
     /// The database, with its catalog.
     pub(crate) database: &'a Database,
     /// The name of the command's database.
@@ -73,7 +73,7 @@ pub struct Asked<'a> {
     pub(crate) grants: &'a Grants,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> AccessRequest<'a> {
     /// Returns the command document.
     pub(crate) fn body(&self) -> DocRef<'a> {
         self.request.body.as_ref()
@@ -97,9 +97,9 @@ impl<'a> Asked<'a> {
 
 /// The needs of a command.
 #[derive(Debug, Default)]
-pub struct Needed(Vec<(Target, ActionSet)>);
+pub struct RequiredPrivileges(Vec<(Target, ActionSet)>);
 
-impl Needed {
+impl RequiredPrivileges {
     /// Adds these actions on `target`.
     pub(crate) fn add(&mut self, target: Target, actions: &[Action]) {
         self.0.push((target, ActionSet::of(actions)));
@@ -153,7 +153,7 @@ fn allowed(
             ))
         };
     };
-    let asked = Asked {
+    let asked = AccessRequest {
         database,
         db,
         request,
@@ -169,8 +169,8 @@ fn allowed(
 }
 
 /// Returns the needs of a command.
-fn needed(authorization: Authorization, asked: &Asked<'_>) -> Result<Needed> {
-    let mut needed = Needed::default();
+fn needed(authorization: Authorization, asked: &AccessRequest<'_>) -> Result<RequiredPrivileges> {
+    let mut needed = RequiredPrivileges::default();
     match authorization {
         Authorization::Open | Authorization::LoggedIn => {}
         Authorization::OnCluster(actions) => needed.add(Target::Cluster, actions),
@@ -178,7 +178,7 @@ fn needed(authorization: Authorization, asked: &Asked<'_>) -> Result<Needed> {
             needed.add(Target::Database(asked.db.to_owned()), actions);
         }
         Authorization::OnCollection(actions) => needed.add(asked.first_target(), actions),
-        Authorization::Asks(rule) => rule(asked, &mut needed)?,
+        Authorization::ByRule(rule) => rule(asked, &mut needed)?,
     }
     Ok(needed)
 }

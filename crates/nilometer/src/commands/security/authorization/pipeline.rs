@@ -5,12 +5,12 @@
 
 use nilometer_bson::{DocRef, ValueRef};
 
-use super::Needed;
+use super::RequiredPrivileges;
 use crate::auth::{Action, Target};
 
 /// The needs of a stage.
 #[derive(Clone, Copy, Debug)]
-enum Asks {
+enum StageNeeds {
     /// Nothing beyond its input.
     Nothing,
     /// This action on the collection, instead of `find`.
@@ -32,82 +32,88 @@ enum Asks {
 }
 
 /// Every stage, by name.
-const STAGES: &[(&str, Asks)] = &[
-    ("$_internalUnpackBucket", Asks::Nothing),
-    ("$_unpackBucket", Asks::Nothing),
-    ("$addFields", Asks::Nothing),
-    ("$bucket", Asks::Nothing),
-    ("$bucketAuto", Asks::Nothing),
+const STAGES: &[(&str, StageNeeds)] = &[
+    ("$_internalUnpackBucket", StageNeeds::Nothing),
+    ("$_unpackBucket", StageNeeds::Nothing),
+    ("$addFields", StageNeeds::Nothing),
+    ("$bucket", StageNeeds::Nothing),
+    ("$bucketAuto", StageNeeds::Nothing),
     (
         "$changeStream",
-        Asks::InsteadOnCollection(Action::ChangeStream),
+        StageNeeds::InsteadOnCollection(Action::ChangeStream),
     ),
-    ("$changeStreamSplitLargeEvent", Asks::Nothing),
-    ("$collStats", Asks::InsteadOnCollection(Action::CollStats)),
-    ("$count", Asks::Nothing),
-    ("$currentOp", Asks::Own(Action::Inprog)),
-    ("$densify", Asks::Nothing),
-    ("$documents", Asks::InsteadNothing),
-    ("$facet", Asks::Facets),
-    ("$fill", Asks::Nothing),
-    ("$geoNear", Asks::Nothing),
-    ("$graphLookup", Asks::Other),
-    ("$group", Asks::Nothing),
-    ("$indexStats", Asks::InsteadOnCollection(Action::IndexStats)),
-    ("$limit", Asks::Nothing),
+    ("$changeStreamSplitLargeEvent", StageNeeds::Nothing),
+    (
+        "$collStats",
+        StageNeeds::InsteadOnCollection(Action::CollStats),
+    ),
+    ("$count", StageNeeds::Nothing),
+    ("$currentOp", StageNeeds::Own(Action::Inprog)),
+    ("$densify", StageNeeds::Nothing),
+    ("$documents", StageNeeds::InsteadNothing),
+    ("$facet", StageNeeds::Facets),
+    ("$fill", StageNeeds::Nothing),
+    ("$geoNear", StageNeeds::Nothing),
+    ("$graphLookup", StageNeeds::Other),
+    ("$group", StageNeeds::Nothing),
+    (
+        "$indexStats",
+        StageNeeds::InsteadOnCollection(Action::IndexStats),
+    ),
+    ("$limit", StageNeeds::Nothing),
     (
         "$listCatalog",
-        Asks::InsteadOnCluster(&[Action::ListDatabases, Action::Inprog]),
+        StageNeeds::InsteadOnCluster(&[Action::ListDatabases, Action::Inprog]),
     ),
-    ("$listLocalSessions", Asks::Own(Action::ListSessions)),
+    ("$listLocalSessions", StageNeeds::Own(Action::ListSessions)),
     (
         "$listSampledQueries",
-        Asks::InsteadOnCluster(&[Action::QueryStatsRead]),
+        StageNeeds::InsteadOnCluster(&[Action::QueryStatsRead]),
     ),
     (
         "$listSearchIndexes",
-        Asks::InsteadOnCollection(Action::ListSearchIndexes),
+        StageNeeds::InsteadOnCollection(Action::ListSearchIndexes),
     ),
-    ("$listSessions", Asks::Own(Action::ListSessions)),
-    ("$lookup", Asks::Other),
-    ("$match", Asks::Nothing),
-    ("$merge", Asks::Merge),
-    ("$out", Asks::Out),
+    ("$listSessions", StageNeeds::Own(Action::ListSessions)),
+    ("$lookup", StageNeeds::Other),
+    ("$match", StageNeeds::Nothing),
+    ("$merge", StageNeeds::Merge),
+    ("$out", StageNeeds::Out),
     (
         "$planCacheStats",
-        Asks::InsteadOnCollection(Action::PlanCacheRead),
+        StageNeeds::InsteadOnCollection(Action::PlanCacheRead),
     ),
-    ("$project", Asks::Nothing),
+    ("$project", StageNeeds::Nothing),
     (
         "$querySettings",
-        Asks::InsteadOnCluster(&[Action::QueryStatsRead]),
+        StageNeeds::InsteadOnCluster(&[Action::QueryStatsRead]),
     ),
     (
         "$queryStats",
-        Asks::InsteadOnCluster(&[Action::QueryStatsRead]),
+        StageNeeds::InsteadOnCluster(&[Action::QueryStatsRead]),
     ),
-    ("$redact", Asks::Nothing),
-    ("$replaceRoot", Asks::Nothing),
-    ("$replaceWith", Asks::Nothing),
-    ("$sample", Asks::Nothing),
-    ("$search", Asks::Nothing),
-    ("$searchMeta", Asks::Nothing),
-    ("$set", Asks::Nothing),
-    ("$setWindowFields", Asks::Nothing),
+    ("$redact", StageNeeds::Nothing),
+    ("$replaceRoot", StageNeeds::Nothing),
+    ("$replaceWith", StageNeeds::Nothing),
+    ("$sample", StageNeeds::Nothing),
+    ("$search", StageNeeds::Nothing),
+    ("$searchMeta", StageNeeds::Nothing),
+    ("$set", StageNeeds::Nothing),
+    ("$setWindowFields", StageNeeds::Nothing),
     (
         "$shardedDataDistribution",
-        Asks::InsteadOnCluster(&[Action::ShardingState]),
+        StageNeeds::InsteadOnCluster(&[Action::ShardingState]),
     ),
-    ("$skip", Asks::Nothing),
-    ("$sort", Asks::Nothing),
-    ("$sortByCount", Asks::Nothing),
-    ("$unionWith", Asks::Other),
-    ("$unset", Asks::Nothing),
-    ("$unwind", Asks::Nothing),
-    ("$vectorSearch", Asks::Nothing),
+    ("$skip", StageNeeds::Nothing),
+    ("$sort", StageNeeds::Nothing),
+    ("$sortByCount", StageNeeds::Nothing),
+    ("$unionWith", StageNeeds::Other),
+    ("$unset", StageNeeds::Nothing),
+    ("$unwind", StageNeeds::Nothing),
+    ("$vectorSearch", StageNeeds::Nothing),
 ];
 
-fn asks_of(name: &str) -> Option<Asks> {
+fn asks_of(name: &str) -> Option<StageNeeds> {
     let at = STAGES
         .binary_search_by(|(known, _)| known.cmp(&name))
         .ok()?;
@@ -115,7 +121,7 @@ fn asks_of(name: &str) -> Option<Asks> {
 }
 
 /// Adds the needs of an `aggregate` on the database `db`.
-pub(super) fn command(db: &str, body: DocRef<'_>, needed: &mut Needed) {
+pub(super) fn command(db: &str, body: DocRef<'_>, needed: &mut RequiredPrivileges) {
     let collection = body.iter().next().and_then(|e| e.value().as_str());
     let pipelines: Vec<_> = body.iter().filter(|e| e.name() == "pipeline").collect();
     for element in &pipelines {
@@ -141,7 +147,7 @@ pub(super) fn command(db: &str, body: DocRef<'_>, needed: &mut Needed) {
     }
 }
 
-fn read(db: &str, collection: Option<&str>, needed: &mut Needed) {
+fn read(db: &str, collection: Option<&str>, needed: &mut RequiredPrivileges) {
     if let Some(name) = collection {
         needed.add(Target::collection(db, name), &[Action::Find]);
     }
@@ -149,7 +155,12 @@ fn read(db: &str, collection: Option<&str>, needed: &mut Needed) {
 
 /// Adds the needs of the stages in `value`, which read `collection`; `None` if the input is checked
 /// elsewhere.
-pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, needed: &mut Needed) {
+pub(super) fn stages(
+    db: &str,
+    collection: Option<&str>,
+    value: ValueRef<'_>,
+    needed: &mut RequiredPrivileges,
+) {
     let Some(array) = value.as_array() else {
         return read(db, collection, needed);
     };
@@ -162,36 +173,36 @@ pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, ne
                 continue;
             };
             match asks {
-                Asks::Nothing => {}
-                Asks::InsteadOnCollection(action) => {
+                StageNeeds::Nothing => {}
+                StageNeeds::InsteadOnCollection(action) => {
                     reads &= at != 0;
                     match collection {
                         Some(name) => needed.add(Target::collection(db, name), &[action]),
                         None => needed.add(Target::Database(db.to_owned()), &[action]),
                     }
                 }
-                Asks::InsteadOnCluster(actions) => {
+                StageNeeds::InsteadOnCluster(actions) => {
                     reads &= at != 0;
                     needed.add(Target::Cluster, actions);
                 }
-                Asks::InsteadNothing => reads &= at != 0,
-                Asks::Own(action) => {
+                StageNeeds::InsteadNothing => reads &= at != 0,
+                StageNeeds::Own(action) => {
                     reads &= at != 0;
                     if sees_others(element.value()) {
                         needed.add(Target::Cluster, &[action]);
                     }
                 }
-                Asks::Other => other(db, element.value(), needed),
-                Asks::Facets => {
+                StageNeeds::Other => other(db, element.value(), needed),
+                StageNeeds::Facets => {
                     for facet in element.value().as_document().into_iter().flatten() {
                         stages(db, None, facet.value(), needed);
                     }
                 }
-                Asks::Out => {
+                StageNeeds::Out => {
                     let replace = [Action::Insert, Action::Remove];
                     written(db, element.value(), &replace, needed);
                 }
-                Asks::Merge => merge(db, element.value(), needed),
+                StageNeeds::Merge => merge(db, element.value(), needed),
             }
         }
     }
@@ -211,7 +222,7 @@ fn sees_others(value: ValueRef<'_>) -> bool {
 }
 
 /// `$lookup`, `$graphLookup` and `$unionWith`: another collection, and optionally a pipeline over it.
-fn other(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
+fn other(db: &str, value: ValueRef<'_>, needed: &mut RequiredPrivileges) {
     let Some(spec) = value.as_document() else {
         return read(db, value.as_str(), needed);
     };
@@ -243,7 +254,7 @@ fn other(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
 }
 
 /// Returns the target collection of a stage: `"coll"` or `{db, coll}`.
-fn written(db: &str, value: ValueRef<'_>, actions: &[Action], needed: &mut Needed) {
+fn written(db: &str, value: ValueRef<'_>, actions: &[Action], needed: &mut RequiredPrivileges) {
     match value {
         ValueRef::String(name) => needed.add(Target::collection(db, name), actions),
         ValueRef::Document(target) => {
@@ -262,7 +273,7 @@ fn written(db: &str, value: ValueRef<'_>, actions: &[Action], needed: &mut Neede
     }
 }
 
-fn merge(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
+fn merge(db: &str, value: ValueRef<'_>, needed: &mut RequiredPrivileges) {
     // Either may happen, so both are needed.
     let join = [Action::Insert, Action::Update];
     match value {
@@ -296,7 +307,7 @@ mod tests {
     }
 
     fn asked(command_document: nilometer_bson::Document) -> Vec<String> {
-        let mut needed = Needed::default();
+        let mut needed = RequiredPrivileges::default();
         command("d", command_document.as_ref(), &mut needed);
         let all = needed.0.iter().map(|(target, actions)| {
             let target = match target {

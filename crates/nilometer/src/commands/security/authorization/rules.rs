@@ -6,7 +6,7 @@
 use nilometer_bson::{DocRef, ValueRef};
 
 use super::pipeline;
-use super::{Asked, Needed};
+use super::{AccessRequest, RequiredPrivileges};
 use crate::auth::{Action, Target};
 use crate::commands::COMMANDS;
 use crate::commands::find_command;
@@ -23,20 +23,26 @@ fn is_set(document: DocRef<'_>, name: &str) -> bool {
 }
 
 /// Bypassing the validator needs a privilege of its own.
-fn add_bypass(asked: &Asked<'_>, target: &Target, needed: &mut Needed) {
+fn add_bypass(asked: &AccessRequest<'_>, target: &Target, needed: &mut RequiredPrivileges) {
     if is_set(asked.body(), "bypassDocumentValidation") {
         needed.add(target.clone(), &[Action::BypassDocumentValidation]);
     }
 }
 
-pub(in crate::commands) fn insert(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn insert(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let target = asked.first_target();
     needed.add(target.clone(), &[Action::Insert]);
     add_bypass(asked, &target, needed);
     Ok(())
 }
 
-pub(in crate::commands) fn update(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn update(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let target = asked.first_target();
     needed.add(target.clone(), &[Action::Update]);
     let statements = asked.request.documents("update", "updates")?;
@@ -47,7 +53,10 @@ pub(in crate::commands) fn update(asked: &Asked<'_>, needed: &mut Needed) -> Res
     Ok(())
 }
 
-pub(in crate::commands) fn find_and_modify(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn find_and_modify(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let target = asked.first_target();
     let change = if is_set(asked.body(), "remove") {
         Action::Remove
@@ -62,7 +71,10 @@ pub(in crate::commands) fn find_and_modify(asked: &Asked<'_>, needed: &mut Neede
     Ok(())
 }
 
-pub(in crate::commands) fn bulk_write(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn bulk_write(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let mut targets = Vec::new();
     if let Some(namespaces) = asked.request.documents("bulkWrite", "nsInfo")? {
         for document in namespaces {
@@ -120,7 +132,10 @@ fn namespace(value: ValueRef<'_>) -> Target {
     }
 }
 
-pub(in crate::commands) fn aggregate(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn aggregate(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let body = asked.body();
     pipeline::command(asked.db, body, needed);
     Ok(())
@@ -128,7 +143,7 @@ pub(in crate::commands) fn aggregate(asked: &Asked<'_>, needed: &mut Needed) -> 
 
 /// Readers of a view see the collections it is on. A user who creates a view and may read it must be allowed
 /// to read these collections.
-fn view(asked: &Asked<'_>, needed: &mut Needed) {
+fn view(asked: &AccessRequest<'_>, needed: &mut RequiredPrivileges) {
     let body = asked.body();
     let target = asked.first_target();
     if !asked.may(&target, Action::Find) {
@@ -145,19 +160,28 @@ fn view(asked: &Asked<'_>, needed: &mut Needed) {
     }
 }
 
-pub(in crate::commands) fn create(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn create(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     needed.add(asked.first_target(), &[Action::CreateCollection]);
     view(asked, needed);
     Ok(())
 }
 
-pub(in crate::commands) fn coll_mod(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn coll_mod(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     needed.add(asked.first_target(), &[Action::CollMod]);
     view(asked, needed);
     Ok(())
 }
 
-pub(in crate::commands) fn clone_as_capped(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn clone_as_capped(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     needed.add(asked.first_target(), &[Action::Find]);
     let to = match asked.body().get("toCollection").as_str() {
         Some(name) => Target::collection(asked.db, name),
@@ -168,7 +192,10 @@ pub(in crate::commands) fn clone_as_capped(asked: &Asked<'_>, needed: &mut Neede
     Ok(())
 }
 
-pub(in crate::commands) fn rename_collection(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn rename_collection(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let body = asked.body();
     let from = namespace(body.get("renameCollection"));
     let to = namespace(body.get("to"));
@@ -203,7 +230,10 @@ pub(in crate::commands) fn rename_collection(asked: &Asked<'_>, needed: &mut Nee
 }
 
 /// Either all collections, or the names of those on which the user has a privilege.
-pub(in crate::commands) fn list_collections(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn list_collections(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let body = asked.body();
     if !(is_set(body, "nameOnly") && is_set(body, "authorizedCollections")) {
         let database = Target::Database(asked.db.to_owned());
@@ -213,7 +243,10 @@ pub(in crate::commands) fn list_collections(asked: &Asked<'_>, needed: &mut Need
 }
 
 /// Users may see their own operations.
-pub(in crate::commands) fn current_op(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn current_op(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     if !is_set(asked.body(), "$ownOps") {
         needed.add(Target::Cluster, &[Action::Inprog]);
     }
@@ -221,7 +254,10 @@ pub(in crate::commands) fn current_op(asked: &Asked<'_>, needed: &mut Needed) ->
 }
 
 /// Explaining a command needs the privileges of the command.
-pub(in crate::commands) fn explain(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+pub(in crate::commands) fn explain(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
     let Some(inner) = asked.body().get("explain").as_document() else {
         return Ok(());
     };
@@ -233,7 +269,7 @@ pub(in crate::commands) fn explain(asked: &Asked<'_>, needed: &mut Needed) -> Re
         return Ok(());
     }
     let request = Request::new(inner.to_document());
-    let inner = Asked {
+    let inner = AccessRequest {
         database: asked.database,
         db: asked.db,
         request: &request,

@@ -7,7 +7,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 use nilometer_storage::MemoryEngine;
 
 use crate::auth::{Credentials, Mechanism, Restrictions, RoleName, User};
-use crate::commands::{COMMANDS, Counted};
+use crate::commands::{COMMANDS, OperationCounter};
 use crate::database::Database;
 use crate::operation::Request;
 use crate::services::Environment;
@@ -117,7 +117,7 @@ fn a_user_without_roles_may_do_nothing_but_ask_who_it_is() {
         .iter()
         .filter(|command| {
             let text = match command.counted {
-                Counted::GetMore => return false,
+                OperationCounter::GetMore => return false,
                 _ if command.name == "logout" => return false,
                 _ => Value::from("c"),
             };
