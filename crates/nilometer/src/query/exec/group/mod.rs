@@ -544,9 +544,7 @@ impl Table {
         change: impl FnOnce(&mut AccumulatorState) -> Result<()>,
     ) -> Result<()> {
         let place = group as usize * self.fields.len() + at;
-        let Some(state) = self.states.get_mut(place) else {
-            return Ok(());
-        };
+        let state = &mut self.states[place];
         if !grows(spec.kind()) {
             return change(state);
         }

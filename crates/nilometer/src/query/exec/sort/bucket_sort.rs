@@ -108,7 +108,7 @@ impl BucketSort {
                 SortState::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
             }
             (Gathered::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
-                SortState::Blocks(VecDeque::new())
+                unreachable!("buckets that arrive in order are not gathered")
             }
         })
     }

@@ -95,9 +95,7 @@ fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
     // Rows that are not selected have none: their places lie beyond the end.
     let mut places = vec![u32::MAX; block.bucket.count() as usize];
     for (at, row) in (0..).zip(block.selection.to_vec()) {
-        if let Some(place) = places.get_mut(row as usize) {
-            *place = at;
-        }
+        places[row as usize] = at;
     }
     values.select(&places)
 }
@@ -154,9 +152,7 @@ pub(crate) fn column_of(
     let mut values = vec![Value::Missing; count];
     let rows = narrow.to_rows()?;
     for (row, document) in block.selection.to_vec().into_iter().zip(rows) {
-        if let Some(slot) = values.get_mut(row as usize) {
-            *slot = expression.evaluate(document.as_ref(), &cx.eval)?;
-        }
+        values[row as usize] = expression.evaluate(document.as_ref(), &cx.eval)?;
     }
     Ok(Some(Arc::new(ColumnBlock::from_values(&values))))
 }
@@ -176,11 +172,7 @@ impl ComputedBucket {
         let mut computed = vec![None; names.len()];
         for (name, column) in columns {
             match place_of(&names, &name) {
-                Some(at) => {
-                    if let Some(slot) = computed.get_mut(at) {
-                        *slot = Some(column);
-                    }
-                }
+                Some(at) => computed[at] = Some(column),
                 None => {
                     names.push(name);
                     computed.push(Some(column));

@@ -63,9 +63,7 @@ impl LogicalRule for SortLimit {
             if smaller {
                 sort.limit = Some(keep);
             }
-            if let Some(slot) = plan.stages.get_mut(at) {
-                *slot = Stage::Sort(sort);
-            }
+            plan.stages[at] = Stage::Sort(sort);
             if absorbed {
                 plan.stages.remove(at + 1);
             }
