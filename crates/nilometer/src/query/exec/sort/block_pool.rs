@@ -1,13 +1,13 @@
-//! Buckets in time order, returned as blocks: what [`super::bucket_sort`] does where rows are not needed.
+//! Merges buckets into time order and returns blocks: the path of [`super::bucket_sort`] for consumers that do not need rows.
 //!
 //! ```text
-//! A ▪▪▪▪▪▪▪         A before all others    ──► as it is, undecoded but for its times
+//! A ▪▪▪▪▪▪▪         A before all others    ──► returned unchanged, only its times decoded
 //! B         ▪▪▪▪▪
-//! C           ▪▪▪▪▪ B and C overlap        ──► one block of both, up to where the next bucket may begin
+//! C           ▪▪▪▪▪ B and C overlap        ──► one block of both, up to the earliest start of the next bucket
 //! ```
 //!
-//! Measurements are returned in the order of the row path: by time, of equal times what arrived first. Buckets that overlap and
-//! do not look alike ([`merged`]) are left to the rows.
+//! Measurements are returned in the order of the row path: by time, equal times in order of arrival. Overlapping buckets of
+//! different shapes ([`merged`]) are left to the row path.
 
 use std::sync::Arc;
 
@@ -17,45 +17,45 @@ use super::merged_bucket::merged;
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::{MeasurementBlock, Selection};
 
-/// Measurements that are worth a block.
+/// Fewest measurements worth a merged block.
 const MERGED_MIN: usize = 4096;
 
-/// So many buckets are looked through for one that lies before all others.
+/// Buckets checked when looking for one that precedes all others.
 const LOOKED_THROUGH_MAX: usize = 8;
 
-/// Bytes of a place in the order of what is merged.
+/// Bytes of one entry of the merge order.
 const PLACE_BYTES: usize = 24;
 
-/// Buckets that overlap, or may.
+/// Buckets that overlap or may overlap.
 pub(crate) struct Pool {
     parts: Vec<Part>,
     is_descending: bool,
-    /// Measurements that came since blocks were last merged.
+    /// Measurements added since the last merge.
     came: usize,
-    /// As many must come before blocks are merged again.
+    /// Measurements to add before the next merge.
     wanted: usize,
 }
 
-/// A bucket with measurements that were not returned yet.
+/// A bucket with measurements not yet returned.
 struct Part {
     block: MeasurementBlock,
     times: Arc<ColumnBlock>,
-    /// What comes before its first row in the order of arrival.
+    /// Arrival number of its first row.
     arrival: u64,
-    /// The rows in the order of the sort; none if that is the order of the selection.
+    /// The rows in sort order; `None` if the selection is already in sort order.
     sorted: Option<Vec<u32>>,
-    /// The number of measurements returned.
+    /// Number of measurements returned.
     given: usize,
     bytes: usize,
 }
 
-/// What a pool gives.
+/// Result of [`Pool::take`].
 pub(crate) enum Taken {
-    /// These come next; so many bytes are no longer held.
+    /// The next block, and the number of bytes released.
     Block(MeasurementBlock, usize),
-    /// Nothing, until more has come.
+    /// No block until more buckets are added.
     Nothing,
-    /// Buckets do not look alike: rows must be put in order.
+    /// The buckets differ in shape: rows must be sorted instead.
     Rows,
 }
 
@@ -73,12 +73,12 @@ impl Pool {
         self.parts.is_empty()
     }
 
-    /// A time as a number that rises in the order of the sort.
+    /// Maps a time to a number that ascends in sort order.
     fn place(&self, time: i64) -> i64 {
         if self.is_descending { !time } else { time }
     }
 
-    /// Takes a bucket whose rows arrive behind `arrival`; tells how many bytes are held for it.
+    /// Adds a bucket whose rows have arrival numbers from `arrival` on; returns the bytes held for it.
     pub(crate) fn add(
         &mut self,
         block: MeasurementBlock,
@@ -116,8 +116,8 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// The next block, where what follows lies from `bound` on; nothing follows if there is none. It may be `i64::MIN` or
-    /// `i64::MAX` where anything may follow.
+    /// Returns the next block. Buckets added later lie from `bound` on; `None` if there are none. `i64::MIN` or `i64::MAX` means
+    /// that later buckets may lie anywhere.
     pub(crate) fn take(&mut self, bound: Option<i64>) -> Result<Taken> {
         let bound = bound.map(|bound| self.place(bound));
         if let Some(at) = self.first_of_all(bound)? {
@@ -133,7 +133,7 @@ impl Pool {
         self.merge(bound)
     }
 
-    /// The part that lies before all others, and what follows.
+    /// Returns the index of the part that precedes all others and `bound`.
     fn first_of_all(&self, bound: Option<i64>) -> Result<Option<usize>> {
         if self.parts.len() > LOOKED_THROUGH_MAX {
             return Ok(None);
@@ -156,7 +156,7 @@ impl Pool {
         Ok(found.map(|(at, _)| at))
     }
 
-    /// One block of all that lies before the bound.
+    /// Merges all measurements before the bound into one block.
     fn merge(&mut self, bound: Option<i64>) -> Result<Taken> {
         self.parts.sort_by_key(|part| part.arrival);
         let mut entries = Vec::new();
@@ -197,7 +197,7 @@ impl Pool {
         Ok(Taken::Block(block, bytes))
     }
 
-    /// What was not given on, each block with what comes before its bucket's first row in the order of arrival.
+    /// Returns the remaining measurements as blocks, each with the arrival number of its bucket's first row.
     pub(crate) fn into_blocks(self) -> Vec<(u64, MeasurementBlock)> {
         let parts = self.parts.into_iter();
         let left = parts.map(|part| {
@@ -225,7 +225,7 @@ impl Part {
         self.count() - self.given
     }
 
-    /// The row at a place in the order of the sort.
+    /// Returns the row at a position in sort order.
     fn row(&self, at: usize) -> u32 {
         let row = match &self.sorted {
             Some(sorted) => sorted.get(at).copied(),
@@ -249,7 +249,7 @@ impl Part {
         self.time(self.row(self.count().saturating_sub(1)))
     }
 
-    /// How many places lie before the bound.
+    /// Returns the number of positions before the bound.
     fn before(&self, bound: Option<i64>, place: impl Fn(i64) -> i64) -> Result<usize> {
         let Some(bound) = bound else {
             return Ok(self.count());
@@ -266,7 +266,7 @@ impl Part {
         Ok(low)
     }
 
-    /// What was not given on yet, as a block in the order of the sort.
+    /// Returns the remaining measurements as a block in sort order.
     fn into_block(self, is_descending: bool) -> Option<MeasurementBlock> {
         if self.sorted.is_none() {
             let mut block = self.block;

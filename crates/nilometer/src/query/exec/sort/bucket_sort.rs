@@ -1,24 +1,23 @@
-//! `$sort` by what headers of buckets tell: metadata, and metadata or nothing before the time.
+//! `$sort` by bucket headers: by metadata, by time, or by metadata then time.
 //!
 //! ```text
-//! {m: 1}           buckets are put in order; their measurements follow as blocks, undecoded
-//! {t: 1}           buckets come by rising start; what is earlier than the next start is given on
-//! {m: 1, t: 1}     the same within each value of the metadata, if an index gives them in that order; else
-//! {m: 1, t: -1}    buckets are put in order of metadata, then of the latest time; within one metadata
-//!                  what is later than the next bucket's latest is given on
+//! {m: 1}           buckets are sorted; their measurements follow as blocks, undecoded
+//! {t: 1}           buckets arrive by ascending start; measurements before the next start are returned
+//! {m: 1, t: 1}     the same within each metadata value, if an index delivers them in that order; else
+//! {m: 1, t: -1}    buckets are sorted by metadata, then by latest time; within one metadata value
+//!                  measurements after the next bucket's latest time are returned
 //! ```
 //!
-//! Where ids tell no times (dates outside 1970 to 2038), or the other direction was asked for, a sort by time alone puts
-//! buckets in order of the bounds in their headers, too. A bucket that is wider than the collection's may be fails a
-//! sort by falling starts, which relies on that.
+//! A sort by time alone also sorts buckets by the bounds in their headers where ids hold no full times (dates outside
+//! 1970 to 2038) or where the requested direction is not that of the scan. A sort by descending starts relies on the maximum
+//! bucket span of the collection; a wider bucket fails it.
 //!
-//! Where the next operator takes blocks ([`PhysicalSort::as_blocks`]), buckets are returned as they are as long as
-//! they do not overlap ([`super::block_pool`]).
+//! Where the next operator takes blocks ([`PhysicalSort::as_blocks`]), buckets that do not overlap are returned unchanged
+//! ([`super::block_pool`]).
 //!
-//! So the answer begins before all is read, or decoded, and memory holds the rows of buckets that overlap.
-//! Equal rows come in the order in which the input gave them, as from any sort. Whatever a header does not
-//! tell (rows instead of blocks, dates before 1970, whose bucket starts lie behind them), and more buckets or
-//! rows than memory has room for, are left to the sorter that knows rows alone.
+//! So output begins before all input is read or decoded, and memory holds only the rows of overlapping buckets.
+//! Equal rows keep their input order, as in any sort. The row sorter takes over where headers do not suffice (rows instead of
+//! blocks; dates before 1970, which lie before their bucket's start) and where buckets or rows exceed the memory limit.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -39,28 +38,28 @@ use crate::query::exec::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, nex
 use crate::query::pipeline::SortStage;
 use crate::query::planner::physical::{BucketOrder, PhysicalSort};
 
-/// Bytes counted for a bucket whose columns are not decoded, beside its values.
+/// Bytes counted for an undecoded bucket, in addition to its values.
 const BUCKET_OVERHEAD: usize = 512;
 
 /// Bytes counted for a value of a compressed column.
 const COMPRESSED_VALUE_BYTES: usize = 2;
 
-/// Puts measurements in order with the help of their buckets' headers.
+/// Sorts measurements using the headers of their buckets.
 pub struct BucketSort {
     input: Option<BoxOperator>,
     plan: PhysicalSort,
     order: BucketOrder,
     state: SortState,
-    /// Rows still wanted.
+    /// Rows still to return.
     left: u64,
 }
 
 enum SortState {
-    /// Nothing was read yet.
+    /// Nothing read yet.
     Unread,
-    /// Buckets in order, whose rows follow.
+    /// Sorted buckets, whose rows follow.
     Blocks(VecDeque<MeasurementBlock>),
-    /// Rows of buckets that overlap.
+    /// Rows of overlapping buckets.
     Overlapping(Box<Overlapping>),
     /// Rows from the sorter.
     Rows(Box<Everything>),
@@ -164,24 +163,24 @@ impl Operator for BucketSort {
     }
 }
 
-/// A bucket that waits for its turn.
+/// A pending bucket.
 struct Held {
-    /// What comes before the time.
+    /// The sort key of the parts before the time.
     key: SortKey,
-    /// How many came before it.
+    /// Number of buckets that arrived before it.
     arrival: u64,
     block: MeasurementBlock,
 }
 
-/// What a first look at the input gave.
+/// Result of gathering the input.
 enum Gathered {
-    /// Buckets in order, each with what it is sorted by before the time.
+    /// Sorted buckets, each with the sort key of the parts before the time.
     Blocks(Vec<Held>),
-    /// Headers did not tell, or there were too many: rows, sorted.
+    /// Sorted rows: headers or memory did not suffice.
     Rows(Everything),
 }
 
-/// Gathers buckets and puts them in order.
+/// Gathers all buckets and sorts them.
 fn gather(
     input: &mut BoxOperator,
     stage: &SortStage,
@@ -238,7 +237,7 @@ fn is_descending(pattern: &SortPattern, order: BucketOrder) -> Option<bool> {
     pattern.parts().get(parts).map(|part| part.descending)
 }
 
-/// The first parts of a pattern as one; none if there are none.
+/// Returns the first parts of a pattern as one pattern; `None` if there are none.
 fn prefix(
     pattern: &SortPattern,
     parts: usize,
@@ -257,7 +256,7 @@ fn prefix(
     SortPattern::parse(out.finish().as_ref(), &context).map(Some)
 }
 
-/// A time that none of the block's is before (or, of the greatest, behind).
+/// Returns a lower bound of the block's times, or an upper bound if `greatest`.
 fn bound(block: &MeasurementBlock, greatest: bool) -> i64 {
     let (min, max) = block.time_bounds();
     match greatest {
@@ -266,13 +265,13 @@ fn bound(block: &MeasurementBlock, greatest: bool) -> i64 {
     }
 }
 
-/// Bytes a block that is not decoded is counted with.
+/// Returns the bytes counted for an undecoded block.
 pub(crate) fn held_bytes(block: &MeasurementBlock) -> usize {
     let values = block.bucket.columns().len() * block.bucket.count() as usize;
     BUCKET_OVERHEAD + values * COMPRESSED_VALUE_BYTES
 }
 
-/// Sorts batches and the rest of the input row by row.
+/// Sorts the batches and the rest of the input row by row.
 fn by_rows(
     batches: impl Iterator<Item = Batch>,
     input: &mut BoxOperator,
@@ -286,25 +285,25 @@ fn by_rows(
     everything(sorter, input, stage.limit, cx)
 }
 
-/// Where buckets come from, in the order of a bound.
+/// Source of buckets in the order of a bound.
 enum Buckets {
-    /// As the input gives them: by what comes before the time, and then by their starts.
+    /// In input order: by the parts before the time, then by start.
     Arriving(Arriving),
-    /// At hand, in the order of what comes before the time and then of their bounds.
+    /// Gathered, ordered by the parts before the time, then by their bounds.
     Gathered(VecDeque<Held>),
 }
 
 struct Arriving {
     input: BoxOperator,
     next: Option<Batch>,
-    /// What comes before the time; none if nothing does.
+    /// The parts of the pattern before the time; `None` if there are none.
     prefix: Option<SortPattern>,
-    /// By falling start; no bucket has a time so long behind its start. None: by rising start.
+    /// `Some`: by descending start; the maximum span of a bucket. `None`: by ascending start.
     span_ms: Option<i64>,
 }
 
 impl Arriving {
-    /// What comes before the time in a block.
+    /// Returns the sort key of the block for the parts before the time.
     fn partition(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<Option<SortKey>> {
         let extracted = self.prefix.as_ref().map(|prefix| {
             let constants = block.constant_document();
@@ -313,7 +312,7 @@ impl Arriving {
         extracted.transpose()
     }
 
-    /// True if what comes before the time is not what it is in the rows at hand.
+    /// True if the block's partition differs from that of the loaded rows.
     fn begins_partition(
         &self,
         block: &MeasurementBlock,
@@ -328,16 +327,16 @@ impl Arriving {
     }
 }
 
-/// Rows of overlapping buckets, returned as soon as no later bucket can sort before them.
+/// Rows of overlapping buckets, each returned once no later bucket can sort before it.
 struct Overlapping {
     pattern: Arc<SortPattern>,
-    /// Where the time stands in the pattern: so many parts come before it.
+    /// Index of the time in the pattern.
     time_at: usize,
     buckets: Buckets,
     heap: BinaryHeap<Waiting>,
-    /// Buckets whose rows nobody needs yet; none where rows are wanted. While rows wait, it is empty.
+    /// Buckets not needed as rows yet; `None` where the output is rows. Empty while rows are pending.
     pool: Option<Pool>,
-    /// What comes before the time in the rows at hand.
+    /// The partition of the loaded rows.
     partition: Option<SortKey>,
     arrivals: u64,
     memory: MemoryGauge,
@@ -346,21 +345,21 @@ struct Overlapping {
 enum Taken {
     Block(MeasurementBlock),
     Rows(Vec<Document>),
-    /// Memory has no room for what overlaps: all that is left, from the sorter.
+    /// The overlapping rows exceed the memory limit: all remaining rows, from the sorter.
     TooMany(Box<Everything>),
 }
 
-/// What may follow the rows at hand.
+/// What may follow the loaded rows.
 enum Follows {
-    /// Nothing that comes before any of them.
+    /// Only rows that sort after all of them.
     Later,
-    /// Rows with times from here on, in the direction of the sort.
+    /// Rows with times from this one on, in the direction of the sort.
     From(i64),
-    /// Anything.
+    /// Any row.
     Unknown,
 }
 
-/// A row that waits; the first in order is the greatest.
+/// A pending row; the first in sort order is the greatest.
 struct Waiting {
     pattern: Arc<SortPattern>,
     key: SortKey,
@@ -423,7 +422,7 @@ impl Overlapping {
         no_more && self.heap.is_empty() && self.pool.as_ref().is_none_or(Pool::is_empty)
     }
 
-    /// A block, where there can be one, or the next rows.
+    /// Returns a block if possible, else the next rows.
     fn next(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
         if self.heap.is_empty()
             && let Some(block) = self.take_block(cx)?
@@ -433,7 +432,7 @@ impl Overlapping {
         self.take(rows, cx)
     }
 
-    /// The next block; none where rows must be put in order, or nothing is left.
+    /// Returns the next block; `None` if rows must be sorted or the input is exhausted.
     fn take_block(&mut self, cx: &ExecContext<'_>) -> Result<Option<MeasurementBlock>> {
         loop {
             let follows = self.follows(cx)?;
@@ -468,7 +467,7 @@ impl Overlapping {
         }
     }
 
-    /// Leaves what is in the pool to the rows.
+    /// Turns the blocks in the pool into rows.
     fn unpool(&mut self, cx: &ExecContext<'_>) -> Result<()> {
         let anew = Pool::new(self.is_descending());
         let Some(pool) = self.pool.replace(anew) else {
@@ -485,7 +484,7 @@ impl Overlapping {
         Ok(())
     }
 
-    /// The next rows, fewer than asked for only at the end.
+    /// Returns the next rows; fewer than `rows` only at the end.
     fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
         let mut out = Vec::new();
         while out.len() < rows {
@@ -499,7 +498,7 @@ impl Overlapping {
                 continue;
             }
             if self.pool.is_some() && self.heap.is_empty() && !out.is_empty() {
-                // What follows may be a block again.
+                // The next result may be a block again.
                 break;
             }
             if !self.load(cx)? {
@@ -509,7 +508,7 @@ impl Overlapping {
                 if out.is_empty() {
                     return self.give_up(cx);
                 }
-                // What was taken goes first.
+                // Return the rows taken so far first.
                 break;
             }
         }
@@ -519,7 +518,7 @@ impl Overlapping {
         Ok(Taken::Rows(out))
     }
 
-    /// True if the first row at hand can be followed by no row that belongs before it.
+    /// True if no later row can sort before the first loaded row.
     fn may_give(&self, follows: &Follows) -> bool {
         let Some(first) = self.heap.peek() else {
             return false;
@@ -532,7 +531,7 @@ impl Overlapping {
         let Some(Value::DateTime(time)) = first.key.values().get(self.time_at) else {
             return false;
         };
-        // Of equal times the other parts of the pattern decide, and order of arrival.
+        // Equal times are ordered by the other parts of the pattern and by arrival.
         if self.is_descending() {
             *time > bound
         } else {
@@ -587,7 +586,7 @@ impl Overlapping {
         }
     }
 
-    /// The next bucket, which is part of what is at hand from now on.
+    /// Returns the next bucket and makes its bound the current one.
     fn next_bucket(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         Ok(match &mut self.buckets {
             Buckets::Arriving(arriving) => {
@@ -599,14 +598,14 @@ impl Overlapping {
             }
             Buckets::Gathered(blocks) => blocks.pop_front().map(|held| {
                 self.partition = Some(held.key);
-                // Equal rows stay in the order in which their buckets came.
+                // Equal rows keep the order in which their buckets arrived.
                 self.arrivals = held.arrival << u32::BITS;
                 Batch::Block(held.block)
             }),
         })
     }
 
-    /// Takes the rows of the next bucket; false if there is none.
+    /// Loads the rows of the next bucket; false if there is none.
     fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
         let Some(batch) = self.next_bucket(cx)? else {
             return Ok(false);
@@ -618,7 +617,7 @@ impl Overlapping {
         Ok(true)
     }
 
-    /// Has a row wait.
+    /// Adds a pending row.
     fn push(&mut self, arrival: u64, row: Document, cx: &ExecContext<'_>) -> Result<()> {
         let waiting = Waiting {
             pattern: Arc::clone(&self.pattern),
@@ -636,10 +635,10 @@ impl Overlapping {
         Ok(())
     }
 
-    /// Hands what is left to the sorter.
+    /// Moves everything that remains to the sorter.
     fn give_up(&mut self, cx: &ExecContext<'_>) -> Result<Taken> {
         let mut sorter = Sorter::new(ByPattern((*self.pattern).clone()), gauge(cx));
-        // In order, so that of equal keys the earlier stays the first.
+        // In sort order, so that the sorter keeps equal keys in order of arrival.
         while let Some(first) = self.heap.pop() {
             sorter.add(first.row, cx)?;
         }
@@ -651,13 +650,13 @@ impl Overlapping {
     }
 }
 
-/// Whether a part of a pattern is descending.
+/// True if a part of a pattern is descending.
 fn falls(pattern: &SortPattern, part: usize) -> bool {
     let part = pattern.parts().get(part);
     part.is_some_and(|part| part.descending)
 }
 
-/// The buckets that were not loaded, as an input.
+/// The buckets not yet loaded, as an operator.
 struct Rest(Buckets);
 
 impl Operator for Rest {

@@ -1,18 +1,17 @@
-//! Sorting any number of documents in a bounded amount of memory.
+//! External sort: sorts any number of documents in bounded memory.
 //!
 //! ```text
 //! add ──► entries in memory ── above the limit: sort, write out ──► runs on disk
-//! next ◄── merge of the runs and what is left in memory
+//! next ◄── merge of the runs and the entries in memory
 //! ```
 //!
-//! A merge holds a document and a buffer of each run. That is counted, and refused only where documents are very
-//! large: without it nothing would come out.
+//! A merge holds one document and one buffer per run. They are counted, but refused only where documents are very
+//! large: without them nothing could be returned.
 //!
-//! Documents that compare equal come out in the order in which they came in. Keys are not written out:
-//! they are computed again when a document is read back, so what a key is made of must not change
-//! from one look to the next. Where a query may not write to disk, the limit is error 292.
+//! The sort is stable. Keys are not written out: they are computed again when a document is read back, so a key must be the
+//! same each time. Where a query may not write to disk, the limit is error 292.
 //!
-//! Used by every stage that needs its input in order: `$sort`, `$setWindowFields`, `$bucketAuto`,
+//! Used by every stage that needs sorted input: `$sort`, `$setWindowFields`, `$bucketAuto`,
 //! `$densify`, and, for its partial results, `$group`.
 
 use std::cmp::Ordering;
@@ -24,25 +23,25 @@ use crate::error::Result;
 use crate::query::exec::ExecContext;
 use crate::query::exec::memory::MemoryGauge;
 
-/// Bytes counted for an entry beside its key and document.
+/// Bytes counted for an entry in addition to its key and document.
 pub(crate) const ENTRY_OVERHEAD: usize = 64;
 
-/// What documents are sorted by.
+/// A sort order of documents.
 pub(crate) trait RowOrder: Send {
-    /// What is compared.
+    /// The sort key.
     type Key: Send;
 
-    /// The key of a document: the same each time it is asked for.
+    /// Returns the key of a document; must be the same on every call.
     fn key(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Self::Key>;
 
-    /// The order of two keys.
+    /// Compares two keys.
     fn compare(&self, a: &Self::Key, b: &Self::Key, cx: &ExecContext<'_>) -> Ordering;
 
-    /// Roughly how much memory a key holds.
+    /// Returns the approximate memory size of a key.
     fn key_bytes(&self, key: &Self::Key) -> usize;
 }
 
-/// Takes documents in any order.
+/// Collects documents in any order and sorts them.
 pub(crate) struct Sorter<O: RowOrder> {
     order: O,
     memory: MemoryGauge,
@@ -51,7 +50,7 @@ pub(crate) struct Sorter<O: RowOrder> {
 }
 
 impl<O: RowOrder> Sorter<O> {
-    /// A sorter that holds no more than `memory` allows.
+    /// Creates a sorter that holds no more than `memory` allows.
     pub(crate) fn new(order: O, memory: MemoryGauge) -> Self {
         Self {
             order,
@@ -61,7 +60,7 @@ impl<O: RowOrder> Sorter<O> {
         }
     }
 
-    /// Takes a document.
+    /// Adds a document.
     pub(crate) fn add(&mut self, row: Document, cx: &ExecContext<'_>) -> Result<()> {
         let key = self.order.key(&row, cx)?;
         let entry = (key, row);
@@ -74,7 +73,7 @@ impl<O: RowOrder> Sorter<O> {
         }
     }
 
-    /// Writes what is in memory to disk, if there is anything.
+    /// Writes the entries in memory to disk, if there are any.
     pub(crate) fn flush(&mut self, cx: &ExecContext<'_>) -> Result<()> {
         if self.entries.is_empty() {
             return Ok(());
@@ -82,7 +81,7 @@ impl<O: RowOrder> Sorter<O> {
         self.spill(cx)
     }
 
-    /// Writes what is in memory to disk.
+    /// Writes the entries in memory to disk.
     fn spill(&mut self, cx: &ExecContext<'_>) -> Result<()> {
         cx.operation.check_interrupt()?;
         let Some(folder) = cx.settings.spill.as_deref() else {
@@ -117,7 +116,7 @@ impl<O: RowOrder> Sorter<O> {
         self.entries.sort_by(|a, b| order.compare(&a.0, &b.0, cx));
     }
 
-    /// Gives the documents in order.
+    /// Returns an iterator over the documents in sort order.
     pub(crate) fn finish(mut self, cx: &ExecContext<'_>) -> Result<Sorted<O>> {
         self.sort(cx);
         let source = if self.runs.is_empty() {
@@ -138,11 +137,11 @@ impl<O: RowOrder> Sorter<O> {
     }
 }
 
-/// Gives documents in order.
+/// Iterator over the sorted documents.
 pub(crate) struct Sorted<O: RowOrder> {
     order: O,
     source: Source<O>,
-    /// What is left.
+    /// Counts the remaining entries.
     memory: MemoryGauge,
 }
 
@@ -152,7 +151,7 @@ enum Source<O: RowOrder> {
 }
 
 impl<O: RowOrder> Sorted<O> {
-    /// The next document with its key.
+    /// Returns the next document with its key.
     pub(crate) fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(O::Key, Document)>> {
         match &mut self.source {
             Source::Memory(entries) => {
@@ -171,7 +170,7 @@ impl<O: RowOrder> Sorted<O> {
         }
     }
 
-    /// True if nothing is left.
+    /// True if no documents remain.
     pub(crate) fn is_exhausted(&self) -> bool {
         match &self.source {
             Source::Memory(entries) => entries.len() == 0,
@@ -188,21 +187,21 @@ enum RunSource<O: RowOrder> {
 /// A document with its key.
 type Entry<O> = (<O as RowOrder>::Key, Document);
 
-/// Bytes an entry holds elsewhere.
+/// Returns the heap bytes of an entry.
 fn heap_bytes<O: RowOrder>(order: &O, (key, row): &Entry<O>) -> usize {
     order.key_bytes(key) + row.as_bytes().len()
 }
 
-/// What reading runs takes.
+/// Context for reading runs.
 struct Reading<'r, 'c, O> {
     order: &'r O,
-    /// Counts what was read and not given.
+    /// Counts entries read but not yet returned.
     memory: &'r mut MemoryGauge,
     cx: &'r ExecContext<'c>,
 }
 
 impl<O: RowOrder> RunSource<O> {
-    /// The next entry. What comes from a file is counted; what was in memory is.
+    /// Returns the next entry. An entry read from a file is counted here; one in memory is already counted.
     fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<Entry<O>>> {
         match self {
             Self::Memory(entries) => Ok(entries.next()),
@@ -221,10 +220,9 @@ impl<O: RowOrder> RunSource<O> {
     }
 }
 
-/// Sorted runs, merged as they are read. Of equal keys the one of the earlier run comes first: it
-/// came first.
+/// Merges sorted runs while reading them. Equal keys are returned in run order, which is input order.
 struct Merge<O: RowOrder> {
-    /// Each run with its next document; a run without one is gone.
+    /// Each run with its next document; exhausted runs are removed.
     runs: Vec<(Entry<O>, RunSource<O>)>,
 }
 
@@ -297,7 +295,7 @@ mod tests {
         settings.spill = Some(folder.path().into());
         let operation = operation();
         let cx = ExecContext::new(&operation, &settings);
-        // Each document is a run of its own.
+        // Each document is a run by itself.
         let mut sorter = Sorter::new(ByK, MemoryGauge::new("test", 1));
         let count = 2 * RUNS_MAX as i64 + 10;
         for i in 0..count {

@@ -1,13 +1,13 @@
-//! Measurements of several buckets, or of one in another order, as a bucket of their own.
+//! A bucket made of measurements of several buckets, or of one bucket in another order.
 //!
 //! ```text
-//! buckets      A  t 1 3 5        B  t 2 4
-//! entries      A0 B0 A1 B1 A2
-//! this         t 1 2 3 4 5       v  gathered when it is asked for, like the other columns
+//! buckets         A  t 1 3 5        B  t 2 4
+//! entries         A0 B0 A1 B1 A2
+//! merged bucket   t 1 2 3 4 5       v  gathered on first use, like the other columns
 //! ```
 //!
-//! It stands for measurements that look alike: what they show of the metadata is the same, and what one bucket shows it
-//! shows in the order of the others ([`common_columns`]).
+//! The measurements have one shape: the same visible metadata, and the same visible columns in compatible order
+//! ([`common_columns`]).
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
@@ -20,21 +20,21 @@ use crate::error::Result;
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::source::{Bucket, BucketHeader, place_of, shown_columns};
 
-/// A measurement: which of the buckets, and which row there.
+/// A measurement: index of the bucket, and row in it.
 pub(crate) type Entry = (u32, u32);
 
-/// A bucket made of others.
+/// A bucket gathered from other buckets.
 struct MergedBucket {
     buckets: Vec<Arc<dyn Bucket>>,
     entries: Vec<Entry>,
     names: Vec<Arc<str>>,
-    /// Of each column what was gathered.
+    /// The gathered column of each name.
     columns: Vec<OnceLock<Arc<ColumnBlock>>>,
     is_sorted: bool,
 }
 
-/// The measurements `entries` of `blocks`, which look alike; none if they do not, and rows must tell them apart.
-/// `is_sorted` says that they ascend in time.
+/// Returns the measurements `entries` of `blocks` as one block; `None` if the blocks differ in shape.
+/// `is_sorted` states that the entries ascend in time.
 pub(crate) fn merged(
     blocks: &[&MeasurementBlock],
     entries: Vec<Entry>,
@@ -69,8 +69,9 @@ pub(crate) fn merged(
     })
 }
 
-/// The columns that blocks of one shape show, in an order that is that of each of them; none if there is none. Where the time
-/// stands does not matter: it is shown first.
+/// Returns the columns visible in blocks of one shape, in an order compatible with each block; `None` if no such order exists.
+/// The
+/// position of the time is ignored: the time is shown first.
 fn common_columns(blocks: &[&MeasurementBlock], shape: &MeasurementShape) -> Option<Vec<Arc<str>>> {
     let shown = |block: &&MeasurementBlock| -> Vec<Arc<str>> {
         let names = shown_columns(&*block.bucket).map(|(_, name)| name);
@@ -115,7 +116,7 @@ impl MergedBucket {
         self.buckets.first()
     }
 
-    /// A bound of a field: of the time that of the buckets, of others null, which tells nothing.
+    /// Returns a bound of a field: the time's from the buckets; null (unknown) for other fields.
     fn bound(&self, field: &str, greatest: bool) -> ValueRef<'_> {
         if place_of(&self.names, field).is_none() {
             return ValueRef::Missing;

@@ -1,17 +1,17 @@
-//! `$sort`: gathers its input and returns it in order; with a limit it keeps only rows that may still be
+//! `$sort`: gathers its input and returns it sorted; with a limit it keeps only rows that may still be
 //! among the first.
 //!
 //! ```text
-//! mod            rows: a heap of the best for small limits, else everything
+//! mod            rows: a heap of the best for small limits, else a full sort
 //! external_sort  any number of rows in bounded memory: sorted runs, merged; `spill` holds the files
-//! bucket_sort    buckets ordered by their headers first, rows only where buckets overlap
+//! bucket_sort    buckets sorted by their headers first, rows only where buckets overlap
 //! block_pool     the same where the consumer takes blocks; overlapping buckets become a `merged_bucket`
 //! ```
 //!
-//! Equal keys keep their input order, also across merged runs. With a limit, measurements of a block are
-//! remembered by their place and become documents only when they are returned. A block whose bounds all
-//! sort behind the current limit is not opened, and where buckets arrive in time order the first bucket that no later
-//! one can undercut ends the reading.
+//! Equal keys keep their input order, also across merged runs. With a limit, measurements of a block are kept as positions
+//! and become documents only when they are returned. A block whose bounds all sort after the current limit is not opened.
+//! Where buckets arrive in time order, reading ends at the first bucket that neither it nor any later one can improve on the
+//! kept rows.
 
 pub(crate) mod block_pool;
 pub mod bucket_sort;
@@ -38,14 +38,14 @@ use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::planner::physical::{BucketArrival, PhysicalSort};
 
-/// With a limit up to this, a heap of the best is kept; above it everything is sorted and cut.
+/// Largest limit for which a heap of the best rows is kept; above it everything is sorted and cut.
 const HEAP_LIMIT_MAX: u64 = 100_000;
 
-/// With a limit up to this, measurements of blocks are remembered by their place. Each may keep a
-/// bucket with its decoded columns in memory, so there must not be many.
+/// Largest limit for which measurements of blocks are kept as positions. Each position may keep a
+/// bucket with its decoded columns in memory, so their number must be small.
 pub(super) const LATE_ROWS_MAX: usize = 1000;
 
-/// Puts documents in order.
+/// Sorts documents.
 pub struct Sort {
     input: Option<BoxOperator>,
     plan: PhysicalSort,
@@ -54,21 +54,21 @@ pub struct Sort {
 
 /// The sorted output.
 enum SortOutput {
-    /// With what they are counted.
+    /// The rows, and the gauge that counts them.
     Rows(std::vec::IntoIter<Row>, MemoryGauge),
     Everything(Everything),
 }
 
-/// A document, or where it is.
+/// A document, or a position in a block.
 pub(super) enum Row {
-    /// Made already.
+    /// A finished document.
     Document(Document),
     /// A row of a block, which becomes a document when it is returned.
     InBlock(Arc<MeasurementBlock>, u32),
 }
 
 impl Row {
-    /// The document.
+    /// Returns the document.
     pub(super) fn into_document(self) -> Result<Document> {
         match self {
             Self::Document(document) => Ok(document),
@@ -79,7 +79,7 @@ impl Row {
         }
     }
 
-    /// Bytes it is counted with.
+    /// Returns the bytes counted for the row.
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Document(document) => document.as_bytes().len() + ENTRY_OVERHEAD,
@@ -154,10 +154,10 @@ fn is_past(plan: &PhysicalSort, block: &MeasurementBlock, worst: &SortKey) -> bo
     }
 }
 
-/// Checks that a bucket's times lie within so many milliseconds of its start.
+/// Checks that a bucket's times lie within `span_ms` milliseconds of its start.
 ///
-/// A read of buckets by falling starts relies on it: no later bucket may hold a time beyond its start and the span.
-/// Every write keeps this, or marks the collection as one of extended range. A bucket that breaks it is damaged, and
+/// Reading buckets by descending start relies on it: no later bucket may hold a time beyond its start plus the span.
+/// Every write keeps this, or marks the collection as one of extended range. A bucket that breaks it is corrupt, and
 /// the query fails instead of returning rows in the wrong order.
 pub fn assert_span(block: &MeasurementBlock, span_ms: i64) -> Result<()> {
     let id = block.bucket.id();
@@ -177,12 +177,12 @@ pub fn assert_span(block: &MeasurementBlock, span_ms: i64) -> Result<()> {
     }
 }
 
-/// The memory gauge of a sort.
+/// Returns the memory gauge of a sort.
 pub(super) fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
     MemoryGauge::of_query(memory::SORT, cx.settings.limits.sort_bytes_max, cx)
 }
 
-/// Hands a batch to the sorter.
+/// Adds a batch to the sorter.
 pub(super) fn add_all(
     sorter: &mut Sorter<ByPattern>,
     batch: Batch,
@@ -194,7 +194,7 @@ pub(super) fn add_all(
     Ok(())
 }
 
-/// Sorts what is in the sorter and the rest of the input.
+/// Sorts the content of the sorter and the rest of the input.
 pub(super) fn everything(
     mut sorter: Sorter<ByPattern>,
     input: &mut BoxOperator,
@@ -210,19 +210,19 @@ pub(super) fn everything(
     })
 }
 
-/// The whole input in order, as far as it is wanted.
+/// The whole input, sorted and cut at the limit.
 pub(super) struct Everything {
     sorted: Sorted<ByPattern>,
     left: u64,
 }
 
 impl Everything {
-    /// True if nothing is left.
+    /// True if no rows remain.
     pub(super) fn is_exhausted(&self) -> bool {
         self.left == 0 || self.sorted.is_exhausted()
     }
 
-    /// The next rows, at most so many; none only at the end.
+    /// Returns at most `rows` next rows; none only at the end.
     pub(super) fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
         let mut out = RowBatch::default();
         while out.len() < rows && !out.is_full() && self.left > 0 {
@@ -236,7 +236,7 @@ impl Everything {
     }
 }
 
-/// The order of a pattern.
+/// The order of a sort pattern.
 pub(super) struct ByPattern(pub(super) SortPattern);
 
 impl RowOrder for ByPattern {
@@ -255,7 +255,7 @@ impl RowOrder for ByPattern {
     }
 }
 
-/// An entry of the heap of the best; the worst is on top.
+/// An entry of the heap of best rows; the worst is on top.
 struct HeapEntry<'p> {
     pattern: &'p SortPattern,
     key: SortKey,
@@ -285,7 +285,7 @@ impl PartialEq for HeapEntry<'_> {
 
 impl Eq for HeapEntry<'_> {}
 
-/// What a pattern begins with, for the shape of block last met.
+/// The sort prefix of the pattern for the block shape met last.
 #[derive(Default)]
 struct Prefixes {
     known: Option<(Arc<MeasurementShape>, Option<SortPrefix>)>,
@@ -311,7 +311,7 @@ impl Prefixes {
     }
 }
 
-/// The first few rows. If even they are too much for memory, everything is sorted with the help of the disk.
+/// Returns the first few rows. If even these exceed the memory limit, everything is sorted externally.
 fn first_few(
     input: &mut BoxOperator,
     plan: &PhysicalSort,
@@ -343,7 +343,7 @@ fn first_few(
         }
         if best.memory.is_exceeded() {
             let mut sorter = Sorter::new(ByPattern(pattern.clone()), gauge(cx));
-            // In order, so that of equal keys the earlier stays the first.
+            // In sort order, so that equal keys keep their input order.
             for entry in best.heap.into_sorted_vec() {
                 sorter.add(entry.row.into_document()?, cx)?;
             }
@@ -366,7 +366,7 @@ struct Best<'p> {
 }
 
 impl<'p> Best<'p> {
-    /// The worst of the rows kept, once there are as many as wanted.
+    /// Returns the worst of the kept rows once the limit is reached.
     fn worst(&self) -> Option<&HeapEntry<'p>> {
         self.heap.peek().filter(|_| self.heap.len() >= self.limit)
     }
@@ -380,7 +380,7 @@ impl<'p> Best<'p> {
         let pattern = &self.plan.stage.pattern;
         self.arrivals += 1;
         if let Some(worst) = self.worst() {
-            // A later arrival with an equal key comes after: only a smaller key gets in.
+            // A later row with an equal key sorts after: only a smaller key is added.
             if pattern.compare(&key, &worst.key).is_ge() {
                 return Ok(());
             }
@@ -405,7 +405,7 @@ impl<'p> Best<'p> {
         Ok(())
     }
 
-    /// Breaks if no later block can matter.
+    /// Adds the rows of a block; breaks if no later block can contribute.
     fn offer_block(
         &mut self,
         block: MeasurementBlock,
@@ -442,7 +442,7 @@ impl<'p> Best<'p> {
     }
 }
 
-/// The measurements of a block with nothing but the fields of the pattern.
+/// Returns the measurements of a block with only the fields of the pattern.
 fn key_rows(block: &MeasurementBlock, pattern: &SortPattern) -> Result<Vec<Document>> {
     let paths = pattern.paths().iter();
     let fields = paths.filter_map(|path| path.as_str().split('.').next());

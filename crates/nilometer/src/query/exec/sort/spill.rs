@@ -1,7 +1,7 @@
-//! Documents a stage has no room for in memory: written to a file, read back in order.
+//! Spill files: documents that exceed a stage's memory limit are written to a file and read back in order.
 //!
-//! A file has no name: it is gone when it is closed, also by a crash. Reading is sequential, so a
-//! merge of many runs holds one buffer of each.
+//! The files are unnamed, so they vanish when closed, also after a crash. Reading is sequential: a
+//! merge of many runs holds one buffer per run.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -11,13 +11,13 @@ use nilometer_bson::Document;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// Bytes read or written at a time. A merge holds as much of each file.
+/// Bytes read or written at a time. A merge holds one such buffer per file.
 pub(crate) const BUFFER_BYTES: usize = 16 << 10;
 
-/// The largest document a run may hold, in bytes: far above what a stage can make.
+/// The largest document of a run in bytes: far above what a stage can produce.
 const DOCUMENT_BYTES_MAX: u32 = 1 << 30;
 
-/// Files one stage may have open at once; beyond that they are merged into one.
+/// Files one stage may have open at once; beyond this they are merged into one.
 pub(crate) const RUNS_MAX: usize = 128;
 
 /// Documents in a file, in the order they were written.
@@ -47,7 +47,7 @@ pub(crate) struct RunWriter {
 }
 
 impl RunWriter {
-    /// A file without a name in `folder`, which is made if it is not there.
+    /// Creates an unnamed file in `folder`, which is created if missing.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         let file = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         let file = file.map_err(|error| failed(&error))?;
@@ -57,14 +57,14 @@ impl RunWriter {
         })
     }
 
-    /// Writes a document behind the others.
+    /// Appends a document.
     pub(crate) fn push(&mut self, document: &Document) -> Result<()> {
         self.count += 1;
         let written = self.writer.write_all(document.as_bytes());
         written.map_err(|error| failed(&error))
     }
 
-    /// What was written, to be read from the start.
+    /// Returns the written documents as a run, positioned at the start.
     pub(crate) fn finish(self) -> Result<Run> {
         let rewound = || -> io::Result<File> {
             let mut file = self
@@ -84,7 +84,7 @@ impl RunWriter {
 }
 
 impl Run {
-    /// Goes back to the first document.
+    /// Repositions to the first document.
     pub(crate) fn rewind(&mut self) -> Result<()> {
         let rewound = self.reader.seek(SeekFrom::Start(0));
         rewound.map_err(|error| failed(&error))?;
@@ -92,7 +92,7 @@ impl Run {
         Ok(())
     }
 
-    /// The next document.
+    /// Returns the next document.
     pub(crate) fn next(&mut self) -> Result<Option<Document>> {
         if self.left == 0 {
             return Ok(None);
@@ -142,7 +142,7 @@ mod tests {
         assert!(run.next().unwrap().is_none());
         run.rewind().unwrap();
         assert_eq!(run.next().unwrap().as_ref(), given.first());
-        // Nothing is left behind by name.
+        // No named file remains.
         assert_eq!(
             std::fs::read_dir(folder.path().join("spill"))
                 .unwrap()

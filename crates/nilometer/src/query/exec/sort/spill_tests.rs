@@ -1,4 +1,4 @@
-//! Random pipelines that have room, and the same ones that must write to disk: always the same answer.
+//! Random pipelines with enough memory, and the same ones forced to spill: the answers are equal.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::query::exec::{BATCH_BYTES_MAX, ExecLimits};
 use crate::query::planner::settings::PlanOptions;
 use crate::query::source::Resolved;
 
-/// A small generator of numbers: the same on every machine, for every seed.
+/// A small random number generator: the same on every machine, for every seed.
 struct Draw(u64);
 
 impl Draw {
@@ -32,7 +32,7 @@ impl Draw {
     }
 }
 
-/// Documents of some hundred bytes with places `t`, numbers `v`, keys `p` and anything in `a`.
+/// Documents of some hundred bytes with positions `t`, numbers `v`, keys `p` and any value in `a`.
 fn documents(draw: &mut Draw, awkward: &[Value]) -> Vec<Document> {
     let count = 50 + draw.below(150);
     (0..count)
@@ -132,7 +132,7 @@ fn stage(draw: &mut Draw) -> Document {
     }
 }
 
-/// Groups come out in any order.
+/// Sorts the rows of a group, which come in any order.
 fn in_order(stage: &Document, mut rows: Vec<Document>) -> Vec<Document> {
     if stage.as_ref().contains("$group") {
         rows.sort_by(|a, b| compare(a.get("_id"), b.get("_id")));
@@ -146,7 +146,7 @@ fn what_must_write_to_disk_answers_the_same() {
         .into_iter()
         .map(|(_, value)| value)
         .filter(|value| !matches!(value, Value::Missing | Value::Undefined))
-        // Windows must hold what they read, so that may not be all of a document.
+        // Windows hold the fields they read in memory, so these must be much smaller than the document.
         .filter(|value| memory_bytes(value) < 200)
         .collect();
     let folder = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ fn what_must_write_to_disk_answers_the_same() {
         let limits = ExecLimits {
             group_bytes_max: 1 + draw.below(20_000) as u64,
             sort_bytes_max: 1 + draw.below(20_000) as u64,
-            // What windows read of the documents must fit, the documents themselves must not.
+            // The fields that windows read fit into memory, the documents do not.
             gather_bytes_max: bytes as u64 * 3 / 4,
             ..ExecLimits::default()
         };
@@ -172,7 +172,7 @@ fn what_must_write_to_disk_answers_the_same() {
             let tight = run_spilling(&stages, documents.clone(), limits, folder.path());
             match (roomy, tight) {
                 (Ok(roomy), Ok(tight)) if stage.as_ref().contains("$facet") => {
-                    // Groups within a facet are in any order; how many there are is not.
+                    // Groups within a facet come in any order; their number is fixed.
                     let sizes = |rows: &[Document]| {
                         let arrays = rows.iter().flat_map(Document::iter);
                         arrays
@@ -272,7 +272,7 @@ fn many_groups_of_many_parts() {
     }
 }
 
-/// Documents of four kilobytes, eight megabytes of them.
+/// Eight megabytes of documents of four kilobytes each.
 fn large_documents() -> Vec<Document> {
     let one = |at: i32| doc! {"_id": at, "text": format!("{at:4000}")};
     (0..2000).map(one).collect()
@@ -306,7 +306,7 @@ fn what_is_held_is_counted_until_it_is_given_on() {
         drop(executor);
         assert_eq!(pool.used(), 0, "{stage:?}");
     }
-    // The same with a limit, for which the best are kept.
+    // The same with a limit, which keeps a heap of the best rows.
     let stages = array![doc! {"$sort": doc! {"text": 1}}, doc! {"$limit": 1900}];
     let source = Resolved::Ordinary(Arc::new(MemoryRecords(large_documents())));
     let settings = settings(PlanOptions::default(), ExecLimits::default());
