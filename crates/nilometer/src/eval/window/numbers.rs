@@ -17,6 +17,7 @@ use crate::eval::accumulator::{AccumulatorKind as Kind, AccumulatorSpec, StdDev,
 
 /// Returns the accumulator's result for every frame; `None` if column or accumulator has no fast
 /// path.
+// long function: one arm for each accumulator and type of column
 pub(super) fn accumulate(
     spec: &AccumulatorSpec,
     column: &ColumnBlock,
