@@ -1,4 +1,4 @@
-//! `$bucket`: a `$group` by the lower bound of the range a value falls into, and a `$sort` by it.
+//! `$bucket`: a `$group` by the lower bound of the range that holds a value, and a `$sort` by that bound.
 //!
 //! ```text
 //! boundaries [0, 10, 20], default "x"
@@ -67,7 +67,7 @@ pub(super) fn parse(
     sort::parse(cx, "$sort", ValueRef::Document(order.as_ref()), out)
 }
 
-/// The argument of a `$group` with a key and output fields (a count by default).
+/// Returns the argument of a `$group` with this key and these output fields (a count by default).
 pub(super) fn group_spec(key: Value, output: Option<Document>) -> Document {
     let output = output.unwrap_or_else(|| doc! {"count": doc! {"$sum": 1}});
     let mut group = DocumentBuilder::new();

@@ -1,4 +1,4 @@
-//! `$bucketAuto`: documents in a given number of ranges of about equal size.
+//! `$bucketAuto`: divides documents into a given number of ranges of about equal size.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression};
 
-/// `$bucketAuto`, parsed.
+/// A parsed `$bucketAuto`.
 #[derive(Clone, Debug)]
 pub struct BucketAutoStage {
-    /// What the ranges are of.
+    /// The expression whose values are divided into ranges.
     pub group_by: Expression,
-    /// How many ranges.
+    /// Number of ranges.
     pub buckets: usize,
     /// Output fields besides `_id`.
     pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
-    /// What bounds are rounded to.
+    /// The series that bounds are rounded to.
     pub granularity: Option<Granularity>,
     source: Value,
 }

@@ -1,4 +1,4 @@
-//! `$count: "n"`: a `$group` of everything and a `$project` that drops the key.
+//! `$count: "n"`: a `$group` of all documents and a `$project` that drops the key.
 
 use nilometer_bson::{Value, ValueRef, doc};
 

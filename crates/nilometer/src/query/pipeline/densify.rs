@@ -1,10 +1,10 @@
-//! `$densify`: documents for the places on an axis of numbers or dates where there are none.
+//! `$densify`: adds documents where an axis of numbers or dates has gaps.
 //!
 //! ```text
 //! {field: "t", partitionByFields: ["m"], range: {step: 5, unit: "minute", bounds: "full" | "partition" | [lo, hi]}}
 //! ```
 //!
-//! Parsing checks everything that does not depend on documents. The operator makes the values.
+//! Parsing checks everything that does not depend on documents. The operator generates the values.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result, location};
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
 
-/// A place on the axis.
+/// A point on the axis.
 #[derive(Clone, Copy, Debug)]
 pub enum AxisPoint {
     /// A number.
@@ -29,7 +29,7 @@ pub enum AxisPoint {
 }
 
 impl AxisPoint {
-    /// The order on the axis; dates and numbers never lie on the same one.
+    /// Compares two points of one axis. An axis never mixes dates and numbers.
     pub fn compare(self, other: Self) -> Ordering {
         match (self, other) {
             (Self::Number(a), Self::Number(b)) => a.compare(b),
@@ -39,7 +39,7 @@ impl AxisPoint {
         }
     }
 
-    /// The value on the axis.
+    /// Returns the point as a BSON value.
     pub fn to_ref(self) -> ValueRef<'static> {
         match self {
             Self::Number(number) => number.to_ref(),
@@ -51,34 +51,34 @@ impl AxisPoint {
 /// A parsed `$densify`.
 #[derive(Clone, Debug)]
 pub struct DensifyStage {
-    /// The axis.
+    /// The field that holds the position on the axis.
     pub field: FieldPath,
-    /// What separates the partitions.
+    /// The fields whose values separate partitions.
     pub partition_by: Arc<[FieldPath]>,
-    /// How far apart values are.
+    /// The distance between values.
     pub step: DensifyStep,
-    /// Where values begin and end.
+    /// The first and the last value.
     pub bounds: DensifyBounds,
     source: Value,
 }
 
-/// How far apart values are.
+/// The distance between values.
 #[derive(Clone, Copy, Debug)]
 pub enum DensifyStep {
-    /// Numbers.
+    /// A number.
     Number(Number),
-    /// Dates: so many units.
+    /// A count of time units, for dates.
     Date(i64, Unit),
 }
 
-/// Where values begin and end.
+/// The first and the last value.
 #[derive(Clone, Copy, Debug)]
 pub enum DensifyBounds {
-    /// At the least and the greatest value of all documents.
+    /// The least and the greatest value of all documents.
     Full,
-    /// At the least and the greatest value of each partition.
+    /// The least and the greatest value of each partition.
     Partition,
-    /// From the first to before the second.
+    /// From the first, inclusive, to the second, exclusive.
     Between(AxisPoint, AxisPoint),
 }
 
@@ -291,7 +291,7 @@ fn parse_bounds(
     Ok(DensifyBounds::Between(low, high))
 }
 
-/// Two dates or two numbers.
+/// Parses a pair of dates or a pair of numbers.
 fn parse_pair(pair: ArrayRef<'_>) -> Result<(AxisPoint, AxisPoint)> {
     let invalid = |text: &str| Error::location(location::DENSIFY_BOUNDS_INVALID, text);
     Ok(match (pair.get(0), pair.get(1)) {

@@ -1,4 +1,4 @@
-//! `$documents: [..]`: the input is written in the pipeline itself.
+//! `$documents: [..]`: the pipeline contains its own input documents.
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
@@ -33,7 +33,7 @@ impl PipelineStage for DocumentsStage {
     }
 }
 
-/// A stage that gives these documents as they are.
+/// Returns a stage whose input is `documents`.
 pub fn given(documents: Vec<nilometer_bson::Document>) -> Stage {
     let documents = Value::from(documents.into_iter().map(Value::from).collect::<Vec<_>>());
     Stage::Documents(std::sync::Arc::new(DocumentsStage {
@@ -62,7 +62,7 @@ pub(super) fn parse(
     Ok(())
 }
 
-/// The error for an argument that gives no array of documents.
+/// Returns the error for an argument that is no array of documents.
 pub(crate) fn not_an_array(value: ValueRef<'_>) -> Error {
     Error::location(
         location::DOCUMENTS_NOT_ARRAY,

@@ -1,4 +1,4 @@
-//! `$facet`: several pipelines over the same input, one document with an array for each.
+//! `$facet`: runs several pipelines over the same input; returns one document with one array for each.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result, location};
 /// A parsed `$facet`.
 #[derive(Debug)]
 pub struct FacetStage {
-    /// The pipelines, by the field of their results.
+    /// The pipelines and the fields that receive their results.
     pub facets: Vec<(Arc<str>, Vec<Stage>)>,
     source: Value,
 }

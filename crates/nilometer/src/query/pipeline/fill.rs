@@ -1,8 +1,7 @@
 //! `$fill`: values for fields that are null or missing.
 //!
-//! It stands for two other stages: one `$setWindowFields` for all fields filled by a method, then one
-//! `$addFields` for all filled by a value. So an expression of the second kind sees the fields that the
-//! first kind has filled.
+//! The stage expands to two others: one `$setWindowFields` for all fields filled by a method, then one `$addFields` for
+//! all fields filled by a value. Expressions of the second stage see the fields filled by the first.
 //!
 //! ```text
 //! {sortBy: {t: 1}, output: {a: {method: "linear"}, b: {method: "locf"}, c: {value: 0}}}
@@ -82,7 +81,7 @@ pub(super) fn parse(
     Ok(())
 }
 
-/// The argument of `$setWindowFields`.
+/// Returns the argument of `$setWindowFields`.
 fn window(partition_by: Option<Value>, sort_by: Option<DocRef<'_>>, output: Document) -> Document {
     let mut window = DocumentBuilder::new();
     if let Some(by) = partition_by {
@@ -95,7 +94,7 @@ fn window(partition_by: Option<Value>, sort_by: Option<DocRef<'_>>, output: Docu
     window.finish()
 }
 
-/// What separates the partitions, whichever way it was given.
+/// Returns the partition expression, from `partitionBy` or from `partitionByFields`.
 fn partition(
     partition_by: Option<Value>,
     by_fields: Option<ArrayRef<'_>>,
@@ -113,7 +112,7 @@ fn partition(
     })
 }
 
-/// The fields as an object expression, whose member names do not matter.
+/// Returns the fields as an object expression; its member names do not matter.
 fn compound_key(fields: ArrayRef<'_>) -> Result<Option<Value>> {
     let mut key = DocumentBuilder::new();
     for (at, field) in fields.iter().enumerate() {
@@ -130,7 +129,7 @@ fn compound_key(fields: ArrayRef<'_>) -> Result<Option<Value>> {
     Ok((!fields.is_empty()).then(|| key.finish().into()))
 }
 
-/// The outputs of `$setWindowFields` and the fields of `$addFields`.
+/// Splits `output` into the outputs of `$setWindowFields` and the fields of `$addFields`.
 fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
     let mut by_method = DocumentBuilder::new();
     let mut by_value = DocumentBuilder::new();

@@ -1,15 +1,15 @@
-//! `$geoNear`, and the order a `$near` asks of a `find`.
+//! `$geoNear`, and the order that `$near` gives to a `find`.
 //!
 //! ```text
-//! {$geoNear: {near, distanceField, …}}  ── parse ──►   GeoNearStage     what was asked
-//!                                       ── settle ─►   $match of `query` and of the reach
-//!                                                      GeoDistance: distance and place written
+//! {$geoNear: {near, distanceField, …}}  ── parse ──►   GeoNearStage     the options
+//!                                       ── settle ─►   $match of `query` and of the distance limits
+//!                                                      GeoDistance: writes distance and location
 //!                                                      $sort by the distance
 //! ```
 //!
-//! Only when the collection is known is it known which field is meant and whether its indexes allow it;
-//! The planner settles it. A `find` with a `$near` is the same
-//! without fields being written: then [`GeoDistanceStage`] itself puts documents in order.
+//! The geometry field, and whether an index allows the stage, depend on the collection. The planner therefore settles
+//! the stage when it knows the collection. A `find` with a `$near` is planned in the same way but writes no fields:
+//! [`GeoDistanceStage`] itself sorts the documents.
 
 use std::sync::Arc;
 
@@ -24,57 +24,57 @@ use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::geo::NearQuery;
 
-/// Options that are no more, with their codes.
+/// Removed options with their error codes.
 const GONE: [(&str, i32); 3] = [("start", 50_856), ("num", 50_857), ("limit", 50_858)];
 
-/// From where to measure.
+/// The point of reference and the distance limits.
 #[derive(Clone, Debug)]
 pub enum NearFrom {
-    /// The stage: constants, variables among them.
+    /// Options of the stage: constant expressions, which may use variables.
     Stage {
-        /// The point.
+        /// The point of reference.
         near: Expression,
-        /// A pair is a place on the globe.
+        /// True if a coordinate pair is a location on the sphere.
         spherical: bool,
         /// Smallest distance.
         min: Option<Expression>,
         /// Largest distance.
         max: Option<Expression>,
     },
-    /// The filter of a `find`.
+    /// The `$near` in the filter of a `find`.
     Find(Arc<NearQuery>),
 }
 
-/// What was asked, before the collection is known.
+/// The parsed options, before the collection is known.
 #[derive(Clone, Debug)]
 pub struct GeoNearStage {
-    /// From where.
+    /// The point of reference and the distance limits.
     pub from: NearFrom,
-    /// The field with the geometry.
+    /// The path of the geometry.
     pub key: Option<MatchPath>,
-    /// What else documents must pass.
+    /// Further conditions on documents.
     pub query: Option<MatchExpression>,
-    /// What is written and in which order documents come.
+    /// The fields to write and the order of documents.
     pub output: GeoNearOutput,
 }
 
-/// What becomes of the distance.
+/// The fields to write and the order of documents.
 #[derive(Clone, Debug)]
 pub struct GeoNearOutput {
-    /// Where the distance is written.
+    /// The field that receives the distance.
     pub distance_field: Option<Arc<str>>,
-    /// Where the place measured to is written.
+    /// The field that receives the location measured to.
     pub include_locs: Option<Arc<str>>,
-    /// What the distance is multiplied with.
+    /// Factor applied to the distance.
     pub multiplier: f64,
-    /// Documents come nearest first without a `$sort`.
+    /// True if documents are returned nearest first without a `$sort`.
     pub is_ordered: bool,
     source: Value,
 }
 
 impl GeoNearStage {
-    /// The `$near` of a `find` with the rest of its filter; `is_ordered` unless the `find` names
-    /// another order.
+    /// Returns the stage for the `$near` of a `find` and the rest of its filter. `is_ordered` is true unless the `find`
+    /// specifies another order.
     pub fn of_find(
         path: MatchPath,
         near: Arc<NearQuery>,
@@ -95,7 +95,7 @@ impl GeoNearStage {
         }
     }
 
-    /// The stage, unsettled.
+    /// Wraps the unsettled specification in a stage.
     pub fn into_stage(self) -> Stage {
         Stage::GeoNear(Arc::new(self))
     }
@@ -115,7 +115,7 @@ impl PipelineStage for GeoNearStage {
     }
 }
 
-/// The error of a `$geoNear` behind other stages.
+/// Returns the error for a `$geoNear` that is not the first stage.
 pub(crate) fn not_first() -> Error {
     Error::location(
         location::GEO_NEAR_NOT_FIRST,
@@ -124,14 +124,14 @@ pub(crate) fn not_first() -> Error {
     )
 }
 
-/// A settled `$geoNear`: measures, leaves out what is not of interest, writes or orders.
+/// A settled `$geoNear`: measures distances, drops documents outside the limits, writes fields or sorts.
 #[derive(Clone, Debug)]
 pub struct GeoDistanceStage {
-    /// The field with the geometry.
+    /// The path of the geometry.
     pub path: MatchPath,
-    /// From where.
+    /// The point of reference and the distance limits.
     pub query: Arc<NearQuery>,
-    /// What becomes of the distance.
+    /// The fields to write and the order of documents.
     pub output: GeoNearOutput,
 }
 
@@ -147,7 +147,7 @@ impl PipelineStage for GeoDistanceStage {
     fn needs(&self, after: &Needs) -> Needs {
         let mut needs = after.clone();
         needs.add_path(self.path.as_str());
-        // A dotted field is written into what is there.
+        // A dotted field is written into an existing object.
         let written = [&self.output.distance_field, &self.output.include_locs];
         for field in written.into_iter().flatten() {
             needs.add_path(field);
@@ -204,7 +204,7 @@ impl<'a> Options<'a> {
             "minDistance" => self.min = Some(value),
             "maxDistance" => self.max = Some(value),
             "distanceMultiplier" => self.multiplier = Some(multiplier(value)?),
-            // Has had no effect for many versions.
+            // This option has had no effect for many versions.
             "uniqueDocs" => {}
             name => {
                 if let Some((_, code)) = GONE.iter().find(|(gone, _)| *gone == name) {
@@ -246,7 +246,7 @@ fn multiplier(value: ValueRef<'_>) -> Result<f64> {
     Ok(number)
 }
 
-/// An expression that reads no document.
+/// Parses an expression that must not read the document.
 fn constant(value: ValueRef<'_>, cx: &ParseContext, name: &str, code: i32) -> Result<Expression> {
     let expression = Expression::parse(value, cx)?;
     let mut dependencies = Dependencies::default();
@@ -260,7 +260,7 @@ fn constant(value: ValueRef<'_>, cx: &ParseContext, name: &str, code: i32) -> Re
     Ok(expression)
 }
 
-/// Reads the specification without checking which options are missing.
+/// Reads the options without checking which ones are missing.
 fn read_options(value: ValueRef<'_>) -> Result<Options<'_>> {
     let Some(spec) = value.as_document() else {
         return Err(Error::location(

@@ -1,8 +1,8 @@
-//! Series of preferred numbers, which the bounds of `$bucketAuto` may be rounded to.
+//! Series of preferred numbers, to which the bounds of `$bucketAuto` may be rounded.
 //!
-//! The Renard series and the E series of ISO 3 and IEC 60063, 1-2-5, and the powers of two. A series of the
-//! first three kinds is given for one power of ten and repeats in all others. Rounding always moves: up to
-//! the next number that is greater, down to the next one that is less; zero stays.
+//! The series are the Renard series and the E series of ISO 3 and IEC 60063, 1-2-5, and the powers of two. A series of
+//! the first three kinds is stored for one power of ten and repeats in all others. Rounding always changes a number: up
+//! to the next greater member, or down to the next smaller one. Zero stays zero.
 
 use std::cmp::Ordering;
 
@@ -12,9 +12,9 @@ use nilometer_bson::{Decimal128, Value, ValueRef};
 
 use crate::error::{Error, Result, location};
 
-/// Powers of ten among which every decimal, and so every double, lies.
+/// Powers of ten that enclose every decimal and therefore every double.
 const TEN_EXPONENTS: (i32, i32) = (-6_200, 6_150);
-/// Powers of two among which every double lies.
+/// Powers of two that enclose every double.
 const TWO_EXPONENTS: (i32, i32) = (-1_080, 1_024);
 
 #[rustfmt::skip]
@@ -66,17 +66,17 @@ const SERIES: &[(&str, &[u16])] = &[
     ]),
 ];
 
-/// Numbers to round to.
+/// A series of numbers to round to.
 #[derive(Clone, Copy, Debug)]
 pub enum Granularity {
-    /// Preferred numbers, for one power of ten.
+    /// Preferred numbers of one power of ten.
     Preferred(&'static [u16]),
     /// Powers of two.
     PowersOfTwo,
 }
 
 impl Granularity {
-    /// The series of that name.
+    /// Returns the series with this name.
     pub fn parse(name: &str) -> Result<Self> {
         if name == "POWERSOF2" {
             return Ok(Self::PowersOfTwo);
@@ -91,7 +91,7 @@ impl Granularity {
         }
     }
 
-    /// The value as a number that can be rounded.
+    /// Checks that the value can be rounded: a number that is neither NaN nor negative.
     pub fn check(value: ValueRef<'_>) -> Result<Number> {
         let Some(number) = Number::of(value) else {
             return Err(Error::location(
@@ -117,12 +117,12 @@ impl Granularity {
         Ok(number)
     }
 
-    /// The next number of the series above `number`: a decimal for a decimal, else a double.
+    /// Returns the next member of the series above `number`: a decimal for a decimal, otherwise a double.
     pub fn round_up(self, number: Number) -> Value {
         self.round(number, Ordering::Greater).into()
     }
 
-    /// The next number of the series below `number`.
+    /// Returns the next member of the series below `number`.
     pub fn round_down(self, number: Number) -> Value {
         self.round(number, Ordering::Less).into()
     }
@@ -143,7 +143,7 @@ impl Granularity {
         let at = |exponent: i32, step: u16| self.at(exponent, step, is_decimal);
         let first = series.first().copied().unwrap_or(1);
         let last = series.last().copied().unwrap_or(1);
-        // The greatest exponent whose first number is not above what is rounded.
+        // Find the greatest exponent whose first member is not above `number`.
         let (mut low, mut high) = exponents;
         while high - low > 1 {
             let middle = low + (high - low) / 2;
@@ -164,11 +164,11 @@ impl Granularity {
         }
     }
 
-    /// A number of the series at a power of its base.
+    /// Returns a member of the series at a power of its base.
     fn at(self, exponent: i32, step: u16, is_decimal: bool) -> Number {
         match (self, is_decimal) {
             (Self::Preferred(_), _) => {
-                // Read as text, so that 15 · 10^-3 is the double that is written 0.015.
+                // Parsed from text, so that 15 · 10^-3 is the double closest to 0.015.
                 let text = format!("{step}E{exponent}");
                 if is_decimal {
                     let decimal: Option<Decimal128> = text.parse().ok();
@@ -186,7 +186,7 @@ impl Granularity {
     }
 }
 
-/// The decimal without zeros behind the point, and without an exponent if it is whole and fits.
+/// Removes trailing zeros behind the point, and the exponent of a whole number that fits.
 fn shortest(decimal: Decimal128) -> Decimal128 {
     let reduced = decimal.reduce();
     match reduced.quantize(0, Rounding::HalfEven) {
@@ -201,7 +201,7 @@ fn shortest(decimal: Decimal128) -> Decimal128 {
     }
 }
 
-/// False for the infinities, whatever their type.
+/// False for infinities of any type.
 fn is_finite(number: Number) -> bool {
     let beyond = number.add(number);
     beyond.compare(number).is_ne()
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use nilometer_bson::{Document, doc};
 
-    /// A value, comparable.
+    /// Wraps a value so that it can be compared.
     fn of(value: impl Into<Value>) -> Document {
         doc! {"v": value.into()}
     }
@@ -236,7 +236,7 @@ mod tests {
             let scale = f64::from(series[0]);
             for (at, value) in series.iter().enumerate() {
                 let exact = scale * 10f64.powf(at as f64 / count as f64);
-                // The short series deviate by tradition, and 9.20 in E192.
+                // The short series, and 9.20 in E192, deviate from the formula by tradition.
                 let slack: f64 = if count < 48 { 0.05 } else { 0.0012 };
                 assert!(
                     (f64::from(*value) / exact - 1.0).abs() < slack.max(0.5 / exact * 1.01),

@@ -1,4 +1,4 @@
-//! `$graphLookup`: documents that can be reached through another collection, step by step.
+//! `$graphLookup`: finds documents reachable through another collection, step by step.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use crate::eval::Expression;
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::{MatchExpression, MatchPath};
 
-/// `$graphLookup`, parsed.
+/// A parsed `$graphLookup`.
 #[derive(Clone, Debug)]
 pub struct GraphLookupStage {
-    /// The collection that is walked through.
+    /// The collection to search.
     pub from: Arc<str>,
-    /// Where the documents go.
+    /// The path that receives the documents.
     pub target: FieldPath,
-    /// What is looked for first.
+    /// Computes the values of the first search.
     pub start_with: Expression,
-    /// What a document found leads to.
+    /// The path whose values in a found document are searched next.
     pub connect_from: MatchPath,
-    /// Where what is looked for is found.
+    /// The path that is compared with the values searched for.
     pub connect_to: MatchPath,
-    /// Steps behind the first look at most.
+    /// Greatest number of steps after the first search.
     pub depth_max: Option<i64>,
-    /// Where each document found tells its distance.
+    /// The path in each found document that receives its number of steps.
     pub depth_field: Option<FieldPath>,
-    /// What documents must match to be found.
+    /// A filter that found documents must pass.
     pub restrict: Option<MatchStage>,
-    /// How many pipelines are around it.
+    /// Nesting depth: the number of enclosing pipelines.
     pub depth: usize,
     source: Value,
 }
@@ -47,7 +47,7 @@ impl PipelineStage for GraphLookupStage {
     }
 
     fn needs(&self, after: &Needs) -> Needs {
-        // What is replaced keeps its place among the fields, so it must be there.
+        // A replaced field keeps its position, so the input must contain it.
         after.clone().and(&Needs::of_expression(&self.start_with))
     }
 

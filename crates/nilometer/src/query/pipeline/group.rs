@@ -1,4 +1,4 @@
-//! `$group`: documents gathered by a key, and what accumulators make of each gathering.
+//! `$group`: groups documents by a key and applies accumulators to each group.
 
 use std::sync::Arc;
 
@@ -10,36 +10,37 @@ use crate::error::{Error, Result, location};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression, ParseContext};
 
-/// A part of a key with its name.
+/// A component of a key with its name.
 pub type NamedPart = (Arc<str>, Expression);
 
-/// An output field of a `$group`, where accumulators and fields are not one for one.
+/// An output field of a `$group` whose accumulators and fields do not correspond one to one.
 #[derive(Clone, Debug)]
 pub struct ShownField {
-    /// Its name.
+    /// Name of the output field.
     pub name: Arc<str>,
-    /// Which accumulator it is from.
+    /// Index of its accumulator.
     pub from: usize,
-    /// It is the field of its name in the object the accumulator gives, null if there is none, and not all of it. Such fields
-    /// of one accumulator are shown in the order in which the object has them.
+    /// True if the output is one field, of the same name, of the object that the accumulator returns, or null if it is
+    /// missing; false if the output is the whole value. Such fields of one accumulator appear in the order of that
+    /// object.
     pub is_part: bool,
 }
 
-/// `$group`, parsed.
+/// A parsed `$group`.
 #[derive(Clone, Debug)]
 pub struct GroupStage {
     /// Computes the key.
     pub key: Expression,
     /// Output fields besides the key, in order.
     pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
-    /// The output fields, where a rule has made one accumulator of several.
+    /// The output fields, where a rule has merged several accumulators into one.
     pub shown: Option<Arc<[ShownField]>>,
     /// The argument as written.
     pub source: Document,
 }
 
 impl GroupStage {
-    /// A group of everything, by its rows or its columns.
+    /// Creates a stage without [`GroupStage::shown`].
     pub fn new(
         key: Expression,
         fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
@@ -53,7 +54,7 @@ impl GroupStage {
         }
     }
 
-    /// The parts of the key, each with its name if the key is an object.
+    /// Returns the components of the key, with their names if the key is an object.
     pub fn key_parts(&self) -> Vec<(Option<&str>, &Expression)> {
         match &self.key {
             Expression::Object(members) => {
@@ -64,7 +65,7 @@ impl GroupStage {
         }
     }
 
-    /// The fields key and accumulators read.
+    /// Returns the fields that the key and the accumulators read.
     pub fn needs(&self) -> Needs {
         let mut dependencies = Dependencies::default();
         self.key.dependencies(&mut dependencies);

@@ -1,9 +1,8 @@
-//! Stages that read the server instead of a collection's documents: `$collStats`, `$indexStats`,
-//! `$currentOp`, `$listCatalog` and their kind.
+//! Stages that read the server instead of a collection's documents: `$collStats`, `$indexStats`, `$currentOp`,
+//! `$listCatalog` and the like.
 //!
-//! They all stand first and none has rows of its own to optimise, so they share one type: name and
-//! argument are handed to [`Collections::introspect`](crate::query::source::Collections::introspect),
-//! which knows what to answer.
+//! All of them must be the first stage and none has documents to optimise, so they share one type. Name and argument
+//! are passed to [`Collections::introspect`](crate::query::source::Collections::introspect), which computes the result.
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
@@ -38,7 +37,7 @@ impl PipelineStage for IntrospectionStage {
     }
 }
 
-/// Parses any of them: the argument is an object.
+/// Parses any of these stages. The argument must be an object.
 pub(super) fn parse(
     _: &PipelineContext,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! `$limit` and `$skip`: a whole number, positive for `$limit`.
+//! `$limit` and `$skip`: a whole number, which must be positive for `$limit`.
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::number::Number;

@@ -1,4 +1,4 @@
-//! `$lookup`: documents of another collection gathered into an array.
+//! `$lookup`: joins documents of another collection as an array.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use crate::eval::expression::parse_path;
 use crate::eval::matcher::MatchPath;
 use crate::eval::variables::check_user_name;
 
-/// `$lookup`, parsed.
+/// A parsed `$lookup`.
 #[derive(Clone, Debug)]
 pub struct LookupStage {
-    /// The other collection; none if the pipeline makes its documents itself.
+    /// The other collection; `None` if the pipeline generates its documents.
     pub from: Option<Arc<str>>,
-    /// Where the array goes.
+    /// The path that receives the array.
     pub target: FieldPath,
-    /// Fields that must be equal.
+    /// The paths that must be equal.
     pub equality: Option<LookupEquality>,
-    /// Variables for the pipeline, in the order of their slots, which follow those around it.
+    /// Variables of the pipeline in the order of their slots, which follow the enclosing variables.
     pub variables: Vec<Expression>,
-    /// How many variables are around the stage.
+    /// Number of enclosing variables.
     pub outer: usize,
-    /// What is done to the other documents.
+    /// The pipeline applied to the other documents.
     pub stages: Vec<Stage>,
-    /// How many pipelines are around it.
+    /// Nesting depth: the number of enclosing pipelines.
     pub depth: usize,
     source: Value,
 }
@@ -36,9 +36,9 @@ pub struct LookupStage {
 /// `localField` and `foreignField`.
 #[derive(Clone, Debug)]
 pub struct LookupEquality {
-    /// In the documents of the pipeline.
+    /// The path in documents of this pipeline.
     pub local: MatchPath,
-    /// In those of the other collection.
+    /// The path in documents of the other collection.
     pub foreign: MatchPath,
 }
 
@@ -52,7 +52,7 @@ impl PipelineStage for LookupStage {
     }
 
     fn needs(&self, after: &Needs) -> Needs {
-        // What is replaced keeps its place among the fields, so it must be there.
+        // A replaced field keeps its position, so the input must contain it.
         let mut needs = after.clone();
         if let Some(equality) = &self.equality {
             needs.add_path(equality.local.as_str());
@@ -139,7 +139,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// What does not go together.
+    /// Returns the error message if the options are incomplete or exclude each other.
     fn complaint(&self, has_equality: bool, makes_documents: bool) -> Option<&'static str> {
         let has_pipeline = self.pipeline.is_some();
         if !has_equality && !has_pipeline {

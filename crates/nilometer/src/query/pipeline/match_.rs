@@ -7,39 +7,39 @@ use super::{PipelineContext, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
 
-/// `$match`, parsed.
+/// A parsed `$match`.
 #[derive(Clone, Debug)]
 pub struct MatchStage {
-    /// What passes.
+    /// The condition that documents must pass.
     pub filter: MatchExpression,
-    /// The filter as written, or as rules left it.
+    /// The filter as written, or as rewritten by rules.
     pub source: Document,
 }
 
 impl MatchStage {
-    /// A stage of a filter.
+    /// Returns a `$match` with this filter.
     pub fn new(filter: MatchExpression) -> Self {
         let source = filter.to_document();
         Self { filter, source }
     }
 
-    /// The fields the filter reads.
+    /// Returns the fields that the filter reads.
     pub fn needs(&self) -> Needs {
         Needs::of(&self.filter.dependencies())
     }
 
-    /// True if the same document may pass once and not again.
+    /// True if the result for one document may differ between evaluations.
     pub fn is_random(&self) -> bool {
         self.filter.dependencies().random
     }
 
-    /// This filter and then another.
+    /// Returns the conjunction of both filters.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self::new(MatchExpression::and(vec![self.filter, other.filter]))
     }
 
-    /// Separates the conjuncts that read only paths `belongs` accepts.
+    /// Separates the conjuncts whose paths are all accepted by `belongs` from the others.
     pub fn split(self, belongs: impl Fn(&str) -> bool) -> (Option<Self>, Option<Self>) {
         let (inside, outside) = self.filter.split(belongs);
         let stage = |filter| match filter {

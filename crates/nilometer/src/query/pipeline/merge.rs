@@ -1,12 +1,12 @@
-//! `$merge`: what comes in is written, document by document, into a collection.
+//! `$merge`: writes its input, document by document, into a collection.
 //!
-//! | option | says | unless it is given |
+//! | option | meaning | default |
 //! |---|---|---|
-//! | `into` | which collection | |
-//! | `on` | which fields make two documents the same; there must be a unique index on them | `_id` |
-//! | `whenMatched` | what becomes of a document that is there | `merge` |
+//! | `into` | the collection | |
+//! | `on` | the fields that identify a document; they need a unique index | `_id` |
+//! | `whenMatched` | the action for an existing document | `merge` |
 //! | `let` | variables for the pipeline of `whenMatched` | |
-//! | `whenNotMatched` | what becomes of one that is not | `insert` |
+//! | `whenNotMatched` | the action for a new document | `insert` |
 
 use std::sync::Arc;
 
@@ -21,45 +21,45 @@ use crate::eval::variables::check_user_name;
 use crate::eval::{Expression, ParseContext};
 use crate::write::update::Update;
 
-/// `$merge`, parsed.
+/// A parsed `$merge`.
 #[derive(Clone, Debug)]
 pub struct MergeStage {
-    /// The collection.
+    /// The collection to write.
     pub target: OutputTarget,
-    /// The fields that make two documents the same.
+    /// The fields that identify a document.
     pub on: Arc<[FieldPath]>,
-    /// What becomes of a document that is there.
+    /// The action for an existing document.
     pub matched: WhenMatched,
-    /// What becomes of one that is not.
+    /// The action for a new document.
     pub not_matched: WhenNotMatched,
-    /// Variables of the update behind `$$new`.
+    /// Variables of the update, after `$$new`.
     pub variables: Arc<[Expression]>,
-    /// How many variables are around the stage; `$$new` and the others follow.
+    /// Number of enclosing variables; the slots of `$$new` and the others follow them.
     pub outer: usize,
     source: Value,
 }
 
-/// What becomes of a document that is there.
+/// The action for an existing document.
 #[derive(Clone, Debug)]
 pub enum WhenMatched {
-    /// It is replaced.
+    /// Replace it.
     Replace,
-    /// It stays.
+    /// Keep it.
     Keep,
-    /// The operation fails.
+    /// Fail the operation.
     Fail,
-    /// It is changed: merged with the new one, or as a pipeline says. `$$new` is the incoming document.
+    /// Update it: merge it with the incoming document, or apply a pipeline in which `$$new` is the incoming document.
     Update(Arc<Update>),
 }
 
-/// What becomes of a document that is not there.
+/// The action for a new document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenNotMatched {
-    /// It is inserted.
+    /// Insert it.
     Insert,
-    /// Nothing.
+    /// Do nothing.
     Discard,
-    /// The operation fails.
+    /// Fail the operation.
     Fail,
 }
 
@@ -183,7 +183,7 @@ impl Options {
         Ok(())
     }
 
-    /// The mode, and the expressions of the variables it reads.
+    /// Returns the action for existing documents and the expressions of the variables it reads.
     fn when_matched(&self, outer: &ParseContext) -> Result<(WhenMatched, Vec<Expression>)> {
         let mut inner = outer.clone();
         inner.define("new");

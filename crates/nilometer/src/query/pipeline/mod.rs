@@ -4,11 +4,11 @@
 //! [{$match: …}, {$count: "n"}]  ── parse_pipeline ──►  [Match, Group, Project]
 //! ```
 //!
-//! [`STAGES`] is the one table of stage names. A name may stand for several stages: `$count` is a
-//! `$group` and a `$project`, as the manual says. A stage is data: it holds its parsed arguments, the fields it
-//! needs, and how explain shows it. Which operator runs it is decided by the planner and built by `exec`.
+//! [`STAGES`] is the one table of stage names. One name may expand to several stages: `$count` is a `$group` and a
+//! `$project`, as the manual says. A stage is data: its parsed arguments, the fields it needs, and its form in explain.
+//! The planner chooses the operator and `exec` builds it.
 //!
-//! Parsing knows no collection and no data: names are checked, namespaces are only kept.
+//! Parsing has no access to collections or data: it checks names and keeps namespaces unresolved.
 
 mod bucket;
 mod bucket_auto;
@@ -76,13 +76,13 @@ pub use union_with::UnionWithStage;
 pub use unpack_bucket::UnpackBucketStage;
 pub use unwind::UnwindStage;
 
-/// Stages a pipeline may have, counted as written.
+/// Most stages of one pipeline, counted as written.
 pub const PIPELINE_STAGES_MAX: usize = 1000;
 
-/// How deep pipelines may lie in pipelines (`$facet`, `$lookup`, `$unionWith`, views).
+/// Deepest nesting of pipelines (`$facet`, `$lookup`, `$unionWith`, views).
 pub const PIPELINE_DEPTH_MAX: usize = 20;
 
-/// Where a pipeline stands; some stages are not allowed everywhere.
+/// The context of a pipeline. Some stages are not allowed in every context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The pipeline of the command.
@@ -97,19 +97,19 @@ pub enum Place {
     Union,
 }
 
-/// What parsing a stage may refer to.
+/// The context in which a stage is parsed.
 #[derive(Clone, Debug)]
 pub struct PipelineContext {
     /// Variables and collation.
     pub expressions: ParseContext,
-    /// Where the pipeline stands.
+    /// The context of the pipeline.
     pub place: Place,
-    /// How many pipelines are around it.
+    /// Nesting depth: the number of enclosing pipelines.
     pub depth: usize,
 }
 
 impl PipelineContext {
-    /// The pipeline of a view.
+    /// Returns the context for the pipeline of a view.
     pub fn view(expressions: ParseContext) -> Self {
         Self {
             place: Place::View,
@@ -117,7 +117,7 @@ impl PipelineContext {
         }
     }
 
-    /// The pipeline of a command.
+    /// Returns the context for the pipeline of a command.
     pub fn top(expressions: ParseContext) -> Self {
         Self {
             expressions,
@@ -126,7 +126,7 @@ impl PipelineContext {
         }
     }
 
-    /// A pipeline within this one.
+    /// Returns the context for a pipeline inside this one.
     pub fn nested(&self, place: Place, expressions: ParseContext) -> Result<Self> {
         if self.depth + 1 > PIPELINE_DEPTH_MAX {
             return Err(Error::new(
@@ -138,7 +138,7 @@ impl PipelineContext {
         }
         Ok(Self {
             expressions,
-            // Within a facet everything below stays within the facet.
+            // Everything nested in a facet counts as part of the facet.
             place: if self.place == Place::Facet {
                 Place::Facet
             } else {
@@ -156,7 +156,7 @@ pub enum Stage {
     Match(MatchStage),
     /// `$project`, `$addFields`, `$set` and `$unset`: change fields.
     Project(ProjectStage),
-    /// `$group`: gathers documents by key.
+    /// `$group`: groups documents by key.
     Group(GroupStage),
     /// `$sort`.
     Sort(SortStage),
@@ -176,7 +176,7 @@ pub enum Stage {
     Documents(Arc<DocumentsStage>),
     /// `$facet`.
     Facet(Arc<FacetStage>),
-    /// `$geoNear` and `$near`, before the planner settles what is measured.
+    /// `$geoNear` and `$near`, before the planner determines the geometry field.
     GeoNear(Arc<GeoNearStage>),
     /// A settled `$geoNear`.
     GeoDistance(Arc<GeoDistanceStage>),
@@ -202,40 +202,40 @@ pub enum Stage {
     UnpackBucket(Arc<UnpackBucketStage>),
 }
 
-/// What the planner asks of a stage it does not look into.
+/// The interface the planner uses for stages that it does not inspect.
 pub trait PipelineStage: fmt::Debug + Send + Sync {
-    /// Its name, dollar sign included.
+    /// Returns the name with the dollar sign.
     fn name(&self) -> &'static str;
 
-    /// Writes its argument as the field `name` of `out`.
+    /// Appends the argument to `out` as the field `name`.
     fn explain(&self, name: &str, out: &mut DocumentBuilder);
 
-    /// The fields it needs of its input when `after` is needed of its output.
+    /// Returns the fields needed of the input if `after` is needed of the output.
     fn needs(&self, after: &Needs) -> Needs;
 
-    /// True if it makes its documents itself and must come first.
+    /// True if the stage generates its documents and must be the first.
     fn is_source(&self) -> bool {
         false
     }
 
-    /// True if it writes its input somewhere and returns nothing.
+    /// True if the stage writes its input to a collection and returns nothing.
     fn writes(&self) -> bool {
         false
     }
 
-    /// True if it makes measurements of bucket documents.
+    /// True if the stage unpacks bucket documents into measurements.
     fn unpacks(&self) -> bool {
         false
     }
 
-    /// The path it writes, if each output document is one input document with nothing else changed.
+    /// Returns the written path if each output document is one input document in which only this path changes.
     fn adds(&self) -> Option<&str> {
         None
     }
 }
 
 impl Stage {
-    /// The stage, unless it is one that the planner looks into.
+    /// Returns the stage as a trait object, unless the planner inspects it.
     pub fn opaque(&self) -> Option<&dyn PipelineStage> {
         Some(match self {
             Self::Match(_)
@@ -265,7 +265,7 @@ impl Stage {
         })
     }
 
-    /// The name explain shows.
+    /// Returns the name that explain shows.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Match(_) => "$match",
@@ -280,7 +280,7 @@ impl Stage {
         }
     }
 
-    /// The stage as explain shows it.
+    /// Returns the stage as explain shows it.
     pub fn explain(&self) -> Document {
         let mut out = DocumentBuilder::new();
         let name = self.name();
@@ -306,7 +306,7 @@ impl Stage {
         out.finish()
     }
 
-    /// The fields the stage needs of its input when `after` is needed of its output.
+    /// Returns the fields needed of the input if `after` is needed of the output.
     pub fn needs(&self, after: &Needs) -> Needs {
         match self {
             Self::Match(stage) => after.clone().and(&stage.needs()),
@@ -317,7 +317,7 @@ impl Stage {
             Self::Unwind(stage) => {
                 let mut needs = after.clone();
                 needs.add_path(stage.path.as_str());
-                // A dotted position path is written into an existing object.
+                // A dotted index path is written into an existing object.
                 if let Some(index) = &stage.index_path {
                     needs.add_path(index.as_str());
                 }
@@ -330,54 +330,54 @@ impl Stage {
         }
     }
 
-    /// True if the stage makes its documents itself.
+    /// True if the stage generates its documents.
     pub fn is_source(&self) -> bool {
         self.opaque().is_some_and(PipelineStage::is_source)
     }
 
-    /// True if the stage writes its input somewhere: `$out` and `$merge`.
+    /// True if the stage writes its input to a collection: `$out` and `$merge`.
     pub fn writes(&self) -> bool {
         self.opaque().is_some_and(PipelineStage::writes)
     }
 
-    /// True if the stage makes measurements of bucket documents.
+    /// True if the stage unpacks bucket documents into measurements.
     pub fn unpacks(&self) -> bool {
         self.opaque().is_some_and(PipelineStage::unpacks)
     }
 }
 
-/// The argument of a stage that must be an object; else `complaint`, with the type it has behind it.
+/// Returns the argument as an object. The error is `complaint` followed by the actual type.
 fn object<'a>(value: ValueRef<'a>, complaint: &str) -> Result<DocRef<'a>> {
     value
         .as_document()
         .ok_or_else(|| Error::failed_to_parse(format!("{complaint} {}", value.type_name())))
 }
 
-/// Whether a stage of the language is there.
+/// Whether a stage of the language is supported.
 #[derive(Clone, Copy, Debug)]
 pub enum Support {
-    /// It is, and this parses it. It appends what it stands for.
+    /// Supported. The function parses the argument and appends the resulting stages.
     Yes(ParseStage),
-    /// It is refused for good: code and reason.
+    /// Permanently refused, with a code and a reason.
     Refused(i32, &'static str),
 }
 
-/// Parses the argument of a stage and appends the stages it stands for.
+/// Parses the argument of a stage and appends the resulting stages.
 pub type ParseStage =
     fn(&PipelineContext, &'static str, ValueRef<'_>, &mut Vec<Stage>) -> Result<()>;
 
 /// An entry of the stage table.
 #[derive(Clone, Copy, Debug)]
 pub struct StageEntry {
-    /// Name with its dollar sign.
+    /// Name with the dollar sign.
     pub name: &'static str,
-    /// Must stand first.
+    /// Must be the first stage.
     pub first: bool,
-    /// Must stand last, in the pipeline of a command.
+    /// Must be the last stage, in the pipeline of a command.
     pub last: bool,
-    /// May stand inside `$facet`.
+    /// Is allowed inside `$facet`.
     pub in_facet: bool,
-    /// Whether it is there.
+    /// Whether the stage is supported.
     pub support: Support,
 }
 
@@ -421,7 +421,7 @@ const fn refused(name: &'static str, code: i32, reason: &'static str) -> StageEn
     }
 }
 
-/// All stages of MongoDB 8.0 a client may name.
+/// All stages of MongoDB 8.0 that a client may use.
 pub static STAGES: &[StageEntry] = &[
     stage("$_internalUnpackBucket", unpack_bucket::parse_internal),
     stage("$_unpackBucket", unpack_bucket::parse),
@@ -539,7 +539,7 @@ pub fn parse_pipeline<'a>(
     Ok(out)
 }
 
-/// Parses an array of stages; `what` names it in errors.
+/// Parses an array of stages. `what` is the array's name in errors.
 pub fn parse_pipeline_value(
     cx: &PipelineContext,
     what: &str,
@@ -560,7 +560,7 @@ pub fn parse_pipeline_value(
     parse_pipeline(cx, documents)
 }
 
-/// Where in its pipeline a stage stands.
+/// The position of a stage in its pipeline.
 #[derive(Clone, Copy)]
 struct Position {
     is_first: bool,
@@ -600,7 +600,7 @@ fn parse_stage(
     }
 }
 
-/// Refuses a stage where it may not stand.
+/// Checks that a stage is allowed at this position in this kind of pipeline.
 fn check_place(place: Place, entry: &StageEntry, position: Position) -> Result<()> {
     let name = entry.name;
     if place == Place::Facet && !entry.in_facet {
@@ -650,7 +650,7 @@ pub(crate) mod testing {
         parse_pipeline_value(&cx, "pipeline", stages.as_ref())
     }
 
-    /// The code with which an array of stages is refused; 0 if it is not.
+    /// Returns the error code for an array of stages; 0 if it is valid.
     pub(crate) fn code(stages: Value) -> i32 {
         parse(stages).map_or_else(|error| error.code.0, |_| 0)
     }

@@ -1,7 +1,7 @@
-//! Which fields of its input a stage, or a pipeline, needs.
+//! The input fields that a stage or a pipeline needs.
 //!
-//! Worked out from the last stage to the first: what is needed of a stage's output says what it
-//! needs of its input. Only top-level fields are told apart; that is what columns are.
+//! Needs are computed from the last stage to the first: the fields needed of a stage's output determine the fields
+//! needed of its input. Only top-level fields are distinguished, as they correspond to columns.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ pub enum Needs {
 }
 
 impl Needs {
-    /// No field at all: only how many documents there are.
+    /// Returns the needs of a reader that only counts documents: no field.
     pub fn none() -> Self {
         Self::Fields(BTreeSet::new())
     }
 
-    /// What these dependencies ask for.
+    /// Returns the fields that these dependencies read.
     pub fn of(dependencies: &Dependencies) -> Self {
         if dependencies.whole {
             return Self::All;
@@ -33,14 +33,14 @@ impl Needs {
         Self::Fields(names.into_iter().map(Arc::from).collect())
     }
 
-    /// What an expression asks for.
+    /// Returns the fields that an expression reads.
     pub fn of_expression(expression: &Expression) -> Self {
         let mut dependencies = Dependencies::default();
         expression.dependencies(&mut dependencies);
         Self::of(&dependencies)
     }
 
-    /// Adds what `other` needs.
+    /// Adds the needs of `other`.
     pub fn add(&mut self, other: &Needs) {
         match (&mut *self, other) {
             (Self::Fields(own), Self::Fields(other)) => own.extend(other.iter().cloned()),
@@ -48,14 +48,14 @@ impl Needs {
         }
     }
 
-    /// Both together.
+    /// Returns the union with `other`.
     #[must_use]
     pub fn and(mut self, other: &Needs) -> Self {
         self.add(other);
         self
     }
 
-    /// Adds one field by name or dotted path.
+    /// Adds a field by its name or dotted path.
     pub fn add_path(&mut self, path: &str) {
         if let Self::Fields(fields) = self {
             let first = path.split('.').next().unwrap_or(path);
@@ -63,14 +63,14 @@ impl Needs {
         }
     }
 
-    /// Takes one top-level field away.
+    /// Removes a top-level field.
     pub fn remove(&mut self, name: &str) {
         if let Self::Fields(fields) = self {
             fields.remove(name);
         }
     }
 
-    /// Whether the field is needed.
+    /// True if the field is needed.
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Self::All => true,
@@ -79,7 +79,7 @@ impl Needs {
     }
 }
 
-/// The fields `stages` need of their input when `after` is needed of their output.
+/// Returns the fields that `stages` need of their input if `after` is needed of their output.
 pub fn needs_of(stages: &[Stage], after: &Needs) -> Needs {
     stages
         .iter()

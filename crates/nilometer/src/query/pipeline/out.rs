@@ -1,4 +1,4 @@
-//! `$out`: what comes in becomes the contents of a collection.
+//! `$out`: replaces the contents of a collection by its input.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::{OutputTarget, PipelineContext, PipelineStage, Stage};
 use crate::catalog::{BUCKETS_PREFIX, TimeseriesOptions};
 use crate::error::{Error, Result, location};
 
-/// `$out`, parsed.
+/// A parsed `$out`.
 #[derive(Clone, Debug)]
 pub struct OutStage {
-    /// The collection.
+    /// The collection to write.
     pub target: OutputTarget,
-    /// The options of a time-series collection to be made.
+    /// The options for a new time-series collection.
     pub timeseries: Option<TimeseriesOptions>,
     source: Value,
 }

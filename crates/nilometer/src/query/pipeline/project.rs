@@ -16,14 +16,14 @@ use crate::query::batch::{FieldSet, MeasurementShape};
 /// A stage that changes fields.
 #[derive(Clone, Debug)]
 pub struct ProjectStage {
-    /// What it does.
+    /// The kind of change and its arguments.
     pub kind: Arc<ProjectKind>,
     name: &'static str,
     /// The argument as explain shows it.
     pub source: Value,
 }
 
-/// What a stage that changes fields does.
+/// The kinds of stages that change fields.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -32,11 +32,11 @@ pub struct ProjectStage {
 pub enum ProjectKind {
     /// Keeps or drops fields, and computes some.
     Projection {
-        /// Which.
+        /// The fields to keep, drop and compute.
         projection: Projection,
-        /// The filter of `find`, where the projection wants to know which element matched.
+        /// The filter of `find`, for a projection that needs the position of the matching element.
         position_of: Option<MatchExpression>,
-        /// The order of `find`, where the projection shows the sort key.
+        /// The sort order of `find`, for a projection that returns the sort key.
         sort_key_of: Option<SortPattern>,
     },
     /// Keeps all fields and computes some.
@@ -56,7 +56,7 @@ impl ProjectStage {
         }
     }
 
-    /// The projection of a `find` with this filter and order.
+    /// Returns the projection of a `find` with this filter and sort order.
     pub fn of_find(
         spec: DocRef<'_>,
         filter: MatchExpression,
@@ -77,12 +77,12 @@ impl ProjectStage {
         })
     }
 
-    /// The name it was given.
+    /// Returns the stage name as written.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What it needs of its input when `after` is needed of its output.
+    /// Returns the fields needed of the input if `after` is needed of the output.
     pub fn needs(&self, after: &Needs) -> Needs {
         let mut dependencies = Dependencies::default();
         match &*self.kind {
@@ -112,16 +112,16 @@ impl ProjectStage {
             }
             ProjectKind::AddFields(fields) => {
                 fields.dependencies(&mut dependencies);
-                // A field that is computed anew keeps its place among the others, so it must be there.
+                // A recomputed field keeps its position, so the input must contain it.
                 after.clone().and(&Needs::of(&dependencies))
             }
         }
     }
 
-    /// True if whatever a filter finds at `path` is the same before and after.
+    /// True if a filter on `path` finds the same values before and after the stage.
     ///
-    /// Only whole top-level fields count: a projection below a field changes what paths through arrays
-    /// find in ways not worth telling apart.
+    /// Only whole top-level fields are considered: a projection below a field may change what a path finds through
+    /// arrays.
     pub fn leaves_alone(&self, path: &str) -> bool {
         let first = first_of(path);
         match &*self.kind {
@@ -142,7 +142,7 @@ impl ProjectStage {
         }
     }
 
-    /// The computed paths with their expressions.
+    /// Returns the computed paths and their expressions.
     pub fn computed(&self) -> Vec<(String, &Expression)> {
         match &*self.kind {
             ProjectKind::Projection { projection, .. } => projection.computed(),
@@ -150,7 +150,7 @@ impl ProjectStage {
         }
     }
 
-    /// New and old names of top-level fields that are given another name, or a second one.
+    /// Returns the new and old names of top-level fields that are renamed or copied.
     pub fn renames(&self) -> Vec<(String, String)> {
         let plain = |(new, expression): (String, &Expression)| {
             let old = expression.as_field_path().filter(|old| old.len() == 1)?;
@@ -159,8 +159,7 @@ impl ProjectStage {
         self.computed().into_iter().filter_map(plain).collect()
     }
 
-    /// The fields that remain of `shown`, if all the stage does is to keep or drop whole top-level
-    /// fields.
+    /// Returns the remaining fields of `shown` if the stage only keeps or drops whole top-level fields.
     pub fn narrows(&self, shown: &FieldSet) -> Option<FieldSet> {
         let ProjectKind::Projection { projection, .. } = &*self.kind else {
             return None;
@@ -170,13 +169,13 @@ impl ProjectStage {
             .then(|| narrowed(projection, shown))?
     }
 
-    /// True if a field that is computed anew keeps its place among the others.
+    /// True if a recomputed field keeps its position in the document.
     pub fn keeps_places(&self) -> bool {
         matches!(&*self.kind, ProjectKind::AddFields(_))
     }
 
-    /// The fields that show behind the stage if all it does is to keep, drop or compute whole top-level fields, and
-    /// what it computes is neither time nor metadata.
+    /// Returns the fields of the output if the stage only keeps, drops or computes whole top-level fields and computes
+    /// neither time nor metadata.
     pub fn shown_behind(&self, shape: &MeasurementShape) -> Option<FieldSet> {
         let computed = self.computed();
         let names = || computed.iter().map(|(name, _)| name.as_str());
@@ -196,12 +195,12 @@ impl ProjectStage {
     }
 }
 
-/// True if a path is a top-level field that is neither time nor metadata.
+/// True if `path` is a top-level field other than the time and metadata fields.
 pub(crate) fn is_field(path: &str, shape: &MeasurementShape) -> bool {
     !path.contains('.') && path != &*shape.time_field && shape.meta_field.as_deref() != Some(path)
 }
 
-/// The fields that show behind a stage that computes `names` over measurements that show `fields`.
+/// Returns the output fields of a stage that computes `names` from measurements with the fields `fields`.
 pub(crate) fn with_names<'n>(fields: FieldSet, names: impl Iterator<Item = &'n str>) -> FieldSet {
     match fields {
         FieldSet::All => FieldSet::All,
@@ -218,7 +217,7 @@ pub(crate) fn with_names<'n>(fields: FieldSet, names: impl Iterator<Item = &'n s
     }
 }
 
-/// The fields that remain of `shown` in a projection of whole top-level fields.
+/// Returns the remaining fields of `shown` after a projection of whole top-level fields.
 fn narrowed(projection: &Projection, shown: &FieldSet) -> Option<FieldSet> {
     match projection.mode() {
         Mode::Inclusion => {
@@ -312,7 +311,7 @@ pub(super) fn parse_unset(
 ) -> Result<()> {
     let projection = Projection::parse_unset(value, &cx.expressions)?;
     let source: Document = projection.source().clone();
-    // Explain shows it as the `$project` it is.
+    // Explain shows `$unset` as the equivalent `$project`.
     let name = if source.is_empty() { name } else { "$project" };
     out.push(Stage::Project(ProjectStage::of(
         projection,

@@ -1,13 +1,13 @@
-//! `$redact`: leaves out parts of documents that an expression does not let through.
+//! `$redact`: removes those parts of documents that an expression does not admit.
 //!
-//! The expression is evaluated for the document, and for each object in it that it descends to, as
-//! `$$CURRENT`; `$$ROOT` stays the whole document. Its answer is one of three variables:
+//! The expression is evaluated for the document and for each nested object that the stage descends into. The object is
+//! `$$CURRENT`; `$$ROOT` stays the whole document. The result is one of three variables:
 //!
-//! | answer | the object |
+//! | result | effect on the object |
 //! |---|---|
-//! | `$$KEEP` | stays, with everything in it |
-//! | `$$PRUNE` | goes, with everything in it |
-//! | `$$DESCEND` | stays; the objects in its fields, and in their arrays, are asked about in turn |
+//! | `$$KEEP` | it stays, with all its contents |
+//! | `$$PRUNE` | it is removed, with all its contents |
+//! | `$$DESCEND` | it stays; objects in its fields and in their arrays are evaluated in turn |
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::Result;
 use crate::eval::Expression;
 
-/// What `$$DESCEND`, `$$PRUNE` and `$$KEEP` stand for, in the order of their slots. `$$CURRENT` has the
-/// slot behind them.
+/// The variables `$$DESCEND`, `$$PRUNE` and `$$KEEP` with their values, in the order of their slots. `$$CURRENT` has
+/// the next slot.
 pub const REDACT_ANSWERS: [(&str, &str); 3] =
     [("DESCEND", "descend"), ("PRUNE", "prune"), ("KEEP", "keep")];
 
-/// `$redact`, parsed.
+/// A parsed `$redact`.
 #[derive(Clone, Debug)]
 pub struct RedactStage {
-    /// Decides.
+    /// Evaluates to one of the three variables.
     pub expression: Expression,
-    /// How many variables are around the stage; its own follow.
+    /// Number of enclosing variables; the stage's own slots follow them.
     pub outer: usize,
     source: Value,
 }

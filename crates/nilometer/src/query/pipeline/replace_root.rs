@@ -1,4 +1,4 @@
-//! `$replaceRoot` and `$replaceWith`: a document computed from each takes its place.
+//! `$replaceRoot` and `$replaceWith`: replace each document by a computed one.
 
 use nilometer_bson::{Value, ValueRef};
 
@@ -6,19 +6,19 @@ use super::{PipelineContext, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::Expression;
 
-/// `$replaceRoot`, parsed.
+/// A parsed `$replaceRoot`.
 #[derive(Clone, Debug)]
 pub struct ReplaceRootStage {
     /// Computes the new document.
     pub expression: Expression,
-    /// How errors call the expression.
+    /// The expression's name in errors.
     pub called: &'static str,
     /// The expression as written.
     pub source: Value,
 }
 
 impl ReplaceRootStage {
-    /// Empty documents in the place of all.
+    /// Returns a stage that replaces each document by an empty one.
     pub fn empty() -> Self {
         Self {
             expression: Expression::constant(nilometer_bson::Document::new()),

@@ -1,4 +1,4 @@
-//! `$sample: {size}`: that many documents, drawn at random without repetition.
+//! `$sample: {size}`: draws `size` documents at random without repetition.
 
 use nilometer_bson::{DocumentBuilder, ValueRef, doc};
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result, location};
 /// A parsed `$sample`.
 #[derive(Debug)]
 pub struct SampleStage {
-    /// How many documents are drawn.
+    /// Number of documents to draw.
     pub size: u64,
 }
 

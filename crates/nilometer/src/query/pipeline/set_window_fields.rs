@@ -1,4 +1,4 @@
-//! `$setWindowFields`: fields computed over a document's neighbours.
+//! `$setWindowFields`: computes fields over windows of neighbouring documents.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::eval::window::SetWindowFields;
 /// A parsed `$setWindowFields`.
 #[derive(Clone, Debug)]
 pub struct SetWindowFieldsStage {
-    /// Partition, order and outputs.
+    /// Partitions, sort order and outputs.
     pub spec: Arc<SetWindowFields>,
 }
 
@@ -29,7 +29,7 @@ impl PipelineStage for SetWindowFieldsStage {
     fn needs(&self, after: &Needs) -> Needs {
         let mut dependencies = Dependencies::default();
         self.spec.dependencies(&mut dependencies);
-        // A dotted output writes into what is there, so nothing it names is taken away.
+        // A dotted output is written into an existing object, so none of its fields are removed from the needs.
         Needs::of(&dependencies).and(after)
     }
 }

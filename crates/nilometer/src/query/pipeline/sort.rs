@@ -1,4 +1,4 @@
-//! `$sort`: a pattern of paths and directions, and a limit where one follows.
+//! `$sort`: a pattern of paths and directions, with a limit if one follows.
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
@@ -8,17 +8,17 @@ use crate::error::{Error, Result, location};
 use crate::eval::Dependencies;
 use crate::eval::sort_key::SortPattern;
 
-/// `$sort`, parsed.
+/// A parsed `$sort`.
 #[derive(Clone, Debug)]
 pub struct SortStage {
-    /// By what.
+    /// Paths and directions.
     pub pattern: SortPattern,
-    /// Only so many are asked for.
+    /// Greatest number of documents needed.
     pub limit: Option<u64>,
 }
 
 impl SortStage {
-    /// A sort of everything.
+    /// Returns a sort without a limit.
     pub fn new(pattern: SortPattern) -> Self {
         Self {
             pattern,
@@ -26,7 +26,7 @@ impl SortStage {
         }
     }
 
-    /// The argument as explain shows it.
+    /// Returns the argument as explain shows it.
     pub fn explain(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("sortKey", self.pattern.to_document());
@@ -43,7 +43,7 @@ impl SortStage {
         dependencies.random
     }
 
-    /// The fields the pattern reads.
+    /// Returns the fields that the pattern reads.
     pub fn needs(&self) -> Needs {
         let mut dependencies = Dependencies::default();
         self.pattern.dependencies(&mut dependencies);

@@ -1,7 +1,7 @@
-//! The collection that `$out` and `$merge` write into, as it is named in a pipeline.
+//! The collection that `$out` and `$merge` write.
 //!
-//! `"coll"`, or `{db: …, coll: …}`. Whether such a collection is there, and may be written into, is not
-//! known here.
+//! It is written `"coll"` or `{db: …, coll: …}`. This module does not check whether the collection exists or may be
+//! written.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use nilometer_bson::{DocRef, ValueRef};
 use crate::catalog::Namespace;
 use crate::error::{Error, Result};
 
-/// A collection that is written into.
+/// The collection to write.
 #[derive(Clone, Debug)]
 pub struct OutputTarget {
-    /// The database, if it is not that of the command.
+    /// The database, if it differs from that of the command.
     database: Option<Arc<str>>,
     collection: Arc<str>,
 }
 
 impl OutputTarget {
-    /// The collection of that name in the command's database.
+    /// Returns the collection with this name in the command's database.
     pub(super) fn of_name(collection: &str) -> Self {
         Self {
             database: None,
@@ -27,7 +27,7 @@ impl OutputTarget {
         }
     }
 
-    /// Reads `{db, coll}`; `field` names the object in errors, and `more` is what else it may have.
+    /// Parses `{db, coll}`. `field` is the object's name in errors; `more` lists other allowed fields.
     pub(super) fn parse(field: &str, spec: DocRef<'_>, more: &[&str]) -> Result<Self> {
         let (mut database, mut collection) = (None, None);
         for element in spec {
@@ -51,17 +51,17 @@ impl OutputTarget {
         })
     }
 
-    /// True if the database was said.
+    /// True if the database is specified.
     pub(super) fn has_database(&self) -> bool {
         self.database.is_some()
     }
 
-    /// The collection's name.
+    /// Returns the collection's name.
     pub(super) fn collection(&self) -> &str {
         &self.collection
     }
 
-    /// The collection that a command on `database` writes into.
+    /// Returns the namespace that a command on `database` writes.
     pub fn namespace(&self, database: &str) -> Result<Namespace> {
         let database = self.database.as_deref().unwrap_or(database);
         Namespace::new(database, &self.collection)

@@ -1,4 +1,4 @@
-//! `$unionWith`: the documents of another collection after those of this one.
+//! `$unionWith`: appends the documents of another collection.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 /// A parsed `$unionWith`.
 #[derive(Debug)]
 pub struct UnionWithStage {
-    /// The other collection; none if the pipeline makes its documents itself.
+    /// The other collection; `None` if the pipeline generates its documents.
     pub collection: Option<Arc<str>>,
-    /// What is done to its documents.
+    /// The pipeline applied to its documents.
     pub stages: Vec<Stage>,
-    /// How many pipelines are around it.
+    /// Nesting depth: the number of enclosing pipelines.
     pub depth: usize,
     source: Value,
 }

@@ -1,9 +1,9 @@
-//! `$_unpackBucket` and `$_internalUnpackBucket`, as a client may write them: measurements of buckets that are read as
-//! documents, from `system.buckets.<name>`.
+//! `$_unpackBucket` and `$_internalUnpackBucket` as clients may write them: they unpack the measurements of bucket
+//! documents read from `system.buckets.<name>`.
 //!
-//! The first takes the names of the time and the metadata alone. The second takes what explain shows, too: which fields
-//! show, which of the bucket's own are copied, and filters. Queries on the collection itself have no use for either:
-//! they read columns, and on them both are refused. No rule looks through these stages.
+//! The first takes only the names of the time and metadata fields. The second also takes the options that explain
+//! shows: the fields to return, the bucket fields to copy, and filters. Queries on the collection itself read columns
+//! and refuse both stages. No optimiser rule inspects them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ pub struct UnpackBucketStage {
     name: &'static str,
     time_field: Arc<str>,
     meta_field: Option<Arc<str>>,
-    /// What measurements show.
+    /// The fields that measurements return.
     fields: FieldSet,
-    /// Fields of the bucket that each measurement gets.
+    /// Bucket fields copied into each measurement.
     copied: Vec<Arc<str>>,
-    /// Which measurements are given on.
+    /// The filter that returned measurements pass.
     pub event_filter: Option<MatchExpression>,
-    /// All measurements of a bucket that matches this are given on.
+    /// A filter on buckets; all measurements of a matching bucket are returned.
     pub whole_bucket_filter: Option<MatchExpression>,
     source: Value,
 }
 
 impl UnpackBucketStage {
-    /// How what is in a bucket is called.
+    /// Returns the names under which a bucket's contents are returned.
     pub fn shown(&self) -> Shown<'_> {
         Shown {
             time_field: &self.time_field,
@@ -44,7 +44,7 @@ impl UnpackBucketStage {
         }
     }
 
-    /// Whether measurements show a field.
+    /// True if measurements return the field.
     pub fn shows(&self, name: &str) -> bool {
         self.fields.contains(name)
     }
@@ -68,7 +68,7 @@ impl PipelineStage for UnpackBucketStage {
     }
 }
 
-/// A name without a NUL byte.
+/// Checks that a name has no NUL byte.
 fn without_nul(name: &str, what: &str, code: i32) -> Result<Arc<str>> {
     if name.contains('\0') {
         return Err(Error::location(
@@ -207,7 +207,7 @@ pub(super) fn parse_internal(
                 stage.whole_bucket_filter = Some(parsed(filter, cx)?);
             }
             ("eventFilter" | "wholeBucketFilter", _) => return Err(wrong(option, "an object")),
-            // Facts about the collection, of which nothing follows for one bucket.
+            // Properties of the collection, which do not affect single buckets.
             ("bucketMaxSpanSeconds", span) if span.as_exact_i64().is_some_and(|s| s > 0) => {}
             ("bucketMaxSpanSeconds", _) => return Err(wrong(option, "a positive whole number")),
             ("fixedBuckets", ValueRef::Bool(_)) => {}

@@ -1,4 +1,4 @@
-//! `$unwind`: one document for each element of an array.
+//! `$unwind`: returns one document for each element of an array.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use super::{PipelineContext, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
 
-/// `$unwind`, parsed.
+/// A parsed `$unwind`.
 #[derive(Clone, Debug)]
 pub struct UnwindStage {
-    /// The path whose array is taken apart.
+    /// The path of the array.
     pub path: FieldPath,
-    /// The path that gets the position in the array.
+    /// The path that receives the index in the array.
     pub index_path: Option<FieldPath>,
-    /// Whether documents without anything to take apart are kept.
+    /// True if documents without array elements are kept.
     pub preserve_empty: bool,
 }
 
 impl UnwindStage {
-    /// The argument as explain shows it.
+    /// Returns the argument as explain shows it.
     pub fn explain(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("path", format!("${}", self.path.as_str()));
