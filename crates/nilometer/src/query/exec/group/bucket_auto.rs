@@ -1,11 +1,11 @@
 //! `$bucketAuto`: sorts by a value and cuts into ranges of about equal size.
 //!
 //! Each range takes n / buckets documents (rounded), then continues while the value stays the same:
-//! equal values are never parted. Its upper bound is the lower bound of the next one; the last bound is the
+//! equal values are never separated. Its upper bound is the lower bound of the next one; the last bound is the
 //! greatest value itself.
 //!
-//! With a granularity bounds are numbers of a series: the upper bound is the next one above the greatest
-//! value, and whatever lies below it is taken in too; the first lower bound is the next one below the
+//! With a granularity, bounds are numbers of a series. The upper bound is the next number above the greatest
+//! value, and all values below it join the range; the first lower bound is the next number below the
 //! least value ([`crate::query::pipeline::granularity`]).
 
 use std::cmp::Ordering;
@@ -24,7 +24,7 @@ use crate::query::exec::{
 use crate::query::pipeline::BucketAutoStage;
 use crate::query::pipeline::granularity::Granularity;
 
-/// Whose memory it is.
+/// Stage name for memory errors.
 const NAME: &str = "$bucketAuto";
 
 /// Cuts documents into ranges.
@@ -35,7 +35,7 @@ pub struct BucketAuto {
 }
 
 impl BucketAuto {
-    /// Cuts what `input` gives.
+    /// Cuts the documents of `input` into ranges.
     pub fn new(input: BoxOperator, stage: BucketAutoStage) -> Self {
         Self {
             input: Some(input),
@@ -66,7 +66,7 @@ impl BucketAuto {
     }
 }
 
-/// Documents per range, rounded to the nearest, at least one.
+/// Returns the number of documents per range, rounded to the nearest, at least one.
 fn range_size(documents: usize, ranges: usize) -> usize {
     ((documents + ranges / 2) / ranges).max(1)
 }
@@ -93,18 +93,18 @@ impl Operator for BucketAuto {
     }
 }
 
-/// The documents in order, cut as they are read.
+/// The sorted documents, cut into ranges while they are read.
 struct Ranges {
     sorted: Sorted<ByValue>,
     /// The first document of the next range.
     waiting: Option<(Value, Document)>,
-    /// Documents a range takes if nothing is in the way.
+    /// Documents in a range, before ties and rounded bounds extend it.
     size: usize,
-    /// Ranges returned so far.
+    /// Number of ranges returned.
     given: usize,
     /// The upper bound of the last range, if bounds are rounded.
     last_bound: Option<Value>,
-    /// The ranges, once they are cut.
+    /// Counts the finished ranges.
     results: MemoryGauge,
 }
 
@@ -168,7 +168,7 @@ impl Ranges {
         Ok(Some(out.finish()))
     }
 
-    /// The bounds of a range from its least and greatest value and its rounded bound, if known.
+    /// Returns the bounds of a range from its least and greatest value and its rounded bound, if known.
     fn bounds(
         &mut self,
         granularity: Option<Granularity>,
@@ -197,7 +197,7 @@ fn rounded_up(series: Granularity, value: &Value) -> Result<Value> {
     Ok(series.round_up(Granularity::check(value.as_ref())?))
 }
 
-/// The order of a computed value; null where there is none.
+/// Orders documents by a computed value; null where there is none.
 struct ByValue(Expression);
 
 impl RowOrder for ByValue {

@@ -1,15 +1,14 @@
-//! `$group` by bins of time of which only the first few are wanted: reading ends once no bucket that follows
-//! can hold a measurement of them.
+//! `$group` by time bins with a limit: reading ends once no later bucket can hold a measurement of the first few bins.
 //!
 //! ```text
 //! newest five minutes      │09:54│09:55│09:56│09:57│09:58│      five bins are known:
-//! buckets, newest first    [────────────────────────────────]   measurements before 09:54 are passed over
-//!                [──────────]                                   this one, by its header
-//!    [─────]  starts more than a span before 09:54              and here reading ends
+//! buckets, newest first    [────────────────────────────────]   measurements before 09:54 are skipped
+//!                [──────────]                                   skipped by its header
+//!    [─────]  starts more than a span before 09:54              reading ends
 //! ```
 //!
-//! Groups beyond the wanted ones may be there, and incomplete; the sort with its limit that follows leaves them
-//! out. Rows that come without their bucket are all added: they tell nothing of those that follow.
+//! The output may contain further, incomplete groups; the sort with a limit that follows drops them.
+//! Rows that come without their bucket are all added: they give no bound on later rows.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -25,12 +24,12 @@ use crate::query::planner::physical::{BucketArrival, FirstBins};
 /// The first bins known so far.
 pub(crate) struct Frontier<'s> {
     first: &'s FirstBins,
-    /// Starts of the bins, as many as are wanted at most.
+    /// Starts of the first bins, at most as many as the limit.
     known: BTreeSet<i64>,
 }
 
 impl<'s> Frontier<'s> {
-    /// Nothing is known.
+    /// Creates a frontier with no known bins.
     pub(crate) fn new(first: &'s FirstBins) -> Self {
         Self {
             first,
@@ -42,7 +41,7 @@ impl<'s> Frontier<'s> {
         matches!(self.first.arrival, BucketArrival::NewestFirst { .. })
     }
 
-    /// The last bin of those wanted, once as many are known.
+    /// Returns the last bin within the limit, once that many bins are known.
     fn edge(&self) -> Option<i64> {
         if self.known.len() < self.first.wanted {
             return None;
@@ -53,7 +52,7 @@ impl<'s> Frontier<'s> {
         }
     }
 
-    /// True if a bin lies behind the last that is wanted.
+    /// True if a bin lies beyond the last one within the limit.
     fn is_behind(&self, bin: i64) -> bool {
         match (self.edge(), self.newest_first()) {
             (Some(edge), true) => bin < edge,
@@ -74,7 +73,8 @@ impl<'s> Frontier<'s> {
         }
     }
 
-    /// The part of a block that may be in a wanted group; a break if nothing of it is, nor of any that follows.
+    /// Returns the part of a block that may belong to one of the first bins; breaks if neither this block nor any later one
+    /// has such a part.
     pub(crate) fn part(
         &mut self,
         mut block: MeasurementBlock,
@@ -120,7 +120,7 @@ impl<'s> Frontier<'s> {
         Ok(ControlFlow::Continue((!is_empty).then_some(block)))
     }
 
-    /// The selected rows that may be in a wanted group. Their bins are noted first.
+    /// Returns the selected rows that may belong to one of the first bins, after adding their bins.
     fn rows(&mut self, times: &[i64], block: &MeasurementBlock) -> Result<Selection> {
         let bins = &self.first.bins;
         let time_of = |row: u32| times.get(row as usize).copied().unwrap_or_default();
@@ -134,7 +134,7 @@ impl<'s> Frontier<'s> {
             let wanted = rows.into_iter().filter(|(_, bin)| !self.is_behind(*bin));
             return Ok(Selection::from_rows(wanted.map(|(row, _)| row).collect()));
         }
-        // From the end where the wanted ones are: behind the first that is not, none is.
+        // Scans from the end where the first bins are: beyond the first row outside, no row is inside.
         let newest_first = self.newest_first();
         let count = block.selection.len();
         let mut rows = Vec::new();

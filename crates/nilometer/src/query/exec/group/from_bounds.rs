@@ -1,11 +1,10 @@
 //! `$group` over whole buckets by their headers: no column is decompressed.
 //!
-//! The planner decides whether a stage can be computed this way
-//! ([`BoundsAggregate`]); here each bucket is checked. A bucket is grouped by its columns instead if it was
-//! filtered in part, if it lies in two bins, or if its bounds are not values of measurements: null (which `$min`
-//! ignores), objects and arrays (which are bounded member by member), and bounds of two types.
+//! The planner decides whether a stage can be computed this way ([`BoundsAggregate`]); each bucket is checked here. A bucket
+//! is grouped by its columns instead if it is partly filtered, if it spans two bins, or if its bounds are not values of
+//! measurements: null (which `$min` ignores), objects and arrays (which are bounded member by member), and bounds of two types.
 //!
-//! Of several equal values of different types a bound may differ from the first value met.
+//! Of several equal values of different types, a bound may differ from the first value in row order.
 
 use nilometer_bson::order::canonical_type;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
@@ -20,7 +19,7 @@ use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::{BoundsAggregate, BoundsInput, KeyPart};
 use crate::query::source::ColumnName;
 
-/// Adds a block to `table`. Returns false and adds nothing if its header is not enough.
+/// Adds a block to `table`. Returns false and adds nothing if its header does not suffice.
 pub(crate) fn add(
     aggregate: &BoundsAggregate,
     stage: &GroupStage,
@@ -71,7 +70,7 @@ pub(crate) fn add(
     Ok(true)
 }
 
-/// The key of a block; `None` if it lies in two bins.
+/// Returns the key of a block; `None` if the block spans two bins.
 fn key(
     aggregate: &BoundsAggregate,
     block: &MeasurementBlock,
@@ -98,7 +97,7 @@ fn key(
     Ok(Some(out.finish().into()))
 }
 
-/// The least and greatest value of a field, missing if no measurement shows it; `None` if the header is not enough.
+/// Returns the least and greatest value of a field, missing if no measurement has it; `None` if the header does not suffice.
 fn bounds<'b>(
     aggregate: &BoundsAggregate,
     name: &ColumnName,

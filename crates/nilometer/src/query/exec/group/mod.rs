@@ -7,17 +7,16 @@
 //! vectorized    adds runs of a block to the same states, by the same steps
 //! from_bounds   adds whole buckets by their headers, without their columns
 //! parallel      several threads fill tables of parts of the input; the parts are merged in input order
-//! streaming     behind a sort: a group is complete when its key has passed
+//! streaming     over sorted input: a group is complete when its key has passed
 //! first_bins    stops reading when the first few groups by time are complete
 //! output        rows of finished groups
 //! bucket_auto   $bucketAuto, with `granularity` for its preferred numbers
 //! ```
 //!
-//! Keys that compare equal are one group, shown as first met; null and missing are one group. Groups come
-//! out in the order in which they were first met. A table above its memory limit is written to disk in
-//! key order, groups as values ([`crate::eval::accumulator`]), and a new table is begun; at the end all
-//! runs are merged, and groups come out in key order. One group must fit into memory: its merged states
-//! and the document it becomes are counted against the query memory pool.
+//! Keys that compare equal form one group, shown with the first such key; null and missing form one group. Groups are
+//! returned in order of first occurrence. A table above its memory limit is written to disk in key order, groups as values
+//! ([`crate::eval::accumulator`]), and a new table is begun; at the end all runs are merged, and groups are returned in key
+//! order. One group must fit into memory: its merged states and its output document count against the query memory pool.
 
 pub mod bucket_auto;
 pub mod first_bins;
@@ -51,13 +50,13 @@ use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::PhysicalGroup;
 
-/// Whose memory it is.
+/// Stage name for memory errors.
 const NAME: &str = "$group";
 
-/// Bytes counted for a group beside key and states.
+/// Bytes counted for a group in addition to key and states.
 const GROUP_OVERHEAD: usize = 64;
 
-/// Gathers documents by key.
+/// Groups documents by key.
 pub struct Group {
     input: Option<BoxOperator>,
     plan: PhysicalGroup,
@@ -71,7 +70,7 @@ enum Groups {
 }
 
 impl Group {
-    /// Gathers what `input` gives.
+    /// Groups the documents of `input`.
     pub fn new(input: BoxOperator, plan: PhysicalGroup) -> Self {
         let rows = RowMaker::of(&plan.stage);
         Self {
@@ -173,19 +172,19 @@ impl Operator for Group {
     }
 }
 
-/// What a state holds elsewhere.
+/// Returns the heap bytes of a state.
 fn heap_bytes(state: &AccumulatorState) -> usize {
     state.memory_bytes() - size_of::<AccumulatorState>()
 }
 
-/// Groups that were never written out.
+/// Groups of a table that was never written out.
 struct Finished {
     rows: RowMaker,
     keys: std::vec::IntoIter<Key>,
     states: std::vec::IntoIter<AccumulatorState>,
-    /// What is left.
+    /// Counts the remaining groups.
     memory: MemoryGauge,
-    /// The documents given last.
+    /// Counts the documents returned last.
     results: MemoryGauge,
 }
 
@@ -209,12 +208,12 @@ impl Finished {
     }
 }
 
-/// Name of the key of a group that is written out.
+/// Field name of the key in a spilled group.
 const SAVED_KEY: &str = "k";
-/// Name of its states.
+/// Field name of the states in a spilled group.
 const SAVED_STATES: &str = "s";
 
-/// The order of keys. Parts of one group come out in the order in which they were written.
+/// Orders spilled groups by key. Parts of one group keep the order in which they were written.
 struct ByKey;
 
 impl RowOrder for ByKey {
@@ -233,13 +232,13 @@ impl RowOrder for ByKey {
     }
 }
 
-/// Groups that were written out in parts.
+/// Groups merged from spilled parts.
 struct Merged {
     rows: RowMaker,
     sorted: Sorted<ByKey>,
     /// The first part of the next group.
     waiting: Option<(Value, Document)>,
-    /// The group being merged, and the documents given last.
+    /// Counts the group being merged and the documents returned last.
     results: MemoryGauge,
 }
 
@@ -277,7 +276,7 @@ impl Merged {
         Ok(out)
     }
 
-    /// Adds what a part of a group has seen to its states, of which `held` bytes are counted.
+    /// Merges a later part of a group into its states, of which `held` bytes are counted.
     fn add_part(
         &mut self,
         key: &Value,
@@ -304,23 +303,23 @@ struct Key {
     value: Value,
 }
 
-/// The groups met so far.
+/// The hash table of groups.
 pub(crate) struct Table {
     key: Expression,
     fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
-    /// A key object with one member: its missing value is null, as of a key that is no object.
+    /// The member name if the key is an object with one member; a missing value then becomes null, as for a plain key.
     single_member: Option<Arc<str>>,
     hasher: foldhash::fast::RandomState,
     numbers: HashTable<u32>,
     keys: Vec<Key>,
     states: Vec<AccumulatorState>,
     memory: MemoryGauge,
-    /// Above its limit the table is written out instead of refused.
+    /// If true, the table is written to disk above its limit; if false, the query fails.
     may_spill: bool,
 }
 
 impl Table {
-    /// A table for `stage`.
+    /// Creates a table for `stage`.
     pub(crate) fn new(stage: &GroupStage, cx: &ExecContext<'_>) -> Self {
         Self {
             key: stage.key.clone(),
@@ -357,7 +356,7 @@ impl Table {
             is_void |= self.spill_if_full(spilled, cx)?;
         }
         if is_void {
-            // It knows groups by their numbers.
+            // It refers to groups by their numbers, which are now invalid.
             blocks.forget_groups();
         }
         Ok(())
@@ -378,7 +377,7 @@ impl Table {
         Ok(by_bounds || blocks.add(block, self, cx)?)
     }
 
-    /// The groups of some batches, for a table they are added to later.
+    /// Returns a table of the groups of `batches`, to be merged into another table later.
     pub(super) fn of_batches(
         plan: &PhysicalGroup,
         batches: Vec<Batch>,
@@ -400,7 +399,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Adds the groups of what follows.
+    /// Merges the groups of a later part of the input.
     fn absorb(&mut self, later: Self, cx: &ExecContext<'_>) -> Result<()> {
         let fields = Arc::clone(&self.fields);
         let mut states = later.states.into_iter();
@@ -413,7 +412,7 @@ impl Table {
         Ok(())
     }
 
-    /// Writes everything out if it has become too much; true if it has.
+    /// Spills the table if it is above its limit; true if it did.
     fn spill_if_full(
         &mut self,
         spilled: &mut Option<Sorter<ByKey>>,
@@ -451,7 +450,7 @@ impl Table {
                 part.append_indexed(at, value.as_ref());
             }
             part.end();
-            // From now on it is the sorter that holds the group.
+            // The sorter holds the group from now on.
             self.memory.release(held);
             spilled.add(part.finish(), cx)?;
         }
@@ -477,7 +476,7 @@ impl Table {
         Ok(())
     }
 
-    /// The key as it is kept: never missing.
+    /// Normalizes a key: never missing.
     pub(crate) fn normal_key(&self, key: Value) -> Value {
         match (key, &self.single_member) {
             (Value::Missing | Value::Undefined, _) => Value::Null,
@@ -490,7 +489,7 @@ impl Table {
         }
     }
 
-    /// The number of the group with this key, a new one if there is none yet.
+    /// Returns the number of the group with this key; adds a group if there is none.
     pub(crate) fn number_of(&mut self, key: Value, cx: &ExecContext<'_>) -> Result<u32> {
         let collator = cx.eval.collator;
         let mut hasher = self.hasher.build_hasher();
@@ -530,12 +529,12 @@ impl Table {
         Ok(number)
     }
 
-    /// The state of accumulator `at` of a group.
+    /// Returns the state of accumulator `at` of a group.
     pub(crate) fn state(&self, group: u32, at: usize) -> Option<&AccumulatorState> {
         self.states.get(group as usize * self.fields.len() + at)
     }
 
-    /// Changes the state of accumulator `at` of a group, and counts what it grows by.
+    /// Changes the state of accumulator `at` of a group and counts its growth.
     pub(crate) fn change(
         &mut self,
         group: u32,
@@ -563,7 +562,7 @@ impl Table {
     }
 }
 
-/// Accumulators whose state takes more memory the more it has seen.
+/// True if the state of the accumulator grows with its input.
 fn grows(kind: AccumulatorKind) -> bool {
     use AccumulatorKind as K;
     !matches!(
@@ -572,7 +571,7 @@ fn grows(kind: AccumulatorKind) -> bool {
     )
 }
 
-/// The name, if the key is an object literal with one member that is no object literal itself.
+/// Returns the member name if the key is an object literal with one member that is no object literal itself.
 fn single_member(key: &Expression) -> Option<Arc<str>> {
     match key {
         Expression::Object(members) => match members.as_slice() {

@@ -1,7 +1,7 @@
-//! The rows of a `$group`: the key and the results of its accumulators.
+//! Builds the output rows of `$group`: the key and the results of its accumulators.
 //!
-//! Accumulators and output fields are one for one as a rule. Where several keep the same row of each group, one keeps what all
-//! of them show of it as an object, and its fields are shown here under their names ([`ShownField`]).
+//! As a rule each output field has one accumulator. Where several accumulators keep the same row of each group, one of them
+//! keeps an object with the fields of all, and the row is built from its fields ([`ShownField`]).
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::eval::memory_bytes;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::pipeline::{GroupStage, ShownField};
 
-/// Room for a field of a group's document, beside what is in it.
+/// Bytes reserved for a field of a group's document, in addition to its value.
 pub(crate) const RESULT_BYTES: usize = 64;
 
-/// Makes rows of groups.
+/// Builds output rows from groups.
 pub(crate) struct RowMaker {
     fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     shown: Option<Arc<[ShownField]>>,
 }
 
 impl RowMaker {
-    /// Rows as `stage` shows them.
+    /// Creates a row maker for the output fields of `stage`.
     pub(crate) fn of(stage: &GroupStage) -> Self {
         Self {
             fields: Arc::clone(&stage.fields),
@@ -31,13 +31,12 @@ impl RowMaker {
         }
     }
 
-    /// The accumulators.
+    /// Returns the accumulators.
     pub(crate) fn fields(&self) -> &[(Arc<str>, AccumulatorSpec)] {
         &self.fields
     }
 
-    /// The row of a group, made with as much room as it needs, which `results` counts. Of `states` as many are taken as
-    /// there are accumulators.
+    /// Builds the row of a group and counts its size in `results`. Takes one item of `states` per accumulator.
     pub(crate) fn row(
         &self,
         key: Value,
@@ -67,7 +66,8 @@ impl RowMaker {
 }
 
 fn append_shown(out: &mut DocumentBuilder, shown: &[ShownField], values: &[Value]) {
-    // Most often all fields are parts of one object, which has them in this order: where none is missing, it is shown as it is.
+    // Common case: all fields are members of one object, in this order. If none is missing, the object's fields are copied as
+    // they are.
     if let [only] = values
         && let Some(object) = only.as_ref().as_document()
         && shown.iter().all(|field| field.is_part)

@@ -1,17 +1,16 @@
-//! `$group` by several threads: each gathers a table of a part of the input, and the parts are added to one table in
-//! the order of the input.
+//! `$group` on several threads: each builds a table of a part of the input, and the tables are merged in
+//! input order.
 //!
 //! ```text
-//! input    batches │ batches │ batches │ …                   measurements of a bucket each, columns undecoded
-//! table    by the query's thread ◄─ absorb ─ absorb ─ …      columns decoded and added up by free threads
+//! input    batches │ batches │ batches │ …                   measurements of one bucket each, columns undecoded
+//! table    by the query's thread ◄─ absorb ─ absorb ─ …      columns decoded and aggregated by free threads
 //! ```
 //!
-//! The answer is that of one thread. Groups come in the order in which they are first met; whole numbers and decimals add
-//! up exactly; doubles are added in pairs of doubles (106 bits) however they come, which are rounded
-//! once, in the end, so that how the input was cut shows in the last bit only where a sum lies within 2^-100 of
-//! the middle between two doubles, or overflows on the way. Accumulators whose parts do not add up that well
-//! (`$stdDevPop`, `$stdDevSamp`) or that hold all they see (`$push` and its like) are left to one thread, and so is
-//! everything random. Blocks whose totals are known are not handed out.
+//! The result equals that of one thread. Groups keep the order of first occurrence; whole numbers and decimals add
+//! up exactly. Doubles are added in pairs of doubles (106 bits) and rounded once at the end, so how the input was split
+//! shows in the last bit only where a sum lies within 2^-100 of the midpoint between two doubles, or where it overflows on
+//! the way. Stages run on one thread if an accumulator does not merge that exactly (`$stdDevPop`, `$stdDevSamp`), holds all
+//! its input (`$push` and similar), or is random. Blocks whose totals are known are not handed out.
 
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ use crate::query::exec::workers::{QueryThreads, TasksInFlight};
 use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
 
-/// A stage that several threads may work on.
+/// A stage that several threads may process.
 pub(crate) struct ParallelGroup {
     threads: QueryThreads,
     plan: PhysicalGroup,
@@ -33,9 +32,9 @@ pub(crate) struct ParallelGroup {
 
 /// A part of the input.
 pub(crate) enum InputPart {
-    /// Its groups.
+    /// The groups of the part.
     Grouped(Box<Table>),
-    /// Blocks that need no decoding: adding them is less work than handing them to a thread.
+    /// Blocks that need no decoding: adding them costs less than handing them to a thread.
     Ungrouped(Vec<Batch>),
 }
 
@@ -50,7 +49,7 @@ fn needs_no_decoding(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool>
 }
 
 impl ParallelGroup {
-    /// The stage, if there are threads and its results do not depend on how the input is split.
+    /// Returns the stage if threads are available and its result does not depend on how the input is split.
     pub(crate) fn of(plan: &PhysicalGroup, cx: &ExecContext<'_>) -> Option<Self> {
         let threads = cx.settings.threads.clone()?;
         let adds_up = |kind| {
@@ -87,12 +86,12 @@ impl ParallelGroup {
         })
     }
 
-    /// Batches the query takes alone at first.
+    /// Returns the number of batches the query thread processes first, alone.
     pub(crate) fn batches_before(&self) -> usize {
         self.threads.batches_before
     }
 
-    /// Gathers the rest of `input` and gives its parts to `absorb`, in order.
+    /// Groups the rest of `input` and passes its parts to `absorb`, in order.
     pub(crate) fn gather(
         &self,
         input: &mut BoxOperator,
@@ -102,7 +101,7 @@ impl ParallelGroup {
         let context = Arc::new((
             cx.operation.for_worker(),
             ExecSettings {
-                // A worker uses no further threads.
+                // A worker starts no further threads.
                 threads: None,
                 ..cx.settings.clone()
             },
@@ -117,7 +116,7 @@ impl ParallelGroup {
         let mut tasks = TasksInFlight::new(&self.threads.workers, self.threads.count);
         let mut batches = Vec::new();
         let mut blocks = BlockGroup::new(&self.plan.stage);
-        // An error of the input comes behind those of what was read before.
+        // An error of the input is reported after the results of the batches before it.
         let end = loop {
             match next_filled(input, cx) {
                 Ok(Some(batch)) => batches.push(batch),
@@ -164,7 +163,7 @@ mod tests {
     use crate::query::planner::settings::PlanOptions;
     use crate::query::source::Resolved;
 
-    /// A few thousand documents with doubles that do not add up evenly.
+    /// A few thousand documents with doubles whose sums depend on the order of addition.
     fn documents() -> Vec<Document> {
         let one = |at: i32| {
             let wild = f64::from(at * 7919 % 10_007) * 10f64.powi(at % 25 - 12);
@@ -211,7 +210,7 @@ mod tests {
         let found = grouped(&stage, Some(&workers), u64::MAX, folder.path());
         assert_eq!(workers.running(), 3);
         assert_eq!(found, expected);
-        // Written to disk, groups come in the order of their keys.
+        // Spilled groups are returned in key order.
         let mut expected = expected;
         expected.sort_by_key(|group| group.get("_id").as_exact_i64());
         let found = grouped(&stage, Some(&workers), 9_000, folder.path());

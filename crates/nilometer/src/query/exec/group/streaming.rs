@@ -1,13 +1,12 @@
-//! `$_internalStreamingGroup`: groups whose key follows the order of the input are returned one after
-//! the other.
+//! `$_internalStreamingGroup`: groups whose key follows the input order are returned as soon as they are complete.
 //!
 //! ```text
 //! sorted by time   09:58 09:59 │ 10:00 10:01 …      key {hour: {$dateTrunc: …}, host: "$m.host"}
 //!                   these groups are complete as soon as the hour changes
 //! ```
 //!
-//! Between two changes of the parts that follow the order a [`Group`] does the work as ever, spilling
-//! included; so groups come out in the order in which they were first met.
+//! The input is cut into segments in which the ordered key parts stay the same. An ordinary [`Group`] processes each segment,
+//! spilling included, so groups are returned in order of first occurrence.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,26 +20,26 @@ use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
 
-/// Groups an input whose order parts of the key follow.
+/// Groups an input that is ordered by parts of the key.
 pub struct StreamingGroup {
     input: Arc<Mutex<Segments>>,
     plan: PhysicalGroup,
     group: Option<Group>,
 }
 
-/// The input, cut where a part of the key changes.
+/// The input, cut where an ordered part of the key changes.
 struct Segments {
     input: BoxOperator,
-    /// The parts of the key that follow the order.
+    /// The ordered parts of the key.
     parts: Arc<[Expression]>,
     rows: VecDeque<Document>,
-    /// What the parts are in the segment being read.
+    /// Values of the ordered parts in the current segment.
     current: Option<Vec<Value>>,
     done: bool,
 }
 
 impl StreamingGroup {
-    /// Groups what `input` gives, in the order of which `parts` never fall, or never rise.
+    /// Groups `input`, which is ordered by `parts`, ascending or descending.
     pub fn new(input: BoxOperator, plan: PhysicalGroup, parts: Arc<[Expression]>) -> Self {
         Self {
             input: Arc::new(Mutex::new(Segments {
@@ -96,7 +95,7 @@ impl Segments {
     }
 }
 
-/// One segment as an input.
+/// One segment as an operator.
 struct Segment(Arc<Mutex<Segments>>);
 
 impl Operator for Segment {

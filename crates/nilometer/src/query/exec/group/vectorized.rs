@@ -1,4 +1,4 @@
-//! Grouping a block: keys for runs of measurements, and accumulators over slices of columns.
+//! Vectorized grouping of a block: keys for runs of measurements, and accumulators over slices of columns.
 //!
 //! ```text
 //! key {host: "$m.host", hour: {$dateTrunc: {date: "$t", unit: "hour"}}}
@@ -10,11 +10,11 @@
 //!
 //! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
 //! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
-//! column, once if it is constant in the block, and for `$sum` and `$avg` over whole buckets not even
-//! that: the column's total is kept beside it. `$top` and `$bottom` by time look at one row of a run
-//! ([`crate::query::exec::vector::top_n`]). Any other argument is computed from columns where there are kernels for it ([`crate::query::exec::vector::arithmetic`]),
-//! or evaluated on rows that hold only what it reads. States see values in row order either way, so nothing
-//! depends on the path taken.
+//! column, and a single value if it is constant in the block; `$sum` and `$avg` over whole buckets use the stored
+//! total of the column. `$top` and `$bottom` by time look at one row of a run
+//! ([`top_n`](crate::query::exec::vector::top_n)). Other arguments are computed by column kernels where these exist
+//! ([`arithmetic`](crate::query::exec::vector::arithmetic)), else evaluated on rows that hold only the fields they read. States
+//! see values in row order on every path, so results do not depend on the path.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -46,50 +46,50 @@ use crate::query::source::ColumnName;
 /// Adds blocks to a [`Table`].
 pub(crate) struct BlockGroup {
     stage: GroupStage,
-    /// How the stage reads blocks of one shape; replaced when the shape changes.
+    /// The plan for blocks of one shape; replaced when the shape changes.
     plan: Option<(Arc<MeasurementShape>, Option<Plan>)>,
     series: Series,
-    /// The runs of a block; kept for the next one.
+    /// The runs of a block; the buffer is reused.
     runs: Vec<Run>,
 }
 
-/// How a stage reads blocks.
+/// How a stage processes blocks of one shape.
 struct Plan {
     parts: Vec<Part>,
     /// Names of the parts if the key is an object.
     names: Option<Vec<Arc<str>>>,
-    /// The part that follows time.
+    /// The key part that depends on the time.
     bins: Option<(usize, DateBins)>,
     inputs: Vec<Input>,
     /// The orders by time among the inputs.
     rankings: Vec<Ranking>,
-    /// What inputs that are evaluated on rows read.
+    /// The fields read by inputs that are evaluated on rows.
     row_fields: Option<BTreeSet<Arc<str>>>,
 }
 
 /// A part of the key.
 enum Part {
-    /// The same in the whole block.
+    /// Constant in the block.
     Constant(Expression),
-    /// Follows time.
+    /// The bin of the time.
     Bin,
 }
 
-/// Where an accumulator's values come from.
+/// Source of an accumulator's values.
 enum Input {
-    /// Counts rows.
+    /// The number of rows.
     Count,
-    /// The same in the whole block.
+    /// Constant in the block.
     Constant(Expression),
-    /// A column that measurements may show.
+    /// A column that measurements may have.
     Column(ColumnName),
-    /// The one row of each run that an order by time puts first or last: see [`Plan::rankings`].
+    /// The one row of each run that sorts first or last by time: see [`Plan::rankings`].
     Ranked,
-    /// Rows.
+    /// Evaluated on rows.
     Rows,
 }
 
-/// Rows of one group that follow each other.
+/// Consecutive rows of one group.
 pub(crate) struct Run {
     /// The number of the group.
     pub(crate) group: u32,
@@ -98,7 +98,7 @@ pub(crate) struct Run {
 }
 
 impl BlockGroup {
-    /// Adds blocks as `stage` says.
+    /// Creates the block path of `stage`.
     pub(crate) fn new(stage: &GroupStage) -> Self {
         Self {
             stage: stage.clone(),
@@ -113,7 +113,7 @@ impl BlockGroup {
         self.series = Series::default();
     }
 
-    /// True if nothing of the block has to be decoded: its header and totals of its columns that are known tell all.
+    /// True if no column of the block has to be decoded: its header and known totals suffice.
     pub(crate) fn needs_no_decoding(&mut self, block: &MeasurementBlock) -> Result<bool> {
         let Some(plan) = self.plan_for(block) else {
             return Ok(false);
@@ -222,14 +222,14 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
         rankings,
         row_fields: match row_fields {
             None => None,
-            // Everything is read: an accumulator of whole documents has no use for columns.
+            // An accumulator of whole documents reads all fields: columns do not help.
             Some(None) => return None,
             Some(fields) => fields,
         },
     })
 }
 
-/// The fields a shape names one by one, if it does.
+/// Returns the fields of a shape that lists its fields; `None` for other shapes.
 fn shape_fields(shape: &MeasurementShape) -> Option<BTreeSet<Arc<str>>> {
     match &shape.fields {
         crate::query::batch::FieldSet::Only(fields) => Some(fields.clone()),
@@ -257,7 +257,7 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
     }
 }
 
-/// The runs of the block's selection, in row order. Row numbers count within the selection.
+/// Finds the runs of the block's selection, in row order. Row numbers count within the selection.
 fn find_runs(
     plan: &Plan,
     block: &MeasurementBlock,
@@ -291,7 +291,7 @@ fn find_runs(
     let constant;
     let times: &[i64] = match times.as_ref().map(|(times, from)| (times.data(), *from)) {
         Some((BlockData::DateTime(times), from)) => cut(times, from..from + count),
-        // A bucket of one measurement, or of one moment.
+        // A bucket with one measurement, or with one time.
         Some((BlockData::Constant(Value::DateTime(time)), _)) => {
             constant = vec![*time; count];
             &constant
@@ -325,13 +325,13 @@ fn find_runs(
     Ok(())
 }
 
-/// The parts of the key that are the same in the whole block, each in its place.
+/// Returns the key parts that are constant in the block, each at its position.
 fn constant_parts(
     plan: &Plan,
     block: &MeasurementBlock,
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Value>> {
-    // Made once some part is more than a path into the metadata.
+    // Built only if some part is more than a path into the metadata.
     let constants = OnceCell::new();
     let parts = plan.parts.iter().map(|part| match part {
         Part::Constant(expression) => {
@@ -347,13 +347,13 @@ fn constant_parts(
     parts.collect()
 }
 
-/// True if the expression is the metadata as it is.
+/// True if the expression is the metadata itself.
 fn is_meta(expression: &Expression, shape: &MeasurementShape) -> bool {
     let path = expression.as_field_path().filter(|path| path.len() == 1);
     path.is_some_and(|path| Some(path.as_str()) == shape.meta_field.as_deref())
 }
 
-/// The group of a bin: `values` are the other parts of its key.
+/// Returns the key of the group of a bin: `values` are the other parts.
 fn bin_key(
     plan: &Plan,
     place: usize,
@@ -374,7 +374,7 @@ fn bin_key(
     table.number_of(key, cx)
 }
 
-/// The bin all measurements of a bucket lie in, if all of them are meant and its bounds tell.
+/// Returns the bin of all measurements of a bucket, if all are selected and its bounds lie in one bin.
 pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Option<i64>> {
     let (Some(min), Some(max)) = block.time_bounds() else {
         return Ok(None);
@@ -386,7 +386,7 @@ pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Opt
     Ok(bin.contains(max, bins)?.then_some(bin.start))
 }
 
-/// How many of ascending times lie in the bin of the first: doubling steps, then halving.
+/// Returns how many of ascending times lie in the bin of the first, by galloping search.
 fn run_length_sorted(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
     let inside = |at: usize| -> Result<bool> {
         match times.get(at) {
@@ -421,7 +421,7 @@ fn run_length(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
     Ok(times.len())
 }
 
-/// Of a column what the selection takes, all in one piece, and where that begins.
+/// Returns the part of a column that the selection covers, as one slice, and its first row.
 pub(crate) fn selected<'b>(
     block: &MeasurementBlock,
     column: &'b ColumnBlock,
@@ -453,7 +453,7 @@ fn accumulate(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<()> {
-    // Made once some argument needs them.
+    // Built only if some argument needs rows.
     let rows = OnceCell::new();
     for ranking in &plan.rankings {
         ranking.accumulate(&stage.fields, block, runs, table, cx)?;
@@ -503,7 +503,7 @@ fn accumulate(
     Ok(())
 }
 
-/// Adds a column by its total; false, and nothing added, if that is not all there is to it.
+/// Adds a column by its total; false, with nothing added, if the total does not suffice.
 fn add_total(
     spec: &AccumulatorSpec,
     at: usize,
@@ -559,7 +559,7 @@ fn add_column(
         let rows = from + run.rows.start..from + run.rows.end;
         table.change(run.group, at, spec, |state| {
             match spec.kind() {
-                // Of a run only one end counts.
+                // Only one end of a run matters.
                 AccumulatorKind::First => {
                     return spec.add_value(state, column.value(rows.start));
                 }
@@ -593,8 +593,8 @@ fn cut<T>(values: &[T], rows: Range<usize>) -> &[T] {
     values.get(rows).unwrap_or(&[])
 }
 
-/// Groups by the constant parts of the key, and within them by bin: most runs find their group by
-/// one look-up of a number. Where the key has no other part, what metadata is known to be is its group.
+/// Finds groups by the constant parts of the key, and within them by bin: most runs find their group with
+/// one integer lookup. If the key has no other part, the number of the metadata leads to the group directly.
 #[derive(Default)]
 struct Series {
     hasher: foldhash::fast::RandomState,
@@ -609,7 +609,7 @@ struct SeriesEntry {
     bins: HashMap<i64, u32, foldhash::fast::RandomState>,
 }
 
-/// What was found for metadata that was met before, by its number.
+/// Results for metadata seen before, by metadata number.
 #[derive(Default)]
 struct MetasMet {
     found: HashMap<NonZeroU64, usize, foldhash::fast::RandomState>,
@@ -618,14 +618,14 @@ struct MetasMet {
 }
 
 impl MetasMet {
-    /// Different metadata that are remembered.
+    /// Largest number of remembered metadata values.
     const KNOWN_MAX: usize = 10_000;
 
-    /// With so many and more, one of so many blocks at least has to have metadata that was met before; else nobody asks
-    /// for its number, which takes a look at all of it.
+    /// Once `KNOWN_MAX` values are remembered, numbers are requested only while at least one block in `MET_SHARE` has known
+    /// metadata: computing a number reads all of the metadata.
     const MET_SHARE: usize = 8;
 
-    /// The number of a block's metadata, if it is worth asking, and what was found for it.
+    /// Returns the number of a block's metadata, if it is worth computing, and the result remembered for it.
     fn get(&mut self, block: &MeasurementBlock) -> (Option<NonZeroU64>, Option<usize>) {
         if self.found.len() >= Self::KNOWN_MAX && self.met * Self::MET_SHARE < self.asked {
             return (None, None);
@@ -647,7 +647,7 @@ impl MetasMet {
 }
 
 impl Series {
-    /// The group of a block whose key is the same for all its rows.
+    /// Returns the group of a block whose key is the same for all its rows.
     fn group_of_block(
         &mut self,
         plan: &Plan,
@@ -675,8 +675,8 @@ impl Series {
         Ok(group)
     }
 
-    /// The number for the parts of the key that are the same in the whole block: they read nothing but the
-    /// metadata, so what was found for the same before is not evaluated again.
+    /// Returns the number of the block's constant key parts. They read only the metadata, so results remembered for
+    /// equal metadata are not evaluated again.
     fn of_block(
         &mut self,
         plan: &Plan,
