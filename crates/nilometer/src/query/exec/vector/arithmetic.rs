@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! {$multiply: [{$subtract: ["$a", "$m.zero"]}, 2.5]}
-//!                             │       │         └ the same for all: repeated
-//!                             │       └ metadata: the same in the whole block
-//!                             └ a column of doubles, of which none is missing
+//!                             │       │         └ constant: repeated
+//!                             │       └ metadata: constant in the block
+//!                             └ a column of doubles without gaps
 //! ```
 //!
-//! A kernel knows columns of ints, longs, doubles, dates and bools without a gap. Whatever else comes up (a gap, a
-//! decimal, a column of mixed types, a sum that outgrows its type, a division by zero, an operator that is not here)
-//! ends in nothing, and the expression is evaluated row by row: that is the definition, errors included, and
-//! tests hold the kernels against it.
+//! Kernels process columns of ints, longs, doubles, dates and bools without gaps. In any other case (a gap, a
+//! decimal, a column of mixed types, a sum that overflows its type, a division by zero, an operator without a kernel)
+//! the result is `None`, and the expression is evaluated row by row. Row evaluation is the definition, errors included;
+//! tests compare the kernels with it.
 
 use std::cmp::Ordering;
 
@@ -39,7 +39,7 @@ enum Vector {
     Bool(Vec<bool>),
 }
 
-/// The expression in each selected measurement, if there are kernels for all of it and for the columns it meets.
+/// Returns the expression's values in the selected measurements, if kernels exist for all of it and for its columns.
 fn computed(
     expression: &Expression,
     block: &MeasurementBlock,
@@ -60,7 +60,7 @@ fn computed(
     })
 }
 
-/// The same in every measurement of the block, selected or not.
+/// Returns the expression's values in all measurements of the block, selected or not.
 pub(crate) fn computed_for_all(
     expression: &Expression,
     block: &MeasurementBlock,
@@ -73,7 +73,7 @@ pub(crate) fn computed_for_all(
     computed(expression, &whole, cx)
 }
 
-/// The rows of a selection in which an expression is true, if there are kernels for it.
+/// Returns the rows of a selection in which an expression is true, if kernels exist for it.
 pub(super) fn select_computed(
     expression: &Expression,
     block: &MeasurementBlock,
@@ -95,7 +95,7 @@ pub(super) fn select_computed(
     Some(selection.filter(|_| holds.next().copied().unwrap_or(false)))
 }
 
-/// Adds what an accumulator's argument is in each run of selected measurements; false, and nothing added, if there are no
+/// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no
 /// kernels for it.
 pub(crate) fn add_computed(
     spec: &AccumulatorSpec,
@@ -129,7 +129,7 @@ pub(crate) fn add_computed(
     Ok(true)
 }
 
-/// Whether there are kernels for an expression, as far as it tells by itself.
+/// True if kernels may exist for the expression, judged without its columns.
 pub(crate) fn has_kernels(expression: &Expression) -> bool {
     match expression {
         Expression::FieldPath(_) => true,
@@ -150,7 +150,7 @@ pub(crate) fn has_kernels(expression: &Expression) -> bool {
         Expression::Operation(operation) => operation
             .constant_difference()
             .is_some_and(|difference| has_kernels(difference.start) && has_kernels(difference.end)),
-        // Constants, and variables that are no document.
+        // Constants, and variables other than documents.
         other => {
             let mut reads = Dependencies::default();
             other.dependencies(&mut reads);
@@ -159,10 +159,10 @@ pub(crate) fn has_kernels(expression: &Expression) -> bool {
     }
 }
 
-/// The rows of a block that are computed.
+/// The rows of a block to compute.
 struct Rows<'b, 'c> {
     block: &'b MeasurementBlock,
-    /// What is the same in all of them.
+    /// The values that are constant in the block.
     constants: Document,
     cx: &'b ExecContext<'c>,
 }
@@ -200,7 +200,7 @@ impl Rows<'_, '_> {
                 let Vector::Date(mut dates) = self.vector(&trunc.date)? else {
                     return None;
                 };
-                // Most lie in the bin of the one before.
+                // Most times lie in the bin of the preceding one.
                 let mut bin = None;
                 for date in &mut dates {
                     *date = bins.bin_cached(&mut bin, *date).ok()?.start;
@@ -224,7 +224,7 @@ impl Rows<'_, '_> {
     }
 
     fn column(&self, name: &str) -> Option<Vector> {
-        // What cannot be read fails when rows are made of it.
+        // An unreadable column fails later, when rows are built from it.
         let column = self.block.column(name).ok()??;
         if !column.is_all_present() {
             return None;
@@ -288,7 +288,7 @@ impl Rows<'_, '_> {
             (Vector::Int(a), Vector::Int(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
             (Vector::Date(a), Vector::Date(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
             (Vector::Bool(a), Vector::Bool(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
-            // A long and a double compare exactly, which neither type can say of the other.
+            // A long and a double compare exactly, which no conversion to one of the two types achieves.
             (Vector::Long(_), Vector::Double(_)) | (Vector::Double(_), Vector::Long(_)) => {
                 return None;
             }
@@ -312,7 +312,7 @@ impl Rows<'_, '_> {
     }
 }
 
-/// The selected ones of the values of a column.
+/// Returns the selected values of a column.
 fn taken<T: Copy>(values: &[T], selection: &Selection) -> Option<Vec<T>> {
     match selection {
         Selection::Range(range) => values
@@ -325,7 +325,7 @@ fn taken<T: Copy>(values: &[T], selection: &Selection) -> Option<Vec<T>> {
     }
 }
 
-/// NaN comes before all numbers, and equals itself.
+/// Compares doubles; NaN sorts before all numbers and equals itself.
 fn order_of_doubles(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b)
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
@@ -344,7 +344,7 @@ fn doubles(vector: Vector) -> Option<Vec<f64>> {
     }
 }
 
-/// Whole numbers as longs.
+/// Converts whole numbers to longs.
 fn longs(vector: Vector) -> Option<Vec<i64>> {
     match vector {
         Vector::Long(values) => Some(values),
@@ -353,7 +353,7 @@ fn longs(vector: Vector) -> Option<Vec<i64>> {
     }
 }
 
-/// One operator on two operands, row by row.
+/// Applies an operator to two operands, row by row.
 fn combine(operator: ArithmeticOperator, left: Vector, right: Vector) -> Option<Vector> {
     use ArithmeticOperator as Op;
     Some(match (operator, left, right) {
@@ -400,7 +400,7 @@ fn combine(operator: ArithmeticOperator, left: Vector, right: Vector) -> Option<
     })
 }
 
-/// Combines whole numbers; none if one result does not fit, which would be of another type, or an error.
+/// Combines whole numbers; `None` if a result overflows, which in row evaluation changes its type or is an error.
 fn checked<T: Copy>(
     mut left: Vec<T>,
     right: Vec<T>,
@@ -415,7 +415,7 @@ fn checked<T: Copy>(
     (!outgrown).then_some(left)
 }
 
-/// Of two values the one a condition picks; both are of one type, or the rows would be of two.
+/// Picks one of two values per row by a condition; `None` if their types differ.
 fn choose(decides: &[bool], then: Vector, otherwise: Vector) -> Option<Vector> {
     fn pick<T: Copy>(decides: &[bool], then: &[T], otherwise: &[T]) -> Vec<T> {
         let both = then.iter().zip(otherwise);
@@ -447,8 +447,8 @@ mod tests {
 
     const T0: i64 = 1_700_000_000_000;
 
-    /// One block: whole numbers near the ends of their types, doubles of every kind, dates, bools, and columns that no
-    /// kernel takes.
+    /// Builds a block of whole numbers near the limits of their types, doubles of every kind, dates, bools, and columns without
+    /// kernels.
     fn block() -> MeasurementBlock {
         let longs = [i64::MAX, 5, -7, i64::MIN + 3, 0, 11];
         let doubles = [0.5, -0.0, f64::NAN, f64::INFINITY, 1e300, -2.25];
@@ -487,7 +487,7 @@ mod tests {
         }
     }
 
-    /// Every kernel against the expression evaluated on rows, for all measurements and for some.
+    /// Compares every kernel with row evaluation, for all measurements and for a selection.
     #[test]
     fn kernels_agree_with_rows() {
         let block = block();
@@ -607,7 +607,7 @@ mod tests {
                 });
             }
         }
-        // Most pairs have one; gaps, mixed columns and results that outgrow their type have none.
+        // Most pairs have kernels; gaps, mixed columns and overflowing results do not.
         assert!(with_kernels > 1500, "{with_kernels}");
     }
 

@@ -1,14 +1,14 @@
-//! Comparing a typed column with a constant: tight loops over plain vectors.
+//! Compares a typed column with a constant: tight loops over plain vectors.
 //!
 //! ```text
-//! column    operand                 done as
+//! column    operand                 computed as
 //! date      date                    64-bit integers
 //! int, long int, long, whole double 64-bit integers
-//! int, long double with a fraction  64-bit integers, operand rounded to the side that keeps the answer
+//! int, long double with a fraction  64-bit integers, operand rounded to the side that keeps the result
 //! double    int, double, long up to 2^53   doubles
 //! ```
 //!
-//! Everything else (decimals, NaN operands, longs no double holds) has no kernel. A NaN in a column
+//! Other pairs (decimals, NaN operands, longs without an exact double) have no kernel. A NaN in a column
 //! matches no number, as in a filter.
 
 use nilometer_bson::Value;
@@ -17,10 +17,10 @@ use nilometer_bson::block::{BlockData, ColumnBlock};
 use crate::eval::matcher::CompareOp;
 use crate::query::batch::Selection;
 
-/// Whole numbers of this size and below are exact as doubles.
+/// Whole numbers up to this magnitude are exact as doubles.
 const EXACT_IN_DOUBLE: i64 = 1 << 53;
 
-/// The rows of `selection` whose value compares so with the operand; `None` if there is no kernel
+/// Returns the rows of `selection` whose value satisfies the comparison with the operand; `None` if there is no kernel
 /// for this pair of types.
 pub(crate) fn select_compare(
     column: &ColumnBlock,
@@ -55,8 +55,8 @@ pub(crate) fn select_compare(
     })
 }
 
-/// The rows whose value lies so to the operand when the whole column ascends; `None` if it is no
-/// column of dates without gaps or the operand is no date.
+/// Returns the rows that satisfy the comparison when the whole column ascends; `None` unless the column holds
+/// dates without gaps and the operand is a date.
 pub(crate) fn sorted_range(
     column: &ColumnBlock,
     op: CompareOp,
@@ -83,8 +83,8 @@ pub(crate) fn sorted_range(
     Some(u32::try_from(from).ok()?..u32::try_from(to).ok()?)
 }
 
-/// How many of ascending times lie below a limit. Most series are regular, so it is looked for where it would be then
-/// first: halving the column touches a line of memory at each step.
+/// Returns how many of ascending times lie below a limit. Most series are regular, so the interpolated position is tried
+/// first: bisection touches a cache line at each step.
 fn first_at_or_above(times: &[i64], limit: i64) -> usize {
     let (Some(first), Some(last)) = (times.first(), times.last()) else {
         return 0;
@@ -95,7 +95,7 @@ fn first_at_or_above(times: &[i64], limit: i64) -> usize {
     if *last < limit {
         return times.len();
     }
-    // Not empty, and neither difference is zero: the limit lies above the first time and not above the last.
+    // Not empty, and neither difference is zero: first time < limit <= last time.
     let guess = || {
         let span = last.checked_sub(*first)?;
         let rows = i64::try_from(times.len() - 1).ok()?;
@@ -111,7 +111,7 @@ fn first_at_or_above(times: &[i64], limit: i64) -> usize {
     guess().unwrap_or_else(|| times.partition_point(|time| *time < limit))
 }
 
-/// A comparison of whole numbers that holds exactly where the comparison with the operand does.
+/// Returns a comparison of whole numbers equivalent to the comparison with the operand.
 fn integer_bound(op: CompareOp, operand: &Value) -> Option<(CompareOp, i64)> {
     match operand {
         Value::Int32(v) => Some((op, i64::from(*v))),
@@ -124,7 +124,7 @@ fn integer_bound(op: CompareOp, operand: &Value) -> Option<(CompareOp, i64)> {
             if v.fract() == 0.0 {
                 return Some((op, *v as i64));
             }
-            // Strictly between two whole numbers: above it means from the next on.
+            // Strictly between two whole numbers: above it means from the next one on.
             Some(match op {
                 CompareOp::Gt | CompareOp::Gte => (CompareOp::Gte, v.ceil() as i64),
                 CompareOp::Lt | CompareOp::Lte => (CompareOp::Lte, v.floor() as i64),
@@ -160,7 +160,7 @@ fn select_integers<T>(
     }
 }
 
-/// IEEE comparison is the filter's here: NaN compares false with every number, zeros are equal.
+/// Selects doubles by IEEE comparison, as the filter does: NaN compares false with every number, zeros are equal.
 fn select_doubles(values: &[f64], op: CompareOp, bound: f64, selection: &Selection) -> Selection {
     match op {
         CompareOp::Eq => select_where(values, selection, |v| *v == bound),
@@ -171,7 +171,7 @@ fn select_doubles(values: &[f64], op: CompareOp, bound: f64, selection: &Selecti
     }
 }
 
-/// One pass without branches on the data: every row is written, and kept by moving on.
+/// Selects rows in one pass without data-dependent branches: every row is written, and kept by advancing the position.
 fn select_where<T>(values: &[T], selection: &Selection, keep: impl Fn(&T) -> bool) -> Selection {
     match selection {
         Selection::Range(range) => {
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Every kernel against the filter's own test, value by value.
+    /// Compares every kernel with the filter's own test, value by value.
     #[test]
     fn kernels_agree_with_the_filter() {
         let numbers = [

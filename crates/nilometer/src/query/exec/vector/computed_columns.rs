@@ -1,15 +1,14 @@
-//! `$addFields` and `$project` over a block: what is computed becomes columns of the block.
+//! `$addFields` and `$project` over a block: computed fields become columns of the block.
 //!
 //! ```text
-//! {$set: {host: "$m.host"}}          reads the metadata alone: one value for the whole block
-//! {$set: {sum: {$add: ["$a", 1]}}}   a kernel, where there is one for all of it
-//! {$set: {name: {$concat: […]}}}     evaluated on rows that hold only what it reads
-//! bucket     t m a b c …             stays as it is, its columns undecoded
+//! {$set: {host: "$m.host"}}          reads only the metadata: one value for the whole block
+//! {$set: {sum: {$add: ["$a", 1]}}}   a kernel, if all of it has kernels
+//! {$set: {name: {$concat: […]}}}     evaluated on rows that hold only the fields it reads
+//! bucket     t m a b c …             unchanged, its columns undecoded
 //! ```
 //!
-//! A field that is computed anew keeps its place among the others only where it was there before: a block in
-//! which some measurements have it and some have not is left to the rows, and so is whatever touches the time or the
-//! metadata.
+//! A recomputed field keeps its position among the others only in measurements that had it before. A block in which only
+//! some measurements have the field is left to the row path, as is any change of the time or the metadata.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -29,7 +28,7 @@ use crate::query::pipeline::{ProjectStage, is_field, with_names};
 use crate::query::planner::physical::is_constant;
 use crate::query::source::{Bucket, BucketHeader, place_of};
 
-/// The block as the stage leaves it; none if its rows must be changed one by one.
+/// Applies the stage to a block; `None` if its rows must be changed one by one.
 pub(crate) fn over_block(
     stage: &ProjectStage,
     block: &MeasurementBlock,
@@ -53,7 +52,7 @@ pub(crate) fn over_block(
     Ok(Some(with_columns(block, columns, fields)))
 }
 
-/// The block with columns more, showing `fields`.
+/// Adds columns to the block, which then shows `fields`.
 fn with_columns(
     block: &MeasurementBlock,
     columns: Vec<(Arc<str>, Arc<ColumnBlock>)>,
@@ -69,7 +68,7 @@ fn with_columns(
     }
 }
 
-/// The block with fields that were computed elsewhere for the rows of its selection: each a path and its values; none if the
+/// Adds fields computed elsewhere for the selected rows, each a path and its values; `None` if the
 /// rows must be changed one by one.
 pub(crate) fn with_results<'p>(
     block: &MeasurementBlock,
@@ -87,12 +86,12 @@ pub(crate) fn with_results<'p>(
     Ok(Some(with_columns(block, columns, fields)))
 }
 
-/// Values for the rows of a selection as a column of the bucket.
+/// Expands values of the selected rows to a column of the whole bucket.
 fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
     if block.is_whole() {
         return values;
     }
-    // Rows that are not selected have none: their places lie beyond the end.
+    // Rows outside the selection have no value: their index lies beyond the end.
     let mut places = vec![u32::MAX; block.bucket.count() as usize];
     for (at, row) in (0..).zip(block.selection.to_vec()) {
         places[row as usize] = at;
@@ -100,8 +99,8 @@ fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
     values.select(&places)
 }
 
-/// Whether a computed field stands in every measurement where its column stands among the columns: in the place of
-/// one that all have, or behind all others.
+/// True if a computed field has the same position in every measurement as its column among the columns: that of
+/// a column all measurements have, or the last.
 fn may_take_place(keeps_places: bool, block: &MeasurementBlock, name: &str) -> Result<bool> {
     if !block.bucket.columns().iter().any(|known| **known == *name) {
         return Ok(true);
@@ -113,7 +112,7 @@ fn may_take_place(keeps_places: bool, block: &MeasurementBlock, name: &str) -> R
     Ok(column.is_some_and(|column| column.is_all_present()))
 }
 
-/// What an expression is in each measurement; none if it would read whole documents.
+/// Returns an expression's value in each measurement; `None` if it would read whole documents.
 pub(crate) fn column_of(
     expression: &Expression,
     block: &MeasurementBlock,
@@ -157,12 +156,12 @@ pub(crate) fn column_of(
     Ok(Some(Arc::new(ColumnBlock::from_values(&values))))
 }
 
-/// A bucket with columns that were computed.
+/// A bucket with computed columns.
 struct ComputedBucket {
     bucket: Arc<dyn Bucket>,
-    /// The bucket's columns, and behind them those that are new.
+    /// The bucket's columns, then the new ones.
     names: Vec<Arc<str>>,
-    /// Of each of them what was computed; none of those that are the bucket's.
+    /// The computed column of each name; `None` for the bucket's own.
     computed: Vec<Option<Arc<ColumnBlock>>>,
 }
 
@@ -194,7 +193,7 @@ impl ComputedBucket {
         place_of(&self.names, name).and_then(|at| self.computed_at(at))
     }
 
-    /// The bound of a computed column: its value where all are the same, and null, which tells nothing, elsewhere.
+    /// Returns the bound of a computed column: its value if constant, else null (unknown).
     fn bound(column: &ColumnBlock) -> ValueRef<'_> {
         match column.as_constant().filter(|_| column.is_all_present()) {
             Some(value) => value.as_ref(),

@@ -1,15 +1,15 @@
-//! Filtering a block: from a selection and a filter to a smaller selection.
+//! Filters a block: from a selection and a filter to a smaller selection.
 //!
 //! ```text
-//! $and              one arm after the other, each on what the last one left
-//! fields of one value in the whole bucket   asked once for all buckets with the same ([`BucketFilter`])
-//! $or               each arm on what no arm has taken yet
-//! metadata only     asked once, decides for all rows
-//! time comparison   two binary searches when the bucket is sorted
-//! typed comparison  a kernel over the column ([`super::compare`])
-//! $expr             kernels over the columns it reads ([`super::arithmetic`]), where they are enough
-//! test of one field once per different value of the column where it has few, else once per row
-//! anything else     rows with only the fields the filter reads
+//! $and                          each arm on the result of the preceding one
+//! fields constant in a bucket   evaluated once for all buckets with equal values ([`BucketFilter`])
+//! $or                           each arm on the rows no earlier arm selected
+//! metadata only                 evaluated once for all rows
+//! time comparison               two binary searches when the bucket is sorted
+//! typed comparison              a kernel over the column ([`super::compare`])
+//! $expr                         kernels over the columns it reads ([`super::arithmetic`]), where these suffice
+//! test of one field             once per distinct value of the column if these are few, else once per row
+//! anything else                 rows with only the fields the filter reads
 //! ```
 
 use std::collections::BTreeSet;
@@ -26,15 +26,15 @@ use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape, Selectio
 use crate::query::exec::ExecContext;
 use crate::query::source::ConstantAnswer;
 
-/// A filter that bucket after bucket is asked, of measurements that show all fields.
+/// A filter applied to many buckets, on measurements that show all fields.
 pub(crate) struct BucketFilter {
     arms: Vec<Arm>,
 }
 
-/// What all matches must pass.
+/// One conjunct of the filter.
 struct Arm {
     test: MatchExpression,
-    /// The fields it reads, if they may be one value in a bucket.
+    /// The fields it reads, if they can all be constant in a bucket.
     fields: Option<Vec<Arc<str>>>,
     answer: ConstantAnswer,
 }
@@ -57,7 +57,7 @@ impl Arm {
         }
     }
 
-    /// What it says of all measurements alike; none if it reads more than what is one value in all.
+    /// Returns its result for all measurements; `None` if it reads fields that are not constant in the bucket.
     fn answer(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<Option<bool>> {
         let Some(fields) = &self.fields else {
             return Ok(None);
@@ -77,7 +77,7 @@ impl Arm {
 }
 
 impl BucketFilter {
-    /// The filter over measurements that look like `shape`, with all their fields.
+    /// Creates the filter for measurements of shape `shape`, with all their fields.
     pub(crate) fn new(filter: &MatchExpression, shape: &MeasurementShape) -> Self {
         let arms = match filter {
             MatchExpression::And(arms) => arms.as_slice(),
@@ -89,7 +89,7 @@ impl BucketFilter {
         }
     }
 
-    /// The rows of the block's selection that match.
+    /// Returns the rows of the block's selection that match.
     pub(crate) fn select(
         &self,
         block: &MeasurementBlock,
@@ -110,7 +110,7 @@ impl BucketFilter {
     }
 }
 
-/// The rows of the block's selection that match.
+/// Returns the rows of the block's selection that match.
 pub(crate) fn select(
     filter: &MatchExpression,
     block: &MeasurementBlock,
@@ -162,7 +162,7 @@ fn select_within(
     }
 }
 
-/// The rows of `all` that are not among `taken`, which is part of it.
+/// Returns the rows of `all` that are not in its subset `taken`.
 fn without(all: &Selection, taken: &Selection) -> Selection {
     if taken.is_empty() {
         return all.clone();
@@ -222,8 +222,8 @@ fn select_leaf(
     select_on_rows(leaf, block, selection, cx)
 }
 
-/// What a comparison of the time says of all measurements alike, if the bucket's bounds tell: its column need not be looked
-/// at then.
+/// Returns the result of a time comparison for all measurements, if the bucket's bounds decide it without the time
+/// column.
 fn verdict_of_bounds(comparison: &Comparison, block: &MeasurementBlock) -> Option<bool> {
     let time_field = &block.shape.time_field;
     let is_time = comparison.path.as_str() == &**time_field;
@@ -249,7 +249,7 @@ fn reads_only_meta(leaf: &MatchExpression, block: &MeasurementBlock) -> bool {
     let Some(meta) = block.shape.meta_field.as_deref() else {
         return false;
     };
-    // Asked of every block: nothing is gathered where one path tells.
+    // Runs for every block: no set of paths is built where there is one path.
     if let Some(path) = leaf.leaf_path().filter(|path| !path.is_itself()) {
         return path.first() == meta;
     }
@@ -280,7 +280,7 @@ fn select_on_column(
             return Ok(kernel);
         }
     }
-    // The same test of a value by itself. It does not walk into arrays, so those go to the rows.
+    // The same test on a single value. It does not descend into arrays, so those are tested on rows.
     let test = match leaf {
         MatchExpression::Compare(_) => None,
         leaf => match leaf.at_path(MatchPath::itself()) {
@@ -327,7 +327,7 @@ fn is_array(value: &Value) -> bool {
     matches!(value, Value::Array(_))
 }
 
-/// Asks once per different value.
+/// Tests each distinct value once.
 fn select_coded(
     column: &ColumnBlock,
     values: &[Value],
@@ -361,7 +361,7 @@ fn select_coded(
     })))
 }
 
-/// Asks each row, made of the fields the filter reads.
+/// Tests each row, built from the fields the filter reads.
 fn select_on_rows(
     filter: &MatchExpression,
     block: &MeasurementBlock,
@@ -388,7 +388,7 @@ fn select_on_rows(
     Ok(Selection::from_rows(rows))
 }
 
-/// The block showing only those of its fields that are among `fields`.
+/// Returns the block restricted to those of its fields that are in `fields`.
 pub(crate) fn narrowed(block: &MeasurementBlock, fields: BTreeSet<Arc<str>>) -> MeasurementBlock {
     let shown = &block.shape.fields;
     let fields = fields.into_iter().filter(|f| shown.contains(f)).collect();

@@ -1,4 +1,4 @@
-//! Kernels over columns: the answers of the row path, without making rows.
+//! Kernels over columns: the results of the row path, without building rows.
 //!
 //! ```text
 //! filter            a selection and a filter ─► a smaller selection
@@ -8,8 +8,8 @@
 //! computed_columns  $addFields and $project: results become columns of the block
 //! ```
 //!
-//! Tests hold every kernel against the row path on random blocks. Where a kernel does not apply, rows are
-//! made with only the fields needed.
+//! Tests compare every kernel with the row path on random blocks. Where no kernel applies, rows are
+//! built with only the fields needed.
 
 pub(crate) mod arithmetic;
 pub mod compare;

@@ -1,12 +1,12 @@
-//! `$top` and `$bottom` by time, over a run of measurements: one row of the run can matter.
+//! `$top` and `$bottom` by time over a run of measurements: only one row of the run can matter.
 //!
 //! ```text
 //! {$top: {sortBy: {"m.host": 1, t: -1}, …}}    in a block only t varies: the newest row, and of several
-//!                                              the first, as a stable sort has it
-//! control.max.t older than what is kept        no row can matter, and no column is decoded
+//!                                              the first, as in a stable sort
+//! control.max.t older than the kept row        no row can matter, and no column is decoded
 //! ```
 //!
-//! The same bound spares a sort with a limit the blocks that come after all it keeps.
+//! A sort with a limit uses the same bound to skip blocks that sort after all rows it keeps.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,19 +28,19 @@ use crate::query::exec::group::vectorized::{Run, selected};
 use crate::query::planner::physical::TimeRank;
 use crate::query::source::ColumnName;
 
-/// How far a sort goes by what a block's header tells: the metadata and time it begins with.
+/// The part of a sort pattern that a block's header decides: its leading metadata paths and time.
 pub(crate) struct SortPrefix {
     rank: TimeRank,
-    /// The parts of the pattern up to the first that reads anything else.
+    /// The parts of the pattern before the first that reads anything else.
     sort: SortPattern,
-    /// How many.
+    /// Number of these parts.
     parts: usize,
-    /// They are all of the pattern.
+    /// True if they are the whole pattern.
     is_whole: bool,
 }
 
 impl SortPrefix {
-    /// The prefix of a pattern over blocks of this shape; `None` if time is not in it.
+    /// Returns the prefix of a pattern over blocks of this shape; `None` if time is not in it.
     pub(crate) fn of(
         pattern: &SortPattern,
         shape: &MeasurementShape,
@@ -76,7 +76,7 @@ impl SortPrefix {
         })
     }
 
-    /// True if no row of the block can come before a row with the key `worst`.
+    /// True if no row of the block can sort before a row with the key `worst`.
     pub(crate) fn is_beyond(
         &self,
         block: &MeasurementBlock,
@@ -94,14 +94,14 @@ impl SortPrefix {
     }
 }
 
-/// Room for a number and its name in an object that is kept of a row.
+/// Bytes reserved for a number and its name in a kept object.
 const OBJECT_FIELD_BYTES: usize = 28;
 
 /// The best row of a run.
 struct Best {
-    /// As the bucket counts them.
+    /// The row number within the bucket.
     row: u32,
-    /// The time it shows, if that was looked at.
+    /// Its time, if read already.
     time: Option<i64>,
 }
 
@@ -113,7 +113,7 @@ impl Best {
         }
     }
 
-    /// Several as an array, in which what is missing is null.
+    /// Returns the values as an array; missing ones are null.
     fn array(&self, block: &MeasurementBlock, all: &[Shown]) -> Result<Value> {
         let mut out = DocumentBuilder::new();
         for (at, shown) in all.iter().enumerate() {
@@ -126,7 +126,7 @@ impl Best {
         Ok(Value::Array(Array::from_document(out.finish())))
     }
 
-    /// Several as an object, in which what is missing is left out.
+    /// Returns the values as an object; missing ones are left out.
     fn object(&self, block: &MeasurementBlock, all: &[(Arc<str>, Shown)]) -> Result<Value> {
         let mut out = DocumentBuilder::with_capacity(OBJECT_FIELD_BYTES * all.len());
         for (name, shown) in all {
@@ -139,37 +139,37 @@ impl Best {
 /// Accumulators of one stage that rank rows alike.
 pub(crate) struct Ranking {
     rank: TimeRank,
-    /// The order they have in common.
+    /// Their common order.
     sort: SortPattern,
     members: Vec<Member>,
-    /// What they read.
+    /// The fields they read.
     dependencies: Dependencies,
-    /// Of that the columns, unless it is whole documents.
+    /// The columns of these fields, unless whole documents are read.
     columns: Vec<ColumnName>,
 }
 
 /// One of the accumulators.
 struct Member {
-    /// Its place among them.
+    /// Its index among the stage's accumulators.
     at: usize,
     output: Output,
 }
 
-/// What is kept of a row.
+/// What an accumulator keeps of a row.
 enum Output {
     Field(Shown),
-    /// Several as an array.
+    /// Several fields as an array.
     Fields(Vec<Shown>),
-    /// Several as an object.
+    /// Several fields as an object.
     Object(Vec<(Arc<str>, Shown)>),
-    /// What an expression makes of it.
+    /// The result of an expression.
     Computed,
 }
 
-/// What measurements show under a name.
+/// A field of a measurement.
 enum Shown {
     Meta,
-    /// The time, which may be known before its column is looked at.
+    /// The time, which may be known before its column is decoded.
     Time(ColumnName),
     Column(ColumnName),
     Nothing,
@@ -221,7 +221,7 @@ impl Output {
 }
 
 impl Ranking {
-    /// Puts the accumulator at place `at` beside those that rank as it does; to be settled when all are there.
+    /// Adds the accumulator `at` to the ranking with its order; call [`Ranking::settle`] after the last one.
     pub(crate) fn add(
         rankings: &mut Vec<Self>,
         rank: TimeRank,
@@ -256,7 +256,7 @@ impl Ranking {
         spec.dependencies(&mut self.dependencies);
     }
 
-    /// All members are there.
+    /// Completes the ranking after the last member was added.
     pub(crate) fn settle(&mut self, shape: &MeasurementShape) {
         let names = self.dependencies.top_level_fields().into_iter();
         let columns = names.filter(|name| shape.shows_column(name));
@@ -272,7 +272,7 @@ impl Ranking {
         table: &mut Table,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
-        // Asked for where something is kept already.
+        // Computed once a group already keeps a row.
         let mut bound: Option<Option<SortKey>> = None;
         let members = || {
             let spec = |member: &'s Member| fields.get(member.at).map(|(_, spec)| (member, spec));
@@ -330,7 +330,7 @@ impl Ranking {
         Ok(())
     }
 
-    /// Whether a block has all that is read of it decoded.
+    /// True if all columns read from the block are decoded.
     pub(crate) fn needs_no_decoding(&self, block: &MeasurementBlock) -> bool {
         let bucket = &*block.bucket;
         if self.dependencies.whole {
@@ -340,7 +340,7 @@ impl Ranking {
         places.all(|place| place.is_none_or(|at| bucket.has_column_at(at)))
     }
 
-    /// The best row of a run.
+    /// Returns the best row of a run.
     fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<Best>> {
         let Some((at, time)) = self.rank.place(block, rows)? else {
             return Ok(None);
@@ -349,10 +349,10 @@ impl Ranking {
         Ok(row.map(|row| Best { row, time }))
     }
 
-    /// The sort key of a measurement at this time: it reads time and metadata alone.
+    /// Returns the sort key of a measurement at this time; the pattern reads only time and metadata.
     fn key(&self, block: &MeasurementBlock, time: Value, cx: &ExecContext<'_>) -> Result<SortKey> {
         let time_field = &block.shape.time_field;
-        // Without a document in between, where no array makes it more than a look at each path.
+        // Avoids building a document where each part of the pattern is a path without arrays.
         let plain = self.sort.key_from(|part| match &part.by {
             SortBy::Field(path) if path.as_str() == &**time_field => {
                 matches!(time, Value::DateTime(_)).then(|| time.clone())
@@ -371,7 +371,7 @@ impl Ranking {
         self.sort.extract(out.finish().as_ref(), &cx.eval)
     }
 
-    /// The row with the fields the members read.
+    /// Returns the row with the fields the members read.
     fn document(&self, block: &MeasurementBlock, row: u32) -> Result<Document> {
         let block = if self.dependencies.whole {
             block.clone()
@@ -385,7 +385,7 @@ impl Ranking {
 }
 
 impl TimeRank {
-    /// A document at least as good as any of the block, made of its header. `None` if the header does not tell.
+    /// Returns a document at least as good as any of the block, from its header; `None` if the header does not suffice.
     fn best_possible(self, block: &MeasurementBlock) -> Option<Document> {
         let mut out = DocumentBuilder::new();
         out.append(&block.shape.time_field, self.best_time(block)?);
@@ -395,8 +395,8 @@ impl TimeRank {
         Some(out.finish())
     }
 
-    /// A time at least as good as any of the block, by its header: missing if none shows or it is not in the order.
-    /// `None` if the header does not tell.
+    /// Returns a time at least as good as any of the block, from its header: missing if time is not visible or not in the order.
+    /// `None` if the header does not suffice.
     fn best_time(self, block: &MeasurementBlock) -> Option<Value> {
         let time_field = &block.shape.time_field;
         if !block.shape.fields.contains(time_field) {
@@ -410,7 +410,7 @@ impl TimeRank {
         }
     }
 
-    /// The place of the best row among the rows of a run, with the time measurements show there if it was looked at.
+    /// Returns the position of the best row among the rows of a run, with its time if it was read.
     fn place(
         self,
         block: &MeasurementBlock,
@@ -440,7 +440,7 @@ impl TimeRank {
             (false, false) => run.iter().min(),
         };
         let found = best.and_then(|best| {
-            // From the end it lies at, if they are sorted.
+            // Searches sorted times from the end where the best one lies.
             match (self.last, newest && block.bucket.is_sorted()) {
                 (true, _) => run.iter().rposition(|time| time == best),
                 (false, false) => run.iter().position(|time| time == best),
