@@ -1,4 +1,4 @@
-//! A `$group` by what a stage before it computes.
+//! Merges a stage that computes group keys into its `$group`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::query::pipeline::{GroupStage, ProjectStage, Stage};
 use crate::query::planner::logical::LogicalPlan;
 use crate::query::planner::settings::PlanSettings;
 
-/// `$addFields` (or `$project`) and a `$group` by what it computes are a `$group` that computes its key itself.
+/// Merges `$addFields` (or `$project`) and a `$group` by its computed fields into one `$group`.
 ///
-/// So keys of metadata and of bins of time are found in the blocks, however they are written.
+/// Keys of metadata and of time bins are then found in blocks, whichever way the pipeline spells them.
 ///
-/// Conditions: every field computed is a part of the key, or the date of a `$dateTrunc` that is one, and is read
-/// by nothing else; what else the group reads is as it was before; nothing computed is random, or an object, whose
-/// missing members a key would show as null.
+/// Conditions: every computed field is a part of the key, or the date of a `$dateTrunc` in the key, and has no other
+/// reader; the other fields the group reads are unchanged by the stage; no computed expression is random or an object
+/// (a key would show missing members of an object as null).
 pub struct ComputedKeys;
 
 impl LogicalRule for ComputedKeys {
@@ -82,7 +82,7 @@ struct Keys<'p> {
 }
 
 impl Keys<'_> {
-    /// A key, or a part of one, in terms of what the computing stage reads.
+    /// Rewrites a key, or a part of one, to the fields the computing stage reads.
     fn rewritten(&mut self, key: &Expression) -> Option<Expression> {
         match key {
             Expression::FieldPath(path) if !self.project.leaves_alone(path.as_str()) => {
@@ -98,7 +98,7 @@ impl Keys<'_> {
                 });
                 members.collect::<Option<_>>().map(Expression::Object)
             }
-            // With constant bins the date is all it reads.
+            // With constant bins it reads the date only.
             Expression::DateTrunc(trunc) if trunc.constant_bins().is_some() => {
                 let mut trunc = trunc.clone();
                 trunc.date = self.rewritten(&trunc.date)?;
@@ -108,7 +108,7 @@ impl Keys<'_> {
         }
     }
 
-    /// True if what an expression reads is the same before.
+    /// True if the computing stage leaves the fields the expression reads unchanged.
     fn reads_nothing_computed(&self, expression: &Expression) -> bool {
         let mut dependencies = Dependencies::default();
         expression.dependencies(&mut dependencies);
@@ -116,7 +116,7 @@ impl Keys<'_> {
         !dependencies.whole && paths.all(|path| self.project.leaves_alone(path))
     }
 
-    /// The argument of the group with its key as it is now.
+    /// Returns the argument of the group with the rewritten key.
     fn shown(&self, source: &Document) -> Document {
         let mut out = DocumentBuilder::new();
         for field in source.iter() {

@@ -1,4 +1,4 @@
-//! Rules that answer from the front of an index over buckets: metadata, and the newest of each series.
+//! Rules that skip through an index over buckets: distinct metadata, and the newest buckets of each series.
 
 use std::sync::Arc;
 
@@ -20,16 +20,18 @@ use crate::query::planner::physical::{
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, BucketPredicate};
 
-/// A `$group` that reads nothing but metadata, and does not care how often a value comes, reads the
-/// different values from an index. Accumulators: `$first`, `$last`, `$min`, `$max`, `$addToSet`, whose
-/// results are the same however often a document is repeated and in whatever order documents come
-/// as long as nothing sorts them.
+/// Answers a `$group` that reads metadata only, and ignores repetition, from the distinct values in an index.
+/// Accumulators: `$first`, `$last`, `$min`, `$max`, `$addToSet`, whose results depend neither on repeated documents
+/// nor, without a sort, on their order.
 ///
-/// Conditions: no filter on measurements or the time, as a bucket that has the values may have no match;
-/// one on metadata reads values of the index too, and tells no equal values apart, of which the index
-/// shows one; the index is static, so that its entries tell of every bucket; it holds every bucket;
-/// values in its keys can be read back, so no collation, or that of the query, under which one of several
-/// equal strings is as good as another; none of them comes from an array, which has several keys.
+/// Conditions:
+/// - no filter on measurements or the time, because a bucket with the values may have no match;
+/// - a filter on metadata reads only values in the index and treats equal values alike, because the index shows one
+///   of them;
+/// - the index is static, so its entries describe every bucket, and it holds every bucket;
+/// - values can be read back from its keys: no collation, or the collation of the query, under which any of several
+///   equal strings will do;
+/// - no value comes from an array, which has several keys.
 pub struct DistinctMetas;
 
 impl PhysicalRule for DistinctMetas {
@@ -53,7 +55,7 @@ impl PhysicalRule for DistinctMetas {
         if !repeats_do_not_matter {
             return false;
         }
-        // Fields taken away are missing, whatever an index says of them.
+        // Dropped fields are missing, whatever the index holds.
         if input.shown() != FieldSet::All {
             return false;
         }
@@ -65,7 +67,7 @@ impl PhysicalRule for DistinctMetas {
     }
 }
 
-/// For `distinct`: the documents of a plan without stages, as far as `path` goes, each at least once.
+/// For `distinct`: the values of `path` in a plan without stages, each at least once.
 pub fn distinct_values(plan: &mut PhysicalPlan, path: &str, settings: &PlanSettings) {
     let Input::Buckets(input) = &plan.input else {
         return;
@@ -90,7 +92,7 @@ fn group_dependencies(group: &GroupStage) -> Dependencies {
     dependencies
 }
 
-/// An index whose first parts say everything that is read.
+/// Returns an index whose leading parts hold everything the plan reads.
 fn metas_for(
     input: &BucketInput,
     mut wanted: Dependencies,
@@ -124,7 +126,7 @@ fn metas_for(
         true => None,
         false => bounds_on_meta(input, index, &collation),
     };
-    // The fewer parts, the fewer values.
+    // Fewer parts give fewer combinations of values.
     let (components, index) =
         fitting.min_by_key(|(components, index)| (bounds(index).is_none(), *components))?;
     let bounded = bounds(&index);
@@ -143,7 +145,7 @@ fn metas_for(
     })
 }
 
-/// The filters a predicate consists of, if they read metadata alone and answer equal values alike.
+/// Collects the filters of a predicate if they read metadata only and treat equal values alike.
 fn meta_filters(predicate: &BucketPredicate, into: &mut Vec<MatchExpression>) -> Option<()> {
     match predicate {
         BucketPredicate::Always => Some(()),
@@ -156,13 +158,13 @@ fn meta_filters(predicate: &BucketPredicate, into: &mut Vec<MatchExpression>) ->
     }
 }
 
-/// True if the filter tells no values apart that compare as equal, such as 1 and 1.0, or strings under the
-/// collation of the query.
+/// True if the filter treats values that compare as equal alike, such as 1 and 1.0, or strings that are equal under
+/// the collation of the query.
 fn treats_equals_alike(filter: &MatchExpression) -> bool {
     use MatchExpression as M;
     match filter {
         M::AlwaysTrue | M::AlwaysFalse | M::Compare(_) | M::Exists(_) => true,
-        // Patterns know nothing of collations.
+        // Patterns ignore collations.
         M::In(list) => list.patterns().is_empty(),
         M::And(arms) | M::Or(arms) | M::Nor(arms) => arms.iter().all(treats_equals_alike),
         M::Not(arm) => treats_equals_alike(arm),
@@ -170,7 +172,7 @@ fn treats_equals_alike(filter: &MatchExpression) -> bool {
     }
 }
 
-/// What is read as paths in buckets, if it is nothing but metadata.
+/// Returns the bucket paths of the fields read, if all of them are metadata.
 fn meta_paths(input: &BucketInput, wanted: &Dependencies) -> Option<Vec<String>> {
     let meta = input.source.options().meta_field.clone()?;
     if wanted.reads_nothing() || wanted.whole {
@@ -183,7 +185,7 @@ fn meta_paths(input: &BucketInput, wanted: &Dependencies) -> Option<Vec<String>>
     wanted.paths.iter().map(rename).collect()
 }
 
-/// How many parts at the front of an index say everything about `paths`, and nothing of the time.
+/// Returns how many leading parts of an index, none of them time, cover `paths`.
 fn values_in_front(index: &BucketIndex, paths: &[String]) -> Option<usize> {
     let kept = index.index();
     let whole = index.is_static()
@@ -204,7 +206,7 @@ fn values_in_front(index: &BucketIndex, paths: &[String]) -> Option<usize> {
         if !is_value || !(name == "meta" || name.starts_with("meta.")) {
             return None;
         }
-        // Of two parts, one below the other, the values could not be put into one document.
+        // Values of two parts, one below the other, do not fit into one document.
         let other_names = kept.parts().iter().take(at).map(|other| other.name());
         if other_names
             .clone()
@@ -225,19 +227,20 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// A `$group` by metadata that keeps only the newest measurements, or only the oldest, reads only the newest
-/// or oldest buckets of each series, to which an index of metadata and time leads.
+/// Reads only the newest (or oldest) buckets of each series, through an index of metadata and time, for a `$group`
+/// by metadata that keeps only the newest (or oldest) measurements.
 ///
-/// Starts of buckets are rounded: which of several has the oldest measurement is not read from the index, but
-/// from every bucket that starts within a span of the first.
+/// Bucket starts are rounded, so the index does not tell which of several buckets has the oldest measurement: every
+/// bucket that starts within one span of the first is read.
 ///
-/// Conditions: every accumulator keeps the newest, or every one the oldest (a count would need all); the key, and
-/// what the order reads besides the time, are values at the front of the index, so that each group is made of
-/// whole series and the newest of a group is the newest of one of them; nothing filters measurements
-/// or time, so that the newest measurement of a series is a match; a filter on the metadata takes
-/// series as a whole if it reads those values. The index is as for [`DistinctMetas`]; its next part is
-/// the time, ascending. Dates before 1970, whose starts may lie behind them, are left out with all
-/// that ids cannot say.
+/// Conditions:
+/// - every accumulator keeps the newest, or every one the oldest (a count would need all);
+/// - the key, and what the order reads besides the time, are leading values of the index, so each group consists of
+///   whole series and its newest measurement is the newest of one of them;
+/// - no filter on measurements or time, so the newest measurement of a series is a match;
+/// - a filter on metadata that reads only those values, so it takes or leaves whole series;
+/// - the index is as for [`DistinctMetas`], and its next part is the time, ascending;
+/// - no dates outside the range of bucket ids, and none before 1970, where a start may be after its measurements.
 pub struct PointByIndex;
 
 impl PhysicalRule for PointByIndex {
@@ -302,7 +305,7 @@ fn point(input: &BucketInput, group: &GroupStage, settings: &PlanSettings) -> Op
     })
 }
 
-/// Adds what a predicate reads, which must be metadata alone.
+/// Adds the fields a predicate reads, which must all be metadata.
 fn read_by(predicate: &BucketPredicate, into: &mut Dependencies) -> Option<()> {
     use BucketPredicate as P;
     match predicate {

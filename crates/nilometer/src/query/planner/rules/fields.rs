@@ -1,4 +1,4 @@
-//! Only what is needed is unpacked.
+//! Rules that limit unpacking to the needed fields.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::query::pipeline::needs::Needs;
 use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage, is_constant, needs_of};
 use crate::query::planner::settings::PlanSettings;
 
-/// Measurements show the fields some later stage needs, and no others.
+/// Unpacks only the fields that a later stage needs.
 ///
-/// Fields the event filter reads are read from the columns all the same; they need not show. When the
-/// last stage gives on documents as they are, everything is needed and the rule does not fire.
+/// The event filter reads its columns in any case; they need not be unpacked for it. The rule does not fire when the
+/// last stage returns whole documents, because then every field is needed.
 pub struct NeededFields;
 
 impl PhysicalRule for NeededFields {
@@ -30,7 +30,7 @@ impl PhysicalRule for NeededFields {
         let Needs::Fields(fields) = needed else {
             return false;
         };
-        // What a projection has taken away is not there for those who ask for it later.
+        // Fields a projection has dropped stay missing for later stages.
         let shown = &input.unpack.fields;
         let fields: BTreeSet<Arc<str>> = fields.into_iter().filter(|f| shown.contains(f)).collect();
         if *shown == FieldSet::Only(fields.clone()) {
@@ -41,7 +41,7 @@ impl PhysicalRule for NeededFields {
     }
 }
 
-/// A `$project` that keeps or drops whole fields is left to unpacking, which shows no others.
+/// Folds a `$project` that keeps or drops whole fields into unpacking.
 ///
 /// Conditions: it stands first, nothing is computed, and no path is dotted.
 pub struct ProjectOnBuckets;
@@ -56,7 +56,7 @@ impl PhysicalRule for ProjectOnBuckets {
             return false;
         };
         let mut any = false;
-        // What is computed is computed of what unpacking shows.
+        // Computed fields read unpacked fields.
         if !input.unpack.computed.is_empty() {
             return false;
         }
@@ -72,11 +72,11 @@ impl PhysicalRule for ProjectOnBuckets {
     }
 }
 
-/// Fields computed from the metadata alone are computed once for each bucket, and stand in its measurements as columns.
+/// Computes fields that depend on metadata alone once for each bucket and adds them to its measurements as columns.
 ///
-/// Conditions: the stage stands first; every path it computes is a top-level field, neither time nor metadata, from an
-/// expression that reads nothing but metadata as it is stored and is not random; else it keeps or drops whole fields.
-/// Filters on measurements and time are asked before, so they may be there.
+/// Conditions: the stage is first; it either computes top-level fields other than time and metadata, from non-random
+/// expressions of the stored metadata, or keeps or drops whole fields. Filters on measurements and time may be present: they
+/// run before.
 pub struct ComputedMetas;
 
 impl PhysicalRule for ComputedMetas {

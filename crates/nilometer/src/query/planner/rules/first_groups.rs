@@ -1,4 +1,4 @@
-//! A `$group` by time of which a sort with a limit takes the first few.
+//! A `$group` by time followed by a sort with a limit.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::query::planner::physical::{
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::Direction;
 
-/// With more bins than this the end is far off, and keeping them costs more than it saves.
+/// Above this number of bins the end is far off, and tracking them costs more than it saves.
 const BINS_MAX: u64 = 10_000;
 
-/// `$group` by bins of time, `$sort` by them, `$limit n`: buckets are read from the end the sort begins with, until
-/// no later one can hold a measurement of the first n bins.
+/// For `$group` by time bins, `$sort` by them, `$limit n`: reads buckets from the end the sort begins with, until no
+/// later bucket can hold a measurement of the first n bins.
 ///
-/// Conditions: the group stands first, and part of its key is a `$dateTrunc` of the time with constant bins; the sort
-/// follows, has a limit, and begins with that part, by name or as the first of the key (objects compare by
-/// their first members). Each bin that was met makes a group or more, so n bins are enough. Ids of buckets
-/// order as times do, so no date lies outside their range. Where buckets are to be read from the newest, no other
-/// direction was asked for, and no accumulator shows in which order measurements came.
+/// Conditions: the group is first, and part of its key is a `$dateTrunc` of the time with constant bins; the sort
+/// follows, has a limit, and begins with that part, by name or as the first member of the key (objects compare by
+/// their first members). Each bin seen yields at least one group, so n bins are enough. No date lies outside the range
+/// of bucket ids, so ids order as times do. To read from the newest bucket, the command must not have set another
+/// direction, and no accumulator may depend on the order of measurements.
 pub struct FirstGroupsFirst;
 
 impl PhysicalRule for FirstGroupsFirst {
@@ -79,8 +79,7 @@ impl PhysicalRule for FirstGroupsFirst {
     }
 }
 
-/// True if what an accumulator gives does not show in which order documents came; of those that tie, any may be
-/// the one it keeps.
+/// True if the result of the accumulator does not depend on the order of documents; it may keep any of several that tie.
 fn keeps_no_order((_, spec): &(Arc<str>, AccumulatorSpec)) -> bool {
     use AccumulatorKind as K;
     matches!(
@@ -89,7 +88,7 @@ fn keeps_no_order((_, spec): &(Arc<str>, AccumulatorSpec)) -> bool {
     )
 }
 
-/// Which part of the key a sort begins with, and whether by falling values.
+/// Returns the part of the key a sort begins with, and true if the sort is descending.
 fn leading_part(group: &GroupStage, sort: &SortStage) -> Option<(usize, bool)> {
     let first = sort.pattern.parts().first()?;
     let SortBy::Field(path) = &first.by else {

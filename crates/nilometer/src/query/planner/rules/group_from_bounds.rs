@@ -1,4 +1,4 @@
-//! A `$group` that the headers of buckets can answer.
+//! A `$group` answered from bucket headers.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::PhysicalRule;
 use crate::query::planner::physical::{BoundsAggregate, Input, PhysicalPlan, PhysicalStage};
 use crate::query::planner::settings::PlanSettings;
 
-/// `$group` with `$min`, `$max` and counts by metadata, or by bins of time, reads bounds and counts
-/// of buckets instead of measurements.
+/// Computes a `$group` with `$min`, `$max` and counts, by metadata or by time bins, from the bounds and counts of buckets
+/// instead of measurements.
 ///
-/// Conditions: the key is made of constants, metadata and `$dateTrunc` of the time with constant bins;
-/// accumulators are counts, functions of metadata, `$min` and `$max` of a field, but not `$min` of the time,
-/// whose lower bound is rounded; no field of the key or of an accumulator was computed before. Each bucket whose
-/// header does not tell, or of which a filter has left a part, is grouped by its columns ([`BoundsAggregate`]), so
-/// nothing is asked of bucket widths or filters.
+/// Conditions: the key consists of constants, metadata and `$dateTrunc` of the time with constant bins; accumulators
+/// are counts, functions of metadata, and `$min` and `$max` of a field, except `$min` of the time, whose lower bound
+/// is rounded; no field of the key or of an accumulator is computed by an earlier stage. A bucket whose header is not
+/// enough, or that a filter keeps in part, is grouped by its columns ([`BoundsAggregate`]), so the rule sets no
+/// condition on bucket widths or filters.
 pub struct GroupFromBounds;
 
 impl PhysicalRule for GroupFromBounds {

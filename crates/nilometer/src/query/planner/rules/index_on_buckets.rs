@@ -20,31 +20,30 @@ use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, BucketPredicate};
 use crate::timeseries::rewrite::{BoundTest, Side, TimeRange};
 
-/// An index that leads to so few buckets is taken without asking what the scan would cost.
+/// An index that leads to at most this many buckets is chosen without estimating the scan.
 const FEW_BUCKETS: u64 = 64;
 
-/// Fetching a bucket by its id costs about as much as looking at so many that lie side by side.
+/// The number of adjacent buckets whose scan costs about as much as fetching one bucket by id.
 const FETCH_COST: u64 = 4;
 
-/// A scan of buckets reads an index first if that leads to few of them.
+/// Reads an index before a scan of buckets if it leads to few of them.
 ///
-/// What must hold of the buckets (the predicate on their headers, and the times) is turned into a
-/// filter on bucket documents, and that into bounds on each index. An index is a candidate if
+/// The conditions on buckets (the header predicate and the times) are turned into a filter on bucket documents, and
+/// that into bounds on each index. An index is a candidate if
 ///
 /// - its first part is bounded;
-/// - it holds every bucket that can have a match: sparse and partial ones only where that is proven;
-/// - its bounds on measurements can be trusted: not if buckets may mix types in a field;
-/// - it is more than the time alone, for which bucket ids serve as well, unless dates lie outside
-///   what ids can say.
+/// - it holds every bucket that can have a match: sparse and partial indexes only where that is proven;
+/// - its bounds on measurements are reliable: not if buckets may mix types in a field;
+/// - it has more parts than the time, for which bucket ids serve as well, unless dates lie outside the range of ids.
 ///
 /// A wildcard index serves as an index of one path at a time, as long as it holds no elements of arrays.
 ///
-/// The candidate with the fewest keys is taken if fetching its buckets is cheaper than scanning. The
-/// keys are counted, up to the number at which scanning is cheaper. A hint takes its index in any case,
-/// also where it leaves buckets out; the hint `$natural` takes none.
+/// The candidate with the fewest keys is chosen if fetching its buckets is cheaper than scanning. The keys are counted,
+/// up to the number at which scanning is cheaper. A hinted index is always used, even where it leaves buckets out; the
+/// hint `$natural` uses no index.
 ///
-/// The header predicate still applies, so an index may lead to more buckets than needed; which
-/// buckets there are and their order stay as they were.
+/// The header predicate still applies, so an index may lead to more buckets than needed. The buckets read and their
+/// order do not change.
 pub struct IndexOnBuckets;
 
 impl PhysicalRule for IndexOnBuckets {
@@ -59,7 +58,7 @@ impl PhysicalRule for IndexOnBuckets {
         if input.buckets.index.is_some() || input.is_natural {
             return false;
         }
-        // What cannot be read now is scanned; if it cannot be scanned either, that says why.
+        // An index that cannot be read now is skipped; if the scan fails too, its error says why.
         let Ok(Some(choice)) = choose(input, settings) else {
             return false;
         };
@@ -109,8 +108,8 @@ fn choose(input: &BucketInput, settings: &PlanSettings) -> Result<Option<IndexCh
     Ok(best)
 }
 
-/// An index that begins with the points a geographic test asks for: what passes the test is a point, and
-/// every bucket with a point is in it.
+/// Returns an index that begins with the points of a geographic test. A match of the test is a point, and the index
+/// holds every bucket with a point.
 fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoice> {
     let path = index.points().first()?;
     let whole = index.partial_filter().is_none() && !index.stored.spec.sparse;
@@ -139,7 +138,7 @@ fn may_use(
 ) -> Result<bool> {
     let kept = index.index();
     if kept.is_wildcard() {
-        // A path it has no key for has no value that passes what its bounds are made from.
+        // A path without a key has no value that passes the filter behind the bounds.
         return Ok(index.is_static() && kept.partial_filter().is_none());
     }
     let Some(mut shape) = shape_of(&kept, collation) else {
@@ -161,7 +160,7 @@ fn may_use(
     if kept.partial_filter().is_none() {
         return Ok(true);
     }
-    // The user's filter tells which buckets are in it, and the user's query must be inside of that.
+    // The user's filter selects the buckets in the index; the query must imply it.
     let original = index.stored.spec.original_spec.as_ref();
     let filter = original.map(|spec| spec.get("partialFilterExpression"));
     let Some(filter) = filter.and_then(nilometer_bson::ValueRef::as_document) else {
@@ -169,13 +168,13 @@ fn may_use(
     };
     let parsing = ParseContext::new().with_collator(kept.collation().shared());
     let filter = MatchExpression::parse(filter, &parsing)?.simplify();
-    // Texts under a collation are not compared here.
+    // Strings under a collation are not compared here.
     shape.same_collation &= collation.is_simple();
     let texts = safety::Texts::of(&shape);
     Ok(safety::implies(&user_conjuncts(input), &filter, texts))
 }
 
-/// The index with its bounds; `None` if its first part is not bounded.
+/// Returns the index with its bounds; `None` if its first part is not bounded.
 fn candidate(
     input: &BucketInput,
     index: &Arc<BucketIndex>,
@@ -192,8 +191,8 @@ fn candidate(
     Some(with_bounds(input, index, shape, bounds))
 }
 
-/// A wildcard index as one of a single path: the first that the filter bounds. One that holds elements of
-/// arrays is left alone.
+/// Returns a wildcard index as an index of the first path that the filter bounds. An index with elements of arrays
+/// is skipped.
 fn by_one_path(
     input: &BucketInput,
     index: &Arc<BucketIndex>,
@@ -208,7 +207,7 @@ fn by_one_path(
     Some(with_bounds(input, index, shape, assigned.bounds))
 }
 
-/// The bounds that a filter on metadata puts on an index: a shape and what it is bounded to.
+/// The bounds a metadata filter puts on an index: its shape and the bounds of each part.
 pub(super) fn bounds_on_meta(
     input: &BucketInput,
     index: &BucketIndex,
@@ -220,7 +219,7 @@ pub(super) fn bounds_on_meta(
     (!bounds.is_empty()).then_some((shape, bounds))
 }
 
-/// The part of an index that may hold what is asked for: all of it if nothing bounds it.
+/// Returns the part of an index that may hold matches: all of it if nothing bounds it.
 pub(super) fn part_of(
     input: &BucketInput,
     index: &Arc<BucketIndex>,
@@ -230,7 +229,7 @@ pub(super) fn part_of(
     candidate(input, index, &conjuncts, collation).or_else(|| whole(index, collation))
 }
 
-/// All of an index: for a hint that bounds nothing.
+/// Returns all of an index, for a hint without bounds.
 fn whole(index: &Arc<BucketIndex>, collation: &Collation) -> Option<IndexChoice> {
     let kept = index.index();
     let shape = shape_of(&kept, collation).unwrap_or_default();
@@ -266,9 +265,9 @@ fn with_bounds(
     }
 }
 
-/// True if the entries within the bounds are one run that is sorted by start, and so by id: all in front
-/// of the time is one value, and the time is one interval. Ids begin with the start in seconds, so
-/// dates beyond what they can say break the order. A bucket has one entry where nothing is an array.
+/// True if the entries within the bounds are one run sorted by start, and so by id: every part before the time has one
+/// value, and the time has one interval. Ids begin with the start in seconds, so dates outside their range break the
+/// order. A bucket has one entry where nothing is an array.
 fn is_in_id_order(
     input: &BucketInput,
     index: &BucketIndex,
@@ -291,7 +290,7 @@ fn is_in_id_order(
             .is_some_and(|part| part.intervals.len() == 1)
 }
 
-/// What is asked of measurements, in the user's names.
+/// Returns the filter on measurements, with the user's field names.
 fn user_conjuncts(input: &BucketInput) -> Vec<MatchExpression> {
     let mut all = Vec::new();
     for part in conjuncts_of(&input.buckets.predicate) {
@@ -312,7 +311,7 @@ fn conjuncts_of(predicate: &BucketPredicate) -> &[BucketPredicate] {
     }
 }
 
-/// What must hold of a bucket as filters on bucket documents, as they are indexed.
+/// Returns the conditions on buckets as filters on bucket documents, as they are indexed.
 fn bucket_conjuncts(input: &BucketInput, collation: &Collation) -> Vec<MatchExpression> {
     let mut all = Vec::new();
     for part in conjuncts_of(&input.buckets.predicate) {
@@ -336,10 +335,9 @@ fn bucket_conjuncts(input: &BucketInput, collation: &Collation) -> Vec<MatchExpr
     all
 }
 
-/// Between which starts buckets with measurements in `times` lie: above the first, up to the second.
+/// Returns the range of starts of buckets with measurements in `times`: lower end exclusive, upper end inclusive.
 ///
-/// Starts before 1970 may be rounded towards it, so that one may lie behind its measurements, but
-/// never behind 1970.
+/// Starts before 1970 may be rounded towards 1970, so a start may be after its measurements, but never after 1970.
 fn starts(times: TimeRange, span_seconds: i64) -> (Option<i64>, Option<i64>) {
     let span_ms = span_seconds.saturating_mul(1000);
     let earliest = (times.min != i64::MIN).then(|| times.min.saturating_sub(span_ms));
@@ -347,8 +345,8 @@ fn starts(times: TimeRange, span_seconds: i64) -> (Option<i64>, Option<i64>) {
     (earliest, latest)
 }
 
-/// A predicate on headers as a filter on bucket documents that no bucket fails which passes it and is
-/// in an index over its fields; `None` if it has no such form. Times are left to [`starts`].
+/// Converts a header predicate to a filter on bucket documents. Every bucket that passes the predicate and is in an index
+/// over its fields passes the filter. `None` if there is no such form. [`starts`] handles times.
 fn on_documents(predicate: &BucketPredicate, collation: &Collation) -> Option<MatchExpression> {
     match predicate {
         BucketPredicate::Never => Some(MatchExpression::AlwaysFalse),
@@ -372,7 +370,7 @@ fn on_documents(predicate: &BucketPredicate, collation: &Collation) -> Option<Ma
     }
 }
 
-/// What all alternatives ask of a bound at least: for `$in`, that it lies between the least and the
+/// Returns a filter on a bound that all alternatives imply: for `$in`, that the bound lies between the least and the
 /// greatest value.
 fn hull(alternatives: &[BucketPredicate]) -> Vec<BoundTest> {
     let mut alternatives = alternatives.iter().map(bounds_of);
@@ -399,7 +397,7 @@ fn hull(alternatives: &[BucketPredicate]) -> Vec<BoundTest> {
     common
 }
 
-/// The bounds a predicate asks for in any case, with the ends included.
+/// Returns the bounds a predicate implies, both ends included.
 fn bounds_of(predicate: &BucketPredicate) -> Vec<BoundTest> {
     let parts = conjuncts_of(predicate).iter();
     let tests = parts.filter_map(|part| match part {
@@ -416,7 +414,7 @@ fn bounds_of(predicate: &BucketPredicate) -> Vec<BoundTest> {
     tests.collect()
 }
 
-/// How a value compares with the operand of a bound if it asks for less.
+/// Returns the comparison with the operand of a bound, relaxed to include equality.
 fn loosens(op: CompareOp) -> Ordering {
     match op {
         CompareOp::Gt | CompareOp::Gte => Ordering::Less,
@@ -424,8 +422,8 @@ fn loosens(op: CompareOp) -> Ordering {
     }
 }
 
-/// Compared over all types, as bounds are: a bucket of another type is in the range if the order of
-/// types says so. No bound in an index is an array.
+/// Compares over all types, as bounds do: a bucket of another type is in the range if the order of types puts it there.
+/// No bound in an index is an array.
 fn bound(test: &BoundTest, collation: &Collation) -> MatchExpression {
     let side = match test.side {
         Side::Min => "min",
@@ -439,7 +437,7 @@ fn bound(test: &BoundTest, collation: &Collation) -> MatchExpression {
     })
 }
 
-/// Ranges of key strings, ascending and apart.
+/// Returns disjoint ranges of key strings, ascending.
 #[derive(Debug)]
 struct WantedRanges(Vec<(Vec<u8>, Vec<u8>)>);
 
@@ -465,7 +463,7 @@ impl IndexKeyFilter for WantedRanges {
     }
 }
 
-/// Bounds as a key filter for index scans.
+/// Returns bounds as a key filter for index scans.
 #[derive(Debug)]
 pub(super) struct Wanted(pub(super) KeyBounds);
 

@@ -20,14 +20,14 @@ use crate::query::source::Direction;
 /// An output field and its accumulator.
 type Field = (Arc<str>, AccumulatorSpec);
 
-/// `$sort, $group {$first}` is `$group {$top}` with the order of the sort; `$last` is `$bottom`.
+/// Rewrites `$sort, $group {$first}` to `$group {$top}` with the order of the sort; `$last` becomes `$bottom`.
 ///
-/// Of documents that tie, a stable sort gives the first to `$first` and the last to `$last`, and so
-/// do `$top` and `$bottom`. Accumulators beside them must not care about order at all: totals and
-/// counts. `$min` and `$max` do care (of equal values of two types the first stays), and so does everything
-/// that gathers. What the rule changes is the order in which groups come out, which nothing promises.
+/// Of documents that tie, a stable sort gives the first to `$first` and the last to `$last`; `$top` and `$bottom` do
+/// the same. The other accumulators must not depend on order: totals and counts. `$min` and `$max` do depend on it
+/// (of equal values of two types the first stays), and so does every accumulator that collects. The rule changes the order
+/// in which groups are returned, which is not guaranteed.
 ///
-/// Not when the sort has a limit: it decides which documents there are.
+/// Does not fire when the sort has a limit, which decides which documents there are.
 pub struct FirstOfSorted;
 
 impl LogicalRule for FirstOfSorted {
@@ -77,18 +77,18 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
     })
 }
 
-/// An output field, its accumulator, and what that becomes with the order of the sort.
+/// An output field, its accumulator, and the accumulator with the order of the sort.
 type Unsorted<'g> = (&'g Arc<str>, &'g AccumulatorSpec, Option<AccumulatorKind>);
 
-/// Accumulators that keep the same row are one, which keeps what all of them show of it as an object: it costs a group
-/// one state, one key and one look, and not one of each for every field. Nothing is shown otherwise if there are no two of them.
+/// Merges accumulators that keep the same row into one that keeps their fields as an object: a group then has one state,
+/// one key and one comparison instead of one per field. Changes nothing if no two accumulators keep the same row.
 fn gathered(
     fields: &[Unsorted<'_>],
     order: &SortPattern,
 ) -> (Vec<Field>, Option<Arc<[ShownField]>>) {
     let alike = |kind| fields.iter().filter(move |(_, _, own)| *own == Some(kind));
     let (mut kept, mut shown) = (Vec::<Field>::new(), Vec::new());
-    // Where the object of a kind is kept.
+    // Index of the merged object of each accumulator kind.
     let mut objects: Vec<(AccumulatorKind, usize)> = Vec::new();
     for (name, spec, ranked) in fields {
         let is_part = ranked.is_some_and(|kind| alike(kind).nth(1).is_some());
@@ -122,7 +122,7 @@ fn gathered(
     (kept, (!objects.is_empty()).then(|| shown.into()))
 }
 
-/// The argument of the `$group` as it would be written without the sort.
+/// Returns the argument of the `$group` written without the sort.
 fn ranked_source(sort: &SortStage, group: &GroupStage) -> Document {
     let mut out = DocumentBuilder::new();
     for field in group.source.iter() {
@@ -150,11 +150,11 @@ fn ignores_order(spec: &AccumulatorSpec) -> bool {
     matches!(spec.kind(), K::Sum | K::Avg | K::Count)
 }
 
-/// Where a group keeps only the newest measurements, buckets are read from the newest to the oldest:
-/// almost all of them then prove by their bounds that they change nothing.
+/// Reads buckets from the newest to the oldest where a group keeps only the newest measurements: almost every bucket then
+/// shows by its bounds that it changes nothing.
 ///
-/// The order of reading decides nothing but which of tying measurements is kept and in which order
-/// groups come out, and neither is promised. A direction that was asked for stays.
+/// The order of reading affects only which of several tied measurements is kept and the order of groups, neither of
+/// which is guaranteed. A direction set by the command stays.
 pub struct NewestFirst;
 
 impl PhysicalRule for NewestFirst {
@@ -181,11 +181,11 @@ impl PhysicalRule for NewestFirst {
     }
 }
 
-/// A sort by time with a limit gets the order in which buckets arrive, so that it can stop; by falling
-/// time they are read from the newest.
+/// Passes the order in which buckets arrive to a sort by time with a limit, so that it can stop early; for descending
+/// time buckets are read from the newest.
 ///
-/// Conditions: the sort stands first and begins with the time field; ids of buckets order as times do,
-/// so no date lies outside their range. Which of documents that tie come first is not promised.
+/// Conditions: the sort is first and begins with the time field; no date lies outside the range of bucket ids, so ids
+/// order as times do. The order of documents that tie is not guaranteed.
 pub struct SortInOrderOfBuckets;
 
 impl PhysicalRule for SortInOrderOfBuckets {
@@ -232,8 +232,8 @@ impl PhysicalRule for SortInOrderOfBuckets {
     }
 }
 
-/// Whether every accumulator keeps the newest measurement and nothing else, or every one the oldest. What they
-/// order by is added to `ordered_by`.
+/// True if every accumulator keeps only the newest measurement, or every one only the oldest. Adds the fields they
+/// order by to `ordered_by`.
 pub(super) fn keeps_only(
     input: &BucketInput,
     group: &GroupStage,

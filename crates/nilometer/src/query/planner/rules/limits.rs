@@ -6,7 +6,7 @@ use crate::query::planner::logical::LogicalPlan;
 use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage};
 use crate::query::planner::settings::PlanSettings;
 
-/// `$limit a, $limit b` is `$limit min(a, b)`; `$skip a, $skip b` is `$skip a + b`.
+/// Merges `$limit a, $limit b` into `$limit min(a, b)`, and `$skip a, $skip b` into `$skip a + b`.
 pub struct MergeLimits;
 
 impl LogicalRule for MergeLimits {
@@ -18,7 +18,7 @@ impl LogicalRule for MergeLimits {
         for at in 1..plan.stages.len() {
             let merged = match plan.stages.get(at - 1..at + 1) {
                 Some([Stage::Limit(a), Stage::Limit(b)]) => Stage::Limit(*a.min(b)),
-                // A sum that does not fit skips everything either way, but let it be.
+                // A sum that overflows skips everything either way; both stages stay.
                 Some([Stage::Skip(a), Stage::Skip(b)]) => match a.checked_add(*b) {
                     Some(sum) => Stage::Skip(sum),
                     None => continue,
@@ -32,9 +32,9 @@ impl LogicalRule for MergeLimits {
     }
 }
 
-/// `$sort, $limit n` needs to keep n documents only; with a `$skip s` between them, s + n.
+/// Bounds a `$sort` followed by `$limit n` to n documents; with a `$skip s` between them, to s + n.
 ///
-/// The `$limit` behind a bare sort is absorbed; with a `$skip` between it stays.
+/// A `$limit` directly after the sort is absorbed; with a `$skip` between them it stays.
 pub struct SortLimit;
 
 impl LogicalRule for SortLimit {
@@ -73,9 +73,10 @@ impl LogicalRule for SortLimit {
     }
 }
 
-/// A `$limit` at the front, or behind a `$skip`, ends the reading of buckets: each holds a measurement or more.
+/// Stops reading buckets once a `$limit` at the front, or after a `$skip`, has enough: each bucket holds at least one
+/// measurement.
 ///
-/// Not with an event filter, which may take any number of them away.
+/// Does not fire with an event filter, which may reject any number of measurements.
 pub struct LimitOnBuckets;
 
 impl PhysicalRule for LimitOnBuckets {

@@ -1,4 +1,4 @@
-//! `$match` on a time-series collection: asked where buckets are read.
+//! `$match` on a time-series collection, pushed into the scan of buckets.
 
 use super::LogicalRule;
 use super::match_on_records::with_filter;
@@ -6,12 +6,11 @@ use super::matches::take_leading_match;
 use crate::query::planner::logical::{LogicalPlan, LogicalSource};
 use crate::query::planner::settings::PlanSettings;
 
-/// The filter of the first `$match` is asked where buckets are read.
+/// Moves the filter of the first `$match` into the scan of buckets.
 ///
-/// The physical plan makes of it a predicate on the headers of buckets, bounds on their ids, and a filter on
-/// measurements.
+/// The physical plan splits it into a predicate on bucket headers, bounds on bucket ids, and a filter on measurements.
 ///
-/// Condition: measurements still look as stored, so the stage must stand first.
+/// Condition: the stage is first, so measurements still have their stored form.
 pub struct MatchOnBuckets;
 
 impl LogicalRule for MatchOnBuckets {

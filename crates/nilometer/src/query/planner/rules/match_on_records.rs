@@ -1,4 +1,4 @@
-//! `$match` on an ordinary collection: asked where records are read.
+//! `$match` on an ordinary collection, pushed into the scan of records.
 
 use super::LogicalRule;
 use super::matches::take_leading_match;
@@ -6,9 +6,9 @@ use crate::eval::matcher::MatchExpression;
 use crate::query::planner::logical::{LogicalPlan, LogicalSource};
 use crate::query::planner::settings::PlanSettings;
 
-/// The filter of the first `$match` is asked where records are read.
+/// Moves the filter of the first `$match` into the scan of records.
 ///
-/// Comparisons of `_id` then bound the scan, or look up one record, and other conjuncts may be bounds of an index.
+/// Comparisons of `_id` then bound the scan or look up one record; other conjuncts may become index bounds.
 pub struct MatchOnRecords;
 
 impl LogicalRule for MatchOnRecords {
@@ -30,7 +30,7 @@ impl LogicalRule for MatchOnRecords {
     }
 }
 
-/// The conjunction of the filter of a scan and one more, not simplified.
+/// Returns the conjunction of the scan's filter and one more, not simplified.
 pub(super) fn with_filter(
     known: Option<MatchExpression>,
     filter: MatchExpression,

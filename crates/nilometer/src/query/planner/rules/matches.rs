@@ -1,13 +1,13 @@
-//! Rules that bring `$match` stages together and forward.
+//! Rules that merge `$match` stages and move them forward.
 
 use super::LogicalRule;
 use crate::query::pipeline::{MatchStage, PipelineStage, ProjectStage, Stage};
 use crate::query::planner::logical::LogicalPlan;
 use crate::query::planner::settings::PlanSettings;
 
-/// Two `$match` stages in a row are one that asks for both.
+/// Merges two adjacent `$match` stages into one conjunction.
 ///
-/// The first filter is still asked first, and the second only about documents that pass it.
+/// The first filter is still tested first, and the second only on documents that pass it.
 pub struct MergeMatches;
 
 impl LogicalRule for MergeMatches {
@@ -29,9 +29,9 @@ impl LogicalRule for MergeMatches {
     }
 }
 
-/// `$sort, $match` is `$match, $sort`: what is left comes in the same order.
+/// Reorders `$sort, $match` to `$match, $sort`: the remaining documents keep their order.
 ///
-/// Not when the sort already carries a limit: it would keep other documents.
+/// Does not fire when the sort has a limit, because it would keep other documents.
 pub struct MatchBeforeSort;
 
 impl LogicalRule for MatchBeforeSort {
@@ -54,11 +54,10 @@ impl LogicalRule for MatchBeforeSort {
     }
 }
 
-/// `$project, $match` is `$match, $project` for the conjuncts whose fields the projection neither
-/// computes nor drops.
+/// Reorders `$project, $match` to `$match, $project` for the conjuncts whose fields the projection neither computes nor
+/// drops.
 ///
-/// A field that is dropped is missing for the `$match`, one that is computed is new: conjuncts that
-/// read either stay behind.
+/// A dropped field is missing for the `$match` and a computed one is new: conjuncts that read either stay behind.
 pub struct MatchBeforeProject;
 
 impl LogicalRule for MatchBeforeProject {
@@ -85,7 +84,7 @@ impl LogicalRule for MatchBeforeProject {
     }
 }
 
-/// `$lookup, $match` is `$match, $lookup` for the conjuncts that do not read what was looked up; so with
+/// Reorders `$lookup, $match` to `$match, $lookup` for the conjuncts that do not read the joined field; the same for
 /// `$graphLookup`.
 pub struct MatchBeforeLookup;
 
@@ -115,8 +114,8 @@ impl LogicalRule for MatchBeforeLookup {
     }
 }
 
-/// Puts `before`, the part of the `$match` at `at` that may move, in front of `stage`, which stood before it, and
-/// leaves `after` behind.
+/// Inserts `before`, the movable part of the `$match` at `at`, in front of `stage`, which preceded it, and leaves
+/// `after` behind.
 fn move_in_front(
     plan: &mut LogicalPlan,
     at: usize,
@@ -133,11 +132,10 @@ fn first_of(path: &str) -> Option<&str> {
     path.split('.').next()
 }
 
-/// A `$match` on a field that a `$project` or `$addFields` has only given another name asks for the field by
-/// its old one, and moves in front.
+/// Rewrites a `$match` on a field that a `$project` or `$addFields` only renames to the old name, and moves it in front.
 ///
-/// Conditions: both names are of whole top-level fields, as paths through arrays find other values than an
-/// expression; the conjunct reads nothing else.
+/// Conditions: both names are whole top-level fields, because paths through arrays find other values than an
+/// expression does; the conjunct reads nothing else.
 pub struct MatchOnRenamed;
 
 impl LogicalRule for MatchOnRenamed {
@@ -177,7 +175,7 @@ fn by_old_names(
     None
 }
 
-/// Takes the `$match` at the front of the plan.
+/// Removes the `$match` at the front of the plan and returns its filter.
 pub(super) fn take_leading_match(plan: &mut LogicalPlan) -> Option<MatchStage> {
     match plan.stages.first() {
         Some(Stage::Match(_)) => match plan.stages.remove(0) {

@@ -1,43 +1,43 @@
-//! The rules: each moves work towards the data, or does not fire.
+//! The rewrite rules: each moves work towards the data, or does not fire.
 //!
 //! | rule | what it does |
 //! |---|---|
-//! | [`MergeMatches`] | neighbouring `$match` stages become one |
+//! | [`MergeMatches`] | adjacent `$match` stages become one |
 //! | [`MatchBeforeSort`] | `$match` behind a `$sort` moves in front of it |
 //! | [`MatchBeforeProject`] | `$match` moves in front of a `$project` or `$addFields` that leaves its fields alone |
-//! | [`MatchOnRenamed`] | `$match` on a field that was only renamed moves in front, by the old name |
+//! | [`MatchOnRenamed`] | `$match` on a field that was only renamed moves in front, with the old name |
 //! | [`MatchBeforeLookup`] | `$match` moves in front of a `$lookup` or `$graphLookup` whose results it does not read |
-//! | [`DatesOutOfRange`] | comparisons of the time with dates no measurement can have are decided |
+//! | [`DatesOutOfRange`] | comparisons of the time with dates that no measurement can have become constants |
 //! | [`MatchOnRecords`] | a leading `$match` becomes the filter of a scan, with bounds on `_id` |
 //! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
-//! | [`FixedBuckets`] | comparisons with the borders of fixed buckets take these as a whole |
-//! | [`ProjectOnBuckets`] | a `$project` that keeps or drops fields is left to unpacking |
+//! | [`FixedBuckets`] | comparisons with the boundaries of fixed buckets select whole buckets |
+//! | [`ProjectOnBuckets`] | a `$project` that keeps or drops fields becomes part of unpacking |
 //! | [`ComputedMetas`] | fields computed from the metadata are computed once for each bucket |
 //! | [`LimitOnBuckets`] | a `$limit` at the front ends the reading of buckets |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
-//! | [`ComputedKeys`] | `$addFields` and a `$group` by what it computes become one |
+//! | [`ComputedKeys`] | `$addFields` and a `$group` by its computed fields become one |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
 //! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
-//! | [`SampleFromBuckets`] | a `$sample` of few measurements opens buckets at random |
+//! | [`SampleFromBuckets`] | a `$sample` of few measurements reads random buckets |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
-//! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than looking at all |
+//! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than a scan |
 //! | [`PointByIndex`] | an index leads to the newest, or the oldest, buckets of each series where only those matter |
-//! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
+//! | [`NewestFirst`] | buckets are read backward where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
-//! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
-//! | [`FirstGroupsFirst`] | a `$group` by bins of time of which a sort takes the first few stops once these are complete |
-//! | [`GroupInOrder`] | behind a sort by time, groups are returned when the part of the key that follows it changes |
+//! | [`SortByBuckets`] | a sort by metadata, or by time, orders buckets first |
+//! | [`FirstGroupsFirst`] | a `$group` by time bins, followed by a sort with a limit, stops once the first bins are complete |
+//! | [`GroupInOrder`] | after a sort by time, groups are returned when the part of the key that follows it changes |
 //! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time, and `$densify` of the time, get their input from such a sort |
-//! | [`WindowsOverBlocks`] | `$setWindowFields` behind such a sort computes on columns of buckets |
-//! | [`DensifyOverBuckets`] | `$densify` of the time by metadata puts buckets in order, not rows |
-//! | [`WindowsBehindDensify`] | `$setWindowFields` and `$fill` behind a `$densify` of the same partitions do not sort |
-//! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
-//! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
+//! | [`WindowsOverBlocks`] | `$setWindowFields` after such a sort computes on columns of buckets |
+//! | [`DensifyOverBuckets`] | `$densify` of the time by metadata orders buckets instead of rows |
+//! | [`WindowsBehindDensify`] | `$setWindowFields` and `$fill` after a `$densify` of the same partitions do not sort |
+//! | [`SortLimit`] | a `$limit` after a `$sort` bounds the documents the sort keeps |
+//! | [`MergeLimits`] | adjacent `$limit` stages become the smaller, `$skip` stages the sum |
 //!
-//! A rule is a small type with its conditions written beside its code and counter-cases in its
-//! tests. [`LOGICAL_RULES`] change the logical plan, over and over until none fires; each makes the plan
-//! smaller or moves something strictly forward, so that this ends (and is cut off if it does
-//! not). [`PHYSICAL_RULES`] then choose access paths and strategies in the physical plan, each once.
+//! A rule is a small type with its conditions documented beside its code and counter-cases in its tests.
+//! [`LOGICAL_RULES`] rewrite the logical plan repeatedly until none fires. Each makes the plan smaller or moves work
+//! strictly forward, so the loop ends; a bound cuts it off otherwise. [`PHYSICAL_RULES`] then choose access paths and
+//! strategies in the physical plan, each once.
 
 mod computed_keys;
 mod distinct_metas;
@@ -82,29 +82,28 @@ pub use sort_by_buckets::{
 pub use streaming_group::GroupInOrder;
 pub use times::{DatesOutOfRange, FixedBuckets};
 
-/// Rounds after which a plan counts as good enough: far beyond what any pipeline needs, and a
-/// bound should two rules ever chase each other.
+/// Maximum number of rounds: far more than any pipeline needs, and a bound should two rules ever undo each other.
 const ROUNDS_MAX: usize = 100;
 
-/// A change of the logical plan that leaves every answer as it is.
+/// A rewrite of the logical plan that does not change the answer.
 pub trait LogicalRule: Send + Sync {
-    /// Its name, in explain and in tests.
+    /// The name shown by explain and used in tests.
     fn name(&self) -> &'static str;
 
-    /// Changes the plan if its conditions hold; true if it did.
+    /// Rewrites the plan if the conditions hold; returns true if it did.
     fn apply(&self, plan: &mut LogicalPlan, settings: &PlanSettings) -> bool;
 }
 
-/// A choice of an access path or a strategy that leaves every answer as it is.
+/// A choice of an access path or a strategy that does not change the answer.
 pub trait PhysicalRule: Send + Sync {
-    /// Its name, in explain and in tests.
+    /// The name shown by explain and used in tests.
     fn name(&self) -> &'static str;
 
-    /// Changes the plan if its conditions hold; true if it did.
+    /// Changes the plan if the conditions hold; returns true if it did.
     fn apply(&self, plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool;
 }
 
-/// The rules for logical plans, in the order in which they are tried.
+/// The rules for logical plans, in order of application.
 pub static LOGICAL_RULES: &[&dyn LogicalRule] = &[
     &MergeMatches,
     &MatchBeforeSort,
@@ -120,7 +119,7 @@ pub static LOGICAL_RULES: &[&dyn LogicalRule] = &[
     &FirstOfSorted,
 ];
 
-/// The rules for physical plans, in the order in which they are applied.
+/// The rules for physical plans, in order of application.
 pub static PHYSICAL_RULES: &[&dyn PhysicalRule] = &[
     &FixedBuckets,
     &ProjectOnBuckets,
@@ -143,18 +142,18 @@ pub static PHYSICAL_RULES: &[&dyn PhysicalRule] = &[
     &NeededFields,
 ];
 
-/// Some of the rules, by name: those a test or a search for an error leaves out.
+/// A set of rules, by name: those that a test or a bisection leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet(u64);
 
 impl RuleSet {
-    /// Every rule there is, in the order of the two tables.
+    /// All rules, in the order of the two tables.
     fn known() -> impl Iterator<Item = &'static str> {
         let logical = LOGICAL_RULES.iter().map(|rule| rule.name());
         logical.chain(PHYSICAL_RULES.iter().map(|rule| rule.name()))
     }
 
-    /// The rules of these names; code 2, with the names there are, if one is none of them.
+    /// Returns the rules with these names; error code 2, listing the valid names, if one is unknown.
     pub fn named<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
         let mut set = Self::default();
         for name in names {
@@ -170,22 +169,22 @@ impl RuleSet {
         Ok(set)
     }
 
-    /// Every rule there is.
+    /// Returns the set of all rules.
     pub fn all() -> Self {
         Self((1 << Self::known().count()) - 1)
     }
 
-    /// The set as a number; [`RuleSet::from_number`] makes a set of it again.
+    /// Returns the set as a number, the inverse of [`RuleSet::from_number`].
     pub fn number(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
     }
 
-    /// The set a number stands for while the program runs.
+    /// Returns the set for a number from the same process.
     pub fn from_number(number: i64) -> Self {
         Self(u64::try_from(number).unwrap_or(0))
     }
 
-    /// The names, in the order of the tables.
+    /// Returns the names, in the order of the tables.
     pub fn names(self) -> Vec<&'static str> {
         let named = Self::known().enumerate();
         named
@@ -194,7 +193,7 @@ impl RuleSet {
             .collect()
     }
 
-    /// True if the rule is one of them.
+    /// True if the set contains the rule.
     pub fn contains(self, name: &str) -> bool {
         self.0 != 0 && self.names().contains(&name)
     }

@@ -5,14 +5,14 @@ use crate::query::pipeline::Stage;
 use crate::query::planner::physical::{BUCKET_PLACES, Input, PhysicalPlan, PhysicalStage};
 use crate::query::planner::settings::PlanSettings;
 
-/// Drawing pays for this part of the places for measurements at most.
+/// Sampling pays off up to this fraction of the measurements that all buckets have room for.
 const SHARE: u64 = 100;
 
-/// A `$sample` of few measurements opens buckets at random instead of reading all.
+/// Reads random buckets for a `$sample` of few measurements instead of reading all.
 ///
-/// Conditions: it stands first, nothing is filtered and nothing computed, no order of buckets was asked for, and it asks
-/// for no more than one in a hundred of the measurements that all buckets have room for. The stage stays: it
-/// puts what was drawn in random order, and draws itself where buckets turn out too empty to draw from.
+/// Conditions: the stage is first, there are no filters and no computed fields, no bucket order is set, and the
+/// sample is at most one in a hundred of the measurements that all buckets have room for. The stage stays: it puts the
+/// sample in random order, and draws the sample itself where buckets turn out to be too empty.
 pub struct SampleFromBuckets;
 
 impl PhysicalRule for SampleFromBuckets {

@@ -1,4 +1,4 @@
-//! A `$sort` that the headers of buckets help with.
+//! `$sort` and related stages that use the order of buckets.
 
 use std::sync::Arc;
 
@@ -15,14 +15,15 @@ use crate::query::planner::physical::{
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, Direction};
 
-/// A sort by metadata alone puts buckets in order; one by time, or by metadata and then time, gives on
-/// what no later bucket can come before.
+/// Orders buckets for a sort by metadata alone; a sort by time, or by metadata and then time, returns rows as soon as no
+/// later bucket can precede them.
 ///
-/// Conditions: the sort stands first, and metadata and time look as they are stored. By time alone buckets
-/// are read in the order of their ids, in the direction of the sort. If another direction was asked for, or some date lies
-/// outside what ids can say, they are gathered first and put in order of the bounds in their headers; so they are by
-/// metadata and then time, unless an index gives them in order ([`in_order_of_index`]). With a limit the other sorts that
-/// know time keep only the first few, and are left alone. What follows the time in the pattern, and equal keys, decide as in any sort.
+/// Conditions: the sort is first, and metadata and time have their stored form. For time alone, buckets are read in the
+/// order of their ids, in the direction of the sort. If the command set another direction, or some date lies outside the
+/// range of ids, buckets are gathered first and sorted by the bounds in their headers. The same is done for metadata and
+/// then time, unless an index gives that order ([`in_order_of_index`]). With a limit, the other sorts that include the time
+/// keep only the first few rows and are left as they are. Fields after the time in the pattern, and ties, decide as in any
+/// sort.
 pub struct SortByBuckets;
 
 impl PhysicalRule for SortByBuckets {
@@ -45,11 +46,11 @@ impl PhysicalRule for SortByBuckets {
     }
 }
 
-/// `$setWindowFields` by metadata and time lets buckets be put in order, as a sort does; so does `$densify` of the time.
+/// Orders buckets for `$setWindowFields` by metadata and time, and for `$densify` of the time, as for a sort.
 ///
-/// Conditions: it stands first; the partition is metadata, or there is none (for `$densify` there must be none, as values
-/// of partitions are told apart otherwise than sorts do); what it sorts by is a sort
-/// [`SortByBuckets`] knows, but not by falling time alone, where equal times would come the other way round.
+/// Conditions: the stage is first; the partition is metadata, or there is none (required for `$densify`, which compares
+/// partition values differently from sorts); its order is one that [`SortByBuckets`] handles, except descending time
+/// alone, which would reverse equal times.
 pub struct WindowsInOrder;
 
 impl PhysicalRule for WindowsInOrder {
@@ -66,7 +67,7 @@ impl PhysicalRule for WindowsInOrder {
         };
         let in_order = stage.over_ordered_input();
         let context = ParseContext::new().with_collator(settings.collator.clone());
-        // A field named twice is no sort.
+        // A field named twice makes no valid sort.
         let Ok(pattern) = SortPattern::parse(order.as_ref(), &context) else {
             return false;
         };
@@ -77,7 +78,7 @@ impl PhysicalRule for WindowsInOrder {
                 && matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field)
         });
         let mut sort = PhysicalSort::new(SortStage::new(pattern));
-        // Backwards, equal times would come the other way round.
+        // Read backward, equal times would be reversed.
         let rises = sort
             .stage
             .pattern
@@ -101,10 +102,10 @@ impl PhysicalRule for WindowsInOrder {
     }
 }
 
-/// Windows that need nothing but columns get blocks from such a sort: buckets as they are, with columns for what is computed.
+/// Passes blocks from such a sort to windows that need only columns: whole buckets, with columns for computed fields.
 ///
-/// Conditions: the sort ends with the time, so that a row's time and its place in the order of arrival say where it stands; the
-/// stage reads whole columns.
+/// Conditions: the sort ends with the time, so a row's time and order of arrival give its position; the stage reads
+/// whole columns.
 pub struct WindowsOverBlocks;
 
 impl PhysicalRule for WindowsOverBlocks {
@@ -137,9 +138,9 @@ impl PhysicalRule for WindowsOverBlocks {
     }
 }
 
-/// `$densify` of the time by metadata puts buckets in order, and makes rows of one after the other.
+/// Orders buckets for `$densify` of the time by metadata, and turns one after the other into rows.
 ///
-/// Conditions: it stands first; partitions are metadata; the time looks as it is stored.
+/// Conditions: the stage is first; partitions are metadata; the time has its stored form.
 pub struct DensifyOverBuckets;
 
 impl PhysicalRule for DensifyOverBuckets {
@@ -166,10 +167,10 @@ impl PhysicalRule for DensifyOverBuckets {
     }
 }
 
-/// `$setWindowFields`, and so `$fill`, right behind a `$densify` of the same partitions and the same field takes its documents as they
-/// come: in order.
+/// Skips the sort of `$setWindowFields`, and so of `$fill`, directly after a `$densify` of the same partitions and field,
+/// whose output is in order.
 ///
-/// Conditions: there are no partitions, or those of one path; both go by one field that is no path.
+/// Conditions: there are no partitions, or partitions by one path; both stages order by the same top-level field.
 pub struct WindowsBehindDensify;
 
 impl PhysicalRule for WindowsBehindDensify {
@@ -198,17 +199,21 @@ impl PhysicalRule for WindowsBehindDensify {
     }
 }
 
-/// More buckets than this are not gathered if an index gives them in order.
+/// Maximum number of buckets to gather where an index gives them in order.
 const GATHERED_BUCKETS_MAX: u64 = 4096;
 
-/// Buckets in the order of an index, for a sort by metadata and then time: the answer begins at once, and memory holds
-/// those that overlap within one series.
+/// Reads buckets in the order of an index, for a sort by metadata and then time: the first rows are returned at once, and
+/// memory holds only the buckets that overlap within one series.
 ///
-/// Conditions, beside those of the rule: the index is of metadata and time alone, so that its entries tell of every
-/// bucket, holds every bucket, and compares strings as the query does; none of its values comes from an array, which has
-/// several keys; its parts that are not bounded to one value are those of the sort, up to the time, all in its
-/// direction or all against it; no date lies outside what ids can say. It is taken where it was asked for or leads to the
-/// buckets anyway, where a limit ends the reading soon, or where there are too many buckets to gather.
+/// Conditions, besides those of the rule:
+/// - the index consists of metadata and time only, so its entries describe every bucket; it holds every bucket, and compares
+///   strings as the query does;
+/// - none of its values comes from an array, which has several keys;
+/// - its parts that are not bounded to one value are those of the sort, up to the time, all in its direction or all against it;
+/// - no date lies outside the range of ids.
+///
+/// It is used where it was hinted or is read anyway, where a limit ends the reading soon, or where there are too many
+/// buckets to gather.
 fn in_order_of_index(
     input: &mut BucketInput,
     sort: &SortStage,
@@ -261,8 +266,8 @@ fn in_order_of_index(
     Some(BucketOrder::Indexed { parts, span_ms })
 }
 
-/// What a sort by metadata and then time is called in buckets, with the direction of each part; none if it is no such
-/// sort, or reads what does not show.
+/// Returns a sort by metadata and then time with the names in buckets and the direction of each part; `None` for any other
+/// sort, or one that reads fields that are not unpacked.
 fn names_in_buckets(input: &BucketInput, sort: &SortStage) -> Option<Vec<(String, bool)>> {
     let options = input.source.options();
     let shown = input.shown();
@@ -292,7 +297,7 @@ fn names_in_buckets(input: &BucketInput, sort: &SortStage) -> Option<Vec<(String
     None
 }
 
-/// Whether an index is read backward to give buckets in an order; none if it gives them in no such order.
+/// Returns true if an index is read backward to give buckets in an order; `None` if it does not give that order.
 fn direction_of(
     choice: &IndexChoice,
     names: &[(String, bool)],
@@ -320,7 +325,7 @@ fn direction_of(
         let bounds = choice.bounds.parts.get(at)?;
         let next = wanted.clone().next();
         if next.is_none_or(|(name, _)| name != part.name()) {
-            // One value is in any order.
+            // A single value is in any order.
             if bounds.is_point(collation) {
                 continue;
             }
@@ -332,7 +337,7 @@ fn direction_of(
             return None;
         }
         if Some(at) == choice.index.time_part() {
-            // All of the order that is wanted has been met; what follows decides nothing.
+            // The order is complete; the remaining parts do not matter.
             return wanted.next().is_none().then_some(is_against);
         }
     }

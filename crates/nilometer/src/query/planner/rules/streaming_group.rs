@@ -8,12 +8,11 @@ use crate::eval::sort_key::SortBy;
 use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage};
 use crate::query::planner::settings::PlanSettings;
 
-/// Behind a `$sort` by time a `$group` gives its groups on as soon as the part of the key that follows
-/// the time changes.
+/// Returns the groups of a `$group` after a `$sort` by time as soon as the part of the key that follows the time changes.
 ///
-/// Conditions: the sort stands first, so that the time is a date in every document, and begins with it; a part of
-/// the key is the time, a `$dateTrunc` of it with constant bins, or one of these less or plus a constant. Groups come
-/// out in the order in which they were first met, as ever.
+/// Conditions: the sort is first, so the time is a date in every document, and begins with the time; a part of the key is
+/// the time, a `$dateTrunc` of it with constant bins, or one of these plus or minus a constant. Groups are returned in the
+/// order in which they first occur, as without the rule.
 pub struct GroupInOrder;
 
 impl PhysicalRule for GroupInOrder {
@@ -50,7 +49,7 @@ impl PhysicalRule for GroupInOrder {
     }
 }
 
-/// True if the expression never falls while the time rises, or never rises.
+/// True if the expression is monotonic in the time: never falls, or never rises, while it rises.
 fn follows_time(expression: &Expression, time_field: &str) -> bool {
     match expression {
         Expression::FieldPath(path) => path.as_str() == time_field,

@@ -62,7 +62,7 @@ fn buckets(plan: &PhysicalPlan) -> &BucketInput {
     }
 }
 
-/// What a `$match` over time-series data becomes: predicate on buckets, event filter, whole filter.
+/// Returns the parts of a `$match` over time-series data: bucket predicate, event filter, whole-bucket filter.
 fn split(filter: Document) -> (Document, Option<Document>, Option<Document>) {
     let plan = plan_over(series(&[T0]), array![doc! {"$match": filter}]);
     let input = buckets(&plan);
@@ -97,7 +97,7 @@ fn matches_come_together_and_forward() {
         doc! {"$match": filter.finish()}
     };
     let limit = doc! {"$limit": 3};
-    // Behind something that stays, so that the scan does not take them.
+    // After a stage that stays, so that the scan does not absorb them.
     let unwind = doc! {"$unwind": "$u"};
     let both = plan_over(plain(), array![unwind.clone(), of("a"), of("b")]);
     assert_eq!(names(&both), ["$unwind", "$match"]);
@@ -168,7 +168,7 @@ fn metadata_leaves_the_event_filter() {
         ]}
     );
     assert_eq!((event, whole), (None, None));
-    // Beside a measurement in `$or` it stays, but the disjunction of both forms rules buckets out.
+    // With a measurement field in `$or` it stays, but the disjunction of both forms rules buckets out.
     let (predicate, event, _) = split(doc! {"$or": array![doc! {"m.a": 1}, doc! {"v": 5}]});
     let bounds = doc! {"$and": array![
         doc! {"control.min.v": doc! {"$_internalExprLte": 5}},
@@ -222,7 +222,7 @@ fn times_bound_ids_and_accept_whole_buckets() {
     let plan = plan_over(series(&[T0]), array![doc! {"$match": filter}]);
     let input = buckets(&plan);
     let second = |ms: i64| u32::try_from((T0 + ms) / 1000).unwrap();
-    // Down by the longest span a bucket may have (an hour).
+    // Lower by the longest span a bucket may have (an hour).
     assert_eq!(input.buckets.id_min, Some(second(3_600_000)));
     assert_eq!(input.buckets.id_max, Some(second(10_799_000)));
     assert!(input.unpack.whole_bucket_filter.is_some());

@@ -1,4 +1,4 @@
-//! What the options of a collection say about comparisons of the time.
+//! Rules for comparisons of the time that the options of a collection decide.
 
 use nilometer_bson::Value;
 
@@ -11,10 +11,10 @@ use crate::query::planner::settings::PlanSettings;
 use crate::query::source::BucketOptions;
 use crate::timeseries::rewrite::STANDARD_SECONDS_MAX;
 
-/// Comparisons of the time with a date that no measurement has or may have are decided at once.
+/// Replaces comparisons of the time with a date that no measurement can have by their result.
 ///
-/// Conditions: no date of the collection lies outside what bucket ids can say, the date compared with does,
-/// and the `$match` stands first, so that the time is the stored one.
+/// Conditions: the collection has no date outside the range of bucket ids, the operand does lie outside it, and the `$match`
+/// is first, so the time is the stored one.
 pub struct DatesOutOfRange;
 
 impl LogicalRule for DatesOutOfRange {
@@ -58,7 +58,7 @@ fn decide(filter: &MatchExpression, time_field: &str, decided: &mut bool) -> Mat
             let Value::DateTime(at) = &comparison.value else {
                 return filter.clone();
             };
-            // Bucket ids know whole seconds: all of the last one counts.
+            // Bucket ids have a resolution of one second: all of the last second counts.
             let is_early = *at < 0;
             if !is_early && *at < (STANDARD_SECONDS_MAX + 1) * 1000 {
                 return filter.clone();
@@ -75,10 +75,10 @@ fn decide(filter: &MatchExpression, time_field: &str, decided: &mut bool) -> Mat
     }
 }
 
-/// Where buckets lie between fixed times, comparisons with such a time take buckets as a whole.
+/// Selects whole buckets for comparisons with the boundaries of fixed buckets.
 ///
-/// Conditions: fixed buckets; every comparison is `$gte` or `$lt` of a date on the border of two buckets.
-/// A bucket that was written as it is and goes beyond a border is filtered all the same.
+/// Conditions: fixed buckets; every comparison is `$gte` or `$lt` with a date on the boundary of two buckets. A bucket
+/// that was written directly and crosses a boundary is still filtered.
 pub struct FixedBuckets;
 
 impl PhysicalRule for FixedBuckets {

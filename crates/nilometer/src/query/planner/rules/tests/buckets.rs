@@ -1,4 +1,4 @@
-//! Rules that read less of buckets: tables of what lets them fire and what does not.
+//! Rules that read less of buckets: tables of cases where they fire and where they do not.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,19 +22,19 @@ pub(super) fn date(ms: i64) -> Value {
     Value::DateTime(ms)
 }
 
-/// A stage of one name.
+/// Returns a stage by name.
 pub(super) fn stage(name: &str, argument: impl Into<Value>) -> Value {
     let mut out = DocumentBuilder::new();
     out.append(name, argument.into());
     out.finish().into()
 }
 
-/// An even number of measurements: buckets that keep to the hour, which the collection promises.
+/// An even number of measurements: buckets stay within the hour, as the collection declares.
 pub(super) fn fixed() -> Resolved {
     series(&[T0, T0 + 1])
 }
 
-/// An odd number: no promise.
+/// An odd number: no such declaration.
 pub(super) fn loose() -> Resolved {
     series(&[T0])
 }
@@ -146,7 +146,7 @@ fn groups_from_bounds() {
         behind(stage("$project", doc! {"v": 1})),
     );
     check(rule, true, loose(), behind(stage("$match", doc! {"v": 1})));
-    // What is computed is a column whose bounds are known if it is the same in the whole bucket.
+    // A computed column has known bounds if it is constant in the bucket.
     check(rule, true, loose(), behind(stage("$set", doc! {"v": 1})));
     let computed = stage("$set", doc! {"v": "$w"});
     check(rule, false, loose(), behind(computed));
@@ -196,7 +196,7 @@ fn sorts_by_buckets() {
     ] {
         check(rule, false, loose(), sort(spec));
     }
-    // With dates outside what ids can say, only gathered buckets know their times.
+    // With dates outside the range of ids, only gathered buckets have known times.
     for spec in [doc! {"t": 1}, doc! {"t": -1}, doc! {"t": 1, "v": 1}] {
         let found = order(series(&[T0, -5_000]), sort(spec));
         assert_eq!(found, forward(BucketOrder::Bounds { parts: 0 }));
@@ -252,7 +252,7 @@ fn projections_are_left_to_unpacking() {
         of(vec![stage("$unset", array!["m", "t"])]),
         (FieldSet::Except(set(&["m", "t"])), vec![])
     );
-    // What is gone stays gone, whoever asks for it.
+    // Dropped fields stay dropped, whichever stage reads them.
     let again = vec![
         stage("$project", doc! {"m": 0}),
         stage("$project", doc! {"x": "$m", "v": 1, "y": "$v"}),
@@ -273,7 +273,7 @@ fn projections_are_left_to_unpacking() {
 #[test]
 fn matches_find_renamed_fields_and_pass_lookups() {
     let of = |first: Value, filter: Document| {
-        // Behind something that stays, so that the scan does not take it.
+        // After a stage that stays, so that the scan does not absorb it.
         let stages = vec![stage("$unwind", "$u"), first, stage("$match", filter)];
         let plan = plan_over(plain(), stages.into());
         let sources = plan.stages.iter().filter_map(|stage| match stage {
@@ -389,7 +389,7 @@ pub(super) fn hosts() -> Arc<MemoryBuckets> {
     Arc::new(MemoryBuckets::new(&list, 30))
 }
 
-/// What stages answer, and how many columns are decoded on the way.
+/// Returns the answer of the stages, and how many columns were decoded for it.
 pub(super) fn decoded(stages: Vec<Value>) -> (Vec<Document>, u64) {
     let source = hosts();
     let collections = MemoryCollections::of(Resolved::TimeSeries(Arc::clone(&source) as _));
@@ -412,7 +412,7 @@ fn bounds_spare_columns() {
     let hours = doc! {"_id": doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}}, "most": doc! {"$max": "$v"}};
     let (found, columns) = decoded(vec![stage("$group", hours)]);
     assert_eq!((found.len(), columns), (3, 0));
-    // Of buckets at the edges of a range in time alone columns are read: the filter's, and the group's.
+    // For buckets at the edges of a range of time only the columns of the filter and of the group are read.
     let cut = doc! {"t": doc! {"$gte": date(T0 / HOUR * HOUR + 600_000)}};
     let (found, columns) = decoded(vec![stage("$match", cut), stage("$group", extremes)]);
     assert_eq!(found[0].get("n").as_exact_i64(), Some(170));
@@ -473,7 +473,7 @@ fn groups_follow_a_sort_by_time() {
     let mut computed = behind(by_time(), "$t".into());
     computed.insert(0, stage("$set", doc! {"t": "$v"}));
     check(rule, false, loose(), computed);
-    // Explain says which parts of the key follow the time.
+    // Explain shows which parts of the key follow the time.
     let parts = |key: Value| {
         let plan = plan_over(loose(), behind(by_time(), key).into());
         let shown = plan.stages[1].explain();
@@ -489,13 +489,13 @@ fn groups_follow_a_sort_by_time() {
     assert_eq!(parts(key.into()), ["h", "t"]);
 }
 
-/// What is said of runs of times, of buckets between two times, and of groups in order, relies on it.
+/// The rules for runs of times, for buckets between two times, and for groups in order rely on it.
 #[test]
 fn bins_never_fall_while_time_rises() {
     use crate::eval::ParseContext;
     use crate::eval::expression::Expression;
     let zones = ["UTC", "America/New_York", "Australia/Lord_Howe", "+05:45"];
-    // Around the days on which clocks are put forward and back in 2023.
+    // Around the days on which clocks change in 2023.
     let days = [
         1_678_579_200_000i64,
         1_680_307_200_000,
@@ -527,7 +527,7 @@ fn bins_never_fall_while_time_rises() {
 fn samples_decode_what_is_drawn() {
     let (found, columns) = decoded(vec![stage("$sample", doc! {"size": 2})]);
     assert_eq!(found.len(), 2);
-    // Three columns of each of two buckets at most.
+    // At most three columns of each of two buckets.
     assert!(columns <= 6, "{columns}");
 }
 
@@ -546,7 +546,7 @@ fn sorted_answers_begin_before_all_is_read() {
     }
 }
 
-/// Sorts that rely on how long a bucket may span fail where one is longer; those that do not go on.
+/// Sorts that rely on the longest span of a bucket fail where one is longer; the others succeed.
 #[test]
 fn a_bucket_wider_than_promised_fails_what_relies_on_it() {
     let hour = T0 / HOUR * HOUR;

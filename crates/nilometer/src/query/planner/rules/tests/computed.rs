@@ -1,4 +1,4 @@
-//! Fields that are computed from the metadata: where they are computed once for each bucket, and where not.
+//! Fields computed from the metadata: where they are computed once for each bucket, and where not.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn computed_metadata_is_a_column() {
     ] {
         check(rule, true, loose(), vec![first.clone()]);
         check(rule, false, plain(), vec![first.clone()]);
-        // Filters are asked before.
+        // Filters are tested before.
         let behind = stage(
             "$match",
             doc! {"v": 1, "t": doc! {"$gt": Value::DateTime(T0)}},
@@ -48,14 +48,14 @@ fn computed_metadata_is_a_column() {
 fn later_rules_see_what_is_left() {
     let project = stage("$project", doc! {"x": "$m.a", "t": 1, "_id": 0});
     let sort = stage("$sort", doc! {"m": 1});
-    // The metadata is gone: there is no order of buckets by it.
+    // The metadata is dropped: buckets have no order by it.
     let plan = plan_over(loose(), vec![project.clone(), sort.clone()].into());
     assert!(!plan.fired.contains(&"SortByBuckets"), "{:?}", plan.fired);
     let set = stage("$set", doc! {"x": "$m.a"});
     let plan = plan_over(loose(), vec![set, sort].into());
     assert!(plan.fired.contains(&"SortByBuckets"), "{:?}", plan.fired);
     assert_eq!(names(&plan), ["$sort"]);
-    // What is computed may read what nothing later asks for.
+    // Computed fields may read fields that no later stage needs.
     let plan = plan_over(
         series(&[T0]),
         array![project, doc! {"$group": doc! {"_id": "$t"}}],
@@ -74,7 +74,7 @@ fn what_is_computed_is_found_in_blocks() {
     let (found, columns) = decoded(vec![set.clone(), stage("$group", group.clone())]);
     assert_eq!(found[0].get("most").as_str(), Some("b"));
     assert_eq!(columns, 0);
-    // Arithmetic reads the column it needs, and no other.
+    // Arithmetic reads the column it needs and no other.
     let sum = doc! {"$add": array!["$v", 1000]};
     let sum = stage("$set", doc! {"x": sum, "w": 7});
     let (found, columns) = decoded(vec![set, sum, stage("$group", group)]);

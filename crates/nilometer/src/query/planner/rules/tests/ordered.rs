@@ -1,4 +1,4 @@
-//! Rules that read only the buckets an order by time begins with: what lets them fire and what does not.
+//! Rules that read only the first buckets of an order by time: cases where they fire and where they do not.
 
 use nilometer_bson::{Document, Value, array, doc};
 
@@ -9,7 +9,7 @@ fn trunc(date: &str) -> Value {
     doc! {"$dateTrunc": doc! {"date": date, "unit": "minute"}}.into()
 }
 
-/// Groups by `key`, put in order, of which some are taken.
+/// Groups by `key`, sorted and limited.
 fn first_few(key: Value, order: Document) -> Vec<Value> {
     let group = doc! {"_id": key, "most": doc! {"$max": "$v"}, "n": doc! {"$sum": 1}};
     vec![
@@ -47,14 +47,14 @@ fn groups_by_time_that_come_first() {
     let mut unlimited = first_few(trunc("$t"), doc! {"_id": -1});
     unlimited.pop();
     check(rule, false, loose(), unlimited);
-    // Dates that ids cannot tell, rows, and a time that is computed.
+    // Dates outside the range of ids, rows, and a computed time.
     let newest = || first_few(trunc("$t"), doc! {"_id": -1});
     check(rule, false, series(&[T0, -5_000]), newest());
     check(rule, false, plain(), newest());
     let mut computed = newest();
     computed.insert(0, stage("$set", doc! {"t": "$v", "x": 1}));
     check(rule, false, loose(), computed);
-    // What was pushed shows from which end buckets were read.
+    // The pushed values show from which end buckets were read.
     for (order, expected) in [(1, true), (-1, false)] {
         let group = doc! {"_id": trunc("$t"), "all": doc! {"$push": "$v"}};
         let mut pushed = first_few(trunc("$t"), doc! {"_id": order});
@@ -78,7 +78,7 @@ fn reading_ends_with_the_groups_that_come_first() {
             doc! {"_id": minute(178), "most": 178, "n": 2},
         ]
     );
-    // Of the last hour, four buckets, two are looked into: their times, and the one measured.
+    // Of the four buckets of the last hour two are decoded: their time columns, and the measured one.
     assert!(columns <= 2 * 4, "{columns}");
     let mut before = first_few(trunc("$t"), doc! {"_id": 1});
     let filter = doc! {"$expr": doc! {"$gte": array!["$v", 70]}};

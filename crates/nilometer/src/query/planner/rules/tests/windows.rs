@@ -1,4 +1,4 @@
-//! Rules for windows and gaps over buckets: tables of what lets them fire and what does not.
+//! Rules for windows and gaps over buckets: tables of cases where they fire and where they do not.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn windows_by_metadata_and_time_come_in_order() {
     check(rule, true, loose(), of("$m".into(), doc! {"t": 1}));
     check(rule, true, loose(), of("$m.a".into(), doc! {"t": -1}));
     check(rule, true, loose(), alone(doc! {"t": 1}));
-    // What is beside the time must be looked at row by row; so must rows that functions rank.
+    // Fields ordered after the time are compared row by row; so are rows that functions rank.
     check(
         rule,
         false,
@@ -140,12 +140,12 @@ fn the_axis_of_time_is_filled_as_buckets_come() {
     let mut computed = of("t", full(), Value::Missing);
     computed.insert(0, stage("$set", doc! {"t": "$v"}));
     check(rule, false, loose(), computed);
-    // The first documents are there before all is read.
+    // The first documents are returned before all input is read.
     let source = hosts();
     let collections = MemoryCollections::of(Resolved::TimeSeries(Arc::clone(&source) as _));
     let stages: Value = of("t", full(), Value::Missing).into();
     let mut filled = executor(&collections, &stages);
-    // A row of the executor is a batch of many; two hosts are on every minute already.
+    // A row of the executor is a batch of many; two hosts have a document for every minute already.
     let first = filled.next(&operation()).unwrap().unwrap();
     assert!(!first.is_empty());
     let (found, _) = decoded(of(
