@@ -1,14 +1,14 @@
-//! What operators hand to each other: rows, or a block of measurements.
+//! The data passed between operators: rows, or a block of measurements.
 //!
 //! ```text
-//! MeasurementBlock = bucket (columns decoded when asked for)
+//! MeasurementBlock = bucket (columns decoded on demand)
 //!                  + selection: which of its measurements, in stored order
-//!                  + shape: which fields they show
+//!                  + shape: the fields they show
 //! ```
 //!
-//! A block stands for exactly the documents [`MeasurementBlock::to_rows`] gives: the time field, the
-//! metadata if there is any, then the other fields in the bucket's column order. Whatever works on
-//! the columns must answer as if it had been given those documents.
+//! A block represents exactly the documents returned by [`MeasurementBlock::to_rows`]: the time field, the metadata if
+//! present, then the other fields in the bucket's column order. An operator that reads columns must return the same
+//! result as for those documents.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -25,7 +25,7 @@ use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
 use crate::query::source::{Bucket, ColumnName};
 
-/// Part of an answer on its way.
+/// A batch of documents or measurements.
 #[derive(Clone)]
 pub enum Batch {
     /// Documents.
@@ -35,7 +35,7 @@ pub enum Batch {
 }
 
 impl Batch {
-    /// Number of documents.
+    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         match self {
             Self::Rows(rows) => rows.len(),
@@ -43,7 +43,7 @@ impl Batch {
         }
     }
 
-    /// True when it holds no document.
+    /// True if the batch contains no document.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -64,7 +64,7 @@ impl Batch {
         }
     }
 
-    /// The documents.
+    /// Converts the batch to documents.
     pub fn into_rows(self) -> Result<Vec<Document>> {
         match self {
             Self::Rows(rows) => Ok(rows),
@@ -73,27 +73,27 @@ impl Batch {
     }
 }
 
-/// A batch that is given on document by document; measurements are written as they are looked at.
+/// A batch that is consumed document by document. Measurements are written as BSON when they are read.
 #[derive(Default)]
 pub enum Pending {
-    /// Nothing is left.
+    /// No documents.
     #[default]
     Nothing,
     /// Documents.
     Rows(std::vec::IntoIter<Document>),
-    /// The measurements of a block from a place in its selection on.
+    /// The measurements of a block from a position in its selection.
     Block {
-        /// Writes them.
+        /// Writes the measurements as BSON.
         writer: Box<RowWriter>,
-        /// Which.
+        /// The selected measurements.
         selection: Selection,
-        /// How many have gone.
+        /// Number of measurements consumed.
         gone: usize,
     },
 }
 
 impl Pending {
-    /// All documents of a batch.
+    /// Creates the iterator over all documents of a batch.
     pub fn of(batch: Batch) -> Result<Self> {
         Ok(match batch {
             Batch::Rows(rows) => Self::Rows(rows.into_iter()),
@@ -105,7 +105,7 @@ impl Pending {
         })
     }
 
-    /// The next document, which stays.
+    /// Returns the next document without consuming it.
     pub fn front(&mut self) -> Option<DocRef<'_>> {
         match self {
             Self::Nothing => None,
@@ -118,7 +118,7 @@ impl Pending {
         }
     }
 
-    /// Drops the next document.
+    /// Consumes the next document.
     pub fn advance(&mut self) {
         match self {
             Self::Nothing => {}
@@ -127,7 +127,7 @@ impl Pending {
         }
     }
 
-    /// True when no document is left.
+    /// True if no document is left.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Nothing => true,
@@ -148,27 +148,27 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// Which rows of a block, in ascending order.
+/// Rows of a block, in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// A run of them: columns can be read as slices.
+    /// Contiguous rows: columns can be read as slices.
     Range(Range<u32>),
-    /// These.
+    /// Row numbers.
     Rows(Vec<u32>),
 }
 
 impl Selection {
-    /// All of `count` rows.
+    /// Selects all of `count` rows.
     pub fn all(count: u32) -> Self {
         Self::Range(0..count)
     }
 
-    /// No row.
+    /// Selects no row.
     pub fn none() -> Self {
         Self::Range(0..0)
     }
 
-    /// How many rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         match self {
             Self::Range(range) => range.len(),
@@ -176,12 +176,12 @@ impl Selection {
         }
     }
 
-    /// True when there is none.
+    /// True if no row is selected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Keeps the first `count`.
+    /// Keeps the first `count` rows.
     pub fn truncate(&mut self, count: usize) {
         match self {
             Self::Range(range) => {
@@ -194,7 +194,7 @@ impl Selection {
         }
     }
 
-    /// Drops the first `count`.
+    /// Drops the first `count` rows.
     pub fn skip(&mut self, count: usize) {
         match self {
             Self::Range(range) => {
@@ -207,7 +207,7 @@ impl Selection {
         }
     }
 
-    /// The row at a place among them.
+    /// Returns the row at position `at` of the selection.
     pub fn get(&self, at: usize) -> Option<u32> {
         match self {
             Self::Range(range) => {
@@ -226,7 +226,7 @@ impl Selection {
         }
     }
 
-    /// The rows for which `keep` says so. A run stays a run if what is kept is one.
+    /// Returns the rows for which `keep` is true, as a range if they are contiguous.
     #[must_use]
     pub fn filter(&self, mut keep: impl FnMut(u32) -> bool) -> Self {
         let mut rows = Vec::new();
@@ -238,7 +238,7 @@ impl Selection {
         Self::from_rows(rows)
     }
 
-    /// From ascending row numbers; a run if they are one.
+    /// Selects these ascending row numbers, as a range if they are contiguous.
     pub fn from_rows(rows: Vec<u32>) -> Self {
         match (rows.first(), rows.last()) {
             (Some(&first), Some(&last)) if (last - first) as usize + 1 == rows.len() => {
@@ -249,7 +249,7 @@ impl Selection {
         }
     }
 
-    /// Only the rows within `range`.
+    /// Returns the selected rows within `range`.
     #[must_use]
     pub fn within(&self, range: Range<u32>) -> Self {
         match self {
@@ -267,7 +267,7 @@ impl Selection {
         }
     }
 
-    /// The row numbers.
+    /// Returns the row numbers.
     pub fn to_vec(&self) -> Vec<u32> {
         match self {
             Self::Range(range) => range.clone().collect(),
@@ -276,20 +276,20 @@ impl Selection {
     }
 }
 
-/// Which fields measurements show.
+/// The fields that measurements show.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum FieldSet {
-    /// All.
+    /// All fields.
     #[default]
     All,
-    /// These.
+    /// Only these fields.
     Only(BTreeSet<Arc<str>>),
-    /// All but these.
+    /// All fields but these.
     Except(BTreeSet<Arc<str>>),
 }
 
 impl FieldSet {
-    /// Whether measurements show the field.
+    /// True if measurements show the field.
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Self::All => true,
@@ -299,19 +299,19 @@ impl FieldSet {
     }
 }
 
-/// How measurements of a collection look.
+/// The field names of a collection's measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasurementShape {
     /// Name of the time field.
     pub time_field: Arc<str>,
     /// Name of the metadata field.
     pub meta_field: Option<Arc<str>>,
-    /// What they show.
+    /// The fields that measurements show.
     pub fields: FieldSet,
 }
 
 impl MeasurementShape {
-    /// Whether measurements may show a column of this name (the metadata field hides one).
+    /// True if measurements may show a column with this name (the metadata field hides one).
     pub(crate) fn shows_column(&self, name: &str) -> bool {
         self.meta_field.as_deref() != Some(name) && self.fields.contains(name)
     }
@@ -320,16 +320,16 @@ impl MeasurementShape {
 /// Measurements of one bucket.
 #[derive(Clone)]
 pub struct MeasurementBlock {
-    /// Where they are.
+    /// The bucket.
     pub bucket: Arc<dyn Bucket>,
-    /// Which of them.
+    /// The selected measurements.
     pub selection: Selection,
-    /// How they look.
+    /// Field names, and the fields to show.
     pub shape: Arc<MeasurementShape>,
 }
 
 impl MeasurementBlock {
-    /// All measurements of a bucket.
+    /// Returns a block of all measurements of a bucket.
     pub fn all(bucket: Arc<dyn Bucket>, shape: Arc<MeasurementShape>) -> Self {
         let count = bucket.count();
         Self {
@@ -339,7 +339,7 @@ impl MeasurementBlock {
         }
     }
 
-    /// The value of the metadata as measurements show it.
+    /// Returns the metadata as measurements show it.
     pub fn meta(&self) -> ValueRef<'_> {
         match &self.shape.meta_field {
             Some(name) if self.shape.fields.contains(name) => self.bucket.meta(),
@@ -347,8 +347,8 @@ impl MeasurementBlock {
         }
     }
 
-    /// Times of the bucket's measurements lie between these, as far as its header tells: the lower bound is rounded towards
-    /// 1970, so before it there is none.
+    /// Returns bounds of the times of the bucket's measurements, from its header. The stored minimum is rounded towards
+    /// 1970, so before 1970 there is no lower bound.
     pub(crate) fn time_bounds(&self) -> (Option<i64>, Option<i64>) {
         let time_field = &self.shape.time_field;
         let at = |bound: ValueRef<'_>| match bound {
@@ -359,8 +359,8 @@ impl MeasurementBlock {
         (min, at(self.bucket.max(time_field)))
     }
 
-    /// What measurements show at a path below the metadata, missing if nothing; `None` where that takes more than a look:
-    /// the path leads elsewhere, the metadata is no document, or an array stands in the way.
+    /// Returns the value at a path below the metadata, or missing. Returns `None` where a simple lookup does not
+    /// suffice: the path is not below the metadata, the metadata is no document, or the path crosses an array.
     pub(crate) fn plain_meta(&self, path: &FieldPath) -> Option<ValueRef<'_>> {
         let is_meta = self.shape.meta_field.as_deref() == Some(path.first());
         match self.meta() {
@@ -369,19 +369,19 @@ impl MeasurementBlock {
         }
     }
 
-    /// True if all measurements of the bucket are meant.
+    /// True if all measurements of the bucket are selected.
     pub(crate) fn is_whole(&self) -> bool {
         self.selection.len() == self.bucket.count() as usize
     }
 
-    /// The bucket's number for its metadata, if measurements show that.
+    /// Returns the bucket's metadata number if measurements show the metadata.
     pub(crate) fn meta_id(&self) -> Option<NonZeroU64> {
         let shown = self.shape.meta_field.as_ref();
         let shown = shown.filter(|name| self.shape.fields.contains(name));
         shown.and_then(|_| self.bucket.meta_id())
     }
 
-    /// What measurement `row` of the bucket shows under `name`.
+    /// Returns the value of field `name` in measurement `row` of the bucket.
     pub(crate) fn value(&self, name: &str, row: u32) -> Result<Value> {
         if self.shape.meta_field.as_deref() == Some(name) {
             return Ok(self.meta().to_value());
@@ -393,7 +393,7 @@ impl MeasurementBlock {
         Ok(value.unwrap_or_default())
     }
 
-    /// The total of a column that measurements show, if all of them are meant and it has one.
+    /// Returns the total of a column, if it has one and all measurements are selected.
     pub(crate) fn total(&self, name: &ColumnName) -> Result<Option<ColumnTotal>> {
         match name.place_in(&*self.bucket) {
             Some(at) if self.is_whole() => self.bucket.total_at(at),
@@ -401,13 +401,13 @@ impl MeasurementBlock {
         }
     }
 
-    /// Whether that total is known without decoding the column.
+    /// True if that total is known without decoding the column.
     pub(crate) fn has_total(&self, name: &ColumnName) -> bool {
         let place = name.place_in(&*self.bucket);
         self.is_whole() && place.is_some_and(|at| self.bucket.has_total_at(at))
     }
 
-    /// A document of what is the same in all measurements: the metadata, under its name.
+    /// Returns a document with the metadata under its name: the part that all measurements share.
     pub fn constant_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
         if let Some(name) = &self.shape.meta_field {
@@ -416,7 +416,7 @@ impl MeasurementBlock {
         out.finish()
     }
 
-    /// The column measurements show under `name`; `None` if there is none.
+    /// Returns the column that measurements show as `name`; `None` if there is none.
     pub fn column(&self, name: &str) -> Result<Option<&Arc<ColumnBlock>>> {
         match self.shape.shows_column(name) {
             true => self.bucket.column(name),
@@ -424,12 +424,12 @@ impl MeasurementBlock {
         }
     }
 
-    /// The measurements as documents.
+    /// Returns the measurements as documents.
     pub fn to_rows(&self) -> Result<Vec<Document>> {
         self.rows_of(&self.selection)
     }
 
-    /// Some measurements as documents.
+    /// Returns the measurements of `selection` as documents.
     pub fn rows_of(&self, selection: &Selection) -> Result<Vec<Document>> {
         if selection.is_empty() {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Cursors: queries that outlive one command.
+//! Cursors: queries that continue over several commands.
 //!
 //! ```text
 //! find, aggregate ─► Cursor ─ fill ─► first batch ─┬─ exhausted: id 0, nothing is kept
@@ -7,13 +7,12 @@
 //!                                                                       └─ dropped: gone
 //! ```
 //!
-//! A cursor owns its executor; between commands only the registry holds it. While a command
-//! uses it the registry keeps a busy slot, so that a second getMore is refused
-//! (`CursorInUse`) and a kill reaches the operation. A getMore that ends without
-//! [`PinnedCursor::keep`] ends the cursor: after an error in the middle of a batch the cursor cannot
+//! A cursor owns its executor. Between commands the registry owns the cursor. While a command uses the cursor, the
+//! registry keeps a busy slot, so that a second getMore is refused (`CursorInUse`) and a kill reaches the operation. A
+//! getMore that ends without [`PinnedCursor::keep`] closes the cursor: after an error within a batch it could only
 //! continue with documents missing.
 //!
-//! Ids are random numbers of the caller's source: a client must not be able to guess another client's id.
+//! Ids are random numbers from the caller's source, so that a client cannot guess another client's id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,22 +27,22 @@ use crate::query::exec::Executor;
 use crate::session::{SessionId, UserName};
 use crate::write::Arrivals;
 
-/// Documents in a first batch when the client does not say how many.
+/// Documents in a first batch if the client specifies no number.
 pub const FIRST_BATCH_DEFAULT: u64 = 101;
 
-/// Bytes of an array element beside its value: type, index in digits, end of the name.
+/// Greatest size in bytes of an array element besides its value: type, index in digits, terminating zero.
 const ELEMENT_OVERHEAD_MAX: usize = 12;
 
 /// The longest wait for documents between two checks for interrupts.
 const AWAIT_SLICE: Duration = Duration::from_millis(50);
 
-/// Cursors open at once.
+/// Greatest number of open cursors.
 pub const CURSORS_OPEN_MAX: usize = 100_000;
 
 /// Limits of all cursors of a database.
 #[derive(Clone, Copy, Debug)]
 pub struct CursorLimits {
-    /// Cursors open at once.
+    /// Greatest number of open cursors.
     pub open_max: usize,
 }
 
@@ -57,19 +56,19 @@ impl Default for CursorLimits {
 
 /// A running query.
 pub struct Cursor {
-    /// `db.coll`: the name the client reads, never what a view stands for.
+    /// `db.coll` as the client reads it; for a view, the view's name.
     pub namespace: String,
-    /// The session it was opened in.
+    /// The session that opened the cursor.
     pub lsid: Option<SessionId>,
-    /// The user who opened it.
+    /// The user who opened the cursor.
     pub user: Option<UserName>,
-    /// Exempt from the idle timeout.
+    /// True if the idle timeout does not apply.
     pub no_timeout: bool,
-    /// Time the client granted in all (`maxTimeMS`) that is left for later batches.
+    /// Remaining part of the time limit (`maxTimeMS`), for later batches.
     pub time_left: Option<Duration>,
-    /// The command that opened it, for `currentOp`.
+    /// The command that opened the cursor, for `currentOp`.
     pub command: Document,
-    /// It stays open at its end and continues when documents arrive.
+    /// Set if the cursor stays open at its end and continues when documents arrive.
     pub tail: Option<Tail>,
     executor: Executor,
     pending: Pending,
@@ -81,19 +80,19 @@ pub struct Cursor {
 pub struct Tail {
     /// Counts new documents.
     pub arrivals: Arc<Arrivals>,
-    /// An empty batch waits for documents.
+    /// Whether an empty batch waits for documents.
     pub awaits: bool,
 }
 
-/// What [`Cursor::fill`] was asked for.
+/// The limits of one batch for [`Cursor::fill`].
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRequest {
-    /// At most so many documents; no limit but that of bytes if `None`.
+    /// Greatest number of documents; `None` means limited only by bytes.
     pub documents: Option<u64>,
 }
 
 impl Cursor {
-    /// A cursor over the output of `executor`.
+    /// Creates a cursor over the output of `executor`.
     pub fn new(namespace: String, executor: Executor, command: Document) -> Self {
         Self {
             namespace,
@@ -109,11 +108,11 @@ impl Cursor {
         }
     }
 
-    /// Appends documents to the array open in `out` until the batch is full or nothing is left.
-    /// Returns true if more may follow.
+    /// Appends documents to the array open in `out` until the batch is full or no document is left. Returns true if
+    /// more may follow.
     ///
-    /// A document that would take the batch over [`REPLY_BYTES_MAX`](crate::query::exec::REPLY_BYTES_MAX), or what memory allows
-    /// ([`crate::query::exec::ExecLimits`]), waits for the next one, but a batch is never empty for its sake.
+    /// A document that would exceed [`REPLY_BYTES_MAX`](crate::query::exec::REPLY_BYTES_MAX) or the memory limit
+    /// ([`crate::query::exec::ExecLimits`]) is kept for the next batch, unless the batch is empty.
     pub fn fill(
         &mut self,
         operation: &OperationContext,
@@ -147,19 +146,18 @@ impl Cursor {
         Ok(!(self.pending.is_empty() && self.executor.is_exhausted()))
     }
 
-    /// Stays at the end of a capped collection.
+    /// Makes the cursor wait for further documents at the end of a capped collection.
     pub fn follow(&mut self, tail: Tail) {
         self.executor.tail();
         self.tail = Some(tail);
     }
 
-    /// At its end: whether more may come.
+    /// True if documents may still arrive at the end of the collection.
     fn may_go_on(&self) -> bool {
         self.tail.is_some() && !self.executor.is_exhausted()
     }
 
-    /// Like [`Cursor::fill`]; if there is nothing to give and the cursor is to await documents, waits for
-    /// them so long.
+    /// Like [`Cursor::fill`]. If there is no document and the cursor awaits documents, waits for them up to `wait`.
     pub fn fill_or_wait(
         &mut self,
         operation: &OperationContext,
@@ -185,12 +183,12 @@ impl Cursor {
         }
     }
 
-    /// The plan summary, such as `COLLSCAN`.
+    /// Returns the plan summary, such as `COLLSCAN`.
     pub fn plan_summary(&self) -> Option<&str> {
         self.executor.plan_summary()
     }
 
-    /// Documents returned so far.
+    /// Returns the number of documents returned so far.
     pub fn returned(&self) -> u64 {
         self.returned
     }
@@ -218,7 +216,7 @@ enum Slot {
 }
 
 impl Slot {
-    /// Who opened it.
+    /// Returns the user who opened the cursor.
     fn user(&self) -> Option<&UserName> {
         match self {
             Self::Idle { cursor, .. } => cursor.user.as_ref(),
@@ -240,29 +238,29 @@ struct RegistryState {
     counts: CursorCounts,
 }
 
-/// Figures for `serverStatus`.
+/// Statistics for `serverStatus`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CursorCounts {
     /// Cursors closed by the idle timeout.
     pub timed_out: u64,
-    /// Cursors ever kept for a getMore.
+    /// Cursors registered for getMore since the start.
     pub total_opened: u64,
-    /// Open now, pinned ones included.
+    /// Cursors open now, pinned ones included.
     pub open: u64,
-    /// Worked on by a command now.
+    /// Cursors in use by a command now.
     pub pinned: u64,
-    /// Open now and exempt from the timeout.
+    /// Cursors open now that are exempt from the timeout.
     pub no_timeout: u64,
 }
 
 /// The outcome of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Killed {
-    /// Closed, or marked to stop at its next batch.
+    /// The cursor is closed, or will stop at its next batch.
     Yes,
-    /// No such cursor.
+    /// The cursor does not exist.
     NotFound,
-    /// It is another user's.
+    /// The cursor belongs to another user.
     OfAnother,
 }
 
@@ -274,7 +272,7 @@ pub struct CursorRegistry {
 }
 
 impl CursorRegistry {
-    /// An empty registry.
+    /// Creates an empty registry.
     pub fn new(limits: CursorLimits) -> Self {
         Self {
             limits,
@@ -283,12 +281,11 @@ impl CursorRegistry {
     }
 
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
-        // The state is consistent between statements; a panicking holder leaves nothing half done.
+        // The state is consistent between statements, so it is valid even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a cursor for later commands and gives its id. `random` is asked until it gives an id
-    /// that is free.
+    /// Stores a cursor for later commands and returns its id. Calls `random` until it returns an unused id.
     pub fn register(
         &self,
         cursor: Cursor,
@@ -303,7 +300,7 @@ impl CursorRegistry {
             ));
         }
         let id = loop {
-            // Positive ids, as some clients print them unsigned; never 0, which says "exhausted".
+            // Ids are positive, as some clients print them unsigned. 0 means "exhausted".
             let id = i64::try_from(random() >> 1).unwrap_or(0);
             if id != 0 && !state.slots.contains_key(&id) {
                 break id;
@@ -315,7 +312,7 @@ impl CursorRegistry {
         Ok(id)
     }
 
-    /// Takes a cursor out to work with it.
+    /// Takes a cursor out of the registry for one command.
     pub fn check_out(
         self: &Arc<Self>,
         id: i64,
@@ -360,8 +357,8 @@ impl CursorRegistry {
         }
     }
 
-    /// Closes a cursor, or tells the operation that works with it to stop. With a namespace, only
-    /// a cursor of that namespace counts; `may` says whether one that this user opened may be closed.
+    /// Closes a cursor, or stops the operation that uses it. If a namespace is given, the cursor must belong to it.
+    /// `may` returns whether the caller may close a cursor of this user.
     pub fn kill(
         &self,
         id: i64,
@@ -384,8 +381,8 @@ impl CursorRegistry {
         }
     }
 
-    /// Closes every cursor for which `condemned` says so by namespace, session and user: a
-    /// dropped collection, an ended session.
+    /// Closes all cursors for which `condemned` returns true, given namespace, session and user: after a collection is
+    /// dropped or a session ends. Returns their number.
     pub fn kill_where(
         &self,
         mut condemned: impl FnMut(&str, Option<SessionId>, Option<&UserName>) -> bool,
@@ -412,7 +409,7 @@ impl CursorRegistry {
         before - state.slots.len() + stopped
     }
 
-    /// Closes cursors nobody has asked for in `timeout`. Cheap enough to call once a second.
+    /// Closes cursors that were idle for `timeout` and returns their number. Cheap enough to call once a second.
     pub fn expire(&self, now: Duration, timeout: Duration) -> usize {
         let mut state = self.lock();
         let before = state.slots.len();
@@ -427,8 +424,7 @@ impl CursorRegistry {
         expired
     }
 
-    /// The cursors nobody works with now, each with what `each` makes of it: its id, the cursor, and when it
-    /// was last used.
+    /// Calls `each` for every idle cursor with its id, the cursor and the time of its last use; returns the results.
     pub fn idle<T>(&self, mut each: impl FnMut(i64, &Cursor, Duration) -> T) -> Vec<T> {
         let state = self.lock();
         let mut idle = Vec::new();
@@ -440,7 +436,7 @@ impl CursorRegistry {
         idle
     }
 
-    /// Figures for `serverStatus`.
+    /// Returns the statistics for `serverStatus`.
     pub fn counts(&self) -> CursorCounts {
         let state = self.lock();
         let mut counts = state.counts;
@@ -471,7 +467,7 @@ fn not_found(id: i64) -> Error {
     )
 }
 
-/// A cursor answers only to the user who opened it.
+/// Checks that the user is the one who opened the cursor.
 fn check_user(id: i64, opened: Option<&UserName>, asking: Option<&UserName>) -> Result<()> {
     if opened.is_none() || opened == asking {
         return Ok(());
@@ -482,7 +478,7 @@ fn check_user(id: i64, opened: Option<&UserName>, asking: Option<&UserName>) -> 
     ))
 }
 
-/// A cursor answers only to the session that opened it.
+/// Checks that the session is the one that opened the cursor.
 fn check_session(id: i64, opened: Option<SessionId>, asking: Option<SessionId>) -> Result<()> {
     match (opened, asking) {
         (None, Some(_)) => Err(Error::location(
@@ -514,12 +510,12 @@ pub struct PinnedCursor {
 }
 
 impl PinnedCursor {
-    /// The cursor.
+    /// Returns the cursor.
     pub fn cursor_mut(&mut self) -> Result<&mut Cursor> {
         self.cursor.as_deref_mut().ok_or_else(|| not_found(self.id))
     }
 
-    /// Puts it back for the next command.
+    /// Returns the cursor to the registry for the next command.
     pub fn keep(mut self, now: Duration) {
         if let Some(cursor) = self.cursor.take() {
             let mut state = self.registry.lock();

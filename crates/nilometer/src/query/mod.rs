@@ -10,11 +10,11 @@
 //! source      traits of stored data
 //! ```
 //!
-//! Each module names only those below it; tidy checks that.
+//! Each module imports only those below it; tidy checks that.
 //!
-//! Promise: a query on a time-series collection answers exactly as
-//! on an ordinary collection with the same measurements. Every optimisation is a rule that can be turned off, or a
-//! block operator whose results tests compare with those of the row operator.
+//! Guarantee: a query on a time-series collection returns exactly the result of the same query on an ordinary
+//! collection with the same measurements. Every optimisation is a rule that can be turned off, or a block operator that
+//! tests compare with its row operator.
 
 pub mod batch;
 pub mod cursor;
@@ -61,7 +61,7 @@ pub struct QueryServices {
 
 impl Random for IdSource {
     fn next_f64(&self) -> f64 {
-        // The upper 53 bits: every double in [0, 1) that is a multiple of 2^-53, equally likely.
+        // The upper 53 bits: each multiple of 2^-53 in [0, 1) is equally likely.
         (self.random() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

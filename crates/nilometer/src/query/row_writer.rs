@@ -1,15 +1,15 @@
-//! From the columns of a block to the bytes of its measurements, with no value made on the way.
+//! Writes measurements as BSON directly from the columns of a block, without intermediate values.
 //!
 //! ```text
 //! row    length | 09 time 00 ········ | 03 tags 00 {…} | 12 usage 00 ········ | … | 00
-//!                            ▲ put in                                 ▲ put in
+//!                            ▲ patched                                ▲ patched
 //! ```
 //!
-//! Measurements of one bucket differ in their numbers alone, most often: the bytes of one are written once, and
-//! for each row the numbers are put into their places ([`Form::Patched`]). Where a column has gaps, or values
-//! whose length differs, each row is written anew behind headers that are ready ([`Form::Written`]).
+//! Usually the measurements of one bucket differ only in their numbers. The writer lays out one document once and
+//! copies the numbers of each row into it ([`Form::Patched`]). If a column has gaps, or values of different lengths, it
+//! writes each row completely behind prepared headers ([`Form::Written`]).
 //!
-//! A writer holds the columns it reads, so it may stay in a cursor between commands.
+//! A writer owns references to the columns it reads, so a cursor may keep it between commands.
 
 use std::sync::Arc;
 
@@ -21,40 +21,40 @@ use super::batch::MeasurementBlock;
 use crate::error::Result;
 use crate::query::source::shown_columns;
 
-/// Bytes of a document around its elements: the length in front, the zero behind.
+/// Bytes of a document around its elements: length prefix, terminating zero.
 const FRAME: (usize, usize) = (4, 1);
 
 /// Writes the measurements of one block.
 pub struct RowWriter {
     columns: Vec<Column>,
-    /// The row written last; under [`Form::Patched`] always a whole document.
+    /// The row written last. With [`Form::Patched`] it is always a complete document.
     row: Vec<u8>,
     form: Form,
 }
 
-/// How rows are made.
+/// How rows are written.
 enum Form {
-    /// By putting each column's value to its place in the row.
+    /// Copies each column's value to its offset in the row.
     Patched,
-    /// From front to back.
+    /// Writes the row from start to end.
     Written,
 }
 
-/// What a row is made of, in order.
+/// A field of the rows, in order.
 enum Column {
     /// The same bytes in every row: header and value.
     Constant(Vec<u8>),
-    /// A value of its own in every row.
+    /// A different value in every row.
     Values {
         name: Arc<str>,
         block: Arc<ColumnBlock>,
-        /// Where its value lies in a patched row.
+        /// Offset of the value in a patched row.
         place: usize,
     },
 }
 
 impl RowWriter {
-    /// A writer of the measurements of `block`, as they are shown.
+    /// Creates a writer for the measurements of `block`, with the fields they show.
     pub fn new(block: &MeasurementBlock) -> Result<Self> {
         let mut columns = Vec::new();
         let shape = &block.shape;
@@ -83,7 +83,7 @@ impl RowWriter {
         Ok(writer)
     }
 
-    /// Lays out the row that later ones are patched into, if there can be one.
+    /// Lays out the row to be patched, if all columns allow it.
     fn prepare(&mut self) {
         let mut row = vec![0; FRAME.0];
         let mut is_fixed = true;
@@ -108,7 +108,7 @@ impl RowWriter {
         self.row = row;
     }
 
-    /// The measurement at place `at` of the bucket.
+    /// Writes measurement `at` of the bucket and returns the bytes.
     pub fn row(&mut self, at: usize) -> DocRef<'_> {
         match self.form {
             Form::Patched => self.patch(at),
@@ -117,7 +117,7 @@ impl RowWriter {
         DocRef::new(&self.row).unwrap_or(DocRef::EMPTY)
     }
 
-    /// The same, with bytes of its own.
+    /// Like [`Self::row`], but returns an owned document.
     pub fn document(&mut self, at: usize) -> Document {
         self.row(at).to_document()
     }
@@ -144,7 +144,7 @@ impl RowWriter {
                 BlockData::Timestamp(values) => {
                     put(slot, values.get(at).map(|v| v.to_u64().to_le_bytes()));
                 }
-                // Not fixed: see there.
+                // `fixed` excludes these forms.
                 BlockData::Missing
                 | BlockData::Constant(_)
                 | BlockData::Dictionary { .. }
@@ -189,7 +189,7 @@ impl Column {
     }
 }
 
-/// The type and length of every value of a column, if all are there and alike in both.
+/// Returns the type and length of a column's values if all rows have a value and all values agree in both.
 fn fixed(block: &ColumnBlock) -> Option<(u8, usize)> {
     if !block.is_all_present() {
         return None;
@@ -218,7 +218,7 @@ fn write_header(out: &mut Vec<u8>, code: u8, name: &str) {
     out.push(0);
 }
 
-/// Appends a field; nothing for a missing value.
+/// Appends a field; does nothing for a missing value.
 fn write_element(out: &mut Vec<u8>, name: &str, value: ValueRef<'_>) {
     if !value.is_missing() {
         write_header(out, value.type_code(), name);
@@ -226,7 +226,7 @@ fn write_element(out: &mut Vec<u8>, name: &str, value: ValueRef<'_>) {
     }
 }
 
-/// Puts length and end to a document.
+/// Writes the document's length and terminating zero.
 fn close(row: &mut Vec<u8>) {
     row.push(0);
     let length = u32::try_from(row.len()).unwrap_or(u32::MAX);
@@ -255,7 +255,7 @@ mod tests {
         MeasurementBlock::all(bucket, Arc::new(shape))
     }
 
-    /// Time and metadata in front, then what `rest` says of the row.
+    /// Returns measurements with time and metadata, and the fields that `rest` adds.
     fn measurements(rest: impl Fn(i32, &mut DocumentBuilder)) -> Vec<Document> {
         let one = |at: i32| {
             let mut out = DocumentBuilder::new();
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(block.to_rows().unwrap(), given);
         let mut writer = RowWriter::new(&block).unwrap();
         assert_eq!(matches!(writer.form, Form::Patched), is_patched);
-        // In any order, and the same row again.
+        // In any order, including repeated rows.
         for at in [7, 7, 3, 49, 0, 3] {
             assert_eq!(writer.row(at).as_bytes(), given[at].as_bytes());
         }

@@ -1,4 +1,4 @@
-//! The seam between queries and stored data: what a query may ask of a collection.
+//! The interface between queries and stored data.
 //!
 //! ```text
 //! Collections::resolve("db", "ts") ─┬─ Absent
@@ -7,12 +7,11 @@
 //!                                   └─ View { on, pipeline }     resolved again by the planner
 //! ```
 //!
-//! The query room knows nothing of engines, keyspaces or the bucket catalog; whoever implements
-//! these traits promises design section 5.7: a scan sees every write acknowledged before the batch
-//! it reads was started, never part of one write, and neither skips nor repeats a record that
-//! existed throughout, even while buckets fold, seal or expire under it.
+//! The query module does not know engines, keyspaces or the bucket catalog. Implementations guarantee design section
+//! 5.7: a scan sees every write acknowledged before the batch it reads started and never part of a write. It neither
+//! skips nor repeats a record that existed throughout, even while its buckets fold, seal or expire.
 //!
-//! Indexes are read through a [`RecordView`], one snapshot, so that entry and document agree.
+//! Indexes are read through a [`RecordView`], a snapshot in which entries and documents agree.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnsw
 use crate::write::Arrivals;
 use crate::write::update::Update;
 
-/// The key of a record within its collection: bytes that order as the records do.
+/// The key of a record within its collection. The bytes order as the records do.
 pub type RecordKey = Vec<u8>;
 
 /// A scan of an ordinary collection.
@@ -45,18 +44,18 @@ pub type RecordIter = Box<dyn Iterator<Item = Result<(RecordKey, Document)>> + S
 /// A scan of a time-series collection.
 pub type BucketIter = Box<dyn Iterator<Item = Result<Arc<dyn Bucket>>> + Send>;
 
-/// Which way a scan runs.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Direction {
     /// In key order.
     #[default]
     Forward,
-    /// Against key order.
+    /// In reverse key order.
     Backward,
 }
 
 impl Direction {
-    /// The word explain uses.
+    /// Returns explain's word for the direction.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -65,18 +64,18 @@ impl Direction {
     }
 }
 
-/// Finds what a namespace holds.
+/// Resolves namespaces to stored data.
 pub trait Collections: Send + Sync {
-    /// What `db.coll` is. `system.buckets.x` is an ordinary source of bucket documents.
+    /// Returns the contents of `db.coll`. `system.buckets.x` is an ordinary source of bucket documents.
     fn resolve(&self, db: &str, coll: &str) -> Result<Resolved>;
 
-    /// Where `$out` and `$merge` write, if they may.
+    /// Returns the interface for `$out` and `$merge`; `None` if writing is not supported.
     fn outputs(&self) -> Option<&dyn Outputs> {
         None
     }
 
-    /// Answers a stage that reads the server instead of documents (`$collStats`, `$currentOp` …):
-    /// its name, its argument, the collection the aggregate names, if any, and who asks, where that matters.
+    /// Runs a stage that reads the server instead of documents (`$collStats`, `$currentOp` …). The parameters are its
+    /// name, its argument, the collection of the aggregate, if any, and the user, where that matters.
     fn introspect(
         &self,
         db: &str,
@@ -93,52 +92,51 @@ pub trait Collections: Send + Sync {
     }
 }
 
-/// Where the results of `$out` and `$merge` go. Behind this trait lies `write`, and for time series one
-/// day `timeseries`; this room only says what shall be written.
+/// The destination of `$out` and `$merge`. This module only describes the writes; the implementation performs them.
 pub trait Outputs: Send + Sync {
-    /// Tells whether [`Outputs::replace`] would be refused.
+    /// Checks, without writing, that [`Outputs::replace`] is allowed.
     fn check_replaceable(
         &self,
         target: &Namespace,
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<()>;
 
-    /// Begins to replace the contents of a collection, which keeps its options and indexes. One that is
-    /// not there is made when the replacement is finished. `timeseries` asks for a time series.
+    /// Starts to replace the contents of a collection, which keeps its options and indexes. A missing collection is
+    /// created when the replacement finishes, as a time series if `timeseries` is given.
     fn replace(
         &self,
         target: &Namespace,
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<Box<dyn Replacement>>;
 
-    /// A collection to merge into. One that is not there is made by the first document inserted.
+    /// Returns a collection to merge into. A missing collection is created by the first insert.
     fn merge_into(&self, target: &Namespace) -> Result<Box<dyn MergeTarget>>;
 }
 
-/// The coming contents of a collection. Dropped before it is finished, it leaves nothing behind.
+/// New contents of a collection. Dropped before it is finished, it leaves no data behind.
 pub trait Replacement: Send {
     /// Adds documents.
     fn insert(&mut self, documents: &[Document], operation: &OperationContext) -> Result<()>;
 
-    /// Puts them in the place of what was there, at once.
+    /// Replaces the old contents atomically.
     fn finish(self: Box<Self>, operation: &OperationContext) -> Result<()>;
 }
 
-/// A collection that is merged into.
+/// A collection that `$merge` writes.
 pub trait MergeTarget: Send {
-    /// Whether no two documents can have the same values in exactly these fields, in any order: a unique
-    /// index that is not partial and compares as the query does.
+    /// True if no two documents can have the same values in exactly these fields, in any order. That takes a unique
+    /// index that is not partial and has the collation of the query.
     fn has_unique_index_on(&self, fields: &[FieldPath], collation: &Collation) -> Result<bool>;
 
-    /// An `_id` for a document that has none.
+    /// Returns a new `_id`, for a document without one.
     fn new_id(&self, operation: &OperationContext) -> ObjectId;
 
-    /// The document as it would be stored: what `on` compares.
+    /// Returns the document in the form in which it would be stored. `on` compares this form.
     fn prepared(&self, document: Document) -> Result<Document> {
         Ok(document)
     }
 
-    /// Inserts what is not there; code 11000 if it is. Unless told otherwise a unique index sees to that.
+    /// Inserts a document that does not exist yet; code 11000 if it exists. By default a unique index detects that.
     fn insert_new(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<()> {
         match change.otherwise {
             Some(document) => self.insert(document, operation),
@@ -149,28 +147,28 @@ pub trait MergeTarget: Send {
     /// Inserts a document.
     fn insert(&mut self, document: DocRef<'_>, operation: &OperationContext) -> Result<()>;
 
-    /// Changes the one document a filter is about, or inserts another; true if it was there.
+    /// Updates the document that the filter matches, or inserts a new one. Returns true if a document matched.
     fn change(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<bool>;
 
-    /// Makes what was written as durable as the operation wants it.
+    /// Makes the written data as durable as the operation requires.
     fn finish(&mut self, operation: &OperationContext) -> Result<()>;
 }
 
-/// A change `$merge` makes.
+/// One write of `$merge`.
 pub struct Change<'a> {
-    /// Finds the document.
+    /// Matches the document.
     pub wanted: &'a MatchExpression,
-    /// What becomes of it.
+    /// The update of the matched document.
     pub update: &'a Update,
-    /// What is inserted if it is not there.
+    /// The document to insert if none matches.
     pub otherwise: Option<DocRef<'a>>,
-    /// What filter and update read.
+    /// The context in which filter and update are evaluated.
     pub eval: EvalContext<'a>,
-    /// How strings of the filter compare, if not by bytes.
+    /// The collation of the filter's strings; `None` compares bytes.
     pub collator: Option<&'a SharedCollator>,
 }
 
-/// The outputs of collections that have any.
+/// Returns the outputs of `collections`, or an error if it does not support writing.
 pub fn outputs_of(collections: &dyn Collections) -> Result<&dyn Outputs> {
     collections.outputs().ok_or_else(|| {
         Error::new(
@@ -180,23 +178,23 @@ pub fn outputs_of(collections: &dyn Collections) -> Result<&dyn Outputs> {
     })
 }
 
-/// What a namespace holds.
+/// The contents of a namespace.
 #[derive(Clone)]
 pub enum Resolved {
-    /// Nothing.
+    /// The namespace does not exist.
     Absent,
     /// An ordinary collection, or the buckets of a time-series collection read as documents.
     Ordinary(Arc<dyn RecordSource>),
-    /// A time-series collection: buckets to unpack.
+    /// A time-series collection with its buckets.
     TimeSeries(Arc<dyn BucketSource>),
-    /// A view a user made.
+    /// A user-defined view.
     View(ViewDefinition),
 }
 
-/// A view: another namespace of the same database and what is done to it.
+/// A view: another namespace of the same database and the pipeline applied to it.
 #[derive(Clone, Debug)]
 pub struct ViewDefinition {
-    /// The collection or view read.
+    /// The collection or view to read.
     pub on: String,
     /// The stages applied to it.
     pub pipeline: Vec<Document>,
@@ -204,16 +202,16 @@ pub struct ViewDefinition {
     pub collation: Collation,
 }
 
-/// What to read of an ordinary collection.
+/// The parameters of a scan of an ordinary collection.
 #[derive(Clone, Debug, Default)]
 pub struct RecordScanOptions {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// Lowest key of interest, inclusive (clustered collections only).
+    /// Lowest key to return, inclusive (clustered collections only).
     pub min: Option<RecordKey>,
-    /// Highest key of interest, inclusive (clustered collections only).
+    /// Highest key to return, inclusive (clustered collections only).
     pub max: Option<RecordKey>,
-    /// Go on behind this record, in the direction of the scan.
+    /// Start after this record, in the direction of the scan.
     pub start_after: Option<RecordKey>,
 }
 
@@ -222,27 +220,27 @@ pub struct RecordScanOptions {
 pub struct IndexEntry {
     /// The key string.
     pub key: Vec<u8>,
-    /// What the key string does not say.
+    /// The value types, which the key string does not contain.
     pub type_bits: Vec<u8>,
-    /// Which record.
+    /// The key of the record.
     pub record: RecordKey,
 }
 
 impl IndexEntry {
-    /// The whole entry: where it lies in the index.
+    /// Returns the bytes of the whole entry: its position in the index.
     pub fn position(&self) -> Vec<u8> {
         [&self.key[..], &self.record].concat()
     }
 }
 
-/// Entries of an index as a view gives them.
+/// An iterator over the entries of an index.
 pub type EntryIter = Box<dyn Iterator<Item = Result<IndexEntry>> + Send>;
 
-/// An ordinary collection and its indexes at one moment: entries and records agree. Whoever takes one
-/// lets go of it soon, as it keeps what is overwritten from being forgotten.
+/// A snapshot of an ordinary collection and its indexes: entries and records agree. It retains overwritten data, so
+/// release it soon.
 pub trait RecordView: Send {
-    /// Entries of `index`, without documents, whose bytes (key string and record key) are from
-    /// `start` on and below `end`; the entries are read as they are asked for.
+    /// Iterates over the entries of `index`, without documents, whose bytes (key string and record key) are at least
+    /// `start` and less than `end`. Entries are read lazily.
     fn entries(
         &self,
         index: &Index,
@@ -251,11 +249,11 @@ pub trait RecordView: Send {
         direction: Direction,
     ) -> Result<EntryIter>;
 
-    /// The record with this key.
+    /// Returns the record with this key.
     fn record(&self, key: &[u8]) -> Result<Option<Document>>;
 }
 
-/// Whether a hint names the index on `_id`, which is called `name`.
+/// True if a hint names the index on `_id`, whose name is `name`.
 pub fn names_id_index(hint: ValueRef<'_>, name: &str) -> bool {
     match hint {
         ValueRef::String(asked) => asked == name,
@@ -269,12 +267,12 @@ pub fn names_id_index(hint: ValueRef<'_>, name: &str) -> bool {
 
 /// An ordinary collection.
 pub trait RecordSource: Send + Sync {
-    /// What is stored now; `None` where nothing is read by index.
+    /// Takes a snapshot; `None` if the source does not support reading by index.
     fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
         Ok(None)
     }
 
-    /// All indexes that are complete, hidden ones and that of `_id` included, for hints.
+    /// Returns all complete indexes, including hidden ones and that on `_id`, to resolve hints.
     fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
         self.indexes()
     }
@@ -282,53 +280,53 @@ pub trait RecordSource: Send + Sync {
     /// Reads records in key order.
     fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter>;
 
-    /// How many records there are, kept at hand; exact when nothing is being written.
+    /// Returns the maintained record count. It is exact when no write is in flight.
     fn count_estimate(&self) -> Result<u64>;
 
-    /// Tells of new documents, where a cursor may wait for them: in a capped collection.
+    /// Returns the counter that signals new documents to tailing cursors: only for capped collections.
     fn arrivals(&self) -> Result<Option<Arc<Arrivals>>> {
         Ok(None)
     }
 
-    /// For a clustered collection: the key of the record with this `_id`. Keys order as ids do.
+    /// Returns the key of the record with this `_id`, for a clustered collection. Keys order as ids do.
     fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {
         let _ = id;
         None
     }
 
-    /// Whether [`RecordSource::clustered_key`] knows keys.
+    /// True if [`RecordSource::clustered_key`] returns keys.
     fn is_clustered(&self) -> bool {
         false
     }
 
-    /// Whether [`RecordSource::find_by_id`] knows an index.
+    /// True if [`RecordSource::find_by_id`] uses an index.
     fn has_id_index(&self) -> bool {
         false
     }
 
-    /// The record with this `_id`, by the `_id` index; `None` where there is no such index.
+    /// Returns the record with this `_id` from the `_id` index; `None` if there is no such index.
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
         let _ = id;
         None
     }
 
-    /// The collation of the `_id` index, which is the collection's.
+    /// Returns the collation of the `_id` index, which is the collection's.
     fn collation(&self) -> Collation {
         Collation::SIMPLE
     }
 
-    /// The indexes a query may use: complete and not hidden. That of `_id` is not among them.
+    /// Returns the indexes a query may use: complete and not hidden, without that on `_id`.
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
         Ok(Vec::new())
     }
 
-    /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
-    /// by the access path, so it always does.
+    /// True if a hint (a name or a key pattern) names an index of the collection. A hint for `_id` always does: the
+    /// access path serves it.
     fn knows_index(&self, hint: ValueRef<'_>) -> bool {
         names_id_index(hint, "_id_")
     }
 
-    /// A record's key as `$recordId` shows it.
+    /// Returns a record's key as `$recordId` shows it.
     fn record_id(&self, key: &[u8]) -> Value {
         match key.first_chunk::<8>() {
             Some(eight) if key.len() == 8 => Value::Int64(i64::from_be_bytes(*eight)),
@@ -341,92 +339,92 @@ pub trait RecordSource: Send + Sync {
     }
 }
 
-/// The options of a time-series collection a query depends on.
+/// The options of a time-series collection that affect queries.
 #[derive(Clone, Debug)]
 pub struct BucketOptions {
     /// Name of the time field.
     pub time_field: Arc<str>,
     /// Name of the metadata field.
     pub meta_field: Option<Arc<str>>,
-    /// No bucket spans more than this.
+    /// Greatest span of a bucket.
     pub bucket_max_span_seconds: i64,
     /// `control.min.<time>` is rounded down to a multiple of this.
     pub bucket_rounding_seconds: i64,
-    /// Some measurement lies (or lay) outside what 32-bit seconds in `_id` can say.
+    /// Some measurement is or was outside the range of the 32-bit seconds in `_id`.
     pub extended_range: bool,
-    /// Bounds of fields may be of different types, and then bound nothing.
+    /// The minimum and maximum of a field may differ in type; such bounds are not usable.
     pub mixed_schema: bool,
-    /// Span equals rounding and always did: every bucket lies within one period.
+    /// Span and rounding are and always were equal: every bucket lies within one period.
     pub fixed_buckets: bool,
-    /// Default collation of the collection: bounds compare strings by it.
+    /// Default collation of the collection, by which bounds compare strings.
     pub collation: Collation,
 }
 
-/// What to read of a time-series collection.
+/// The parameters of a scan of a time-series collection.
 #[derive(Clone, Debug, Default)]
 pub struct BucketScanOptions {
-    /// Which way, by `_id`.
+    /// The direction, by `_id`.
     pub direction: Direction,
-    /// Lowest bucket `_id` of interest, inclusive.
+    /// Lowest bucket `_id` to return, inclusive.
     pub id_min: Option<[u8; 12]>,
-    /// Highest bucket `_id` of interest, inclusive.
+    /// Highest bucket `_id` to return, inclusive.
     pub id_max: Option<[u8; 12]>,
-    /// Buckets for which this is surely false need not be returned. It looks at the header alone,
-    /// so that no column of a bucket ruled out is decoded. Evaluated by the source.
+    /// A predicate on bucket headers, evaluated by the source. Buckets for which it is certainly false may be omitted,
+    /// so that their columns are not decoded.
     pub filter: Option<Arc<BucketPredicate>>,
-    /// Only buckets an index leads to need be returned, still in `_id` order. Evaluated by the source.
+    /// An index, read by the source. Buckets without an entry may be omitted; the rest stay in `_id` order.
     pub index: Option<BucketIndexScan>,
-    /// The columns that will be asked for, all if `None`. A hint: others need not be read.
+    /// The columns to be read; `None` means all. A hint: the source need not read others.
     pub columns: Option<Arc<[Arc<str>]>>,
-    /// Counts what the scan touched.
+    /// Counts the keys and buckets read.
     pub examined: Arc<ScanCounters>,
 }
 
-/// What is wanted of an index over buckets.
+/// The index entries to read for a bucket scan.
 #[derive(Clone, Debug)]
 pub struct BucketIndexScan {
-    /// Which index.
+    /// The index.
     pub index: Arc<BucketIndex>,
-    /// Which entries.
+    /// The entries to read.
     pub entries: BucketEntries,
-    /// Where they lead, if that was found out before.
+    /// The buckets of these entries, if an earlier scan collected them.
     pub scanned: Option<Arc<ScannedBuckets>>,
 }
 
-/// Which entries of an index over buckets are wanted.
+/// The entries to read from an index over buckets.
 #[derive(Clone, Debug)]
 pub enum BucketEntries {
-    /// Those with these keys.
+    /// Entries with these keys.
     Within(Arc<dyn IndexKeyFilter>),
-    /// Those with these keys, which are one run of entries whose order is that of bucket ids.
+    /// Entries with these keys. They are contiguous and ordered by bucket id.
     InIdOrder(Arc<dyn IndexKeyFilter>),
-    /// Those with these keys, and the buckets in the order of the entries: not in that of their ids.
+    /// Entries with these keys; buckets are returned in the order of the entries, not of their ids.
     InIndexOrder {
-        /// Which.
+        /// The keys.
         keys: Arc<dyn IndexKeyFilter>,
-        /// From the last to the first.
+        /// Reads from the last entry to the first.
         backward: bool,
     },
-    /// Of each combination of so many values at the front, those of buckets that may hold its newest
+    /// For each combination of values of this number of leading parts: the buckets that may contain its newest
     /// measurement.
     Newest(usize),
-    /// The same for its oldest measurement.
+    /// The same for the oldest measurement.
     Oldest(usize),
 }
 
-/// What a scan touched; explain shows it.
+/// What a scan read, for explain.
 #[derive(Debug, Default)]
 pub struct ScanCounters {
-    /// Records or buckets looked at, whether returned or not.
+    /// Records or buckets read, whether returned or not.
     pub documents: std::sync::atomic::AtomicU64,
-    /// Index keys looked at.
+    /// Index keys read.
     pub keys: std::sync::atomic::AtomicU64,
-    /// Records or buckets the scan gave on. Counted by whoever reads the scan.
+    /// Records or buckets the scan returned. Counted by the reader of the scan.
     pub returned: std::sync::atomic::AtomicU64,
 }
 
 impl ScanCounters {
-    /// Keys, and records or buckets, until now.
+    /// Returns the numbers of keys, and of records or buckets, read so far.
     pub fn now(&self) -> (u64, u64) {
         use std::sync::atomic::Ordering::Relaxed;
         (self.keys.load(Relaxed), self.documents.load(Relaxed))
@@ -435,24 +433,24 @@ impl ScanCounters {
 
 /// A time-series collection.
 pub trait BucketSource: Send + Sync {
-    /// The options that matter to queries.
+    /// Returns the options that affect queries.
     fn options(&self) -> &BucketOptions;
 
-    /// Reads buckets in `_id` order, open ones with what has not been folded into them yet.
+    /// Reads buckets in `_id` order. Open buckets include measurements not yet folded into them.
     fn scan(&self, scan: &BucketScanOptions) -> Result<BucketIter>;
 
-    /// The indexes a query may use: complete and not hidden, in bucket form.
+    /// Returns the indexes a query may use: complete and not hidden, in bucket form.
     fn indexes(&self) -> Result<Vec<Arc<BucketIndex>>> {
         Ok(Vec::new())
     }
 
-    /// The usable index that a hint (a name or a key pattern in the user's fields) names.
+    /// Returns the usable index that a hint (a name or a key pattern in the user's fields) names.
     fn hinted(&self, hint: ValueRef<'_>) -> Result<Option<Arc<BucketIndex>>> {
         let _ = hint;
         Ok(None)
     }
 
-    /// How many entries of an index are wanted, counted up to `limit`.
+    /// Counts the entries of an index that `wanted` accepts, up to `limit`.
     fn count_keys(
         &self,
         index: &BucketIndex,
@@ -466,15 +464,15 @@ pub trait BucketSource: Send + Sync {
         })
     }
 
-    /// About how many buckets have ids between these seconds.
+    /// Estimates the number of buckets with ids between these seconds.
     fn buckets_between_estimate(&self, id_min: Option<u32>, id_max: Option<u32>) -> Result<u64> {
         let _ = (id_min, id_max);
         self.bucket_count_estimate()
     }
 
-    /// Measurements that show nothing but metadata: one for each combination of the values that the
-    /// first `components` parts of a static index have. Some of them: those between two keys, from the
-    /// position `from` on where an earlier call ended.
+    /// Returns documents that contain only metadata: one for each combination of values of the first `components` parts
+    /// of a static index, between two keys. Each call returns a limited number, and the position from which the next
+    /// call continues as `from`.
     fn distinct_metas(
         &self,
         index: &BucketIndex,
@@ -491,39 +489,40 @@ pub trait BucketSource: Send + Sync {
         ))
     }
 
-    /// The ids of all buckets, if there are no more than so many and they can be told without reading buckets.
+    /// Returns the ids of all buckets if there are at most `at_most` and they are known without reading buckets.
     fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
         let _ = at_most;
         Ok(None)
     }
 
-    /// How many buckets there are.
+    /// Estimates the number of buckets.
     fn bucket_count_estimate(&self) -> Result<u64>;
 }
 
-/// One bucket as queries see it: a header at hand, columns decoded when asked for.
+/// One bucket as queries see it: a header in memory and columns decoded on demand.
 ///
-/// Row `i` of every column belongs to measurement `i`; [`BucketHeader::count`] says how many there
-/// are. The time column is present in every row.
+/// Row `i` of every column belongs to measurement `i`; [`BucketHeader::count`] is the number of rows. The time column
+/// has a value in every row.
 pub trait Bucket: BucketHeader + Send + Sync {
-    /// Format version: 1 plain, 2 compressed and sorted by time, 3 compressed and unsorted.
+    /// Returns the format version: 1 plain, 2 compressed and sorted by time, 3 compressed and unsorted.
     fn version(&self) -> i32;
 
-    /// True when measurements are known to ascend in time.
+    /// True if measurements are known to ascend in time.
     fn is_sorted(&self) -> bool;
 
-    /// The names of its columns by their places.
+    /// Returns the column names by index.
     fn columns(&self) -> &[Arc<str>];
 
-    /// The place of the column that measurements show as their `nth`, the first being 0; the time field may stand anywhere.
+    /// Returns the index of the column that is the `nth` field of measurements, from 0. The time field may have any
+    /// index.
     fn place_shown(&self, nth: usize) -> Option<usize> {
         Some(nth).filter(|nth| *nth < self.columns().len())
     }
 
-    /// The column at a place among them; `None` if there is no such place. It may have to be decoded for it.
+    /// Returns the column at this index, decoding it if necessary; `None` if there is no such index.
     fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>>;
 
-    /// Its bounds, as [`BucketHeader::min`] and [`BucketHeader::max`] tell them.
+    /// Returns the bounds of that column, as [`BucketHeader::min`] and [`BucketHeader::max`] do.
     fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
         match self.columns().get(at) {
             Some(name) => (self.min(name), self.max(name)),
@@ -531,25 +530,25 @@ pub trait Bucket: BucketHeader + Send + Sync {
         }
     }
 
-    /// Whether that column is decoded, or none is there.
+    /// True if that column is decoded or does not exist.
     fn has_column_at(&self, at: usize) -> bool {
         let _ = at;
         false
     }
 
-    /// The total of that column; `None` if it has none, or none that is kept. The column may have to be decoded for it.
+    /// Returns the total of that column, decoding it if necessary; `None` if no total is defined or stored.
     fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
         let _ = at;
         Ok(None)
     }
 
-    /// Whether that total is known without decoding the column.
+    /// True if that total is known without decoding the column.
     fn has_total_at(&self, at: usize) -> bool {
         let _ = at;
         false
     }
 
-    /// One column by its name; `None` if the bucket has no such field.
+    /// Returns the column with this name; `None` if the bucket has no such field.
     fn column(&self, name: &str) -> Result<Option<&Arc<ColumnBlock>>> {
         match place_of(self.columns(), name) {
             Some(at) => self.column_at(at),
@@ -557,50 +556,50 @@ pub trait Bucket: BucketHeader + Send + Sync {
         }
     }
 
-    /// [`BucketHeader::known_constants_id`], found out now; columns may have to be decoded for it.
+    /// Returns [`BucketHeader::known_constants_id`], computing it if necessary, which may decode columns.
     fn constants_id(&self) -> Result<Option<NonZeroU64>> {
         Ok(None)
     }
 
-    /// The metadata, owned.
+    /// Returns an owned copy of the metadata.
     fn meta_value(&self) -> Value {
         self.meta().to_value()
     }
 }
 
-/// Places and names of a bucket's columns in the order in which measurements show them.
+/// Iterates over indexes and names of a bucket's columns in the order in which measurements show them.
 pub fn shown_columns(bucket: &dyn Bucket) -> impl Iterator<Item = (usize, &Arc<str>)> {
     let places = (0..).map_while(|nth| bucket.place_shown(nth));
     places.filter_map(|at| Some((at, bucket.columns().get(at)?)))
 }
 
-/// Where among names of columns one is.
+/// Returns the index of `name` in `names`.
 pub fn place_of(names: &[Arc<str>], name: &str) -> Option<usize> {
     names.iter().position(|known| **known == *name)
 }
 
-/// The name of a column that is asked for in bucket after bucket. It remembers where it was found last, in a few lists of
-/// names: those of neighbours are few.
+/// The name of a column that is looked up in many buckets. It caches the column's index in a few lists of names:
+/// adjacent buckets share few different lists.
 #[derive(Debug)]
 pub(crate) struct ColumnName {
     name: Arc<str>,
-    /// By where a list lies. It may be another one's, so what is remembered is looked at first.
+    /// Cached indexes by the address of the list. Two lists may share a slot, so an index is verified before use.
     places: [AtomicU16; 1 << PLACES_BITS],
 }
 
-/// Lists of names a name remembers its place in, as a power of two.
+/// Slots of the cache, as a power of two.
 const PLACES_BITS: u32 = 5;
 
-/// Which of them a list is.
+/// Returns the slot of a list.
 fn list_number(names: &[Arc<str>]) -> usize {
-    /// Spreads what differs in a few bits (2^64 by the golden ratio).
+    /// Spreads differences in few bits (2^64 divided by the golden ratio).
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
     let place = names.as_ptr() as u64;
     (place.wrapping_mul(SPREAD) >> (u64::BITS - PLACES_BITS)) as usize
 }
 
 impl ColumnName {
-    /// Not found yet.
+    /// Creates a name with an empty cache.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -612,7 +611,7 @@ impl ColumnName {
         &self.name
     }
 
-    /// The bucket's column of this name.
+    /// Returns the bucket's column with this name.
     pub(crate) fn column_of<'b>(
         &self,
         bucket: &'b dyn Bucket,
@@ -623,7 +622,7 @@ impl ColumnName {
         }
     }
 
-    /// The bounds of the field, as the header tells them.
+    /// Returns the bounds of the field from the header.
     pub(crate) fn bounds_of<'b>(&self, bucket: &'b dyn Bucket) -> (ValueRef<'b>, ValueRef<'b>) {
         match self.place_in(bucket) {
             Some(at) => bucket.bounds_at(at),
@@ -631,7 +630,7 @@ impl ColumnName {
         }
     }
 
-    /// Where the bucket has it.
+    /// Returns the index of the column in the bucket.
     pub(crate) fn place_in(&self, bucket: &dyn Bucket) -> Option<usize> {
         let names = bucket.columns();
         let known = self.places.get(list_number(names))?;
@@ -647,14 +646,14 @@ impl ColumnName {
     }
 }
 
-/// Lowest bucket id whose time is `seconds`.
+/// Returns the lowest bucket id whose time is `seconds`.
 pub fn lowest_id(seconds: u32) -> [u8; 12] {
     let mut id = [0; 12];
     id[..4].copy_from_slice(&seconds.to_be_bytes());
     id
 }
 
-/// Highest bucket id whose time is `seconds`.
+/// Returns the highest bucket id whose time is `seconds`.
 pub fn highest_id(seconds: u32) -> [u8; 12] {
     let mut id = [0xFF; 12];
     id[..4].copy_from_slice(&seconds.to_be_bytes());
