@@ -1,4 +1,4 @@
-//! Windows over the columns of buckets: the same answer as over rows, and as over plain documents.
+//! Windows over bucket columns: the results equal those over rows and over plain documents.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::query::planner::rules::RuleSet;
 use crate::query::planner::settings::PlanOptions;
 use crate::query::source::Resolved;
 
-/// Generated collections of a run, eight pipelines over each; with NILOMETER_LONG, SEEDS_LONG.
+/// Generated collections per run, eight pipelines over each; with NILOMETER_LONG, SEEDS_LONG.
 const SEEDS: u64 = 35;
 const SEEDS_LONG: u64 = 3000;
 
-/// `{name: argument}`.
+/// Returns `{name: argument}`.
 fn named(name: &str, argument: impl Into<Value>) -> Document {
     let mut out = DocumentBuilder::new();
     out.append(name, argument);
@@ -41,7 +41,7 @@ fn bounds(draw: &mut Draw) -> Option<Document> {
     }
 }
 
-/// A function of a window. Few inputs are errors, and then all of them.
+/// Draws a window function. Few inputs are errors; if they are, all are.
 fn function(draw: &mut Draw) -> Document {
     let field = |draw: &mut Draw| -> Value {
         match draw.below(12) {
@@ -179,7 +179,7 @@ fn outcome(found: crate::Result<Vec<Document>>) -> Result<Vec<Document>, i32> {
     found.map_err(|error| error.code.0)
 }
 
-/// Equal answers; which of its many forms a NaN has in a sum depends on what was added up first.
+/// True if two results are equal; the bit pattern of a NaN in a sum depends on the order of addition and is ignored.
 fn is_same(found: &Result<Vec<Document>, i32>, expected: &Result<Vec<Document>, i32>) -> bool {
     let shown = |rows: &[Document]| {
         let rows = rows
@@ -193,10 +193,10 @@ fn is_same(found: &Result<Vec<Document>, i32>, expected: &Result<Vec<Document>, 
     }
 }
 
-/// Writes stages into a pipeline, over measurements from an epoch on.
+/// Draws the stages of a pipeline over measurements from an epoch on.
 type Write = fn(&mut Draw, i64, &[Value]) -> Value;
 
-/// Holds what `rules` do against rows, and both against plain documents.
+/// Compares execution with `rules` to row execution, and both to plain documents.
 fn check(seed: u64, (rules, write): (&[&str], Write), awkward: &[Value], folder: &std::path::Path) {
     let Drawn {
         mut draw,
@@ -237,7 +237,7 @@ fn check(seed: u64, (rules, write): (&[&str], Write), awkward: &[Value], folder:
             ("spilling", spilling(all)),
         ];
         for (way, found) in ways {
-            // What functions read must fit.
+            // The fields that functions read must fit into memory.
             let is_too_much = way == "spilling" && matches!(found, Err(292 | 146));
             if !is_same(&found, &expected) && !is_too_much {
                 let difference = difference(&found, &expected);
@@ -325,7 +325,7 @@ fn densify_over_buckets_is_densify_over_rows() {
     check_all(&["DensifyOverBuckets", "WindowsBehindDensify"], densify);
 }
 
-/// What lacks the field that separates partitions is of one with what has null there, whatever `$densify` puts between.
+/// Documents without the partition field and those with null form one partition, even with documents of `$densify` between them.
 #[test]
 fn partitions_of_null_are_one_behind_densify() {
     let values = [
@@ -374,7 +374,7 @@ fn partitions_of_null_are_one_behind_densify() {
     }
 }
 
-/// Measurements of three series that take turns, every ten seconds.
+/// Measurements of three interleaved series, every ten seconds.
 fn taking_turns(count: i64) -> Vec<Document> {
     (0..count)
         .map(|at| {
@@ -384,7 +384,7 @@ fn taking_turns(count: i64) -> Vec<Document> {
         .collect()
 }
 
-/// How many measurements the batches hold, in blocks and in rows, of a pipeline over `list` in buckets of 50.
+/// Returns the number of measurements returned in blocks and in rows by a pipeline over `list` in buckets of 50.
 fn in_blocks_and_rows(list: &[Document], stages: &Value) -> (usize, usize) {
     let series = Resolved::TimeSeries(Arc::new(MemoryBuckets::new(list, 50)));
     let mut running = executor(&MemoryCollections::of(series), stages);
@@ -413,23 +413,23 @@ fn windows_give_blocks_on() {
     let rising = || doc! {"t": 1};
     let in_order = taking_turns(1000);
     let mut disorder = in_order.clone();
-    // Within each hour, so that buckets overlap.
+    // Disorder within each hour, so that buckets overlap.
     disorder.chunks_mut(300).for_each(<[Document]>::reverse);
     for list in [&in_order, &disorder] {
         for (stages, are_blocks) in [
             (array![stage("$m.host", rising(), "x")], true),
             (array![stage("$m", doc! {"t": -1}, "x")], true),
             (array![stage("$m", rising(), "i")], true),
-            // Another window over what the first gives is another sort, by rows.
+            // A second window stage over the output of the first sorts again, by rows.
             (
                 array![stage("$m", rising(), "x"), stage("$m", rising(), "y")],
                 false,
             ),
-            // What is written into documents, or takes the place of what sorts them.
+            // Results written into documents, or over the fields that sort them.
             (array![stage("$m", rising(), "x.y")], false),
             (array![stage("$m", rising(), "t")], false),
             (array![stage("$m", doc! {"t": 1, "_id": 1}, "x")], false),
-            // Series that take turns show which they are, or not.
+            // Interleaved series, with `_id` shown or not.
             (array![stage("", rising(), "x")], false),
             (
                 array![

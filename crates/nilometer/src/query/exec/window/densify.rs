@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! input ── sort by partition, field ──► 0   3   4        ▪  a document of the input
-//! steps of 2 from 0                     ▪ ○ ▪   ▪ ○ ○    ○  one made here
+//! steps of 2 from 0                     ▪ ○ ▪   ▪ ○ ○    ○  a generated document
 //!                                       0 2 3   4 6 8
 //! ```
 //!
@@ -12,16 +12,16 @@
 //! | `full` with partitions | the least value of all | at the greatest value of all, included |
 //! | `[lo, hi]` | lo | before hi |
 //!
-//! The value number k is the first plus k steps, so that no error of rounding adds up and months do not
-//! drift. It is not made where a document holds it. Numbers are of the widest type met so far among step,
-//! first value and the partition's documents. Documents without a value (null, missing) pass, first in
-//! their partition. A document made here has the field and the partition's fields, nothing else.
+//! Value k is the first value plus k steps, so rounding errors do not accumulate and months do not
+//! drift. No document is generated where the input has one. Numbers have the widest type met so far among step,
+//! first value and the partition's documents. Documents without a value (null, missing) come first in
+//! their partition, unchanged. A generated document has the field and the partition's fields, nothing else.
 //!
-//! Without partitions, over an input that comes in the order of the field, nothing is gathered: documents are made as the
-//! axis goes by. Partitions by metadata of a time series are put in order as buckets ([`super::densify_buckets`]).
+//! Without partitions, an input sorted by the field is streamed: documents are generated between the input's documents.
+//! Partitions by metadata of a time series are sorted as buckets ([`super::densify_buckets`]).
 //!
-//! How many may be made is limited for the whole stage; a step too small to change a value counts as
-//! one made, so that no input runs for ever.
+//! The number of generated documents is limited for the whole stage. A step too small to change a value counts as
+//! one generated document, so that every input terminates.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch, next_fill
 use crate::query::pipeline::{AxisPoint, DensifyBounds, DensifyStage, DensifyStep};
 use crate::query::planner::physical::{DensifyInput, PhysicalDensify};
 
-/// Whose memory it is.
+/// Stage name for memory errors.
 pub(crate) const NAME: &str = "$densify";
 
-/// Documents a `$densify` may make, unless a parameter says otherwise.
+/// Default limit on the documents one `$densify` generates.
 pub const DENSIFY_DOCUMENTS_MAX: u64 = 500_000;
 
 /// Fills an axis.
@@ -99,13 +99,13 @@ impl Densify {
         };
         running.waiting = running.rows.next(cx)?;
         if !has_partitions && running.waiting.is_none() {
-            // Bounds are filled even where there is no document at all.
+            // Bounds are filled even if the input is empty.
             running.partition = Some(Partition::open(Arc::new([]), span, &self.stage));
         }
         Ok(running)
     }
 
-    /// All rows of some batches and of the rest of the input in order, and the least and the greatest value of the axis.
+    /// Sorts the rows of `batches` and of the rest of the input; also returns the least and the greatest value of the axis.
     fn gather(
         &self,
         first: Vec<Batch>,
@@ -160,18 +160,18 @@ impl Operator for Densify {
     }
 }
 
-/// Where a partition begins and ends.
+/// The range of a partition.
 #[derive(Clone, Copy)]
 enum Span {
-    /// At its own least and greatest value.
+    /// From its own least to its own greatest value.
     Own,
-    /// At these, the second left out.
+    /// Between these values, the second excluded.
     Before(AxisPoint, AxisPoint),
-    /// At these, both taken in.
+    /// Between these values, both included.
     Through(AxisPoint, AxisPoint),
 }
 
-/// Rows in the order of the axis.
+/// Rows sorted by partition and axis.
 enum Rows {
     Sorted(Sorted<DensifyOrder>),
     Arriving {
@@ -218,7 +218,7 @@ struct Running {
     waiting: Option<(DensifyKey, Document)>,
     partition: Option<Partition>,
     span: Span,
-    /// Documents that may still be made.
+    /// Number of documents that may still be generated.
     left: u64,
 }
 
@@ -236,7 +236,7 @@ impl Running {
             if let Some(open) = &mut self.partition {
                 let until = match (goes_on, ahead) {
                     (true, Some(Some(point))) => Until::Point(point),
-                    // A document without a value is there before the first step.
+                    // A document without a value comes before the first step.
                     (true, _) => Until::Nothing,
                     (false, _) => Until::End,
                 };
@@ -267,7 +267,7 @@ fn is_same(a: &Arc<[Value]>, b: &Arc<[Value]>, cx: &ExecContext<'_>) -> bool {
     Arc::ptr_eq(a, b) || compare_partitions(a, b, cx).is_eq()
 }
 
-/// The order of partitions; equal ones are one.
+/// Compares partitions; equal ones are one partition.
 pub(crate) fn compare_partitions(a: &[Value], b: &[Value], cx: &ExecContext<'_>) -> Ordering {
     a.iter()
         .zip(b)
@@ -276,7 +276,7 @@ pub(crate) fn compare_partitions(a: &[Value], b: &[Value], cx: &ExecContext<'_>)
         .unwrap_or(Ordering::Equal)
 }
 
-/// How far documents are to be made before something else happens.
+/// How far documents are generated before the next document of the input.
 #[derive(Clone, Copy)]
 enum Until {
     Nothing,
@@ -284,10 +284,10 @@ enum Until {
     End,
 }
 
-/// The partition at work.
+/// The current partition.
 struct Partition {
     values: Arc<[Value]>,
-    /// What a document made here has but for the field.
+    /// A generated document without the field.
     stem: Document,
     series: Option<Series>,
     span: Span,
@@ -307,7 +307,7 @@ impl Partition {
         }
     }
 
-    /// The next document to be made on the way, if there is one.
+    /// Returns the next document to generate before `until`, if there is one.
     fn step_towards(
         &mut self,
         until: Until,
@@ -321,7 +321,7 @@ impl Partition {
             return Ok(None);
         };
         let is_within = match self.span {
-            // The last document of a partition is its end.
+            // A partition ends at its last document.
             Span::Own => matches!(until, Until::Point(_)),
             Span::Before(_, high) => next.compare(high).is_lt(),
             Span::Through(_, high) => next.compare(high).is_le(),
@@ -340,7 +340,7 @@ impl Partition {
         Ok(Some(made))
     }
 
-    /// Takes a document of the input into account.
+    /// Advances the series past a document of the input.
     fn meet(&mut self, point: AxisPoint, step: DensifyStep) -> Result<()> {
         let Some(series) = &mut self.series else {
             let mut series = Series::new(point, step);
@@ -372,7 +372,7 @@ fn take_one(left: &mut u64) -> Result<()> {
 struct Series {
     first: AxisPoint,
     steps: i64,
-    /// The value after so many steps; none beyond the last date there is.
+    /// The value after `steps` steps; `None` beyond the last possible date.
     next: Option<AxisPoint>,
     /// A zero of the widest type so far.
     zero: Number,
@@ -415,8 +415,8 @@ impl Series {
         }
     }
 
-    /// Goes to the next value. Steps that do not move are counted in `left`; without it there is one
-    /// step, and the next that is counted goes on.
+    /// Advances to the next value. Steps that do not change the value are counted in `left`; without `left` it makes one
+    /// step, and the next call with `left` continues.
     fn advance(&mut self, step: DensifyStep, mut left: Option<&mut u64>) -> Result<()> {
         loop {
             self.steps += 1;
@@ -430,7 +430,7 @@ impl Series {
                     .checked_mul(self.steps)
                     .and_then(|amount| date::add(first, unit, amount, &TimeZone::Utc).ok())
                     .map(AxisPoint::Date),
-                // Values of the other kind were refused when they came in.
+                // Values of the other kind are refused when they are read.
                 _ => None,
             };
             let moved = match (self.next, next) {
@@ -449,7 +449,7 @@ impl Series {
     }
 }
 
-/// The fields of a partition as a document.
+/// Returns the fields of a partition as a document.
 fn stem(stage: &DensifyStage, partition: &[Value]) -> Document {
     let fields = stage.partition_by.iter().zip(partition);
     if stage.field.len() == 1 && stage.partition_by.iter().all(|path| path.len() == 1) {
@@ -469,7 +469,7 @@ fn document(stage: &DensifyStage, stem: &Document, point: AxisPoint) -> Document
     if stage.field.len() > 1 {
         return with_value_at(stem.as_ref(), &stage.field, point.to_ref());
     }
-    // No partition field is the field, or lies in it.
+    // No partition field equals, contains or lies within the field.
     let mut out = DocumentBuilder::with_capacity(stem.as_bytes().len() + 64);
     for element in stem.iter() {
         out.append_element(element);
@@ -478,7 +478,7 @@ fn document(stage: &DensifyStage, stem: &Document, point: AxisPoint) -> Document
     out.finish()
 }
 
-/// Where a document lies on the axis; `None` for null and missing.
+/// Returns the position of a document on the axis; `None` for null and missing.
 fn point_of(stage: &DensifyStage, row: DocRef<'_>) -> Result<Option<AxisPoint>> {
     let value = value_at(row, &stage.field);
     if value.is_nullish() {
@@ -502,20 +502,20 @@ fn point_of(stage: &DensifyStage, row: DocRef<'_>) -> Result<Option<AxisPoint>> 
     }
 }
 
-/// By partition, then along the axis.
+/// Order by partition, then along the axis.
 pub(crate) struct DensifyOrder {
     /// Axis and partitions.
     pub(crate) stage: Arc<DensifyStage>,
 }
 
-/// Where a document stands in that order.
+/// Position of a document in that order.
 pub(crate) struct DensifyKey {
     partition: Arc<[Value]>,
     point: Option<AxisPoint>,
 }
 
 impl DensifyKey {
-    /// The key of a document of a partition.
+    /// Returns the key of a document of a partition.
     pub(crate) fn within(
         stage: &DensifyStage,
         partition: &Arc<[Value]>,
@@ -565,7 +565,7 @@ mod tests {
         run_stages(array![doc! {"$densify": spec}], documents)
     }
 
-    /// Values, comparable.
+    /// Wraps values in a document, for comparison.
     fn list(values: impl IntoIterator<Item = Value>) -> Document {
         doc! {"a": values.into_iter().collect::<Vec<Value>>()}
     }
@@ -574,7 +574,7 @@ mod tests {
         list(found.iter().map(|d| d.get("a").to_value()))
     }
 
-    /// The values of `a` after `$densify`.
+    /// Returns the values of `a` after `$densify`.
     fn filled(range: Document, values_in: Vec<Value>) -> Document {
         let documents = values_in.into_iter().map(|a| doc! {"a": a, "_id": 0});
         let spec = doc! {"field": "a", "range": range};
@@ -665,7 +665,7 @@ mod tests {
 
     #[test]
     fn months_do_not_drift() {
-        // 2020-01-31, then the last days of months, then 2020-05-31.
+        // 2020-01-31, then the last day of each month, then 2020-05-31.
         let (first, last) = (1_580_428_800_000, 1_590_883_200_000);
         let found = filled(
             doc! {"step": 1, "unit": "month", "bounds": "full"},

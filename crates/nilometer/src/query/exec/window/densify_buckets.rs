@@ -1,14 +1,14 @@
-//! The input of `$densify` of the time by metadata: buckets are put in order, and rows made of them one bucket at a time.
+//! Input of `$densify` over time by metadata: buckets are sorted, and rows are built one bucket at a time.
 //!
 //! ```text
-//! buckets ── by partition, first time ──► [a 09:00] [a 10:00] [b 09:00] …   undecoded but for their times
-//!                                             │ those that overlap as one (block_pool)
+//! buckets ── by partition, first time ──► [a 09:00] [a 10:00] [b 09:00] …   undecoded except for their times
+//!                                             │ overlapping ones are merged (block_pool)
 //!                                             ▼
 //!                                         rows by partition and time
 //! ```
 //!
-//! Partitions are told apart as [`super::densify`] tells those of rows. Where buckets of a partition overlap and do not look
-//! alike, that partition is sorted row by row; where memory has no room for all buckets, everything is.
+//! Partitions compare as in [`super::densify`]. Where overlapping buckets of a partition differ in shape,
+//! that partition is sorted row by row; where the buckets exceed the memory limit, the whole input is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,41 +26,41 @@ use crate::query::exec::sort::external_sort::{Sorted, Sorter};
 use crate::query::exec::{BoxOperator, ExecContext, next_filled};
 use crate::query::pipeline::{AxisPoint, DensifyStage};
 
-/// Bytes counted for a time that was decoded.
+/// Bytes counted for a decoded time.
 const TIME_BYTES: usize = 8;
 
-/// Buckets by partition and time.
+/// Buckets sorted by partition and time.
 pub(crate) struct PartitionedBuckets {
     stage: Arc<DensifyStage>,
     waiting: VecDeque<Held>,
-    /// Those of the partition at work that overlap, or may.
+    /// Buckets of the current partition that overlap or may overlap.
     pool: Pool,
     rows: std::vec::IntoIter<Document>,
-    /// The partition these rows are in.
+    /// The partition of `rows`.
     partition: Arc<[Value]>,
-    /// The rows of a partition whose buckets do not look alike.
+    /// The sorted rows of a partition whose buckets differ in shape.
     sorted: Option<Sorted<DensifyOrder>>,
     memory: MemoryGauge,
 }
 
-/// A bucket that waits for its turn.
+/// A pending bucket.
 struct Held {
     partition: Arc<[Value]>,
-    /// What comes before its rows in the order of arrival.
+    /// Number of rows that arrived before its first one.
     arrival: u64,
     first: i64,
     block: MeasurementBlock,
 }
 
-/// What a look at all of the input gave.
+/// Result of gathering the input.
 pub(crate) enum Gathered {
     /// All buckets, with the first and the last time of all.
     Buckets(Box<PartitionedBuckets>, Option<(AxisPoint, AxisPoint)>),
-    /// There were rows, or too many buckets: what was read so far, in its order.
+    /// The batches read so far, in input order: the input has rows, or the buckets exceed the memory limit.
     Rows(Vec<Batch>),
 }
 
-/// Reads all of the input.
+/// Reads the whole input.
 pub(crate) fn gather(
     stage: &Arc<DensifyStage>,
     input: &mut BoxOperator,
@@ -108,7 +108,7 @@ fn bytes_of(block: &MeasurementBlock) -> usize {
     held_bytes(block) + block.bucket.count() as usize * TIME_BYTES
 }
 
-/// What separates partitions in a block: it reads the metadata alone.
+/// Returns the partition of a block; it depends only on the metadata.
 fn partition_of(stage: &DensifyStage, block: &MeasurementBlock) -> Arc<[Value]> {
     let constants = block.constant_document();
     let paths = stage.partition_by.iter();
@@ -116,7 +116,7 @@ fn partition_of(stage: &DensifyStage, block: &MeasurementBlock) -> Arc<[Value]> 
     values.collect()
 }
 
-/// The first and the last time of a block.
+/// Returns the first and the last time of a block.
 fn ends_of(block: &MeasurementBlock) -> Result<(i64, i64)> {
     let no_dates = || {
         Error::new(
@@ -144,7 +144,7 @@ fn ends_of(block: &MeasurementBlock) -> Result<(i64, i64)> {
 }
 
 impl PartitionedBuckets {
-    /// The next row.
+    /// Returns the next row.
     pub(crate) fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(DensifyKey, Document)>> {
         loop {
             if let Some(row) = self.rows.next() {
@@ -163,7 +163,7 @@ impl PartitionedBuckets {
         }
     }
 
-    /// Makes rows of the next bucket, or of those that overlap; false if there is none.
+    /// Builds the rows of the next bucket, or of the overlapping next buckets; false if there is none.
     fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
         cx.operation.check_interrupt()?;
         let follows = self
@@ -183,7 +183,7 @@ impl PartitionedBuckets {
                     return Ok(false);
                 };
                 self.partition = next.partition;
-                // What waited is counted already.
+                // Pending buckets are counted already.
                 let bytes = bytes_of(&next.block);
                 let held = self.pool.add(next.block, next.arrival, bytes)?;
                 self.memory.hold(held.saturating_sub(bytes))?;
@@ -192,12 +192,12 @@ impl PartitionedBuckets {
         Ok(true)
     }
 
-    /// Whether a bucket is of the partition at work.
+    /// True if a bucket belongs to the current partition.
     fn is_at_work(&self, next: &Held, cx: &ExecContext<'_>) -> bool {
         compare_partitions(&next.partition, &self.partition, cx).is_eq()
     }
 
-    /// Leaves the partition at work to the sorter.
+    /// Sorts the rest of the current partition row by row.
     fn sort_partition(&mut self, cx: &ExecContext<'_>) -> Result<()> {
         let pool = std::mem::replace(&mut self.pool, Pool::new(false));
         let mut blocks: Vec<(u64, MeasurementBlock)> = pool.into_blocks();

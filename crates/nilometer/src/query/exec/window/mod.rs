@@ -1,14 +1,14 @@
-//! `$setWindowFields`: sorts its input by partition and `sortBy`, and computes one partition after the
-//! other. Where the planner has put a sort in front that gives this order, partitions are computed as they arrive.
+//! `$setWindowFields`: sorts its input by partition and `sortBy`, and computes the partitions one by one.
+//! If the planner placed a sort below that gives this order, partitions are computed as they arrive.
 //! `$densify` ([`densify`], over whole buckets [`densify_buckets`]) works on the same partitions.
 //!
 //! ```text
-//! in    block   block   rows …     of one partition, in order
-//!         │ times, arguments          columns as they lie in the bucket, or a value of each row
+//! in    block   block   rows …     of one partition, sorted
+//!         │ times, arguments          columns of the bucket, or one value per row
 //!         ▼
-//! compute                             one column for each output
+//! compute                             one column per output
 //!         ▼
-//! out   block+x block+x rows+x …   each as it came in, with its part of the results
+//! out   block+x block+x rows+x …   as in the input, each with its part of the results
 //! ```
 //!
 //! Above the memory limit the sorter writes runs to disk, and the documents of the current partition are
@@ -40,10 +40,10 @@ use crate::eval::window::{BlockColumns, PartitionColumns, PartitionResults, SetW
 use crate::query::batch::{Batch, MeasurementBlock, Selection};
 use crate::query::planner::physical::{WindowInput, is_constant};
 
-/// Whose memory it is.
+/// Stage name for memory errors.
 const NAME: &str = "$setWindowFields";
 
-/// Bytes counted for a value of a column that was decoded.
+/// Bytes counted for a value of a decoded column.
 const DECODED_VALUE_BYTES: usize = 8;
 
 /// Computes fields over windows.
@@ -52,23 +52,23 @@ pub struct WindowFields {
     spec: Arc<SetWindowFields>,
     order: WindowInput,
     sorted: Option<Rows>,
-    /// What the next partition begins with.
+    /// The first piece of the next partition.
     waiting: Option<(PartitionKey, Piece)>,
-    /// The partition whose documents are being given.
+    /// The partition whose documents are being returned.
     given: Option<Given>,
 }
 
-/// A partition that has been computed.
+/// A computed partition.
 struct Given {
     results: PartitionResults,
     documents: Documents,
     at: usize,
-    /// What functions took and documents in memory are counted with.
+    /// Count the memory of the functions and of the documents.
     _memory: [MemoryGauge; 2],
 }
 
 impl WindowFields {
-    /// Computes `spec` over what `input` gives in such an order.
+    /// Computes `spec` over `input`, which arrives in `order`.
     pub fn new(input: BoxOperator, spec: Arc<SetWindowFields>, order: WindowInput) -> Self {
         Self {
             input: Some(input),
@@ -106,10 +106,10 @@ impl WindowFields {
         sorter.finish(cx).map(Rows::Sorted)
     }
 
-    /// Whether the first document lacks what separates partitions, or has what stands before that.
+    /// True if the partition value of the first document is missing or sorts before null.
     ///
-    /// Such documents `$densify` gives before those where it is null, which are of the same partition; others may lie between. Where
-    /// it begins behind them, there is none.
+    /// `$densify` returns documents with a missing value before those with null, which belong to the same partition; documents of
+    /// other partitions may lie between them. If its first document is not before null, there are none.
     fn begins_before_null(&self, first: &[Document], cx: &ExecContext<'_>) -> Result<bool> {
         let (Some(partition), Some(row)) = (self.spec.partition_by(), first.first()) else {
             return Ok(false);
@@ -118,7 +118,7 @@ impl WindowFields {
         Ok(compare(value.as_ref(), ValueRef::Null).is_lt())
     }
 
-    /// Reads the next partition and computes it; `None` when there is none.
+    /// Reads and computes the next partition; `None` if there is none.
     fn next_partition(&mut self, cx: &ExecContext<'_>) -> Result<Option<Given>> {
         let Some(sorted) = &mut self.sorted else {
             return Ok(None);
@@ -135,9 +135,9 @@ impl WindowFields {
                 Piece::Row(row) => columns.add(&self.spec, row, &cx.eval)?,
                 Piece::Block(block) => columns.add_columns(&self.spec, &block.columns()),
             }
-            // Counted each time: the size of decoded columns changes.
+            // Updated each time: decoding changes the size of columns.
             if taken.set(columns.memory_bytes()).is_err() {
-                // Where there is not enough for both, documents can go.
+                // Where both do not fit, spill the documents.
                 documents.write_out(&mut shown, cx)?;
                 taken.add(0)?;
             }
@@ -198,7 +198,7 @@ impl Operator for WindowFields {
                         None => given.documents.put_back(Shown::Rows(block.to_rows()?)),
                     }
                 }
-                // What waits goes first.
+                // Pending documents come first.
                 Some(block) => {
                     given.documents.put_back(block);
                     break;
@@ -214,13 +214,13 @@ impl Operator for WindowFields {
     }
 }
 
-/// What comes in.
+/// A part of the input.
 enum Piece {
     Row(Document),
     Block(Box<Columns>),
 }
 
-/// A block whose rows need not be looked at one by one.
+/// A block whose columns suffice for the computation.
 struct Columns {
     block: MeasurementBlock,
     rows: Vec<std::ops::Range<usize>>,
@@ -229,7 +229,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// The block's partition, and its columns; none if it must be read row by row.
+    /// Returns the block's partition and columns; `None` if it must be read row by row.
     fn of(
         spec: &SetWindowFields,
         block: &MeasurementBlock,
@@ -274,7 +274,7 @@ impl Columns {
         }
     }
 
-    /// Bytes that are held with the block.
+    /// Returns the bytes held with the block.
     fn memory_bytes(&self) -> usize {
         let decoded = 1 + self.arguments.iter().flatten().count();
         let values = decoded * self.block.bucket.count() as usize;
@@ -282,7 +282,7 @@ impl Columns {
     }
 }
 
-/// The rows of a selection as runs.
+/// Returns the rows of a selection as runs.
 fn runs(selection: &Selection) -> Vec<std::ops::Range<usize>> {
     let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
     match selection {
@@ -299,7 +299,7 @@ fn runs(selection: &Selection) -> Vec<std::ops::Range<usize>> {
     runs
 }
 
-/// The input in order.
+/// The sorted input.
 enum Rows {
     Sorted(Sorted<ByPartition>),
     AsTheyCome(ByPartition, BoxOperator, VecDeque<Document>),
@@ -333,7 +333,7 @@ impl Rows {
         let Some(row) = rows.pop_front() else {
             return Ok(None);
         };
-        // They are in order: their sort keys need not be known.
+        // Sorted already: the sort keys are not needed.
         let key = PartitionKey {
             partition: order.0.partition_key(&row, &cx.eval)?,
             key: None,
@@ -342,14 +342,14 @@ impl Rows {
     }
 }
 
-/// The documents of a partition, on disk as soon as there are too many.
+/// The documents of a partition, on disk above the memory limit.
 #[derive(Default)]
 struct Gathered {
     documents: VecDeque<Shown>,
     file: Option<RunWriter>,
 }
 
-/// Documents as they came.
+/// Documents in the form in which they arrived.
 enum Shown {
     Row(Document),
     Rows(Vec<Document>),
@@ -379,7 +379,7 @@ impl Gathered {
         }
     }
 
-    /// From now on all are on disk; the error of memory where they may not be.
+    /// Moves all documents to disk, now and from here on; the memory error if spilling is not allowed.
     fn write_out(&mut self, memory: &mut MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
         if self.file.is_some() {
             return Ok(());
@@ -411,7 +411,7 @@ enum Documents {
 }
 
 impl Documents {
-    /// The next row, or block.
+    /// Returns the next row or block.
     fn next(&mut self) -> Result<Option<Shown>> {
         loop {
             let shown = match self {
@@ -429,7 +429,7 @@ impl Documents {
         }
     }
 
-    /// The next row.
+    /// Returns the next row.
     fn next_row(&mut self) -> Result<Option<Document>> {
         loop {
             match self.next()? {
@@ -441,7 +441,7 @@ impl Documents {
         }
     }
 
-    /// This comes next.
+    /// Puts `next` back in front.
     fn put_back(&mut self, next: Shown) {
         if let Self::InMemory(shown) = self {
             shown.push_front(next);
@@ -449,7 +449,7 @@ impl Documents {
     }
 }
 
-/// By partition, then as the stage says.
+/// Order by partition, then by `sortBy`.
 struct ByPartition(Arc<SetWindowFields>);
 
 struct PartitionKey {
