@@ -1,4 +1,4 @@
-//! `$facet`: the input is gathered once, on disk if it is too much for memory; each pipeline then reads it
+//! `$facet`: the input is gathered once, on disk above the memory limit; each pipeline then reads it
 //! from the start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::query::exec::{
 };
 use crate::query::pipeline::Stage;
 
-/// The largest document the answer may be.
+/// The maximum size of the output document.
 const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Several pipelines over one input.
@@ -25,18 +25,18 @@ pub struct Facet {
     facets: Vec<(Arc<str>, BoxOperator)>,
 }
 
-/// The input, as one pipeline after the other reads it.
+/// The input, shared by the pipelines, which read it one after the other.
 type Shared = Arc<Mutex<Gathered>>;
 
 /// The whole input.
 #[derive(Default)]
 struct Gathered {
     rows: Vec<Document>,
-    /// What the rows are counted with.
+    /// Counts the rows.
     memory: Option<MemoryGauge>,
-    /// How many of the rows have been read.
+    /// Number of rows read.
     at: usize,
-    /// All of it instead, if it was too much.
+    /// The whole input on disk, if it exceeded the memory limit.
     file: Option<Run>,
 }
 
@@ -80,7 +80,7 @@ impl Gathered {
         }
     }
 
-    /// The next rows. Those in memory are shared; those of a file are read.
+    /// Returns the next rows. Rows in memory are shared; rows on disk are read.
     fn take(&mut self) -> Result<Vec<Document>> {
         let Some(file) = &mut self.file else {
             let rest = self.rows.get(self.at..).unwrap_or_default();
@@ -103,7 +103,7 @@ fn lock(gathered: &Shared) -> MutexGuard<'_, Gathered> {
 }
 
 impl Facet {
-    /// The operators of `facets` over what `input` gives.
+    /// Builds the operators of `facets` over `input`.
     pub fn build(
         input: BoxOperator,
         facets: &[(Arc<str>, Vec<Stage>)],
@@ -124,7 +124,7 @@ impl Facet {
     }
 }
 
-/// Gives the input from where the last reader was rewound to.
+/// Operator that reads the gathered input from its current position.
 struct FacetInput(Shared);
 
 impl Operator for FacetInput {

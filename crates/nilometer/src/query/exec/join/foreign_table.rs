@@ -1,8 +1,8 @@
-//! What `$lookup` and `$graphLookup` share: the documents of the other collection kept by a field, and what
-//! a field asks for and answers to.
+//! Code shared by `$lookup` and `$graphLookup`: documents of the other collection hashed by a field, and the values a local
+//! field looks for and a foreign field matches.
 //!
-//! Equality is that of a filter: an array that is looked for stands for its elements, one that is found
-//! for its elements and itself, null and missing for each other.
+//! Equality is that of a filter: a local array stands for its elements, a foreign array
+//! for its elements and itself; null and missing match each other.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,17 +20,17 @@ use crate::query::exec::{BoxOperator, ExecContext, RowBatch, next_filled};
 
 /// Documents of the other collection, in memory.
 pub(crate) struct Kept {
-    /// In the order in which they were read.
+    /// In read order.
     pub(crate) documents: Vec<Document>,
-    /// Positions by each value the field has; nothing without a field.
+    /// Positions by each value of the field; empty without a field.
     by_value: HashMap<CollatedValue, Vec<usize>>,
-    /// How strings compare.
+    /// String comparison.
     collation: Collation,
     memory: MemoryGauge,
 }
 
 impl Kept {
-    /// Reads all documents of `pipeline`, by the values at `path`; none if they are more than fit.
+    /// Reads all documents of `pipeline` and hashes them by the values at `path`; `None` if they do not fit into memory.
     pub(crate) fn read(
         mut pipeline: BoxOperator,
         path: Option<&MatchPath>,
@@ -69,14 +69,14 @@ impl Kept {
         Ok(())
     }
 
-    /// The documents that equal what the field `local` of `row` asks for.
+    /// Returns the documents that match the field `local` of `row`.
     pub(crate) fn matching(&self, local: &MatchPath, row: &Document) -> Result<Vec<Document>> {
         let wanted = local_values(local, row)?;
         let wanted: Vec<_> = wanted.into_iter().map(|v| self.collation.key(v)).collect();
         Ok(self.with_any(wanted.iter()))
     }
 
-    /// The documents that have one of the values, each once.
+    /// Returns the documents that have one of the values, each once.
     pub(crate) fn with_any<'a>(
         &self,
         wanted: impl Iterator<Item = &'a CollatedValue>,
@@ -88,7 +88,7 @@ impl Kept {
     }
 }
 
-/// The values at a path, those of arrays one by one; none where nothing is.
+/// Returns the values at a path, those of arrays one by one; empty if the path is missing.
 pub(crate) fn values_at(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     let root = ValueRef::Document(row.as_ref());
@@ -103,7 +103,7 @@ pub(crate) fn values_at(path: &MatchPath, row: &Document) -> Result<Vec<Value>> 
     Ok(values)
 }
 
-/// What a local field asks for: the elements of arrays, null if there is nothing.
+/// Returns the values a local field looks for: elements of arrays, null if missing.
 pub(crate) fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
     let mut values = values_at(path, row)?;
     if values.is_empty() {
@@ -112,7 +112,7 @@ pub(crate) fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value
     Ok(values)
 }
 
-/// What a foreign field answers to: its value, and the elements of an array; null if missing.
+/// Returns the values a foreign field matches: its value and the elements of an array; null if missing.
 pub(crate) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     let root = ValueRef::Document(document.as_ref());
@@ -126,21 +126,21 @@ pub(crate) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Ve
     Ok(values)
 }
 
-/// Documents something is to be found for.
+/// Input rows waiting to be joined.
 #[derive(Default)]
 pub(crate) struct Waiting {
     rows: std::vec::IntoIter<Document>,
-    /// The rows given last.
+    /// Counts the rows returned last.
     memory: Option<MemoryGauge>,
 }
 
 impl Waiting {
-    /// True if there is none.
+    /// True if no rows are pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.len() == 0
     }
 
-    /// Takes more documents if there is none; false if there are no more.
+    /// Reads more rows if none are pending; false at the end of the input.
     pub(crate) fn fill(&mut self, input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<bool> {
         if self.is_empty() {
             match next_filled(input, cx)? {
@@ -151,7 +151,7 @@ impl Waiting {
         Ok(true)
     }
 
-    /// As many rows as make a batch, each with what `find` finds for it at `target`; `stage` says whose memory it is.
+    /// Returns a batch of rows, each with the result of `find` at `target`; memory is counted for `stage`.
     pub(crate) fn with_found(
         &mut self,
         stage: &'static str,
@@ -169,7 +169,7 @@ impl Waiting {
         {
             let found = find(&row)?;
             let bytes = memory_bytes(&found);
-            // Both are there for a moment.
+            // Value and row exist at the same time.
             memory.add(2 * bytes + row.as_bytes().len())?;
             out.push(with_value_at(row.as_ref(), target, found.as_ref()));
             memory.release(bytes);

@@ -1,4 +1,4 @@
-//! `$graphLookup`: walks through another collection, level by level.
+//! `$graphLookup`: breadth-first search in another collection, level by level.
 //!
 //! ```text
 //! startWith ──► frontier ── connectToField in frontier ──► documents not seen before   depth 0
@@ -6,13 +6,13 @@
 //!                  └────────────────────────────────────────────┘                      depth 1 …
 //! ```
 //!
-//! A document is found once, by its `_id`, at its least depth; a value is looked for once. So cycles end.
+//! A document is found once, by its `_id`, at its least depth; a value is looked up once. So cycles end.
 //! Equality is that of a filter (see [`super::foreign_table`]): the elements of an array in `startWith` or
-//! `connectFromField` are looked for one by one, null finds null and missing. A document found without
-//! `connectFromField` leads nowhere.
+//! `connectFromField` are looked up one by one; null matches null and missing. The search does not continue from a document
+//! without `connectFromField`.
 //!
-//! The other collection is read once and kept by its `connectToField` if it fits the memory of the stage,
-//! else read again for each level. What is found for one document must fit: error 40099.
+//! The other collection is read once and hashed by its `connectToField` if it fits the memory limit of the stage;
+//! else it is read again for each level. The documents found for one input document must fit: error 40099.
 
 use std::collections::BTreeSet;
 
@@ -30,29 +30,29 @@ use crate::query::exec::row::unwind::with_value_at;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{GraphLookupStage, MatchStage, Stage};
 
-/// Walks through another collection.
+/// Searches another collection from each document of its input.
 pub struct GraphLookup {
     input: BoxOperator,
     stage: GraphLookupStage,
     builder: Builder,
     others: ForeignRows,
     waiting: Waiting,
-    /// How strings compare.
+    /// String comparison.
     collation: Collation,
 }
 
 /// The other collection's documents.
 enum ForeignRows {
-    /// Not looked at yet.
+    /// Not read yet.
     Unread,
-    /// In memory, by the values `connectToField` has.
+    /// In memory, by the values of `connectToField`.
     Kept(Kept),
-    /// Too many: read again for each level.
+    /// Too large for memory: read again for each level.
     TooMany,
 }
 
 impl GraphLookup {
-    /// Walks for each document of `input` as `stage` says.
+    /// Searches for each document of `input` as `stage` says.
     pub fn new(input: BoxOperator, stage: GraphLookupStage, builder: Builder) -> Self {
         let collation = Collation::from(builder.settings.plan.collator.clone());
         Self {
@@ -65,7 +65,7 @@ impl GraphLookup {
         }
     }
 
-    /// The documents of the other collection that pass `filters`.
+    /// Builds a pipeline over the documents of the other collection that pass `filter` and the stage's own filter.
     fn pipeline(&self, filter: Option<MatchStage>) -> Result<BoxOperator> {
         let filters = filter.into_iter().chain(self.stage.restrict.clone());
         let stages = filters.map(Stage::Match).collect();
@@ -85,7 +85,7 @@ impl GraphLookup {
         Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::Kept))
     }
 
-    /// The documents whose `connectToField` is one of `wanted`.
+    /// Returns the documents whose `connectToField` is one of `wanted`.
     fn level(
         &self,
         wanted: &BTreeSet<CollatedValue>,
@@ -107,7 +107,7 @@ impl GraphLookup {
         Ok(found)
     }
 
-    /// What can be reached from one document.
+    /// Returns the documents reachable from one document.
     fn walk(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Value> {
         let start = self.stage.start_with.evaluate(row.as_ref(), &cx.eval)?;
         let mut frontier: BTreeSet<CollatedValue> = match start {
@@ -182,14 +182,14 @@ fn count(memory: &mut MemoryGauge, bytes: usize) -> Result<()> {
     })
 }
 
-/// A filter for documents where the path has one of these values.
+/// Returns a filter for documents in which the path has one of these values.
 fn one_of(
     path: &MatchPath,
     wanted: &BTreeSet<CollatedValue>,
     collation: &Collation,
 ) -> Result<MatchExpression> {
     let arms = wanted.iter().map(|value| {
-        // Spelled out, because `$in` takes a regular expression for a pattern.
+        // Written as `$eq` terms, because `$in` interprets a regular expression as a pattern.
         let mut equal = DocumentBuilder::new();
         equal.begin_document(path.as_str());
         equal.append("$eq", value.value().clone());
@@ -249,7 +249,8 @@ mod tests {
         ])))
     }
 
-    /// `_id: depth` of what is found for each document, with the others kept and read anew.
+    /// Returns `_id: depth` of the documents found for each document; the others are kept in memory and, for comparison, read
+    /// again.
     fn both_ways(more: Document, own: &[Document], other: &[Document]) -> Vec<Vec<(i64, i64)>> {
         let mut spec = DocumentBuilder::new();
         for (name, value) in [

@@ -1,14 +1,14 @@
-//! `$lookup`: for each document the matching ones of another collection.
+//! `$lookup`: adds to each document the matching ones of another collection.
 //!
 //! ```text
-//! large, indexed by the field  look-ups in the index, one for each document
-//! no variables, fits memory   the other documents (with fields: before the pipeline, hashed by the
-//!                             foreign field; without: after it) are read once
-//! otherwise                   the pipeline runs again for each document
+//! large, indexed by the field  an index lookup for each document
+//! no variables, fits memory    the other documents are read once (with fields: before the pipeline, hashed by the
+//!                              foreign field; without: after it)
+//! otherwise                    the pipeline runs again for each document
 //! ```
 //!
-//! Equality of fields is that of a filter: a local array stands for its elements, null and missing for
-//! null and missing, a foreign array for its elements and itself.
+//! Equality of fields is that of a filter: a local array stands for its elements, null and missing match
+//! null and missing, a foreign array stands for its elements and itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, Operator, next_
 use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage};
 use crate::query::planner::physical::{AccessPath, Input};
 
-/// Joins.
+/// The `$lookup` operator.
 pub struct Lookup {
     input: BoxOperator,
     stage: LookupStage,
@@ -39,21 +39,21 @@ pub struct Lookup {
 
 /// The other collection's documents.
 enum ForeignRows {
-    /// Not looked at yet.
+    /// Not read yet.
     Unread,
     /// In memory.
     Kept(Kept),
-    /// Too many: read again for each document.
+    /// Too large for memory: read again for each document.
     TooMany,
     /// Looked up by an index for each document.
     Indexed,
 }
 
-/// Documents in the other collection from which on an index serves better than reading them all once.
+/// Documents in the other collection from which on index lookups are preferred to reading it once.
 const INDEXED_MIN: u64 = 1000;
 
 impl Lookup {
-    /// Joins to the documents of `input` what `stage` says.
+    /// Joins `input` as `stage` says.
     pub fn new(input: BoxOperator, stage: LookupStage, builder: Builder) -> Self {
         Self {
             input,
@@ -67,7 +67,7 @@ impl Lookup {
     fn joined(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
         let settings = self.settings_for(row, cx)?;
         let nested = ExecContext::new(cx.operation, &settings);
-        // Without an equality the whole pipeline is kept, so it must be the same for every document.
+        // Without an equality the output of the whole pipeline is kept, so it must be the same for every document.
         let may_keep = self.stage.equality.is_some() || self.stage.variables.is_empty();
         if may_keep && matches!(self.others, ForeignRows::Unread) {
             self.others = if self.is_indexed(row, &settings)? {
@@ -106,7 +106,7 @@ impl Lookup {
         }
     }
 
-    /// True if the other collection is large and an index leads to what equals the local field.
+    /// True if the other collection is large and an index supports the equality with the local field.
     fn is_indexed(&self, row: &Document, settings: &Arc<ExecSettings>) -> Result<bool> {
         let (Some(equality), Some(from)) = (&self.stage.equality, self.stage.from.as_deref())
         else {
@@ -127,10 +127,10 @@ impl Lookup {
         }
     }
 
-    /// The settings of the pipeline for one document: its variables follow those around it.
+    /// Returns the settings of the pipeline for one document: its variables follow the outer ones.
     fn settings_for(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Arc<ExecSettings>> {
         let mut variables = cx.eval.variables.to_vec();
-        // A view knows none of the variables of the query that reads it.
+        // A view has no access to the variables of the query that reads it.
         variables.truncate(self.stage.outer);
         for expression in &self.stage.variables {
             variables.push(expression.evaluate(row.as_ref(), &cx.eval)?);
@@ -159,7 +159,7 @@ impl Lookup {
     }
 }
 
-/// A filter that all documents pass whose foreign field equals the local one; none if it cannot be said.
+/// Returns a `$match` for all documents whose foreign field may equal the local one; empty if no filter expresses it.
 fn look_up(
     equality: &LookupEquality,
     row: &Document,
@@ -180,7 +180,7 @@ fn look_up(
     )))])
 }
 
-/// Lets through documents whose foreign field equals the local one.
+/// Passes documents whose foreign field equals the local one.
 struct Equal {
     input: BoxOperator,
     foreign: MatchPath,
@@ -278,7 +278,7 @@ mod tests {
         ])))
     }
 
-    /// Runs with the other documents kept, and read anew for each document.
+    /// Runs the stages with the other documents kept in memory, and read again for each document.
     fn both_ways(stages: Value, own: &[Document], other: &[Document]) -> Vec<Document> {
         let collections = collections(own.to_vec(), other.to_vec());
         let kept = run_limited(

@@ -1,14 +1,14 @@
-//! Operators that read a second collection, or their input more than once.
+//! Operators that read a second collection, or read their input more than once.
 //!
 //! ```text
 //! lookup          each document with the matching documents of another collection
 //! graph_lookup    the same along a graph, level by level
-//! foreign_table   the other collection in memory, by a field; shared by both
-//! union_with      one input behind another
+//! foreign_table   the other collection in memory, hashed by a field; shared by both
+//! union_with      one input after another
 //! facet           several pipelines over one gathered input
 //! ```
 //!
-//! Inner pipelines are planned and built like the outer one, when the outer operator needs them.
+//! Inner pipelines are planned and built like the outer one, when the outer operator first needs them.
 
 pub mod facet;
 pub(crate) mod foreign_table;

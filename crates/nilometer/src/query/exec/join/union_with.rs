@@ -1,17 +1,17 @@
-//! `$unionWith`: first one input to its end, then the other.
+//! `$unionWith`: returns the first input, then the second.
 
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator};
 
-/// One input after the other.
+/// Concatenates two inputs.
 pub struct UnionWith {
     first: Option<BoxOperator>,
     second: BoxOperator,
 }
 
 impl UnionWith {
-    /// `first`, then `second`.
+    /// Returns `first`, then `second`.
     pub fn new(first: BoxOperator, second: BoxOperator) -> Self {
         Self {
             first: Some(first),
