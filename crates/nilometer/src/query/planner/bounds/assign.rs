@@ -1,4 +1,4 @@
-//! Which conjunct bounds which part of an index.
+//! Chooses which conjuncts bound which part of an index.
 
 use std::sync::Arc;
 
@@ -9,33 +9,33 @@ use crate::eval::expression::hashed_index_key;
 use crate::eval::matcher::MatchExpression;
 use nilometer_bson::Value;
 
-/// Bounds, and what they say of the conjuncts they were made from.
+/// The bounds of an index, and how each conjunct relates to them.
 #[derive(Clone, Debug)]
 pub struct Assigned {
     /// One list of intervals for each part.
     pub bounds: IndexBounds,
-    /// For each conjunct: every document with a key inside the bounds passes it.
+    /// For each conjunct: true if every document with a key inside the bounds matches it.
     pub covered: Vec<bool>,
-    /// For each conjunct: it has bounded something.
+    /// For each conjunct: true if it contributed to the bounds.
     pub used: Vec<bool>,
 }
 
-/// A multikey part that is bounded, and by which `$elemMatch` of which conjunct.
+/// A bounded multikey part, with the conjunct and path of the `$elemMatch` that bounds it, if any.
 struct Bounded {
     part: usize,
     element_of: Option<(usize, Arc<str>)>,
 }
 
-/// Bounds of one part that come from one conjunct.
+/// Bounds of one part that follow from one conjunct.
 struct Offer {
     conjunct: usize,
-    /// The path of the `$elemMatch` they come from.
+    /// The path of the `$elemMatch` that contains the test.
     element_of: Option<Arc<str>>,
     bounds: PartBounds,
 }
 
 impl IndexBounds {
-    /// The bounds a filter puts on an index; `None` if its first part is not bounded.
+    /// Returns the bounds of an index for a filter; `None` if its first part is not bounded.
     pub fn of(filter: &MatchExpression, shape: &IndexShape) -> Option<Self> {
         let conjuncts = filter.clone().into_conjuncts();
         let assigned = Assigned::of(&conjuncts, shape);
@@ -45,7 +45,7 @@ impl IndexBounds {
 }
 
 impl Assigned {
-    /// The bounds that `conjuncts`, all of which must hold, put on an index.
+    /// Returns the bounds of an index for a conjunction.
     pub fn of(conjuncts: &[MatchExpression], shape: &IndexShape) -> Self {
         let mut out = Self {
             bounds: IndexBounds::all(shape.parts.len()),
@@ -57,7 +57,7 @@ impl Assigned {
             let mut offers = offers(conjuncts, shape, part);
             if part.multikey {
                 offers.retain(|offer| fits(shape, part, offer, &bounded));
-                // Two elements may meet two conditions, so only one of them bounds.
+                // Two elements may satisfy two conditions, so only one condition gives bounds.
                 let best = offers
                     .iter()
                     .enumerate()
@@ -99,7 +99,7 @@ impl Assigned {
     }
 }
 
-/// The bounds each conjunct would put on a part.
+/// Returns the bounds of a part that follow from each conjunct.
 fn offers(conjuncts: &[MatchExpression], shape: &IndexShape, part: &PartShape) -> Vec<Offer> {
     match part.form {
         PartForm::Opaque => return Vec::new(),
@@ -119,7 +119,7 @@ fn offers(conjuncts: &[MatchExpression], shape: &IndexShape, part: &PartShape) -
     out
 }
 
-/// Adds what `test` says of the part, whose path is `path` as seen from where the test stands.
+/// Adds the bounds of the part that follow from `test`. `path` is the part's path relative to the test.
 fn offer(
     test: &MatchExpression,
     conjunct: usize,
@@ -145,7 +145,8 @@ fn offer(
             let Some(rest) = below.and_then(|rest| rest.strip_prefix('.')) else {
                 return;
             };
-            // An array that holds the elements makes the part multikey; if it is not, there is none.
+            // If an array holds the elements, the part is multikey. If the part is not multikey, there is no such
+            // array.
             let outer: Arc<str> = part
                 .path
                 .get(..part.path.len() - rest.len() - 1)
@@ -165,7 +166,7 @@ fn offer(
     }
 }
 
-/// True if all a test reads is `path`, and a leaf's rules apply to it.
+/// True if the test reads only `path` and the rules of leaves apply to it.
 fn reads_only(test: &MatchExpression, path: &str) -> bool {
     match test {
         MatchExpression::Not(inner) => inner
@@ -179,7 +180,7 @@ fn reads_only(test: &MatchExpression, path: &str) -> bool {
     }
 }
 
-/// True if a multikey part may be bounded by the offer besides those that are.
+/// True if the offer may bound a multikey part in addition to the parts already bounded.
 fn fits(shape: &IndexShape, part: &PartShape, offer: &Offer, bounded: &[Bounded]) -> bool {
     bounded.iter().all(|known| {
         let Some(other) = shape.parts.get(known.part) else {
@@ -189,7 +190,7 @@ fn fits(shape: &IndexShape, part: &PartShape, offer: &Offer, bounded: &[Bounded]
         if shared.is_empty() {
             return true;
         }
-        // Both stand in the same element, and no array lies between it and them for both.
+        // Both tests apply to the same element, and the paths share no array below it.
         match (&known.element_of, &offer.element_of) {
             (Some((conjunct, path)), Some(own)) => {
                 *conjunct == offer.conjunct && path == own && &**own == shared
@@ -199,7 +200,7 @@ fn fits(shape: &IndexShape, part: &PartShape, offer: &Offer, bounded: &[Bounded]
     })
 }
 
-/// The components two paths begin with.
+/// Returns the leading components that both paths share.
 fn shared_prefix<'a>(a: &'a str, b: &str) -> &'a str {
     let mut end = 0;
     let mut at = 0;
@@ -213,7 +214,7 @@ fn shared_prefix<'a>(a: &'a str, b: &str) -> &'a str {
     a.get(..end).unwrap_or_default()
 }
 
-/// How much a part's bounds leave, to choose the narrowest: points before ranges before everything.
+/// Returns a measure of how many keys the bounds leave, to choose the narrowest: points, then ranges, then all keys.
 fn width(bounds: &PartBounds) -> (usize, usize) {
     let open = |value: &Value| {
         matches!(value, Value::MinKey | Value::MaxKey)
@@ -235,7 +236,7 @@ fn width(bounds: &PartBounds) -> (usize, usize) {
     (ends, bounds.intervals.len())
 }
 
-/// The cells in which values that pass a geographic test have keys.
+/// Returns the cells that contain the keys of values matching a geographic test.
 fn geographic(conjuncts: &[MatchExpression], part: &PartShape) -> Vec<Offer> {
     let mut out = Vec::new();
     for (conjunct, test) in conjuncts.iter().enumerate() {
@@ -274,7 +275,7 @@ fn geographic(conjuncts: &[MatchExpression], part: &PartShape) -> Vec<Offer> {
     out
 }
 
-/// Points become points of hashes, anything else everything.
+/// Converts points to points of hashes, and other bounds to all keys.
 fn hashed(bounds: &PartBounds, shape: &IndexShape) -> PartBounds {
     if !bounds.is_points(&shape.collation) {
         return PartBounds::all();

@@ -1,4 +1,4 @@
-//! The values of one type: where a comparison ends that keeps to its type.
+//! The range of values of one type, within which a typed comparison stays.
 //!
 //! ```text
 //! numbers      [-inf, inf], NaN beside them      dates       [least, greatest]
@@ -6,7 +6,7 @@
 //! objects      [{}, [])                          booleans    [false, true]
 //! arrays       [[], BinData(0, ))                object ids  [000…, fff…]
 //! others       up to the least value of the next type
-//! ```
+//! others       up to the least value of the next type
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use nilometer_bson::{
 
 use super::Interval;
 
-/// An end of a bracket: a value, and whether it belongs.
+/// An end of a bracket: a value and whether it is included.
 pub(super) struct End {
     pub(super) value: Value,
     pub(super) inclusive: bool,
@@ -37,7 +37,7 @@ fn below(of: CanonicalType) -> End {
     }
 }
 
-/// The least value of a type; of numbers the least that is one.
+/// Returns the least value of a type; for numbers the least that is not NaN.
 pub(super) fn least(of: CanonicalType) -> End {
     use CanonicalType as T;
     including(match of {
@@ -73,7 +73,7 @@ pub(super) fn least(of: CanonicalType) -> End {
     })
 }
 
-/// Where the values of a type end.
+/// Returns the upper end of a type.
 pub(super) fn greatest(of: CanonicalType) -> End {
     use CanonicalType as T;
     match of {
@@ -97,7 +97,7 @@ pub(super) fn greatest(of: CanonicalType) -> End {
     }
 }
 
-/// All values of a type, NaN among the numbers.
+/// Returns the interval of all values of a type; numbers include NaN.
 pub(super) fn whole(of: CanonicalType) -> Interval {
     let low = match of {
         CanonicalType::Number => including(Value::Double(f64::NAN)),
@@ -107,7 +107,7 @@ pub(super) fn whole(of: CanonicalType) -> Interval {
     Interval::new(low.value, low.inclusive, high.value, high.inclusive)
 }
 
-/// True if a collation has a say in comparisons with the value.
+/// True if a collation affects comparisons with the value.
 pub(super) fn has_text(value: ValueRef<'_>) -> bool {
     matches!(
         canonical_type(value),

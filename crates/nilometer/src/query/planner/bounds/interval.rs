@@ -1,23 +1,23 @@
 //! Intervals of values, and sets of them.
 //!
-//! A set is a list of intervals in ascending order that have no value in common. All operations take
-//! the collator of the index, as its keys order strings by it.
+//! A set is a list of disjoint intervals in ascending order. All operations take the collator of the index, by which
+//! its keys order strings.
 
 use std::cmp::Ordering;
 
 use nilometer_bson::Value;
 use nilometer_bson::order::{Collator, compare_with};
 
-/// The values between two, each included or not.
+/// The values between two ends, each included or excluded.
 #[derive(Clone, Debug)]
 pub struct Interval {
-    /// Lowest.
+    /// Lower end.
     pub low: Value,
-    /// Highest.
+    /// Upper end.
     pub high: Value,
-    /// The lowest is inside.
+    /// True if the lower end is included.
     pub low_inclusive: bool,
-    /// The highest is inside.
+    /// True if the upper end is included.
     pub high_inclusive: bool,
 }
 
@@ -28,22 +28,22 @@ fn compare(a: &Value, b: &Value, order: Order<'_>) -> Ordering {
 }
 
 impl Interval {
-    /// Every value.
+    /// Returns the interval of all values.
     pub fn all() -> Self {
         Self::closed(Value::MinKey, Value::MaxKey)
     }
 
-    /// One value.
+    /// Returns the interval of one value.
     pub fn point(value: Value) -> Self {
         Self::closed(value.clone(), value)
     }
 
-    /// Both ends included.
+    /// Returns the interval from `low` to `high`, both included.
     pub fn closed(low: Value, high: Value) -> Self {
         Self::new(low, true, high, true)
     }
 
-    /// From `low` to `high`.
+    /// Returns the interval from `low` to `high`.
     pub fn new(low: Value, low_inclusive: bool, high: Value, high_inclusive: bool) -> Self {
         Self {
             low,
@@ -53,19 +53,19 @@ impl Interval {
         }
     }
 
-    /// True for every value.
+    /// True if the interval contains every value.
     pub fn is_all(&self) -> bool {
         matches!((&self.low, &self.high), (Value::MinKey, Value::MaxKey))
             && self.low_inclusive
             && self.high_inclusive
     }
 
-    /// True for one value.
+    /// True if the interval contains exactly one value.
     pub fn is_point(&self, order: Order<'_>) -> bool {
         self.low_inclusive && self.high_inclusive && compare(&self.low, &self.high, order).is_eq()
     }
 
-    /// True if no value is inside.
+    /// True if the interval contains no value.
     pub fn is_empty(&self, order: Order<'_>) -> bool {
         match compare(&self.low, &self.high, order) {
             Ordering::Less => false,
@@ -74,7 +74,7 @@ impl Interval {
         }
     }
 
-    /// True if `value` is inside.
+    /// True if the interval contains `value`.
     pub fn contains(&self, value: &Value, order: Order<'_>) -> bool {
         let above = match compare(&self.low, value, order) {
             Ordering::Less => true,
@@ -105,7 +105,7 @@ impl Interval {
     }
 }
 
-/// The set of what lies in any of `intervals`, whatever their order.
+/// Returns the union of `intervals`, which may be in any order.
 pub(super) fn normalised(mut intervals: Vec<Interval>, order: Order<'_>) -> Vec<Interval> {
     intervals.retain(|interval| !interval.is_empty(order));
     intervals
@@ -129,7 +129,7 @@ pub(super) fn normalised(mut intervals: Vec<Interval>, order: Order<'_>) -> Vec<
     out
 }
 
-/// True if no value lies between the end of `a` and the start of `b`, which does not start before `a`.
+/// True if no value lies between the end of `a` and the start of `b`. `b` does not start before `a`.
 fn touches(a: &Interval, b: &Interval, order: Order<'_>) -> bool {
     match compare(&a.high, &b.low, order) {
         Ordering::Greater => true,
@@ -138,13 +138,13 @@ fn touches(a: &Interval, b: &Interval, order: Order<'_>) -> bool {
     }
 }
 
-/// The values in both sets.
+/// Returns the intersection of two sets.
 pub(super) fn intersection(a: &[Interval], b: &[Interval], order: Order<'_>) -> Vec<Interval> {
     let mut out = Vec::new();
     let (mut left, mut right) = (a.iter().peekable(), b.iter().peekable());
     while let (Some(x), Some(y)) = (left.peek(), right.peek()) {
         out.extend(x.intersection(y, order));
-        // The one that ends first meets nothing further.
+        // The interval that ends first intersects no further interval.
         let ends = compare(&x.high, &y.high, order).then(x.high_inclusive.cmp(&y.high_inclusive));
         if ends.is_lt() {
             left.next();
@@ -155,7 +155,7 @@ pub(super) fn intersection(a: &[Interval], b: &[Interval], order: Order<'_>) -> 
     out
 }
 
-/// The values outside the set.
+/// Returns the complement of a set.
 pub(super) fn complement(set: &[Interval], order: Order<'_>) -> Vec<Interval> {
     let mut out = Vec::with_capacity(set.len() + 1);
     let (mut low, mut low_inclusive) = (Value::MinKey, true);

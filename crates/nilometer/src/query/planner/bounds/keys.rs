@@ -1,17 +1,17 @@
-//! Bounds as bytes: is this key inside, and if not, which key can be next?
+//! Bounds as bytes: decides whether a key is inside and, if not, which key to seek next.
 //!
 //! ```text
 //! parts      a: [1, 1] [5, 5]      b: (3, inf]
 //! keys       1|2   1|4   2|9   5|1   5|7
-//!            seek  in    seek  seek  in       a key outside tells where to go on
+//!            seek  in    seek  seek  in       a key outside gives the position of the next seek
 //! ```
 //!
-//! So a scan touches the keys inside and, for each gap, one key behind it; nothing is multiplied out,
-//! whatever the number of intervals. A component of a key is compared with the intervals of its part
-//! as bytes, everything behind it included: an interval `[low, high)` of byte strings holds exactly the
-//! keys whose component is inside. Parts that go down have their intervals turned.
+//! A scan therefore reads the keys inside and one key after each gap. The combinations of intervals are not enumerated,
+//! whatever their number. A component of a key and all bytes after it are compared with the intervals of its part: an
+//! interval `[low, high)` of byte strings contains exactly the keys whose component is inside. The intervals of
+//! descending parts are reversed.
 //!
-//! Scans backward read the same bounds from the other end.
+//! Backward scans read the same bounds from the other end.
 
 use nilometer_bson::Value;
 use nilometer_bson::key_string::{self, BoundSide, KeyBuilder, KeyOrder, KeyStringError};
@@ -20,19 +20,19 @@ use super::{IndexBounds, IndexShape, Interval, PartBounds};
 use crate::index::KeyRange;
 use crate::index::entry::END_OF_KEYS;
 
-/// Most ranges [`KeyBounds::ranges`] gives; with more it gives fewer, wider ones.
+/// Most ranges that [`KeyBounds::ranges`] returns. Beyond it, ranges are merged.
 const RANGES_MAX: usize = 1000;
 
-/// The keys of one interval: `low <= key < high`; `high` none to the end.
+/// The keys of one interval: `low <= key < high`. Without `high`, to the end of the index.
 #[derive(Clone, Debug)]
 struct Span {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    /// `low` is a whole component: the bounds of the next part hold right behind it.
+    /// True if `low` is a whole component: the bounds of the next part apply to the bytes after it.
     low_is_value: bool,
 }
 
-/// One part's intervals, in the order of its keys.
+/// The intervals of one part in key order.
 #[derive(Clone, Debug)]
 struct Spans {
     spans: Vec<Span>,
@@ -42,24 +42,24 @@ struct Spans {
 /// The bounds of an index as bytes.
 #[derive(Clone, Debug)]
 pub struct KeyBounds {
-    /// Up to the last part that is bounded.
+    /// The parts up to the last bounded one.
     parts: Vec<Spans>,
 }
 
-/// Where a key lies.
+/// The position of a key relative to the bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Inside.
+    /// The key is inside.
     Inside,
-    /// Outside; in the direction of the scan nothing is inside before this: the first key that may be
-    /// (forward), or the first that may not be any more (backward).
+    /// The key is outside. No key is inside before this position in the direction of the scan: the first key that may
+    /// be inside (forward), or the exclusive upper end of the keys that may be inside (backward).
     Seek(Vec<u8>),
-    /// Outside, and nothing follows.
+    /// The key is outside, and no later key is inside.
     Past,
 }
 
 impl KeyBounds {
-    /// The bytes of `bounds` in an index of this shape.
+    /// Encodes `bounds` for an index of this shape.
     pub fn new(bounds: &IndexBounds, shape: &IndexShape) -> Self {
         let bounded = bounds.parts.iter().rposition(|part| !part.is_all());
         let count = bounded.map_or(0, |last| last + 1);
@@ -76,18 +76,18 @@ impl KeyBounds {
         self.parts.iter().any(|part| part.spans.is_empty())
     }
 
-    /// The least key that may be inside.
+    /// Returns the least key that may be inside.
     pub fn start(&self) -> Vec<u8> {
         self.lowest(0, Vec::new())
     }
 
-    /// The least key above all that may be inside; none if there is no end.
+    /// Returns the exclusive upper end of the keys that may be inside; `None` if unbounded.
     pub fn end(&self) -> Option<Vec<u8>> {
         let mut prefix = Vec::new();
         for part in &self.parts {
             let last = part.spans.last()?;
             match &last.high {
-                // A single value: what follows it is bounded by the next part.
+                // A single value: the next part bounds the bytes after it.
                 Some(_) if is_value(last) => prefix.extend_from_slice(&last.low),
                 Some(high) => {
                     prefix.extend_from_slice(high);
@@ -99,7 +99,7 @@ impl KeyBounds {
         key_string::prefix_end(prefix)
     }
 
-    /// `prefix`, which ends in front of part `from`, and the lowest of the parts that follow.
+    /// Extends `prefix`, which ends before part `from`, by the lowest bounds of the remaining parts.
     fn lowest(&self, from: usize, mut prefix: Vec<u8>) -> Vec<u8> {
         for part in self.parts.iter().skip(from) {
             let Some(first) = part.spans.first() else {
@@ -113,7 +113,7 @@ impl KeyBounds {
         prefix
     }
 
-    /// Where `key` lies, for a scan upward.
+    /// Returns the position of `key` for a forward scan.
     pub fn check_forward(&self, key: &[u8]) -> Result<Position, KeyStringError> {
         let mut at = 0;
         for (number, part) in self.parts.iter().enumerate() {
@@ -141,7 +141,7 @@ impl KeyBounds {
         Ok(Position::Inside)
     }
 
-    /// Where `key` lies, for a scan downward.
+    /// Returns the position of `key` for a backward scan.
     pub fn check_backward(&self, key: &[u8]) -> Result<Position, KeyStringError> {
         let mut at = 0;
         for part in &self.parts {
@@ -167,9 +167,9 @@ impl KeyBounds {
         Ok(Position::Inside)
     }
 
-    /// Ranges `start <= key < end` that hold every key inside, in order: exactly those of the leading
-    /// single values and the first wider part; what later parts say is left out. Many ranges become
-    /// fewer and wider.
+    /// Returns ranges `start <= key < end`, in order, that contain every key inside. They are exact for the leading
+    /// single values and the first wider part; bounds of later parts are ignored. Many ranges are merged into fewer,
+    /// wider ones.
     pub fn ranges(&self) -> Vec<KeyRange> {
         let ranges = self.open_ranges().into_iter();
         ranges
@@ -224,7 +224,7 @@ impl KeyBounds {
     }
 }
 
-/// True if the span is all keys of one value.
+/// True if the span contains exactly the keys of one value.
 fn is_value(span: &Span) -> bool {
     span.low_is_value && span.high == key_string::prefix_end(span.low.clone())
 }
@@ -271,7 +271,7 @@ fn span(interval: &Interval, order: KeyOrder, descending: bool, shape: &IndexSha
         }
     };
     Span {
-        // Lead bytes are never FF throughout, so there always is something above.
+        // Lead bytes are never all FF, so a greater byte string always exists.
         low: key_string::bound(low, side(low_inclusive)).unwrap_or_default(),
         high: key_string::bound(high, side(!high_inclusive)),
         low_is_value: low_inclusive,

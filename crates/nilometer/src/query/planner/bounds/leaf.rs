@@ -1,4 +1,4 @@
-//! From one test of one path to the intervals of its values.
+//! Converts one test of one path to the intervals of its values.
 //!
 //! | test | intervals | exact |
 //! |---|---|---|
@@ -8,17 +8,17 @@
 //! | … with MinKey, MaxKey | over all types | one key per document |
 //! | `$eq` an array | its first element, and the array as an element | no |
 //! | order with an array | all | no |
-//! | pattern | texts with its beginning, and the pattern itself as a value | if it is nothing but a beginning |
+//! | pattern | strings with its literal prefix, and the pattern itself as a value | if it consists of the prefix only |
 //! | `$type` | the type | if its keys are of that type alone |
 //! | `$exists` | all; `false`: null | no |
 //! | `$mod` | numbers | no |
-//! | `$not` and `$ne`, `$nin` | the complement, if what is negated is exact | one key per document |
+//! | `$not` and `$ne`, `$nin` | the complement, if the negated test is exact | one key per document |
 //! | `$elemMatch: {$gt: …}` | of one element: intersected | no |
 //! | `$_internalExprEq` … | order over all types, on parts without arrays | no |
 //!
-//! A text, or a value that may hold one, is bounded only if query and index compare texts alike. A
-//! path with a number in it is bounded carefully: the number may be a place in an array, where
-//! filters see more values (missing ones, whole arrays) than the index has keys.
+//! A string, or a value that may contain one, is bounded only if query and index have the same collation. A path with a
+//! numeric component is bounded conservatively: the number may be an array index, where filters see more values
+//! (missing values, whole arrays) than the index has keys.
 
 use nilometer_bson::order::{CanonicalType, canonical_type};
 use nilometer_bson::{Value, ValueRef, type_code};
@@ -30,18 +30,18 @@ use super::{IndexShape, Interval, PartBounds, PartShape};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, InList, MatchExpression, Pattern, TypeSet};
 
-/// What is known about the values a test sees.
+/// What is known about the values that a test reads.
 #[derive(Clone, Copy)]
 pub(super) struct Leaf<'a> {
     shape: &'a IndexShape,
-    /// The test sees one value, and the document has one key for it.
+    /// True if the test reads one value and the document has one key for it.
     single: bool,
-    /// The path has a number in it.
+    /// True if the path has a numeric component.
     numbered: bool,
 }
 
 impl<'a> Leaf<'a> {
-    /// Tests of a part's path on the document.
+    /// Describes tests that apply a part's path to the document.
     pub(super) fn of(shape: &'a IndexShape, part: &PartShape) -> Self {
         let is_number = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
         Self {
@@ -51,7 +51,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Tests of an array element.
+    /// Describes tests of an array element.
     fn element(self) -> Self {
         Self {
             single: true,
@@ -59,7 +59,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// The bounds of a test of the path; `None` if it bounds nothing.
+    /// Returns the bounds of a test of the path; `None` if it has none.
     pub(super) fn bounds(self, test: &MatchExpression) -> Option<PartBounds> {
         if self.numbered && !self.single {
             return None;
@@ -92,7 +92,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// True if keys order as the test does, as far as texts matter to it.
+    /// True if the index compares the strings in `value` as the test does.
     fn understands(self, value: ValueRef<'_>) -> bool {
         self.shape.same_collation || !has_text(value)
     }
@@ -125,7 +125,7 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// Against the ends of the order every type counts, whole arrays too.
+    /// Comparison with MinKey or MaxKey applies to values of all types, whole arrays included.
     fn extreme(self, op: CompareOp, operand: &Value) -> PartBounds {
         let interval = over_types(op, operand);
         if op == CompareOp::Eq || self.single {
@@ -142,10 +142,10 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Comparison over all types, missing below all but MinKey; the document is asked again.
+    /// Comparison over all types. Missing sorts below all values but MinKey. The document is tested again.
     fn any_type(self, comparison: &Comparison) -> Option<PartBounds> {
         let operand = &comparison.value;
-        // An order over all types crosses the texts.
+        // A range over all types includes strings.
         let crosses = comparison.op != CompareOp::Eq && !self.shape.same_collation;
         if !self.single || self.numbered || crosses || !self.understands(operand.as_ref()) {
             return None;
@@ -187,7 +187,7 @@ impl<'a> Leaf<'a> {
         Some(self.set(intervals, exact))
     }
 
-    /// Patterns look at texts as they are, whatever the collation of the query.
+    /// Patterns match the bytes of strings, whatever the collation of the query.
     fn pattern(self, pattern: &Pattern) -> PartBounds {
         let itself = Interval::point(
             ValueRef::Regex {
@@ -222,8 +222,8 @@ impl<'a> Leaf<'a> {
             exact &= alone || (types.is_number() && of == CanonicalType::Number);
             intervals.push(whole(of));
         }
-        // Objects end where arrays begin: the bracket of another type is never crossed, and texts lie
-        // within theirs under any collation.
+        // The range of objects ends where that of arrays begins, so no interval extends into another type. Strings
+        // stay within their range under any collation.
         self.set(intervals, exact)
     }
 
@@ -235,7 +235,7 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// Of a value that all tests see alike.
+    /// Returns the bounds of a conjunction whose tests all read the same value.
     fn all_of(self, tests: &[MatchExpression]) -> Option<PartBounds> {
         let mut all: Option<PartBounds> = None;
         let mut exact = true;
@@ -264,7 +264,7 @@ impl<'a> Leaf<'a> {
         Some(self.set(intervals, exact))
     }
 
-    /// What lies in both; exact if both are.
+    /// Returns the intersection; exact if both are exact.
     pub(super) fn both(self, a: &PartBounds, b: &PartBounds) -> PartBounds {
         PartBounds {
             intervals: intersection(&a.intervals, &b.intervals, self.shape.collator()),
@@ -278,7 +278,7 @@ impl<'a> Leaf<'a> {
                 let missing = vec![Interval::point(Value::Null)];
                 return (!self.numbered).then(|| self.set(missing, false));
             }
-            // A document without a value has a key here that is none of the values.
+            // A document without a value has a key here that equals none of the values.
             MatchExpression::Compare(c) => matches!(c.value, Value::Null),
             MatchExpression::In(list) => {
                 list.patterns().is_empty() && list.values().iter().any(|v| matches!(v, Value::Null))
@@ -292,7 +292,7 @@ impl<'a> Leaf<'a> {
             MatchExpression::In(list) => list.values().iter().any(|v| matches!(v, Value::Array(_))),
             _ => false,
         };
-        // With one key per document, null and missing are just what that key says.
+        // With one key per document, the key identifies null and missing exactly.
         let certain = bounds.exact || (of_null && self.single && !has_array);
         if !certain {
             return None;
@@ -304,7 +304,7 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// The values of the operand's type that stand so to it.
+/// Returns the values of the operand's type for which the comparison is true.
 fn within_type(op: CompareOp, operand: &Value) -> Interval {
     let of = canonical_type(operand.as_ref());
     let value = operand.clone();
@@ -321,7 +321,7 @@ fn within_type(op: CompareOp, operand: &Value) -> Interval {
     }
 }
 
-/// The values of any type that stand so to the operand.
+/// Returns the values of any type for which the comparison is true.
 fn over_types(op: CompareOp, operand: &Value) -> Interval {
     let value = operand.clone();
     match op {
@@ -335,20 +335,20 @@ fn over_types(op: CompareOp, operand: &Value) -> Interval {
     }
 }
 
-/// Where an array equal to `array` has keys: by its first element, or whole as an element of another.
+/// Returns the keys of an array equal to `array`: its first element, or the array as an element of another.
 fn array_points(array: &Value) -> Vec<Interval> {
     let elements = array.as_ref().as_array();
     let first = elements.and_then(|array| array.iter().next());
     let first = match first {
         Some(value) => value.to_value(),
-        // The key of an empty array.
+        // An empty array has this key.
         None => Value::Undefined,
     };
     vec![Interval::point(first), Interval::point(array.clone())]
 }
 
-/// The place of a type in the order, and whether nothing else has its keys; `None` for arrays, whose
-/// keys are those of their elements.
+/// Returns the canonical type of a type code, and whether no other type has equal keys. Returns `None` for arrays,
+/// whose keys are those of their elements.
 fn place_of(code: u8) -> Option<(CanonicalType, bool)> {
     use CanonicalType as T;
     Some(match code {

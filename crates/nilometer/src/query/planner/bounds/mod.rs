@@ -1,4 +1,4 @@
-//! Bounds: which keys of an index documents that match a filter must have.
+//! Bounds: the keys that documents matching a filter must have in an index.
 //!
 //! ```text
 //! filter ── conjuncts ──► leaf: path, operator, operand ──► intervals of one part of the index
@@ -7,21 +7,19 @@
 //!                                              IndexBounds: one ordered list of intervals per part
 //!                                                 │ keys                       │ text
 //!                                                 ▼                            ▼
-//!                              byte ranges, and which key to look at next   what explain prints
+//!                              byte ranges, and which key to seek next      what explain prints
 //! ```
 //!
-//! The promise: every document that matches, and that the index holds, has at least one key inside
-//! the bounds. Bounds are *exact* for a conjunct when, besides, every document with a key inside
-//! matches it; then the conjunct need not be asked again. Whatever cannot be said with intervals gives
-//! no bounds (the whole part), which is always right.
+//! Guarantee: every document that matches and is in the index has at least one key inside the bounds. Bounds are
+//! *exact* for a conjunct if, in addition, every document with a key inside matches it; the conjunct then need not be
+//! tested again. A condition that intervals cannot express gives no bounds (the whole part), which is always correct.
 //!
-//! What may not be intersected: a document has several keys where an array lies on the path
-//! (*multikey*), and `{a: {$gt: 3, $lt: 5}}` may be met by two different elements. So of several
-//! conjuncts on a multikey part one gives the bounds and the others are asked of the document;
-//! conditions inside one `$elemMatch` speak of one element and may be intersected. For the same reason
-//! parts whose paths share an array are bounded together only by one `$elemMatch`.
+//! Limits of intersection: a document has several keys if an array lies on the path (*multikey*), and two different
+//! elements may satisfy `{a: {$gt: 3, $lt: 5}}`. So only one of several conjuncts bounds a multikey part, and the
+//! others are tested on the document. Conditions inside one `$elemMatch` apply to one element and may be intersected.
+//! For the same reason, parts whose paths share an array are bounded together only by one `$elemMatch`.
 //!
-//! Whether an index holds all documents that can match (sparse, partial) is not decided here.
+//! This module does not decide whether an index (sparse, partial) contains all documents that can match.
 
 mod assign;
 mod brackets;
@@ -46,52 +44,52 @@ pub use assign::Assigned;
 pub use interval::Interval;
 pub use keys::{KeyBounds, Position};
 
-/// How a part of an index makes keys of values.
+/// How a part of an index converts values to keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PartForm {
-    /// Keys order as values do.
+    /// Keys have the order of the values.
     Ordered,
-    /// Keys are hashes of values: good for equality alone.
+    /// Keys are hashes of values, usable only for equality.
     Hashed,
-    /// Keys are cells of the sphere: good for geographic tests alone.
+    /// Keys are cells of the sphere, usable only for geographic tests.
     Sphere,
     /// Keys are hashes of points on the plane.
     Plane(PlaneGrid),
-    /// Keys of another kind, which nothing bounds.
+    /// Keys of another kind, which are never bounded.
     Opaque,
 }
 
-/// One part of an index, as far as bounds are concerned.
+/// The properties of an index part that affect bounds.
 #[derive(Clone, Debug)]
 pub struct PartShape {
     /// Its dotted path.
     pub path: Arc<str>,
-    /// Keys of this part go down.
+    /// True if keys of this part are in descending order.
     pub descending: bool,
-    /// How keys are made.
+    /// How values are converted to keys.
     pub form: PartForm,
-    /// Some document has several keys for this part.
+    /// True if some document has several keys for this part.
     pub multikey: bool,
 }
 
-/// An index, as far as bounds are concerned.
+/// The properties of an index that affect bounds.
 #[derive(Clone, Debug, Default)]
 pub struct IndexShape {
     /// Its parts, in order.
     pub parts: Vec<PartShape>,
-    /// How its keys order strings.
+    /// The collation of its keys.
     pub collation: Collation,
-    /// The query compares strings as the index does. If not, nothing that holds a string is bounded.
+    /// True if the query has the same collation. If not, no value that contains a string is bounded.
     pub same_collation: bool,
 }
 
 impl IndexShape {
-    /// The part of a path.
+    /// Returns the part with this path.
     pub fn part(&self, path: &str) -> Option<&PartShape> {
         self.parts.iter().find(|part| &*part.path == path)
     }
 
-    /// Which parts go down.
+    /// Returns which parts are descending.
     pub fn order(&self) -> KeyOrder {
         KeyOrder::new(self.parts.iter().map(|part| part.descending))
     }
@@ -101,17 +99,17 @@ impl IndexShape {
     }
 }
 
-/// What a part of an index is bounded to.
+/// The bounds of one part of an index.
 #[derive(Clone, Debug)]
 pub struct PartBounds {
-    /// In ascending order, without a common value.
+    /// Disjoint intervals in ascending order.
     pub intervals: Vec<Interval>,
-    /// A document with a key inside surely passes what the bounds were made from.
+    /// True if every document with a key inside satisfies the tests that gave the bounds.
     pub exact: bool,
 }
 
 impl PartBounds {
-    /// Every key.
+    /// Returns the bounds that contain every key.
     pub fn all() -> Self {
         Self {
             intervals: vec![Interval::all()],
@@ -119,7 +117,7 @@ impl PartBounds {
         }
     }
 
-    /// No key.
+    /// Returns the bounds that contain no key.
     pub fn none() -> Self {
         Self {
             intervals: Vec::new(),
@@ -127,7 +125,7 @@ impl PartBounds {
         }
     }
 
-    /// True if every key is inside.
+    /// True if the bounds contain every key.
     pub fn is_all(&self) -> bool {
         matches!(&*self.intervals, [only] if only.is_all())
     }
@@ -137,41 +135,41 @@ impl PartBounds {
         matches!(&*self.intervals, [only] if only.is_point(collation.collator()))
     }
 
-    /// True if the intervals are single values.
+    /// True if all intervals are single values.
     pub fn is_points(&self, collation: &Collation) -> bool {
         let mut intervals = self.intervals.iter();
         intervals.all(|interval| interval.is_point(collation.collator()))
     }
 }
 
-/// What an index is bounded to.
+/// The bounds of an index.
 #[derive(Clone, Debug)]
 pub struct IndexBounds {
-    /// One for each part of the index.
+    /// The bounds of each part.
     pub parts: Vec<PartBounds>,
 }
 
 impl IndexBounds {
-    /// Every key of an index of so many parts.
+    /// Returns bounds that contain every key of an index with `parts` parts.
     pub fn all(parts: usize) -> Self {
         Self {
             parts: vec![PartBounds::all(); parts],
         }
     }
 
-    /// True if no key is inside.
+    /// True if the bounds contain no key.
     pub fn is_empty(&self) -> bool {
         self.parts.iter().any(|part| part.intervals.is_empty())
     }
 
-    /// Parts at the front that are single values.
+    /// Returns the number of leading parts that are single values.
     pub fn leading_points(&self, collation: &Collation) -> usize {
         let points = self.parts.iter().take_while(|p| p.is_point(collation));
         points.count()
     }
 }
 
-/// The least and the greatest value a comparison with `value` can be true of.
+/// Returns the least and the greatest value for which a comparison with `value` can be true.
 pub fn ends_of_type(value: ValueRef<'_>) -> (Value, Value) {
     let of = canonical_type(value);
     (brackets::least(of).value, brackets::greatest(of).value)

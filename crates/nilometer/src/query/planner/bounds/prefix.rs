@@ -1,15 +1,15 @@
-//! What every text a pattern matches begins with.
+//! The literal prefix of all strings that a pattern matches.
 //!
-//! `^abc` asks for the beginning and says it literally: all its matches lie in `["abc", "abd")`, and
-//! everything there matches. Anything else behind the beginning (`^abc.*d`) leaves the range but not
-//! the certainty. Patterns with an alternative, a comment mode, or without regard to case give nothing.
+//! `^abc` is an anchor and literal text: all matches lie in `["abc", "abd")`, and every string in that range matches.
+//! If more follows the literal text (`^abc.*d`), the range remains but is not exact. Patterns with alternatives,
+//! comment mode or case-insensitivity have no prefix.
 
-/// Characters that mean something in a pattern.
+/// Characters with a special meaning in a pattern.
 const SPECIAL: &str = "^$.[|()*+?{\\";
 
-/// The text all matches begin with, and whether all texts that begin with it match.
+/// Returns the prefix of all matches, and whether all strings with this prefix match.
 pub(super) fn literal_prefix(pattern: &str, options: &str) -> Option<(String, bool)> {
-    // `s` changes what a dot matches and `u` nothing; `i`, `m` and `x` change what is literal.
+    // `s` changes only what a dot matches and `u` has no effect; `i`, `m` and `x` change which text is literal.
     if options.contains(['i', 'm', 'x']) || pattern.contains('|') {
         return None;
     }
@@ -24,7 +24,7 @@ pub(super) fn literal_prefix(pattern: &str, options: &str) -> Option<(String, bo
                 let mut ahead = characters.clone();
                 ahead.next();
                 match ahead.peek() {
-                    // Escaped punctuation is itself; escaped letters and digits are not.
+                    // Escaped punctuation is literal; escaped letters and digits are not.
                     Some(&escaped) if escaped.is_ascii_punctuation() => {
                         characters.next();
                         escaped
@@ -33,7 +33,7 @@ pub(super) fn literal_prefix(pattern: &str, options: &str) -> Option<(String, bo
                 }
             }
             '*' | '?' | '{' => {
-                // The character before may not be there at all.
+                // The previous character may occur zero times.
                 prefix.pop();
                 break;
             }
@@ -48,12 +48,12 @@ pub(super) fn literal_prefix(pattern: &str, options: &str) -> Option<(String, bo
     (!prefix.is_empty()).then_some((prefix, is_all))
 }
 
-/// The least text above all that begin with `prefix`, where there is one.
+/// Returns the least string greater than all strings with this prefix, if one exists.
 pub(super) fn next_text(prefix: &str) -> Option<String> {
     let mut text = prefix.to_owned();
     while let Some(last) = text.pop() {
         let above = match last {
-            // Between these two are no characters.
+            // There are no characters between these two.
             '\u{D7FF}' => Some('\u{E000}'),
             other => char::from_u32(u32::from(other) + 1),
         };

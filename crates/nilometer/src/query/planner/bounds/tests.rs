@@ -1,5 +1,5 @@
-//! Bounds against a naive reader: every document that matches has a key inside, exact bounds hold no
-//! other, and the byte form agrees with the values.
+//! Compares bounds with a naive implementation: every matching document has a key inside, exact bounds contain no key
+//! of another document, and the encoded bounds agree with the values.
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::visit_keys;
@@ -10,7 +10,7 @@ use super::*;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
 
-/// A small generator, the same on every run.
+/// A small deterministic random generator.
 struct Dice(u64);
 
 impl Dice {
@@ -44,7 +44,7 @@ impl World {
     }
 
     fn scalar(&mut self) -> Value {
-        // Mostly few values, so that things meet.
+        // Few distinct values, so that equal ones are frequent.
         match self.dice.below(8) {
             0 => Value::Null,
             1 => Value::Int32(1),
@@ -174,7 +174,7 @@ impl World {
     }
 }
 
-/// The keys of a document, and which parts it makes multikey; none if it cannot be indexed.
+/// Returns the keys of a document and the parts it makes multikey; `None` if it cannot be indexed.
 fn keys_of(shape: &IndexShape, document: &Document) -> Option<(Vec<Vec<Value>>, Vec<bool>)> {
     let paths: Vec<FieldPath> = shape
         .parts
@@ -304,7 +304,7 @@ fn bytes_agree_with_values() {
     }
 }
 
-/// What a scan upward finds, going where it is sent.
+/// Returns the keys that a forward scan finds when it follows all seeks.
 fn forward<'a>(bounds: &KeyBounds, keys: &'a [(Vec<u8>, Vec<Value>)]) -> Vec<&'a [u8]> {
     let mut found = Vec::new();
     if bounds.is_empty() {
@@ -332,7 +332,7 @@ fn forward<'a>(bounds: &KeyBounds, keys: &'a [(Vec<u8>, Vec<Value>)]) -> Vec<&'a
     found
 }
 
-/// What a scan downward finds.
+/// Returns the keys that a backward scan finds.
 fn backward<'a>(bounds: &KeyBounds, keys: &'a [(Vec<u8>, Vec<Value>)]) -> Vec<&'a [u8]> {
     let mut found = Vec::new();
     if bounds.is_empty() {

@@ -1,4 +1,4 @@
-//! Bounds as explain prints them: `["[5, 5]"]`, `["(5.0, inf.0]"]`, in the direction of the scan.
+//! Formats bounds for explain: `["[5, 5]"]`, `["(5.0, inf.0]"]`, in the direction of the scan.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::{IndexBounds, IndexShape, Interval};
 
-/// Bytes of one text; what is longer is cut, as it is only shown.
+/// Greatest size in bytes of one formatted string. Longer ones are cut, as they are only shown.
 const TEXT_BYTES_MAX: usize = 1024;
 
 impl IndexBounds {
-    /// The bounds by path, for a scan that runs backward or not.
+    /// Returns the bounds by path, for a forward or backward scan.
     pub fn explain(&self, shape: &IndexShape, backward: bool) -> Document {
         let mut out = DocumentBuilder::new();
         for (bounds, part) in self.parts.iter().zip(&shape.parts) {
@@ -51,7 +51,7 @@ fn text(interval: &Interval, turned: bool, shape: &IndexShape) -> String {
     out
 }
 
-/// Writing to a string does not fail.
+/// Formats one value. Writing to a string does not fail.
 // long function: one arm per type.
 fn value(shown: ValueRef<'_>, shape: &IndexShape, out: &mut String) {
     let hex = |bytes: &[u8], out: &mut String| {
@@ -146,7 +146,7 @@ fn document(shown: DocRef<'_>, shape: &IndexShape, out: &mut String) {
     out.push_str(if shown.is_empty() { "}" } else { " }" });
 }
 
-/// Whole numbers show that they are doubles: `5.0`, and so do `inf.0` and `nan.0`.
+/// Formats a double. Whole numbers keep a decimal place: `5.0`, as do `inf.0` and `nan.0`.
 fn double(value: f64, out: &mut String) -> std::fmt::Result {
     if value.is_nan() {
         write!(out, "nan.0")
