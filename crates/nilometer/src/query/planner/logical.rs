@@ -1,7 +1,6 @@
-//! The logical plan: what is read, which filter is asked there, and which stages follow.
+//! The logical plan: the source, the filter to test there, and the stages after it.
 //!
-//! It says nothing of how data is reached or how a stage is executed: that is the
-//! [physical plan](super::physical).
+//! It does not contain access paths or execution strategies: those are in the [physical plan](super::physical).
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use crate::query::pipeline::Stage;
 use crate::query::pipeline::needs::Needs;
 use crate::query::source::{BucketSource, Direction, RecordSource};
 
-/// What is read and what is done to it.
+/// A source and the stages applied to it.
 #[derive(Clone)]
 pub struct LogicalPlan {
-    /// Where documents come from.
+    /// The source of documents.
     pub source: LogicalSource,
-    /// What happens to them, in order.
+    /// The stages, in order.
     pub stages: Vec<Stage>,
     /// The fields that the command needs of the results: all, unless it only counts, for example.
     pub wanted: Needs,
@@ -27,12 +26,12 @@ pub struct LogicalPlan {
     pub fired: Vec<&'static str>,
 }
 
-/// Where documents come from.
+/// A source of documents.
 #[derive(Clone)]
 pub enum LogicalSource {
     /// A collection that does not exist.
     Nothing,
-    /// The first stage makes its documents itself.
+    /// The first stage generates its documents.
     FirstStage,
     /// The records of an ordinary collection.
     Records(Box<LogicalRecords>),
@@ -40,7 +39,7 @@ pub enum LogicalSource {
     Measurements(Box<LogicalMeasurements>),
 }
 
-/// The records of an ordinary collection, with what the command says about reading them.
+/// The records of an ordinary collection, and the options of reading them.
 #[derive(Clone)]
 pub struct LogicalRecords {
     /// The collection.
@@ -55,13 +54,13 @@ pub struct LogicalRecords {
     pub is_natural: bool,
     /// Add the record's key as `$recordId`.
     pub show_record_id: bool,
-    /// Records that are inserted later are read too.
+    /// Records inserted later are read too.
     pub is_tail: bool,
     /// The hinted index, with `min` and `max` of a `find`.
     pub forced: Option<Forced>,
 }
 
-/// The measurements of a time-series collection, with what the command says about reading them.
+/// The measurements of a time-series collection, and the options of reading them.
 #[derive(Clone)]
 pub struct LogicalMeasurements {
     /// The collection.
@@ -72,16 +71,16 @@ pub struct LogicalMeasurements {
     pub filter: Option<MatchExpression>,
     /// The direction of the scan.
     pub direction: Direction,
-    /// The direction was given by the command.
+    /// The command set the direction.
     pub is_direction_fixed: bool,
-    /// The order of bucket ids was asked for: no index is used.
+    /// The command asked for the order of bucket ids: no index is used.
     pub is_natural: bool,
     /// The hinted index.
     pub hint: Option<Arc<BucketIndex>>,
 }
 
 impl LogicalPlan {
-    /// A plan as written, before any rule.
+    /// Returns a plan as written, before any rule.
     pub fn new(source: LogicalSource, stages: Vec<Stage>) -> Self {
         let source = match stages.first() {
             Some(stage) if stage.is_source() => LogicalSource::FirstStage,

@@ -1,7 +1,7 @@
 //! Planning: from stages and a namespace to a physical plan.
 //!
 //! ```text
-//! namespace ── resolve views ──► source + stages    LogicalPlan    what is read, what is done to it
+//! namespace ── resolve views ──► source + stages    LogicalPlan    source and stages
 //!                                   │ logical rules                work moves towards the data
 //!                                   ▼
 //!                                 lower             PhysicalPlan   access path and operators, simplest strategies
@@ -10,13 +10,11 @@
 //!                                PhysicalPlan                      what explain prints and `exec` builds
 //! ```
 //!
-//! [`plan`] is the one function that does all of it. A plan without any rule applied is already right: it reads
-//! everything and runs every stage as written. Rules only move work; each states when the answer is provably the
-//! same and does not fire otherwise. [`PlanOptions::no_rules`](settings::PlanOptions) leaves them all out,
-//! which is how tests hold one plan against another.
+//! [`plan`] runs all of these steps. A plan without any rule applied is already correct: it reads everything and runs every
+//! stage as written. Rules only move work; each states when the answer is provably the same and does not fire otherwise.
+//! [`PlanOptions::no_rules`](settings::PlanOptions) disables them all, which lets tests compare two plans of one query.
 //!
-//! Planning knows no operators. Where candidates are compared by running them, the executor does it
-//! ([`TrialRunner`]).
+//! Planning does not know operators. Where candidates are compared by running them, the executor runs them ([`TrialRunner`]).
 
 pub mod access;
 pub mod bounds;
@@ -45,20 +43,19 @@ pub struct PlanRequest<'a> {
     pub collections: &'a dyn Collections,
     /// The database of the command.
     pub database: &'a str,
-    /// The collection; none if the first stage makes its documents itself.
+    /// The collection; `None` if the first stage generates its documents.
     pub collection: Option<&'a str>,
-    /// What the stages of views may refer to.
+    /// The names that stages of views may refer to.
     pub context: PipelineContext,
     /// The stages.
     pub stages: Vec<Stage>,
-    /// The fields that are needed of the results.
+    /// The fields needed of the results.
     pub wanted: Needs,
-    /// The path whose distinct values are all that is needed of the results.
+    /// The path whose distinct values are all that the command needs.
     pub distinct: Option<&'a str>,
 }
 
-/// Plans a pipeline: follows views, applies `adjust` to what is read, applies the rules, chooses access paths and
-/// strategies.
+/// Plans a pipeline: resolves views, applies `adjust` to the source, applies the rules, chooses access paths and strategies.
 pub fn plan(
     request: PlanRequest<'_>,
     cx: ChoiceContext<'_>,

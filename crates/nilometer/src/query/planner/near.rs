@@ -1,17 +1,16 @@
-//! Settling a `$geoNear`, or the `$near` of a `find`, once it is known what is read.
+//! Resolution of `$geoNear`, or of the `$near` of a `find`, once the source is known.
 //!
-//! | read | which field | condition |
+//! | source | field | condition |
 //! |---|---|---|
-//! | ordinary collection | `key`, else the only geographic index | an index on it that measures so |
+//! | ordinary collection | `key`, else the only geographic index | an index on it with the same metric |
 //! | time series, `key` in the metadata | `key` | an index on it |
 //! | time series, any other `key` | `key` | none; no `query`, no `includeLocs` |
-//! | nothing | any | |
+//! | no source | any | |
 //!
-//! MongoDB answers a `$near` from its index alone, so without one there is no answer, and which
-//! collections have one is part of what clients see. Here the index decides *whether* there is an
-//! answer; the distances are measured on what the plan reads. What is too far, or has no place, is
-//! ruled out by a condition on the field in front, which bounds a geographic index to the cells within
-//! the largest distance.
+//! MongoDB answers a `$near` from its index alone: without an index it fails, so clients see which collections have one.
+//! Here the index decides *whether* the query succeeds; distances are measured on the documents the plan reads. A condition
+//! on the field in front rejects documents without a location or beyond the largest distance, and bounds a geographic index
+//! to the cells within that distance.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ use crate::query::pipeline::{
 };
 use crate::query::source::BucketOptions;
 
-/// Puts stages that measure and order in the place of a `$geoNear` at the front of `stages`.
+/// Replaces a `$geoNear` at the front of `stages` by stages that measure and sort.
 pub fn settle(
     source: &LogicalSource,
     stages: Vec<Stage>,
@@ -81,7 +80,7 @@ fn settled(
                 Ok(measured_paths(&indexes, query.metric()))
             })?
         }
-        // There is nothing to measure, whatever the field.
+        // There is nothing to measure, whichever field.
         LogicalSource::Nothing | LogicalSource::FirstStage => {
             asked.key.clone().unwrap_or_else(|| MatchPath::new(""))
         }
@@ -92,7 +91,7 @@ fn settled(
         source,
         LogicalSource::Measurements(_) | LogicalSource::Records(_)
     ) {
-        // Rules out buckets by their bounds or their metadata, documents by an index.
+        // Excludes buckets by their bounds or their metadata, and documents by an index.
         filters.push(MatchExpression::Geo {
             path: path.clone(),
             test: Arc::new(GeoTest::reach(&query)),
@@ -150,7 +149,7 @@ fn near_query(asked: &GeoNearStage, settings: &PlanSettings) -> Result<NearQuery
     Ok(query)
 }
 
-/// True if keys of the kind can tell such distances.
+/// True if keys of this index kind support such distances.
 fn measures(kind: &IndexPartKind, metric: Metric) -> bool {
     match kind {
         IndexPartKind::TwoD { .. } => metric != Metric::Meters,
@@ -159,7 +158,7 @@ fn measures(kind: &IndexPartKind, metric: Metric) -> bool {
     }
 }
 
-/// The paths of geographic indexes that measure as asked, each once.
+/// Returns the paths of geographic indexes with the requested metric, each once.
 fn measured_paths(indexes: &[Arc<Index>], metric: Metric) -> Vec<String> {
     let mut paths = Vec::new();
     for part in indexes.iter().flat_map(|index| index.parts()) {
@@ -178,7 +177,7 @@ fn no_index() -> Error {
     )
 }
 
-/// The field meant on an ordinary collection, of those that indexes measure.
+/// Returns the field to measure on an ordinary collection, from those that are indexed.
 fn on_records(asked: &GeoNearStage, paths: &[String]) -> Result<MatchPath> {
     if let Some(key) = &asked.key {
         let found = paths.iter().any(|path| path == key.as_str());
@@ -201,7 +200,7 @@ fn on_records(asked: &GeoNearStage, paths: &[String]) -> Result<MatchPath> {
     }
 }
 
-/// The field meant on a time-series collection; `paths` are those of buckets that indexes measure.
+/// Returns the field to measure on a time-series collection; `paths` are the indexed bucket paths.
 fn on_buckets(
     asked: &GeoNearStage,
     options: &BucketOptions,

@@ -1,7 +1,7 @@
-//! From a namespace to what is really read: views are followed to the collection below them.
+//! Resolution of a namespace to its source: views are followed to the collection below them.
 //!
-//! A view's stages come before the query's. A view may stand on a view; the chain is bounded, which
-//! also catches a cycle that concurrent changes could make.
+//! The stages of a view come before those of the query. Views may be nested; the depth is bounded, which also catches
+//! cycles that concurrent changes could create.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::query::source::{
     BucketSource, Collections, Direction, RecordSource, Resolved, ViewDefinition,
 };
 
-/// How many views may stand on each other.
+/// The maximum depth of nested views.
 pub const VIEW_DEPTH_MAX: usize = 20;
 
 /// The prefix of the collection that holds the buckets of a time-series collection.
 const BUCKETS_PREFIX: &str = "system.buckets.";
 
-/// What a namespace leads to.
+/// A resolved namespace.
 pub struct ResolvedInput {
-    /// Where documents come from.
+    /// The source of documents.
     pub source: LogicalSource,
-    /// The stages of the views on the way, innermost first.
+    /// The stages of the views, innermost first.
     pub view_stages: Vec<Stage>,
-    /// The views on the way, outermost first, and what they stand on.
+    /// The views, outermost first, and the collection below them.
     pub chain: Vec<String>,
 }
 
-/// Follows `db.coll` to what is read.
+/// Resolves `db.coll` to its source.
 pub fn resolve(
     collections: &dyn Collections,
     db: &str,
@@ -62,7 +62,7 @@ pub fn resolve(
             }
             Resolved::View(view) => {
                 check_collation(cx, &view, &format!("{db}.{name}"))?;
-                // A view's stages know no variable of the query.
+                // The stages of a view cannot use variables of the query.
                 let expressions =
                     ParseContext::new().with_collator(cx.expressions.collator().map(Arc::clone));
                 let nested = cx.nested(Place::View, expressions)?;
@@ -82,7 +82,7 @@ pub fn resolve(
     }
 }
 
-/// Refuses to unpack measurements: that is for buckets that are read as documents.
+/// Rejects stages that unpack measurements: they are for buckets read as documents.
 pub fn check_unpacking(source: &LogicalSource, stages: &[Stage]) -> Result<()> {
     match stages.iter().find(|stage| stage.unpacks()) {
         Some(stage) if matches!(source, LogicalSource::Measurements(_)) => {
@@ -95,7 +95,7 @@ pub fn check_unpacking(source: &LogicalSource, stages: &[Stage]) -> Result<()> {
     }
 }
 
-/// A view's stages were written for its own collation, and run under no other.
+/// Rejects a collation other than the view's own, for which its stages were written.
 fn check_collation(cx: &PipelineContext, view: &ViewDefinition, namespace: &str) -> Result<()> {
     if view.collation == Collation::of(&cx.expressions) {
         return Ok(());
@@ -106,7 +106,7 @@ fn check_collation(cx: &PipelineContext, view: &ViewDefinition, namespace: &str)
     ))
 }
 
-/// All records of an ordinary collection.
+/// Returns a scan of all records of an ordinary collection.
 pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> LogicalRecords {
     LogicalRecords {
         source,
@@ -120,7 +120,7 @@ pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> LogicalRecor
     }
 }
 
-/// All measurements of a time-series collection.
+/// Returns a scan of all measurements of a time-series collection.
 pub fn measurements(source: Arc<dyn BucketSource>, namespace: String) -> LogicalMeasurements {
     LogicalMeasurements {
         source,

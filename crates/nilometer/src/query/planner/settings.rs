@@ -1,4 +1,4 @@
-//! What planning reads of a query's settings.
+//! Query settings that planning reads.
 
 use std::sync::Arc;
 
@@ -7,26 +7,26 @@ use nilometer_bson::Value;
 use super::rules::RuleSet;
 use crate::eval::variables::SharedCollator;
 
-/// Values that are fixed when a command is parsed, and that plans depend on.
+/// Values that are fixed when a command is parsed and that plans depend on.
 #[derive(Clone, Default)]
 pub struct PlanSettings {
-    /// `$$NOW` of the command that opened the query.
+    /// The value of `$$NOW`.
     pub now_ms: i64,
     /// Values of the variables in `let`.
     pub variables: Arc<[Value]>,
-    /// The collation, if not the simple one.
+    /// The collation, if it is not the simple one.
     pub collator: Option<SharedCollator>,
     /// Switches for tests and diagnosis.
     pub options: PlanOptions,
 }
 
-/// Switches that change how, never what, a query answers.
+/// Switches that change how a query is answered, never the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Turn every block into rows where it is read: the oracle.
+    /// Turn every block into rows when it is read: the oracle of tests.
     pub force_rows: bool,
-    /// Apply no rule: every stage runs as it was written.
+    /// Apply no rule: every stage runs as written.
     pub no_rules: bool,
-    /// Apply all rules but these.
+    /// The rules to leave out.
     pub disabled: RuleSet,
 }

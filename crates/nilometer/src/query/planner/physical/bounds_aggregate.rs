@@ -31,35 +31,35 @@ pub struct BoundsAggregate {
     pub(crate) inputs: Vec<BoundsInput>,
     time_field: Arc<str>,
     meta_field: Option<Arc<str>>,
-    /// How bounds compare strings.
+    /// The collation of string bounds.
     pub(crate) collation: Collation,
 }
 
 /// A part of the key.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyPart {
-    /// The same in the whole bucket.
+    /// Constant within a bucket.
     Constant(Expression),
-    /// The bin its times lie in.
+    /// The time bin that holds the whole bucket.
     Bin(DateBins),
 }
 
-/// Where an accumulator takes its value from.
+/// The source of an accumulator's values.
 #[derive(Clone, Debug)]
 pub(crate) enum BoundsInput {
-    /// Counts measurements.
+    /// The number of measurements.
     Count,
-    /// The same in the whole bucket.
+    /// Constant within a bucket.
     Constant(Expression),
     /// The least value of a field.
     Min(Arc<ColumnName>),
-    /// The greatest.
+    /// The greatest value of a field.
     Max(Arc<ColumnName>),
 }
 
 impl BoundsAggregate {
-    /// The aggregate for `stage` over buckets whose measurements look like `shape`, and whose
-    /// bounds compare strings by `collation`; `None` if it needs columns.
+    /// Returns the aggregate for `stage` over buckets whose measurements have `shape` and whose string bounds use `collation`;
+    /// `None` if it needs columns.
     pub(crate) fn of(
         stage: &GroupStage,
         shape: &MeasurementShape,
@@ -89,7 +89,7 @@ impl BoundsAggregate {
         })
     }
 
-    /// The argument of the stage in terms of bucket documents, as explain shows it.
+    /// Returns the argument of the stage in terms of bucket documents, for explain.
     pub(crate) fn shown(&self, source: &Document) -> Document {
         let mut out = DocumentBuilder::new();
         let key = self.renamed(source.get("_id"));
@@ -122,7 +122,7 @@ impl BoundsAggregate {
         out.finish()
     }
 
-    /// An expression with the names bucket documents have for metadata and time.
+    /// Rewrites an expression to the names of metadata and time in bucket documents.
     fn renamed(&self, written: ValueRef<'_>) -> Value {
         match written {
             ValueRef::String(text) => {

@@ -1,5 +1,5 @@
-//! From a logical plan to a physical one: the access path that follows from the filter of the scan, and the
-//! simplest strategy of each operator. Rules improve it afterwards.
+//! Lowers a logical plan to a physical one: the access path that follows from the filter of the scan, and the simplest
+//! strategy of each operator. Rules improve it afterwards.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketPredicate, Direction};
 use crate::timeseries::rewrite::{BucketRewriter, FilterContext, IdBounds, TimeRange};
 
-/// The physical plan of a logical one, before any physical rule.
+/// Returns the physical plan of a logical one, before any physical rule.
 pub fn lower(plan: LogicalPlan, settings: &PlanSettings) -> PhysicalPlan {
     PhysicalPlan {
         input: match plan.source {
@@ -33,11 +33,10 @@ pub fn lower(plan: LogicalPlan, settings: &PlanSettings) -> PhysicalPlan {
     }
 }
 
-/// Records by the best access path that needs no index but that of `_id`.
+/// Returns the best access path to records that needs no index but `_id`.
 ///
-/// Where the collection is clustered, comparisons of `_id` bound the scan; where there is an `_id`
-/// index, an equality is looked up. The filter is tested all the same, so bounds need only be wide
-/// enough.
+/// In a clustered collection, comparisons of `_id` bound the scan; with an `_id` index, an equality becomes a look-up.
+/// The filter is tested in any case, so the bounds may be wider than necessary.
 fn records(scan: LogicalRecords) -> RecordInput {
     let mut input = RecordInput {
         source: scan.source,
@@ -63,7 +62,7 @@ fn records(scan: LogicalRecords) -> RecordInput {
     input
 }
 
-/// Buckets in the order of their ids, between the ids the filter allows.
+/// Reads buckets in the order of their ids, between the ids the filter allows.
 fn buckets(scan: LogicalMeasurements, settings: &PlanSettings) -> BucketInput {
     let mut input = BucketInput {
         source: scan.source,
@@ -97,8 +96,8 @@ fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
     let ids = conjuncts
         .iter()
         .filter_map(|conjunct| id_comparison(conjunct, &collation));
-    // An array matches documents with that array and those with it as an element, null those without
-    // an `_id`: neither is one place in the index. `find_by_id` is asked only for plain scalars.
+    // An array matches documents with that array and those with it as an element, and null those without an `_id`: neither
+    // is one place in the index. `find_by_id` takes plain scalars only.
     for (op, value) in ids {
         if op == CompareOp::Eq
             && is_plain(value)
@@ -126,7 +125,7 @@ fn id_comparison<'f>(
     }
 }
 
-/// The rewriter for a collection.
+/// Returns the rewriter for a collection.
 fn rewriter_of(input: &BucketInput, settings: &PlanSettings) -> BucketRewriter {
     let options = input.source.options();
     BucketRewriter {
@@ -147,9 +146,8 @@ fn rewriter_of(input: &BucketInput, settings: &PlanSettings) -> BucketRewriter {
 /// Splits the filter of the scan into
 ///
 /// - a predicate on metadata, which decides for whole buckets and is not tested again;
-/// - for the rest: an event filter, tested on every measurement; a loose predicate on control bounds
-///   and bounds on `_id` that rule buckets out; and, if the rest is about time alone, a predicate
-///   that spares a bucket the event filter.
+/// - for the rest: an event filter, tested on every measurement; a loose predicate on control bounds and bounds on `_id`
+///   that rule buckets out; and, if the rest reads the time alone, a predicate on buckets that need no event filter.
 fn split_filter(input: &mut BucketInput, filter: MatchExpression, settings: &PlanSettings) {
     let rewriter = &rewriter_of(input, settings);
     let (meta, events) = filter.split(|path| rewriter.is_meta_path(path));
@@ -158,7 +156,7 @@ fn split_filter(input: &mut BucketInput, filter: MatchExpression, settings: &Pla
         MatchExpression::AlwaysTrue => BucketPredicate::Always,
         meta => match rewriter.meta_test(&meta) {
             Some(test) => test,
-            // Not reached: the split put nothing else there. The event filter is always right.
+            // Unreachable: the split puts nothing else there. The event filter is always correct.
             None => {
                 input.unpack.event_filter = Some(MatchExpression::and(vec![meta, events]));
                 return;

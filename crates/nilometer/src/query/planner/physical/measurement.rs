@@ -1,4 +1,4 @@
-//! What an expression or accumulator reads of measurements of one shape. Strategies depend on it.
+//! What an expression or accumulator reads from measurements of one shape. Strategies depend on it.
 
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
@@ -6,7 +6,7 @@ use crate::eval::expression::{DateBins, Expression};
 use crate::eval::sort_key::SortBy;
 use crate::query::batch::MeasurementShape;
 
-/// True if the expression is the same for all measurements of a block.
+/// True if the expression is constant over a block.
 pub(crate) fn is_constant(expression: &Expression, shape: &MeasurementShape) -> bool {
     let mut dependencies = Dependencies::default();
     expression.dependencies(&mut dependencies);
@@ -18,7 +18,7 @@ pub(crate) fn is_constant(expression: &Expression, shape: &MeasurementShape) -> 
             .all(|field| shape.meta_field.as_deref() == Some(*field))
 }
 
-/// The bins, if the expression is a `$dateTrunc` of the time with constant ones.
+/// Returns the time bins, if the expression is a `$dateTrunc` of the time with constant bins.
 pub(crate) fn time_bins<'e>(
     expression: &'e Expression,
     shape: &MeasurementShape,
@@ -31,16 +31,16 @@ pub(crate) fn time_bins<'e>(
     if is_time { trunc.constant_bins() } else { None }
 }
 
-/// Which row of a run an accumulator ordered by time and metadata keeps.
+/// The row of a run that an accumulator ordered by time and metadata keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimeRank {
-    /// By time: the newest (or the oldest); all rows alike if time is not in the order.
+    /// By time: the newest or the oldest; `None` if the order does not include the time.
     pub(crate) newest: Option<bool>,
-    /// Of equal rows the last and not the first.
+    /// Of equal rows it keeps the last, not the first.
     pub(crate) last: bool,
 }
 
-/// How a `$top` or `$bottom` ranks the rows of a block, if metadata and time are all it orders by.
+/// Returns how a `$top` or `$bottom` ranks the rows of a block, if it orders by metadata and time only.
 pub(crate) fn time_rank(
     spec: &AccumulatorSpec,
     time_field: &str,

@@ -44,13 +44,13 @@ pub use stage::{
     PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, needs_of,
 };
 
-/// Measurements a bucket has at most, unless it was written by hand.
+/// Maximum number of measurements in a bucket, unless a client wrote the bucket directly.
 pub const BUCKET_PLACES: u32 = 1000;
 
-/// How documents are reached and which operators they pass.
+/// The access path of documents and the operators above it.
 #[derive(Clone)]
 pub struct PhysicalPlan {
-    /// Where documents come from.
+    /// The source of documents.
     pub input: Input,
     /// The operators, in order.
     pub stages: Vec<PhysicalStage>,
@@ -62,12 +62,12 @@ pub struct PhysicalPlan {
     pub fired: Vec<&'static str>,
 }
 
-/// Where documents come from, and how they are reached.
+/// A source of documents and its access path.
 #[derive(Clone)]
 pub enum Input {
     /// A collection that does not exist.
     Nothing,
-    /// The first stage makes its documents itself.
+    /// The first stage generates its documents.
     FirstStage,
     /// The records of an ordinary collection.
     Records(Box<RecordInput>),
@@ -77,109 +77,109 @@ pub enum Input {
     Metas(Box<MetaInput>),
 }
 
-/// How records are reached.
+/// An access path to records.
 #[derive(Clone, Debug, Default)]
 pub enum AccessPath {
-    /// All of them in key order.
+    /// All records in key order.
     #[default]
     CollectionScan,
-    /// Those of a clustered collection between two keys, both included.
+    /// The records of a clustered collection between two keys, both inclusive.
     ClusteredScan {
-        /// Lowest.
+        /// The lowest key.
         min: Option<ClusterBound>,
-        /// Highest.
+        /// The highest key.
         max: Option<ClusterBound>,
     },
-    /// The one with this `_id`.
+    /// The record with this `_id`.
     IdLookup(Value),
-    /// Those an index leads to.
+    /// The records an index leads to.
     Index(Box<IndexAccess>),
 }
 
-/// Reading an ordinary collection.
+/// The input from an ordinary collection.
 #[derive(Clone)]
 pub struct RecordInput {
     /// The collection.
     pub source: Arc<dyn RecordSource>,
     /// `db.coll` as stored, for explain.
     pub namespace: String,
-    /// How records are reached.
+    /// The access path.
     pub access: AccessPath,
-    /// Which way they are read.
+    /// The direction of reading.
     pub direction: Direction,
     /// The filter that documents must pass.
     pub filter: Option<MatchExpression>,
     /// Add the record's key as `$recordId`.
     pub show_record_id: bool,
-    /// The direction was asked for: no index is used.
+    /// The command set the direction: no index is used.
     pub is_natural: bool,
-    /// Records that come later are read too.
+    /// Records inserted later are read too.
     pub is_tail: bool,
-    /// The index that was asked for.
+    /// The hinted index.
     pub forced: Option<Forced>,
-    /// No more rows than this are asked for.
+    /// The maximum number of rows needed.
     pub limit: Option<u64>,
     /// How the access path was chosen.
     pub choice: Arc<Choice>,
 }
 
-/// Reading a time-series collection.
+/// The input from a time-series collection.
 #[derive(Clone)]
 pub struct BucketInput {
     /// The collection.
     pub source: Arc<dyn BucketSource>,
     /// `db.system.buckets.coll`, for explain.
     pub namespace: String,
-    /// Which way buckets are read.
+    /// The direction in which buckets are read.
     pub direction: Direction,
-    /// The direction was asked for.
+    /// The command set the direction.
     pub is_direction_fixed: bool,
-    /// The order of ids was asked for: no index is used.
+    /// The command asked for the order of ids: no index is used.
     pub is_natural: bool,
-    /// The index that was asked for.
+    /// The hinted index.
     pub hint: Option<Arc<BucketIndex>>,
-    /// Which buckets are read.
+    /// The selection of buckets.
     pub buckets: BucketChoice,
-    /// No more measurements than this are asked for.
+    /// The maximum number of measurements needed.
     pub limit: Option<u64>,
-    /// The number of measurements to draw at random; all are returned if drawing does not pay.
+    /// The size of a random sample; all measurements are returned if sampling does not pay.
     pub sample: Option<u64>,
-    /// How they become measurements.
+    /// How buckets are unpacked to measurements.
     pub unpack: Unpack,
 }
 
-/// Which buckets are read.
+/// A selection of buckets.
 #[derive(Clone, Debug)]
 pub struct BucketChoice {
-    /// Lowest second of the bucket id.
+    /// The lowest second of a bucket id.
     pub id_min: Option<u32>,
-    /// Highest second of the bucket id.
+    /// The highest second of a bucket id.
     pub id_max: Option<u32>,
     /// The predicate on the header of a bucket.
     pub predicate: BucketPredicate,
-    /// Between which times every match lies.
+    /// The range of times that holds every match.
     pub times: TimeRange,
-    /// The index that leads to them; none if all between the ids are looked at.
+    /// The index that leads to the buckets; `None` to scan all between the ids.
     pub index: Option<IndexChoice>,
 }
 
-/// Which entries of which index lead to the buckets.
+/// The entries of an index that lead to the buckets.
 #[derive(Clone, Debug)]
 pub struct IndexChoice {
-    /// Which index.
+    /// The index.
     pub index: Arc<BucketIndex>,
-    /// Which entries.
+    /// The entries.
     pub entries: BucketEntries,
-    /// Where they lead, if they were counted.
+    /// The bucket ids, if the entries were counted.
     pub scanned: Option<Arc<ScannedBuckets>>,
-    /// Its parts as bounds see them.
+    /// The shape of the index, for bounds.
     pub shape: Arc<IndexShape>,
     /// The bounds, for explain.
     pub bounds: IndexBounds,
 }
 
 impl IndexChoice {
-    /// The scan to ask the collection for.
+    /// Returns the scan to request from the collection.
     pub fn scan(&self) -> BucketIndexScan {
         BucketIndexScan {
             index: Arc::clone(&self.index),
@@ -189,24 +189,24 @@ impl IndexChoice {
     }
 }
 
-/// Reading metadata from an index, without its buckets: documents that show nothing else.
+/// Metadata read from an index without its buckets; documents have no other fields.
 #[derive(Clone)]
 pub struct MetaInput {
     /// The collection.
     pub source: Arc<dyn BucketSource>,
     /// `db.system.buckets.coll`, for explain.
     pub namespace: String,
-    /// Which index; its first parts are metadata.
+    /// The index; its first parts are metadata.
     pub index: Arc<BucketIndex>,
-    /// How many parts: one document comes for each combination of their values.
+    /// The number of parts: one document is returned for each combination of their values.
     pub components: usize,
-    /// Which of them are wanted; it reads nothing that these parts do not say.
+    /// The filter on entries; it reads these parts only.
     pub filter: Option<MatchExpression>,
-    /// The least key that may be wanted.
+    /// The lowest key of the range.
     pub start: Vec<u8>,
-    /// The least key above all that may be wanted; none if there is no end.
+    /// The lowest key above the range; `None` if it has no end.
     pub end: Option<Vec<u8>>,
-    /// What the two were made from, for explain.
+    /// The bounds behind the two keys, for explain.
     pub bounds: Option<Document>,
 }
 
@@ -222,24 +222,24 @@ impl Default for BucketChoice {
     }
 }
 
-/// How buckets become measurements.
+/// How buckets are unpacked to measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Unpack {
-    /// The fields that measurements show.
+    /// The fields of unpacked measurements.
     pub fields: FieldSet,
     /// Fields computed from the metadata, once for each bucket.
     pub computed: Vec<ProjectStage>,
     /// The filter that measurements must pass.
     pub event_filter: Option<MatchExpression>,
-    /// All measurements of buckets this is sure of pass without the event filter.
+    /// Measurements of buckets that pass this predicate skip the event filter.
     pub whole_bucket_filter: Option<BucketPredicate>,
-    /// Every bucket that is read passes as a whole, unless it was written wider than the collection's are:
-    /// the filters above are a precaution.
+    /// Every bucket that is read passes as a whole, unless it was written wider than the collection's buckets: the filters
+    /// above are a precaution.
     pub takes_whole: bool,
 }
 
 impl BucketInput {
-    /// How measurements look to the first stage.
+    /// Returns the shape of measurements for the first stage.
     pub fn shape(&self) -> MeasurementShape {
         let options = self.source.options();
         MeasurementShape {
@@ -249,7 +249,7 @@ impl BucketInput {
         }
     }
 
-    /// The fields the first stage sees.
+    /// Returns the fields the first stage sees.
     pub fn shown(&self) -> FieldSet {
         let options = self.source.options();
         let mut shape = MeasurementShape {

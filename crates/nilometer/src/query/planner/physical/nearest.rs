@@ -1,4 +1,4 @@
-//! When the nearest few records are found by a geographic index, in circles that grow.
+//! Search for the nearest few records with a geographic index, in growing circles.
 
 use super::{AccessPath, Input, PhysicalPlan, PhysicalSort, PhysicalStage, RecordInput};
 use crate::eval::sort_key::SortBy;
@@ -6,25 +6,25 @@ use crate::query::pipeline::GeoDistanceStage;
 use crate::query::planner::access::IndexAccess;
 use crate::query::planner::bounds::PartForm;
 
-/// More records than this are read once, without circles.
+/// Above this number of records the index is read once, without circles.
 const WANTED_MAX: usize = 1000;
 
-/// The nearest few records by a geographic index.
+/// A search for the nearest few records with a geographic index.
 #[derive(Clone)]
 pub struct Nearest {
     /// The collection.
     pub input: RecordInput,
     /// The geographic index.
     pub access: IndexAccess,
-    /// What is measured.
+    /// The distance to measure.
     pub stage: GeoDistanceStage,
-    /// How many records.
+    /// The number of records.
     pub wanted: usize,
 }
 
 impl Nearest {
-    /// What the front of a plan asks for, if it is the nearest few and a walk through one geographic
-    /// index finds them.
+    /// Returns the search if the front of a plan needs the nearest few records and one scan of a geographic index finds
+    /// them.
     pub fn of(plan: &PhysicalPlan) -> Option<Self> {
         let Input::Records(input) = &plan.input else {
             return None;
@@ -36,7 +36,7 @@ impl Nearest {
         let wanted = usize::try_from(wanted(stage, plan.stages.get(1..)?)?).ok()?;
         let scan = access.keys.only()?;
         let plain = access.covering.is_none() && access.distinct.is_none() && !access.gives_keys;
-        // A circle on the globe does not bound hashes of the plane.
+        // A circle on the globe does not bound planar geohashes.
         let is_bounded = match scan.shape.part(stage.path.as_str())?.form {
             PartForm::Sphere => stage.query.is_spherical(),
             PartForm::Plane(_) => !stage.query.is_spherical(),
@@ -54,7 +54,7 @@ impl Nearest {
     }
 }
 
-/// How many are wanted of what the stage gives, nearest first; `None` if all, or in another order.
+/// Returns the number of documents needed after the stage, nearest first; `None` if all, or in another order.
 fn wanted(stage: &GeoDistanceStage, after: &[PhysicalStage]) -> Option<u64> {
     match after {
         [PhysicalStage::Sort(PhysicalSort { stage: sort, .. }), ..]

@@ -21,88 +21,88 @@ pub enum PhysicalStage {
     Match(MatchStage),
     /// Changes fields of rows, or columns of blocks.
     Project(ProjectStage),
-    /// Gathers by key.
+    /// Groups by key.
     Group(PhysicalGroup),
     /// Sorts rows, or buckets first.
     Sort(PhysicalSort),
-    /// Passes the first rows.
+    /// Passes the first rows only.
     Limit(u64),
-    /// Drops the first rows.
+    /// Skips the first rows.
     Skip(u64),
     /// Computes fields over windows.
     Windows(PhysicalWindows),
-    /// Fills an axis.
+    /// Fills gaps along an axis.
     Densify(PhysicalDensify),
-    /// A stage that only one operator runs.
+    /// A stage with a single strategy.
     Plain(Stage),
 }
 
-/// A `$group` and how it is computed.
+/// A `$group` and its strategy.
 #[derive(Clone, Debug)]
 pub struct PhysicalGroup {
     /// Key and accumulators.
     pub stage: GroupStage,
     /// Computes whole buckets from their headers, if that is possible.
     pub from_bounds: Option<Arc<BoundsAggregate>>,
-    /// Parts of the key that follow the order of the input, by name (`_id` for a key that is one value): groups are
-    /// returned when their part has passed.
+    /// Parts of the key that follow the order of the input, by name (`_id` for a key that is one value): a group is
+    /// returned as soon as its part has passed.
     pub in_order: Option<Arc<[NamedPart]>>,
-    /// The bins of time whose groups are wanted, where reading may end after the first few.
+    /// The time bins that are needed, where reading may end after the first few.
     pub first_bins: Option<Arc<FirstBins>>,
 }
 
-/// The groups that are wanted: those of the first bins of time in the order in which buckets arrive.
+/// The needed groups: those of the first time bins in the order in which buckets arrive.
 #[derive(Clone, Debug)]
 pub struct FirstBins {
-    /// The bins of time the key follows.
+    /// The time bins in the key.
     pub bins: DateBins,
-    /// How many of them are wanted.
+    /// The number of bins needed.
     pub wanted: usize,
     /// The order in which buckets arrive.
     pub arrival: BucketArrival,
 }
 
-/// A `$sort` and how it is computed.
+/// A `$sort` and its strategy.
 #[derive(Clone, Debug)]
 pub struct PhysicalSort {
     /// Pattern and limit.
     pub stage: SortStage,
     /// The order in which buckets arrive, if a limit may end the reading.
     pub arrival: Option<BucketArrival>,
-    /// Buckets are put in order before their measurements are.
+    /// The bucket order that is used to sort measurements.
     pub buckets: Option<BucketOrder>,
-    /// The operator above takes blocks as well as rows.
+    /// The next operator accepts blocks as well as rows.
     pub as_blocks: bool,
 }
 
 /// The order of buckets that a sort of measurements relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketOrder {
-    /// By metadata, which is all the sort reads.
+    /// By metadata, the only fields of the sort.
     Metadata,
-    /// They arrive by their starts: rising, or falling with the longest span in milliseconds.
+    /// By start: ascending, or descending with the longest span in milliseconds.
     Arrival(Option<i64>),
-    /// They arrive by the first parts of the pattern, which are metadata, and then by their starts: rising, or falling
-    /// with the longest span in milliseconds.
+    /// By the first parts of the pattern, which are metadata, and then by start: ascending, or descending with the longest
+    /// span in milliseconds.
     Indexed {
-        /// How many parts.
+        /// The number of metadata parts.
         parts: usize,
-        /// The span, where starts fall.
+        /// The longest span, if starts are descending.
         span_ms: Option<i64>,
     },
-    /// By the first parts of the pattern, which are metadata, and then by a bound of their times.
+    /// By the first parts of the pattern, which are metadata, and then by a bound of the time.
     Bounds {
-        /// How many parts.
+        /// The number of metadata parts.
         parts: usize,
     },
 }
 
-/// The order in which buckets arrive, where that lets a sort with a limit stop early.
+/// The order in which buckets arrive, where it lets a sort with a limit stop early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketArrival {
-    /// By rising id, sorted by rising time.
+    /// By ascending id, for ascending time.
     OldestFirst,
-    /// By falling id, sorted by falling time; no bucket spans more than this.
+    /// By descending id, for descending time; no bucket spans more than `span`.
     NewestFirst {
         /// The longest span in milliseconds.
         span_ms: i64,
@@ -125,7 +125,7 @@ pub enum WindowInput {
     Any,
     /// By partition, and within each by `sortBy`.
     InOrder,
-    /// As `$densify` returns them, for the same partitions and the same field.
+    /// As returned by a `$densify` with the same partitions and field.
     Densified,
 }
 
@@ -143,14 +143,14 @@ pub struct PhysicalDensify {
 pub enum DensifyInput {
     /// Any order: the operator sorts.
     Any,
-    /// The order of the axis; there are no partitions.
+    /// By the axis; there are no partitions.
     InOrder,
     /// Measurements of a time series: the axis is the time, partitions are fields of the metadata.
     Buckets,
 }
 
 impl From<Stage> for PhysicalStage {
-    /// The operator of a stage with its simplest strategy.
+    /// Returns the operator of a stage with its simplest strategy.
     fn from(stage: Stage) -> Self {
         match stage {
             Stage::Match(stage) => Self::Match(stage),
@@ -173,7 +173,7 @@ impl From<Stage> for PhysicalStage {
 }
 
 impl PhysicalStage {
-    /// The name explain shows.
+    /// Returns the name for explain.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Match(_) => "$match",
@@ -195,7 +195,7 @@ impl PhysicalStage {
         }
     }
 
-    /// The operator as explain shows it.
+    /// Returns the operator for explain.
     pub fn explain(&self) -> Document {
         let mut out = DocumentBuilder::new();
         let name = self.name();
@@ -220,7 +220,7 @@ impl PhysicalStage {
         out.finish()
     }
 
-    /// The fields the operator needs of its input when `after` is needed of its output.
+    /// Returns the fields the operator reads from its input when `after` is needed of its output.
     pub fn needs(&self, after: &Needs) -> Needs {
         match self {
             Self::Match(stage) => after.clone().and(&stage.needs()),
@@ -234,12 +234,12 @@ impl PhysicalStage {
         }
     }
 
-    /// True if the operator writes its input somewhere: `$out` and `$merge`.
+    /// True if the operator writes its input to a collection: `$out` and `$merge`.
     pub fn writes(&self) -> bool {
         matches!(self, Self::Plain(stage) if stage.writes())
     }
 
-    /// The operator as one that measures distances.
+    /// Returns the operator if it measures distances.
     pub fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
         match self {
             Self::Plain(Stage::GeoDistance(stage)) => Some(stage),
@@ -247,7 +247,7 @@ impl PhysicalStage {
         }
     }
 
-    /// The order in which it would take its input instead of sorting it, as the pattern of a `$sort`.
+    /// Returns the input order that would replace its own sort, as the pattern of a `$sort`.
     pub fn wanted_order(&self) -> Option<Document> {
         match self {
             Self::Windows(windows) => windows.wanted_order(),
@@ -256,7 +256,7 @@ impl PhysicalStage {
         }
     }
 
-    /// The same operator over an input in [`Self::wanted_order`].
+    /// Returns the same operator for input in [`Self::wanted_order`].
     #[must_use]
     pub fn over_ordered_input(&self) -> Self {
         match self {
@@ -273,7 +273,7 @@ impl PhysicalStage {
     }
 }
 
-/// The fields `stages` need of their input when `after` is needed of their output.
+/// Returns the fields `stages` read from their input when `after` is needed of their output.
 pub fn needs_of(stages: &[PhysicalStage], after: &Needs) -> Needs {
     stages
         .iter()
@@ -282,7 +282,7 @@ pub fn needs_of(stages: &[PhysicalStage], after: &Needs) -> Needs {
 }
 
 impl PhysicalGroup {
-    /// A hash table over rows and columns.
+    /// Returns a group with a hash table over rows and columns.
     pub fn new(stage: GroupStage) -> Self {
         Self {
             stage,
@@ -292,7 +292,7 @@ impl PhysicalGroup {
         }
     }
 
-    /// The argument as explain shows it.
+    /// Returns the argument for explain.
     fn explain(&self) -> Document {
         let Some(parts) = &self.in_order else {
             return self.stage.source.clone();
@@ -308,7 +308,7 @@ impl PhysicalGroup {
 }
 
 impl PhysicalSort {
-    /// A sort of rows.
+    /// Returns a sort of rows.
     pub fn new(stage: SortStage) -> Self {
         Self {
             stage,
@@ -318,7 +318,7 @@ impl PhysicalSort {
         }
     }
 
-    /// The longest span of a bucket that this sort relies on, in milliseconds.
+    /// Returns the longest bucket span this sort relies on, in milliseconds.
     pub fn guarded_span_ms(&self) -> Option<i64> {
         if let Some(BucketArrival::NewestFirst { span_ms }) = self.arrival {
             return Some(span_ms);
@@ -329,7 +329,7 @@ impl PhysicalSort {
         }
     }
 
-    /// The bound of buckets below which no later row sorts, as explain shows it.
+    /// Returns, for explain, the bucket bound that no later row sorts before.
     fn bound(&self) -> Option<Document> {
         if let Some(arrival) = self.arrival {
             let offset_ms = match arrival {
@@ -351,7 +351,7 @@ impl PhysicalSort {
         Some(doc! {"base": base, "offsetSeconds": offset_ms / 1000})
     }
 
-    /// The operator as explain shows it.
+    /// Returns the operator for explain.
     fn explain(&self) -> Document {
         let mut out = DocumentBuilder::new();
         let bound = self.bound();
@@ -392,7 +392,7 @@ impl PhysicalWindows {
         self.input == WindowInput::InOrder && self.stage.spec.reads_columns(time_field)
     }
 
-    /// True if a `$densify` in front returns documents in the order it needs.
+    /// True if a preceding `$densify` returns documents in the order it needs.
     pub fn fits_behind(&self, densify: &DensifyStage) -> bool {
         let spec = &self.stage.spec;
         let is_alike = match (&*densify.partition_by, spec.partition_by()) {
@@ -420,7 +420,7 @@ impl PhysicalDensify {
         })
     }
 
-    /// True if it can put the buckets of measurements with these fields in order, instead of their rows.
+    /// True if it can order the buckets of measurements with these fields instead of their rows.
     pub fn fits_buckets(&self, time_field: &str, meta_field: Option<&str>) -> bool {
         let is_meta = |path: &FieldPath| Some(path.first()) == meta_field;
         self.input == DensifyInput::Any

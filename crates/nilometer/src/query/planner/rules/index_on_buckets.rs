@@ -370,7 +370,7 @@ fn on_documents(predicate: &BucketPredicate, collation: &Collation) -> Option<Ma
     }
 }
 
-/// Returns a filter on a bound that all alternatives imply: for `$in`, that the bound lies between the least and the
+/// Returns the tests of bounds that all alternatives imply: for `$in`, that the bound lies between the least and the
 /// greatest value.
 fn hull(alternatives: &[BucketPredicate]) -> Vec<BoundTest> {
     let mut alternatives = alternatives.iter().map(bounds_of);
@@ -414,7 +414,7 @@ fn bounds_of(predicate: &BucketPredicate) -> Vec<BoundTest> {
     tests.collect()
 }
 
-/// Returns the comparison with the operand of a bound, relaxed to include equality.
+/// Returns how a weaker operand compares with the operand of a bound.
 fn loosens(op: CompareOp) -> Ordering {
     match op {
         CompareOp::Gt | CompareOp::Gte => Ordering::Less,

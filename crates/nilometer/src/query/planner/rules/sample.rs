@@ -5,7 +5,7 @@ use crate::query::pipeline::Stage;
 use crate::query::planner::physical::{BUCKET_PLACES, Input, PhysicalPlan, PhysicalStage};
 use crate::query::planner::settings::PlanSettings;
 
-/// Sampling pays off up to this fraction of the measurements that all buckets have room for.
+/// Random reads pay off for at most one in this many of the measurements that all buckets have room for.
 const SHARE: u64 = 100;
 
 /// Reads random buckets for a `$sample` of few measurements instead of reading all.
