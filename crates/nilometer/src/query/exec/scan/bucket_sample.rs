@@ -1,12 +1,12 @@
-//! Measurements drawn at random without reading all buckets.
+//! Draws random measurements without reading all buckets.
 //!
 //! ```text
-//! draw     a bucket, and a place from 0 to 999        each of them as likely as any other
-//! take     the measurement in that place              none there, or taken before: draw again
+//! draw     a bucket, and a position from 0 to 999     uniformly
+//! take     the measurement at that position           if none, or taken already: draw again
 //! ```
 //!
-//! So each measurement is as likely as any other, however full its bucket is. Where buckets are so empty that most draws
-//! find nothing, drawing costs more than reading: then all measurements are returned, and the `$sample` above draws.
+//! So every measurement is equally likely, however full its bucket is. Where buckets are so empty that most draws
+//! fail, drawing costs more than reading: then all measurements are returned, and the `$sample` above draws.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::query::exec::{BoxOperator, ExecContext, Operator};
 use crate::query::planner::physical::{BUCKET_PLACES, BucketInput};
 use crate::query::source::{self, Bucket, ScanCounters};
 
-/// Buckets whose ids are listed at most.
+/// Largest number of buckets whose ids are listed.
 const BUCKETS_MAX: usize = 1 << 20;
 
-/// Drawing is given up when it has opened this part of all buckets.
+/// Drawing is abandoned when it has opened more than one in this many buckets.
 const OPENED_SHARE: usize = 4;
 
-/// Or when it has drawn so many times for each measurement wanted.
+/// Drawing is abandoned after this many draws per requested measurement.
 const DRAWS_EACH: u64 = 100;
 
-/// Draws measurements, or gives all on.
+/// Draws measurements, or returns all of them.
 pub struct BucketSample {
     input: BucketInput,
     counters: Arc<ScanCounters>,
     size: u64,
     /// The drawn measurements.
     drawn: Vec<MeasurementBlock>,
-    /// All measurements, where drawing was given up.
+    /// All measurements, if drawing was abandoned.
     all: Option<BoxOperator>,
     started: bool,
 }
@@ -105,7 +105,7 @@ impl BucketSample {
         Ok(Some(blocks.collect()))
     }
 
-    /// The bucket, if it is still there.
+    /// Opens the bucket, if it still exists.
     fn open(&self, id: Option<[u8; 12]>) -> Result<Option<Arc<dyn Bucket>>> {
         let scan = source::BucketScanOptions {
             id_min: id,

@@ -1,4 +1,4 @@
-//! Documents that come from the query itself: `$documents`, and what the server says about itself.
+//! Documents that come from the query itself: `$documents`, and descriptions of the server.
 
 use nilometer_bson::{DocRef, Document};
 
@@ -8,13 +8,13 @@ use crate::query::batch::Batch;
 use crate::query::exec::{ExecContext, Operator, RowBatch};
 use crate::query::pipeline::documents_not_an_array;
 
-/// Returns these documents.
+/// Returns given documents.
 pub struct GivenDocuments {
     documents: std::vec::IntoIter<Document>,
 }
 
 impl GivenDocuments {
-    /// Gives `documents` in order.
+    /// Returns `documents` in order.
     pub fn new(documents: Vec<Document>) -> Self {
         Self {
             documents: documents.into_iter(),
@@ -38,14 +38,14 @@ impl Operator for GivenDocuments {
     }
 }
 
-/// `$documents`: the array an expression gives.
+/// `$documents`: returns the elements of the array an expression evaluates to.
 pub struct ComputedDocuments {
     expression: Expression,
     computed: Option<GivenDocuments>,
 }
 
 impl ComputedDocuments {
-    /// Gives the documents of the array `expression` evaluates to.
+    /// Returns the documents of the array `expression` evaluates to.
     pub fn new(expression: Expression) -> Self {
         Self {
             expression,

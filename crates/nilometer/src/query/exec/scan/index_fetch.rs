@@ -1,15 +1,15 @@
-//! Records found by index: `FETCH`, or rows made of keys alone (`PROJECTION_COVERED`, `COUNT_SCAN`,
+//! Reads records by index: `FETCH`, or rows built from keys alone (`PROJECTION_COVERED`, `COUNT_SCAN`,
 //! `DISTINCT_SCAN`).
 //!
 //! ```text
-//! KeyStream ─ entry ─► covered? ─ yes ─► row of the key
+//! KeyStream ─ entry ─► covered? ─ yes ─► row built from the key
 //!                          └─ no ──► document of the same view ─► residual filter ─► row
 //! ```
 //!
-//! Each call works in one view and releases it, so that nothing stored is retained while a client
-//! thinks. Entry and document are of one view, so a document is never met under a key it no longer
-//! has, and bounds that say all of a condition need not be followed by asking it again. Between two
-//! calls a document may get a key that lies ahead, and be met again, as in MongoDB.
+//! Each call works in one view and releases it, so that no stored data is retained between calls. Entry and document are of
+//! one view, so a document is never returned for a key it no longer has, and a condition that the bounds
+//! express completely need not be tested again. Between two calls a document may get a key further on and be returned
+//! again, as in MongoDB.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,12 +30,12 @@ use crate::query::source::{IndexEntry, RecordKey, ScanCounters};
 /// Steps in one view.
 const STEPS_PER_VIEW: usize = 1024;
 
-/// What the parts of a read by index did.
+/// Counters of the parts of a read by index.
 #[derive(Clone, Debug, Default)]
 pub struct AccessStats {
-    /// What joins the walks, where there are several.
+    /// The operator that joins the scans, if there are several.
     pub joined: Arc<KeyStats>,
-    /// The walks, in order.
+    /// The scans, in order.
     pub scans: Vec<Arc<KeyStats>>,
     /// Documents fetched.
     pub fetched: Arc<AtomicU64>,
@@ -44,7 +44,7 @@ pub struct AccessStats {
 }
 
 impl AccessStats {
-    /// Nothing done yet.
+    /// Returns zeroed counters for `access`.
     pub fn of(access: &IndexAccess) -> Self {
         Self {
             scans: access.keys.scans().iter().map(|_| Arc::default()).collect(),
@@ -52,18 +52,18 @@ impl AccessStats {
         }
     }
 
-    /// Keys looked at.
+    /// Returns the number of keys examined.
     pub fn keys(&self) -> u64 {
         let keys = self.scans.iter().map(|s| s.keys.load(Ordering::Relaxed));
         keys.sum()
     }
 }
 
-/// What one step came to.
+/// Result of one step.
 pub(crate) enum Step {
-    /// A row, and the record it is of.
+    /// A row, and the key of its record.
     Row(RecordKey, Document),
-    /// Nothing, but there may be more.
+    /// No row yet.
     Nothing,
     /// The end.
     Done,
@@ -77,13 +77,13 @@ pub struct IndexRead {
     counters: Arc<ScanCounters>,
     stats: AccessStats,
     views: u64,
-    /// Rows still wanted.
+    /// Rows still to return.
     left: u64,
     done: bool,
 }
 
 impl IndexRead {
-    /// Reads `input` by `access` and counts what it touches.
+    /// Reads `input` by `access` and counts what it examines.
     pub fn new(
         input: RecordInput,
         access: IndexAccess,
@@ -103,7 +103,7 @@ impl IndexRead {
         }
     }
 
-    /// One step within a view.
+    /// Makes one step within a view.
     pub(crate) fn step(&mut self, at: ViewAt<'_>, cx: &ExecContext<'_>) -> Result<Step> {
         let before = self.stats.keys();
         let next = self.keys.next(at)?;
@@ -123,7 +123,7 @@ impl IndexRead {
                 self.stats.fetched.fetch_add(1, Ordering::Relaxed);
                 match at.view.record(&entry.record)? {
                     Some(document) => document,
-                    // Entry and record are of one view; an index that is not true is for `validate`.
+                    // Entry and record are of one view; `validate` reports an inconsistent index.
                     None => return Ok(Step::Nothing),
                 }
             }
@@ -135,7 +135,7 @@ impl IndexRead {
         }
         let scans = self.access.keys.scans();
         let filter = if scans.get(scan).is_some_and(IndexScanPlan::has_new_arrays) {
-            // What the bounds say of one key is not what they say of a document.
+            // With several keys per document, bounds on one key do not replace the conditions on the document.
             &self.input.filter
         } else {
             &self.access.residual
@@ -154,8 +154,8 @@ impl IndexRead {
         Ok(Step::Row(entry.record, row))
     }
 
-    /// A key as a document: its values under the paths of the index; empty where a collation keeps them
-    /// from being told.
+    /// Returns a key as a document: its values under the paths of the index; empty where a collation makes keys
+    /// undecodable.
     fn key_document(&self, entry: &IndexEntry, scan: usize) -> Document {
         let Some(plan) = self.access.keys.scans().get(scan) else {
             return Document::new();
@@ -182,7 +182,7 @@ impl IndexRead {
         let Some(plan) = self.access.keys.scans().get(scan) else {
             return Ok(None);
         };
-        // Keys with elements of an array are no rows.
+        // Keys with elements of an array cannot be rows.
         if plan.has_new_arrays() {
             return Ok(None);
         }
@@ -196,8 +196,8 @@ impl IndexRead {
         Ok(covering.row(&values))
     }
 
-    /// True if entries with the same values tell nothing new. A document that was fetched for its null
-    /// may lack the field, and another under the same key may have it.
+    /// True if further entries with the same values add nothing. A document fetched because of its null
+    /// may lack the field, while another with the same key may have it.
     fn settles(&self, is_covered: bool, document: &Document) -> bool {
         is_covered
             || self

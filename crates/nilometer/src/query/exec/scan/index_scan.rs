@@ -1,10 +1,10 @@
-//! Walking an index: `IXSCAN`, and with a skip behind each value `DISTINCT_SCAN`.
+//! Index scans: `IXSCAN`, and with a seek past each value `DISTINCT_SCAN`.
 //!
-//! A walk knows where it is by the bytes of the entry it stands behind, so it goes on in whatever
-//! view it is given: within one view through an open iterator, in the next from its place. A key
-//! outside the bounds tells where the next one inside can be, and the walk goes there.
+//! A scan keeps its position as the bytes of the last entry, so it continues in any
+//! view: within one view through an open iterator, in the next by a seek. A key
+//! outside the bounds determines the next possible key inside, and the scan seeks to it.
 //!
-//! Of a multikey index a record comes once, with the first of its keys that is inside.
+//! A multikey index returns a record once, with the first of its keys inside the bounds.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::query::planner::access::{ID_INDEX, IndexScanPlan};
 use crate::query::planner::bounds::{KeyBounds, Position};
 use crate::query::source::{Direction, EntryIter, IndexEntry, RecordKey, RecordView};
 
-/// What one step of reading by index did, for explain.
+/// Counters of one step of reading by index, for explain.
 #[derive(Debug, Default)]
 pub struct KeyStats {
-    /// Entries looked at.
+    /// Entries examined.
     pub keys: AtomicU64,
-    /// Times the walk went elsewhere.
+    /// Number of seeks.
     pub seeks: AtomicU64,
     /// Entries returned.
     pub returned: AtomicU64,
-    /// Entries of records that had come before.
+    /// Entries of records already returned.
     pub repeated: AtomicU64,
 }
 
@@ -36,41 +36,41 @@ impl KeyStats {
     }
 }
 
-/// A view, and its number: walks keep an iterator as long as the number stays.
+/// A view and its number: scans keep an iterator as long as the number stays the same.
 #[derive(Clone, Copy)]
 pub(crate) struct ViewAt<'a> {
     pub(crate) view: &'a dyn RecordView,
     pub(crate) number: u64,
 }
 
-/// Keys outside the bounds, or repeated, after which a walk comes back without one: whoever asked may
-/// want to be interrupted.
+/// Skipped keys (outside the bounds, or repeated) after which a scan returns [`Next::NotYet`], so that the caller can check for
+/// interrupts.
 const FRUITLESS_MAX: usize = 64;
 
-/// What a look for the next entry came to.
+/// Result of a step to the next entry.
 pub(crate) enum Next {
-    /// An entry, and the number of the walk it comes from.
+    /// An entry, and the index of the scan it comes from.
     Entry(IndexEntry, usize),
-    /// None so far.
+    /// No entry yet.
     NotYet,
-    /// There is none.
+    /// The end.
     End,
 }
 
-/// Gives entries one by one.
+/// Iterator over index entries.
 pub(crate) trait KeyStream: Send {
-    /// The next entry.
+    /// Returns the next entry.
     fn next(&mut self, at: ViewAt<'_>) -> Result<Next>;
 
-    /// Goes on behind all entries that agree with the last one in the first `parts` components.
+    /// Skips all entries that agree with the last one in the first `parts` components.
     fn skip_equal(&mut self, parts: usize) -> Result<()>;
 }
 
-/// A walk through an index.
+/// Scan of one index.
 pub(crate) struct IndexScan {
     plan: IndexScanPlan,
     bounds: KeyBounds,
-    /// Forward: read from here. Backward: read what is below this; none for all.
+    /// Forward: start of the rest, inclusive. Backward: its end, exclusive; `None` for all.
     place: Option<Vec<u8>>,
     /// The bound at the other end.
     end: Option<Vec<u8>>,
@@ -140,7 +140,7 @@ impl IndexScan {
     }
 
     fn pass(&mut self, entry: &IndexEntry) {
-        // The index of `_id` has its record keys in the values.
+        // In the `_id` index the values contain the record key.
         let mut place = if self.plan.index.stored.spec.name == ID_INDEX {
             entry.key.clone()
         } else {

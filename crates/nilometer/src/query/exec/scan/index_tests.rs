@@ -1,5 +1,5 @@
-//! Random documents under random indexes: every candidate gives the answer of the plain collection,
-//! in the order asked for.
+//! Random documents under random indexes: every candidate plan gives the result of the plain collection,
+//! in the requested order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn record_key(at: usize) -> Vec<u8> {
 }
 
 impl Indexed {
-    /// Documents that an index refuses are left out of the collection.
+    /// Creates the collection without the documents that an index rejects.
     fn new(documents: Vec<Document>, specs: Vec<IndexSpec>) -> Self {
         let compile = |spec: &IndexSpec, at: usize, multikey: u32| {
             let keyspace = KeyspaceId(at as u64 + 100);
@@ -150,7 +150,7 @@ impl RecordView for MemoryView {
     }
 }
 
-/// A small generator, the same on every run.
+/// A small random number generator, the same on every run.
 struct Draw(u64, Vec<Value>);
 
 impl Draw {
@@ -243,7 +243,7 @@ impl Draw {
         }
     }
 
-    /// A filter a partial index may have.
+    /// Draws a filter for a partial index.
     fn partial_filter(&mut self) -> Document {
         let path = self.path();
         let test = match self.below(7) {
@@ -263,7 +263,7 @@ impl Draw {
         out.finish()
     }
 
-    /// A collation, mostly none. Some order texts quite unlike their bytes.
+    /// Draws a collation, mostly none. Some sort strings very differently from their bytes.
     fn collation(&mut self) -> Option<Document> {
         Some(match self.below(6) {
             0 => doc! {"locale": "en", "numericOrdering": true},
@@ -306,7 +306,7 @@ impl Draw {
                 out.append(path, self.operators());
             }
         }
-        // A path named twice would be one field: the last counts nowhere.
+        // A repeated path would be one field: later ones are dropped.
         let built = out.finish();
         let mut seen: Vec<String> = Vec::new();
         let mut out = DocumentBuilder::new();
@@ -330,7 +330,7 @@ impl Draw {
         out.finish()
     }
 
-    /// Stages, and the order of what comes out.
+    /// Draws stages; also returns the order of their output.
     fn stages(&mut self) -> (Value, Option<Document>, bool) {
         let mut stages: Vec<Value> = vec![doc! {"$match": self.filter(2)}.into()];
         let mut order = None;
@@ -365,7 +365,7 @@ impl Draw {
     }
 }
 
-/// The document with its fields in the order of their names: keys do not know the order of fields.
+/// Returns the document with its fields sorted by name: keys do not store the order of fields.
 fn sorted_fields(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Document(document) => {
@@ -398,7 +398,7 @@ fn is_same(a: &[Value], b: &[Value]) -> bool {
             .all(|(a, b)| compare(a.as_ref(), b.as_ref()).is_eq())
 }
 
-/// What rows are sorted by.
+/// Returns the sort keys of rows.
 fn sort_keys(rows: &[Document], order: &Document, settings: &ExecSettings) -> Vec<Value> {
     let pattern = SortPattern::parse(order.as_ref(), &parsing(settings)).unwrap();
     let cx = EvalContext {
@@ -426,7 +426,7 @@ fn plan_of(builder: &Builder, stages: Vec<Stage>, settings: &ExecSettings) -> Ph
     plan
 }
 
-/// Texts compare as the settings say.
+/// Returns a parse context with the collation of the settings.
 fn parsing(settings: &ExecSettings) -> ParseContext {
     ParseContext::new().with_collator(settings.plan.collator.clone())
 }
@@ -436,7 +436,7 @@ fn run(builder: &Builder, plan: PhysicalPlan) -> Result<Vec<Document>> {
     Executor::new(root, builder.settings.clone()).drain(&operation())
 }
 
-/// A collection, its indexes, and how a query compares texts.
+/// A collection, its indexes, and the collation of the query.
 struct World {
     source: Arc<Indexed>,
     builder: Builder,
@@ -463,7 +463,7 @@ impl World {
         }
     }
 
-    /// Half of the indexes, and mostly the query, have the collation of the world.
+    /// Draws a world. Half of the indexes, and mostly the query, have its collation.
     fn drawn(draw: &mut Draw, arrays: bool) -> Self {
         let own = draw.collation();
         let documents = (0..40).map(|_| draw.document(arrays, 1)).collect();
@@ -502,7 +502,7 @@ impl World {
         candidates_of(plan, input, &self.settings.plan, indexes).unwrap()
     }
 
-    /// What a candidate of a plan answers.
+    /// Runs a candidate of a plan.
     fn answer(&self, plan: &PhysicalPlan, candidate: Candidate) -> Vec<Document> {
         let mut plan = plan.clone();
         take(&mut plan, candidate, Choice::default());
@@ -510,7 +510,7 @@ impl World {
         run(&self.builder, plan).unwrap()
     }
 
-    /// The documents an index holds, as a collection without indexes.
+    /// Returns the documents an index contains, as a collection without indexes.
     fn held_by(&self, at: usize) -> Self {
         let (_, entries) = &self.source.indexes[at];
         let index = &self.source.indexes[at].0;
@@ -527,7 +527,7 @@ impl World {
     }
 }
 
-/// A query, and what it has to answer.
+/// A query and its expected result.
 struct Expected {
     pipeline: Value,
     order: Option<Document>,
@@ -549,7 +549,7 @@ impl Expected {
         }
         if let Some(order) = &self.order {
             let keys = |rows| sort_keys(rows, order, &world.settings);
-            // Equal under the collation is equal here.
+            // Values equal under the collation count as equal.
             let same = |a: &Value, b: &Value| {
                 let collator = collation.as_deref().map(|c| c as &dyn Collator);
                 compare_with(a.as_ref(), b.as_ref(), collator).is_eq()
@@ -579,10 +579,10 @@ fn every_candidate_answers_like_the_collection() {
             };
             let plain = world.plan(stages);
             let Ok(rows) = run(&world.builder, plain.clone()) else {
-                // Arrays in two parts of an order; an index that has the order holds no such document.
+                // Arrays in two parts of an order; an index with that order contains no such document.
                 continue;
             };
-            // Of texts that are equal under a collation a group may take any for its name.
+            // Of strings equal under a collation, a group may show any as its key.
             let by_count = pipeline_groups(&pipeline) && world.settings.plan.collator.is_some();
             let expected = Expected {
                 pipeline,
@@ -617,8 +617,8 @@ fn every_candidate_answers_like_the_collection() {
             expected.check(&answer, "the choice", &world);
         }
     }
-    // Each way was taken often enough to mean something: all, covered, distinct, in order, several walks,
-    // nothing left to ask, by a partial index, by one that is a wildcard.
+    // Each kind of plan was used often enough: all, covered, distinct, sorted, several scans,
+    // no residual filter, partial index, wildcard index.
     let wanted = [1000, 40, 10, 60, 80, 200, 40, 4];
     assert!(
         used.iter().zip(wanted).all(|(n, least)| *n >= least),
@@ -641,7 +641,7 @@ fn a_hint_answers_like_the_documents_of_its_index() {
     for round in 0..300 {
         let world = World::drawn(&mut draw, round % 3 != 0);
         for (at, index) in world.source.indexes().unwrap().iter().enumerate() {
-            // A wildcard index holds of a document what it says of paths, so it is used as without a hint.
+            // A wildcard index holds paths, not whole documents, so the hint must not change the result.
             let of_index = match index.is_wildcard() {
                 true => None,
                 false => Some(world.held_by(at)),

@@ -1,4 +1,4 @@
-//! Several walks one after the other, a record once: `OR`.
+//! Several index scans one after another, each record once: `OR`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt};
 use crate::error::Result;
 use crate::query::source::RecordKey;
 
-/// The records of all walks.
+/// The records of all scans.
 pub(crate) struct IndexUnion {
     scans: Vec<IndexScan>,
     at: usize,

@@ -1,15 +1,15 @@
 //! Reading: records of an ordinary collection, buckets of a time-series collection.
 //!
 //! ```text
-//! RecordScan   access path ─► filter ─► rows; a tail continues after its last record
+//! RecordScan   access path ─► filter ─► rows; a tailable scan continues after its last record
 //! BucketScan   id bounds, header predicate (in the source) ─► whole-bucket filter, event filter ─► blocks
 //! MetaScan     an index of metadata ─► rows, without buckets
 //!
-//! index_fetch    records by index: fetched, or rows made of keys; pulls keys from
+//! index_fetch    records by index: fetched, or rows built from keys; pulls keys from
 //!   index_scan, index_union, sort_merge
 //! nearest        the nearest few records by a geographic index
 //! bucket_sample  measurements of randomly chosen buckets
-//! unpack_bucket  bucket documents to measurements, where a client asks for it by name
+//! unpack_bucket  bucket documents to measurements, where a client names the stage
 //! documents      documents that come from the query itself
 //! ```
 
@@ -48,10 +48,10 @@ use crate::query::source::{
     lowest_id,
 };
 
-/// Buckets looked at before a call comes back to let interrupts be seen.
+/// Buckets examined per call; between calls interrupts are checked.
 const BUCKETS_PER_CALL: usize = 64;
 
-/// No documents.
+/// Returns no documents.
 pub struct Nothing;
 
 impl Operator for Nothing {
@@ -69,7 +69,7 @@ pub struct RecordScan {
     input: RecordInput,
     counters: Arc<ScanCounters>,
     state: RecordState,
-    /// The record read last, if later ones are read as they come.
+    /// The record read last, if the scan is tailable.
     last: Option<RecordKey>,
 }
 
@@ -80,7 +80,7 @@ enum RecordState {
 }
 
 impl RecordScan {
-    /// Reads what `input` says and counts what it touches.
+    /// Reads `input` and counts what it examines.
     pub fn new(input: RecordInput, counters: Arc<ScanCounters>) -> Self {
         Self {
             input,
@@ -100,7 +100,7 @@ impl RecordScan {
                 }
                 (None, None)
             }
-            // Reading by index is an operator of its own.
+            // Reading by index is a separate operator.
             AccessPath::CollectionScan | AccessPath::Index(_) => (None, None),
             AccessPath::ClusteredScan { min, max } => {
                 let key = |bound: &Option<ClusterBound>| bound.as_ref().map(|b| b.key.clone());
@@ -118,7 +118,7 @@ impl RecordScan {
     }
 }
 
-/// Where a tail stands is gone.
+/// The error of a tailable scan whose position was removed.
 fn position_lost(source: &dyn RecordSource, last: &RecordKey) -> Error {
     let id = match source.record_id(last) {
         Value::Int64(id) => id.to_string(),
@@ -134,7 +134,7 @@ fn position_lost(source: &dyn RecordSource, last: &RecordKey) -> Error {
 }
 
 impl RecordScan {
-    /// A tail cannot continue if its last record was removed: later ones may have been removed unread.
+    /// Fails if the last record was removed: later ones may have been removed unread.
     fn check_position(&self) -> Result<()> {
         match &self.last {
             Some(last) if !is_there(&*self.input.source, last)? => {
@@ -145,7 +145,7 @@ impl RecordScan {
     }
 }
 
-/// True if there is a record with this key now.
+/// True if a record with this key exists.
 fn is_there(source: &dyn RecordSource, key: &RecordKey) -> Result<bool> {
     let only = source::RecordScanOptions {
         min: Some(key.clone()),
@@ -194,7 +194,7 @@ impl Operator for RecordScan {
             .documents
             .fetch_add(read as u64, Ordering::Relaxed);
         if is_end {
-            // A tail that has started continues with later records.
+            // A tailable scan that has started continues after its last record.
             self.state = match self.last {
                 Some(_) => RecordState::Unopened,
                 None => RecordState::Done,
@@ -227,20 +227,20 @@ pub(super) fn with_record_id(document: &Document, id: nilometer_bson::Value) -> 
 pub struct BucketScan {
     input: BucketInput,
     counters: Arc<ScanCounters>,
-    /// How measurements look to the filter: all fields.
+    /// The shape of measurements for the filter: all fields.
     full: Arc<MeasurementShape>,
-    /// How they look to what follows.
+    /// The shape of measurements in the output.
     shown: Arc<MeasurementShape>,
     /// The filter on measurements, if it is tested on columns.
     filter: Option<BucketFilter>,
     buckets: Option<BucketIter>,
-    /// Measurements still asked for, if a limit is known.
+    /// Measurements still to return, if there is a limit.
     left: Option<u64>,
     done: bool,
 }
 
 impl BucketScan {
-    /// Reads what `input` says and counts what it touches.
+    /// Reads `input` and counts what it examines.
     pub fn new(input: BucketInput, counters: Arc<ScanCounters>) -> Self {
         let options = input.source.options();
         let shape = |fields| {
@@ -279,7 +279,7 @@ impl BucketScan {
         self.input.source.scan(&scan)
     }
 
-    /// The measurements of a bucket that pass.
+    /// Returns the measurements of a bucket that pass the filter.
     fn unpack(&self, bucket: Arc<dyn Bucket>, cx: &ExecContext<'_>) -> Result<Batch> {
         let mut block = MeasurementBlock::all(bucket, Arc::clone(&self.full));
         if let (Some(filter), Some(by_columns)) = (&self.input.unpack.event_filter, &self.filter)
@@ -351,13 +351,13 @@ impl Operator for BucketScan {
 pub struct MetaScan {
     input: MetaInput,
     counters: Arc<ScanCounters>,
-    /// Where to continue; none at first.
+    /// Where to continue; `None` at the start.
     next: Option<Vec<u8>>,
     done: bool,
 }
 
 impl MetaScan {
-    /// Reads what `input` says and counts what it touches.
+    /// Reads `input` and counts what it examines.
     pub fn new(input: MetaInput, counters: Arc<ScanCounters>) -> Self {
         Self {
             input,
@@ -410,7 +410,7 @@ impl Operator for MetaScan {
     }
 }
 
-/// The columns that show or that the filter reads; `None` for all.
+/// Returns the columns that are shown or that the filter reads; `None` for all.
 fn needed_columns(unpack: &Unpack) -> Option<Arc<[Arc<str>]>> {
     let FieldSet::Only(fields) = &unpack.fields else {
         return None;
@@ -426,7 +426,7 @@ fn needed_columns(unpack: &Unpack) -> Option<Arc<[Arc<str>]>> {
     Some(names.into_iter().collect())
 }
 
-/// The oracle's way: every measurement as a document, asked one by one.
+/// Row-by-row filter for comparison in tests: every measurement as a document.
 fn select_by_rows(
     block: &MeasurementBlock,
     filter: &MatchExpression,

@@ -1,4 +1,4 @@
-//! The nearest few by a geographic index: circles that grow until enough is in one.
+//! The nearest few records by a geographic index: circles that grow until one contains enough.
 //!
 //! ```text
 //! circle ─ bounds on cells ─► IndexRead ─► GeoDistance ─► as many as wanted? ─ yes ─► nearest first
@@ -6,10 +6,10 @@
 //!    └──────────────────── four times as wide ◄───────────────────────┘
 //! ```
 //!
-//! A circle finds everything within it. So once it holds as many records as are wanted, none outside is nearer. Each
-//! circle is read completely, with the records of the one before: of sixteen times the area that is little; where all
-//! records lie close together and are too few, it is up to eight times as much. Without a limit one circle of the
-//! largest distance is read.
+//! A read finds everything within its circle. So once the circle holds as many records as wanted, none outside is nearer. Each
+//! circle is read completely, including the records of the preceding one. That costs little, as the area grows sixteenfold;
+//! where all records lie close together and are too few, it costs up to eight times as much. Without a limit one circle of the
+//! maximum distance is read.
 
 use std::sync::Arc;
 use std::vec::IntoIter;
@@ -28,18 +28,18 @@ use crate::query::planner::bounds::Assigned;
 use crate::query::planner::physical::Nearest;
 use crate::query::source::ScanCounters;
 
-/// The first circle on the sphere, in metres.
+/// The first radius on the sphere, in metres.
 const FIRST_METERS: f64 = 1000.0;
-/// The first circle on the sphere, in radians: about as much.
+/// The first radius on the sphere in radians: about the same.
 const FIRST_RADIANS: f64 = 1.5e-4;
-/// The first circle on the plane, in its units: the same on a map of degrees.
+/// The first radius on the plane, in its units: the same on a map of degrees.
 const FIRST_UNITS: f64 = 0.01;
-/// How much wider the next one is.
+/// Growth of the radius.
 const GROWTH: f64 = 4.0;
-/// After so many, everything is read.
+/// Number of circles after which everything is read.
 const CIRCLES_MAX: usize = 12;
 
-/// The read within a circle; everything asked for if there is no radius.
+/// Builds the read within a circle; of the whole query without a radius.
 fn within(
     nearest: &Nearest,
     radius: Option<f64>,
@@ -57,7 +57,7 @@ fn within(
             path: stage.path.clone(),
             test: Arc::new(GeoTest::reach(&narrowed)),
         });
-        // The narrowest of several on one part bounds it; of one that tells nothing of it is asked.
+        // Of several tests on one part the narrowest sets the bounds, so the query's own wider test is dropped.
         let wide = GeoTest::reach(&stage.query);
         conjuncts.retain(|test| match test {
             MatchExpression::Geo { path, test } => {
@@ -80,7 +80,7 @@ fn within(
     Ok(Box::new(GeoDistance::new(Box::new(read), stage)?))
 }
 
-/// Gives the nearest few, nearest first.
+/// Returns the nearest few records, nearest first.
 pub struct NearestRead {
     nearest: Nearest,
     counters: Arc<ScanCounters>,
@@ -89,7 +89,7 @@ pub struct NearestRead {
 }
 
 impl NearestRead {
-    /// Reads what `nearest` says and counts what it touches.
+    /// Reads `nearest` and counts what it examines.
     pub fn new(nearest: Nearest, counters: Arc<ScanCounters>) -> Self {
         Self {
             stats: AccessStats::of(&nearest.access),
@@ -99,7 +99,7 @@ impl NearestRead {
         }
     }
 
-    /// What its reads by index do.
+    /// Returns the counters of its reads by index.
     pub fn stats(&self) -> &AccessStats {
         &self.stats
     }
@@ -129,7 +129,7 @@ impl NearestRead {
         let nearest = &self.nearest;
         let mut read = within(nearest, radius, &self.counters, &self.stats)?;
         let mut found = Vec::new();
-        // What is read comes nearest first.
+        // Rows arrive nearest first.
         while found.len() < nearest.wanted
             && let Some(batch) = next_filled(&mut read, cx)?
         {

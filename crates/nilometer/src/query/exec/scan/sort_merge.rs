@@ -1,7 +1,7 @@
-//! Several walks that are each in order, merged: `SORT_MERGE`.
+//! Merges several index scans that are each sorted: `SORT_MERGE`.
 //!
-//! Entries are compared by the bytes of the components the order names, turned where a walk's index
-//! goes the other way. Equal ones come in the order of the walks. A record comes once.
+//! Entries are compared by the bytes of the components in the order, inverted where a scan's index
+//! has the opposite direction. Equal entries are returned in the order of the scans. A record is returned once.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -14,19 +14,19 @@ use crate::error::Result;
 use crate::query::planner::access::{IndexScanPlan, MergeOrder};
 use crate::query::source::{IndexEntry, RecordKey};
 
-/// What entries are compared by: one byte string for each part of the order, ascending.
+/// Merge key of an entry: one byte string for each part of the order, ascending.
 type MergeKey = Vec<Vec<u8>>;
 
 struct Arm {
     scan: IndexScan,
     plan: IndexScanPlan,
     components: Vec<usize>,
-    /// The next entry; none before the first look and behind the last.
+    /// The next entry; `None` before the first step and at the end.
     next: Option<(MergeKey, IndexEntry)>,
     done: bool,
 }
 
-/// Walks in order, as one.
+/// Several sorted scans, merged.
 pub(crate) struct SortMerge {
     arms: Vec<Arm>,
     descending: Vec<bool>,
@@ -60,7 +60,7 @@ impl SortMerge {
 }
 
 impl Arm {
-    /// True once the next entry is known, or that there is none.
+    /// Looks up the next entry; true once it is known, or known not to exist.
     fn fill(&mut self, at: ViewAt<'_>) -> Result<bool> {
         if self.next.is_some() || self.done {
             return Ok(true);

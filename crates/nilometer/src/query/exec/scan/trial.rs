@@ -1,4 +1,4 @@
-//! Runs candidate index accesses for a while, so that the planner can compare them.
+//! Runs candidate index plans for a limited time, so that the planner can compare them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::query::planner::access::{Candidate, IndexAccess};
 use crate::query::planner::physical::RecordInput;
 use crate::query::source::ScanCounters;
 
-/// Steps between two looks for an interrupt.
+/// Steps between two interrupt checks.
 const STEPS_PER_LOOK: u64 = 128;
 
 /// Runs candidates for one command.
@@ -25,7 +25,7 @@ pub struct Trials<'a> {
     pub operation: &'a OperationContext,
 }
 
-/// One candidate while it runs.
+/// A running candidate.
 struct TrialRun {
     read: IndexRead,
     stats: AccessStats,
@@ -74,7 +74,7 @@ impl TrialRunner for Trials<'_> {
                     Step::Nothing => {}
                     Step::Done => run.result.at_end = true,
                 }
-                // Keys passed over on the way to one inside are steps too.
+                // Skipped keys count as steps, too.
                 let looked = run.stats.keys() - before;
                 run.result.works += looked.max(1);
                 ended |= run.result.at_end || run.result.rows >= TRIAL_ROWS;

@@ -1,4 +1,4 @@
-//! `$_unpackBucket` and `$_internalUnpackBucket`: makes measurements of bucket documents, one bucket after the other.
+//! `$_unpackBucket` and `$_internalUnpackBucket`: turns bucket documents into measurements, one bucket at a time.
 
 use nilometer_bson::Document;
 
@@ -9,11 +9,11 @@ use crate::query::exec::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, nex
 use crate::query::pipeline::UnpackBucketStage;
 use crate::timeseries::unpack::measurements;
 
-/// Unpacks what another operator gives.
+/// Unpacks the bucket documents of its input.
 pub struct UnpackBucket {
     input: BoxOperator,
     stage: UnpackBucketStage,
-    /// Buckets whose turn will come.
+    /// Pending buckets.
     waiting: std::vec::IntoIter<Document>,
 }
 
@@ -45,8 +45,8 @@ impl UnpackBucket {
     }
 }
 
-/// What this stage reads was read as a document before, so it is no damage of the store: whoever wrote the pipeline put
-/// documents in that are no buckets.
+/// Reports a malformed bucket as an error of the pipeline, not as corruption of the store: the input was read as valid
+/// documents, which are just not buckets.
 fn not_a_bucket(mut error: Error) -> Error {
     if error.code == ErrorCode::DataCorruptionDetected {
         error.code = ErrorCode::BadValue;

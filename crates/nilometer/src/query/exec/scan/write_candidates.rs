@@ -1,4 +1,4 @@
-//! An access path as a write follows it: keys of records, which the writer tests itself.
+//! The record keys of an access path, for writes, which test the records themselves.
 
 use crate::error::Result;
 use crate::query::exec::scan::index_fetch::{AccessStats, stream};
@@ -18,10 +18,10 @@ pub struct Targets {
     in_order: bool,
 }
 
-/// How they are reached.
+/// The access path.
 enum Way {
     Index(Box<IndexAccess>),
-    /// The records of a clustered collection between two keys.
+    /// Records of a clustered collection between two keys.
     Clustered {
         min: Option<RecordKey>,
         max: Option<RecordKey>,
@@ -29,8 +29,8 @@ enum Way {
 }
 
 impl Targets {
-    /// Those of a plan that reads by index, or a part of a clustered collection; `None` for one that does
-    /// not.
+    /// Returns the targets of a plan that reads by index or a part of a clustered collection; `None` for
+    /// others.
     pub fn of(plan: &PhysicalPlan) -> Option<Self> {
         let Input::Records(input) = &plan.input else {
             return None;
@@ -87,7 +87,7 @@ impl Candidates for Targets {
     }
 }
 
-/// Records met in the order of their keys, from one look to the next.
+/// Record keys in key order, read in steps.
 struct ClusteredKeys<'a> {
     input: &'a RecordInput,
     rest: RecordScanOptions,

@@ -469,7 +469,7 @@ fn document(stage: &DensifyStage, stem: &Document, point: AxisPoint) -> Document
     if stage.field.len() > 1 {
         return with_value_at(stem.as_ref(), &stage.field, point.to_ref());
     }
-    // No partition field equals, contains or lies within the field.
+    // No partition field equals or lies within the field.
     let mut out = DocumentBuilder::with_capacity(stem.as_bytes().len() + 64);
     for element in stem.iter() {
         out.append_element(element);
