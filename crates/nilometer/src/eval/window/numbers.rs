@@ -69,25 +69,30 @@ pub(super) fn accumulate(
                 ValueRef::Double,
             ))
         }
-        (Kind::StdDevPop | Kind::StdDevSamp, data) => {
-            let values: Vec<f64> = match data {
-                BlockData::Int32(values) => values.iter().map(|value| f64::from(*value)).collect(),
-                BlockData::Int64(values) => values.iter().map(|value| *value as f64).collect(),
-                BlockData::ShortInt64(values) => {
-                    values.iter().map(|value| f64::from(*value)).collect()
-                }
-                BlockData::Double(values) => values.clone(),
-                _ => return Ok(None),
-            };
-            let finish = |deviation: StdDev| match kind {
-                Kind::StdDevPop => deviation.population(),
-                _ => deviation.sample(),
-            };
-            let answers = slide(StdDevAggregate(&values), frames, finish)?;
-            Some(ColumnBlock::from_values(&answers))
-        }
+        (Kind::StdDevPop | Kind::StdDevSamp, data) => deviations(data, kind, frames)?,
         _ => None,
     })
+}
+
+/// Returns the standard deviation of every frame; `None` unless the column holds numbers of one type.
+fn deviations(
+    data: &BlockData,
+    kind: Kind,
+    frames: &[Range<usize>],
+) -> Result<Option<ColumnBlock>> {
+    let values: Vec<f64> = match data {
+        BlockData::Int32(values) => values.iter().map(|value| f64::from(*value)).collect(),
+        BlockData::Int64(values) => values.iter().map(|value| *value as f64).collect(),
+        BlockData::ShortInt64(values) => values.iter().map(|value| f64::from(*value)).collect(),
+        BlockData::Double(values) => values.clone(),
+        _ => return Ok(None),
+    };
+    let finish = |deviation: StdDev| match kind {
+        Kind::StdDevPop => deviation.population(),
+        _ => deviation.sample(),
+    };
+    let answers = slide(StdDevAggregate(&values), frames, finish)?;
+    Ok(Some(ColumnBlock::from_values(&answers)))
 }
 
 /// Returns the sum of every frame; `None` unless the column holds numbers of one type.
