@@ -1,4 +1,4 @@
-//! Fast decoding of columns directly into vector_type vectors.
+//! Fast decoding of columns directly into typed vectors.
 //!
 //! ```text
 //! survey    one pass over pieces and selectors: how many values, of which types, do they ever change?
@@ -6,7 +6,7 @@
 //!             ├─ one literal, words of zeros        ─► Constant, nothing decoded
 //!             ├─ one type with a vector form        ─► running sums (kernels), for some types mapped word by word
 //!             ├─ other types                        ─► codes of a dictionary
-//!             └─ mixed_vector_types types                      ─► run after run of one type, each as above, then Mixed
+//!             └─ several types                           ─► run after run of one type, each as above, then Mixed
 //! ```
 //!
 //! An interleaved section is split into the pieces of its streams, each stream is decoded as a
@@ -19,13 +19,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::codes;
-use super::decoder::Budget;
 use super::delta::Scale;
 use super::element::tag;
 use super::error::ColumnError;
 use super::interleaved::{Reference, push_header};
 use super::numbers;
 use super::pieces::{self, Piece, Pieces};
+use super::reference_decoder::Budget;
 use super::simple8b;
 use super::stream::RawRef;
 use crate::block::{BlockData, ColumnBlock};
@@ -361,7 +361,7 @@ pub(crate) fn to_value(raw: RawRef<'_>, offset: usize) -> Result<Value, ColumnEr
     Ok(value.to_value())
 }
 
-/// Decodes a run with values of mixed_vector_types types: splits it where the type changes.
+/// Decodes a run with values of several types: splits it where the type changes.
 fn decode_mixed<'a>(
     pieces: Vec<PieceAt<'a>>,
     mut base: Option<RawRef<'a>>,

@@ -17,10 +17,10 @@
 //! writes it into its oplog.
 
 use super::blocks;
-use super::decoder::decode_raw;
 use super::element::{self, tag};
 use super::error::{BsonCause, ColumnError};
 use super::objects::{self, Section};
+use super::reference_decoder::decode_raw;
 use super::stream::{RawRef, StreamEncoder};
 use crate::document::write_value;
 use crate::value::{ObjectId, Timestamp, ValueRef};

@@ -13,10 +13,10 @@
 //!
 //! Names and nesting are taken from the reference, types and values from the streams.
 
-use super::decoder::Budget;
 use super::element::{self, Element, Elements, tag};
 use super::error::ColumnError;
 use super::pieces::{SECTION_ARRAYS, SECTION_LEGACY};
+use super::reference_decoder::Budget;
 use super::stream::RawRef;
 
 /// Memory of one stream decoder, without its values.

@@ -24,8 +24,8 @@
 //! stream. The pieces of all streams are stored in the order in which a decoder needs them.
 //!
 //! Layers from the bottom: `simple8b` and `words` decode and pack words, `delta` converts values to
-//! integers, `element` and `pieces` split bytes, `stream`, `objects` and `encoder` write, `decoder`
-//! and `interleaved` read; `packed` stores columns in fewer bytes.
+//! integers, `element` and `pieces` split bytes, `stream`, `objects` and `encoder` write; `blocks` reads
+//! (numbers with `numbers`), and `reference_decoder` with `interleaved` is what it is tested against; `packed` stores columns in fewer bytes.
 //!
 //! The bytes written are those MongoDB writes for the same values, because a server that appends to
 //! a stored column undoes its last flush and depends on its exact form. All columns written by
@@ -35,7 +35,6 @@
 
 mod blocks;
 mod codes;
-mod decoder;
 mod delta;
 mod element;
 mod encoder;
@@ -46,15 +45,16 @@ mod numbers;
 mod objects;
 mod packed;
 mod pieces;
+mod reference_decoder;
 mod simple8b;
 mod stream;
 mod words;
 
 pub use blocks::{count, decode_block, decode_values, last, validate};
-pub use decoder::{MEMORY_MAX, RawValue, decode_raw};
 pub use encoder::{ColumnBuilder, ColumnDiff};
 pub use error::{BsonCause, ColumnError};
 pub use packed::{decode_packed, pack, pack_built, pack_numbers, unpack};
+pub use reference_decoder::{MEMORY_MAX, RawValue, decode_raw};
 
 /// Access to Simple-8b words for tests.
 #[doc(hidden)]

@@ -5,6 +5,8 @@
 //! one match, or any other filter                bucket by bucket, measurement by measurement
 //! ```
 //!
+//! This is the level of statements; `timeseries/modify/measurements.rs` changes the buckets.
+//!
 //! Two things differ from ordinary collections: `_id` may change, because no index depends on it, and a
 //! sort order is refused.
 

@@ -10,14 +10,14 @@
 //!
 //! A caller parses its options, builds a [`ModifyStatement`] and runs it with a [`ModifyContext`], the
 //! parts of the database that statements read and change. Documents are found as a query would find
-//! them: [`candidates`] plans for ordinary collections, [`bucket_search`] for measurements.
+//! them: [`candidates`] plans for ordinary collections, [`bucket_access`] for measurements.
 //!
 //! A statement that fails half-way keeps its earlier changes, as in MongoDB.
 //!
 //! This module does not parse options, write replies or count operations: commands do. It does not name
 //! `database`, which implements [`BucketAccess`] for it.
 
-pub(crate) mod bucket_search;
+pub(crate) mod bucket_access;
 pub(crate) mod candidates;
 pub(crate) mod measurements;
 mod raw_buckets;

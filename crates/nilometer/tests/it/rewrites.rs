@@ -718,3 +718,26 @@ fn every_rewrite_is_where_the_page_says_and_has_its_tests() {
     wrong.extend(missing.map(|rule| format!("no line names the rule {rule}")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// The files that the stories of an insert and of a query name exist. A path without a crate is below this crate's `src`.
+#[test]
+fn the_pages_for_newcomers_name_files_that_exist() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = own.join("../..");
+    let mut wrong = Vec::new();
+    for page in ["docs/life_of_an_insert.md", "docs/life_of_a_query.md"] {
+        let text = fs::read_to_string(root.join(page)).expect("a page");
+        let quoted = text.split('`').skip(1).step_by(2);
+        for path in quoted.filter(|quoted| quoted.ends_with(".rs") && quoted.contains('/')) {
+            let below = [own.join("src"), root.join("crates")];
+            let server = path.strip_prefix("nilometer-server/");
+            let exists = below.iter().any(|base| base.join(path).is_file())
+                || server
+                    .is_some_and(|path| root.join("crates/nilometer-server").join(path).is_file());
+            if !exists {
+                wrong.push(format!("{page}: {path}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -9,7 +9,7 @@
 //! ```text
 //! packed   60 + parameter │ literal │ run … │ codes
 //!          60 + 30        │ literal │ run … │ sparse codes
-//! literal  type │ integers, dates: varint zigzag; doubles: varint of their bytes, the last first; nonzero_left: as they are
+//! literal  type │ integers, dates: varint zigzag; doubles: varint of their bytes, the last first; others: as they are
 //! run      scale nibble, + 1 if another run follows │ varint values                      blocks of one scale
 //! ```
 //!
@@ -196,7 +196,7 @@ impl ColumnParts {
         Ok(Some(Self { head, values }))
     }
 
-    /// Builds the column. A value that fits no word, possible only in damaged data, is_at_end it.
+    /// Builds the column. A value that fits no word, possible only in damaged data, ends it.
     fn unpack(&self) -> Vec<u8> {
         let mut head = Vec::with_capacity(32 + self.values.len());
         head.extend_from_slice(&[self.head.tag, 0]);

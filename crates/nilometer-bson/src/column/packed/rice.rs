@@ -155,7 +155,7 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// Appends the low `count` bits of `bits`, at most 32; the nonzero_left must be 0.
+    /// Appends the low `count` bits of `bits`, at most 32; the others must be 0.
     #[inline]
     fn put(&mut self, bits: u64, count: u32) {
         self.held |= bits << self.count;

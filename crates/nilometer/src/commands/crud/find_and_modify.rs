@@ -1,4 +1,6 @@
 //! `findAndModify`: changes or removes one document and returns it, as it was before or after.
+//!
+//! On a time series [`crate::modify`] runs the statement (`modify/measurements.rs`), which refuses a sort.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 

@@ -14,6 +14,7 @@
 //! The catalog is a cache. It holds no measurement, and may forget a bucket, a collection or everything at any moment;
 //! committed measurements stay readable in storage.
 
+mod admission;
 mod bucket;
 mod evicted_bucket_hints;
 mod eviction;
@@ -43,8 +44,8 @@ pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
+pub(crate) use admission::BucketStorage;
 use bucket::Usage;
-pub(crate) use reopening::BucketStorage;
 use series::{SeriesHasher, StripeLock};
 pub(crate) use series_cache::{SeriesCache, SeriesCacheReader};
 use staging::StagedEntry;

@@ -1,7 +1,7 @@
 //! Rollover: when a bucket stops taking measurements.
 //!
 //! A pure decision: facts about the bucket and the measurement in, a reason or none out. The checks have the order in which
-//! MongoDB names reasons: time, count, size, schema.
+//! MongoDB names reasons: time, count, size. The schema comes last and is checked by `BucketWriter::push`, which has the values.
 //!
 //! The limit of a bucket's bytes is dynamic: the more buckets are active, the smaller the share of the cache of each.
 //!

@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering;
 
 use nilometer_storage::{KeyspaceId, WriteBatch};
 
+use super::admission::{AdmissionCheck, BucketStorage, Space};
 use super::bucket::{Measurement, MemoryUse, OpenBucket};
 use super::field_layout::FieldLayout;
-use super::reopening::{self, AdmissionCheck, BucketStorage, Space};
+use super::reopening;
 use super::rollover::Rollover;
 use super::series::{Series, SeriesKey};
 use super::staging::Stage;

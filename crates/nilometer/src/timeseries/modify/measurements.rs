@@ -1,4 +1,4 @@
-//! Statements on measurements: update and delete by a filter.
+//! Changes of measurements in buckets: update and delete by a filter. The level of statements is `modify/measurements.rs`.
 //!
 //! ```text
 //! filter ──► by metadata │ by bounds │ residual

@@ -25,7 +25,8 @@ use super::delta::{
 use super::element::tag;
 use super::error::ColumnError;
 use super::interleaved::{Reference, push_header};
-use super::pieces::{self, Piece, Pieces};
+use super::pieces;
+use super::pieces::{Piece, Pieces};
 use super::simple8b;
 use super::stream::RawRef;
 
