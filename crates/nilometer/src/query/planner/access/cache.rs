@@ -1,14 +1,14 @@
-//! The plan cache: what a trial between candidates came to, by the shape of the query.
+//! The plan cache: trial results by query shape.
 //!
 //! ```text
 //! shape   the filter without its constants, the order, the projection, the collation ─► queryHash
 //!         with the indexes the query could use                                        ─► planCacheKey
 //! ```
 //!
-//! An entry holds which candidate won and how much work it took. It begins inactive; a second trial of
-//! the same shape that takes no more work makes it active, one that takes more doubles what is
-//! allowed. An active entry is used without a trial until it takes ten times its work, which starts a
-//! new trial. It is void when the collection's indexes are others.
+//! An entry holds the winning candidate and the work it took. It begins inactive. A second trial of the same shape
+//! that takes no more work activates it; one that takes more doubles the allowed work. An active entry is used
+//! without a trial until it takes ten times its work, which starts a new trial. A change of the collection's
+//! indexes invalidates it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,16 +22,16 @@ use crate::budget::Budgeted;
 use crate::eval::matcher::MatchExpression;
 use crate::index::Index;
 
-/// Entries kept; the one unused for longest makes room.
+/// The maximum number of entries; the least recently used one is evicted.
 const ENTRIES_MAX: usize = 5000;
 
-/// Memory the entries may take, if nothing else is said.
+/// The default memory limit of the entries.
 pub const PLAN_CACHE_BYTES_MAX: usize = 32 << 20;
 
-/// What an entry takes beside its words and the query it came from: places in the table, lengths.
+/// The size of an entry besides its strings and its query: slots in the table, lengths.
 const ENTRY_BYTES: usize = 2 * size_of::<((Arc<str>, u32), Entry)>();
 
-/// Times the work of an entry after which its plan is no longer believed in.
+/// The multiple of an entry's work at which its plan is discarded.
 pub const WORSE_BEFORE_TRIAL: u64 = 10;
 
 /// Plans by namespace and shape.
@@ -59,7 +59,7 @@ impl State {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// What the candidate reads, in words that do not name constants.
+    /// The candidate's signature: what it reads, without constants.
     signature: String,
     works: u64,
     active: bool,
@@ -75,26 +75,26 @@ impl Entry {
     }
 }
 
-/// A plan the cache believes in.
+/// A plan from an active entry.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// The candidate's signature.
     pub signature: String,
-    /// Work it took.
+    /// The work it took.
     pub works: u64,
 }
 
-/// The names of a query's shape.
+/// The hashes of a query's shape.
 #[derive(Clone, Copy, Debug)]
 pub struct ShapeHashes {
-    /// Of the query alone.
+    /// Hash of the query alone.
     pub query_hash: u32,
-    /// Of the query and the indexes.
+    /// Hash of the query and the indexes.
     pub plan_cache_key: u32,
 }
 
 impl PlanCache {
-    /// The plan to take for a shape, if one is known and active.
+    /// Returns the plan for a shape, if its entry is active.
     pub fn get(&self, namespace: &str, hashes: ShapeHashes) -> Option<Known> {
         let mut state = self.0.lock();
         state.clock += 1;
@@ -108,7 +108,7 @@ impl PlanCache {
         })
     }
 
-    /// Remembers what a trial came to.
+    /// Records the result of a trial.
     pub fn put(
         &self,
         namespace: &str,
@@ -145,7 +145,7 @@ impl PlanCache {
         while state.entries.len() >= ENTRIES_MAX || bytes > most {
             let oldest = state.entries.iter().min_by_key(|(_, entry)| entry.used);
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
-                // A single one that is too large.
+                // A single entry above the limit.
                 return;
             };
             let gone = state.entries.remove(&oldest);
@@ -154,25 +154,25 @@ impl PlanCache {
         state.entries.insert(key, entry);
     }
 
-    /// Changes the memory the entries may take; it shows when the next is made.
+    /// Sets the memory limit; it applies from the next insertion.
     pub fn set_bytes_max(&self, bytes: usize) {
         self.0.set_bytes_max(bytes);
     }
 
-    /// Memory they take.
+    /// Returns the memory of the entries.
     pub fn memory_bytes(&self) -> usize {
         let state = self.0.lock();
         state.memory_bytes()
     }
 
-    /// A plan took far more work than it did: it is tried again.
+    /// Deactivates a plan that took far more work than recorded, so that a trial runs again.
     pub fn deactivate(&self, namespace: &str, hashes: ShapeHashes) {
         let mut state = self.0.lock();
         let key = (Arc::from(namespace), hashes.plan_cache_key);
         state.entries.remove(&key);
     }
 
-    /// Forgets the plans of a collection, or those of one shape.
+    /// Removes the plans of a collection, or those of one shape.
     pub fn clear(&self, namespace: &str, query_hash: Option<u32>) {
         let mut state = self.0.lock();
         state.entries.retain(|(own, _), entry| {
@@ -180,7 +180,7 @@ impl PlanCache {
         });
     }
 
-    /// The entries of a collection, as `$planCacheStats` shows them.
+    /// Returns the entries of a collection, for `$planCacheStats`.
     pub fn stats(&self, namespace: &str, host: &str) -> Vec<Document> {
         let state = self.0.lock();
         let mut found: Vec<_> = state.entries.iter().collect();
@@ -203,12 +203,12 @@ impl PlanCache {
     }
 }
 
-/// A hash as replies show it.
+/// Formats a hash for replies.
 pub fn hex(hash: u32) -> String {
     format!("{hash:08X}")
 }
 
-/// What a candidate reads: indexes, directions and how it joins them. Equal for queries of one shape.
+/// Describes what a candidate reads: indexes, directions and how it joins them. Equal for queries of one shape.
 pub fn signature(candidate: &Candidate) -> String {
     let keys = &candidate.access.keys;
     let mut out = String::from(match keys {
@@ -226,7 +226,7 @@ pub fn signature(candidate: &Candidate) -> String {
         {
             let _ = write!(one, " {}", part.path);
         }
-        // As many walks as there are values make one plan.
+        // One scan per value is one plan, however many values there are.
         if one != last {
             out.push_str(&one);
         }
@@ -235,7 +235,7 @@ pub fn signature(candidate: &Candidate) -> String {
     out
 }
 
-/// Hashes of a query's shape: `rest` stands for order, projection and collation.
+/// Returns the hashes of a query's shape; `rest` holds order, projection and collation.
 pub fn hashes(filter: Option<&MatchExpression>, rest: &str, indexes: &[Arc<Index>]) -> ShapeHashes {
     let mut shape = String::new();
     if let Some(filter) = filter {
@@ -260,7 +260,7 @@ pub fn hashes(filter: Option<&MatchExpression>, rest: &str, indexes: &[Arc<Index
     }
 }
 
-/// FNV-1a: the same in every version, as clients keep these hashes.
+/// FNV-1a: the same in every version, because clients store these hashes.
 fn hash_of(text: &str) -> u32 {
     const OFFSET: u32 = 0x811C_9DC5;
     const PRIME: u32 = 0x0100_0193;
@@ -270,7 +270,7 @@ fn hash_of(text: &str) -> u32 {
     })
 }
 
-/// Writes a filter without its constants; of those only what decides which indexes may be used.
+/// Writes a filter without its constants, except properties of them that decide which indexes are usable.
 fn shape_of(filter: &MatchExpression, out: &mut String) {
     let arms = |name: &str, arms: &[MatchExpression], out: &mut String| {
         out.push_str(name);
@@ -332,7 +332,7 @@ fn shape_of(filter: &MatchExpression, out: &mut String) {
         MatchExpression::Geo { path, test } => {
             let _ = write!(out, "{}{}", test.name(), path.as_str());
         }
-        // What else the language gains.
+        // Operators added later.
         other => {
             let _ = write!(out, "{:?}", std::mem::discriminant(other));
         }
@@ -358,7 +358,7 @@ mod tests {
         let cache = PlanCache::default();
         put(&cache, 10);
         assert!(cache.get("d.c", SHAPE).is_none());
-        // Worse: twice as much is allowed the next time.
+        // Worse: the allowed work doubles.
         put(&cache, 15);
         assert!(cache.get("d.c", SHAPE).is_none());
         put(&cache, 15);
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(hash(doc! {"a": 1}), hash(doc! {"a": 2.5}));
         assert_ne!(hash(doc! {"a": 1}), hash(doc! {"b": 1}));
         assert_ne!(hash(doc! {"a": 1}), hash(doc! {"a": doc! {"$gt": 1}}));
-        // Which values an index may be asked for is part of the shape.
+        // The values an index can answer are part of the shape.
         assert_ne!(hash(doc! {"a": 1}), hash(doc! {"a": Value::Null}));
     }
 }

@@ -1,4 +1,4 @@
-//! All ways to read a collection by its indexes that answer a query.
+//! Enumeration of the index access paths that answer a query.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,39 +16,39 @@ use crate::eval::sort_key::SortPattern;
 use crate::index::Index;
 use crate::query::planner::bounds::{Assigned, IndexBounds, IndexShape, PartForm};
 
-/// Most candidates that are considered.
+/// The maximum number of candidates.
 const CANDIDATES_MAX: usize = 64;
-/// Most walks one range with several values is taken apart into, to be merged in order.
+/// The maximum number of ordered scans to split one scan over several values into.
 const MERGED_SCANS_MAX: usize = 200;
 
 /// A request for documents of a collection.
 pub struct Request<'a> {
-    /// What documents must pass.
+    /// The filter.
     pub conjuncts: &'a [MatchExpression],
-    /// What follows from the conjuncts and may bound an index; each is less than they say.
+    /// Weaker conditions that the conjuncts imply and that may bound an index.
     pub implied: &'a [MatchExpression],
-    /// The order wanted.
+    /// The required order.
     pub order: Option<&'a SortPattern>,
-    /// All that is read of the documents that pass; `None` if that is more than paths.
+    /// All paths read of the documents that pass; `None` if more than paths are read.
     pub paths: Option<&'a BTreeSet<Arc<str>>>,
-    /// Only one document is wanted for each value of this path.
+    /// Only one document is needed for each value of this path.
     pub distinct: Option<&'a str>,
-    /// How the query compares strings.
+    /// The collation of the query.
     pub collation: &'a Collation,
-    /// The one index a hint names is to be used, whatever it leaves out.
+    /// True to use the one hinted index, even if it leaves documents out.
     pub forced: bool,
 }
 
-/// A walk and what it says of the conjuncts.
+/// A scan, and the conjuncts it covers.
 struct Walk {
     scan: IndexScanPlan,
     covered: Vec<bool>,
-    /// Its bounds leave something out.
+    /// Its bounds exclude some keys.
     bounded: bool,
 }
 
 impl Request<'_> {
-    /// The candidates, in the order of the indexes.
+    /// Returns the candidates, in the order of the indexes.
     pub fn candidates(&self, indexes: &[Arc<Index>]) -> Vec<Candidate> {
         let mut out = Vec::new();
         for index in indexes {
@@ -63,7 +63,7 @@ impl Request<'_> {
         out
     }
 
-    /// The walks through an index that find all documents which pass `conjuncts`.
+    /// Returns the scans of an index that find all documents which pass `conjuncts`.
     fn walks(&self, index: &Arc<Index>, conjuncts: &[MatchExpression]) -> Vec<Walk> {
         let walk = |shape: IndexShape, assigned: Assigned, bounded: bool| Walk {
             scan: IndexScanPlan {
@@ -78,7 +78,7 @@ impl Request<'_> {
         };
         if index.is_wildcard() {
             let readings = wildcard::readings(index, conjuncts, self.collation);
-            // With a hint too: outside its filter such an index has nothing to be read whole for.
+            // Even with a hint: outside its filter such an index is not worth a full scan.
             return readings
                 .into_iter()
                 .filter(|(shape, _)| is_inside_filter(index, conjuncts, shape))
@@ -95,7 +95,7 @@ impl Request<'_> {
         all.extend_from_slice(self.implied);
         let assigned = Assigned::of(&all, &shape);
         let first = assigned.bounds.parts.first();
-        // An index that holds few documents is worth reading whole where it holds all that match.
+        // A full scan pays off for an index that holds few documents, including all matches.
         let bounded = first.is_some_and(|part| !part.is_all()) || index.leaves_documents_out();
         vec![walk(shape, assigned, bounded)]
     }
@@ -156,7 +156,7 @@ impl Request<'_> {
         }
     }
 
-    /// The conjuncts the bounds do not say.
+    /// Returns the conjuncts that the bounds do not express.
     fn residual(&self, covered: &[bool]) -> Option<MatchExpression> {
         let left = self.conjuncts.iter().zip(covered);
         let left: Vec<MatchExpression> = left
@@ -170,8 +170,8 @@ impl Request<'_> {
         }
     }
 
-    /// A walk for each arm of the `$or` at `at`: in order and merged, if all are, and one after the
-    /// other. The other conjuncts hold for every arm and bound it too.
+    /// Returns a scan for each arm of the `$or` at `at`: merged in order if all scans give the order, and one after the other.
+    /// The other conjuncts apply to every arm and bound it too.
     fn add_union(&self, at: usize, indexes: &[Arc<Index>], out: &mut Vec<Candidate>) {
         let Some(MatchExpression::Or(arms)) = self.conjuncts.get(at) else {
             return;
@@ -229,8 +229,8 @@ impl Request<'_> {
         }
     }
 
-    /// What is left to ask: the `$or` unless each walk says all of its arm, and every other conjunct
-    /// that not all walks say.
+    /// Returns the residual filter: the `$or` unless each scan covers its arm completely, and every other conjunct that some
+    /// scan does not cover.
     fn union_residual(
         &self,
         at: usize,
@@ -267,7 +267,7 @@ fn joined(keys: KeyPlan, residual: Option<MatchExpression>, sorted: bool) -> Can
     }
 }
 
-/// How much a walk promises to leave out: parts of one value, then parts that are bounded at all.
+/// Estimates the selectivity of a scan: the number of leading parts of one value, then of bounded parts.
 fn promise(scan: &IndexScanPlan) -> (usize, usize) {
     let points = scan.bounds.leading_points(&scan.shape.collation);
     let bounded = scan.bounds.parts.iter().filter(|part| !part.is_all());
@@ -282,7 +282,7 @@ fn in_order_of(order: &SortPattern, scan: &IndexScanPlan) -> Option<Provided> {
     provided(order, &scan.shape, &scan.bounds, &is_point)
 }
 
-/// How walks are merged; `None` if a part of the order is one value in some and not in others.
+/// Returns how scans are merged; `None` if a part of the order is one value in some scans and not in others.
 fn merge_order(order: &SortPattern, provided: &[Provided]) -> Option<MergeOrder> {
     let mut kept = Vec::new();
     for number in 0..order.parts().len() {
@@ -290,7 +290,7 @@ fn merge_order(order: &SortPattern, provided: &[Provided]) -> Option<MergeOrder>
         if provided.iter().all(fixed) && provided.len() == 1 {
             continue;
         }
-        // A part that is one value in each walk may be another value in the next.
+        // A part with one value in each scan may have another value in the next.
         if provided.iter().any(fixed) {
             return None;
         }
@@ -311,7 +311,7 @@ fn merge_order(order: &SortPattern, provided: &[Provided]) -> Option<MergeOrder>
     })
 }
 
-/// A walk over several values, taken apart into one for each that are all in the order wanted.
+/// Splits a scan over several values into one for each value, all in the required order.
 fn merged(order: &SortPattern, scan: &IndexScanPlan) -> Option<KeyPlan> {
     let collation = &scan.shape.collation;
     let parts = scan.bounds.parts.iter();
@@ -335,7 +335,7 @@ fn merged(order: &SortPattern, scan: &IndexScanPlan) -> Option<KeyPlan> {
             })
             .collect();
     }
-    // The order must lie behind the values: by them the walks differ.
+    // The order must come after the values, which tell the scans apart.
     let behind = |at: usize| at < leading;
     let sorts_by_values = order.paths().iter().any(|path| {
         let mut own = scan.shape.parts.iter().take(leading);
@@ -362,8 +362,8 @@ fn merged(order: &SortPattern, scan: &IndexScanPlan) -> Option<KeyPlan> {
     Some(KeyPlan::Merge(scans.collect(), merge))
 }
 
-/// How many components tell the values of `path` apart in a walk; `None` if keys with one value do
-/// not lie side by side.
+/// Returns the number of components that tell the values of `path` apart in a scan; `None` if keys with one value are not
+/// adjacent.
 fn distinct_parts(path: &str, scan: &IndexScanPlan) -> Option<usize> {
     let at = scan.shape.parts.iter().position(|p| &*p.path == path)?;
     let part = scan.shape.parts.get(at)?;
@@ -371,7 +371,7 @@ fn distinct_parts(path: &str, scan: &IndexScanPlan) -> Option<usize> {
     (part.form == PartForm::Ordered && !part.multikey && points >= at).then_some(at + 1)
 }
 
-/// The key pattern explain shows.
+/// Returns the key pattern for explain.
 pub fn key_pattern(scan: &IndexScanPlan) -> Document {
     if !scan.index.is_wildcard() {
         return scan.index.stored.spec.key.clone();

@@ -1,9 +1,9 @@
 //! The choice between candidate indexes.
 //!
-//! A single candidate is taken. Of several, the plan cache may know the best one; otherwise all run in turn, one
-//! step at a time, until one has 101 rows or is exhausted, or after 10,000 steps. The score is rows per step, plus a
-//! large bonus for an exhausted candidate and small ones for needing no documents and no sort. Of equal scores the first
-//! candidate wins.
+//! A single candidate is used. Of several, the plan cache may know the best one; otherwise all run in turn, one step at
+//! a time, until one has 101 rows or is exhausted, or after 10,000 steps. The score is rows per step, plus a large bonus
+//! for an exhausted candidate and small ones for needing no documents and no sort. Of equal scores the first candidate
+//! wins.
 //!
 //! A candidate whose rows must still be sorted has no row until it is exhausted.
 
@@ -25,31 +25,31 @@ use crate::query::planner::physical::{
 };
 use crate::query::planner::settings::PlanSettings;
 
-/// Rows of one candidate that end a trial.
+/// The number of rows of one candidate that ends a trial.
 pub const TRIAL_ROWS: u64 = 101;
-/// Steps of each candidate that end a trial.
+/// The number of steps of each candidate that ends a trial.
 const TRIAL_STEPS_MAX: u64 = 10_000;
 /// The largest bonus for needing no documents, or no sort.
 const TIE_BREAK_MAX: f64 = 1e-4;
 
-/// Result of one candidate in a trial.
+/// The result of one candidate in a trial.
 #[derive(Clone, Debug, Default)]
 pub struct TrialResult {
-    /// Steps taken.
+    /// The number of steps.
     pub works: u64,
-    /// Rows returned.
+    /// The number of rows returned.
     pub rows: u64,
-    /// It was exhausted.
+    /// True if it was exhausted.
     pub at_end: bool,
-    /// Keys examined.
+    /// The number of keys examined.
     pub keys: u64,
-    /// Documents fetched.
+    /// The number of documents fetched.
     pub documents: u64,
-    /// Its score.
+    /// The score.
     pub score: f64,
 }
 
-/// Decides how the records of a plan are reached, after the rules have settled the filter and the order.
+/// Chooses the access path to the records of a plan, after the rules have fixed the filter and the order.
 pub fn choose(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     choose_index(plan, cx)?;
     cluster::take_order(plan, cx.settings);
@@ -57,7 +57,7 @@ pub fn choose(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Takes the index that serves best, if one serves.
+/// Reads by the best usable index, if there is one.
 fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     let settings = cx.settings;
     let Input::Records(input) = &plan.input else {
@@ -66,7 +66,7 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     let forced = input.forced.clone();
     let plain = match &input.access {
         AccessPath::CollectionScan => !input.is_natural,
-        // One record is found no faster by another index.
+        // No index finds one record faster.
         AccessPath::ClusteredScan { min, max } => {
             !input.is_natural && !cluster::is_point(min.as_ref(), max.as_ref())
         }
@@ -84,7 +84,7 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
         stay_within(&mut candidates, &forced.limits(index)?);
     }
     if candidates.is_empty() {
-        // A hinted index no scan can read (geometry) leaves the collection to be read.
+        // A hinted index that no scan can read (geometry) leaves the collection scan.
         return Ok(());
     }
     let hashes = shape_hashes(plan, input, &indexes);
@@ -114,7 +114,7 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The usable indexes: the hinted one, or all that are not hidden. None if the access path already looks up the `_id`.
+/// Returns the usable indexes: the hinted one, or all that are not hidden. None if the access path already looks up the `_id`.
 fn indexes_of(input: &RecordInput) -> Result<Vec<Arc<Index>>> {
     let all = input.source.all_indexes()?;
     let indexes: Vec<Arc<Index>> = match &input.forced {
@@ -183,7 +183,7 @@ pub(crate) fn candidates_of(
     Ok(request.candidates(indexes))
 }
 
-/// The field a plan groups by, if its group has no accumulators.
+/// Returns the field a plan groups by, if its group has no accumulators.
 fn grouped_by(plan: &PhysicalPlan) -> Option<Arc<str>> {
     match plan.stages.first() {
         Some(PhysicalStage::Group(group)) if group.stage.fields.is_empty() => group
@@ -254,7 +254,7 @@ fn best_known(
         .position(|candidate| signature(candidate) == known.signature)
 }
 
-/// Runs candidates for a while. The executor implements it, as planning knows no operators.
+/// Runs candidates for a limited time. The executor implements it, because planning does not know operators.
 pub trait TrialRunner {
     /// Runs candidates in turn, each for at most `steps_max` steps or until one has [`TRIAL_ROWS`] rows.
     fn run(
@@ -265,12 +265,12 @@ pub trait TrialRunner {
     ) -> Result<Vec<TrialResult>>;
 }
 
-/// What a choice between indexes uses beside the plan.
+/// Inputs to a choice between indexes, besides the plan.
 #[derive(Clone, Copy)]
 pub struct ChoiceContext<'a> {
     /// Collation and switches.
     pub settings: &'a PlanSettings,
-    /// The best index of known shapes.
+    /// The cached plans.
     pub cache: &'a PlanCache,
     /// Compares candidates by running them; without it the cache or the first candidate decides.
     pub runner: Option<&'a dyn TrialRunner>,
@@ -322,7 +322,7 @@ impl Trial<'_> {
                 self.created_from(choice.order.as_ref()),
             );
         }
-        // In the order in which explain tells: the taken one, then as the rejected ones stand.
+        // In the order of explain: the chosen one, then the rejected ones in their order.
         let taken = results.swap_remove(best.min(results.len().saturating_sub(1)));
         choice.trials = vec![taken];
         choice.trials.extend(results);
@@ -363,7 +363,7 @@ impl Trial<'_> {
     }
 }
 
-/// The names explain gives to the shape.
+/// Returns the names of the shape for explain.
 pub fn explain_hashes(choice: &Choice, out: &mut DocumentBuilder) {
     if let Some(hash) = choice.query_hash {
         out.append("queryHash", cache::hex(hash));

@@ -1,8 +1,7 @@
-//! Clustered collections: documents lie in the order of `_id`, so comparisons of `_id` bound their scan
-//! and an order by `_id` is its direction.
+//! Clustered collections: documents are stored in the order of `_id`, so comparisons of `_id` bound the scan and its
+//! direction gives an order by `_id`.
 //!
-//! A bounded scan is all that is planned for a clustered collection here; other indexes are preferred where
-//! they serve the query, as in MongoDB.
+//! This module plans bounded scans only; other indexes are preferred where they serve the query, as in MongoDB.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{Value, ValueRef};
@@ -16,7 +15,7 @@ use crate::query::planner::physical::{AccessPath, Input, PhysicalPlan, PhysicalS
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{Direction, RecordKey, RecordSource};
 
-/// An end of a scan: an `_id`, and the key of the record that has it.
+/// An end of a scan: an `_id`, and the key of its record.
 #[derive(Clone, Debug)]
 pub struct ClusterBound {
     /// The key.
@@ -25,12 +24,12 @@ pub struct ClusterBound {
     pub value: Value,
 }
 
-/// True where both ends are one record.
+/// True if both ends are one record.
 pub fn is_point(min: Option<&ClusterBound>, max: Option<&ClusterBound>) -> bool {
     matches!((min, max), (Some(min), Some(max)) if min.key == max.key)
 }
 
-/// The scan `conjuncts` leave of a clustered collection, if they say anything of `_id`.
+/// Returns the bounded scan of a clustered collection for `conjuncts`, if they test `_id`.
 pub fn bounded(source: &dyn RecordSource, conjuncts: &[MatchExpression]) -> Option<AccessPath> {
     let collation = source.collation();
     let bound = |value: &Value| {
@@ -57,7 +56,7 @@ pub fn bounded(source: &dyn RecordSource, conjuncts: &[MatchExpression]) -> Opti
     (min.is_some() || max.is_some()).then_some(AccessPath::ClusteredScan { min, max })
 }
 
-/// Between which values of `_id` everything lies that passes.
+/// Returns the range of `_id` values that holds all matches.
 fn ids_of(
     conjunct: &MatchExpression,
     collation: &Collation,
@@ -72,7 +71,7 @@ fn ids_of(
                 && is_comparable(&comparison.value, &comparison.collation) =>
         {
             let value = &comparison.value;
-            // Others order by their keys alone where this one has one.
+            // Only values with a clustered key follow the order of keys.
             source.clustered_key(value.as_ref())?;
             Some(range(comparison.op, value))
         }
@@ -96,7 +95,7 @@ fn ids_of(
     }
 }
 
-/// A comparison keeps to the type of its value; NaN is compared with itself alone.
+/// Returns the bounds of a comparison. It matches only the type of its value, and NaN only itself.
 fn range(op: CompareOp, value: &Value) -> (Value, Value) {
     let is_nan = Number::of(value.as_ref()).is_some_and(|n| n.to_f64().is_nan());
     let (least, greatest) = bounds::ends_of_type(value.as_ref());
@@ -108,8 +107,8 @@ fn range(op: CompareOp, value: &Value) -> (Value, Value) {
     }
 }
 
-/// What is one place among the `_id`s: not an array, which is compared with elements as well, nor null,
-/// which missing values equal.
+/// True if the value is one place among the `_id`s: not an array, which is compared with elements as well, nor null, which
+/// equals missing values.
 pub fn is_plain(value: ValueRef<'_>) -> bool {
     !matches!(
         value,
@@ -123,8 +122,7 @@ pub fn is_plain(value: ValueRef<'_>) -> bool {
     )
 }
 
-/// Reads a clustered collection in the order asked for, where that is one of `_id` alone. To be asked
-/// when no index was chosen.
+/// Reads a clustered collection in the required order, if that is an order by `_id` alone. Call it when no index was chosen.
 pub fn take_order(plan: &mut PhysicalPlan, settings: &PlanSettings) {
     let Some(PhysicalStage::Sort(sort)) = plan.stages.first() else {
         return;

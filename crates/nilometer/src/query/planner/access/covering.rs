@@ -1,13 +1,12 @@
-//! Answers from keys alone.
+//! Covered queries: answers from keys alone.
 //!
-//! A key holds the values of the index's paths, and its type bits say which of several equal values
-//! they were. So where all that later stages read are such paths, a row is made of the key and the
-//! document is not fetched. Not:
+//! A key holds the values of the index's paths, and its type bits tell apart equal values such as 1 and 1.0. If later
+//! stages read only such paths, a row is built from the key and the document is not fetched. Not covered are
 //!
-//! * with arrays: keys hold elements,
-//! * with a collation: keys hold sort keys,
+//! * arrays: keys hold elements,
+//! * collations: keys hold sort keys,
 //! * hashes, and the `_id` index, whose entries have no type bits,
-//! * for a key with null where it matters: the field may be missing. Such a document is fetched.
+//! * a null key where it matters: the field may be missing. Such a document is fetched.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use crate::query::pipeline::needs::Needs;
 use crate::query::planner::bounds::{IndexShape, PartForm};
 use crate::query::planner::physical::PhysicalStage;
 
-/// How rows are made of keys.
+/// How rows are built from keys.
 #[derive(Clone, Debug)]
 pub struct Covering {
     /// Dotted path and component of each field of a row, no path below another.
@@ -32,7 +31,7 @@ pub struct Covering {
 }
 
 impl Covering {
-    /// Rows with `paths`, made of keys of this index; `None` if they cannot be.
+    /// Returns rows with `paths`, built from keys of this index; `None` if the keys are not enough.
     pub fn of(index: &Index, shape: &IndexShape, paths: &BTreeSet<Arc<str>>) -> Option<Self> {
         if paths.is_empty() {
             return Some(Self {
@@ -60,7 +59,7 @@ impl Covering {
             let mut others = fields.iter().enumerate().filter(|(other, _)| *other != at);
             !others.any(|(_, (other, _))| is_at_or_below(path, other))
         });
-        // A number may mean an array place, where a row has a field of that name.
+        // A number may mean an array position; a row would have a field of that name.
         let is_number = |name: &str| name.bytes().all(|b| b.is_ascii_digit());
         let numbered = fields
             .iter()
@@ -83,7 +82,7 @@ impl Covering {
         })
     }
 
-    /// The row of a key; `None` if the document must be asked.
+    /// Returns the row of a key; `None` if the document must be fetched.
     pub fn row(&self, values: &[Value]) -> Option<Document> {
         let mut fields: Vec<(&str, &Value)> = Vec::with_capacity(self.fields.len());
         for (path, component) in self.fields.iter() {
@@ -99,7 +98,7 @@ impl Covering {
     }
 }
 
-/// Writes fields by dotted path; those with the same first component stand together.
+/// Writes fields by dotted path; those with the same first component are adjacent.
 fn nested(fields: &[(&str, &Value)], out: &mut DocumentBuilder) {
     let mut done: Vec<&str> = Vec::new();
     for (path, value) in fields {
@@ -130,8 +129,8 @@ fn is_at_or_below(path: &str, of: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The dotted paths that stages read of their input, if that is all they need of it. `distinct` is
-/// the path of a `distinct` command behind them.
+/// Returns the dotted paths that stages read from their input, if they read nothing else. `distinct` is the path of a
+/// `distinct` command after them.
 pub fn paths_read(
     stages: &[PhysicalStage],
     wanted: &Needs,

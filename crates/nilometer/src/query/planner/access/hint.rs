@@ -10,28 +10,28 @@ use super::KeyLimits;
 use crate::error::{Error, Result, location};
 use crate::index::{Index, IndexPartKind};
 
-/// What a client asks to be used.
+/// An index named by a client.
 #[derive(Clone, Debug)]
 pub enum Hint {
-    /// An index by its name.
+    /// By name.
     Name(Arc<str>),
-    /// An index by its key pattern.
+    /// By key pattern.
     Key(Document),
 }
 
-/// A hint, and the keys within the index it names.
+/// A hint, and the range of keys within its index.
 #[derive(Clone, Debug)]
 pub struct Forced {
-    /// Which index.
+    /// The index.
     pub hint: Hint,
-    /// The least key.
+    /// The lowest key of the range.
     pub min: Option<Document>,
-    /// The least key beyond.
+    /// The lowest key above the range.
     pub max: Option<Document>,
 }
 
 impl Hint {
-    /// Reads a hint that is not `$natural`; `None` for other types.
+    /// Parses a hint other than `$natural`; `None` for other types.
     pub fn of(value: ValueRef<'_>) -> Option<Self> {
         match value {
             ValueRef::String(name) => Some(Self::Name(name.into())),
@@ -40,7 +40,7 @@ impl Hint {
         }
     }
 
-    /// The index among those of a collection that the hint names.
+    /// Returns the index of a collection that the hint names.
     pub fn find(&self, indexes: &[Arc<Index>]) -> Result<Arc<Index>> {
         let named = |index: &&Arc<Index>| match self {
             Self::Name(name) => *index.stored.spec.name == **name,
@@ -55,7 +55,7 @@ impl Hint {
     }
 }
 
-/// What a hint that names nothing is answered.
+/// Returns the error for a hint that names no index.
 pub fn unknown() -> Error {
     Error::bad_value(
         "error processing query: planner returned error :: caused by :: hint provided does not \
@@ -64,7 +64,7 @@ pub fn unknown() -> Error {
 }
 
 impl Forced {
-    /// The keys of `index` between `min` and `max`.
+    /// Returns the keys of `index` between `min` and `max`.
     pub fn limits(&self, index: &Index) -> Result<KeyLimits> {
         let bytes = |bound: &Option<Document>| match bound {
             None => Ok(None),

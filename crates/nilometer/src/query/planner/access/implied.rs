@@ -1,14 +1,13 @@
 //! Comparisons that `$expr` implies.
 //!
-//! `{$expr: {$eq: ["$a", 5]}}` is true only of documents whose `a` compares so in the order over all
-//! types, arrays whole. Such comparisons bound parts without arrays; the expression itself is asked
-//! of the document all the same.
+//! `{$expr: {$eq: ["$a", 5]}}` is true only of documents whose `a` compares so in the order over all types, with arrays
+//! compared as a whole. Such comparisons bound parts without arrays; the expression itself is still tested on the document.
 
 use crate::eval::Expression;
 use crate::eval::expression::ComparisonOperator;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
 
-/// The comparisons of paths with constants that the conjuncts imply.
+/// Returns the comparisons of paths with constants that the conjuncts imply.
 pub(super) fn comparisons(conjuncts: &[MatchExpression]) -> Vec<MatchExpression> {
     let mut out = Vec::new();
     for conjunct in conjuncts {
@@ -46,7 +45,7 @@ fn collect(expression: &Expression, out: &mut Vec<MatchExpression>) {
                 path: MatchPath::new(path.as_str()),
                 op,
                 value: value.clone(),
-                // Only the index's part in the order matters here, and that is the query's.
+                // Only the index's part in the order matters here, and it is that of the query.
                 collation: crate::eval::Collation::default(),
             }));
         }

@@ -5,7 +5,7 @@
 //!        │ candidates     per index: safety ► bounds ► order ► covering;  $or: a union of them
 //!        ▼
 //!   [Candidate]
-//!        │ choose         one: that;  several: the plan cache, or a trial of all (works until 101 rows)
+//!        │ choose         one: use it;  several: the plan cache, or a trial of all (until 101 rows)
 //!        ▼
 //!   RecordInput.access = AccessPath::Index     and the `$sort` is removed if the index has the order
 //! ```
@@ -13,7 +13,7 @@
 //! Promise: the answer is that of the collection scan. The one exception is a hint, as in MongoDB: a hinted sparse or
 //! partial index is used even if it holds only some of the documents.
 //!
-//! [`safety`] checks which documents an index leaves out, [`order`] what it is sorted by, [`covering`] whether its keys
+//! [`safety`] checks which documents an index leaves out, [`order`] the order of its keys, [`covering`] whether its keys
 //! are enough for the answer.
 
 pub mod cache;
@@ -45,19 +45,19 @@ pub const ID_INDEX: &str = "_id_";
 pub struct IndexScanPlan {
     /// The index.
     pub index: Arc<Index>,
-    /// The parts of its key, with what bounds need to know of them.
+    /// The parts of its key, for bounds.
     pub shape: Arc<IndexShape>,
     /// The bounds of its keys.
     pub bounds: IndexBounds,
-    /// From the last key to the first.
+    /// Reads from the last key to the first.
     pub backward: bool,
     /// Limits on whole keys, for `min` and `max` of `find`.
     pub limits: KeyLimits,
 }
 
 impl IndexScanPlan {
-    /// True if a part that was planned as one without arrays has arrays now. A document then may have several keys, and one key
-    /// does not describe the whole document.
+    /// True if a part that was planned without arrays has arrays now. A document may then have several keys, and one key does
+    /// not describe the whole document.
     pub fn has_new_arrays(&self) -> bool {
         let now = self.index.stored.multikey();
         let known = |at: usize| self.shape.parts.get(at).is_some_and(|part| part.multikey);
@@ -77,30 +77,30 @@ pub struct KeyLimits {
     pub max: Option<Vec<u8>>,
 }
 
-/// Where keys of records come from.
+/// The source of record keys.
 #[derive(Clone, Debug)]
 pub enum KeyPlan {
     /// One index.
     Scan(Box<IndexScanPlan>),
-    /// Several, one after the other; a record is returned once.
+    /// Several scans, one after the other; a record is returned once.
     Union(Vec<IndexScanPlan>),
-    /// Several in the same order, merged; a record is returned once.
+    /// Several scans in the same order, merged; a record is returned once.
     Merge(Vec<IndexScanPlan>, MergeOrder),
 }
 
-/// What merged scans are sorted by.
+/// The order of merged scans.
 #[derive(Clone, Debug)]
 pub struct MergeOrder {
-    /// For each scan, which components its keys are compared by.
+    /// For each scan, the components its keys are compared by.
     pub components: Vec<Vec<usize>>,
-    /// For each of them, whether the order is descending.
+    /// For each component, true if the order is descending.
     pub descending: Vec<bool>,
     /// The order, for explain.
     pub pattern: nilometer_bson::Document,
 }
 
 impl KeyPlan {
-    /// The scans, in order.
+    /// Returns the scans, in order.
     pub fn scans(&self) -> &[IndexScanPlan] {
         match self {
             Self::Scan(scan) => std::slice::from_ref(scan),
@@ -108,7 +108,7 @@ impl KeyPlan {
         }
     }
 
-    /// The scan, if there is only one.
+    /// Returns the scan, if there is only one.
     pub fn only(&self) -> Option<&IndexScanPlan> {
         match self {
             Self::Scan(scan) => Some(scan),
@@ -117,14 +117,14 @@ impl KeyPlan {
     }
 }
 
-/// Reading an ordinary collection by index.
+/// The input from an ordinary collection by index.
 #[derive(Clone, Debug)]
 pub struct IndexAccess {
     /// The keys of the records.
     pub keys: KeyPlan,
     /// The filter for each document: conjuncts that the bounds do not express.
     pub residual: Option<MatchExpression>,
-    /// How rows are made of keys, without their documents.
+    /// How rows are built from keys, without their documents.
     pub covering: Option<Covering>,
     /// The number of leading components of which only the first key per combination of values is read.
     pub distinct: Option<usize>,
@@ -152,7 +152,7 @@ pub struct Choice {
     pub query_hash: Option<u32>,
     /// Hash of the shape and the indexes it could use.
     pub plan_cache_key: Option<u32>,
-    /// The plan cache decided.
+    /// True if the plan cache decided.
     pub is_cached: bool,
     /// Results of the trial: the chosen candidate first, then the rejected ones.
     pub trials: Vec<choose::TrialResult>,

@@ -1,27 +1,27 @@
-//! What a walk through an index is sorted by.
+//! The sort order of an index scan.
 //!
-//! Keys come in the order of the parts. A part bounded to one value can be passed over, so
-//! `{a: 5}` sorted by `b` comes from `{a: 1, b: 1}`; read backward every direction turns. Not:
+//! Keys come in the order of the parts. A part bounded to one value can be skipped, so `{a: 5}` sorted by `b` comes
+//! from `{a: 1, b: 1}`; a backward scan reverses every direction. An index does not give the order
 //!
-//! * where texts are ordered by another collation,
-//! * by a part with arrays (a document sorts by its least or greatest element, which must then not
-//!   be bounded away), unless it is the only one and nothing multikey is bounded.
+//! * of strings under another collation,
+//! * of a part with arrays (a document sorts by its least or greatest element, which the bounds must not exclude),
+//!   unless it is the only part of the order and nothing multikey is bounded.
 
 use nilometer_bson::key_string::COMPONENTS_MAX;
 
 use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::query::planner::bounds::{IndexBounds, IndexShape, PartForm};
 
-/// Whether an index within bounds gives an order, and by which components.
+/// The order a bounded index scan gives, and the components it consists of.
 pub struct Provided {
-    /// The walk must go backward.
+    /// The scan must run backward.
     pub backward: bool,
-    /// For each part of the pattern the component that sorts by it; none if it is one value.
+    /// For each part of the pattern the component that sorts by it; `None` if the part has one value.
     pub components: Vec<Option<usize>>,
 }
 
-/// How an index gives `pattern`; `None` if it does not. `points` tells of a part whether its keys may
-/// be taken for one value (a merge takes several values one by one).
+/// Returns how an index gives `pattern`; `None` if it does not. `points` is true of a part whose keys count as one value
+/// (a merge takes several values one by one).
 pub fn provided(
     pattern: &SortPattern,
     shape: &IndexShape,
@@ -70,7 +70,7 @@ pub fn provided(
     })
 }
 
-/// Every element of every array is in the walk, and the first met decides.
+/// Every element of every array is in the scan, and the first one seen decides.
 fn may_sort_by_arrays(pattern: &SortPattern, shape: &IndexShape, bounds: &IndexBounds) -> bool {
     let parts = shape.parts.iter().zip(&bounds.parts);
     pattern.parts().len() == 1

@@ -1,12 +1,11 @@
-//! Documents an index leaves out: may the query want them?
+//! Whether an index leaves out documents that the query may need.
 //!
-//! * sparse: documents without any of the fields. Safe if some conjunct is passed only by documents
-//!   that have one of them.
-//! * geographic: documents without a geometry. Safe if some conjunct asks for one.
-//! * partial: documents its filter does not match. Safe if the conjuncts imply the filter.
+//! * sparse: leaves out documents without any of its fields. Safe if only documents with one of them pass some conjunct.
+//! * geographic: leaves out documents without a geometry. Safe if some conjunct requires one.
+//! * partial: leaves out documents that its filter does not match. Safe if the conjuncts imply the filter.
 //!
-//! What cannot be proven is not safe. Texts are compared as the index and the query both compare them;
-//! where they differ in that, nothing that holds a text is proven.
+//! Whatever cannot be proven is unsafe. Strings are compared by the collation that index and query share; if their
+//! collations differ, nothing that contains a string is proven.
 
 use std::cmp::Ordering;
 
@@ -26,22 +25,21 @@ pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShap
     }
     let geographic = |part: &PartShape| matches!(part.form, PartForm::Sphere | PartForm::Plane(_));
     if shape.parts.iter().any(geographic) {
-        // A document without a geometry is in none of these, sparse or not.
+        // None of these holds a document without a geometry, sparse or not.
         let mut geographic = shape.parts.iter().filter(|part| geographic(part));
         return geographic.any(|part| asks_for_geometry(conjuncts, &part.path));
     }
     !index.stored.spec.sparse || asks_for_presence(conjuncts, shape)
 }
 
-/// True if every document that passes the conjuncts passes the filter of a partial index; so it is of
-/// an index without a filter.
+/// True if every document that passes the conjuncts passes the filter of a partial index, or if the index has no filter.
 pub fn is_inside_filter(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
     let texts = Texts::of(shape);
     let filter = index.partial_filter();
     filter.is_none_or(|filter| implies(conjuncts, filter, texts))
 }
 
-/// How texts compare while something is proven.
+/// The comparison of strings in proofs.
 #[derive(Clone, Copy)]
 pub struct Texts<'a> {
     /// The collation of the index; `None` if the query has another.
@@ -49,14 +47,14 @@ pub struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// As an index and a query do that has this shape for it.
+    /// Returns the comparison that the index of this shape and the query share.
     pub fn of(shape: &'a IndexShape) -> Self {
         Self {
             collation: shape.same_collation.then_some(&shape.collation),
         }
     }
 
-    /// The order of two values; `None` if it is one thing to the index and another to the query.
+    /// Returns the order of two values; `None` if index and query order them differently.
     fn order(self, a: &Value, b: &Value) -> Option<Ordering> {
         match self.collation {
             Some(collation) => Some(collation.compare(a.as_ref(), b.as_ref())),
@@ -81,7 +79,7 @@ fn may_hold_text(value: &Value) -> bool {
     )
 }
 
-/// True if some conjunct is passed only by documents with a geometry at `path`.
+/// True if only documents with a geometry at `path` pass some conjunct.
 fn asks_for_geometry(conjuncts: &[MatchExpression], path: &str) -> bool {
     conjuncts.iter().any(|test| match test {
         MatchExpression::Geo { path: own, .. } => own.as_str() == path,
@@ -89,7 +87,7 @@ fn asks_for_geometry(conjuncts: &[MatchExpression], path: &str) -> bool {
     })
 }
 
-/// True if some conjunct is passed only by documents that have a field of the index.
+/// True if only documents with a field of the index pass some conjunct.
 fn asks_for_presence(conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
     shape.parts.iter().any(|part| {
         conjuncts
@@ -98,7 +96,7 @@ fn asks_for_presence(conjuncts: &[MatchExpression], shape: &IndexShape) -> bool 
     })
 }
 
-/// True if the test is passed only where there is a value at `path`.
+/// True if the test passes only where `path` has a value.
 fn needs_value(test: &MatchExpression, path: &str, multikey: bool) -> bool {
     let here = |at: &str| at == path;
     match test {
@@ -115,7 +113,7 @@ fn needs_value(test: &MatchExpression, path: &str, multikey: bool) -> bool {
         | MatchExpression::Size { path: at, .. }
         | MatchExpression::Bits { path: at, .. }
         | MatchExpression::ElemMatchValue { path: at, .. } => here(at.as_str()),
-        // `$ne: null`: of one value, not of several, of which one may be missing.
+        // `$ne: null` proves it for one value, not for several, one of which may be missing.
         MatchExpression::Not(inner) => match inner.as_ref() {
             MatchExpression::Compare(comparison) => {
                 !multikey
@@ -141,7 +139,7 @@ fn excludes_missing(comparison: &Comparison) -> bool {
     )
 }
 
-/// True if whatever passes all `conjuncts` surely passes `filter`.
+/// True if every document that passes all `conjuncts` passes `filter`.
 pub fn implies(conjuncts: &[MatchExpression], filter: &MatchExpression, texts: Texts<'_>) -> bool {
     match filter {
         MatchExpression::AlwaysTrue => true,
@@ -212,8 +210,8 @@ fn implies_comparison(conjunct: &MatchExpression, wanted: &Comparison, texts: Te
     }
 }
 
-/// True if a value that stands so to `operand` stands as wanted to the wanted operand. Both speak of
-/// one and the same value, so an array's elements do no harm.
+/// True if a comparison with `operand` implies the wanted comparison. Both compare the same value, so array elements do not
+/// matter.
 fn comparison_implies(
     op: CompareOp,
     operand: &Value,
@@ -308,7 +306,7 @@ mod tests {
                 .as_document()
                 .is_some_and(|d| is_nan(d.get("$gt")))
             {
-                // Nothing is above NaN; not recognised, and not wrong.
+                // Nothing is above NaN: the implication holds, but is not recognised.
                 continue;
             }
             let conjuncts = parsed(&query).into_conjuncts();

@@ -1,12 +1,12 @@
-//! An index as bounds see it.
+//! The shape of an index, for bounds.
 
 use crate::eval::Collation;
 use crate::geo::PlaneGrid;
 use crate::index::{Index, IndexPartKind};
 use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
 
-/// The shape of an index for a query whose strings compare by `collation`; `None` if it is of a kind
-/// that nothing here reads (wildcards, points of buckets).
+/// Returns the shape of an index for a query whose strings compare by `collation`; `None` for the kinds that are handled
+/// elsewhere (wildcards, points of buckets).
 pub fn shape_of(index: &Index, collation: &Collation) -> Option<IndexShape> {
     let multikey = index.stored.multikey();
     let is_simple = index.collation().collator().is_none();
@@ -15,7 +15,7 @@ pub fn shape_of(index: &Index, collation: &Collation) -> Option<IndexShape> {
         let form = match part.kind {
             IndexPartKind::Ascending | IndexPartKind::Descending => PartForm::Ordered,
             IndexPartKind::Hashed if is_simple => PartForm::Hashed,
-            // Hashes of sort keys: nothing is looked up by them.
+            // Hashes of sort keys: look-ups cannot use them.
             IndexPartKind::Hashed => PartForm::Opaque,
             IndexPartKind::TwoDSphere => PartForm::Sphere,
             IndexPartKind::TwoD { bits, min, max } => {

@@ -1,9 +1,8 @@
-//! Wildcard indexes: one path of them at a time, as an index of two parts, `$_path` and the path.
+//! Wildcard indexes, each read as an index of two parts: `$_path` and one path.
 //!
-//! Their keys are the values of leaves. So they answer tests that a scalar passes, and no others: not
-//! null or `$exists: false` (a missing field has no key), not objects or arrays (which have the keys
-//! of their leaves), nothing negated. A path with a number may mean an array place, of which their
-//! keys know nothing.
+//! Their keys are the values of leaves, so they answer only tests that a scalar passes: not null or `$exists: false`
+//! (a missing field has no key), not objects or arrays (which have the keys of their leaves), no negations. A path
+//! with a number may mean an array position, which the keys do not record.
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Value, ValueRef};
@@ -16,10 +15,10 @@ use crate::query::planner::bounds::{
     Assigned, IndexShape, Interval, PartBounds, PartForm, PartShape,
 };
 
-/// What the first component of a wildcard index is called.
+/// The name of the first component of a wildcard index.
 const PATH_PART: &str = "$_path";
 
-/// For each path of the conjuncts the index covers: its shape and the bounds.
+/// Returns the shape and bounds for each path of the conjuncts that the index covers.
 pub fn readings(
     index: &Index,
     conjuncts: &[MatchExpression],
@@ -56,7 +55,7 @@ pub fn readings(
             collation: index.collation().clone(),
             same_collation: same_collation(index.collation(), collation),
         };
-        // Other tests of the path are asked of the document.
+        // Other tests of the path are applied to the document.
         let usable: Vec<MatchExpression> = conjuncts
             .iter()
             .map(|test| {
