@@ -1,8 +1,7 @@
 //! `profile`, and the records of operations in the log and in `system.profile`.
 //!
-//! [`finished`] is called once for every command, when its reply is known. An entry holds the command, the
-//! plan, the examined keys and documents, the result, and the duration. Nothing is estimated, and unknown
-//! values are left out.
+//! [`finished`] is called once for every command, when its reply is known. An entry holds the command, the plan, the
+//! numbers of keys and documents examined, the result, and the duration. Nothing is estimated; unknown values are omitted.
 //!
 //! `system.profile` is a capped collection, created by the first entry. Commands that write to it are not
 //! recorded, nor is the handshake that drivers repeat.

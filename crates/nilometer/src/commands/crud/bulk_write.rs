@@ -39,7 +39,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
-    // Each operation is counted by itself, like the command it stands for.
+    // Each operation is counted separately, like the command it corresponds to.
     counted: OperationCounter::Update,
     fields: Fields::Only(&[
         "ops",
@@ -115,7 +115,7 @@ struct Totals {
     deleted: u64,
 }
 
-/// The command in execution.
+/// The state of a running command.
 struct Bulk<'r> {
     database: &'r Database,
     operation: &'r OperationContext,

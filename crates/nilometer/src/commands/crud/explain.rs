@@ -32,7 +32,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-/// Options every command takes that a command inside `explain` may carry.
+/// Generic command options that a command inside `explain` may have.
 pub(crate) const GENERIC_FIELDS: &[&str] = &[
     "$db",
     "lsid",
@@ -49,9 +49,9 @@ pub(crate) const GENERIC_FIELDS: &[&str] = &[
 /// The verbosity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verbosity {
-    /// The plan alone.
+    /// The plan only.
     QueryPlanner,
-    /// The plan is run; its figures are shown.
+    /// The plan is run, and its figures are shown.
     ExecutionStats,
     /// The figures of rejected candidates are shown, too.
     AllPlansExecution,
@@ -93,7 +93,7 @@ fn run(
         "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
         "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
         "update" | "delete" | "findAndModify" | "findandmodify" => {
-            // A change of measurements has one plan.
+            // A change of measurements has a single plan.
             let told = match verbosity {
                 Verbosity::AllPlansExecution => Verbosity::ExecutionStats,
                 other => other,

@@ -145,8 +145,8 @@ pub(crate) fn plan(
     })
 }
 
-/// Replaces rows by the index keys they were found by. Without an index, and behind a sort, the key is
-/// unknown and the documents are empty, as in MongoDB.
+/// Replaces rows by the index keys they were found by. Without an index, and after a sort, the key is unknown and the
+/// documents are empty, as in MongoDB.
 fn return_keys(plan: &mut PhysicalPlan) {
     plan.stages
         .retain(|stage| !matches!(stage, PhysicalStage::Project(_)));
@@ -226,7 +226,7 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
         let pattern =
             SortPattern::parse(pattern, expressions).map_err(|error| match error.code {
                 ErrorCode(location::PATH_EMPTY) => error,
-                // `$sort` has codes of its own for errors that are a bad value in `find`.
+                // `$sort` has its own codes for errors that are a bad value in `find`.
                 _ => Error {
                     code: ErrorCode::BadValue,
                     ..error

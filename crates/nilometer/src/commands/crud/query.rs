@@ -31,16 +31,16 @@ use crate::query::planner::{self, PlanRequest};
 
 /// Options of every query.
 pub(crate) struct QueryOptions {
-    /// What expressions may refer to.
+    /// The names that expressions may refer to.
     pub(crate) expressions: ParseContext,
     /// The values of `let`.
     pub(crate) variables: Arc<[Value]>,
-    /// Whether stages above their memory limit may write to disk; if not said, a parameter decides.
+    /// True if stages above their memory limit may write to disk; by default a parameter decides.
     pub(crate) allow_disk_use: Option<bool>,
 }
 
 impl QueryOptions {
-    /// Reads `let`, `collation` and `allowDiskUse`. Without a collation that of `collection` goes.
+    /// Parses `let`, `collation` and `allowDiskUse`. The collation of `collection` is the default.
     pub(crate) fn parse(
         database: &Database,
         operation: &OperationContext,
@@ -55,7 +55,7 @@ impl QueryOptions {
         Self::with_collation(operation, args, &collation)
     }
 
-    /// Like [`QueryOptions::parse`], under this collation whatever is given.
+    /// Like [`QueryOptions::parse`], but with this collation in any case.
     pub(crate) fn with_collation(
         operation: &OperationContext,
         args: &Args<'_>,
@@ -88,7 +88,7 @@ impl QueryOptions {
     }
 }
 
-/// The `collation` a command or statement gives; an empty one is none.
+/// Returns the `collation` of a command or statement; `None` for an empty one.
 pub(crate) fn given_collation(args: &Args<'_>) -> Result<Option<Collation>> {
     match args.document("collation")? {
         Some(spec) if !spec.is_empty() => Collation::parse(spec, "collation").map(Some),
@@ -96,7 +96,7 @@ pub(crate) fn given_collation(args: &Args<'_>) -> Result<Option<Collation>> {
     }
 }
 
-/// The collation a collection, view or time-series collection was created with.
+/// Returns the collation a collection, view or time-series collection was created with.
 pub(crate) fn default_collation(database: &Database, db: &str, name: &str) -> Result<Collation> {
     let catalog = database.catalog();
     let namespace = Namespace {
@@ -113,7 +113,7 @@ pub(crate) fn default_collation(database: &Database, db: &str, name: &str) -> Re
     }
 }
 
-/// The collection a command names in its first field.
+/// Returns the collection a command names in its first field.
 pub(crate) fn check_collection_name<'a>(args: &Args<'a>, command: &str) -> Result<&'a str> {
     let name = match args.value(command) {
         ValueRef::String(name) => name,
@@ -133,23 +133,23 @@ pub(crate) fn check_collection_name<'a>(args: &Args<'a>, command: &str) -> Resul
     Ok(name)
 }
 
-/// `db.coll`.
+/// Returns `db.coll`.
 pub(crate) fn namespace_of(operation: &OperationContext, collection: &str) -> String {
     format!("{}.{collection}", operation.database)
 }
 
-/// A query ready to run, or to be explained.
+/// A query, ready to run or to be explained.
 pub(crate) struct Planned {
-    /// What the client reads: `db.coll`.
+    /// The namespace the client reads: `db.coll`.
     pub(crate) namespace: String,
-    /// Builds its operators.
+    /// The builder of its operators.
     pub(crate) builder: Builder,
-    /// Its plan, rules applied.
+    /// Its plan, with all rules applied.
     pub(crate) plan: PhysicalPlan,
 }
 
 impl Planned {
-    /// Its operators.
+    /// Builds its operators.
     pub(crate) fn executor(self) -> Result<Executor> {
         let settings = Arc::clone(&self.builder.settings);
         let summary = plan_summary(&self.plan);
@@ -170,7 +170,7 @@ pub(crate) fn settings(
     let services = database.queries();
     let given = &database.services().parameters;
     let may_spill = allow_disk_use.unwrap_or_else(|| given.allow_disk_use_by_default() != 0);
-    // The table of parameters keeps them from being negative.
+    // The parameter table rejects negative values.
     let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
         memory: Arc::clone(&services.memory),
@@ -192,7 +192,7 @@ pub(crate) fn settings(
             ..services.limits
         },
         spill: services.spill.clone().filter(|_| may_spill),
-        // What is explained is tried anew.
+        // Explain always runs a new trial.
         plans: if operation.is_explain {
             Arc::default()
         } else {
@@ -202,7 +202,7 @@ pub(crate) fn settings(
     }
 }
 
-/// The threads that may run one query.
+/// Returns the number of threads that may run one query.
 fn query_threads(database: &Database) -> Option<QueryThreads> {
     let services = database.services();
     let threads = match services.parameters.nilometer_query_threads() {
@@ -213,11 +213,11 @@ fn query_threads(database: &Database) -> Option<QueryThreads> {
     (threads > 1).then(|| QueryThreads::new(Arc::clone(workers), threads.min(QUERY_THREADS_MAX)))
 }
 
-/// What a command wants of the documents its stages give.
+/// The part of the result documents that a command needs.
 pub(crate) struct Wanted<'a> {
-    /// Which fields.
+    /// The fields.
     pub(crate) needs: Needs,
-    /// Only the different values of this path.
+    /// Only the distinct values of this path.
     pub(crate) distinct: Option<&'a str>,
 }
 
@@ -230,7 +230,7 @@ impl From<Needs> for Wanted<'_> {
     }
 }
 
-/// Plans a pipeline of a command; `adjust` may change what is read.
+/// Plans the pipeline of a command; `adjust` may change the source.
 pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
@@ -272,19 +272,19 @@ pub(crate) fn plan(
     Ok((builder, plan))
 }
 
-/// How the first batch is made.
+/// Options of the first batch.
 pub(crate) struct FirstBatch {
-    /// Documents in it; none for 0.
+    /// The number of documents; 0 for an empty batch.
     pub(crate) documents: u64,
-    /// There is no second.
+    /// There is no second batch.
     pub(crate) single: bool,
     /// The cursor never times out.
     pub(crate) no_timeout: bool,
-    /// The cursor stays at the end.
+    /// The cursor stays open at the end.
     pub(crate) tail: Option<Tail>,
 }
 
-/// Fills the first batch and keeps the cursor if more may follow.
+/// Fills the first batch and stores the cursor if more may follow.
 pub(crate) fn open_cursor(
     database: &Database,
     operation: &OperationContext,
@@ -297,7 +297,7 @@ pub(crate) fn open_cursor(
     begin(database, operation, namespace, executor, first, command)
 }
 
-/// The `cursor.batchSize` of a command that lists.
+/// Returns the `cursor.batchSize` of a listing command.
 pub(crate) fn listing_batch_size(args: &Args<'_>) -> Result<Option<u64>> {
     let Some(cursor) = args.nested("cursor", &["batchSize"])? else {
         return Ok(None);
@@ -306,7 +306,7 @@ pub(crate) fn listing_batch_size(args: &Args<'_>) -> Result<Option<u64>> {
     Ok(size.and_then(|size| u64::try_from(size).ok()))
 }
 
-/// A cursor over documents at hand, such as the server's own listings.
+/// Returns a cursor over documents in memory, such as the server's own listings.
 pub(crate) fn open_listing(
     database: &Database,
     operation: &OperationContext,
@@ -324,7 +324,7 @@ pub(crate) fn open_listing(
         &Collation::SIMPLE,
     ));
     let first = FirstBatch {
-        // A listing comes whole unless the client asks for pieces.
+        // A listing is one batch unless the client sets a batch size.
         documents: batch_size.unwrap_or(u64::MAX),
         single: false,
         no_timeout: false,
@@ -359,7 +359,7 @@ fn begin(
         cursor.lsid = operation.lsid;
         cursor.user = operation.user.clone();
         cursor.no_timeout = first.no_timeout;
-        // What is waited for has its own limit of time, with each getMore.
+        // Waiting for new documents has its own time limit, set by each getMore.
         cursor.time_left = operation.time_left().filter(|_| !awaits);
         let services = database.queries();
         let now = operation.clock().monotonic();
@@ -375,7 +375,7 @@ fn begin(
     Ok(reply.finish())
 }
 
-/// Takes a limit on time that is left over from an earlier command.
+/// Applies the time left over from an earlier command, unless the own limit is shorter.
 pub(crate) fn limit_time(operation: &mut OperationContext, left: Option<Duration>) {
     if let Some(left) = left {
         let own = operation.time_left();

@@ -1,8 +1,8 @@
-//! Reading by index, as explain shows it.
+//! Explain output for reads by index.
 //!
 //! ```text
 //! FETCH {filter} ► IXSCAN        OR / SORT_MERGE ► several IXSCAN
-//! COUNT_SCAN, DISTINCT_SCAN, IXSCAN alone where keys are enough
+//! COUNT_SCAN, DISTINCT_SCAN, or IXSCAN without FETCH where keys are enough
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use crate::query::planner::bounds::PartForm;
 /// The version of all indexes.
 const INDEX_VERSION: i32 = 2;
 
-/// The tree of a read by index, with figures if it was run. `counts` tells that a count is all that is
-/// asked for.
+/// Returns the stage tree of a read by index, with figures if it was run. `counts` is true if the command needs a count
+/// only.
 pub(super) fn tree(access: &IndexAccess, counts: bool, stats: Option<&AccessStats>) -> Document {
     let fetches = access.covering.is_none();
     let keys = key_tree(access, counts, stats);
@@ -44,7 +44,7 @@ pub(super) fn tree(access: &IndexAccess, counts: bool, stats: Option<&AccessStat
     out.finish()
 }
 
-/// The indexes that are read, in a few words.
+/// Returns a short description of the indexes that are read.
 pub(super) fn summary(access: &IndexAccess) -> String {
     let scans = match &access.keys {
         KeyPlan::Scan(scan) => std::slice::from_ref(&**scan),
@@ -155,7 +155,7 @@ fn scan_step(scan: &IndexScanPlan, name: &str, stats: Option<&KeyStats>) -> Docu
     out.finish()
 }
 
-/// The step that measures what a walk through a geographic index of the same field gives.
+/// Returns the stage that measures the results of a scan of a geographic index on the same field.
 pub(super) fn near(access: &IndexAccess, near: &GeoDistanceStage) -> Option<Document> {
     let scan = access.keys.only()?;
     let name = match scan.shape.part(near.path.as_str())?.form {
@@ -171,7 +171,7 @@ pub(super) fn near(access: &IndexAccess, near: &GeoDistanceStage) -> Option<Docu
     })
 }
 
-/// Start and end of a walk over one range of keys; `None` if it is several.
+/// Returns start and end of a scan over one range of keys; `None` for several ranges.
 fn limits_of_count(scan: &IndexScanPlan) -> Option<Document> {
     let mut start = DocumentBuilder::new();
     let mut end = DocumentBuilder::new();
@@ -181,7 +181,7 @@ fn limits_of_count(scan: &IndexScanPlan) -> Option<Document> {
         let [interval] = &*bounds.intervals else {
             return None;
         };
-        // Behind a part that is a range, another range would be several.
+        // After a part that is a range, another range would give several.
         if wide && !bounds.is_all() {
             return None;
         }
@@ -210,7 +210,7 @@ fn limits_of_count(scan: &IndexScanPlan) -> Option<Document> {
     })
 }
 
-/// Candidates that were not taken.
+/// Returns the rejected candidates.
 pub(super) fn rejected(choice: &Choice) -> Vec<Value> {
     let trees = choice.rejected.iter();
     trees
@@ -231,7 +231,7 @@ fn candidate_tree(candidate: &Candidate, choice: &Choice) -> Document {
     }
 }
 
-/// What all candidates did in the trial.
+/// Returns the trial results of all candidates.
 pub(super) fn all_plans(choice: &Choice, chosen: &Document) -> Vec<Value> {
     let rejected = choice.rejected.iter().map(|c| candidate_tree(c, choice));
     let trees = std::iter::once(chosen.clone()).chain(rejected);

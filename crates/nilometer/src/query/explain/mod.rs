@@ -1,4 +1,4 @@
-//! Explain: a physical plan and what it examined, in the terms of MongoDB.
+//! Explain: a physical plan and its figures, in MongoDB's terms.
 //!
 //! ```text
 //! ordinary collection   queryPlanner.winningPlan: LIMIT ► PROJECTION ► SORT ► COLLSCAN …
@@ -7,8 +7,8 @@
 //!                                {$_internalUnpackBucket: {include, eventFilter, …}}, …]
 //! ```
 //!
-//! A stage has the name that MongoDB gives to the one that does the same. Figures are counted while the query
-//! runs; nothing is estimated.
+//! Each stage has the name of the MongoDB stage with the same function. Figures are counted while the query runs;
+//! nothing is estimated.
 
 mod by_index;
 
@@ -29,31 +29,31 @@ use crate::query::planner::physical::{
 };
 use crate::query::source::{BucketEntries, BucketPredicate, Direction, highest_id, lowest_id};
 
-/// Figures of a finished run.
+/// The figures of a finished run.
 #[derive(Clone, Copy, Debug)]
 pub struct Execution<'a> {
-    /// What each operator did.
+    /// The figures of each operator.
     pub trace: &'a Trace,
-    /// Documents that came out.
+    /// The number of documents returned.
     pub returned: u64,
-    /// Milliseconds it took.
+    /// The duration in milliseconds.
     pub millis: i64,
-    /// Show the candidates that were tried, too.
+    /// True to include the candidates that were tried.
     pub all_plans: bool,
 }
 
-/// A command's own last step.
+/// The top stage that a command adds.
 #[derive(Clone, Copy, Debug)]
 pub struct Top<'a> {
     /// `COUNT`, `UPDATE`, `DELETE`.
     pub name: &'static str,
-    /// What it did, or would have done.
+    /// The figures of what it did, or would have done.
     pub figures: Option<&'a Document>,
 }
 
-/// The explanation of a plan, without what only a server knows (host, version, command).
+/// Explains a plan, without the fields that only a server has (host, version, command).
 ///
-/// `namespace` is what the client reads; `top` names the command's own last step (`COUNT`).
+/// `namespace` is the namespace the client reads; `top` is the top stage of the command (`COUNT`).
 pub fn explain(
     plan: &PhysicalPlan,
     namespace: &str,
@@ -78,7 +78,7 @@ pub fn explain(
                 if at == 0
                     && let Some(sort) = sort
                 {
-                    // It stands below; what is left of it is its limit.
+                    // The sort is part of the tree below; only its limit remains here.
                     let limit = sort.stage.limit.map(PhysicalStage::Limit);
                     stages.extend(limit.map(|limit| limit.explain().into()));
                     continue;
@@ -96,7 +96,7 @@ pub fn explain(
     out.finish()
 }
 
-/// The `$group` that reads headers of buckets and nothing else, in their terms.
+/// Returns the `$group` that reads bucket headers only, in their terms.
 fn group_by_headers(plan: &PhysicalPlan) -> Option<Document> {
     let (Input::Buckets(input), Some(PhysicalStage::Group(group))) =
         (&plan.input, plan.stages.first())
@@ -110,7 +110,7 @@ fn group_by_headers(plan: &PhysicalPlan) -> Option<Document> {
     Some(doc! {"$group": aggregate.shown(&group.stage.source)})
 }
 
-/// What a sort by falling starts asserts of each bucket, where MongoDB shows it; no bucket is left out by it.
+/// Returns the assertion of a sort by descending starts on each bucket, where MongoDB shows it. It excludes no bucket.
 fn span_guard(plan: &PhysicalPlan, input: &BucketInput) -> Option<Document> {
     let Some(PhysicalStage::Sort(sort)) = plan.stages.first() else {
         return None;
@@ -123,13 +123,13 @@ fn span_guard(plan: &PhysicalPlan, input: &BucketInput) -> Option<Document> {
     Some(doc! {"$match": doc! {"$expr": condition}})
 }
 
-/// A step of a `find`, and where its figures are among the stages.
+/// A stage of a `find`, and the position of its figures among the operators.
 struct Step {
     document: Document,
     stats: Option<usize>,
 }
 
-/// The plan as the tree of a `find`, lowest step first; `None` if it has other stages.
+/// Returns the plan as the tree of a `find`, lowest stage first; `None` if it has other stages.
 fn as_find_tree(
     plan: &PhysicalPlan,
     top: Option<Top<'_>>,
@@ -176,7 +176,7 @@ fn as_find_tree(
                 doc! {"stage": name, "transformBy": project.source.clone()}
             }
             other => match other.as_geo_distance() {
-                // What writes distances is a stage of a pipeline.
+                // A stage that writes distances belongs to a pipeline.
                 Some(near) if near.output.is_ordered => by_index::near(index_access(plan)?, near)?,
                 _ => return None,
             },
@@ -199,7 +199,7 @@ fn index_access(plan: &PhysicalPlan) -> Option<&IndexAccess> {
     }
 }
 
-/// In a few words how a plan finds its documents: `COLLSCAN`, `IXSCAN { a: 1 }`.
+/// Returns a short description of the access path: `COLLSCAN`, `IXSCAN { a: 1 }`.
 pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
     let by = |step: &str, key: &Document| Arc::from(format!("{step} {}", shell_text(key)));
     match &plan.input {
@@ -219,7 +219,7 @@ pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
     }
 }
 
-/// `{ a: 1, b: -1 }`.
+/// Formats a key pattern: `{ a: 1, b: -1 }`.
 fn shell_text(key: &Document) -> String {
     let parts = key.iter().map(|part| {
         let direction = match part.value() {
@@ -261,7 +261,7 @@ fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_
     out.finish()
 }
 
-/// A bucket's key as the object id it is; anything else as bytes.
+/// Returns a bucket's key as the object id it is; any other key as bytes.
 fn record_id(key: &[u8]) -> Value {
     match <[u8; 12]>::try_from(key) {
         Ok(id) => Value::ObjectId(nilometer_bson::ObjectId(id)),
@@ -273,7 +273,7 @@ fn record_id(key: &[u8]) -> Value {
     }
 }
 
-/// An index over buckets: the key as listed, and the bounds of what is kept of it.
+/// Describes an index over buckets: its key pattern as listed, and the bounds of the stored parts.
 fn bucket_index_step(
     stage: &str,
     index: &BucketIndex,
@@ -301,7 +301,7 @@ fn bucket_index_step(
             out.end();
             return out.finish();
         }
-        // Of the two bounds of the time the start alone is kept.
+        // Of the two bounds of the time only the start is stored.
         for part in spec.key.iter() {
             match bounds.get(part.name()) {
                 ValueRef::Missing => {
@@ -339,7 +339,7 @@ fn bucket_step(input: &BucketInput) -> Document {
     buckets_read(input, filter)
 }
 
-/// How buckets are read, with the filter they are asked there.
+/// Describes how buckets are read, with the filter of the scan.
 pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     let mut out = DocumentBuilder::new();
     let buckets = &input.buckets;
@@ -381,7 +381,7 @@ pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     out.finish()
 }
 
-/// The input step, below the step of the index that measures distances.
+/// Returns the input stage, below the stage of the index that measures distances.
 fn input_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document {
     let below = scan_step(plan, execution);
     match near_step(plan) {
@@ -397,7 +397,7 @@ fn input_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document
     }
 }
 
-/// The step that stands over a read by the geographic index whose distances come first.
+/// Returns the stage above a read by a geographic index in order of distance.
 fn near_step(plan: &PhysicalPlan) -> Option<Document> {
     let near = plan.stages.first()?.as_geo_distance()?;
     by_index::near(index_access(plan)?, near)
@@ -413,7 +413,7 @@ fn scan_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document 
     }
 }
 
-/// How buckets are read, and what is done to them before they are unpacked.
+/// Describes how buckets are read, and the stages on buckets before unpacking.
 fn above_buckets(plan: &PhysicalPlan, input: &BucketInput) -> Document {
     let below = bucket_step(input);
     let amount = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -445,7 +445,7 @@ fn above_buckets(plan: &PhysicalPlan, input: &BucketInput) -> Document {
     }
 }
 
-/// The sort that puts buckets in order, and nothing in them.
+/// Returns the sort that orders buckets but not the measurements in them.
 fn sort_of_buckets(plan: &PhysicalPlan) -> Option<&PhysicalSort> {
     match plan.stages.first() {
         Some(PhysicalStage::Sort(sort)) if sort.buckets == Some(BucketOrder::Metadata) => {
@@ -464,7 +464,7 @@ fn stored_namespace<'a>(plan: &'a PhysicalPlan, namespace: &'a str) -> &'a str {
     }
 }
 
-/// The filter asked where documents are read.
+/// Returns the filter of the scan.
 fn parsed_query(plan: &PhysicalPlan) -> Document {
     match &plan.input {
         Input::Records(input) => input
@@ -513,7 +513,7 @@ fn query_planner(plan: &PhysicalPlan, namespace: &str, winning: Document) -> Doc
     out.finish()
 }
 
-/// The steps as a tree: the last is the root, each has the one below as `inputStage`.
+/// Nests the stages: the last is the root, and each has the one below as `inputStage`.
 fn tree(
     steps: &[Step],
     top: Option<Top<'_>>,
@@ -563,7 +563,7 @@ fn planner_and_stats(
     out.append("queryPlanner", query_planner(plan, namespace, winning));
     if let Some(execution) = execution {
         let trace = execution.trace;
-        // A count gives nothing on but a number.
+        // A count returns a number only.
         let counted = doc! {
             "nReturned": 0,
             "nCounted": i64::try_from(execution.returned).unwrap_or(i64::MAX),
@@ -605,7 +605,7 @@ fn figures(stats: &OperatorStats) -> (i64, i64) {
     (read(&stats.returned), read(&stats.nanos) / 1_000_000)
 }
 
-/// Keys and documents the scan looked at.
+/// Returns the keys and documents that the scan examined.
 fn examined(trace: &Trace) -> (i64, i64) {
     let read = |n: &std::sync::atomic::AtomicU64| {
         i64::try_from(n.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
