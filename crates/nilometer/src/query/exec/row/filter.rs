@@ -1,4 +1,4 @@
-//! `$match`: lets documents through. A block stays a block with fewer rows selected.
+//! `$match`: passes matching documents. A block stays a block with fewer rows selected.
 
 use nilometer_bson::Document;
 
@@ -8,14 +8,14 @@ use crate::query::batch::Batch;
 use crate::query::exec::vector::filter::select;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 
-/// Lets through what a filter matches.
+/// Passes documents that match a filter.
 pub struct Filter {
     input: BoxOperator,
     filter: MatchExpression,
 }
 
 impl Filter {
-    /// Lets through what `filter` matches of `input`.
+    /// Passes the documents of `input` that match `filter`.
     pub fn new(input: BoxOperator, filter: MatchExpression) -> Self {
         Self { input, filter }
     }
@@ -46,7 +46,7 @@ impl Operator for Filter {
     }
 }
 
-/// The rows a filter matches.
+/// Returns the documents that match a filter.
 pub(crate) fn matching(
     mut rows: Vec<Document>,
     filter: &MatchExpression,

@@ -1,4 +1,4 @@
-//! `$geoNear`: measures each document, leaves out those without a distance of interest.
+//! `$geoNear`: computes the distance of each document and drops those outside the limits.
 
 use std::vec::IntoIter;
 
@@ -12,18 +12,18 @@ use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::query::pipeline::GeoDistanceStage;
 
-/// Writes the distance into documents, or puts them in its order.
+/// Writes the distance into documents, or sorts them by it.
 pub struct GeoDistance {
     input: BoxOperator,
     stage: GeoDistanceStage,
-    /// Writes the distance and, if asked for, the place; none if neither is.
+    /// Writes the distance and, if requested, the location; `None` if neither is requested.
     writer: Option<FieldWriter>,
-    /// Where the operator orders: what is left to give, once everything has been read.
+    /// If the operator sorts: the rows still to return, once the input has been read.
     ordered: Option<(IntoIter<Document>, MemoryGauge)>,
 }
 
 impl GeoDistance {
-    /// Measures what `input` gives.
+    /// Computes distances of the documents of `input`.
     pub fn new(input: BoxOperator, stage: GeoDistanceStage) -> Result<Self> {
         let output = &stage.output;
         let paths = output.distance_field.iter().chain(&output.include_locs);
@@ -41,7 +41,7 @@ impl GeoDistance {
         })
     }
 
-    /// The distance and the document to give on; none if it is left out.
+    /// Returns the distance and the output document; `None` if the document is dropped.
     fn measure(&self, row: Document, cx: &ExecContext<'_>) -> Result<Option<(f64, Document)>> {
         let root = ValueRef::Document(row.as_ref());
         let Some((distance, place)) = near_distance(&self.stage.path, &self.stage.query, root)?
@@ -141,7 +141,7 @@ mod tests {
         Collections, RecordIter, RecordScanOptions, RecordSource, Resolved,
     };
 
-    /// Documents, and an index that is only there.
+    /// Documents, and an index without entries.
     struct Indexed(MemoryRecords, Arc<Index>);
 
     impl RecordSource for Indexed {
@@ -157,7 +157,7 @@ mod tests {
             Ok(vec![Arc::clone(&self.1)])
         }
 
-        /// There is nothing in it to plan with.
+        /// Empty: the planner must not consider the index.
         fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
             Ok(Vec::new())
         }
@@ -189,7 +189,7 @@ mod tests {
         run(&collection(kind), &stages, PlanOptions::default())
     }
 
-    /// The filter of a `find` with a `$near`, and whether the find names an order.
+    /// Runs a `find` with a `$near`, sorted by distance if `is_ordered`.
     fn near(kind: &str, filter: Document, is_ordered: bool) -> Result<Vec<i64>> {
         let parsed = MatchExpression::parse_with_near(filter.as_ref(), &ParseContext::new())?;
         let (found, rest) = parsed.take_near()?;

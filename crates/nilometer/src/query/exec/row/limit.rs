@@ -1,17 +1,17 @@
-//! `$limit` and `$skip`: counting, and cutting batches where the count ends. Blocks stay blocks.
+//! `$limit` and `$skip`: count rows and cut batches where the count ends. Blocks stay blocks.
 
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 
-/// Lets the first `left` documents through, then stops asking.
+/// Passes the first `left` documents, then stops reading.
 pub struct Limit {
     input: Option<BoxOperator>,
     left: u64,
 }
 
 impl Limit {
-    /// Lets `count` documents through.
+    /// Passes `count` documents.
     pub fn new(input: BoxOperator, count: u64) -> Self {
         Self {
             input: (count > 0).then_some(input),
@@ -26,12 +26,12 @@ impl Operator for Limit {
             return Ok(None);
         };
         let Some(mut batch) = next_filled(input, cx)? else {
-            // More may come, if this is the tail of a collection.
+            // A tailable scan may return more later.
             return Ok(None);
         };
         if batch.len() as u64 >= self.left {
             batch.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
-            // Frees what the operators below hold.
+            // Frees the memory of the operators below.
             self.input = None;
         } else {
             self.left -= batch.len() as u64;

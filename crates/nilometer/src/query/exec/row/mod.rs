@@ -1,4 +1,4 @@
-//! Operators that handle one row at a time and keep no state but a position or a small sample.
+//! Operators that process one row at a time and keep no state but a position or a small sample.
 //!
 //! ```text
 //! filter       $match            unwind         $unwind
@@ -8,7 +8,7 @@
 //! row_by_row   splits the output of one batch into batches of bounded size
 //! ```
 //!
-//! `filter`, `project`, `limit` and `sample` keep blocks as blocks where they can; the others ask for rows.
+//! `filter`, `project`, `limit` and `sample` keep blocks as blocks where they can; the others read rows.
 
 pub mod filter;
 pub mod geo_near;

@@ -1,5 +1,5 @@
-//! `$project` and its kin. Where only whole fields are kept, dropped or computed, a block stays a block that
-//! shows other columns.
+//! `$project`, `$set` and `$unset`. Where only whole fields are kept, dropped or computed, a block stays a block with
+//! other visible columns.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Project {
 }
 
 impl Project {
-    /// Changes fields of what `input` gives.
+    /// Changes fields of the documents of `input`.
     pub fn new(input: BoxOperator, stage: ProjectStage) -> Self {
         Self {
             input,
@@ -31,7 +31,7 @@ impl Project {
     }
 }
 
-/// A batch as the stage leaves it.
+/// Applies the stage to a batch.
 pub(crate) fn project(stage: &ProjectStage, batch: Batch, cx: &ExecContext<'_>) -> Result<Batch> {
     let rows = match whole(stage, batch, cx)? {
         Whole::Projected(batch) => return Ok(batch),
@@ -44,7 +44,7 @@ pub(crate) fn project(stage: &ProjectStage, batch: Batch, cx: &ExecContext<'_>) 
     Ok(Batch::Rows(rows.collect::<Result<_>>()?))
 }
 
-/// A batch that was dealt with at once, or the rows that have to be one by one.
+/// A finished batch, or the rows to change one by one.
 enum Whole {
     Projected(Batch),
     Rows(Vec<Document>),

@@ -1,4 +1,4 @@
-//! `$redact`: asks an expression about a document and the objects in it, and leaves out what it says.
+//! `$redact`: evaluates an expression on a document and on the objects in it, and removes those it prunes.
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
@@ -8,14 +8,14 @@ use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{REDACT_ANSWERS, RedactStage};
 
-/// Leaves out parts of documents.
+/// Removes parts of documents.
 pub struct Redact {
     input: BoxOperator,
     stage: RedactStage,
 }
 
 impl Redact {
-    /// Leaves out of the documents of `input` what `stage` says.
+    /// Removes parts of the documents of `input` as `stage` says.
     pub fn new(input: BoxOperator, stage: RedactStage) -> Self {
         Self { input, stage }
     }
@@ -49,17 +49,18 @@ impl Operator for Redact {
     }
 }
 
-/// The work on one document.
+/// State of redacting one document.
 struct Redaction<'a> {
     stage: &'a RedactStage,
     root: DocRef<'a>,
-    /// The last one is `$$CURRENT`.
+    /// Variable values; the last one is `$$CURRENT`.
     variables: &'a mut Vec<Value>,
     cx: &'a ExecContext<'a>,
 }
 
 impl Redaction<'_> {
-    /// What is left of an object; `None` if it goes. As deep as documents can be, which is bounded.
+    /// Returns the remaining part of an object; `None` if it is pruned. The recursion is bounded by the nesting limit of
+    /// documents.
     fn document(&mut self, current: DocRef<'_>) -> Result<Option<Document>> {
         if let Some(slot) = self.variables.last_mut() {
             *slot = Value::Document(current.to_document());

@@ -1,4 +1,4 @@
-//! `$replaceRoot`: a computed document takes each one's place.
+//! `$replaceRoot`: replaces each document with a computed one.
 
 use nilometer_bson::{Document, Value};
 
@@ -8,7 +8,7 @@ use crate::query::batch::Batch;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::ReplaceRootStage;
 
-/// Replaces documents by what an expression gives.
+/// Replaces documents with the result of an expression.
 pub struct ReplaceRoot {
     input: BoxOperator,
     stage: ReplaceRootStage,

@@ -1,11 +1,11 @@
-//! Rows that are changed one by one: what is made of a batch may be much larger than the batch.
+//! Changes rows one by one, in output batches of bounded size: the output of a batch may be much larger than the batch.
 
 use nilometer_bson::Document;
 
 use crate::error::Result;
 use crate::query::exec::ExecContext;
 
-/// Bytes of changed rows after which they are handed on, and the others wait.
+/// Bytes of changed rows after which they are returned, leaving the others pending.
 const MADE_BYTES_MAX: usize = 4 << 20;
 
 /// Rows still to be changed.
@@ -15,17 +15,17 @@ pub(crate) struct OneByOne {
 }
 
 impl OneByOne {
-    /// Goes on with these; those before must be done.
+    /// Sets the rows to change; the preceding ones must be finished.
     pub(crate) fn begin(&mut self, rows: Vec<Document>) {
         self.waiting = rows.into_iter();
     }
 
-    /// True if none waits.
+    /// True if no rows are pending.
     pub(crate) fn is_done(&self) -> bool {
         self.waiting.len() == 0
     }
 
-    /// Changes rows until there are none, or enough bytes have been made.
+    /// Changes rows until none are left or `MADE_BYTES_MAX` bytes have been produced.
     pub(crate) fn change(
         &mut self,
         cx: &ExecContext<'_>,

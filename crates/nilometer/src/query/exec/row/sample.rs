@@ -1,6 +1,6 @@
-//! `$sample`: a random choice without repetition, in one pass (a reservoir), then shuffled.
+//! `$sample`: a random choice without repetition, in one pass (reservoir sampling), then shuffled.
 //!
-//! Of measurements in blocks their places are drawn: only those that are left in the end are unpacked.
+//! Measurements in blocks are drawn as positions; only those in the final sample are unpacked.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Sample {
     input: Option<BoxOperator>,
     size: u64,
     drawn: GivenDocuments,
-    /// The drawn sample, until all of it is returned.
+    /// Counts the sample until all of it is returned.
     memory: Option<MemoryGauge>,
 }
 
@@ -54,7 +54,7 @@ impl Operator for Sample {
     }
 }
 
-/// What is drawn, and what it is counted with.
+/// Returns the sample and the gauge that counts it.
 fn draw(
     input: &mut BoxOperator,
     size: u64,
@@ -113,7 +113,7 @@ struct Draw {
 }
 
 impl Draw {
-    /// Takes one more row into account.
+    /// Offers one more row to the reservoir.
     fn offer(&mut self, cx: &ExecContext<'_>, row: impl FnOnce() -> Row) -> Result<()> {
         self.seen += 1;
         if (self.drawn.len() as u64) < self.size {

@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | array | a document per element, position as long | the same |
 //! | `[]` | dropped | kept, without the field, position null |
-//! | null, missing | dropped | kept as it is, position null |
-//! | anything else | kept as it is, position null | the same |
+//! | null, missing | dropped | kept unchanged, position null |
+//! | anything else | kept unchanged, position null | the same |
 //!
-//! The path goes through objects only: an array on the way counts as missing.
+//! The path leads through objects only: an array along it counts as missing.
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
@@ -19,27 +19,27 @@ use crate::query::exec::{
 };
 use crate::query::pipeline::UnwindStage;
 
-/// Takes arrays apart.
+/// Unwinds arrays.
 pub struct Unwind {
     input: BoxOperator,
     stage: UnwindStage,
-    /// Documents still to be taken apart.
+    /// Documents still to unwind.
     waiting: std::vec::IntoIter<Document>,
-    /// What is left of a large one.
+    /// The rest of a large document.
     large: Option<Large>,
 }
 
-/// Larger documents are taken apart a few elements at a time: each element comes with all the rest of its document.
+/// Larger documents are unwound a few elements at a time: each output document repeats the rest of its input document.
 const AT_ONCE_BYTES_MAX: usize = 4 << 10;
 
-/// A large document, and the elements that are left of its array.
+/// A large document, and the remaining elements of its array.
 struct Large {
     document: Document,
     elements: std::iter::Enumerate<std::vec::IntoIter<Value>>,
 }
 
 impl Unwind {
-    /// Takes arrays of `input` apart.
+    /// Unwinds arrays in the documents of `input`.
     pub fn new(input: BoxOperator, stage: UnwindStage) -> Self {
         Self {
             input,
@@ -79,7 +79,7 @@ impl Unwind {
         out.extend(keep);
     }
 
-    /// Begins to take a large document apart, if there is anything in its array.
+    /// Begins to unwind a large document, if its array has elements.
     fn begin_large(&mut self, document: Document, out: &mut Vec<Document>) {
         let elements: Vec<Value> = match value_at(document.as_ref(), &self.stage.path) {
             ValueRef::Array(array) => array.iter().map(|element| element.to_value()).collect(),
@@ -99,7 +99,7 @@ fn index_value(at: usize) -> Value {
     Value::Int64(i64::try_from(at).unwrap_or(i64::MAX))
 }
 
-/// The document with `element` at the path (as it is for `None`) and the position.
+/// Returns the document with `element` at the path (`None` leaves the path unchanged) and with the position.
 fn output(
     stage: &UnwindStage,
     document: &Document,
@@ -151,7 +151,7 @@ impl Operator for Unwind {
     }
 }
 
-/// The value at a path through objects.
+/// Returns the value at a path through objects.
 pub(crate) fn value_at<'a>(document: DocRef<'a>, path: &FieldPath) -> ValueRef<'a> {
     let mut value = ValueRef::Document(document);
     for name in path.names() {
@@ -163,8 +163,8 @@ pub(crate) fn value_at<'a>(document: DocRef<'a>, path: &FieldPath) -> ValueRef<'
     value
 }
 
-/// The document with `value` at a path: in the place of what is there, else at the end. Objects on the
-/// way are made, and take the place of what is no object. A missing value takes the field away.
+/// Returns the document with `value` at a path: in place of the existing value, else at the end. Objects along the path are
+/// created, and replace values that are not objects. A missing value removes the field.
 pub(crate) fn with_value_at(
     document: DocRef<'_>,
     path: &FieldPath,
