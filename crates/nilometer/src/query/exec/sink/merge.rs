@@ -1,13 +1,13 @@
-//! `$merge`: writes each document of its input into a collection, or changes the one that is there.
+//! `$merge`: writes each document of its input into a collection, as a new document or a change of an existing one.
 //!
 //! ```text
-//! document ── values of `on` ──► is there one with the same?  yes ──► replace · merge · keep · pipeline · fail
-//!                                                             no  ──► insert · discard · fail
+//! document ── values of `on` ──► does one with the same exist?  yes ──► replace · merge · keep · pipeline · fail
+//!                                                               no  ──► insert · discard · fail
 //! ```
 //!
-//! Each document is written by itself: an error leaves what was written before. An unmatched document
-//! is inserted as it came, also where a pipeline says what happens to matched ones. A stage that writes
-//! into the collection it reads may meet what it has written, as in MongoDB.
+//! Each document is written separately: an error leaves earlier writes in place. An unmatched document
+//! is inserted unchanged, even if a pipeline handles matched ones. A stage that writes
+//! into the collection it reads may read its own writes, as in MongoDB.
 
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ pub struct Merge {
     stage: MergeStage,
     target: Namespace,
     collections: Arc<dyn Collections>,
-    /// How values of `on` compare.
+    /// Parse context of filters on `on`; holds the collation.
     expressions: ParseContext,
-    /// Changes nothing.
+    /// An update that changes nothing.
     no_change: Update,
 }
 
 impl Merge {
-    /// Writes what `input` gives as `stage` says.
+    /// Writes the documents of `input` as `stage` says.
     pub fn new(input: BoxOperator, stage: MergeStage, builder: &Builder) -> Result<Self> {
         let collections = Arc::clone(&builder.collections);
         let target = stage.target.namespace(&builder.database)?;
@@ -119,7 +119,7 @@ impl Merge {
         self.stage.on.iter().any(|path| path.as_str() == "_id")
     }
 
-    /// A filter for the document with the same values of `on`.
+    /// Returns a filter for the document with the same values of `on`.
     fn filter(&self, row: DocRef<'_>) -> Result<MatchExpression> {
         let mut filter = DocumentBuilder::new();
         for path in self.stage.on.iter() {
@@ -131,7 +131,7 @@ impl Merge {
     }
 }
 
-/// The value of a field of `on`.
+/// Returns the value of a field of `on`.
 fn on_value<'a>(row: DocRef<'a>, path: &FieldPath) -> Result<ValueRef<'a>> {
     match crate::query::exec::row::unwind::value_at(row, path) {
         ValueRef::Array(_) => Err(Error::location(

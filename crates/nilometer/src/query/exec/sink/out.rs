@@ -1,7 +1,7 @@
-//! `$out`: writes its input into a hidden collection, then renames that to the target.
+//! `$out`: writes its input into a hidden collection, then renames it to the target.
 //!
-//! The target stays whole until the last document has come in; an error before leaves it as it was. What
-//! comes out is nothing.
+//! The target stays unchanged until the last document is written, and after an error. The operator returns no
+//! documents.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::query::exec::build::Builder;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::source::{Collections, outputs_of};
 
-/// Documents inserted in one go.
+/// Documents per insert.
 const DOCUMENTS_PER_INSERT: usize = 1000;
 
 /// Replaces a collection.
@@ -26,7 +26,7 @@ pub struct Out {
 }
 
 impl Out {
-    /// Replaces the collection `target` with what `input` gives.
+    /// Replaces the collection `target` with the documents of `input`.
     pub fn new(
         input: BoxOperator,
         target: Namespace,
@@ -60,7 +60,7 @@ impl Operator for Out {
             }
         }
         replacement.insert(&waiting, cx.operation)?;
-        // The input may read what is about to be replaced.
+        // The input may be reading the collection to replace.
         drop(input);
         cx.operation.check_interrupt()?;
         replacement.finish(cx.operation)?;
