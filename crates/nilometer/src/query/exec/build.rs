@@ -1,4 +1,4 @@
-//! From a physical plan to operators: the one place where operators are made.
+//! Builds operators from a physical plan: the one place where operators are created.
 //!
 //! ```text
 //! PhysicalPlan.input     ─► scan operator      counted if traced
@@ -59,7 +59,7 @@ pub struct Builder {
     pub collection: Option<Arc<str>>,
     /// Settings of the query.
     pub settings: Arc<ExecSettings>,
-    /// How many pipelines are around the one being built.
+    /// Nesting depth of the pipeline being built.
     pub depth: usize,
 }
 
@@ -77,7 +77,7 @@ pub struct Trace {
 }
 
 impl Builder {
-    /// A builder for pipelines within the one being built.
+    /// Returns a builder for pipelines within the one being built.
     #[must_use]
     pub fn nested(&self, depth: usize) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Builder {
         }
     }
 
-    /// The same with other settings.
+    /// Returns the same builder with other settings.
     #[must_use]
     pub fn with_settings(&self, settings: Arc<ExecSettings>) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Builder {
             wanted: Needs::All,
             distinct: None,
         };
-        // Inner pipelines are planned often: no candidate is tried.
+        // Inner pipelines are planned often, so no candidates are run.
         planner::plan(request, settings.choice(None), |_| Ok(()))
     }
 
@@ -127,7 +127,7 @@ impl Builder {
         self.build_counted(plan).map(|(top, _)| top)
     }
 
-    /// Builds the operators of a plan; returns the counters of what is read, too.
+    /// Builds the operators of a plan; also returns the counters of its input.
     pub fn build_counted(&self, plan: PhysicalPlan) -> Result<(BoxOperator, Arc<ScanCounters>)> {
         let (top, trace) = self.assemble(plan, |operator, _| operator)?;
         Ok((top, trace.scan))
@@ -142,7 +142,7 @@ impl Builder {
         })
     }
 
-    /// Builds the input and the operators above it; `wrap` may put each into a counting one.
+    /// Builds the input and the operators above it; `wrap` may wrap each in a counting one.
     fn assemble(
         &self,
         plan: PhysicalPlan,
@@ -151,7 +151,7 @@ impl Builder {
         let mut trace = Trace::default();
         let mut stats = Vec::new();
         let (input, measured): (BoxOperator, usize) = match Nearest::of(&plan) {
-            // The nearest few are read and measured by one operator.
+            // One operator reads and measures the nearest few.
             Some(nearest) => {
                 let read = NearestRead::new(nearest, Arc::clone(&trace.scan));
                 trace.access = read.stats().clone();
@@ -209,7 +209,7 @@ impl Builder {
         })
     }
 
-    /// Builds the operator of a stage that has only one.
+    /// Builds the operator of a stage that has only one strategy.
     fn plain(&self, input: BoxOperator, stage: Stage) -> Result<BoxOperator> {
         Ok(match stage {
             Stage::Unwind(stage) => Box::new(Unwind::new(input, stage)),
@@ -262,7 +262,7 @@ impl Builder {
         })
     }
 
-    /// Documents with which the server describes itself.
+    /// Returns the documents of a stage that describes the server.
     fn introspect(&self, stage: &str, argument: DocRef<'_>) -> Result<Vec<Document>> {
         let (collection, user) = (self.collection.as_deref(), self.settings.user.as_deref());
         self.collections

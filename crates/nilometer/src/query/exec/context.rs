@@ -25,9 +25,9 @@ pub const REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Settings of a query, fixed when it is planned.
 #[derive(Clone, Default)]
 pub struct ExecSettings {
-    /// What plans depend on: `$$NOW`, variables, collation, switches.
+    /// Inputs of planning: `$$NOW`, variables, collation, switches.
     pub plan: PlanSettings,
-    /// The user, if stages must show only what belongs to one.
+    /// The user, if stages must show only that user's data.
     pub user: Option<Arc<UserName>>,
     /// Source of randomness.
     pub ids: Arc<IdSource>,
@@ -35,7 +35,7 @@ pub struct ExecSettings {
     pub limits: ExecLimits,
     /// Memory for all queries together.
     pub memory: Arc<MemoryPool>,
-    /// The folder where a stage above its limit may write; none if it may not.
+    /// The folder for spill files; `None` if spilling is not allowed.
     pub spill: Option<Arc<Path>>,
     /// The best index of known query shapes.
     pub plans: Arc<PlanCache>,
@@ -44,7 +44,7 @@ pub struct ExecSettings {
 }
 
 impl ExecSettings {
-    /// What a choice between indexes uses; `runner` may try candidates.
+    /// Returns the inputs of a choice between indexes; `runner` may run candidates.
     pub fn choice<'a>(&'a self, runner: Option<&'a dyn TrialRunner>) -> ChoiceContext<'a> {
         ChoiceContext {
             settings: &self.plan,
@@ -63,7 +63,7 @@ pub struct ExecLimits {
     pub sort_bytes_max: u64,
     /// Bytes any other stage that gathers its input may hold.
     pub gather_bytes_max: u64,
-    /// Documents a `$densify` may make.
+    /// Limit on the documents a `$densify` generates.
     pub densify_documents_max: u64,
     /// Bytes a reply may hold, if it has more than one document.
     pub batch_bytes_max: usize,
@@ -84,19 +84,19 @@ impl Default for ExecLimits {
     }
 }
 
-/// What every call of an operator receives.
+/// The argument of every call of an operator.
 #[derive(Clone, Copy)]
 pub struct ExecContext<'a> {
     /// The current command: deadline and kill switch.
     pub operation: &'a OperationContext,
-    /// What expressions read.
+    /// Context of expression evaluation.
     pub eval: EvalContext<'a>,
     /// Settings of the query.
     pub settings: &'a ExecSettings,
 }
 
 impl<'a> ExecContext<'a> {
-    /// The context of a call under `settings`.
+    /// Creates the context of a call under `settings`.
     pub fn new(operation: &'a OperationContext, settings: &'a ExecSettings) -> Self {
         Self {
             operation,

@@ -1,15 +1,15 @@
-//! The memory a stage holds, against its limit, and the memory all queries hold together, against theirs.
+//! Memory accounting: the memory of a stage against its limit, and the memory of all queries against theirs.
 //!
-//! What is counted is an honest estimate (bytes of documents and keys, plus a fixed overhead per
-//! entry), enough to refuse a query long before it endangers the process. A gauge lives as long as what it counts:
-//! until the last row was returned, not until the last was gathered.
+//! Counts are estimates (bytes of documents and keys, plus a fixed overhead per
+//! entry), close enough to refuse a query long before it endangers the process. A gauge lives as long as the data it counts:
+//! until the last row is returned, not until the last is gathered.
 //!
 //! ```text
 //!   stage ── gauge: at most 100 MiB ── takes in chunks ──> pool: nilometerQueryMemoryBytes for all
 //! ```
 //!
-//! A stage that finds the pool empty is above its limit: it writes to disk if it may, else its query fails. The
-//! first half of a chunk of each stage is its own, so that small queries run beside large ones.
+//! A stage that finds the pool empty is above its limit: it writes to disk if allowed, else its query fails. The
+//! first half chunk of each stage does not count against the pool, so that small queries run beside large ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,20 +17,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::ExecContext;
 use crate::error::{Error, ErrorCode, Result};
 
-/// What a stage takes from the pool at a time.
+/// Bytes a stage takes from the pool at a time.
 const CHUNK_BYTES: u64 = 1024 * 1024;
 
-/// What it has without asking.
+/// Bytes a stage may use without taking from the pool.
 const OWN_BYTES: u64 = 512 * 1024;
 
-/// What a stage may take that is not there, to merge what it has on disk: a buffer and a document of some
-/// KiB of each of the largest number of files.
+/// Bytes a stage may overdraw from the pool to merge its spilled runs: a buffer and a document of a few KiB for each of the
+/// largest number of files.
 const OVERDRAFT_BYTES_MAX: u64 = 4 << 20;
 
-/// The stage whose error has words of its own.
+/// The stage with an error text of its own.
 pub(super) const SORT: &str = "sort";
 
-/// Memory that all running queries share.
+/// Memory shared by all running queries.
 #[derive(Debug)]
 pub struct MemoryPool {
     used: AtomicU64,
@@ -38,7 +38,7 @@ pub struct MemoryPool {
 }
 
 impl Default for MemoryPool {
-    /// Without a limit.
+    /// Creates a pool without a limit.
     fn default() -> Self {
         Self {
             used: AtomicU64::new(0),
@@ -48,12 +48,12 @@ impl Default for MemoryPool {
 }
 
 impl MemoryPool {
-    /// From now on `most` bytes are there; what is held stays held.
+    /// Sets the limit to `most` bytes; bytes already held stay held.
     pub fn set_most(&self, most: u64) {
         self.most.store(most, Ordering::Relaxed);
     }
 
-    /// Bytes that stages hold.
+    /// Returns the bytes held by stages.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
@@ -62,7 +62,7 @@ impl MemoryPool {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` if there are so many.
+    /// Takes `bytes` if that many are free.
     fn take(&self, bytes: u64) -> bool {
         let most = self.most();
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= most);
@@ -72,12 +72,12 @@ impl MemoryPool {
         taken.is_ok()
     }
 
-    /// Takes `bytes` whether they are there or not.
+    /// Takes `bytes` even if they are not free.
     fn overdraw(&self, bytes: u64) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Nothing is said of nothing: others would have to wait for the counter.
+    /// Returns `bytes` to the pool. Zero is skipped to avoid contention on the counter.
     fn give_back(&self, bytes: u64) {
         if bytes > 0 {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl MemoryPool {
     }
 }
 
-/// Counts bytes up to a limit.
+/// Counts the memory of a stage up to a limit.
 #[derive(Debug)]
 pub struct MemoryGauge {
     stage: &'static str,
@@ -94,9 +94,9 @@ pub struct MemoryGauge {
     pool: Arc<MemoryPool>,
     /// Bytes taken from the pool.
     held: u64,
-    /// Bytes of them that were not there.
+    /// Bytes of `held` taken beyond the limit of the pool.
     overdrawn: u64,
-    /// The pool had no more.
+    /// True if the pool had too few free bytes at the last request.
     is_starved: bool,
 }
 
@@ -107,7 +107,7 @@ impl Drop for MemoryGauge {
 }
 
 impl MemoryGauge {
-    /// A gauge for `stage` with a limit of `most` bytes, which shares in no pool.
+    /// Creates a gauge for `stage` with a limit of `most` bytes and without a shared pool.
     pub fn new(stage: &'static str, most: u64) -> Self {
         Self {
             stage,
@@ -120,7 +120,7 @@ impl MemoryGauge {
         }
     }
 
-    /// A gauge for `stage` of a query, with a limit of `most` bytes, or of what the others leave.
+    /// Creates a gauge for `stage` of a query, limited to `most` bytes and by the query memory pool.
     pub fn of_query(stage: &'static str, most: u64, cx: &ExecContext<'_>) -> Self {
         Self {
             pool: Arc::clone(&cx.settings.memory),
@@ -128,17 +128,17 @@ impl MemoryGauge {
         }
     }
 
-    /// A gauge with the limit of stages that gather their input.
+    /// Creates a gauge with the limit of stages that gather their input.
     pub fn gather(stage: &'static str, cx: &ExecContext<'_>) -> Self {
         Self::of_query(stage, cx.settings.limits.gather_bytes_max, cx)
     }
 
-    /// A gauge for the results a stage makes of its memory; limited only by the pool.
+    /// Creates a gauge for the results of a stage; limited only by the pool.
     pub fn of_results(stage: &'static str, cx: &ExecContext<'_>) -> Self {
         Self::of_query(stage, u64::MAX, cx)
     }
 
-    /// Counts `bytes` more; error 292 above the limit.
+    /// Adds `bytes`; error 292 above the limit.
     pub fn add(&mut self, bytes: usize) -> Result<()> {
         self.used = self.used.saturating_add(bytes as u64);
         if self.used <= self.most {
@@ -150,7 +150,7 @@ impl MemoryGauge {
         Ok(())
     }
 
-    /// Counts `bytes` and nothing else; error 292 above the limit.
+    /// Sets the count to `bytes`; error 292 above the limit.
     pub fn set(&mut self, bytes: usize) -> Result<()> {
         match (bytes as u64).checked_sub(self.used) {
             Some(more) => self.add(usize::try_from(more).unwrap_or(usize::MAX)),
@@ -161,8 +161,8 @@ impl MemoryGauge {
         }
     }
 
-    /// Counts `bytes` more without which nothing that was gathered comes out again: some, even if there is nothing left,
-    /// so that others have less then; error 292 above that.
+    /// Adds `bytes` needed to return gathered data. May overdraw an empty pool by up to `OVERDRAFT_BYTES_MAX`; error 292 above
+    /// that.
     pub fn hold(&mut self, bytes: usize) -> Result<()> {
         self.used = self.used.saturating_add(bytes as u64);
         self.take_from_pool();
@@ -179,7 +179,7 @@ impl MemoryGauge {
         Ok(())
     }
 
-    /// What the pool is to give yet.
+    /// Returns the bytes to request from the pool, in whole chunks.
     fn wanted_from_pool(&self) -> u64 {
         let wanted = self.used.saturating_sub(OWN_BYTES);
         wanted
@@ -195,7 +195,7 @@ impl MemoryGauge {
         }
     }
 
-    /// Counts `bytes` less.
+    /// Subtracts `bytes`.
     pub fn release(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes as u64);
         let free = self.held.saturating_sub(self.used) / CHUNK_BYTES * CHUNK_BYTES;
@@ -207,7 +207,7 @@ impl MemoryGauge {
         }
     }
 
-    /// Counts from zero again.
+    /// Resets the count to zero.
     pub fn clear(&mut self) {
         self.used = 0;
         self.is_starved = false;
@@ -215,17 +215,17 @@ impl MemoryGauge {
         self.pool.give_back(std::mem::take(&mut self.held));
     }
 
-    /// Bytes counted now.
+    /// Returns the bytes counted.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// True above the limit, or where there is nothing left for it.
+    /// True above the limit, or if the pool is exhausted.
     pub fn is_exceeded(&self) -> bool {
         self.used > self.most || self.is_starved
     }
 
-    /// The error of a stage above its limit.
+    /// Returns the error of a stage above its limit.
     pub fn exceeded(&self) -> Error {
         if self.is_starved {
             return Error::new(

@@ -70,17 +70,17 @@ impl RowBatch {
         self.rows.len() >= ROWS_PER_BATCH || self.bytes >= BATCH_BYTES_MAX
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// The rows.
+    /// Returns the rows.
     pub(crate) fn into_rows(self) -> Vec<Document> {
         self.rows
     }
 
-    /// The batch; `None` if there is no row.
+    /// Returns the batch; `None` if there are no rows.
     pub(crate) fn into_batch(self) -> Option<Batch> {
         (!self.rows.is_empty()).then_some(Batch::Rows(self.rows))
     }
@@ -105,19 +105,19 @@ pub struct Executor {
     root: BoxOperator,
     settings: Arc<ExecSettings>,
     finished: bool,
-    /// The query continues behind its end when more records arrive.
+    /// If true, the query continues after its end when more records arrive.
     is_tail: bool,
     watched: Option<WatchedScan>,
 }
 
-/// What a query reports to the operation that runs it.
+/// Progress a query reports to the operation that runs it.
 struct WatchedScan {
     counters: Arc<ScanCounters>,
     summary: Arc<str>,
 }
 
 impl Executor {
-    /// An executor of the operators under `root`.
+    /// Creates an executor of the operators under `root`.
     pub fn new(root: BoxOperator, settings: Arc<ExecSettings>) -> Self {
         Self {
             root,
@@ -133,22 +133,22 @@ impl Executor {
         self.watched = Some(WatchedScan { counters, summary });
     }
 
-    /// The plan summary, if one was set.
+    /// Returns the plan summary, if one was set.
     pub fn plan_summary(&self) -> Option<&str> {
         self.watched.as_ref().map(|watched| &*watched.summary)
     }
 
-    /// Makes the query continue behind its end when more records arrive.
+    /// Makes the query continue after its end when more records arrive.
     pub fn tail(&mut self) {
         self.is_tail = true;
     }
 
-    /// The largest size of a reply, in bytes.
+    /// Returns the maximum size of a reply, in bytes.
     pub fn batch_bytes_max(&self) -> usize {
         self.settings.limits.batch_bytes_max
     }
 
-    /// The next batch; `None` when there is nothing left.
+    /// Returns the next batch; `None` at the end.
     pub fn next(&mut self, operation: &OperationContext) -> Result<Option<Batch>> {
         if self.finished {
             return Ok(None);
@@ -167,12 +167,12 @@ impl Executor {
         Ok(batch)
     }
 
-    /// The next batch as documents.
+    /// Returns the next batch as documents.
     pub fn next_rows(&mut self, operation: &OperationContext) -> Result<Option<Vec<Document>>> {
         self.next(operation)?.map(Batch::into_rows).transpose()
     }
 
-    /// All remaining documents.
+    /// Returns all remaining documents.
     pub fn drain(&mut self, operation: &OperationContext) -> Result<Vec<Document>> {
         let mut all = Vec::new();
         while let Some(rows) = self.next_rows(operation)? {

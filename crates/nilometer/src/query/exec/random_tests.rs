@@ -1,6 +1,6 @@
-//! Random measurements in random buckets: every way of answering gives the answer of plain documents.
+//! Random measurements in random buckets: every strategy gives the result of plain documents.
 //!
-//! The oracle reads the same measurements from an ordinary collection, with no rule and no block.
+//! The oracle reads the same measurements from an ordinary collection, without rules and without blocks.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::query::planner::rules::RuleSet;
 use crate::query::planner::settings::PlanOptions;
 use crate::query::source::{Collections, Resolved};
 
-/// Generated collections of a run, eight pipelines over each; with NILOMETER_LONG, SEEDS_LONG.
+/// Generated collections per run, eight pipelines over each; with NILOMETER_LONG, SEEDS_LONG.
 const SEEDS: u64 = 50;
 const SEEDS_LONG: u64 = 3000;
 
-/// A small generator of numbers: the same on every machine, for every seed.
+/// A small random number generator: the same on every machine, for every seed.
 pub(super) struct Draw(pub(super) u64);
 
 impl Draw {
@@ -39,7 +39,7 @@ impl Draw {
     }
 }
 
-/// Where times start; before 1970 and beyond 2038 too.
+/// Start times, including some before 1970 and beyond 2038.
 pub(super) const EPOCHS: [i64; 4] = [1_600_000_000_000, -7_200_000, 0, 2_147_483_000_000];
 
 fn time(draw: &mut Draw, epoch: i64) -> Value {
@@ -55,7 +55,7 @@ pub(super) fn number(draw: &mut Draw) -> Value {
     }
 }
 
-/// Values of fields that awkward ones may turn up in.
+/// Draws a field value, possibly one of `awkward`.
 fn anything(draw: &mut Draw, awkward: &[Value]) -> Value {
     match draw.below(10) {
         0..=5 => number(draw),
@@ -91,13 +91,13 @@ pub(super) fn measurements(
     let series: Vec<Value> = (0..1 + draw.below(4)).map(|_| metadata(draw)).collect();
     let count = draw.below(120);
     let is_sorted = draw.chance(50);
-    // Some sets are tame: columns of one type without gaps, as kernels like them.
+    // Some collections are tame: columns of one type without gaps, as kernels require.
     let tame = draw.chance(40);
-    // In some a field keeps its value for some buckets.
+    // In some, a field keeps its value for several buckets.
     let slow = draw.chance(50);
     let mut times: Vec<Value> = (0..count)
         .map(|at| match time(draw, epoch) {
-            // Times are whole seconds; fewer than a thousand measurements differ in milliseconds.
+            // Times are whole seconds; adding up to 999 milliseconds makes them unique.
             Value::DateTime(ms) if unique => Value::DateTime(ms + at as i64),
             time => time,
         })
@@ -150,7 +150,7 @@ fn condition(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
     ]);
     let operand = |draw: &mut Draw| match field {
         "t" if draw.chance(70) => time(draw, epoch),
-        // The border of two hours, or a date far away.
+        // The boundary of two hours, or a distant date.
         "t" if draw.chance(60) => {
             Value::DateTime((epoch / 3_600_000 + draw.below(5) as i64) * 3_600_000)
         }
@@ -269,7 +269,7 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
     doc! {"$group": out.finish()}
 }
 
-/// Totals over what came before, by metadata and time.
+/// Draws running totals by metadata and time.
 fn window(draw: &mut Draw) -> Value {
     let partition = draw.pick(&["$m", "$m.host", "$s", "$m.region"]);
     let order = draw.pick(&[
@@ -285,7 +285,7 @@ fn window(draw: &mut Draw) -> Value {
     .into()
 }
 
-/// The newest or oldest measurement of each group, as users ask for it.
+/// Draws a query for the newest or oldest measurement of each group, in the usual forms.
 fn last_point(draw: &mut Draw) -> Vec<Value> {
     let sort = draw.pick(&[doc! {"t": 1}, doc! {"t": -1}, doc! {"m.host": 1, "t": -1}]);
     let mut group = DocumentBuilder::new();
@@ -314,7 +314,7 @@ fn last_point(draw: &mut Draw) -> Vec<Value> {
     ]
 }
 
-/// Arithmetic that is no error on anything: which errors are met depends on what is filtered before.
+/// Returns arithmetic that never fails: which errors occur depends on what is filtered before.
 pub(super) fn doubled() -> Document {
     let twice = doc! {"$multiply": array!["$i", 2]};
     doc! {"$cond": array![doc! {"$isNumber": "$i"}, twice, "$m.region"]}
@@ -421,10 +421,10 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
     stages.into()
 }
 
-/// Sorting by parallel arrays is an error for some documents: which of two errors comes first may
-/// differ, that there is one may not.
+/// Returns the result or the error code.
 ///
-/// Groups come out in any order, so what ends in one is put in order first.
+/// Sorting by parallel arrays fails for some documents. Which of two errors is reported may differ between plans; whether there
+/// is one may not. Groups come in any order, so the output of a final group is sorted first.
 fn outcome(result: crate::Result<Vec<Document>>, stages: &Value) -> Result<Vec<Document>, i32> {
     let mut found = result.map_err(|error| error.code.0)?;
     let last = stages.as_ref().as_array().and_then(|list| {
@@ -437,7 +437,7 @@ fn outcome(result: crate::Result<Vec<Document>>, stages: &Value) -> Result<Vec<D
     Ok(found)
 }
 
-/// Equal answers; where a group keeps least or greatest values, any of those that are equal will do.
+/// True if two results are equal; where a group keeps least or greatest values, any of several equal values is accepted.
 fn is_same(
     found: &Result<Vec<Document>, i32>,
     expected: &Result<Vec<Document>, i32>,
@@ -458,7 +458,7 @@ fn is_same(
     }
 }
 
-/// The first place where two answers differ.
+/// Describes the first difference between two results.
 pub(super) fn difference(
     found: &Result<Vec<Document>, i32>,
     expected: &Result<Vec<Document>, i32>,
@@ -497,13 +497,13 @@ pub(super) fn show(value: ValueRef<'_>) -> String {
     }
 }
 
-/// Measurements that were drawn, in a collection of each kind.
+/// Random measurements, in a collection of each kind.
 pub(super) struct Drawn {
-    /// Draws what is asked of them.
+    /// Draws queries on them.
     pub(super) draw: Draw,
-    /// Where their times lie.
+    /// Start of their times.
     pub(super) epoch: i64,
-    /// No time comes twice.
+    /// True if no time occurs twice.
     pub(super) unique: bool,
     pub(super) plain: Arc<dyn Collections>,
     pub(super) series: Arc<dyn Collections>,
@@ -554,7 +554,7 @@ fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
             no_rules: true,
             ..all
         };
-        // One rule left out, and one rule left.
+        // All rules but one, and one rule alone.
         let rule = draw.pick(&RuleSet::all().names());
         let without = RuleSet::named([rule]).unwrap();
         let others = RuleSet::all().names().into_iter().filter(|r| *r != rule);
@@ -580,7 +580,7 @@ fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
                 }
             }
         }
-        // Groups by several threads are those of one, in the same order.
+        // Grouping on several threads gives the groups of one thread, in the same order.
         for collections in [&plain, &series] {
             let alone = settings(PlanOptions::default(), ExecLimits::default());
             let mut helped = alone.clone();

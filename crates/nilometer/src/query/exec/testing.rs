@@ -1,4 +1,4 @@
-//! Collections in memory, for tests: ordinary ones, and time-series ones with buckets of any kind.
+//! In-memory collections for tests: ordinary ones, and time-series ones with buckets of any kind.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -21,7 +21,7 @@ use crate::query::planner::settings::{PlanOptions, PlanSettings};
 use crate::query::source::*;
 use crate::session::UserName;
 
-/// Documents in the order of their keys.
+/// Documents in key order.
 pub(crate) struct MemoryRecords(pub(crate) Vec<Document>);
 
 impl RecordSource for MemoryRecords {
@@ -48,7 +48,7 @@ pub(crate) struct MemoryBucket {
     count: u32,
     version: i32,
     names: Vec<Arc<str>>,
-    /// Places of columns as they are shown.
+    /// Column positions in display order.
     shown: Vec<usize>,
     columns: BTreeMap<Arc<str>, Arc<ColumnBlock>>,
     bounds: BTreeMap<Arc<str>, (Value, Value)>,
@@ -72,7 +72,7 @@ impl BucketHeader for MemoryBucket {
     }
 
     fn known_constants_id(&self) -> Option<NonZeroU64> {
-        // Of some buckets nobody has asked yet.
+        // For some buckets the number is not computed yet.
         let number = (!self.count.is_multiple_of(2)).then(|| self.constants_id());
         number.and_then(|number| number.ok().flatten())
     }
@@ -137,7 +137,7 @@ impl Bucket for MemoryBucket {
     }
 
     fn has_total_at(&self, at: usize) -> bool {
-        // Of some buckets it is not known yet.
+        // For some buckets the total is not known yet.
         let is_known = !self.count.is_multiple_of(3);
         is_known && matches!(self.total_at(at), Ok(Some(_)))
     }
@@ -149,16 +149,16 @@ impl Bucket for MemoryBucket {
     }
 }
 
-/// A time-series collection: buckets are cut every so many measurements, as they come.
+/// A time-series collection: measurements are cut into buckets of a fixed count in input order.
 pub(crate) struct MemoryBuckets {
     options: BucketOptions,
     buckets: Vec<Arc<MemoryBucket>>,
-    /// Columns asked for.
+    /// Number of columns read.
     pub(crate) columns_read: Arc<AtomicU64>,
 }
 
 impl MemoryBuckets {
-    /// Buckets of at most `most` measurements of one series (equal metadata) within an hour.
+    /// Creates buckets of at most `most` measurements of one series (equal metadata) within an hour.
     pub(crate) fn new(measurements: &[Document], most: usize) -> Self {
         let mut open: Vec<(Value, i64, Vec<Document>)> = Vec::new();
         for measurement in measurements {
@@ -181,7 +181,7 @@ impl MemoryBuckets {
         let mut buckets: Vec<Arc<MemoryBucket>> = buckets
             .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list, &read)))
             .collect();
-        // As any scan gives them.
+        // In id order, as in any scan.
         buckets.sort_by_key(|bucket| bucket.id.0);
         let extended_range = measurements.iter().any(|m| {
             !matches!(m.get("t"), ValueRef::DateTime(at) if (0..=i64::from(i32::MAX) * 1000).contains(&at))
@@ -194,7 +194,7 @@ impl MemoryBuckets {
                 bucket_rounding_seconds: 60,
                 extended_range,
                 mixed_schema: false,
-                // They never cross the hour.
+                // Buckets never cross the hour.
                 fixed_buckets: measurements.len().is_multiple_of(2),
                 collation: Collation::SIMPLE,
             },
@@ -203,18 +203,18 @@ impl MemoryBuckets {
         }
     }
 
-    /// The same buckets in a collection that promises them to be no wider than this.
+    /// Returns the same buckets in a collection with this maximum bucket span.
     pub(crate) fn promising(mut self, max_span_seconds: i64) -> Self {
         self.options.bucket_max_span_seconds = max_span_seconds;
         self
     }
 
-    /// The bucket that is read first.
+    /// Returns the bucket that is read first.
     pub(crate) fn first_bucket(&self) -> Arc<dyn Bucket> {
         Arc::clone(&self.buckets[0]) as Arc<dyn Bucket>
     }
 
-    /// All measurements, in the order in which buckets give them.
+    /// Returns all measurements, in bucket order.
     pub(crate) fn measurements(&self) -> Vec<Document> {
         let mut all = Vec::new();
         for bucket in &self.buckets {
@@ -249,7 +249,7 @@ fn bucket(at: usize, meta: Value, list: &[Document], read: &Arc<AtomicU64>) -> M
     for name in &names {
         let values: Vec<Value> = list.iter().map(|d| d.get(name).to_value()).collect();
         bounds.extend(bounds_of(&values).map(|bounds| (Arc::clone(name), bounds)));
-        // Longs in 16 bits and longs that are not are met alike.
+        // Covers longs stored in 16 bits and in 64 bits.
         let column = match ColumnBlock::from_values(&values) {
             column if at.is_multiple_of(2) => column.shortened(),
             column => column,
@@ -288,7 +288,7 @@ fn bucket(at: usize, meta: Value, list: &[Document], read: &Arc<AtomicU64>) -> M
     }
 }
 
-/// Bounds as buckets keep them: objects and arrays member by member, all else by value.
+/// Returns bounds as buckets store them: objects and arrays member by member, other types by value.
 fn bounds_of(values: &[Value]) -> Option<(Value, Value)> {
     let present = values.iter().filter(|v| !v.is_missing());
     let order = |a: &&Value, b: &&Value| compare(a.as_ref(), b.as_ref());
@@ -381,18 +381,18 @@ impl Collections for MemoryCollections {
 }
 
 impl MemoryCollections {
-    /// One collection called "c".
+    /// Returns collections with one collection named "c".
     pub(crate) fn of(resolved: Resolved) -> Arc<dyn Collections> {
         Arc::new(Self(BTreeMap::from([("c".to_owned(), resolved)])))
     }
 }
 
-/// An operation without limits.
+/// Returns an operation without limits.
 pub(crate) fn operation() -> OperationContext {
     OperationContext::internal(Arc::new(SystemClock::default()), "test")
 }
 
-/// Settings with a fixed time.
+/// Returns settings with a fixed time.
 pub(crate) fn settings(options: PlanOptions, limits: ExecLimits) -> ExecSettings {
     ExecSettings {
         plans: Arc::default(),
@@ -411,7 +411,7 @@ pub(crate) fn settings(options: PlanOptions, limits: ExecLimits) -> ExecSettings
     }
 }
 
-/// Calls what needs the context of a query.
+/// Calls a function that needs the context of a query.
 pub(crate) fn in_context(call: impl FnOnce(&ExecContext<'_>)) {
     let (operation, settings) = (
         operation(),
@@ -439,7 +439,7 @@ pub(crate) fn run_limited(
     run_with(collections, stages, settings(options, limits))
 }
 
-/// A pipeline over the collection "c", ready to be asked for batches.
+/// Builds an executor of a pipeline over the collection "c".
 pub(crate) fn executor(collections: &Arc<dyn Collections>, stages: &Value) -> Executor {
     let settings = settings(PlanOptions::default(), ExecLimits::default());
     executor_with(collections, stages, settings).unwrap()
@@ -454,7 +454,7 @@ pub(crate) fn run_with(
     executor_with(collections, stages, settings)?.drain(&operation())
 }
 
-/// The same with settings.
+/// Builds an executor with settings.
 pub(crate) fn executor_with(
     collections: &Arc<dyn Collections>,
     stages: &Value,
@@ -474,7 +474,7 @@ pub(crate) fn executor_with(
     Ok(Executor::new(root, settings))
 }
 
-/// Runs a pipeline over documents with limits, writing what does not fit to `folder`.
+/// Runs a pipeline over documents with limits, spilling to `folder`.
 pub(crate) fn run_spilling(
     stages: &Value,
     documents: Vec<Document>,

@@ -1,4 +1,4 @@
-//! A pool of threads that share the work of one query: tasks run at once, results are taken in order.
+//! A pool of threads that share the work of one query: tasks run concurrently, results are returned in order.
 //!
 //! ```text
 //! query thread     task 1 ─ task 2 ─ task 3 ─ task 4 …     at most two in flight for each thread
@@ -49,7 +49,7 @@ pub struct QueryThreads {
     pub workers: Arc<Workers>,
     /// Threads that may run the query at once, its own included.
     pub count: usize,
-    /// Batches the query's own thread takes first: for fewer, threads cost more than they save.
+    /// Batches the query's own thread processes first: for fewer, threads cost more than they save.
     pub batches_before: usize,
     /// Batches in a task, which bounds its memory.
     pub batches_per_task: usize,
@@ -62,7 +62,7 @@ const BATCHES_BEFORE: usize = 32;
 const BATCHES_PER_TASK: usize = 32;
 
 impl QueryThreads {
-    /// Up to `threads` threads, for queries that read many buckets.
+    /// Allows up to `threads` threads, for queries that read many buckets.
     pub fn new(workers: Arc<Workers>, threads: usize) -> Self {
         Self {
             workers,
@@ -174,7 +174,7 @@ struct TaskSlot<T> {
 
 enum TaskState<T> {
     Queued(Work<T>),
-    /// Running, given up, or its result was taken.
+    /// Running, abandoned, or its result was taken.
     Taken,
     Done(Result<T>),
 }
@@ -233,7 +233,7 @@ pub(crate) struct TasksInFlight<'w, T: Send + 'static> {
 }
 
 impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
-    /// No task yet; at most `threads` threads run them, the caller's included.
+    /// Creates an empty queue; at most `threads` threads run its tasks, the caller's included.
     pub(crate) fn new(workers: &'w Workers, threads: usize) -> Self {
         Self {
             workers,
