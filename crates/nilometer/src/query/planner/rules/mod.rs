@@ -9,7 +9,7 @@
 //! | [`MatchBeforeLookup`] | `$match` moves in front of a `$lookup` or `$graphLookup` whose results it does not read |
 //! | [`DatesOutOfRange`] | comparisons of the time with dates that no measurement can have become constants |
 //! | [`MatchOnRecords`] | a leading `$match` becomes the filter of a scan, with bounds on `_id` |
-//! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
+//! | [`MatchOnBuckets`] | a leading `$match` becomes the filter of the scan, which `physical::lower` splits |
 //! | [`FixedBuckets`] | comparisons with the boundaries of fixed buckets select whole buckets |
 //! | [`ProjectOnBuckets`] | a `$project` that keeps or drops fields becomes part of unpacking |
 //! | [`ComputedMetas`] | fields computed from the metadata are computed once for each bucket |
