@@ -154,7 +154,7 @@ pub(crate) fn explained(
     Ok(Some(with_server(database, &explanation, command)))
 }
 
-/// Plans the statement and, unless only the plan is wanted, counts the measurements it would change.
+/// Plans the statement and, unless only the plan is needed, counts the measurements it would change.
 fn dry_run(
     place: StatementContext<'_>,
     statement: &ExplainedStatement<'_>,
@@ -218,7 +218,7 @@ impl DryRun {
     }
 }
 
-/// Describes the stage that changes buckets, with `figures` if wanted.
+/// Describes the stage that changes buckets, with `figures` if given.
 fn change_stage(statement: &ExplainedStatement<'_>, explained: &DryRun, figures: bool) -> Document {
     let (selection, outcome) = (&explained.selection, &explained.outcome);
     let mut out = DocumentBuilder::new();

@@ -43,7 +43,7 @@ impl PhysicalRule for NeededFields {
 
 /// Folds a `$project` that keeps or drops whole fields into unpacking.
 ///
-/// Conditions: it stands first, nothing is computed, and no path is dotted.
+/// Conditions: the stage is first, it computes nothing, and no path is dotted.
 pub struct ProjectOnBuckets;
 
 impl PhysicalRule for ProjectOnBuckets {

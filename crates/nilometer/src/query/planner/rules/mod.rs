@@ -3,7 +3,7 @@
 //! | rule | what it does |
 //! |---|---|
 //! | [`MergeMatches`] | adjacent `$match` stages become one |
-//! | [`MatchBeforeSort`] | `$match` behind a `$sort` moves in front of it |
+//! | [`MatchBeforeSort`] | `$match` after a `$sort` moves in front of it |
 //! | [`MatchBeforeProject`] | `$match` moves in front of a `$project` or `$addFields` that leaves its fields alone |
 //! | [`MatchOnRenamed`] | `$match` on a field that was only renamed moves in front, with the old name |
 //! | [`MatchBeforeLookup`] | `$match` moves in front of a `$lookup` or `$graphLookup` whose results it does not read |
