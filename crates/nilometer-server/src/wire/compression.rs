@@ -176,6 +176,7 @@ pub(super) fn decompress(header: &[u8], body: &[u8]) -> Result<Decompressed, Wir
     let mut message = Vec::new();
     message.extend_from_slice(header);
     compressor.decompress(reader.rest(), length, &mut message)?;
+    #[expect(clippy::indexing_slicing, reason = "the header was written above")]
     message[12..16].copy_from_slice(&opcode.number().to_le_bytes());
     super::header::finish(&mut message, 0);
     Ok(Decompressed {

@@ -86,5 +86,6 @@ pub(super) fn begin(out: &mut Vec<u8>, request_id: i32, response_to: i32, opcode
 /// Writes the length of a message of which `out` holds all but `more` bytes.
 pub(super) fn finish(out: &mut [u8], more: usize) {
     let length = u32::try_from(out.len() + more).unwrap_or(u32::MAX);
+    #[expect(clippy::indexing_slicing, reason = "`begin` has written the header")]
     out[..4].copy_from_slice(&length.to_le_bytes());
 }
