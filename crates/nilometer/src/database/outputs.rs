@@ -1,6 +1,6 @@
 //! The targets of `$out` and `$merge`: the implementation of [`Outputs`].
 //!
-//! Ordinary collections are here; [`StoredCollections::writable`] tells them from time-series collections
+//! Ordinary collections are here; [`WriteTarget`](crate::modify::WriteTarget) tells them from time-series collections
 //! ([`series`]). A replaced time-series collection gets new buckets.
 
 mod series;

@@ -8,7 +8,7 @@
 //! In reading order:
 //!
 //! - [`insert`] groups measurements by series; [`bucket_catalog`] chooses a bucket for each and writes tail entries.
-//! - [`format`] describes the stored bytes; [`fold`] merges tails into bucket documents, and seals them.
+//! - [`mod@format`] describes the stored bytes; [`fold`] merges tails into bucket documents, and seals them.
 //! - [`scan`] reads buckets by id or by index; [`cache`] keeps opened buckets; [`index`] maintains indexes over buckets.
 //! - [`modify`] changes and removes stored measurements and buckets.
 //! - [`rewrite`] turns predicates on measurements into predicates on buckets; [`unpack`] reads a bucket document for a query.

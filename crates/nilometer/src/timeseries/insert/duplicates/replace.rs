@@ -1,6 +1,6 @@
 //! Writing measurements in the place of stored ones of the same series and time (policy `replace`).
 //!
-//! [`take`] picks them out of a group before it is staged; [`write`] replaces them, under the collection's write lock, once the
+//! [`take`] picks them out of a group before it is staged; [`write()`] replaces them, under the collection's write lock, once the
 //! new measurements are committed. Of several measurements of one time in a command, the last wins.
 
 use std::collections::{BTreeMap, HashSet};
