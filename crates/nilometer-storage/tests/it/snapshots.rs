@@ -25,7 +25,7 @@ fn wait_until_unpinned(engine: &LsmEngine) {
 
 #[test]
 fn memory_is_bounded_by_the_life_of_snapshots() {
-    let directory = Scratch::new("pinned");
+    let directory = Scratch::on_disk("pinned");
     let options = LsmOptions::tiny();
     let memtable_bytes = options.memtable_bytes;
     let engine = LsmEngine::open(directory.path(), options).expect("open");

@@ -13,10 +13,19 @@ pub(crate) struct Scratch(PathBuf);
 impl Scratch {
     /// Creates a new, empty directory.
     pub(crate) fn new(name: &str) -> Self {
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// Creates a new, empty directory on the disk. Temporary files may be in memory, where a writer does not wait.
+    pub(crate) fn on_disk(name: &str) -> Self {
+        Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
+    }
+
+    fn below(folder: &Path, name: &str) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let unique = format!("nilometer-{}-{number}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(unique);
+        let path = folder.join(unique);
         std::fs::create_dir_all(&path).expect("a scratch directory");
         Self(path)
     }
