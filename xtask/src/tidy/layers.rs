@@ -152,12 +152,12 @@ pub(crate) const LAYERED: &[Layered] = &[
                 reason: "column totals are added to the groups of the hash table",
             },
             Exception {
-                from: "vector::top_n",
+                from: "vector::top_by_time",
                 to: "group",
                 reason: "top values of columns are added to the groups of the hash table",
             },
             Exception {
-                from: "vector::top_n",
+                from: "vector::top_by_time",
                 to: "group::vectorized",
                 reason: "top values of columns are added to the groups of the hash table",
             },

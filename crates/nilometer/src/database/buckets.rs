@@ -23,7 +23,7 @@ use crate::query::source::{
 };
 use crate::timeseries::index::spec;
 use crate::timeseries::{
-    BucketRange, BucketScan as StoredBuckets, BucketView, IndexStream, StoredBucket, Timeseries,
+    BucketRange, BucketView, IndexStream, StoredBucket, StoredBuckets, Timeseries,
 };
 
 /// Distinct metadata read from an index at a time.

@@ -20,7 +20,7 @@ use crate::query::source::{
 use crate::services::Services;
 use crate::services::describe::{self, OperationFilter};
 use crate::session::UserName;
-use crate::timeseries::{BucketRange, BucketScan, Timeseries};
+use crate::timeseries::{BucketRange, StoredBuckets, Timeseries};
 use crate::write::Records;
 
 use super::buckets::StoredBucketSource;
@@ -279,7 +279,7 @@ impl BucketAccess for StoredCollections {
         scan: &BucketIndexScan,
         range: BucketRange,
         counters: &Arc<ScanCounters>,
-    ) -> Result<BucketScan> {
+    ) -> Result<StoredBuckets> {
         self.buckets(Arc::clone(collection))?
             .by_index(scan, range, counters)
     }

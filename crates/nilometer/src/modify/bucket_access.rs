@@ -14,7 +14,7 @@ use crate::query::planner::resolve;
 use crate::query::planner::rules::{IndexOnBuckets, PhysicalRule};
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{Direction, ScanCounters};
-use crate::timeseries::{BucketRange, BucketScan};
+use crate::timeseries::{BucketRange, StoredBuckets};
 
 impl Measurements<'_> {
     /// Plans the access to buckets.
@@ -50,7 +50,7 @@ impl Measurements<'_> {
         self,
         range: BucketRange,
         counters: &Arc<ScanCounters>,
-    ) -> Result<BucketScan> {
+    ) -> Result<StoredBuckets> {
         match self.plan()?.buckets.index {
             Some(choice) => {
                 let access = self.cx.buckets;

@@ -33,7 +33,7 @@ use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
 use crate::ids::IdSource;
 use crate::query::source::{BucketIndexScan, BucketSource, ScanCounters};
-use crate::timeseries::{BucketRange, BucketScan, Timeseries};
+use crate::timeseries::{BucketRange, StoredBuckets, Timeseries};
 use crate::write::Records;
 
 /// The parts of a database that statements read and change.
@@ -58,5 +58,5 @@ pub(crate) trait BucketAccess {
         scan: &BucketIndexScan,
         range: BucketRange,
         counters: &Arc<ScanCounters>,
-    ) -> Result<BucketScan>;
+    ) -> Result<StoredBuckets>;
 }

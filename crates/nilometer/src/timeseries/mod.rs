@@ -56,7 +56,7 @@ pub use modify::{
 };
 pub use scan::distinct_metas::MetaPage;
 pub use scan::index_scan::{BucketCandidates, CANDIDATES_MAX, IndexStream};
-pub use scan::{BucketRange, BucketReader, BucketScan};
+pub use scan::{BucketRange, BucketReader, StoredBuckets};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;

@@ -6,7 +6,7 @@ use nilometer_bson::{Document, ValueRef};
 use super::find::apply_hint;
 use super::query;
 use super::query::{
-    FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
+    FirstBatch, PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
 use crate::args::Args;
 use crate::commands::ddl::collection_uuid;
@@ -103,7 +103,7 @@ pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
     args: &Args<'_>,
-) -> Result<Planned> {
+) -> Result<PlannedQuery> {
     let collection = match args.value("aggregate") {
         ValueRef::String(_) => Some(check_collection_name(args, "aggregate")?),
         value if crate::args::truncated_i64(value) == Some(1) => None,
@@ -146,7 +146,7 @@ pub(crate) fn plan(
         Needs::All.into(),
         |source| apply_hint(source, hint),
     )?;
-    Ok(Planned {
+    Ok(PlannedQuery {
         namespace: namespace_of(operation, collection.unwrap_or("$cmd.aggregate")),
         builder,
         plan,

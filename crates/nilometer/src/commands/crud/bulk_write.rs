@@ -15,7 +15,7 @@ use nilometer_storage::Durability;
 use super::change::{StatementContext, count_value, make_durable};
 use super::insert::{insert_documents, write_batch};
 use super::query;
-use super::query::{FirstBatch, Planned, QueryOptions, open_cursor};
+use super::query::{FirstBatch, PlannedQuery, QueryOptions, open_cursor};
 use super::update::Names;
 use super::{delete, update};
 use crate::args::Args;
@@ -404,7 +404,7 @@ fn reply(
         Needs::All.into(),
         |_| Ok(()),
     )?;
-    let planned = Planned {
+    let planned = PlannedQuery {
         namespace: "admin.$cmd.bulkWrite".to_owned(),
         builder,
         plan,

@@ -4,7 +4,7 @@ use nilometer_bson::{Document, Value, doc};
 
 use super::find::apply_hint;
 use super::query;
-use super::query::{Planned, QueryOptions, check_collection_name, namespace_of};
+use super::query::{PlannedQuery, QueryOptions, check_collection_name, namespace_of};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
@@ -77,7 +77,7 @@ fn number(counted: u64) -> Value {
 }
 
 /// Counts all records of an ordinary collection without reading them.
-fn known_count(planned: &Planned) -> Result<Option<u64>> {
+fn known_count(planned: &PlannedQuery) -> Result<Option<u64>> {
     let Input::Records(input) = &planned.plan.input else {
         return Ok(None);
     };
@@ -107,7 +107,7 @@ pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
     args: &Args<'_>,
-) -> Result<Planned> {
+) -> Result<PlannedQuery> {
     let collection = check_collection_name(args, "count")?;
     collection_uuid::check_read(database, args, &operation.database, collection)?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
@@ -141,7 +141,7 @@ pub(crate) fn plan(
         Needs::none().into(),
         |source| apply_hint(source, hint),
     )?;
-    Ok(Planned {
+    Ok(PlannedQuery {
         namespace: namespace_of(operation, collection),
         builder,
         plan,

@@ -9,7 +9,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::find::apply_hint;
 use super::query;
-use super::query::{Planned, QueryOptions, Wanted, check_collection_name, namespace_of};
+use super::query::{PlannedQuery, QueryOptions, ResultNeeds, check_collection_name, namespace_of};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::{
@@ -124,7 +124,7 @@ pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
     args: &Args<'_>,
-) -> Result<Planned> {
+) -> Result<PlannedQuery> {
     let collection = check_collection_name(args, "distinct")?;
     let key = args.required_string("key")?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
@@ -147,7 +147,7 @@ pub(crate) fn plan(
         &options,
         Some(collection),
         stages,
-        Wanted {
+        ResultNeeds {
             needs: wanted,
             distinct: Some(key),
         },
@@ -157,7 +157,7 @@ pub(crate) fn plan(
     if !options.no_rules && !options.disabled.contains(DistinctMetas.name()) {
         distinct_values(&mut plan, key, &builder.settings.plan);
     }
-    Ok(Planned {
+    Ok(PlannedQuery {
         namespace: namespace_of(operation, collection),
         builder,
         plan,

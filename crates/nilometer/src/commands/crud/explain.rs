@@ -6,7 +6,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::explain_write;
 use super::explain_write::PlannedWrite;
-use super::query::Planned;
+use super::query::PlannedQuery;
 use super::{aggregate, count, distinct, explain_change, find};
 use crate::args::Args;
 use crate::commands::security::authorization::rules;
@@ -144,7 +144,7 @@ fn check_database(operation: &OperationContext, command: DocRef<'_>) -> Result<(
 pub(crate) fn explained(
     database: &Database,
     operation: &OperationContext,
-    planned: Planned,
+    planned: PlannedQuery,
     verbosity: Verbosity,
     command: &Document,
 ) -> Result<Document> {
@@ -154,12 +154,12 @@ pub(crate) fn explained(
 pub(crate) fn explained_with(
     database: &Database,
     operation: &OperationContext,
-    planned: Planned,
+    planned: PlannedQuery,
     verbosity: Verbosity,
     command: &Document,
     top: Option<Top<'_>>,
 ) -> Result<Document> {
-    let Planned {
+    let PlannedQuery {
         namespace,
         builder,
         plan,

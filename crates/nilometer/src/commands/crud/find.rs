@@ -7,7 +7,7 @@ use nilometer_bson::{Document, ValueRef};
 
 use super::query;
 use super::query::{
-    FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
+    FirstBatch, PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
 use crate::args::Args;
 use crate::auth::Action;
@@ -101,7 +101,7 @@ pub(crate) fn plan(
     database: &Database,
     operation: &crate::operation::OperationContext,
     args: &Args<'_>,
-) -> Result<Planned> {
+) -> Result<PlannedQuery> {
     let collection = check_collection_name(args, "find")?;
     collection_uuid::check_read(database, args, &operation.database, collection)?;
     refuse_unsupported(args)?;
@@ -138,7 +138,7 @@ pub(crate) fn plan(
     if args.lenient_boolean("returnKey")?.unwrap_or(false) {
         return_keys(&mut plan);
     }
-    Ok(Planned {
+    Ok(PlannedQuery {
         namespace: namespace_of(operation, collection),
         builder,
         plan,

@@ -139,7 +139,7 @@ pub(crate) fn namespace_of(operation: &OperationContext, collection: &str) -> St
 }
 
 /// A query, ready to run or to be explained.
-pub(crate) struct Planned {
+pub(crate) struct PlannedQuery {
     /// The namespace the client reads: `db.coll`.
     pub(crate) namespace: String,
     /// The builder of its operators.
@@ -148,7 +148,7 @@ pub(crate) struct Planned {
     pub(crate) plan: PhysicalPlan,
 }
 
-impl Planned {
+impl PlannedQuery {
     /// Builds its operators.
     pub(crate) fn executor(self) -> Result<Executor> {
         let settings = Arc::clone(&self.builder.settings);
@@ -214,14 +214,14 @@ fn query_threads(database: &Database) -> Option<QueryThreads> {
 }
 
 /// The part of the result documents that a command needs.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ResultNeeds<'a> {
     /// The fields.
     pub(crate) needs: Needs,
     /// Only the distinct values of this path.
     pub(crate) distinct: Option<&'a str>,
 }
 
-impl From<Needs> for Wanted<'_> {
+impl From<Needs> for ResultNeeds<'_> {
     fn from(needs: Needs) -> Self {
         Self {
             needs,
@@ -237,7 +237,7 @@ pub(crate) fn plan(
     options: &QueryOptions,
     collection: Option<&str>,
     stages: Vec<Stage>,
-    wanted: Wanted<'_>,
+    wanted: ResultNeeds<'_>,
     adjust: impl FnOnce(&mut LogicalSource) -> Result<()>,
 ) -> Result<(Builder, PhysicalPlan)> {
     let services = database.queries();
@@ -288,7 +288,7 @@ pub(crate) struct FirstBatch {
 pub(crate) fn open_cursor(
     database: &Database,
     operation: &OperationContext,
-    planned: Planned,
+    planned: PlannedQuery,
     first: FirstBatch,
     command: &Document,
 ) -> Result<Document> {

@@ -26,17 +26,6 @@ use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 
-/// Times before this need the extended-range flag, in ms: 1970-01-01.
-const ORDINARY_RANGE_MIN_MS: i64 = 0;
-
-/// Times after this need the extended-range flag, in ms: 2^31 - 1 seconds, in 2038.
-const ORDINARY_RANGE_MAX_MS: i64 = i32::MAX as i64 * 1000;
-
-/// True for times whose seconds fit into a bucket id and keep their order there.
-pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
-    (ORDINARY_RANGE_MIN_MS..=ORDINARY_RANGE_MAX_MS).contains(&time_ms)
-}
-
 /// BSON binary subtype of a compressed column.
 pub(crate) const COLUMN_SUBTYPE: u8 = 7;
 
@@ -241,21 +230,21 @@ struct ImageColumn {
     last: i64,
     /// Times ascend so far.
     ascending: bool,
-    held: Held,
+    pending: PendingValues,
 }
 
 /// Buffered values of one plain type, which are cheaper to append in batches. Doubles are held as their bits.
 #[derive(Debug, Default)]
-struct Held {
+struct PendingValues {
     type_code: u8,
     numbers: Vec<i64>,
 }
 
 /// Initial capacity of the buffer, in values.
-const HELD_MIN: usize = 128;
+const PENDING_MIN: usize = 128;
 
 /// Largest capacity of the buffer, in values.
-const HELD_MAX: usize = 1024;
+const PENDING_MAX: usize = 1024;
 
 impl ImageColumn {
     fn new(name: Arc<str>) -> Self {
@@ -267,7 +256,7 @@ impl ImageColumn {
             max: Extreme::none(),
             last: i64::MIN,
             ascending: true,
-            held: Held::default(),
+            pending: PendingValues::default(),
         }
     }
 
@@ -306,7 +295,7 @@ impl ImageColumn {
     #[inline]
     fn hold(&mut self, type_code: u8, number: i64, collation: &Collation) {
         self.make_ready(type_code, 1, collation);
-        self.held.numbers.push(number);
+        self.pending.numbers.push(number);
     }
 
     /// Appends numbers of a plain type.
@@ -314,16 +303,16 @@ impl ImageColumn {
     fn append_numbers(&mut self, type_code: u8, numbers: &[i64], collation: &Collation) {
         self.rows += numbers.len();
         self.make_ready(type_code, numbers.len(), collation);
-        self.held.numbers.extend_from_slice(numbers);
+        self.pending.numbers.extend_from_slice(numbers);
     }
 
     /// Reserves room for numbers of a type.
     #[inline]
     fn make_ready(&mut self, type_code: u8, count: usize, collation: &Collation) {
-        if self.held.type_code != type_code || self.held.numbers.len() + count > HELD_MAX {
+        if self.pending.type_code != type_code || self.pending.numbers.len() + count > PENDING_MAX {
             self.settle(collation);
-            self.held.type_code = type_code;
-            self.held.numbers.reserve(HELD_MIN);
+            self.pending.type_code = type_code;
+            self.pending.numbers.reserve(PENDING_MIN);
         }
     }
 
@@ -334,7 +323,7 @@ impl ImageColumn {
 
     /// Moves the buffered values into the column.
     fn settle(&mut self, collation: &Collation) {
-        let Held { type_code, numbers } = std::mem::take(&mut self.held);
+        let PendingValues { type_code, numbers } = std::mem::take(&mut self.pending);
         if numbers.is_empty() {
             return;
         }
@@ -349,8 +338,8 @@ impl ImageColumn {
                 doubles.for_each(|v| builder.append_f64(v));
             }
         }
-        self.held.numbers = numbers;
-        self.held.numbers.clear();
+        self.pending.numbers = numbers;
+        self.pending.numbers.clear();
     }
 
     /// Updates the extremes of numbers, and the order of times.
@@ -384,7 +373,7 @@ impl ImageColumn {
 
     /// False if all values are missing.
     fn has_values(&self) -> bool {
-        !self.held.numbers.is_empty() || !matches!(self.min, Extreme::Scalar(Value::Missing))
+        !self.pending.numbers.is_empty() || !matches!(self.min, Extreme::Scalar(Value::Missing))
     }
 
     fn finish(&mut self, collation: &Collation) -> WrittenColumn {
@@ -396,9 +385,9 @@ impl ImageColumn {
     fn finish_packed(&mut self, collation: &Collation) -> (WrittenColumn, bool) {
         if self.builder.count() == 0 {
             // All values are numbers of one type.
-            let Held { type_code, numbers } = &self.held;
+            let PendingValues { type_code, numbers } = &self.pending;
             if let Some(packed) = column::pack_numbers(*type_code, numbers) {
-                let Held { type_code, numbers } = std::mem::take(&mut self.held);
+                let PendingValues { type_code, numbers } = std::mem::take(&mut self.pending);
                 self.learn_numbers(type_code, &numbers, collation);
                 return (self.with_bytes(packed), true);
             }
@@ -476,7 +465,7 @@ impl BucketImage {
     }
 
     /// Appends the measurements of a tail entry.
-    pub(crate) fn append_entry(&mut self, entry: &tail::Entry) -> Result<()> {
+    pub(crate) fn append_entry(&mut self, entry: &tail::TailEntry) -> Result<()> {
         entry.visit(self)?;
         self.rows += entry.rows;
         Ok(())

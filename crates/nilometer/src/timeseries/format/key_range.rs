@@ -9,6 +9,17 @@ use super::bucket_document::damaged;
 use super::tail;
 use crate::error::Result;
 
+/// Times before this need the extended-range flag, in ms: 1970-01-01.
+const ORDINARY_RANGE_MIN_MS: i64 = 0;
+
+/// Times after this need the extended-range flag, in ms: 2^31 - 1 seconds, in 2038.
+const ORDINARY_RANGE_MAX_MS: i64 = i32::MAX as i64 * 1000;
+
+/// True for times whose seconds fit into a bucket id and keep their order there.
+pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
+    (ORDINARY_RANGE_MIN_MS..=ORDINARY_RANGE_MAX_MS).contains(&time_ms)
+}
+
 /// Returns the id of the bucket that a key belongs to.
 pub(crate) fn bucket_of(key: &[u8]) -> Result<[u8; 12]> {
     key.first_chunk().copied().ok_or_else(|| {

@@ -254,9 +254,9 @@ fn unzigzag(value: u64) -> i64 {
 }
 
 /// Takes bytes from the front of a slice.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub(crate) struct ByteReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn varint(&mut self) -> Option<u64> {
         varint::take(&mut self.0)
     }
@@ -359,7 +359,7 @@ fn number_value(type_code: u8, number: i64) -> ValueRef<'static> {
 
 /// A parsed entry; its columns are decoded on request.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct TailEntry {
     /// The number of measurements.
     pub(crate) rows: usize,
     /// The header, if the entry has it.
@@ -369,12 +369,12 @@ pub(crate) struct Entry {
     columns: Range<usize>,
 }
 
-impl Entry {
+impl TailEntry {
     /// Passes all values to `sink`, column by column.
     pub(crate) fn visit(&self, sink: &mut impl EntrySink) -> Result<()> {
         let malformed = || damage("it is malformed");
         let bytes = self.bytes.get(self.columns.clone());
-        let mut reader = Reader(bytes.unwrap_or_default());
+        let mut reader = ByteReader(bytes.unwrap_or_default());
         let count = reader.varint().ok_or_else(malformed)?;
         for _ in 0..count {
             let head = reader.varint().ok_or_else(malformed)?;
@@ -399,7 +399,7 @@ impl Entry {
 
     fn visit_chunk(
         &self,
-        reader: &mut Reader<'_>,
+        reader: &mut ByteReader<'_>,
         id: usize,
         sink: &mut impl EntrySink,
     ) -> Result<()> {
@@ -435,18 +435,18 @@ impl Entry {
 }
 
 /// Parses an entry.
-pub(crate) fn decode(bytes: &Bytes) -> Result<Entry> {
+pub(crate) fn decode(bytes: &Bytes) -> Result<TailEntry> {
     let (content, kept) = bytes
         .split_last_chunk::<4>()
         .ok_or_else(|| damage("it is too short"))?;
     if *kept != sum(content) {
         return Err(damage("its checksum does not fit"));
     }
-    let mut reader = Reader(content);
+    let mut reader = ByteReader(content);
     read_entry(&mut reader, bytes).ok_or_else(|| damage("it is malformed"))
 }
 
-fn read_entry(reader: &mut Reader<'_>, bytes: &Bytes) -> Option<Entry> {
+fn read_entry(reader: &mut ByteReader<'_>, bytes: &Bytes) -> Option<TailEntry> {
     let length = reader.0.len();
     let [version, flags] = *reader.take(2)?.first_chunk::<2>()?;
     if !(VERSION_MIN..=VERSION).contains(&version) {
@@ -467,7 +467,7 @@ fn read_entry(reader: &mut Reader<'_>, bytes: &Bytes) -> Option<Entry> {
     } else {
         None
     };
-    Some(Entry {
+    Some(TailEntry {
         rows,
         header,
         bytes: bytes.clone(),
@@ -583,7 +583,7 @@ mod tests {
         round_trip(5, ids.to_vec());
         // A counter that would overflow, and a distance without a previous value.
         assert!(id_behind(ObjectId([255; 12]), 1).is_none());
-        let mut reader = Reader(&[NEXT_OBJECT_ID, 2]);
+        let mut reader = ByteReader(&[NEXT_OBJECT_ID, 2]);
         assert!(reader.plain(ValueRef::Missing).is_none());
     }
 

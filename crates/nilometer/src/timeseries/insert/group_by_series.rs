@@ -23,7 +23,7 @@ use crate::timeseries::bucket_catalog::field_scanner::{FieldScanner, refuse_colu
 use crate::timeseries::bucket_catalog::{
     BucketCatalog, FieldLayout, FieldNames, Measurement, SeriesCacheReader, SeriesKey,
 };
-use crate::timeseries::format::bucket_document::in_ordinary_range;
+use crate::timeseries::format::key_range::in_ordinary_range;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::IndexMaintainer;
 

@@ -30,7 +30,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value};
 use super::Timeseries;
 use super::bucket_catalog::field_scanner::examine;
 use super::format::series_key::SeriesMeta;
-use super::scan::{BucketRange, BucketScan};
+use super::scan::{BucketRange, StoredBuckets};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::EvalContext;
@@ -78,7 +78,7 @@ pub struct MeasurementSelection<'a> {
 
 /// Finds the buckets of a range that may hold a match. Called under the write lock, so that it sees the changes of earlier
 /// statements.
-pub type FindBuckets<'f> = dyn Fn(BucketRange) -> Result<BucketScan> + 'f;
+pub type FindBuckets<'f> = dyn Fn(BucketRange) -> Result<StoredBuckets> + 'f;
 
 /// The change of a measurement.
 #[derive(Debug)]
@@ -276,7 +276,7 @@ fn buckets_of(
     collection: &Arc<Collection>,
     selection: &MeasurementSelection<'_>,
     range: BucketRange,
-) -> Result<BucketScan> {
+) -> Result<StoredBuckets> {
     match selection.find {
         Some(find) => find(range),
         None => timeseries.reader.scan(collection, range),

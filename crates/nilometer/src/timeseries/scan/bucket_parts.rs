@@ -12,7 +12,7 @@ use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::sealed;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::format::tail;
-use crate::timeseries::format::tail::Entry;
+use crate::timeseries::format::tail::TailEntry;
 
 /// A stored bucket: its document and its tail.
 pub(crate) struct BucketParts {
@@ -21,7 +21,7 @@ pub(crate) struct BucketParts {
     /// True if the document is among the open ones.
     pub(crate) in_open: bool,
     /// Keys and entries of the tail, in the order of their sequence numbers.
-    pub(crate) tail: Vec<(Vec<u8>, Entry)>,
+    pub(crate) tail: Vec<(Vec<u8>, TailEntry)>,
 }
 
 /// Reads a bucket's document and the entries of its tail below `upto`.
@@ -188,7 +188,7 @@ fn without_header(id: [u8; 12]) -> Error {
 /// Metadata and start of a bucket as stored, from its document or its tail.
 pub(crate) fn opened_as(
     document: Option<DocRef<'_>>,
-    tail: &[(Vec<u8>, Entry)],
+    tail: &[(Vec<u8>, TailEntry)],
     time_field: &str,
 ) -> Option<(Value, i64)> {
     if let Some(document) = document {
@@ -205,7 +205,7 @@ pub(crate) fn opened_as(
 /// Merges a document and tail entries; `None` if there is neither.
 pub(crate) fn image(
     document: Option<DocRef<'_>>,
-    tail: &[(Vec<u8>, Entry)],
+    tail: &[(Vec<u8>, TailEntry)],
     id: [u8; 12],
     layout: &Layout<'_>,
 ) -> Result<Option<BucketImage>> {

@@ -166,7 +166,7 @@ pub struct BucketCandidates {
 }
 
 /// The buckets that a scan reads.
-pub(crate) enum BucketSource {
+pub(crate) enum BucketSelection {
     /// All in the range.
     All,
     /// These ids; the next one is the last.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Weak};
 use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::{Direction, Engine, Snapshot};
 
-use self::index_scan::{BucketSource, IndexStream, StartRanges};
+use self::index_scan::{BucketSelection, IndexStream, StartRanges};
 use self::storage_iterator::{BucketChunk, ChunkBounds, RawBucket, StoredForm};
 use super::cache::ReadCache;
 use super::cache::bucket_cache;
@@ -75,12 +75,12 @@ impl BucketRange {
 }
 
 /// A scan of a bucket collection.
-pub struct BucketScan {
+pub struct StoredBuckets {
     reader: Arc<BucketReader>,
     collection: Arc<Collection>,
     keyspaces: BucketKeyspaces,
     range: BucketRange,
-    source: BucketSource,
+    source: BucketSelection,
     /// Buckets to read in the next snapshot.
     chunk: usize,
     /// The last id of the previous chunk.
@@ -111,15 +111,15 @@ impl BucketReader {
         self: &Arc<Self>,
         collection: &Arc<Collection>,
         range: BucketRange,
-    ) -> Result<BucketScan> {
+    ) -> Result<StoredBuckets> {
         let keyspaces = BucketKeyspaces::of(collection)
             .ok_or_else(|| Error::bad_value("not a bucket collection"))?;
-        Ok(BucketScan {
+        Ok(StoredBuckets {
             reader: self.clone(),
             collection: collection.clone(),
             keyspaces,
             range,
-            source: BucketSource::All,
+            source: BucketSelection::All,
             chunk: FIRST_BUCKETS,
             after: None,
             ready: VecDeque::new(),
@@ -133,12 +133,12 @@ impl BucketReader {
         collection: &Arc<Collection>,
         mut ids: Vec<[u8; 12]>,
         range: BucketRange,
-    ) -> Result<BucketScan> {
+    ) -> Result<StoredBuckets> {
         if !range.backward {
             ids.reverse();
         }
         let mut scan = self.scan(collection, range)?;
-        scan.source = BucketSource::Listed(ids);
+        scan.source = BucketSelection::Listed(ids);
         scan.chunk = FIRST_CANDIDATES;
         Ok(scan)
     }
@@ -149,10 +149,10 @@ impl BucketReader {
         collection: &Arc<Collection>,
         ids: Vec<[u8; 12]>,
         range: BucketRange,
-    ) -> Result<BucketScan> {
+    ) -> Result<StoredBuckets> {
         let mut scan = self.scan_listed(collection, ids, range)?;
-        if let BucketSource::Listed(ids) = scan.source {
-            scan.source = BucketSource::Latest(ids);
+        if let BucketSelection::Listed(ids) = scan.source {
+            scan.source = BucketSelection::Latest(ids);
             scan.chunk = CHUNK_BUCKETS_MAX;
         }
         Ok(scan)
@@ -164,9 +164,9 @@ impl BucketReader {
         collection: &Arc<Collection>,
         stream: IndexStream,
         range: BucketRange,
-    ) -> Result<BucketScan> {
+    ) -> Result<StoredBuckets> {
         let mut scan = self.scan(collection, range)?;
-        scan.source = BucketSource::Streamed(stream);
+        scan.source = BucketSelection::Streamed(stream);
         scan.chunk = FIRST_CANDIDATES;
         Ok(scan)
     }
@@ -215,7 +215,7 @@ impl BucketReader {
     }
 }
 
-impl BucketScan {
+impl StoredBuckets {
     /// Returns the range of the remaining keys.
     fn remaining(&self) -> KeyRange {
         let mut start = self.range.min.map(|id| id.to_vec()).unwrap_or_default();
@@ -232,13 +232,13 @@ impl BucketScan {
     fn refill_from_index(&mut self) -> Result<()> {
         let snapshot = self.reader.engine.snapshot()?;
         let ids = match &mut self.source {
-            BucketSource::All => Vec::new(),
-            BucketSource::Listed(ids) | BucketSource::Latest(ids) => {
+            BucketSelection::All => Vec::new(),
+            BucketSelection::Listed(ids) | BucketSelection::Latest(ids) => {
                 let mut next = ids.split_off(ids.len().saturating_sub(self.chunk));
                 next.reverse();
                 next
             }
-            BucketSource::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
+            BucketSelection::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
         };
         self.done = ids.len() < self.chunk;
         self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX.max(self.chunk));
@@ -265,14 +265,14 @@ impl BucketScan {
     fn fetch(&self, snapshot: &dyn Snapshot, ids: &[[u8; 12]]) -> Result<Vec<RawBucket>> {
         match self.source {
             _ if ids.is_empty() => Ok(Vec::new()),
-            BucketSource::Latest(_) => point_reads::neighbours(snapshot, self.keyspaces, ids),
+            BucketSelection::Latest(_) => point_reads::neighbours(snapshot, self.keyspaces, ids),
             _ => point_reads::buckets_of(snapshot, self.keyspaces, ids),
         }
     }
 
     /// Reads the next chunk.
     fn refill(&mut self) -> Result<()> {
-        if !matches!(self.source, BucketSource::All) {
+        if !matches!(self.source, BucketSelection::All) {
             return self.refill_from_index();
         }
         let range = self.remaining();
@@ -412,7 +412,7 @@ impl BucketScan {
     }
 }
 
-impl Iterator for BucketScan {
+impl Iterator for StoredBuckets {
     type Item = Result<Arc<StoredBucket>>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -12,7 +12,7 @@
 //! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
 //! column, and a single value if it is constant in the block; `$sum` and `$avg` over whole buckets use the stored
 //! total of the column. `$top` and `$bottom` by time look at one row of a run
-//! ([`top_n`](crate::query::exec::vector::top_n)). Other arguments are computed by column kernels where these exist
+//! ([`top_by_time`](crate::query::exec::vector::top_by_time)). Other arguments are computed by column kernels where these exist
 //! ([`arithmetic`](crate::query::exec::vector::arithmetic)), else evaluated on rows that hold only the fields they read. States
 //! see values in row order on every path, so results do not depend on the path.
 
@@ -38,7 +38,7 @@ use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
 use crate::query::exec::vector::arithmetic::add_computed;
 use crate::query::exec::vector::filter::narrowed;
-use crate::query::exec::vector::top_n::Ranking;
+use crate::query::exec::vector::top_by_time::Ranking;
 use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::{is_constant, time_bins, time_rank};
 use crate::query::source::ColumnName;
@@ -47,15 +47,15 @@ use crate::query::source::ColumnName;
 pub(crate) struct BlockGroup {
     stage: GroupStage,
     /// The plan for blocks of one shape; replaced when the shape changes.
-    plan: Option<(Arc<MeasurementShape>, Option<Plan>)>,
+    plan: Option<(Arc<MeasurementShape>, Option<BlockGroupPlan>)>,
     series: Series,
     /// The runs of a block; the buffer is reused.
-    runs: Vec<Run>,
+    runs: Vec<GroupRun>,
 }
 
 /// How a stage processes blocks of one shape.
-struct Plan {
-    parts: Vec<Part>,
+struct BlockGroupPlan {
+    parts: Vec<KeyPart>,
     /// Names of the parts if the key is an object.
     names: Option<Vec<Arc<str>>>,
     /// The key part that depends on the time.
@@ -68,7 +68,7 @@ struct Plan {
 }
 
 /// A part of the key.
-enum Part {
+enum KeyPart {
     /// Constant in the block.
     Constant(Expression),
     /// The bin of the time.
@@ -83,14 +83,14 @@ enum Input {
     Constant(Expression),
     /// A column that measurements may have.
     Column(ColumnName),
-    /// The one row of each run that sorts first or last by time: see [`Plan::rankings`].
+    /// The one row of each run that sorts first or last by time: see [`BlockGroupPlan::rankings`].
     Ranked,
     /// Evaluated on rows.
     Rows,
 }
 
 /// Consecutive rows of one group.
-pub(crate) struct Run {
+pub(crate) struct GroupRun {
     /// The number of the group.
     pub(crate) group: u32,
     /// The rows, counted within the selection.
@@ -132,7 +132,7 @@ impl BlockGroup {
             }))
     }
 
-    fn plan_for(&mut self, block: &MeasurementBlock) -> Option<&Plan> {
+    fn plan_for(&mut self, block: &MeasurementBlock) -> Option<&BlockGroupPlan> {
         let known = self
             .plan
             .as_ref()
@@ -162,7 +162,7 @@ impl BlockGroup {
     }
 }
 
-fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
+fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> {
     let mut bins = None;
     let mut parts = Vec::new();
     let (names, expressions): (Option<Vec<Arc<str>>>, Vec<&Expression>) = match &stage.key {
@@ -174,14 +174,14 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
     };
     for expression in expressions {
         parts.push(if is_constant(expression, shape) {
-            Part::Constant(expression.clone())
+            KeyPart::Constant(expression.clone())
         } else {
             let found = time_bins(expression, shape)?;
             if bins.is_some() {
                 return None;
             }
             bins = Some((parts.len(), found.clone()));
-            Part::Bin
+            KeyPart::Bin
         });
     }
     let mut row_dependencies = Dependencies::default();
@@ -214,7 +214,7 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
             Some(fields.map(Arc::from).collect())
         }
     });
-    Some(Plan {
+    Some(BlockGroupPlan {
         parts,
         names,
         bins,
@@ -259,17 +259,17 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
 
 /// Finds the runs of the block's selection, in row order. Row numbers count within the selection.
 fn find_runs(
-    plan: &Plan,
+    plan: &BlockGroupPlan,
     block: &MeasurementBlock,
     table: &mut Table,
     series: &mut Series,
-    runs: &mut Vec<Run>,
+    runs: &mut Vec<GroupRun>,
     cx: &ExecContext<'_>,
 ) -> Result<()> {
     let count = block.selection.len();
     let Some((place, bins)) = &plan.bins else {
         let group = series.group_of_block(plan, block, table, cx)?;
-        runs.push(Run {
+        runs.push(GroupRun {
             group,
             rows: 0..count,
         });
@@ -280,7 +280,7 @@ fn find_runs(
         let group = series.bin_group(at, bin, |values| {
             bin_key(plan, *place, bin, values, table, cx)
         })?;
-        runs.push(Run {
+        runs.push(GroupRun {
             group,
             rows: 0..count,
         });
@@ -316,7 +316,7 @@ fn find_runs(
         let group = series.bin_group(at, bin.start, |values| {
             bin_key(plan, *place, bin.start, values, table, cx)
         })?;
-        runs.push(Run {
+        runs.push(GroupRun {
             group,
             rows: from..from + length,
         });
@@ -327,14 +327,14 @@ fn find_runs(
 
 /// Returns the key parts that are constant in the block, each at its position.
 fn constant_parts(
-    plan: &Plan,
+    plan: &BlockGroupPlan,
     block: &MeasurementBlock,
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Value>> {
     // Built only if some part is more than a path into the metadata.
     let constants = OnceCell::new();
     let parts = plan.parts.iter().map(|part| match part {
-        Part::Constant(expression) => {
+        KeyPart::Constant(expression) => {
             let path = expression.as_field_path();
             if let Some(value) = path.and_then(|path| block.plain_meta(path)) {
                 return Ok(value.to_value());
@@ -342,7 +342,7 @@ fn constant_parts(
             let constants = constants.get_or_init(|| block.constant_document());
             expression.evaluate(constants.as_ref(), &cx.eval)
         }
-        Part::Bin => Ok(Value::Missing),
+        KeyPart::Bin => Ok(Value::Missing),
     });
     parts.collect()
 }
@@ -355,7 +355,7 @@ fn is_meta(expression: &Expression, shape: &MeasurementShape) -> bool {
 
 /// Returns the key of the group of a bin: `values` are the other parts.
 fn bin_key(
-    plan: &Plan,
+    plan: &BlockGroupPlan,
     place: usize,
     bin: i64,
     values: &[Value],
@@ -432,7 +432,7 @@ pub(crate) fn selected<'b>(
     }
 }
 
-fn key_of<'v>(plan: &Plan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Value {
+fn key_of<'v>(plan: &BlockGroupPlan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Value {
     match &plan.names {
         None => values.next().map(ValueRef::to_value).unwrap_or_default(),
         Some(names) => {
@@ -446,10 +446,10 @@ fn key_of<'v>(plan: &Plan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Va
 }
 
 fn accumulate(
-    plan: &Plan,
+    plan: &BlockGroupPlan,
     stage: &GroupStage,
     block: &MeasurementBlock,
-    runs: &[Run],
+    runs: &[GroupRun],
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<()> {
@@ -509,7 +509,7 @@ fn add_total(
     at: usize,
     name: &ColumnName,
     block: &MeasurementBlock,
-    runs: &[Run],
+    runs: &[GroupRun],
     table: &mut Table,
 ) -> Result<bool> {
     let ([run], AccumulatorKind::Sum | AccumulatorKind::Avg) = (runs, spec.kind()) else {
@@ -529,7 +529,7 @@ fn add_constant(
     spec: &AccumulatorSpec,
     at: usize,
     value: &Value,
-    runs: &[Run],
+    runs: &[GroupRun],
     table: &mut Table,
 ) -> Result<()> {
     for run in runs {
@@ -544,7 +544,7 @@ fn add_column(
     spec: &AccumulatorSpec,
     at: usize,
     (column, from): (&ColumnBlock, usize),
-    runs: &[Run],
+    runs: &[GroupRun],
     table: &mut Table,
 ) -> Result<()> {
     if let BlockData::Constant(value) = column.data()
@@ -650,7 +650,7 @@ impl Series {
     /// Returns the group of a block whose key is the same for all its rows.
     fn group_of_block(
         &mut self,
-        plan: &Plan,
+        plan: &BlockGroupPlan,
         block: &MeasurementBlock,
         table: &mut Table,
         cx: &ExecContext<'_>,
@@ -660,7 +660,7 @@ impl Series {
             return Ok(group);
         }
         let key = match (&plan.names, plan.parts.as_slice(), block.meta()) {
-            (None, [Part::Constant(single)], ValueRef::Document(meta))
+            (None, [KeyPart::Constant(single)], ValueRef::Document(meta))
                 if is_meta(single, &block.shape) =>
             {
                 Value::Document(meta.to_document())
@@ -679,7 +679,7 @@ impl Series {
     /// equal metadata are not evaluated again.
     fn of_block(
         &mut self,
-        plan: &Plan,
+        plan: &BlockGroupPlan,
         block: &MeasurementBlock,
         cx: &ExecContext<'_>,
     ) -> Result<usize> {

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::Batch;
 use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
-use crate::query::exec::sort::spill::{Run, RunWriter};
+use crate::query::exec::sort::spill::{RunWriter, SpilledRun};
 use crate::query::exec::{
     BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled,
 };
@@ -26,21 +26,21 @@ pub struct Facet {
 }
 
 /// The input, shared by the pipelines, which read it one after the other.
-type Shared = Arc<Mutex<Gathered>>;
+type Shared = Arc<Mutex<FacetInput>>;
 
 /// The whole input.
 #[derive(Default)]
-struct Gathered {
+struct FacetInput {
     rows: Vec<Document>,
     /// Counts the rows.
     memory: Option<MemoryGauge>,
     /// Number of rows read.
     at: usize,
     /// The whole input on disk, if it exceeded the memory limit.
-    file: Option<Run>,
+    file: Option<SpilledRun>,
 }
 
-impl Gathered {
+impl FacetInput {
     fn read(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Self> {
         let mut memory = MemoryGauge::gather("$facet", cx);
         let mut gathered = Self::default();
@@ -98,7 +98,7 @@ impl Gathered {
     }
 }
 
-fn lock(gathered: &Shared) -> MutexGuard<'_, Gathered> {
+fn lock(gathered: &Shared) -> MutexGuard<'_, FacetInput> {
     gathered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -112,7 +112,7 @@ impl Facet {
         let gathered = Shared::default();
         let mut built = Vec::new();
         for (name, stages) in facets {
-            let reader = Box::new(FacetInput(Arc::clone(&gathered)));
+            let reader = Box::new(SharedInput(Arc::clone(&gathered)));
             let operator = builder.over(reader, stages.clone())?;
             built.push((Arc::clone(name), operator));
         }
@@ -125,9 +125,9 @@ impl Facet {
 }
 
 /// Operator that reads the gathered input from its current position.
-struct FacetInput(Shared);
+struct SharedInput(Shared);
 
-impl Operator for FacetInput {
+impl Operator for SharedInput {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
         let rows = lock(&self.0).take()?;
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
@@ -139,7 +139,7 @@ impl Operator for Facet {
         let Some(mut input) = self.input.take() else {
             return Ok(None);
         };
-        *lock(&self.gathered) = Gathered::read(&mut input, cx)?;
+        *lock(&self.gathered) = FacetInput::read(&mut input, cx)?;
         drop(input);
         let mut out = DocumentBuilder::new();
         let mut memory = MemoryGauge::of_results("$facet", cx);
@@ -165,7 +165,7 @@ impl Operator for Facet {
             }
             out.end();
         }
-        *lock(&self.gathered) = Gathered::default();
+        *lock(&self.gathered) = FacetInput::default();
         Ok(Some(Batch::Rows(vec![out.finish()])))
     }
 

@@ -19,7 +19,7 @@ use crate::query::exec::row::unwind::with_value_at;
 use crate::query::exec::{BoxOperator, ExecContext, RowBatch, next_filled};
 
 /// Documents of the other collection, in memory.
-pub(crate) struct Kept {
+pub(crate) struct ForeignTable {
     /// In read order.
     pub(crate) documents: Vec<Document>,
     /// Positions by each value of the field; empty without a field.
@@ -29,7 +29,7 @@ pub(crate) struct Kept {
     memory: MemoryGauge,
 }
 
-impl Kept {
+impl ForeignTable {
     /// Reads all documents of `pipeline` and hashes them by the values at `path`; `None` if they do not fit into memory.
     pub(crate) fn read(
         mut pipeline: BoxOperator,
@@ -128,13 +128,13 @@ pub(crate) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Ve
 
 /// Input rows waiting to be joined.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingRows {
     rows: std::vec::IntoIter<Document>,
     /// Counts the rows returned last.
     memory: Option<MemoryGauge>,
 }
 
-impl Waiting {
+impl PendingRows {
     /// True if no rows are pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.len() == 0

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
-use super::foreign_table::{Kept, Waiting, values_at};
+use super::foreign_table::{ForeignTable, PendingRows, values_at};
 use crate::error::{Error, Result, location};
 use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{MatchExpression, MatchPath};
@@ -36,7 +36,7 @@ pub struct GraphLookup {
     stage: GraphLookupStage,
     builder: Builder,
     others: ForeignRows,
-    waiting: Waiting,
+    waiting: PendingRows,
     /// String comparison.
     collation: Collation,
 }
@@ -46,7 +46,7 @@ enum ForeignRows {
     /// Not read yet.
     Unread,
     /// In memory, by the values of `connectToField`.
-    Kept(Kept),
+    ForeignTable(ForeignTable),
     /// Too large for memory: read again for each level.
     TooMany,
 }
@@ -60,7 +60,7 @@ impl GraphLookup {
             stage,
             builder,
             others: ForeignRows::Unread,
-            waiting: Waiting::default(),
+            waiting: PendingRows::default(),
             collation,
         }
     }
@@ -75,14 +75,14 @@ impl GraphLookup {
     fn read(&self, cx: &ExecContext<'_>) -> Result<ForeignRows> {
         let memory = MemoryGauge::gather("$graphLookup", cx);
         let path = Some(&self.stage.connect_to);
-        let kept = Kept::read(
+        let kept = ForeignTable::read(
             self.pipeline(None)?,
             path,
             self.collation.clone(),
             memory,
             cx,
         )?;
-        Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::Kept))
+        Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::ForeignTable))
     }
 
     /// Returns the documents whose `connectToField` is one of `wanted`.
@@ -91,7 +91,7 @@ impl GraphLookup {
         wanted: &BTreeSet<CollatedValue>,
         cx: &ExecContext<'_>,
     ) -> Result<Vec<Document>> {
-        if let ForeignRows::Kept(kept) = &self.others {
+        if let ForeignRows::ForeignTable(kept) = &self.others {
             return Ok(kept.with_any(wanted.iter()));
         }
         let filter = one_of(&self.stage.connect_to, wanted, &self.collation)?;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value};
 
-use super::foreign_table::{Kept, Waiting, foreign_values, local_values};
+use super::foreign_table::{ForeignTable, PendingRows, foreign_values, local_values};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
@@ -34,7 +34,7 @@ pub struct Lookup {
     stage: LookupStage,
     builder: Builder,
     others: ForeignRows,
-    waiting: Waiting,
+    waiting: PendingRows,
 }
 
 /// The other collection's documents.
@@ -42,7 +42,7 @@ enum ForeignRows {
     /// Not read yet.
     Unread,
     /// In memory.
-    Kept(Kept),
+    ForeignTable(ForeignTable),
     /// Too large for memory: read again for each document.
     TooMany,
     /// Looked up by an index for each document.
@@ -60,7 +60,7 @@ impl Lookup {
             stage,
             builder,
             others: ForeignRows::Unread,
-            waiting: Waiting::default(),
+            waiting: PendingRows::default(),
         }
     }
 
@@ -78,8 +78,8 @@ impl Lookup {
         }
         let stage = &self.stage;
         match (&self.others, &stage.equality) {
-            (ForeignRows::Kept(kept), None) => Ok(kept.documents.clone()),
-            (ForeignRows::Kept(kept), Some(equality)) => {
+            (ForeignRows::ForeignTable(kept), None) => Ok(kept.documents.clone()),
+            (ForeignRows::ForeignTable(kept), Some(equality)) => {
                 let matched = kept.matching(&equality.local, row)?;
                 if stage.stages.is_empty() {
                     return Ok(matched);
@@ -154,8 +154,8 @@ impl Lookup {
             .map(|equality| &equality.foreign);
         let collation = Collation::from(cx.settings.plan.collator.clone());
         let memory = MemoryGauge::gather("$lookup", cx);
-        let kept = Kept::read(pipeline, path, collation, memory, cx)?;
-        Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::Kept))
+        let kept = ForeignTable::read(pipeline, path, collation, memory, cx)?;
+        Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::ForeignTable))
     }
 }
 

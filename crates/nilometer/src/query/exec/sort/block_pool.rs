@@ -27,8 +27,8 @@ const LOOKED_THROUGH_MAX: usize = 8;
 const PLACE_BYTES: usize = 24;
 
 /// Buckets that overlap or may overlap.
-pub(crate) struct Pool {
-    parts: Vec<Part>,
+pub(crate) struct BlockPool {
+    parts: Vec<PooledBucket>,
     is_descending: bool,
     /// Measurements added since the last merge.
     came: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Pool {
 }
 
 /// A bucket with measurements not yet returned.
-struct Part {
+struct PooledBucket {
     block: MeasurementBlock,
     times: Arc<ColumnBlock>,
     /// Arrival number of its first row.
@@ -49,8 +49,8 @@ struct Part {
     bytes: usize,
 }
 
-/// Result of [`Pool::take`].
-pub(crate) enum Taken {
+/// Result of [`BlockPool::take`].
+pub(crate) enum PoolOutput {
     /// The next block, and the number of bytes released.
     Block(MeasurementBlock, usize),
     /// No block until more buckets are added.
@@ -59,7 +59,7 @@ pub(crate) enum Taken {
     Rows,
 }
 
-impl Pool {
+impl BlockPool {
     pub(crate) fn new(is_descending: bool) -> Self {
         Self {
             parts: Vec::new(),
@@ -92,7 +92,7 @@ impl Pool {
             Some(times) => Arc::clone(times),
             None => return Err(no_dates()),
         };
-        let mut part = Part {
+        let mut part = PooledBucket {
             times,
             arrival,
             sorted: None,
@@ -118,17 +118,17 @@ impl Pool {
 
     /// Returns the next block. Buckets added later lie from `bound` on; `None` if there are none. `i64::MIN` or `i64::MAX` means
     /// that later buckets may lie anywhere.
-    pub(crate) fn take(&mut self, bound: Option<i64>) -> Result<Taken> {
+    pub(crate) fn take(&mut self, bound: Option<i64>) -> Result<PoolOutput> {
         let bound = bound.map(|bound| self.place(bound));
         if let Some(at) = self.first_of_all(bound)? {
             let part = self.parts.remove(at);
             self.came = self.came.saturating_sub(part.left());
             let bytes = part.bytes;
             let block = part.into_block(self.is_descending);
-            return Ok(Taken::Block(block.ok_or_else(no_dates)?, bytes));
+            return Ok(PoolOutput::Block(block.ok_or_else(no_dates)?, bytes));
         }
         if self.parts.is_empty() || (bound.is_some() && self.came < self.wanted) {
-            return Ok(Taken::Nothing);
+            return Ok(PoolOutput::Nothing);
         }
         self.merge(bound)
     }
@@ -157,7 +157,7 @@ impl Pool {
     }
 
     /// Merges all measurements before the bound into one block.
-    fn merge(&mut self, bound: Option<i64>) -> Result<Taken> {
+    fn merge(&mut self, bound: Option<i64>) -> Result<PoolOutput> {
         self.parts.sort_by_key(|part| part.arrival);
         let mut entries = Vec::new();
         let mut blocks = Vec::new();
@@ -175,16 +175,16 @@ impl Pool {
             }
         }
         let count = entries.len();
-        let left = self.parts.iter().map(Part::left).sum::<usize>() - count;
+        let left = self.parts.iter().map(PooledBucket::left).sum::<usize>() - count;
         self.came = 0;
         self.wanted = MERGED_MIN.max(2 * left);
         if count == 0 {
-            return Ok(Taken::Nothing);
+            return Ok(PoolOutput::Nothing);
         }
         entries.sort_by_key(|(place, _, _)| *place);
         let entries = entries.into_iter().map(|(_, source, row)| (source, row));
         let Some(block) = merged(&blocks, entries.collect(), !self.is_descending) else {
-            return Ok(Taken::Rows);
+            return Ok(PoolOutput::Rows);
         };
         let mut bytes = 0;
         for (part, end) in self.parts.iter_mut().zip(ends) {
@@ -194,7 +194,7 @@ impl Pool {
             }
         }
         self.parts.retain(|part| part.left() > 0);
-        Ok(Taken::Block(block, bytes))
+        Ok(PoolOutput::Block(block, bytes))
     }
 
     /// Returns the remaining measurements as blocks, each with the arrival number of its bucket's first row.
@@ -216,7 +216,7 @@ impl Pool {
     }
 }
 
-impl Part {
+impl PooledBucket {
     fn count(&self) -> usize {
         self.block.selection.len()
     }

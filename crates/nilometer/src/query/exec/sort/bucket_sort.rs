@@ -25,8 +25,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::block_pool as pool;
-use super::block_pool::Pool;
+use super::block_pool::{BlockPool, PoolOutput};
 use super::external_sort::{ENTRY_OVERHEAD, Sorter};
 use super::{ByPattern, Everything, add_all, assert_span, everything, gauge};
 use crate::error::Result;
@@ -97,16 +96,16 @@ impl BucketSort {
         let mut input = input;
         let gathered = gather(&mut input, &self.plan.stage, self.order, cx)?;
         Ok(match (gathered, self.order) {
-            (Gathered::Rows(all), _) => SortState::Rows(Box::new(all)),
-            (Gathered::Blocks(blocks), BucketOrder::Metadata) => {
+            (BufferedInput::Rows(all), _) => SortState::Rows(Box::new(all)),
+            (BufferedInput::Blocks(blocks), BucketOrder::Metadata) => {
                 SortState::Blocks(blocks.into_iter().map(|held| held.block).collect())
             }
-            (Gathered::Blocks(blocks), BucketOrder::Bounds { parts }) => {
-                let buckets = Buckets::Gathered(blocks.into());
+            (BufferedInput::Blocks(blocks), BucketOrder::Bounds { parts }) => {
+                let buckets = Buckets::Buffered(blocks.into());
                 let parts = (parts, self.plan.as_blocks);
                 SortState::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
             }
-            (Gathered::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
+            (BufferedInput::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
                 unreachable!("buckets that arrive in order are not gathered")
             }
         })
@@ -130,13 +129,13 @@ impl Operator for BucketSort {
                 batch
             }),
             SortState::Overlapping(rows) => match rows.next(at_most.min(ROWS_PER_BATCH), cx)? {
-                Taken::Block(block) => {
+                NextRows::Block(block) => {
                     let mut batch = Batch::Block(block);
                     batch.truncate(at_most);
                     Some(batch)
                 }
-                Taken::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
-                Taken::TooMany(all) => {
+                NextRows::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
+                NextRows::TooMany(all) => {
                     self.state = SortState::Rows(all);
                     return self.next(cx);
                 }
@@ -164,7 +163,7 @@ impl Operator for BucketSort {
 }
 
 /// A pending bucket.
-struct Held {
+struct PendingBucket {
     /// The sort key of the parts before the time.
     key: SortKey,
     /// Number of buckets that arrived before it.
@@ -173,9 +172,9 @@ struct Held {
 }
 
 /// Result of gathering the input.
-enum Gathered {
+enum BufferedInput {
     /// Sorted buckets, each with the sort key of the parts before the time.
-    Blocks(Vec<Held>),
+    Blocks(Vec<PendingBucket>),
     /// Sorted rows: headers or memory did not suffice.
     Rows(Everything),
 }
@@ -186,7 +185,7 @@ fn gather(
     stage: &SortStage,
     order: BucketOrder,
     cx: &ExecContext<'_>,
-) -> Result<Gathered> {
+) -> Result<BufferedInput> {
     let prefix = match order {
         BucketOrder::Bounds { parts } => prefix(&stage.pattern, parts, cx)?,
         BucketOrder::Metadata | BucketOrder::Arrival(_) | BucketOrder::Indexed { .. } => {
@@ -194,14 +193,14 @@ fn gather(
         }
     };
     let mut memory = gauge(cx);
-    let mut blocks: Vec<Held> = Vec::new();
+    let mut blocks: Vec<PendingBucket> = Vec::new();
     while let Some(batch) = next_filled(input, cx)? {
         let block = match batch {
             Batch::Block(block) if memory.add(held_bytes(&block)).is_ok() => block,
             other => {
                 let gathered = blocks.into_iter().map(|held| Batch::Block(held.block));
                 let rows = gathered.chain([other]);
-                return Ok(Gathered::Rows(by_rows(rows, input, stage, cx)?));
+                return Ok(BufferedInput::Rows(by_rows(rows, input, stage, cx)?));
             }
         };
         let key = match &prefix {
@@ -209,7 +208,7 @@ fn gather(
             None => SortKey::from_values(std::iter::empty()),
         };
         let arrival = blocks.len() as u64;
-        blocks.push(Held {
+        blocks.push(PendingBucket {
             key,
             arrival,
             block,
@@ -227,7 +226,7 @@ fn gather(
             None => Ordering::Equal,
         })
     });
-    Ok(Gathered::Blocks(blocks))
+    Ok(BufferedInput::Blocks(blocks))
 }
 
 fn is_descending(pattern: &SortPattern, order: BucketOrder) -> Option<bool> {
@@ -289,8 +288,8 @@ fn by_rows(
 enum Buckets {
     /// In input order: by the parts before the time, then by start.
     Arriving(Arriving),
-    /// Gathered, ordered by the parts before the time, then by their bounds.
-    Gathered(VecDeque<Held>),
+    /// In memory, ordered by the parts before the time, then by their bounds.
+    Buffered(VecDeque<PendingBucket>),
 }
 
 struct Arriving {
@@ -333,16 +332,16 @@ struct Overlapping {
     /// Index of the time in the pattern.
     time_at: usize,
     buckets: Buckets,
-    heap: BinaryHeap<Waiting>,
+    heap: BinaryHeap<PendingRow>,
     /// Buckets not needed as rows yet; `None` where the output is rows. Empty while rows are pending.
-    pool: Option<Pool>,
+    pool: Option<BlockPool>,
     /// The partition of the loaded rows.
     partition: Option<SortKey>,
     arrivals: u64,
     memory: MemoryGauge,
 }
 
-enum Taken {
+enum NextRows {
     Block(MeasurementBlock),
     Rows(Vec<Document>),
     /// The overlapping rows exceed the memory limit: all remaining rows, from the sorter.
@@ -360,35 +359,35 @@ enum Follows {
 }
 
 /// A pending row; the first in sort order is the greatest.
-struct Waiting {
+struct PendingRow {
     pattern: Arc<SortPattern>,
     key: SortKey,
     arrival: u64,
     row: Document,
 }
 
-impl Ord for Waiting {
+impl Ord for PendingRow {
     fn cmp(&self, other: &Self) -> Ordering {
         let order = self.pattern.compare(&other.key, &self.key);
         order.then(other.arrival.cmp(&self.arrival))
     }
 }
 
-impl PartialOrd for Waiting {
+impl PartialOrd for PendingRow {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for PendingRow {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for PendingRow {}
 
-impl Waiting {
+impl PendingRow {
     fn memory_bytes(&self) -> usize {
         self.key.memory_bytes() + self.row.as_bytes().len() + ENTRY_OVERHEAD
     }
@@ -407,7 +406,7 @@ impl Overlapping {
             time_at,
             buckets,
             heap: BinaryHeap::new(),
-            pool: as_blocks.then(|| Pool::new(is_descending)),
+            pool: as_blocks.then(|| BlockPool::new(is_descending)),
             partition: None,
             arrivals: 0,
             memory: gauge(cx),
@@ -417,17 +416,17 @@ impl Overlapping {
     fn is_exhausted(&self) -> bool {
         let no_more = match &self.buckets {
             Buckets::Arriving(arriving) => arriving.next.is_none() && arriving.input.is_exhausted(),
-            Buckets::Gathered(blocks) => blocks.is_empty(),
+            Buckets::Buffered(blocks) => blocks.is_empty(),
         };
-        no_more && self.heap.is_empty() && self.pool.as_ref().is_none_or(Pool::is_empty)
+        no_more && self.heap.is_empty() && self.pool.as_ref().is_none_or(BlockPool::is_empty)
     }
 
     /// Returns a block if possible, else the next rows.
-    fn next(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
+    fn next(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<NextRows> {
         if self.heap.is_empty()
             && let Some(block) = self.take_block(cx)?
         {
-            return Ok(Taken::Block(block));
+            return Ok(NextRows::Block(block));
         }
         self.take(rows, cx)
     }
@@ -445,12 +444,12 @@ impl Overlapping {
                 Follows::Unknown => return self.unpool(cx).map(|()| None),
             };
             match pool.take(bound)? {
-                pool::Taken::Block(block, bytes) => {
+                PoolOutput::Block(block, bytes) => {
                     self.memory.release(bytes);
                     return Ok(Some(block));
                 }
-                pool::Taken::Rows => return self.unpool(cx).map(|()| None),
-                pool::Taken::Nothing => {}
+                PoolOutput::Rows => return self.unpool(cx).map(|()| None),
+                PoolOutput::Nothing => {}
             }
             let Some(Batch::Block(block)) = self.next_bucket(cx)? else {
                 return Ok(None);
@@ -469,7 +468,7 @@ impl Overlapping {
 
     /// Turns the blocks in the pool into rows.
     fn unpool(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        let anew = Pool::new(self.is_descending());
+        let anew = BlockPool::new(self.is_descending());
         let Some(pool) = self.pool.replace(anew) else {
             self.pool = None;
             return Ok(());
@@ -485,7 +484,7 @@ impl Overlapping {
     }
 
     /// Returns the next rows; fewer than `rows` only at the end.
-    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
+    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<NextRows> {
         let mut out = Vec::new();
         while out.len() < rows {
             let follows = self.follows(cx)?;
@@ -515,7 +514,7 @@ impl Overlapping {
         if out.is_empty() && self.memory.is_exceeded() {
             return self.give_up(cx);
         }
-        Ok(Taken::Rows(out))
+        Ok(NextRows::Rows(out))
     }
 
     /// True if no later row can sort before the first loaded row.
@@ -569,7 +568,7 @@ impl Overlapping {
                     }
                 })
             }
-            Buckets::Gathered(blocks) => {
+            Buckets::Buffered(blocks) => {
                 let Some(held) = blocks.front() else {
                     return Ok(Follows::Later);
                 };
@@ -596,7 +595,7 @@ impl Overlapping {
                 }
                 next
             }
-            Buckets::Gathered(blocks) => blocks.pop_front().map(|held| {
+            Buckets::Buffered(blocks) => blocks.pop_front().map(|held| {
                 self.partition = Some(held.key);
                 // Equal rows keep the order in which their buckets arrived.
                 self.arrivals = held.arrival << u32::BITS;
@@ -619,7 +618,7 @@ impl Overlapping {
 
     /// Adds a pending row.
     fn push(&mut self, arrival: u64, row: Document, cx: &ExecContext<'_>) -> Result<()> {
-        let waiting = Waiting {
+        let waiting = PendingRow {
             pattern: Arc::clone(&self.pattern),
             key: self.pattern.extract(row.as_ref(), &cx.eval)?,
             arrival,
@@ -636,17 +635,17 @@ impl Overlapping {
     }
 
     /// Moves everything that remains to the sorter.
-    fn give_up(&mut self, cx: &ExecContext<'_>) -> Result<Taken> {
+    fn give_up(&mut self, cx: &ExecContext<'_>) -> Result<NextRows> {
         let mut sorter = Sorter::new(ByPattern((*self.pattern).clone()), gauge(cx));
         // In sort order, so that the sorter keeps equal keys in order of arrival.
         while let Some(first) = self.heap.pop() {
             sorter.add(first.row, cx)?;
         }
         self.memory.clear();
-        let rest = std::mem::replace(&mut self.buckets, Buckets::Gathered(VecDeque::new()));
+        let rest = std::mem::replace(&mut self.buckets, Buckets::Buffered(VecDeque::new()));
         let mut input: BoxOperator = Box::new(Rest(rest));
         let all = everything(sorter, &mut input, None, cx)?;
-        Ok(Taken::TooMany(Box::new(all)))
+        Ok(NextRows::TooMany(Box::new(all)))
     }
 }
 
@@ -666,7 +665,7 @@ impl Operator for Rest {
                 Some(batch) => Ok(Some(batch)),
                 None => arriving.input.next(cx),
             },
-            Buckets::Gathered(blocks) => {
+            Buckets::Buffered(blocks) => {
                 Ok(blocks.pop_front().map(|held| Batch::Block(held.block)))
             }
         }

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 
 use nilometer_bson::Document;
 
-use super::spill::{BUFFER_BYTES, RUNS_MAX, Run, RunWriter};
+use super::spill::{BUFFER_BYTES, RUNS_MAX, RunWriter, SpilledRun};
 use crate::error::Result;
 use crate::query::exec::ExecContext;
 use crate::query::exec::memory::MemoryGauge;
@@ -46,7 +46,7 @@ pub(crate) struct Sorter<O: RowOrder> {
     order: O,
     memory: MemoryGauge,
     entries: Vec<(O::Key, Document)>,
-    runs: Vec<Run>,
+    runs: Vec<SpilledRun>,
 }
 
 impl<O: RowOrder> Sorter<O> {
@@ -180,15 +180,15 @@ impl<O: RowOrder> Sorted<O> {
 }
 
 enum RunSource<O: RowOrder> {
-    File(Run),
+    File(SpilledRun),
     Memory(std::vec::IntoIter<(O::Key, Document)>),
 }
 
 /// A document with its key.
-type Entry<O> = (<O as RowOrder>::Key, Document);
+type KeyedRow<O> = (<O as RowOrder>::Key, Document);
 
 /// Returns the heap bytes of an entry.
-fn heap_bytes<O: RowOrder>(order: &O, (key, row): &Entry<O>) -> usize {
+fn heap_bytes<O: RowOrder>(order: &O, (key, row): &KeyedRow<O>) -> usize {
     order.key_bytes(key) + row.as_bytes().len()
 }
 
@@ -202,7 +202,7 @@ struct Reading<'r, 'c, O> {
 
 impl<O: RowOrder> RunSource<O> {
     /// Returns the next entry. An entry read from a file is counted here; one in memory is already counted.
-    fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<Entry<O>>> {
+    fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<KeyedRow<O>>> {
         match self {
             Self::Memory(entries) => Ok(entries.next()),
             Self::File(run) => match run.next()? {
@@ -223,11 +223,15 @@ impl<O: RowOrder> RunSource<O> {
 /// Merges sorted runs while reading them. Equal keys are returned in run order, which is input order.
 struct Merge<O: RowOrder> {
     /// Each run with its next document; exhausted runs are removed.
-    runs: Vec<(Entry<O>, RunSource<O>)>,
+    runs: Vec<(KeyedRow<O>, RunSource<O>)>,
 }
 
 impl<O: RowOrder> Merge<O> {
-    fn new(runs: Vec<Run>, rest: Vec<Entry<O>>, with: &mut Reading<'_, '_, O>) -> Result<Self> {
+    fn new(
+        runs: Vec<SpilledRun>,
+        rest: Vec<KeyedRow<O>>,
+        with: &mut Reading<'_, '_, O>,
+    ) -> Result<Self> {
         with.memory.hold(runs.len() * BUFFER_BYTES)?;
         let sources = runs.into_iter().map(RunSource::File);
         let sources = sources.chain([RunSource::Memory(rest.into_iter())]);
@@ -240,7 +244,7 @@ impl<O: RowOrder> Merge<O> {
         Ok(Self { runs })
     }
 
-    fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<Entry<O>>> {
+    fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<KeyedRow<O>>> {
         let least = self.runs.iter().enumerate().reduce(|best, candidate| {
             match with.order.compare(&candidate.1.0.0, &best.1.0.0, with.cx) {
                 Ordering::Less => candidate,

@@ -21,12 +21,12 @@ use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::source::{Bucket, BucketHeader, place_of, shown_columns};
 
 /// A measurement: index of the bucket, and row in it.
-pub(crate) type Entry = (u32, u32);
+pub(crate) type RowLocation = (u32, u32);
 
 /// A bucket gathered from other buckets.
 struct MergedBucket {
     buckets: Vec<Arc<dyn Bucket>>,
-    entries: Vec<Entry>,
+    entries: Vec<RowLocation>,
     names: Vec<Arc<str>>,
     /// The gathered column of each name.
     columns: Vec<OnceLock<Arc<ColumnBlock>>>,
@@ -37,7 +37,7 @@ struct MergedBucket {
 /// `is_sorted` states that the entries ascend in time.
 pub(crate) fn merged(
     blocks: &[&MeasurementBlock],
-    entries: Vec<Entry>,
+    entries: Vec<RowLocation>,
     is_sorted: bool,
 ) -> Option<MeasurementBlock> {
     let (first, rest) = blocks.split_first()?;

@@ -31,7 +31,7 @@ use nilometer_bson::{Document, Value, ValueRef};
 use self::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::memory::{self, MemoryGauge};
 use super::vector::filter::narrowed;
-use super::vector::top_n::SortPrefix;
+use super::vector::top_by_time::SortPrefix;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};

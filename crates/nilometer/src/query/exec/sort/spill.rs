@@ -21,7 +21,7 @@ const DOCUMENT_BYTES_MAX: u32 = 1 << 30;
 pub(crate) const RUNS_MAX: usize = 128;
 
 /// Documents in a file, in the order they were written.
-pub(crate) struct Run {
+pub(crate) struct SpilledRun {
     reader: BufReader<File>,
     count: u64,
     left: u64,
@@ -65,7 +65,7 @@ impl RunWriter {
     }
 
     /// Returns the written documents as a run, positioned at the start.
-    pub(crate) fn finish(self) -> Result<Run> {
+    pub(crate) fn finish(self) -> Result<SpilledRun> {
         let rewound = || -> io::Result<File> {
             let mut file = self
                 .writer
@@ -75,7 +75,7 @@ impl RunWriter {
             Ok(file)
         };
         let file = rewound().map_err(|error| failed(&error))?;
-        Ok(Run {
+        Ok(SpilledRun {
             reader: BufReader::with_capacity(BUFFER_BYTES, file),
             count: self.count,
             left: self.count,
@@ -83,7 +83,7 @@ impl RunWriter {
     }
 }
 
-impl Run {
+impl SpilledRun {
     /// Repositions to the first document.
     pub(crate) fn rewind(&mut self) -> Result<()> {
         let rewound = self.reader.seek(SeekFrom::Start(0));

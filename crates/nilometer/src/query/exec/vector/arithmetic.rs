@@ -26,7 +26,7 @@ use crate::eval::expression::{
 use crate::query::batch::{MeasurementBlock, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
-use crate::query::exec::group::vectorized::Run;
+use crate::query::exec::group::vectorized::GroupRun;
 use crate::query::planner::physical::is_constant;
 
 /// Values of one type, one for each row.
@@ -101,7 +101,7 @@ pub(crate) fn add_computed(
     spec: &AccumulatorSpec,
     at: usize,
     block: &MeasurementBlock,
-    runs: &[Run],
+    runs: &[GroupRun],
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<bool> {

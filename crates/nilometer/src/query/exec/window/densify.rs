@@ -77,8 +77,12 @@ impl Densify {
         let (rows, ends) = match self.order {
             DensifyInput::InOrder => (Rows::arriving(input, order), None),
             DensifyInput::Buckets => match densify_buckets::gather(&self.stage, &mut input, cx)? {
-                densify_buckets::Gathered::Buckets(buckets, ends) => (Rows::Buckets(buckets), ends),
-                densify_buckets::Gathered::Rows(first) => self.gather(first, input, order, cx)?,
+                densify_buckets::BufferedInput::Buckets(buckets, ends) => {
+                    (Rows::Buckets(buckets), ends)
+                }
+                densify_buckets::BufferedInput::Rows(first) => {
+                    self.gather(first, input, order, cx)?
+                }
             },
             DensifyInput::Any => self.gather(Vec::new(), input, order, cx)?,
         };

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::value_at;
-use crate::query::exec::sort::block_pool::{Pool, Taken};
+use crate::query::exec::sort::block_pool::{BlockPool, PoolOutput};
 use crate::query::exec::sort::bucket_sort::held_bytes;
 use crate::query::exec::sort::external_sort::{Sorted, Sorter};
 use crate::query::exec::{BoxOperator, ExecContext, next_filled};
@@ -32,9 +32,9 @@ const TIME_BYTES: usize = 8;
 /// Buckets sorted by partition and time.
 pub(crate) struct PartitionedBuckets {
     stage: Arc<DensifyStage>,
-    waiting: VecDeque<Held>,
+    waiting: VecDeque<PendingBucket>,
     /// Buckets of the current partition that overlap or may overlap.
-    pool: Pool,
+    pool: BlockPool,
     rows: std::vec::IntoIter<Document>,
     /// The partition of `rows`.
     partition: Arc<[Value]>,
@@ -44,7 +44,7 @@ pub(crate) struct PartitionedBuckets {
 }
 
 /// A pending bucket.
-struct Held {
+struct PendingBucket {
     partition: Arc<[Value]>,
     /// Number of rows that arrived before its first one.
     arrival: u64,
@@ -53,7 +53,7 @@ struct Held {
 }
 
 /// Result of gathering the input.
-pub(crate) enum Gathered {
+pub(crate) enum BufferedInput {
     /// All buckets, with the first and the last time of all.
     Buckets(Box<PartitionedBuckets>, Option<(AxisPoint, AxisPoint)>),
     /// The batches read so far, in input order: the input has rows, or the buckets exceed the memory limit.
@@ -65,22 +65,22 @@ pub(crate) fn gather(
     stage: &Arc<DensifyStage>,
     input: &mut BoxOperator,
     cx: &ExecContext<'_>,
-) -> Result<Gathered> {
+) -> Result<BufferedInput> {
     let mut memory = MemoryGauge::gather(NAME, cx);
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<PendingBucket> = Vec::new();
     let mut ends: Option<(i64, i64)> = None;
     while let Some(batch) = next_filled(input, cx)? {
         let block = match batch {
             Batch::Block(block) if memory.add(bytes_of(&block)).is_ok() => block,
             other => {
                 let held = held.into_iter().map(|held| Batch::Block(held.block));
-                return Ok(Gathered::Rows(held.chain([other]).collect()));
+                return Ok(BufferedInput::Rows(held.chain([other]).collect()));
             }
         };
         let (first, last) = ends_of(&block)?;
         let (low, high) = ends.get_or_insert((first, last));
         (*low, *high) = (first.min(*low), last.max(*high));
-        held.push(Held {
+        held.push(PendingBucket {
             partition: partition_of(stage, &block),
             arrival: (held.len() as u64) << u32::BITS,
             first,
@@ -94,14 +94,14 @@ pub(crate) fn gather(
     let buckets = PartitionedBuckets {
         stage: Arc::clone(stage),
         waiting: held.into(),
-        pool: Pool::new(false),
+        pool: BlockPool::new(false),
         rows: Vec::new().into_iter(),
         partition: Arc::new([]),
         sorted: None,
         memory,
     };
     let ends = ends.map(|(low, high)| (AxisPoint::Date(low), AxisPoint::Date(high)));
-    Ok(Gathered::Buckets(Box::new(buckets), ends))
+    Ok(BufferedInput::Buckets(Box::new(buckets), ends))
 }
 
 fn bytes_of(block: &MeasurementBlock) -> usize {
@@ -172,13 +172,13 @@ impl PartitionedBuckets {
             .filter(|next| self.is_at_work(next, cx));
         let bound = follows.map(|next| next.first);
         match self.pool.take(bound)? {
-            Taken::Block(block, bytes) => {
+            PoolOutput::Block(block, bytes) => {
                 self.memory.release(bytes);
                 self.partition = partition_of(&self.stage, &block);
                 self.rows = block.to_rows()?.into_iter();
             }
-            Taken::Rows => self.sort_partition(cx)?,
-            Taken::Nothing => {
+            PoolOutput::Rows => self.sort_partition(cx)?,
+            PoolOutput::Nothing => {
                 let Some(next) = self.waiting.pop_front() else {
                     return Ok(false);
                 };
@@ -193,13 +193,13 @@ impl PartitionedBuckets {
     }
 
     /// True if a bucket belongs to the current partition.
-    fn is_at_work(&self, next: &Held, cx: &ExecContext<'_>) -> bool {
+    fn is_at_work(&self, next: &PendingBucket, cx: &ExecContext<'_>) -> bool {
         compare_partitions(&next.partition, &self.partition, cx).is_eq()
     }
 
     /// Sorts the rest of the current partition row by row.
     fn sort_partition(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        let pool = std::mem::replace(&mut self.pool, Pool::new(false));
+        let pool = std::mem::replace(&mut self.pool, BlockPool::new(false));
         let mut blocks: Vec<(u64, MeasurementBlock)> = pool.into_blocks();
         while let Some(next) = self
             .waiting

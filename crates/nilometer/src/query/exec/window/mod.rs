@@ -30,7 +30,7 @@ use nilometer_bson::{Document, Value, ValueRef};
 use super::memory::MemoryGauge;
 use super::sort::bucket_sort::held_bytes;
 use super::sort::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
-use super::sort::spill::{Run, RunWriter};
+use super::sort::spill::{RunWriter, SpilledRun};
 use super::vector::computed_columns::{column_of, with_results};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled};
 use crate::error::Result;
@@ -126,7 +126,7 @@ impl WindowFields {
         let Some((first, mut piece)) = self.waiting.take() else {
             return Ok(None);
         };
-        let mut documents = Gathered::default();
+        let mut documents = PartitionDocuments::default();
         let mut columns = PartitionColumns::default();
         let mut taken = MemoryGauge::gather(NAME, cx);
         let mut shown = MemoryGauge::gather(NAME, cx);
@@ -181,12 +181,12 @@ impl Operator for WindowFields {
                 continue;
             };
             match given.documents.next()? {
-                Some(Shown::Row(row)) => {
+                Some(StoredPiece::Row(row)) => {
                     let results = &given.results;
                     rows.push(self.spec.with_fields(&row, given.at, results, &cx.eval)?);
                     given.at += 1;
                 }
-                Some(Shown::Block(block)) if rows.len() == 0 => {
+                Some(StoredPiece::Block(block)) if rows.len() == 0 => {
                     let count = block.selection.len();
                     let results = given.results.columns(given.at..given.at + count);
                     let paths = self.spec.outputs().iter().map(|o| &*o.path);
@@ -195,7 +195,9 @@ impl Operator for WindowFields {
                             given.at += count;
                             return Ok(Some(Batch::Block(block)));
                         }
-                        None => given.documents.put_back(Shown::Rows(block.to_rows()?)),
+                        None => given
+                            .documents
+                            .put_back(StoredPiece::Rows(block.to_rows()?)),
                     }
                 }
                 // Pending documents come first.
@@ -344,19 +346,19 @@ impl Rows {
 
 /// The documents of a partition, on disk above the memory limit.
 #[derive(Default)]
-struct Gathered {
-    documents: VecDeque<Shown>,
+struct PartitionDocuments {
+    documents: VecDeque<StoredPiece>,
     file: Option<RunWriter>,
 }
 
 /// Documents in the form in which they arrived.
-enum Shown {
+enum StoredPiece {
     Row(Document),
     Rows(Vec<Document>),
     Block(MeasurementBlock),
 }
 
-impl Gathered {
+impl PartitionDocuments {
     fn add(&mut self, piece: Piece, memory: &mut MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
         if let Some(file) = &mut self.file {
             return match piece {
@@ -368,8 +370,8 @@ impl Gathered {
             };
         }
         let (bytes, shown) = match piece {
-            Piece::Row(row) => (row.as_bytes().len() + ENTRY_OVERHEAD, Shown::Row(row)),
-            Piece::Block(columns) => (columns.memory_bytes(), Shown::Block(columns.block)),
+            Piece::Row(row) => (row.as_bytes().len() + ENTRY_OVERHEAD, StoredPiece::Row(row)),
+            Piece::Block(columns) => (columns.memory_bytes(), StoredPiece::Block(columns.block)),
         };
         let counted = memory.add(bytes);
         self.documents.push_back(shown);
@@ -406,22 +408,22 @@ impl Gathered {
 }
 
 enum Documents {
-    InMemory(VecDeque<Shown>),
-    OnDisk(Run),
+    InMemory(VecDeque<StoredPiece>),
+    OnDisk(SpilledRun),
 }
 
 impl Documents {
     /// Returns the next row or block.
-    fn next(&mut self) -> Result<Option<Shown>> {
+    fn next(&mut self) -> Result<Option<StoredPiece>> {
         loop {
             let shown = match self {
                 Self::InMemory(shown) => shown,
-                Self::OnDisk(run) => return Ok(run.next()?.map(Shown::Row)),
+                Self::OnDisk(run) => return Ok(run.next()?.map(StoredPiece::Row)),
             };
             match shown.pop_front() {
-                Some(Shown::Rows(rows)) => {
+                Some(StoredPiece::Rows(rows)) => {
                     for row in rows.into_iter().rev() {
-                        shown.push_front(Shown::Row(row));
+                        shown.push_front(StoredPiece::Row(row));
                     }
                 }
                 other => return Ok(other),
@@ -433,8 +435,10 @@ impl Documents {
     fn next_row(&mut self) -> Result<Option<Document>> {
         loop {
             match self.next()? {
-                Some(Shown::Row(row)) => return Ok(Some(row)),
-                Some(Shown::Block(block)) => self.put_back(Shown::Rows(block.to_rows()?)),
+                Some(StoredPiece::Row(row)) => return Ok(Some(row)),
+                Some(StoredPiece::Block(block)) => {
+                    self.put_back(StoredPiece::Rows(block.to_rows()?))
+                }
                 Some(rows) => self.put_back(rows),
                 None => return Ok(None),
             }
@@ -442,7 +446,7 @@ impl Documents {
     }
 
     /// Puts `next` back in front.
-    fn put_back(&mut self, next: Shown) {
+    fn put_back(&mut self, next: StoredPiece) {
         if let Self::InMemory(shown) = self {
             shown.push_front(next);
         }

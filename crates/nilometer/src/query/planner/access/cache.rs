@@ -29,14 +29,14 @@ const ENTRIES_MAX: usize = 5000;
 pub const PLAN_CACHE_BYTES_MAX: usize = 32 << 20;
 
 /// The size of an entry besides its strings and its query: slots in the table, lengths.
-const ENTRY_BYTES: usize = 2 * size_of::<((Arc<str>, u32), Entry)>();
+const ENTRY_BYTES: usize = 2 * size_of::<((Arc<str>, u32), CachedPlan)>();
 
 /// The multiple of an entry's work at which its plan is discarded.
 pub const WORSE_BEFORE_TRIAL: u64 = 10;
 
 /// Plans by namespace and shape.
 #[derive(Debug)]
-pub struct PlanCache(Budgeted<State>);
+pub struct PlanCache(Budgeted<CachedPlans>);
 
 impl Default for PlanCache {
     fn default() -> Self {
@@ -45,12 +45,12 @@ impl Default for PlanCache {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    entries: HashMap<(Arc<str>, u32), Entry>,
+struct CachedPlans {
+    entries: HashMap<(Arc<str>, u32), CachedPlan>,
     clock: u64,
 }
 
-impl State {
+impl CachedPlans {
     fn memory_bytes(&self) -> usize {
         let entries = self.entries.iter();
         entries.map(|(key, entry)| entry.memory_bytes(key)).sum()
@@ -58,7 +58,7 @@ impl State {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct CachedPlan {
     /// The candidate's signature: what it reads, without constants.
     signature: String,
     works: u64,
@@ -68,7 +68,7 @@ struct Entry {
     created_from: Document,
 }
 
-impl Entry {
+impl CachedPlan {
     fn memory_bytes(&self, (namespace, _): &(Arc<str>, u32)) -> usize {
         let query = self.created_from.as_bytes().len();
         ENTRY_BYTES + namespace.len() + self.signature.len() + query
@@ -132,7 +132,7 @@ impl PlanCache {
             }
             return;
         }
-        let entry = Entry {
+        let entry = CachedPlan {
             signature,
             works,
             active: false,

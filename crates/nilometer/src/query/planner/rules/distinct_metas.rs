@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::PhysicalRule;
-use super::index_on_buckets::{Wanted, bounds_on_meta};
+use super::index_on_buckets::{KeyBoundsFilter, bounds_on_meta};
 use super::last_point::keeps_only;
 use crate::eval::accumulator::AccumulatorKind;
 use crate::eval::matcher::MatchExpression;
@@ -132,7 +132,7 @@ fn metas_for(
     let bounded = bounds(&index);
     let keys = bounded
         .as_ref()
-        .map(|(shape, bounds)| Wanted(KeyBounds::new(bounds, shape)));
+        .map(|(shape, bounds)| KeyBoundsFilter(KeyBounds::new(bounds, shape)));
     Some(MetaInput {
         source: Arc::clone(&input.source),
         namespace: input.namespace.clone(),

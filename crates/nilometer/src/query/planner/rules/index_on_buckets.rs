@@ -234,7 +234,7 @@ fn whole(index: &Arc<BucketIndex>, collation: &Collation) -> Option<IndexChoice>
     let kept = index.index();
     let shape = shape_of(&kept, collation).unwrap_or_default();
     let bounds = IndexBounds::all(shape.parts.len());
-    let keys: Arc<dyn IndexKeyFilter> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
+    let keys: Arc<dyn IndexKeyFilter> = Arc::new(KeyBoundsFilter(KeyBounds::new(&bounds, &shape)));
     Some(IndexChoice {
         index: index.clone(),
         entries: BucketEntries::Within(keys),
@@ -250,7 +250,7 @@ fn with_bounds(
     shape: IndexShape,
     bounds: IndexBounds,
 ) -> IndexChoice {
-    let keys: Arc<dyn IndexKeyFilter> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
+    let keys: Arc<dyn IndexKeyFilter> = Arc::new(KeyBoundsFilter(KeyBounds::new(&bounds, &shape)));
     let entries = if is_in_id_order(input, index, &shape, &bounds) {
         BucketEntries::InIdOrder(keys)
     } else {
@@ -465,9 +465,9 @@ impl IndexKeyFilter for WantedRanges {
 
 /// Returns bounds as a key filter for index scans.
 #[derive(Debug)]
-pub(super) struct Wanted(pub(super) KeyBounds);
+pub(super) struct KeyBoundsFilter(pub(super) KeyBounds);
 
-impl IndexKeyFilter for Wanted {
+impl IndexKeyFilter for KeyBoundsFilter {
     fn start(&self) -> Vec<u8> {
         self.0.start()
     }

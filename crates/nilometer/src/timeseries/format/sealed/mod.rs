@@ -29,7 +29,7 @@ use nilometer_bson::column::{self, ColumnError};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef, varint};
 
 use super::bucket_document::{COLUMN_SUBTYPE, MEASUREMENTS_MAX};
-use super::tail::Reader;
+use super::tail::ByteReader;
 use crate::error::{Error, ErrorCode, Result};
 
 pub(crate) use learning::{Dictionaries, SAMPLES};
@@ -253,7 +253,7 @@ pub(crate) fn open(stored: &[u8]) -> Result<Stored> {
 }
 
 fn open_split(stored: &[u8], rest: &[u8], dictionary: &Dictionary) -> Result<Stored> {
-    let mut reader = Reader(rest);
+    let mut reader = ByteReader(rest);
     let parts = reader
         .varint()
         .and_then(|n| usize::try_from(n).ok())

@@ -24,7 +24,7 @@ use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
-use crate::query::exec::group::vectorized::{Run, selected};
+use crate::query::exec::group::vectorized::{GroupRun, selected};
 use crate::query::planner::physical::TimeRank;
 use crate::query::source::ColumnName;
 
@@ -268,7 +268,7 @@ impl Ranking {
         &'s self,
         fields: &'s [(Arc<str>, AccumulatorSpec)],
         block: &MeasurementBlock,
-        runs: &[Run],
+        runs: &[GroupRun],
         table: &mut Table,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
