@@ -92,10 +92,7 @@ impl Group {
         let mut spilled: Option<Sorter<ByKey>> = None;
         let first = self.plan.first_bins.clone();
         let mut frontier = first.as_deref().map(Frontier::new);
-        let parallel = match &frontier {
-            Some(_) => None,
-            None => ParallelGroup::of(&self.plan, cx),
-        };
+        let parallel = ParallelGroup::of(&self.plan, cx);
         let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
             let batch = match (&mut frontier, batch) {

@@ -9,16 +9,14 @@
 //! The result equals that of one thread. Groups keep the order of first occurrence; whole numbers and decimals add
 //! up exactly. Doubles are added in pairs of doubles (106 bits) and rounded once at the end, so how the input was split
 //! shows in the last bit only where a sum lies within 2^-100 of the midpoint between two doubles, or where it overflows on
-//! the way. Stages run on one thread if an accumulator does not merge that exactly (`$stdDevPop`, `$stdDevSamp`), holds all
-//! its input (`$push` and similar), or is random. Blocks whose totals are known are not handed out.
+//! the way. The planner decides whether a stage may be split ([`PhysicalGroup::is_splittable`]): not if an accumulator does not
+//! merge that exactly (`$stdDevPop`, `$stdDevSamp`), holds all its input (`$push` and similar), or is random. Blocks whose totals are known are not handed out.
 
 use std::sync::Arc;
 
 use super::Table;
 use super::vectorized::BlockGroup;
 use crate::error::Result;
-use crate::eval::Dependencies;
-use crate::eval::accumulator::AccumulatorKind;
 use crate::query::batch::Batch;
 use crate::query::exec::workers::{QueryThreads, TasksInFlight};
 use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, next_filled};
@@ -49,37 +47,11 @@ fn needs_no_decoding(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool>
 }
 
 impl ParallelGroup {
-    /// Returns the stage if threads are available and its result does not depend on how the input is split.
+    /// Returns the stage if the plan lets it be split, and threads are available.
     pub(crate) fn of(plan: &PhysicalGroup, cx: &ExecContext<'_>) -> Option<Self> {
         let threads = cx.settings.threads.clone()?;
-        let adds_up = |kind| {
-            use AccumulatorKind as K;
-            matches!(
-                kind,
-                K::Sum
-                    | K::Avg
-                    | K::Count
-                    | K::Min
-                    | K::Max
-                    | K::First
-                    | K::Last
-                    | K::Top
-                    | K::Bottom
-                    | K::FirstN
-                    | K::LastN
-                    | K::MinN
-                    | K::MaxN
-                    | K::TopN
-                    | K::BottomN
-            )
-        };
-        let mut reads = Dependencies::default();
-        let stage = &plan.stage;
-        stage.key.dependencies(&mut reads);
-        for (_, spec) in stage.fields.iter() {
-            spec.dependencies(&mut reads);
-        }
-        let may = !reads.random && stage.fields.iter().all(|(_, spec)| adds_up(spec.kind()));
+        // Reading ends after the first bins: threads would read more.
+        let may = plan.is_splittable && plan.first_bins.is_none();
         may.then(|| Self {
             threads,
             plan: plan.clone(),

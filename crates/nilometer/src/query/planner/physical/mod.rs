@@ -4,11 +4,14 @@
 //! input    records      collection scan │ clustered scan │ look-up of an _id │ by index
 //!          buckets      range of ids │ by index │ sampled ─► header predicate ─► event filter
 //!          metadata     from an index alone
-//! stages   group        hash table │ from bucket headers │ streaming │ first bins only
+//! stages   group        hash table │ from bucket headers │ streaming │ first bins only; on one thread │ splittable
 //!          sort         rows │ by buckets
 //!          windows      sorted here │ input in order │ behind a densify
 //!          densify      sorted here │ input in order │ by buckets
 //! ```
+//!
+//! Rows or blocks are not a choice of the plan: an operator gets blocks while those before it return them, and buckets of one
+//! collection differ. A block that no kernel can process is turned into rows.
 
 mod bounds_aggregate;
 mod lower;

@@ -6,6 +6,8 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::BoundsAggregate;
+use crate::eval::Dependencies;
+use crate::eval::accumulator::AccumulatorKind;
 use crate::eval::expression::DateBins;
 use crate::eval::sort_key::SortPattern;
 use crate::query::pipeline::needs::Needs;
@@ -49,6 +51,8 @@ pub struct PhysicalGroup {
     pub in_order: Option<Arc<[NamedPart]>>,
     /// The time bins that are needed, where reading may end after the first few.
     pub first_bins: Option<Arc<FirstBins>>,
+    /// The result does not depend on how the input is split: several threads may group parts of it.
+    pub is_splittable: bool,
 }
 
 /// The needed groups: those of the first time bins in the order in which buckets arrive.
@@ -281,10 +285,44 @@ pub fn needs_of(stages: &[PhysicalStage], after: &Needs) -> Needs {
         .fold(after.clone(), |needs, stage| stage.needs(&needs))
 }
 
+/// True if partial results of `stage` merge into exactly the result of one thread: nothing is random, and no accumulator
+/// holds all its input or merges inexactly.
+fn is_splittable(stage: &GroupStage) -> bool {
+    use AccumulatorKind as K;
+    let merges_exactly = |kind| {
+        matches!(
+            kind,
+            K::Sum
+                | K::Avg
+                | K::Count
+                | K::Min
+                | K::Max
+                | K::First
+                | K::Last
+                | K::Top
+                | K::Bottom
+                | K::FirstN
+                | K::LastN
+                | K::MinN
+                | K::MaxN
+                | K::TopN
+                | K::BottomN
+        )
+    };
+    let mut reads = Dependencies::default();
+    stage.key.dependencies(&mut reads);
+    for (_, spec) in stage.fields.iter() {
+        spec.dependencies(&mut reads);
+    }
+    let mut specs = stage.fields.iter().map(|(_, spec)| spec);
+    !reads.random && specs.all(|spec| merges_exactly(spec.kind()))
+}
+
 impl PhysicalGroup {
     /// Returns a group with a hash table over rows and columns.
     pub fn new(stage: GroupStage) -> Self {
         Self {
+            is_splittable: is_splittable(&stage),
             stage,
             from_bounds: None,
             in_order: None,
