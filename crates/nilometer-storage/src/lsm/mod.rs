@@ -11,8 +11,9 @@
 //!
 //! | | |
 //! |---|---|
-//! | durability, atomic batches over trees | [`commit`], [`log`] |
-//! | sequence numbers and what readers may see | [`read_sequences`], rules in [`tree`] |
+//! | durability, atomic batches over trees, group commit | [`commit`], [`log`] |
+//! | sequence numbers and what readers may see; taking a snapshot | [`read_sequences`], rules in [`tree`] |
+//! | reading from a snapshot | [`snapshot`] |
 //! | keyspaces with short-lived entries | [`write_buffer`] |
 //! | when to flush and merge, which versions to drop | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |

@@ -7,8 +7,8 @@
 //!                                   └─ View { on, pipeline }     resolved again by the planner
 //! ```
 //!
-//! The query module does not know engines, keyspaces or the bucket catalog. Implementations guarantee design section
-//! 5.7: a scan sees every write acknowledged before the batch it reads started and never part of a write. It neither
+//! The query module does not know engines, keyspaces or the bucket catalog. Implementations guarantee the
+//! following: a scan sees every write acknowledged before the batch it reads started and never part of a write. It neither
 //! skips nor repeats a record that existed throughout, even while its buckets fold, seal or expire.
 //!
 //! Indexes are read through a [`RecordView`], a snapshot in which entries and documents agree.
