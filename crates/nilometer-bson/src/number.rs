@@ -258,8 +258,16 @@ impl Number {
     }
 
     /// Returns the remainder of the division truncated towards zero; it has the sign of the
-    /// dividend.
+    /// dividend. A whole double that is an int counts as one if it divides an int or a long.
     pub fn modulo(self, other: Self) -> Result<Self, DivisionByZero> {
+        let other = match (self, other) {
+            (Self::Int(_) | Self::Long(_), Self::Double(v))
+                if v.trunc() == v && i32::try_from(v as i64).is_ok_and(|n| f64::from(n) == v) =>
+            {
+                Self::Int(v as i32)
+            }
+            (_, other) => other,
+        };
         match self.pair(other) {
             OperandPair::Int(_, 0) | OperandPair::Long(_, 0) => Err(DivisionByZero),
             OperandPair::Int(a, b) => Ok(Self::Int(a.wrapping_rem(b))),
@@ -303,7 +311,11 @@ impl Number {
             }
             Self::Long(v) => round_long(v, place, rounding).map(Self::Long),
             Self::Double(v) => Some(Self::Double(round_double(v, place, rounding))),
-            Self::Decimal(v) => Some(Self::Decimal(v.quantize(-place, rounding).unwrap_or(v))),
+            // With more places than fit, the result has all the digits a decimal can have.
+            Self::Decimal(v) => Some(Self::Decimal(
+                v.quantize(-place, rounding)
+                    .unwrap_or_else(|| v.to_all_digits()),
+            )),
         }
     }
 }
@@ -460,6 +472,11 @@ mod tests {
         assert_eq!(show(Long(i64::MIN).modulo(Int(-1)).unwrap()), "long 0");
         assert_eq!(show(Double(7.5).modulo(Int(2)).unwrap()), "double 1.5");
         assert!(Double(1.0).modulo(Double(0.0)).is_err());
+        assert_eq!(show(Long(7).modulo(Double(3.0)).unwrap()), "long 1");
+        assert_eq!(show(Int(7).modulo(Double(-3.0)).unwrap()), "int 1");
+        assert_eq!(show(Double(7.0).modulo(Int(3)).unwrap()), "double 1.0");
+        assert_eq!(show(Long(7).modulo(Double(1e10)).unwrap()), "double 7.0");
+        assert!(Long(7).modulo(Double(0.0)).is_err());
     }
 
     #[test]
@@ -500,6 +517,14 @@ mod tests {
         );
         assert_eq!(half(decimal("1.25"), 1), "decimal 1.2");
         assert_eq!(half(decimal("1.5"), 3), "decimal 1.500");
+        assert_eq!(
+            half(decimal("1.298912343250054252245154325"), 100),
+            "decimal 1.298912343250054252245154325000000"
+        );
+        assert_eq!(
+            cut(decimal("-1.5E+30"), 20),
+            "decimal -1500000000000000000000000000000.000"
+        );
         assert_eq!(cut(Number::Double(-1.79), 1), "double -1.7");
         assert_eq!(cut(Number::Int(19), -1), "int 10");
     }

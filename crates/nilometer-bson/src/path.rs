@@ -198,11 +198,14 @@ struct Descent<'a> {
     consumed: usize,
 }
 
+/// The fields of a reference to a document, the only names with a leading `$` that paths may contain.
+pub const REFERENCE_NAMES: [&str; 3] = ["$ref", "$id", "$db"];
+
 /// Checks one component with the rules of expressions.
 pub fn check_name(name: &str) -> Result<(), PathError> {
     if name.is_empty() {
         Err(PathError::EmptyComponent)
-    } else if name.starts_with('$') {
+    } else if name.starts_with('$') && !REFERENCE_NAMES.contains(&name) {
         Err(PathError::DollarPrefix)
     } else if name.contains('\0') {
         Err(PathError::EmbeddedNul)

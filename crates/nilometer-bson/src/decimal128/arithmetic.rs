@@ -200,6 +200,18 @@ impl Decimal128 {
         Self::from_parts(a.negative, exponent, quotient + u128::from(up))
     }
 
+    /// Returns the same value with as many trailing zeros as fit its 34 digits. Infinities and NaN are returned
+    /// unchanged.
+    #[must_use]
+    pub fn to_all_digits(self) -> Self {
+        let Some(a) = self.finite() else {
+            return self;
+        };
+        let free = DIGITS_MAX.saturating_sub(digits(a.coefficient)) as i32;
+        self.quantize(a.exponent - free, Rounding::TowardZero)
+            .unwrap_or(self)
+    }
+
     /// Rounds to a whole number; a value without fraction keeps its exponent.
     #[must_use]
     pub fn round_to_integral(self, rounding: Rounding) -> Self {

@@ -407,7 +407,25 @@ impl Catalog {
     fn check_name_is_free(&self, namespace: &Namespace) -> Result<()> {
         match self.get(namespace) {
             Some(_) => Err(name_taken(namespace)),
+            None => self.check_database_case(&namespace.database),
+        }
+    }
+
+    /// Fails if a database exists whose name differs from `name` only by case.
+    fn check_database_case(&self, name: &str) -> Result<()> {
+        let other = self.with_entries(|entries| {
+            let mut names = entries.keys().map(|namespace| namespace.database.as_str());
+            let same = |other: &str| other.eq_ignore_ascii_case(name) && other != name;
+            names.find(|other| same(other)).map(str::to_owned)
+        });
+        match other {
             None => Ok(()),
+            Some(other) => Err(Error::new(
+                ErrorCode::DatabaseDifferCase,
+                format!(
+                    "db already exists with different case already have: [{other}] trying to create [{name}]"
+                ),
+            )),
         }
     }
 

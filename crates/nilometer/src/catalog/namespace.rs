@@ -72,6 +72,11 @@ impl Namespace {
         })
     }
 
+    /// True for the databases that the server itself writes.
+    pub fn is_in_internal_database(&self) -> bool {
+        matches!(self.database.as_str(), "admin" | "config" | "local")
+    }
+
     /// True for names reserved for the server.
     pub fn is_system(&self) -> bool {
         self.collection.starts_with("system.")

@@ -69,6 +69,7 @@ impl Catalog {
             }
         };
         let renamed = CatalogEntry::Collection(Arc::new(source.renamed(to.clone())));
+        self.check_database_case(&to.database)?;
         self.commit_entries(vec![(from.clone(), None), (to.clone(), Some(renamed))])?;
         drop(changing);
         if let Some(dropped) = &replaced {

@@ -79,6 +79,7 @@ codes! {
     DocumentValidationFailure = 121;
     CommandFailed = 125;
     CappedPositionLost = 136;
+    DatabaseDifferCase = 13297;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
     ViewDepthLimitExceeded = 165;
@@ -90,6 +91,7 @@ codes! {
     QueryPlanKilled = 175;
     IndexBuildAborted = 276;
     InvalidViewDefinition = 182;
+    DurationOverflow = 159;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;
     InvalidSSLConfiguration = 140;
@@ -221,8 +223,6 @@ pub mod location {
         PROJECTION_POSITIONAL_IN_PROJECT = 31_324;
         PROJECTION_POSITIONAL_IN_EXCLUSION = 31_395;
         ADD_FIELDS_PATH_COLLISION = 40_176;
-        ADD_FIELDS_EMPTY = 40_177;
-        ADD_FIELDS_EMPTY_OBJECT = 40_180;
         ADD_FIELDS_MIXED_OBJECT = 40_181;
         ADD_FIELDS_DOTTED_IN_OBJECT = 40_183;
         POSITIONAL_NO_MATCH = 51_246;
@@ -267,6 +267,8 @@ pub mod location {
         UNWIND_INDEX_NAME_PREFIX = 28_822;
         SEARCH_NOT_ENABLED = 31_082;
         MERGE_TO_SPECIAL_COLLECTION = 31_319;
+        MERGE_TO_INTERNAL_DATABASE = 31_320;
+        OUT_TO_INTERNAL_DATABASE = 31_321;
         STAGE_NOT_IN_UNION_WITH = 31_441;
         MERGE_ON_TWICE = 31_465;
         GRAPH_LOOKUP_TOO_MUCH_FOUND = 40_099;
@@ -337,6 +339,7 @@ pub mod location {
         MERGE_MODES = 51_189;
         MERGE_MATCHED_TYPE = 51_191;
         MERGE_LET_WITHOUT_PIPELINE = 51_199;
+        MERGE_LET_NEW = 51_273;
         BUCKET_AUTO_OUTPUT_READS_KEY = 4_544_714;
         SKIP_INVALID = 5_107_200;
         LIMIT_INVALID = 5_107_201;
@@ -388,6 +391,7 @@ pub mod location {
         LINEAR_FILL_SORT = 605_001;
         WINDOW_LOWER_ABOVE_UPPER = 5_339_900;
         WINDOW_DOCUMENTS_WITHOUT_SORT = 5_339_901;
+        FACET_TOO_LARGE = 4_031_700;
         WINDOW_RANGE_WITHOUT_SORT = 5_339_902;
         RANK_WITH_WINDOW = 5_371_601;
         RANK_WITHOUT_SORT = 5_371_602;

@@ -33,6 +33,8 @@ pub struct ParseContext {
     variables: Vec<Arc<str>>,
     /// The collation of the operation, if not binary.
     collator: Option<SharedCollator>,
+    /// True if a constant that cannot be evaluated fails only where it is evaluated.
+    defers_errors: bool,
 }
 
 impl ParseContext {
@@ -61,6 +63,19 @@ impl ParseContext {
     pub fn with_collator(mut self, collator: Option<SharedCollator>) -> Self {
         self.collator = collator;
         self
+    }
+
+    /// Lets constants that cannot be evaluated fail only where they are evaluated: an update that matches nothing
+    /// succeeds.
+    #[must_use]
+    pub fn deferring_errors(mut self) -> Self {
+        self.defers_errors = true;
+        self
+    }
+
+    /// True if a constant that cannot be evaluated fails only where it is evaluated.
+    pub fn defers_errors(&self) -> bool {
+        self.defers_errors
     }
 
     /// Returns the collation, if there is one.

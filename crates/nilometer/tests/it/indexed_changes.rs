@@ -196,7 +196,7 @@ fn index(random: &mut Random, number: usize) -> Document {
         7 => doc! {"m.h": "hashed"},
         8 => {
             partial = false;
-            doc! {"m.$**": direction}
+            doc! {"m.$**": 1}
         }
         9 | 10 => {
             collated = false;

@@ -6,7 +6,7 @@
 //! | `$subtract` | numbers; date − number is a date; date − date is milliseconds, long | 14 |
 //! | `$multiply` | numbers | 14 |
 //! | `$divide` | numbers; double, or decimal if one operand is | 14, 16608 by zero |
-//! | `$mod` | numbers; keeps the wider type, sign of the dividend | 16611, 16610 by zero |
+//! | `$mod` | numbers; keeps the wider type, sign of the dividend; a whole double divides an int or long as an int | 16611, 16610 by zero |
 //!
 //! A null or missing operand makes the result null. Ints that overflow become longs, longs doubles.
 //! `$add` and `$multiply` combine strictly from left to right; without operands they give 0 and 1.
@@ -321,7 +321,9 @@ mod tests {
             ("$mod", array![-7, 3], (-1).into()),
             ("$mod", array![7, 3i64], 1i64.into()),
             ("$mod", array![7, 2.5], 2.0.into()),
-            ("$mod", array![7, 3.0], 1.0.into()),
+            ("$mod", array![7, 3.0], 1.into()),
+            ("$mod", array![7i64, 3.0], 1i64.into()),
+            ("$mod", array![7.0, 3], 1.0.into()),
             ("$mod", array![i64::MIN, -1], 0i64.into()),
             ("$mod", array![7, decimal("2")], decimal("1")),
             ("$mod", array![7, "$n"], Value::Null),

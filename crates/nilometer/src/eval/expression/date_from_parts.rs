@@ -6,7 +6,7 @@
 //!
 //! Errors: 40519 not an object, 40518 unknown member, 40516 neither kind of year, 40489 and 40525 both
 //! kinds mixed, 40515 a part not whole, 40523 and 31095 year beyond 1 to 9999, 31034 another part beyond
-//! 16 bits.
+//! 16 bits, 159 a date out of range.
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::civil_date::{
@@ -128,19 +128,20 @@ pub(super) fn date_from_parts<'s>(
             first + day.unwrap_or(1) - 1
         }
     };
-    let local = days * DAY_MS
-        + hour.unwrap_or(0) * HOUR_MS
-        + minute.unwrap_or(0) * MINUTE_MS
-        + second.unwrap_or(0) * SECOND_MS;
+    let local = days * DAY_MS + hour.unwrap_or(0) * HOUR_MS + minute.unwrap_or(0) * MINUTE_MS;
     let zone = zone_of(operation, timezone.as_ref())?;
-    local
-        .checked_add(ms.unwrap_or(0))
+    // Seconds and milliseconds may have any value that a date can hold.
+    let exact = i128::from(local)
+        + i128::from(second.unwrap_or(0)) * i128::from(SECOND_MS)
+        + i128::from(ms.unwrap_or(0));
+    i64::try_from(exact)
+        .ok()
         .and_then(|local| zone.to_utc(local))
         .map(|ms| Evaluated::Borrowed(ValueRef::DateTime(ms)))
         .ok_or_else(|| {
             Error::new(
-                crate::ErrorCode::Overflow,
-                "$dateFromParts: the date is out of range",
+                crate::ErrorCode::DurationOverflow,
+                "Overflow casting from a lower-precision duration to a higher-precision duration",
             )
         })
 }
@@ -158,7 +159,7 @@ fn read_part(value: ValueRef<'_>, name: &str) -> Result<i64> {
     let (range, code) = match name {
         "year" => (1..=9999, location::YEAR_OUT_OF_RANGE),
         "isoWeekYear" => (1..=9999, location::ISO_WEEK_YEAR_OUT_OF_RANGE),
-        "second" | "millisecond" => return read_second_part(part, name),
+        "second" | "millisecond" => return Ok(part),
         _ => (PART_MIN..=PART_MAX, location::DATE_PART_OUT_OF_RANGE),
     };
     if !range.contains(&part) {
@@ -169,18 +170,6 @@ fn read_part(value: ValueRef<'_>, name: &str) -> Result<i64> {
                 range.start(),
                 range.end()
             ),
-        ));
-    }
-    Ok(part)
-}
-
-/// Parses seconds or milliseconds, which may have any value that a date can hold.
-fn read_second_part(part: i64, name: &str) -> Result<i64> {
-    let limit = i64::MAX / 4 / if name == "second" { SECOND_MS } else { 1 };
-    if part.unsigned_abs() > limit.unsigned_abs() {
-        return Err(Error::location(
-            location::DATE_PART_OUT_OF_RANGE,
-            format!("'{name}' is out of range: {part}"),
         ));
     }
     Ok(part)
@@ -264,7 +253,8 @@ mod tests {
             (doc! { "year": 10000 }, 40523),
             (doc! { "isoWeekYear": 0 }, 31095),
             (doc! { "year": 2017, "month": 40000 }, 31034),
-            (doc! { "year": 2017, "millisecond": i64::MAX }, 31034),
+            (doc! { "year": 2017, "millisecond": i64::MAX }, 159),
+            (doc! { "year": 2017, "second": i64::MIN }, 159),
             (doc! { "year": 2017, "timezone": "Nowhere" }, 40485),
             (doc! { "year": 2017, "timezone": 5 }, 40517),
         ] {

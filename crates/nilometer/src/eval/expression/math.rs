@@ -123,7 +123,7 @@ pub(super) fn ln<'s>(values: &[Evaluated<'s>], call: CallContext<'_, 's>) -> Res
         call.name,
         location::LN_NOT_POSITIVE,
     )?;
-    function(values, call, f64::ln, decimal_math::ln)
+    logarithm(values, call, f64::ln, decimal_math::ln)
 }
 
 pub(super) fn log10<'s>(
@@ -135,7 +135,20 @@ pub(super) fn log10<'s>(
         call.name,
         location::LOG10_NOT_POSITIVE,
     )?;
-    function(values, call, f64::log10, decimal_math::log10)
+    logarithm(values, call, f64::log10, decimal_math::log10)
+}
+
+/// Applies a logarithm. That of a decimal NaN is a double, as in MongoDB.
+fn logarithm<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+    double: fn(f64) -> f64,
+    decimal: fn(Decimal128) -> Decimal128,
+) -> Result<Evaluated<'s>> {
+    match single_number(values, call)? {
+        Some(number) if number.is_nan() => Ok(Evaluated::from(f64::NAN)),
+        _ => function(values, call, double, decimal),
+    }
 }
 
 /// Returns an error for zero and below; NaN is accepted.
@@ -184,6 +197,9 @@ pub(super) fn log<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Resul
                 base_number.to_f64()
             ),
         ));
+    }
+    if number.is_nan() || base_number.is_nan() {
+        return Ok(Evaluated::from(f64::NAN));
     }
     if matches!(number, Number::Decimal(_)) || matches!(base_number, Number::Decimal(_)) {
         let quotient =
@@ -290,6 +306,15 @@ mod tests {
             assert_eq!(eval_code(&doc, call(name, array![1, 2])), 16020, "{name}");
             let nan = call(name, f64::NAN);
             check_exact(&doc, call("$eq", array![nan, f64::NAN]), true);
+        }
+        for (name, argument) in [
+            ("$ln", decimal("NaN")),
+            ("$log10", decimal("NaN")),
+            ("$log", array![decimal("NaN"), 10]),
+            ("$log", array![decimal("10"), f64::NAN]),
+        ] {
+            let of_nan = call("$type", call(name, argument));
+            check_exact(&doc, of_nan, "double");
         }
     }
 

@@ -148,6 +148,13 @@ impl Expression {
     /// Constant parts are folded.
     pub fn parse(value: ValueRef<'_>, context: &ParseContext) -> Result<Expression> {
         let mut expression = parse::ExpressionParser::new(context).operand(value)?;
+        if context.defers_errors() {
+            let unfolded = expression.clone();
+            return Ok(match expression.fold(context) {
+                Ok(()) => expression,
+                Err(_) => unfolded,
+            });
+        }
         expression.fold(context)?;
         Ok(expression)
     }

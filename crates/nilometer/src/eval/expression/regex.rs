@@ -165,6 +165,8 @@ struct MatchFinder<'t> {
     text: &'t str,
     pattern: &'t Pattern,
     from: usize,
+    /// True from the first search on.
+    is_started: bool,
     /// Number of code points in the first `counted` bytes.
     code_points: usize,
     counted: usize,
@@ -176,6 +178,7 @@ impl<'t> MatchFinder<'t> {
             text,
             pattern,
             from: 0,
+            is_started: false,
             code_points: 0,
             counted: 0,
         }
@@ -198,9 +201,11 @@ impl<'t> MatchFinder<'t> {
     }
 
     fn next(&mut self) -> Result<Option<Value>> {
-        if self.from > self.text.len() {
+        // As in MongoDB, an empty match at the end is found only in an empty text.
+        if self.from >= self.text.len() && self.is_started {
             return Ok(None);
         }
+        self.is_started = true;
         let Some(groups) = self.captures()? else {
             self.from = self.text.len() + 1;
             return Ok(None);
@@ -306,11 +311,19 @@ mod tests {
         check_exact(
             &doc,
             call("$regexFindAll", empty),
-            array![
-                found("", 0, array![]),
-                found("", 1, array![]),
-                found("", 2, array![])
-            ],
+            array![found("", 0, array![]), found("", 1, array![])],
+        );
+        let nothing = doc! { "input": "", "regex": "a*" };
+        check_exact(
+            &doc,
+            call("$regexFindAll", nothing),
+            array![found("", 0, array![])],
+        );
+        let at_the_end = doc! { "input": "ab", "regex": "b*" };
+        check_exact(
+            &doc,
+            call("$regexFindAll", at_the_end),
+            array![found("", 0, array![]), found("b", 1, array![])],
         );
         let none = doc! { "input": "x", "regex": "y" };
         check_exact(&doc, call("$regexFind", none.clone()), Value::Null);

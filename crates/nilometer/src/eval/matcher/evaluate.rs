@@ -3,7 +3,7 @@
 use nilometer_bson::{DocRef, ValueRef};
 
 use super::MatchExpression;
-use super::comparison::test_pattern;
+use super::comparison::{CompareOp, test_pattern};
 use super::path::{LeafArrays, MatchPath};
 use crate::error::Result;
 use crate::eval::EvalContext;
@@ -50,7 +50,8 @@ impl MatchExpression {
     }
 
     /// Returns whether the document matches, and the index of the matching array element for the
-    /// positional `$` of a projection. If several arrays match, the last one counts.
+    /// positional `$` of a projection or an update. If several arrays match, the last one counts. The arms of an `$or`
+    /// give no position, except those that test one path for equality, which are an `$in`.
     pub fn matches_with_position(
         &self,
         doc: DocRef<'_>,
@@ -69,14 +70,18 @@ impl MatchExpression {
                 }
                 Ok((true, position))
             }
-            Self::Or(arms) => {
+            Self::Or(arms) if is_list_of_one_path(arms) => {
+                let mut first: Option<usize> = None;
+                let mut passed = false;
                 for arm in arms {
                     let (matched, at) = arm.matches_with_position(doc, ctx)?;
-                    if matched {
-                        return Ok((true, at));
-                    }
+                    passed |= matched;
+                    first = match (first, at) {
+                        (Some(known), Some(at)) => Some(known.min(at)),
+                        (known, at) => known.or(at),
+                    };
                 }
-                Ok((false, None))
+                Ok((passed, first))
             }
             leaf if leaf.leaf_path().is_some() => {
                 let mut position = None;
@@ -170,6 +175,20 @@ impl MatchExpression {
             _ => false,
         })
     }
+}
+
+/// True if the arms of an `$or` are equalities and patterns of one path, which MongoDB runs as an `$in`.
+fn is_list_of_one_path(arms: &[MatchExpression]) -> bool {
+    let path = |arm: &MatchExpression| match arm {
+        MatchExpression::Compare(comparison) if comparison.op == CompareOp::Eq => {
+            Some(comparison.path.clone())
+        }
+        MatchExpression::In(list) => Some(list.path.clone()),
+        MatchExpression::Regex { path, .. } => Some(path.clone()),
+        _ => None,
+    };
+    let first = arms.first().and_then(path);
+    first.is_some() && arms.iter().all(|arm| path(arm) == first)
 }
 
 /// Returns the index of the first array element that passes.

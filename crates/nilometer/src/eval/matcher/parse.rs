@@ -9,6 +9,7 @@
 //!
 //! The fields of a document, and the operators of one path, are combined by and.
 
+use nilometer_bson::path::REFERENCE_NAMES;
 use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::comparison::{CompareOp, Comparison};
@@ -78,7 +79,8 @@ impl<'c> FilterParser<'c> {
     pub(super) fn document(self, filter: DocRef<'_>) -> Result<MatchExpression> {
         let mut parts = Vec::new();
         for element in filter {
-            if element.name().starts_with('$') {
+            let name = element.name();
+            if name.starts_with('$') && !REFERENCE_NAMES.contains(&name) {
                 parts.extend(operators::parse_top_level(self, element)?);
             } else {
                 self.field(element, &mut parts)?;
@@ -154,6 +156,6 @@ impl<'c> FilterParser<'c> {
 pub(super) fn is_operator_document(doc: DocRef<'_>) -> bool {
     doc.iter().next().is_some_and(|first| {
         let name = first.name();
-        name.starts_with('$') && !matches!(name, "$ref" | "$id" | "$db")
+        name.starts_with('$') && !REFERENCE_NAMES.contains(&name)
     })
 }

@@ -12,9 +12,10 @@
 //! ```
 //!
 //! Deliberate special cases, as in MongoDB: an element selected by a number is tested whole
-//! (`{"a.0": 1}` does not match `{a: [[1]]}`); arrays directly inside arrays are entered by number
-//! only; elements that are neither objects nor selected by number give no value, not even missing,
-//! so `{"a.b": null}` does not match `{a: [1]}` nor `{a: []}`.
+//! (`{"a.0": 1}` does not match `{a: [[1]]}`, nor does `{"a.0.0": 1}` match `{a: [[[1]]]}`); arrays directly inside
+//! arrays are entered by number only, and the rest of the path applies to them as to any array
+//! (`{"a.0.b": 1}` matches `{a: [[{b: 1}]]}`); elements that are neither objects nor selected by number give no
+//! value, not even missing, so `{"a.b": null}` does not match `{a: [1]}` nor `{a: []}`.
 
 use std::sync::Arc;
 
@@ -215,9 +216,7 @@ fn walk_array<'a>(
         let found = match element {
             _ if below.is_empty() => visit(element, outer)?,
             ValueRef::Document(doc) => walk_document(doc, below, leaf, outer, visit)?,
-            ValueRef::Array(inner) => {
-                walk_document(inner.as_document(), below, leaf, outer, visit)?
-            }
+            ValueRef::Array(inner) => walk_array(inner, below, leaf, outer, visit)?,
             _ => false,
         };
         if found {
@@ -283,7 +282,19 @@ mod tests {
                 vec!["array"],
             ),
             (doc! {"a": array![array![1], 2]}, "a.1", Expand, vec!["2"]),
-            (doc! {"a": array![array![1], 2]}, "a.0.0", Expand, vec!["1"]),
+            (
+                doc! {"a": array![array![1], 2]},
+                "a.0.0",
+                Expand,
+                vec!["1@0"],
+            ),
+            (
+                doc! {"a": array![array![array![1]]]},
+                "a.0.0",
+                Expand,
+                vec!["array@0"],
+            ),
+            (doc! {"a": array![array![]]}, "a.0.b", Expand, vec![]),
             (doc! {"a": array![array![1], 2]}, "a.01", Expand, vec![]),
             (
                 doc! {"a": array![doc! {"0": 7}]},
@@ -307,13 +318,13 @@ mod tests {
                 doc! {"a": array![array![doc! {"b": 5}]]},
                 "a.0.b",
                 Expand,
-                vec!["missing"],
+                vec!["5@0"],
             ),
             (
                 doc! {"a": array![array![doc! {"b": 5}]]},
                 "a.0.0.b",
                 Expand,
-                vec!["5"],
+                vec!["5@0"],
             ),
             (doc! {"": 3}, "", Expand, vec!["3"]),
         ];

@@ -12,6 +12,7 @@
 //! | white space and `#` under `x` | dropped here, classes keep theirs       |
 //! | `(?#…)`                       | dropped                                 |
 //! | `\Z \h \H \R \e \cX`          | spelled out                             |
+//! | `(*UTF)` in front, `(*FAIL)`  | dropped; a class without members        |
 //!
 //! `$` and `\Z` have two translations ([`EndAnchor`]): only a text that ends in a newline needs the
 //! look-ahead, and with it the backtracking engine.
@@ -229,7 +230,7 @@ impl Translator<'_> {
     /// Translates after `(`.
     fn group(&mut self) -> Result<(), String> {
         match self.rest.peek() {
-            Some('*') => Err("control verbs are not supported".to_owned()),
+            Some('*') => self.verb(),
             Some('?') => {
                 let mut ahead = self.rest.clone();
                 ahead.next();
@@ -251,6 +252,20 @@ impl Translator<'_> {
                 self.out.push('(');
                 Ok(())
             }
+        }
+    }
+
+    /// Translates a verb after `(`. `(*UTF)` is the rule here, and `(*FAIL)` matches nothing.
+    fn verb(&mut self) -> Result<(), String> {
+        let is_first = self.out.is_empty();
+        let verb: String = self.rest.by_ref().take_while(|c| *c != ')').collect();
+        match verb.as_str() {
+            "*UTF" | "*UTF8" if is_first => Ok(()),
+            "*FAIL" | "*F" => {
+                self.out.push_str(r"[^\s\S]");
+                Ok(())
+            }
+            _ => Err(format!("the control verb ({verb}) is not supported")),
         }
     }
 

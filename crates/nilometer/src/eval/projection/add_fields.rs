@@ -21,14 +21,8 @@ pub struct AddFields {
 }
 
 impl AddFields {
-    /// Parses the operand of the stage.
+    /// Parses the operand of the stage; an empty one changes nothing.
     pub fn parse(spec: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
-        if spec.is_empty() {
-            return Err(Error::location(
-                location::ADD_FIELDS_EMPTY,
-                "specification must have at least one field",
-            ));
-        }
         let mut root = ProjectionNode::default();
         for element in spec {
             parse_path(element.name())?;
@@ -77,6 +71,7 @@ impl AddFields {
             ctx,
             input: &ProjectionInput::default(),
             slots: &[],
+            in_nested_array: false,
         };
         write_fields(&self.root, &environment, doc, &mut out)?;
         Ok(out.finish())
@@ -115,6 +110,7 @@ impl FieldWriter {
             ctx,
             input: &ProjectionInput::default(),
             slots: values,
+            in_nested_array: false,
         };
         write_fields(&self.root, &environment, doc, &mut out)?;
         Ok(out.finish())
@@ -132,10 +128,8 @@ fn entry(
         return insert(root, &path, FieldAction::Computed(Box::new(expression)));
     };
     let Some(first) = inner.iter().next() else {
-        return Err(Error::location(
-            location::ADD_FIELDS_EMPTY_OBJECT,
-            format!("an empty object is not a valid value. Found empty object at path {path}"),
-        ));
+        let empty = Expression::constant(Document::new());
+        return insert(root, &path, FieldAction::Computed(Box::new(empty)));
     };
     if first.name().starts_with('$') {
         let expression = Expression::parse(value, ctx)?;

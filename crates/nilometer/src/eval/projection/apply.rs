@@ -17,6 +17,7 @@ pub(super) enum Mode {
 }
 
 /// State shared by the whole application to one document.
+#[derive(Clone, Copy)]
 pub(super) struct ApplyContext<'a> {
     pub(super) mode: Mode,
     /// The input document, which expressions read.
@@ -25,6 +26,8 @@ pub(super) struct ApplyContext<'a> {
     pub(super) input: &'a ProjectionInput<'a>,
     /// Values of the slots in the tree.
     pub(super) slots: &'a [Value],
+    /// True inside an array that is an element of an array, where `$slice` does not apply.
+    pub(super) in_nested_array: bool,
 }
 
 /// Children already written: a bitmap, as specifications rarely have more than 64 names on a level.
@@ -72,6 +75,9 @@ pub(super) fn write_fields(
                 out.append_element(element);
             }
             FieldAction::Drop => {}
+            FieldAction::Slice(_) if env.in_nested_array => {
+                out.append_element(element);
+            }
             FieldAction::Slice(slice) => slice.write(element, out),
             FieldAction::Nested(inner) => {
                 if write_nested(inner, env, element, out)? {
@@ -145,8 +151,12 @@ fn write_elements(
                 out.end();
             }
             ValueRef::Array(inner) => {
+                let nested = ApplyContext {
+                    in_nested_array: true,
+                    ..*env
+                };
                 out.begin_array(&count.to_string());
-                write_elements(node, env, inner, out)?;
+                write_elements(node, &nested, inner, out)?;
                 out.end();
             }
             scalar => match env.mode {

@@ -190,6 +190,7 @@ impl Projection {
             ctx,
             input,
             slots: &[],
+            in_nested_array: false,
         };
         write_fields(&self.root, &environment, doc, &mut out)?;
         let projected = out.finish();

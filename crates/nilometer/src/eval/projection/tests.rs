@@ -464,10 +464,8 @@ fn refused() {
     assert_eq!(project(&doc! {"a.$": 1}).unwrap_err().code.0, 31324);
     assert!(find(&doc! {}).unwrap().is_identity());
     for (spec, code) in [
-        (doc! {}, 40177),
         (doc! {"a": 1, "a.b": 1}, 40176),
         (doc! {"a.b": 1, "a": 1}, 40176),
-        (doc! {"a": doc! {}}, 40180),
         (doc! {"a": doc! {"b": 1, "$add": 1}}, 40181),
         (doc! {"a": doc! {"b.c": 1}}, 40183),
         (doc! {"$a": 1}, 16410),

@@ -41,20 +41,14 @@ impl Bounds {
     /// The whole partition.
     pub const ALL: Self = Self::Documents(Bound::Unbounded, Bound::Unbounded);
 
-    /// True for the whole partition.
+    /// True for the whole partition. A range is not: it requires sort values that are numbers or dates.
     pub fn is_all(&self) -> bool {
-        matches!(
-            self,
-            Self::Documents(Bound::Unbounded, Bound::Unbounded)
-                | Self::Range(Bound::Unbounded, Bound::Unbounded, _)
-        )
+        matches!(self, Self::Documents(Bound::Unbounded, Bound::Unbounded))
     }
 
+    /// True if the frames depend on the sort values, or only exist if these are numbers or dates.
     pub(super) fn needs_sort_values(&self) -> bool {
-        matches!(
-            self,
-            Self::Range(Bound::At(_), _, _) | Self::Range(_, Bound::At(_), _)
-        )
+        matches!(self, Self::Range(..))
     }
 
     /// Returns the range of positions of each of `count` documents. Both ends only move forward.
@@ -98,7 +92,6 @@ fn range_frames(
     count: usize,
     sort_values: &ColumnBlock,
 ) -> Result<Vec<Range<usize>>> {
-    let is_measured = matches!(lower, Bound::At(_)) || matches!(upper, Bound::At(_));
     if let (Some(dates), Some(unit), true) = (
         sort_values.as_datetime(),
         unit,
@@ -114,10 +107,8 @@ fn range_frames(
             |position, limit| dates.get(position).copied().cmp(limit),
         );
     }
-    if is_measured {
-        for at in 0..count {
-            check(sort_values.value(at), unit)?;
-        }
+    for at in 0..count {
+        check(sort_values.value(at), unit)?;
     }
     ends_of_frames(
         (lower, upper),

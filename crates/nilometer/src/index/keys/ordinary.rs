@@ -40,6 +40,15 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) 
         }
     });
     let expanded = expanded.map_err(|error| refused(&error))?;
+    // With a hashed part no part may lead into an array, as in MongoDB.
+    if !hashes.is_empty()
+        && let Some(path) = expanded
+            .iter()
+            .zip(index.paths())
+            .find_map(|(expanded, path)| expanded.then_some(path))
+    {
+        return Err(hashed_array(path));
+    }
     for (at, expanded) in expanded.into_iter().enumerate() {
         out.multikey |= u32::from(expanded) << at;
     }
@@ -71,13 +80,7 @@ fn plain_key<'v>(
 fn hashes_of(index: &Index, document: DocRef<'_>) -> Result<Vec<Option<i64>>> {
     let hash = |path: &FieldPath| match plain_value(path, document) {
         Some(value) => Ok(Some(hash_of(value, index))),
-        None => Err(Error::location(
-            location::HASHED_ARRAY,
-            format!(
-                "hashed indexes do not currently support array values. Found array at path: {}",
-                path.as_str()
-            ),
-        )),
+        None => Err(hashed_array(path)),
     };
     let parts = index.parts().iter().zip(index.paths());
     parts
@@ -86,6 +89,16 @@ fn hashes_of(index: &Index, document: DocRef<'_>) -> Result<Vec<Option<i64>>> {
             _ => Ok(None),
         })
         .collect()
+}
+
+fn hashed_array(path: &FieldPath) -> Error {
+    Error::location(
+        location::HASHED_ARRAY,
+        format!(
+            "hashed indexes do not currently support array values. Found array at path: {}",
+            path.as_str()
+        ),
+    )
 }
 
 /// Hashes a value. With a collation, equal strings hash alike.

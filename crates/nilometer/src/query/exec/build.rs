@@ -221,7 +221,7 @@ impl Builder {
             Stage::Facet(stage) => Facet::build(input, &stage.facets, self)?,
             Stage::GeoNear(_) => return Err(geo_near_not_first()),
             Stage::GeoDistance(stage) => {
-                Box::new(GeoDistance::new(input, Arc::unwrap_or_clone(stage))?)
+                Box::new(GeoDistance::new(input, Arc::unwrap_or_clone(stage)))
             }
             Stage::GraphLookup(stage) => {
                 let builder = self.nested(stage.depth);

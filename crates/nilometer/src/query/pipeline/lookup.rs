@@ -42,6 +42,25 @@ pub struct LookupEquality {
     pub foreign: MatchPath,
 }
 
+impl LookupStage {
+    /// True if the pipeline draws at random.
+    pub fn is_random(&self) -> bool {
+        let spec = self.source.as_ref().as_document();
+        spec.is_some_and(|spec| draws(spec.get("pipeline")))
+    }
+}
+
+/// True if a pipeline as written draws at random, in whatever stage. A literal that looks like an operator counts.
+pub fn draws(pipeline: ValueRef<'_>) -> bool {
+    match pipeline {
+        ValueRef::Document(document) => document.iter().any(|element| {
+            matches!(element.name(), "$rand" | "$sample" | "$sampleRate") || draws(element.value())
+        }),
+        ValueRef::Array(array) => array.iter().any(draws),
+        _ => false,
+    }
+}
+
 impl PipelineStage for LookupStage {
     fn name(&self) -> &'static str {
         "$lookup"

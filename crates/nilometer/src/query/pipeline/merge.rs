@@ -194,6 +194,12 @@ impl Options {
             .unwrap_or(DocRef::EMPTY);
         for element in given {
             check_user_name(element.name())?;
+            if element.name() == "new" && element.value().as_str() != Some("$$ROOT") {
+                return Err(Error::location(
+                    location::MERGE_LET_NEW,
+                    "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'",
+                ));
+            }
             variables.push(Expression::parse(element.value(), outer)?);
             inner.define(element.name());
         }
@@ -356,6 +362,13 @@ mod tests {
             merge("let", doc! {"x": 1}.into()),
             location::MERGE_LET_WITHOUT_PIPELINE
         );
+        let with_new = |value: &str| {
+            let stages = array![doc! {"$set": doc! {"a": "$$new"}}];
+            let spec = doc! {"into": "c", "let": doc! {"new": value}, "whenMatched": stages};
+            code(array![doc! {"$merge": spec}])
+        };
+        assert_eq!(with_new("$a"), location::MERGE_LET_NEW);
+        assert_eq!(with_new("$$ROOT"), 0);
         let set = |value: &str| array![doc! {"$set": doc! {"a": value}}];
         assert_eq!(merge("whenMatched", set("$$new.a")), 0);
         assert_eq!(merge("whenMatched", set("$$old.a")), 17_276);

@@ -60,7 +60,7 @@ pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
 pub use graph_lookup::GraphLookupStage;
 pub use group::{GroupStage, NamedPart, ShownField};
 pub use introspection::IntrospectionStage;
-pub use lookup::{LookupEquality, LookupStage};
+pub use lookup::{LookupEquality, LookupStage, draws};
 pub use match_::MatchStage;
 pub use merge::{MergeStage, WhenMatched, WhenNotMatched};
 pub use out::OutStage;

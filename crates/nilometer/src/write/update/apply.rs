@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
+use super::check;
 use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome, element_text};
 use super::node::DocumentNode;
 use super::path::FieldName;
@@ -174,18 +175,24 @@ impl UpdateWalk<'_> {
         path: &mut String,
     ) -> Result<bool> {
         let found = fields.iter().position(|(known, _)| known == name.as_str());
+        let is_top = path.is_empty();
         with_component(path, name.as_str(), |path| match found {
             Some(index) => {
                 let (_, target) = &mut fields[index];
                 let changed = self.value(nodes, target, path)?;
                 if matches!(target, DocumentNode::New(Value::Missing)) {
                     fields.remove(index);
+                } else if changed && is_top && !self.inserting {
+                    check::top_level_name(name.as_str())?;
                 }
                 Ok(changed)
             }
             None => {
                 let made = self.create(nodes, path)?;
                 let changed = made.is_some();
+                if changed && is_top && !self.inserting {
+                    check::top_level_name(name.as_str())?;
+                }
                 let name = || Cow::Owned(name.as_str().to_owned());
                 fields.extend(made.map(|made| (name(), made)));
                 Ok(changed)

@@ -24,6 +24,21 @@ pub fn storable(document: &Document) -> Result<()> {
     id(document.get("_id"))
 }
 
+/// Checks the name of a field that an update writes at the top of an existing document. An upsert may insert any
+/// name.
+pub fn top_level_name(name: &str) -> Result<()> {
+    if !name.starts_with('$') {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::DollarPrefixedFieldName,
+        format!(
+            "The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's \
+             replacement document. Consider using an aggregation pipeline with $replaceWith."
+        ),
+    ))
+}
+
 /// Checks a value for `_id`.
 pub fn id(id: ValueRef<'_>) -> Result<()> {
     match id {

@@ -95,7 +95,7 @@ impl Update {
             }
             ValueRef::Document(document) => {
                 refuse_filters("replacement")?;
-                UpdateKind::Replacement(replacement::parse(document)?)
+                UpdateKind::Replacement(document.to_document())
             }
             _ => {
                 return Err(Error::failed_to_parse(
@@ -107,10 +107,10 @@ impl Update {
     }
 
     /// Makes the replacement by a document, even if its first name starts with `$`.
-    pub fn replacement(document: DocRef<'_>) -> Result<Self> {
-        Ok(Self {
-            kind: UpdateKind::Replacement(replacement::parse(document)?),
-        })
+    pub fn replacement(document: DocRef<'_>) -> Self {
+        Self {
+            kind: UpdateKind::Replacement(document.to_document()),
+        }
     }
 
     /// True for a replacement document, which may update at most one document.
@@ -154,7 +154,10 @@ impl Update {
                 };
                 after
             }
-            UpdateKind::Replacement(new) => replacement::with_id_of(new.as_ref(), doc),
+            UpdateKind::Replacement(new) => {
+                replacement::check_names(new.as_ref())?;
+                replacement::with_id_of(new.as_ref(), doc)
+            }
             UpdateKind::Pipeline(pipeline) => {
                 let new = pipeline.apply(doc, ctx)?;
                 replacement::with_id_of(new.as_ref(), doc)

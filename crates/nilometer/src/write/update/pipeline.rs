@@ -27,6 +27,7 @@ pub(super) struct UpdatePipeline(Vec<UpdateStage>);
 impl UpdatePipeline {
     /// Parses the stages.
     pub(super) fn parse(stages: ArrayRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        let ctx = &ctx.clone().deferring_errors();
         let mut out = Vec::new();
         for stage in stages.iter() {
             if out.len() == STAGES_MAX {

@@ -5,17 +5,17 @@
 
 use nilometer_bson::{Element, ValueRef};
 
-use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
+use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome, element_text};
 use super::path::{self, PathComponent};
 use super::set::is_same;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 
 #[derive(Debug)]
 struct RenameSource;
 
 impl Modifier for RenameSource {
     fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
-        find(leaf, leaf.path, "source")?;
+        find(leaf, leaf.path, SOURCE)?;
         Ok(if current.is_missing() {
             Outcome::Unchanged
         } else {
@@ -35,7 +35,7 @@ struct RenameTarget {
 
 impl Modifier for RenameTarget {
     fn apply(&self, current: ValueRef<'_>, leaf: &ModifierContext<'_>) -> Result<Outcome> {
-        let value = find(leaf, &self.source, "source")?;
+        let value = find(leaf, &self.source, SOURCE)?;
         if value.is_missing() {
             return Ok(Outcome::Unchanged);
         }
@@ -52,7 +52,10 @@ impl Modifier for RenameTarget {
     }
 }
 
-/// Returns the value at `path` of the old document; an error if the path leads through an array.
+const SOURCE: &str = "source";
+
+/// Returns the value at `path` of the old document; an error if the path leads through an array, or that of the source
+/// through a scalar.
 fn find<'d>(leaf: &ModifierContext<'d>, path: &str, role: &str) -> Result<ValueRef<'d>> {
     let mut value = ValueRef::Document(leaf.document);
     let mut field = "";
@@ -65,6 +68,17 @@ fn find<'d>(leaf: &ModifierContext<'d>, path: &str, role: &str) -> Result<ValueR
                      array field called '{field}'",
                     leaf.id_text()
                 )));
+            }
+            ValueRef::Missing => return Ok(ValueRef::Missing),
+            // As in MongoDB, the source may be absent but not below a value that has no fields.
+            scalar if role == SOURCE => {
+                return Err(Error::new(
+                    ErrorCode::PathNotViable,
+                    format!(
+                        "cannot use the part ({field} of {path}) to traverse the element ({})",
+                        element_text(field, scalar)
+                    ),
+                ));
             }
             _ => return Ok(ValueRef::Missing),
         };
@@ -87,7 +101,7 @@ pub(super) fn parse(argument: Element<'_>) -> Result<[(String, Box<dyn Modifier>
             "The source and target field for $rename must differ: {from}: \"{to}\""
         )));
     }
-    for (role, path) in [("source", from), ("destination", to)] {
+    for (role, path) in [(SOURCE, from), ("destination", to)] {
         let dynamic = path::parse(path)?
             .iter()
             .any(|c| !matches!(c, PathComponent::Field(_)));

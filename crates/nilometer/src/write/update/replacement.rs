@@ -2,26 +2,13 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
+use super::check;
+use crate::error::Result;
 
-/// Checks a replacement: no top-level name starts with `$`.
-pub(super) fn parse(document: DocRef<'_>) -> Result<Document> {
-    let dollar = document.iter().find(|element| {
-        let name = element.name();
-        name.starts_with('$') && !matches!(name, "$ref" | "$id" | "$db")
-    });
-    match dollar {
-        None => Ok(document.to_document()),
-        Some(element) => Err(Error::new(
-            ErrorCode::DollarPrefixedFieldName,
-            format!(
-                "The dollar ($) prefixed field '{0}' in '{0}' is not allowed in the context of an \
-                 update's replacement document. Consider using an aggregation pipeline with \
-                 $replaceWith.",
-                element.name()
-            ),
-        )),
-    }
+/// Checks the replacement of an existing document: no top-level name starts with `$`.
+pub(super) fn check_names(document: DocRef<'_>) -> Result<()> {
+    let mut names = document.iter();
+    names.try_for_each(|element| check::top_level_name(element.name()))
 }
 
 /// Returns `new` with its own `_id` first, or that of `old` if it has none.

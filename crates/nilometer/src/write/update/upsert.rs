@@ -1,7 +1,7 @@
 //! The initial document of an upsert: the equalities of the filter.
 //!
 //! `{a: 1, "b.c": 2, d: {$gt: 3}}` gives `{a: 1, b: {c: 2}}`. Equalities count at the top level of the
-//! filter, in `$and`, and in an `$or` of one arm; a path named twice, or within another, is error 54. A
+//! filter, in `$and`, in an `$or` of one arm, and as an `$in` of one value; a path named twice, or within another, is error 54. A
 //! replacement takes only `_id` from the filter.
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
@@ -54,6 +54,11 @@ fn collect(filter: &MatchExpression, out: &mut Vec<(String, Value)>) {
                 comparison.path.as_str().to_owned(),
                 comparison.value.clone(),
             ));
+        }
+        MatchExpression::In(list) if list.patterns().is_empty() => {
+            if let [value] = list.values() {
+                out.push((list.path.as_str().to_owned(), value.clone()));
+            }
         }
         _ => {}
     }

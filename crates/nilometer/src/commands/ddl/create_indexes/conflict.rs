@@ -1,16 +1,18 @@
 //! Comparison of new indexes with existing ones: the same exists, it is new, or it conflicts.
 //!
 //! Two indexes are *the same* if key, collation, filter, uniqueness, sparseness and wildcard fields are
-//! equal. No two indexes are the same, and no two have the same name. `hidden` is not compared.
+//! equal, whatever the order of the filter's conditions. No two indexes are the same, and no two have the same name. `hidden` is not compared.
 
 use std::sync::Arc;
 
-use nilometer_bson::extjson::to_relaxed;
+use nilometer_bson::extjson::{to_canonical, to_relaxed};
 use nilometer_bson::{Document, ValueRef, order};
 
 use super::key::refused;
 use crate::catalog::{IndexSpec, Namespace, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::ParseContext;
+use crate::eval::matcher::MatchExpression;
 
 /// The largest number of indexes of a collection, with that of `_id`.
 const INDEXES_MAX: usize = 64;
@@ -109,9 +111,40 @@ fn is_same(a: &IndexSpec, b: &IndexSpec) -> bool {
     let projection = |spec: &IndexSpec| spec.others.get("wildcardProjection").to_value();
     equal_documents(Some(&a.key), Some(&b.key))
         && equal_documents(a.collation.as_ref(), b.collation.as_ref())
-        && equal_documents(a.partial_filter.as_ref(), b.partial_filter.as_ref())
+        && has_same_filter(a, b)
         && (a.unique, a.sparse) == (b.unique, b.sparse)
         && order::compare(projection(a).as_ref(), projection(b).as_ref()).is_eq()
+}
+
+/// True if the partial filters have the same conditions, in any order.
+fn has_same_filter(a: &IndexSpec, b: &IndexSpec) -> bool {
+    match (&a.partial_filter, &b.partial_filter) {
+        (Some(a), Some(b)) => {
+            equal_documents(Some(a), Some(b))
+                || conditions(a).is_some_and(|own| conditions(b) == Some(own))
+        }
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Returns a text that is the same for filters with the same conditions; `None` if the filter cannot be parsed.
+fn conditions(filter: &Document) -> Option<String> {
+    let parsed = MatchExpression::parse(filter.as_ref(), &ParseContext::new()).ok()?;
+    Some(sorted_conditions(parsed.simplify()))
+}
+
+fn sorted_conditions(filter: MatchExpression) -> String {
+    let sorted = |arms: Vec<MatchExpression>, name: &str| {
+        let mut arms: Vec<String> = arms.into_iter().map(sorted_conditions).collect();
+        arms.sort_unstable();
+        format!("{name}[{}]", arms.join(","))
+    };
+    match filter {
+        all @ MatchExpression::And(_) => sorted(all.into_conjuncts(), "$and"),
+        MatchExpression::Or(arms) => sorted(arms, "$or"),
+        test => to_canonical(test.to_document().as_ref()),
+    }
 }
 
 fn has_same_options(a: &IndexSpec, b: &IndexSpec) -> bool {

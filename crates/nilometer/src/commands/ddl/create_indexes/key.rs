@@ -1,6 +1,7 @@
 //! Checks of the key pattern of an index.
 
 use nilometer_bson::number::Number;
+use nilometer_bson::path::REFERENCE_NAMES;
 use nilometer_bson::{DocRef, ValueRef};
 
 use super::IndexTarget;
@@ -11,9 +12,6 @@ const FIELDS_MAX: usize = 32;
 
 /// The last part of a wildcard.
 pub(super) const WILDCARD: &str = "$**";
-
-/// Path components of references to documents, which may start with a dollar sign.
-const REFERENCE_PARTS: [&str; 3] = ["$id", "$ref", "$db"];
 
 /// Error 67.
 pub(super) fn refused(reason: impl Into<String>) -> Error {
@@ -53,7 +51,7 @@ pub(super) fn check(key: DocRef<'_>, target: IndexTarget) -> Result<KeyShape> {
         let plugin = check_value(name, element.value(), target)?;
         if is_wildcard && plugin.is_some() {
             return Err(refused(format!(
-                "A wildcard field is indexed by 1 or -1, not '{}'",
+                "A wildcard field is indexed by 1, not '{}'",
                 plugin.unwrap_or_default()
             )));
         }
@@ -115,7 +113,7 @@ fn check_name(name: &str) -> Result<()> {
     let count = name.split('.').count();
     for (at, part) in name.split('.').enumerate() {
         let is_wildcard = part == WILDCARD && at + 1 == count;
-        let is_reference = at > 0 && REFERENCE_PARTS.contains(&part);
+        let is_reference = at > 0 && REFERENCE_NAMES.contains(&part);
         if part.starts_with('$') && !is_wildcard && !is_reference {
             return Err(refused(format!(
                 "Index key contains an illegal field name: field name starts with '$': {name}"
@@ -133,6 +131,11 @@ fn check_value(
 ) -> Result<Option<&'static str>> {
     if let Some(number) = Number::of(value) {
         let number = number.to_f64();
+        if number < 0.0 && (name == WILDCARD || name.ends_with(".$**")) {
+            return Err(refused(format!(
+                "A numeric value in a $** index key pattern must be positive: '{name}'"
+            )));
+        }
         return if number == 0.0 || number.is_nan() {
             Err(refused(format!(
                 "Values in the index key pattern cannot be 0 or NaN: '{name}'"
@@ -214,6 +217,7 @@ mod tests {
             doc! { "a": "2d", "b": 1 },
             doc! { "b": 1, "a": "2dsphere", "c": "2dsphere" },
             doc! { "$**": 1 },
+            doc! { "a.$**": 1, "b": -1 },
             doc! { "a.$**": 1, "b": 1 },
             doc! { "a.$id": 1 },
         ] {

@@ -114,27 +114,32 @@ fn naive_values(value: &Value, path: &[&str], expand: bool) -> Vec<Value> {
             values
         }
         (_, []) => vec![found],
-        (Value::Array(array), [next, below @ ..]) => {
-            let mut values = Vec::new();
-            for (at, element) in array.to_vec().iter().enumerate() {
-                if let Value::Document(_) = element {
-                    values.extend(naive_values(element, rest, expand));
-                }
-                if *next == at.to_string() {
-                    match element {
-                        _ if below.is_empty() => values.push(element.clone()),
-                        Value::Document(_) | Value::Array(_) => {
-                            values.extend(naive_values(element, below, expand));
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            values
-        }
+        (Value::Array(array), _) => naive_values_in_array(&array.to_vec(), rest, expand),
         (Value::Document(_), _) => naive_values(&found, rest, expand),
         _ => vec![Value::Missing],
     }
+}
+
+/// Returns every value that the path (not empty) finds below the elements of an array.
+fn naive_values_in_array(elements: &[Value], path: &[&str], expand: bool) -> Vec<Value> {
+    let mut values = Vec::new();
+    for (at, element) in elements.iter().enumerate() {
+        if let Value::Document(_) = element {
+            values.extend(naive_values(element, path, expand));
+        }
+        if path[0] != at.to_string() {
+            continue;
+        }
+        match (element, &path[1..]) {
+            (_, []) => values.push(element.clone()),
+            (Value::Document(_), below) => values.extend(naive_values(element, below, expand)),
+            (Value::Array(inner), below) => {
+                values.extend(naive_values_in_array(&inner.to_vec(), below, expand));
+            }
+            _ => {}
+        }
+    }
+    values
 }
 
 fn naive_test(op: &str, operand: &Value, value: &Value) -> bool {

@@ -6,7 +6,7 @@
 //!                  └────────────────────────────────────────────┘                      depth 1 …
 //! ```
 //!
-//! A document is found once, by its `_id`, at its least depth; a value is looked up once. So cycles end.
+//! A document is found once, by its `_id` without any collation, at its least depth; a value is looked up once. So cycles end.
 //! Equality is that of a filter (see [`super::foreign_table`]): the elements of an array in `startWith` or
 //! `connectFromField` are looked up one by one; null matches null and missing. The search does not continue from a document
 //! without `connectFromField`.
@@ -138,7 +138,7 @@ impl GraphLookup {
                     ));
                 }
                 let id_bytes = crate::eval::memory_bytes(&id);
-                if !seen.insert(self.collation.key(id)) {
+                if !seen.insert(Collation::SIMPLE.key(id)) {
                     continue;
                 }
                 count(

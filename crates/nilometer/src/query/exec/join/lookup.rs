@@ -4,7 +4,7 @@
 //! large, indexed by the field  an index lookup for each document
 //! no variables, fits memory    the other documents are read once (with fields: before the pipeline, hashed by the
 //!                              foreign field; without: after it)
-//! otherwise                    the pipeline runs again for each document
+//! otherwise                    the pipeline runs again for each document, also if it draws at random
 //! ```
 //!
 //! Equality of fields is that of a filter: a local array stands for its elements, null and missing match
@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nilometer_bson::{Document, Value};
+use nilometer_bson::{Document, Value, ValueRef};
 
 use super::foreign_table::{ForeignTable, PendingRows, foreign_values, local_values};
 use crate::error::Result;
@@ -25,14 +25,17 @@ use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::scan::documents::GivenDocuments;
 use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
-use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage};
+use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage, draws};
 use crate::query::planner::physical::{AccessPath, Input};
+use crate::query::source::Resolved;
 
 /// The `$lookup` operator.
 pub struct Lookup {
     input: BoxOperator,
     stage: LookupStage,
     builder: Builder,
+    /// True if what would be kept is drawn at random: each document gets a draw of its own.
+    is_random: bool,
     others: ForeignRows,
     waiting: PendingRows,
 }
@@ -55,10 +58,13 @@ const INDEXED_MIN: u64 = 1000;
 impl Lookup {
     /// Joins `input` as `stage` says.
     pub fn new(input: BoxOperator, stage: LookupStage, builder: Builder) -> Self {
+        let is_random = stage.equality.is_none() && stage.is_random()
+            || draws_in_view(&builder, stage.from.as_deref());
         Self {
             input,
             stage,
             builder,
+            is_random,
             others: ForeignRows::Unread,
             waiting: PendingRows::default(),
         }
@@ -68,7 +74,8 @@ impl Lookup {
         let settings = self.settings_for(row, cx)?;
         let nested = ExecContext::new(cx.operation, &settings);
         // Without an equality the output of the whole pipeline is kept, so it must be the same for every document.
-        let may_keep = self.stage.equality.is_some() || self.stage.variables.is_empty();
+        let may_keep =
+            !self.is_random && (self.stage.equality.is_some() || self.stage.variables.is_empty());
         if may_keep && matches!(self.others, ForeignRows::Unread) {
             self.others = if self.is_indexed(row, &settings)? {
                 ForeignRows::Indexed
@@ -157,6 +164,25 @@ impl Lookup {
         let kept = ForeignTable::read(pipeline, path, collation, memory, cx)?;
         Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::ForeignTable))
     }
+}
+
+/// True if `from` is a view whose documents are drawn at random.
+fn draws_in_view(builder: &Builder, from: Option<&str>) -> bool {
+    let mut from = from.map(str::to_owned);
+    // A chain of views ends: a cycle cannot be created.
+    while let Some(name) = from.take() {
+        if let Ok(Resolved::View(view)) = builder.collections.resolve(&builder.database, &name) {
+            if view
+                .pipeline
+                .iter()
+                .any(|stage| draws(ValueRef::Document(stage.as_ref())))
+            {
+                return true;
+            }
+            from = Some(view.on);
+        }
+    }
+    false
 }
 
 /// Returns a `$match` for all documents whose foreign field may equal the local one; empty if no filter expresses it.

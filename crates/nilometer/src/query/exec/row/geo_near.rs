@@ -1,14 +1,16 @@
 //! `$geoNear`: computes the distance of each document and drops those outside the limits.
 
+use std::sync::Arc;
 use std::vec::IntoIter;
 
-use nilometer_bson::{Document, Value, ValueRef};
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{Document, ValueRef};
 
 use crate::error::Result;
 use crate::eval::matcher::geo::near_distance;
-use crate::eval::projection::FieldWriter;
 use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
+use crate::query::exec::row::unwind::with_value_at;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::query::pipeline::GeoDistanceStage;
 
@@ -16,53 +18,44 @@ use crate::query::pipeline::GeoDistanceStage;
 pub struct GeoDistance {
     input: BoxOperator,
     stage: GeoDistanceStage,
-    /// Writes the distance and, if requested, the location; `None` if neither is requested.
-    writer: Option<FieldWriter>,
+    /// The path that receives the distance.
+    distance_path: Option<FieldPath>,
+    /// The path that receives the location.
+    place_path: Option<FieldPath>,
     /// If the operator sorts: the rows still to return, once the input has been read.
     ordered: Option<(IntoIter<Document>, MemoryGauge)>,
 }
 
 impl GeoDistance {
     /// Computes distances of the documents of `input`.
-    pub fn new(input: BoxOperator, stage: GeoDistanceStage) -> Result<Self> {
-        let output = &stage.output;
-        let paths = output.distance_field.iter().chain(&output.include_locs);
-        let paths: Vec<&str> = paths.map(|path| &**path).collect();
-        let writer = if paths.is_empty() {
-            None
-        } else {
-            Some(FieldWriter::new(paths)?)
-        };
-        Ok(Self {
+    pub fn new(input: BoxOperator, stage: GeoDistanceStage) -> Self {
+        let path = |path: &Option<Arc<str>>| path.as_deref().map(FieldPath::parse_lenient);
+        Self {
             input,
+            distance_path: path(&stage.output.distance_field),
+            place_path: path(&stage.output.include_locs),
             stage,
-            writer,
             ordered: None,
-        })
+        }
     }
 
     /// Returns the distance and the output document; `None` if the document is dropped.
-    fn measure(&self, row: Document, cx: &ExecContext<'_>) -> Result<Option<(f64, Document)>> {
+    fn measure(&self, row: Document) -> Result<Option<(f64, Document)>> {
         let root = ValueRef::Document(row.as_ref());
         let Some((distance, place)) = near_distance(&self.stage.path, &self.stage.query, root)?
         else {
             return Ok(None);
         };
-        let Some(writer) = &self.writer else {
-            return Ok(Some((distance, row)));
-        };
-        let shown = distance * self.stage.output.multiplier;
-        let mut values = Vec::with_capacity(2);
-        if self.stage.output.distance_field.is_some() {
-            values.push(Value::Double(shown));
+        // An array on a path is replaced, as any value that is no object.
+        let mut row = row;
+        if let Some(path) = &self.distance_path {
+            let shown = ValueRef::Double(distance * self.stage.output.multiplier);
+            row = with_value_at(row.as_ref(), path, shown);
         }
-        if self.stage.output.include_locs.is_some() {
-            values.push(place);
+        if let Some(path) = &self.place_path {
+            row = with_value_at(row.as_ref(), path, place.as_ref());
         }
-        Ok(Some((
-            distance,
-            writer.apply(row.as_ref(), &values, &cx.eval)?,
-        )))
+        Ok(Some((distance, row)))
     }
 
     fn next_measured(&mut self, cx: &ExecContext<'_>) -> Result<Option<Vec<(f64, Document)>>> {
@@ -71,7 +64,7 @@ impl GeoDistance {
         };
         let mut rows = Vec::new();
         for row in batch.into_rows()? {
-            rows.extend(self.measure(row, cx)?);
+            rows.extend(self.measure(row)?);
         }
         Ok(Some(rows))
     }

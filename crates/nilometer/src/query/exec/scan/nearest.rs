@@ -77,7 +77,7 @@ fn within(
         Arc::clone(counters),
         stats.clone(),
     );
-    Ok(Box::new(GeoDistance::new(Box::new(read), stage)?))
+    Ok(Box::new(GeoDistance::new(Box::new(read), stage)))
 }
 
 /// Returns the nearest few records, nearest first.

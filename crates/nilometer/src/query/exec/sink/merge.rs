@@ -5,13 +5,15 @@
 //!                                                               no  ──► insert · discard · fail
 //! ```
 //!
-//! Each document is written separately: an error leaves earlier writes in place. An unmatched document
+//! Each document is written separately: an error leaves earlier writes in place, and the rest of its batch is written
+//! before it is reported, as in MongoDB. A document without values of `on` ends the operation at once. An unmatched document
 //! is inserted unchanged, even if a pipeline handles matched ones. A stage that writes
 //! into the collection it reads may read its own writes, as in MongoDB.
 
 use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
+use nilometer_bson::validate::SIZE_MAX;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array};
 
 use crate::catalog::Namespace;
@@ -43,6 +45,12 @@ impl Merge {
     pub fn new(input: BoxOperator, stage: MergeStage, builder: &Builder) -> Result<Self> {
         let collections = Arc::clone(&builder.collections);
         let target = stage.target.namespace(&builder.database)?;
+        if target.is_in_internal_database() {
+            return Err(Error::location(
+                location::MERGE_TO_INTERNAL_DATABASE,
+                format!("Cannot $merge to internal database: {}", target.database),
+            ));
+        }
         let writer = outputs_of(&*collections)?.merge_into(&target)?;
         let collation = Collation::from(builder.settings.plan.collator.clone());
         if !writer.has_unique_index_on(&stage.on, &collation)? {
@@ -61,13 +69,28 @@ impl Merge {
         })
     }
 
-    fn write(&self, row: Document, to: &mut dyn MergeTarget, cx: &ExecContext<'_>) -> Result<()> {
+    /// Returns the document to write, and the filter for the existing one.
+    fn prepared(
+        &self,
+        row: Document,
+        to: &mut dyn MergeTarget,
+        cx: &ExecContext<'_>,
+    ) -> Result<(Document, MatchExpression)> {
         let row = match self.is_on_id() {
             true => with_id(row, &|| to.new_id(cx.operation)),
             false => row,
         };
         let row = to.prepared(row)?;
         let wanted = self.filter(row.as_ref())?;
+        Ok((row, wanted))
+    }
+
+    fn write(
+        &self,
+        (row, wanted): (Document, MatchExpression),
+        to: &mut dyn MergeTarget,
+        cx: &ExecContext<'_>,
+    ) -> Result<()> {
         let is_insert = self.stage.not_matched == WhenNotMatched::Insert;
         let replacement;
         let update = match &self.stage.matched {
@@ -84,7 +107,7 @@ impl Merge {
             WhenMatched::Keep => &self.no_change,
             WhenMatched::Update(update) => update,
             WhenMatched::Replace => {
-                replacement = Update::replacement(row.as_ref())?;
+                replacement = Update::replacement(row.as_ref());
                 &replacement
             }
         };
@@ -152,13 +175,29 @@ impl Operator for Merge {
             return Ok(None);
         };
         let mut to = outputs_of(&*self.collections)?.merge_into(&self.target)?;
+        let mut failed: Option<Error> = None;
+        let mut batch_bytes = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
             for row in batch.into_rows()? {
-                self.write(row, &mut *to, cx)?;
+                batch_bytes += row.as_bytes().len();
+                if batch_bytes > SIZE_MAX {
+                    if failed.is_some() {
+                        break;
+                    }
+                    batch_bytes = 0;
+                }
+                let row = self.prepared(row, &mut *to, cx)?;
+                if let Err(error) = self.write(row, &mut *to, cx) {
+                    cx.operation.check_interrupt()?;
+                    failed = failed.or(Some(error));
+                }
+            }
+            if failed.is_some() && batch_bytes > SIZE_MAX {
+                break;
             }
         }
         to.finish(cx.operation)?;
-        Ok(None)
+        failed.map_or(Ok(None), Err)
     }
 
     fn is_exhausted(&self) -> bool {

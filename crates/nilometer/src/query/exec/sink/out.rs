@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 
 use crate::catalog::{Namespace, TimeseriesOptions};
-use crate::error::Result;
+use crate::error::{Error, Result, location};
 use crate::query::batch::Batch;
 use crate::query::exec::build::Builder;
 use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
@@ -33,6 +33,12 @@ impl Out {
         timeseries: Option<TimeseriesOptions>,
         builder: &Builder,
     ) -> Result<Self> {
+        if target.is_in_internal_database() {
+            return Err(Error::location(
+                location::OUT_TO_INTERNAL_DATABASE,
+                format!("Can't $out to internal database: {}", target.database),
+            ));
+        }
         let collections = Arc::clone(&builder.collections);
         outputs_of(&*collections)?.check_replaceable(&target, timeseries.as_ref())?;
         Ok(Self {

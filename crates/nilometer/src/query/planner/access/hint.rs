@@ -91,9 +91,10 @@ fn key_of(bound: &Document, index: &Index) -> Result<Vec<u8>> {
     let parts = index.parts();
     let fits = bound.iter().count() == parts.len()
         && parts.iter().zip(bound.iter()).all(|(part, element)| {
+            // A bound of a hashed part is a hash.
             let plain = matches!(
                 part.kind,
-                IndexPartKind::Ascending | IndexPartKind::Descending
+                IndexPartKind::Ascending | IndexPartKind::Descending | IndexPartKind::Hashed
             );
             plain && part.name() == element.name()
         });

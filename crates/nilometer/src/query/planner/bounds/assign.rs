@@ -145,6 +145,11 @@ fn offer(
             let Some(rest) = below.and_then(|rest| rest.strip_prefix('.')) else {
                 return;
             };
+            // An array among the elements is read as a document with the indexes as names. Of these the index has only
+            // the keys of one.
+            if rest.starts_with(|first: char| first.is_ascii_digit()) {
+                return;
+            }
             // If an array holds the elements, the part is multikey. If the part is not multikey, there is no such
             // array.
             let outer: Arc<str> = part

@@ -14,6 +14,7 @@
 //! | `$mod` | numbers | no |
 //! | `$not` and `$ne`, `$nin` | the complement, if the negated test is exact | one key per document |
 //! | `$elemMatch: {$gt: …}` | of one element: intersected | no |
+//! | `$elemMatch: {$elemMatch: …}` | arrays: an array in an array is one key | no |
 //! | `$_internalExprEq` … | order over all types, on parts without arrays | no |
 //!
 //! A string, or a value that may contain one, is bounded only if query and index have the same collation. A path with a
@@ -38,6 +39,8 @@ pub(super) struct Leaf<'a> {
     single: bool,
     /// True if the path has a numeric component.
     numbered: bool,
+    /// True if the test applies to an element of an array: an array there is one key, not that of its elements.
+    is_element: bool,
 }
 
 impl<'a> Leaf<'a> {
@@ -48,6 +51,7 @@ impl<'a> Leaf<'a> {
             shape,
             single: !part.multikey,
             numbered: part.path.split('.').any(is_number),
+            is_element: false,
         }
     }
 
@@ -55,6 +59,7 @@ impl<'a> Leaf<'a> {
     fn element(self) -> Self {
         Self {
             single: true,
+            is_element: true,
             ..self
         }
     }
@@ -73,6 +78,9 @@ impl<'a> Leaf<'a> {
             MatchExpression::Regex { pattern, .. } => Some(self.pattern(pattern)),
             MatchExpression::Mod { .. } => {
                 Some(self.set(vec![whole(CanonicalType::Number)], false))
+            }
+            MatchExpression::ElemMatchValue { .. } if self.is_element => {
+                Some(self.set(vec![whole(CanonicalType::Array)], false))
             }
             MatchExpression::ElemMatchValue { tests, .. } if !self.numbered => {
                 self.one_element(tests)
