@@ -77,7 +77,12 @@ impl Namespace {
         matches!(self.database.as_str(), "admin" | "config" | "local")
     }
 
-    /// True for names reserved for the server.
+    /// True for names that a client cannot create: those of the server, except `system.js`, which is data here.
+    pub fn is_reserved(&self) -> bool {
+        self.is_system() && self.collection != "system.js"
+    }
+
+    /// True for names of the server.
     pub fn is_system(&self) -> bool {
         self.collection.starts_with("system.")
     }

@@ -33,7 +33,8 @@ impl StoredCollections {
             Storage::Records { records, .. } => {
                 let data = self.engine.keyspace_statistics(records)?;
                 sizes.count = self.records.count(collection)?;
-                sizes.data_bytes = data.disk_bytes + data.memory_bytes;
+                let stored = data.disk_bytes + data.memory_bytes;
+                sizes.data_bytes = self.records.document_bytes(collection, stored)?;
                 sizes.storage_bytes = data.disk_bytes;
             }
             Storage::Buckets {

@@ -140,7 +140,13 @@ impl PlaneGrid {
         if has_none {
             return Ok(None);
         }
+        // An object is a pair of numbers, whatever their names. GeoJSON is for the other kind of index.
+        let is_pair = value
+            .as_document()
+            .and_then(|document| document.iter().next())
+            .is_none_or(|first| first.value().is_number());
         let point = Geometry::stored(value).and_then(|geometry| geometry.plane_point());
+        let point = point.filter(|_| is_pair);
         let point = point.ok_or_else(|| {
             Error::location(
                 location::GEO_2D_NOT_POINT,
@@ -308,8 +314,13 @@ mod tests {
         let keys = |value: Value| grid.index_keys(value.as_ref());
         assert_eq!(keys(array![-180, -180]).unwrap(), [i64::MIN]);
         assert_eq!(keys(Value::Null).unwrap(), [0i64; 0]);
+        let named = doc! {"lng": 1, "lat": 2};
+        assert_eq!(keys(named.into()).unwrap(), keys(array![1, 2]).unwrap());
         let point = doc! {"type": "Point", "coordinates": array![1, 2]};
-        assert_eq!(keys(point.into()).unwrap(), keys(array![1, 2]).unwrap());
+        assert_eq!(
+            keys(point.into()).unwrap_err().code.0,
+            location::GEO_2D_NOT_POINT
+        );
         let two = keys(array![array![1, 2], array![-1, 2]]).unwrap();
         assert!(two.len() == 2 && two[0] < two[1]);
         assert_eq!(

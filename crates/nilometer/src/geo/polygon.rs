@@ -162,7 +162,11 @@ impl SpherePolygon {
                 }
             }
             let lies_in = |p: &Point| shell.contains(*p) || shell.has_on_edge(*p);
-            if !hole.vertices().iter().all(lies_in) {
+            // A hole as large as the shell leaves nothing.
+            let in_shell = |p: &Point| shell.vertices().contains(p);
+            let is_shell = hole.vertices().len() == shell.vertices().len()
+                && hole.vertices().iter().all(in_shell);
+            if is_shell || !hole.vertices().iter().all(lies_in) {
                 return Err(RingFault::NotAHole);
             }
             let overlaps = holes.iter().take(at).any(|other| {

@@ -33,7 +33,7 @@ impl WriteTarget {
             }
             Some(CatalogEntry::Collection(found)) => Ok(Self::Records(found)),
             Some(CatalogEntry::View(_)) => Err(is_a_view(namespace)),
-            None if namespace.is_system() => Err(is_system(namespace)),
+            None if namespace.is_reserved() => Err(is_system(namespace)),
             None => Ok(Self::Absent),
         }
     }
@@ -53,7 +53,7 @@ impl ModifyContext<'_> {
             )),
             Some(CatalogEntry::Collection(found)) => Ok(found),
             Some(CatalogEntry::View(_)) => Err(is_a_view(namespace)),
-            None if namespace.is_system() => Err(is_system(namespace)),
+            None if namespace.is_reserved() => Err(is_system(namespace)),
             None => {
                 let uuid = self.ids.uuid();
                 let (collection, is_new) =

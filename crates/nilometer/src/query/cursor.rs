@@ -14,7 +14,7 @@
 //!
 //! Ids are random numbers from the caller's source, so that a client cannot guess another client's id.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -236,7 +236,12 @@ impl Slot {
 struct RegistryState {
     slots: HashMap<i64, Slot>,
     counts: CursorCounts,
+    /// The ids and namespaces of cursors closed because their collection was dropped or renamed, oldest first.
+    dropped: VecDeque<(i64, String)>,
 }
+
+/// Most closed cursors of dropped collections that the registry remembers, to tell their clients why.
+const DROPPED_MAX: usize = 10_000;
 
 /// Statistics for `serverStatus`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -320,6 +325,17 @@ impl CursorRegistry {
         operation: &OperationContext,
     ) -> Result<PinnedCursor> {
         let mut state = self.lock();
+        let closed = state
+            .dropped
+            .iter()
+            .position(|(closed, of)| *closed == id && of == namespace);
+        if let Some(at) = closed {
+            state.dropped.remove(at);
+            return Err(Error::new(
+                ErrorCode::QueryPlanKilled,
+                format!("collection dropped or renamed: {namespace}"),
+            ));
+        }
         let Some(slot) = state.slots.get_mut(&id) else {
             return Err(not_found(id));
         };
@@ -407,6 +423,29 @@ impl CursorRegistry {
             }
         });
         before - state.slots.len() + stopped
+    }
+
+    /// Closes all cursors over these namespaces, whose collections were dropped or renamed. Their next `getMore` says so.
+    pub fn close_dropped(&self, namespaces: &[String]) {
+        let mut state = self.lock();
+        let RegistryState { slots, dropped, .. } = &mut *state;
+        slots.retain(|id, slot| {
+            if !namespaces.iter().any(|name| name == slot.namespace()) {
+                return true;
+            }
+            match slot {
+                Slot::Idle { cursor, .. } => {
+                    dropped.push_back((*id, cursor.namespace.clone()));
+                    false
+                }
+                Slot::Busy { kill, .. } => {
+                    kill.kill(ErrorCode::QueryPlanKilled);
+                    true
+                }
+            }
+        });
+        let excess = dropped.len().saturating_sub(DROPPED_MAX);
+        dropped.drain(..excess);
     }
 
     /// Closes cursors that were idle for `timeout` and returns their number. Cheap enough to call once a second.

@@ -197,10 +197,15 @@ impl Records {
             }
             if let Some(after) = &after {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
-                if let Some(validator) = &validator {
-                    let before = Some(document.as_ref());
-                    validator.check(collection, before, after.as_ref(), selection.checking())?;
-                }
+            }
+            // A replacement is checked even if it changes nothing.
+            let checked = match &after {
+                None if change.is_replacement() => Some(document),
+                after => after.as_ref(),
+            };
+            if let (Some(validator), Some(checked)) = (&validator, checked) {
+                let before = Some(document.as_ref());
+                validator.check(collection, before, checked.as_ref(), selection.checking())?;
             }
             out.count(document, after.as_ref(), position, !selection.multi);
             Ok(after.map_or(RecordChange::Keep, RecordChange::Replace))
@@ -543,7 +548,7 @@ impl ChangeBatch<'_> {
                 catalog.put_capped_size(&mut batch, self.collection, known.encode());
             }
             self.maintenance.commit(records, batch, durability)?;
-            self.state.count.add(size.count);
+            self.state.size.add(size);
             if let Some(known) = &self.capped {
                 self.state.capped.set(known.clone());
             }

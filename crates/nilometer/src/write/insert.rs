@@ -296,7 +296,7 @@ impl<'c> InsertBatch<'c> {
         let durability = self.options.durability;
         self.maintenance.commit(self.records, batch, durability)?;
         let size = std::mem::take(&mut self.size);
-        self.state.count.add(size.count);
+        self.state.size.add(size);
         if let Some(known) = known {
             self.state.capped.set(known);
         }

@@ -8,7 +8,7 @@ use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
 
-use super::capped::{Arrivals, CachedCappedState, CappedLimits};
+use super::capped::{Arrivals, CachedCappedState, CappedLimits, CollectionSize};
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -39,7 +39,7 @@ pub(super) struct CollectionState {
     waiting: AtomicUsize,
     /// The last record id used; 0 before it was read.
     pub(super) last_id: AtomicU64,
-    pub(super) count: CachedCount,
+    pub(super) size: CachedSize,
     /// Of a capped collection.
     pub(super) capped: CachedCappedState,
     pub(super) arrivals: Arc<Arrivals>,
@@ -60,15 +60,37 @@ impl CollectionState {
     }
 }
 
-/// The number of records, once counted.
-#[derive(Debug, Default)]
-pub(super) struct CachedCount(Mutex<Option<i64>>);
+/// Most stored bytes of a collection that are read to know the bytes of its documents.
+const READ_FOR_SIZE_BYTES_MAX: u64 = 64 << 20;
 
-impl CachedCount {
+/// The number of records and the bytes of their documents, once known.
+#[derive(Debug, Default)]
+pub(super) struct CachedSize(Mutex<KnownSize>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct KnownSize {
+    count: Option<i64>,
+    bytes: Option<i64>,
+}
+
+impl CachedSize {
+    /// Creates the size of an empty collection.
+    fn empty() -> Self {
+        Self(Mutex::new(KnownSize {
+            count: Some(0),
+            bytes: Some(0),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KnownSize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds the change of a commit. The caller holds the write lock.
-    pub(super) fn add(&self, by: i64) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = known.map(|count| count + by);
+    pub(super) fn add(&self, by: CollectionSize) {
+        let mut known = self.lock();
+        known.count = known.count.map(|count| count + by.count);
+        known.bytes = known.bytes.map(|bytes| bytes + by.bytes);
     }
 }
 
@@ -91,8 +113,16 @@ impl Records {
         if let Some(state) = known.get(&collection.uuid) {
             return Ok(state.clone());
         }
+        let (records, _) = keyspaces(collection)?;
+        let snapshot = self.engine.snapshot()?;
+        let mut entries = snapshot.scan(records, &[], None, Direction::Forward)?;
         let state = Arc::new(CollectionState {
             collation: Collation::of_stored(collection.options.as_ref())?,
+            // The size of a collection that starts empty is known from then on.
+            size: match entries.next() {
+                None => CachedSize::empty(),
+                Some(_) => CachedSize::default(),
+            },
             ..CollectionState::default()
         });
         known.insert(collection.uuid, state.clone());
@@ -187,8 +217,8 @@ impl Records {
         let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection)?;
         let _writing = state.lock();
-        let mut known = state.count.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = match *known {
+        let mut known = state.size.lock();
+        let count = match known.count {
             Some(count) => count,
             None => {
                 let mut count = 0;
@@ -199,10 +229,35 @@ impl Records {
                     item?;
                     count += 1;
                 }
-                *known.insert(count)
+                *known.count.insert(count)
             }
         };
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    /// Returns the bytes of all documents. Where they are not known, the first call reads the documents; above
+    /// [`READ_FOR_SIZE_BYTES_MAX`] it returns `stored`, the bytes of their storage, instead.
+    pub fn document_bytes(&self, collection: &Collection, stored: u64) -> Result<u64> {
+        let (records, _) = keyspaces(collection)?;
+        let state = self.state(collection)?;
+        let _writing = state.lock();
+        let mut known = state.size.lock();
+        let bytes = match known.bytes {
+            Some(bytes) => bytes,
+            None if stored > READ_FOR_SIZE_BYTES_MAX => return Ok(stored),
+            None => {
+                let mut size = CollectionSize::default();
+                let snapshot = self.engine.snapshot()?;
+                for item in snapshot.scan(records, &[], None, Direction::Forward)? {
+                    let (_, value) = item?;
+                    size.count += 1;
+                    size.bytes += i64::try_from(value.len()).unwrap_or(i64::MAX);
+                }
+                known.count = Some(size.count);
+                *known.bytes.insert(size.bytes)
+            }
+        };
+        Ok(u64::try_from(bytes).unwrap_or(0))
     }
 }
 

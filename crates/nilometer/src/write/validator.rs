@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The filter is the option `validator` of the collection, parsed once and kept with the collection. It
-//! uses the collation of the collection and no variables of the command. A change that changes nothing is
-//! not checked.
+//! uses the collation of the collection and no variables of the command. An update by operators or a pipeline that changes
+//! nothing is not checked; a replacement is.
 //!
 //! Does not know buckets: `timeseries` validates them.
 

@@ -6,7 +6,7 @@ use nilometer::services::{Environment, HostFacts};
 use nilometer_bson::{Document, Value, array, doc};
 use nilometer_storage::MemoryEngine;
 
-use crate::support::Fixture;
+use crate::support::{Fixture, TemporaryDirectory};
 
 /// Returns a section of `serverStatus`, empty if it is absent.
 fn section(fixture: &mut Fixture, name: &str) -> Document {
@@ -180,4 +180,44 @@ fn command_times_are_reported_by_class() {
     assert_eq!(after[1] - before[1], 1);
     assert!(after[2] > before[2], "serverStatus is a command itself");
     assert_eq!(after[3], 0);
+}
+
+/// Returns size, count and average of `collStats`, and the `dataSize` of the database.
+fn document_sizes(fixture: &mut Fixture) -> (i64, i64, i64, i64) {
+    let stats = fixture.run(doc! { "collStats": "c" });
+    let all = fixture.run(doc! { "dbStats": 1 });
+    let average = number(&stats, "avgObjSize");
+    (
+        number(&stats, "size"),
+        number(&stats, "count"),
+        average,
+        number(&all, "dataSize"),
+    )
+}
+
+#[test]
+fn sizes_of_an_ordinary_collection_are_bytes_of_its_documents() {
+    let directory = TemporaryDirectory::new();
+    let small = doc! { "_id": 1, "a": "x" };
+    let large = doc! { "_id": 2, "a": "x".repeat(1000) };
+    let changed = doc! { "_id": 1, "a": "x".repeat(77) };
+    let bytes = |documents: &[&Document]| -> i64 {
+        documents.iter().map(|d| d.as_bytes().len() as i64).sum()
+    };
+    let mut f = Fixture::open(&directory.0);
+    f.run(doc! { "insert": "c", "documents": array![small.clone(), large.clone()] });
+    let both = bytes(&[&small, &large]);
+    assert_eq!(document_sizes(&mut f), (both, 2, both / 2, both));
+    let update = doc! { "q": doc! { "_id": 1 }, "u": changed.clone() };
+    f.run(doc! { "update": "c", "updates": array![update] });
+    let both = bytes(&[&changed, &large]);
+    assert_eq!(document_sizes(&mut f), (both, 2, both / 2, both));
+    let delete = doc! { "q": doc! { "_id": 2 }, "limit": 1 };
+    f.run(doc! { "delete": "c", "deletes": array![delete] });
+    let one = bytes(&[&changed]);
+    assert_eq!(document_sizes(&mut f), (one, 1, one, one));
+    drop(f);
+    // After a start the documents are read.
+    let mut f = Fixture::open(&directory.0);
+    assert_eq!(document_sizes(&mut f), (one, 1, one, one));
 }

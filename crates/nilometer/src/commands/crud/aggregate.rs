@@ -16,10 +16,13 @@ use crate::commands::{
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::projection::MetaField;
 use crate::operation::{OperationContext, Request};
 use crate::query::cursor::FIRST_BATCH_DEFAULT;
 use crate::query::pipeline::needs::Needs;
-use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline};
+use crate::query::pipeline::{PipelineContext, Stage, meta, parse_pipeline};
+use crate::query::planner::logical::LogicalSource;
+use crate::query::planner::physical::{AccessPath, Input};
 use crate::services::LatencyClass;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -137,15 +140,28 @@ pub(crate) fn plan(
     let stages = parse_pipeline(&cx, documents)?;
     check_input(collection, &operation.database, &stages)?;
     let hint = args.value("hint");
-    let (builder, plan) = query::plan(
+    let adds_record_id = meta::reads(&stages, MetaField::RecordId);
+    let adds_keys = meta::reads(&stages, MetaField::IndexKey);
+    let (builder, mut plan) = query::plan(
         database,
         operation,
         &options,
         collection,
         stages,
         Needs::All.into(),
-        |source| apply_hint(source, hint),
+        |source| {
+            if let (true, LogicalSource::Records(scan)) = (adds_record_id, &mut *source) {
+                scan.show_record_id = true;
+            }
+            apply_hint(source, hint)
+        },
     )?;
+    if adds_keys
+        && let Input::Records(input) = &mut plan.input
+        && let AccessPath::Index(access) = &mut input.access
+    {
+        access.adds_keys = true;
+    }
     Ok(PlannedQuery {
         namespace: namespace_of(operation, collection.unwrap_or("$cmd.aggregate")),
         builder,

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::needs::Needs;
-use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::pipeline::{GeoNearStage, MatchStage, Stage};
 use crate::query::planner::physical::{AccessPath, Input, PhysicalStage};
 use crate::services::LatencyClass;
 
@@ -114,8 +114,12 @@ pub(crate) fn plan(
     args.value("fields");
     let mut stages = Vec::new();
     if let Some(query) = args.document("query")? {
-        let filter = MatchExpression::parse(query, &options.expressions)?.simplify();
-        if !matches!(filter, MatchExpression::AlwaysTrue) {
+        let parsed = MatchExpression::parse_with_near(query, &options.expressions)?.simplify();
+        let (near, filter) = parsed.take_near()?;
+        if let Some((path, near)) = near {
+            let stage = GeoNearStage::of_find(path, near, filter, false);
+            stages.push(stage.into_stage());
+        } else if !matches!(filter, MatchExpression::AlwaysTrue) {
             stages.push(Stage::Match(MatchStage {
                 filter,
                 source: query.to_document(),

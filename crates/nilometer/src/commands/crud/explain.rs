@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::explain_write;
 use super::explain_write::PlannedWrite;
@@ -178,8 +178,17 @@ pub(crate) fn explained_with(
             let (root, trace) = builder.build_traced(plan.clone())?;
             let mut executor = Executor::new(root, Arc::clone(&builder.settings));
             let mut returned = 0u64;
-            while let Some(batch) = executor.next(operation)? {
-                returned += batch.len() as u64;
+            let mut failed = None;
+            loop {
+                match executor.next(operation) {
+                    Ok(Some(batch)) => returned += batch.len() as u64,
+                    Ok(None) => break,
+                    Err(error) => {
+                        operation.check_interrupt()?;
+                        failed = Some(error);
+                        break;
+                    }
+                }
             }
             let spent = clock.monotonic().saturating_sub(from);
             let execution = Execution {
@@ -187,11 +196,74 @@ pub(crate) fn explained_with(
                 returned,
                 millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
                 all_plans: verbosity == Verbosity::AllPlansExecution,
+                failed: failed.as_ref(),
             };
-            explain(&plan, &namespace, top, Some(execution))
+            let explanation = explain(&plan, &namespace, top, Some(execution));
+            // An error is part of the figures of a `find`; a pipeline fails with it, as in MongoDB.
+            match failed {
+                Some(error) if !explanation.as_ref().contains("executionStats") => {
+                    return Err(error);
+                }
+                _ => explanation,
+            }
         }
     };
+    let explanation = with_outputs(explanation, &operation.database);
+    let is_pipeline = command
+        .iter()
+        .next()
+        .is_some_and(|e| e.name() == "aggregate");
+    let explanation = match explanation.get("queryPlanner") {
+        ValueRef::Document(planner) if is_pipeline => with_optimized(&explanation, planner),
+        _ => explanation,
+    };
     Ok(with_server(database, &explanation, command.as_ref()))
+}
+
+/// Writes an `$out` given by name as the object it stands for.
+fn with_outputs(explanation: Document, database: &str) -> Document {
+    let ValueRef::Array(stages) = explanation.get("stages") else {
+        return explanation;
+    };
+    let shown = |stage: ValueRef<'_>| {
+        let name = stage
+            .as_document()
+            .and_then(|stage| stage.get("$out").as_str());
+        match name {
+            Some(name) => Value::from(doc! {"$out": doc! {"coll": name, "db": database}}),
+            None => stage.to_value(),
+        }
+    };
+    let stages: Vec<Value> = stages.iter().map(shown).collect();
+    let mut out = DocumentBuilder::new();
+    for element in explanation.iter() {
+        if element.name() == "stages" {
+            out.append("stages", stages.clone());
+        } else {
+            out.append_element(element);
+        }
+    }
+    out.finish()
+}
+
+/// Says that the whole pipeline of an `aggregate` runs as a `find`.
+fn with_optimized(explanation: &Document, planner: DocRef<'_>) -> Document {
+    let mut out = DocumentBuilder::new();
+    for element in explanation.iter() {
+        if element.name() != "queryPlanner" {
+            out.append_element(element);
+            continue;
+        }
+        out.begin_document("queryPlanner");
+        for element in planner {
+            if element.name() == "maxIndexedOrSolutionsReached" {
+                out.append("optimizedPipeline", true);
+            }
+            out.append_element(element);
+        }
+        out.end();
+    }
+    out.finish()
 }
 
 /// Explains a write: the query for its documents, with the write as the top stage.
@@ -225,6 +297,7 @@ fn explained_write(
             returned: 0,
             millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
             all_plans: verbosity == Verbosity::AllPlansExecution,
+            failed: None,
         };
         explain(
             &write.plan,

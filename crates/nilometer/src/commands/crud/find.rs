@@ -3,7 +3,9 @@
 //! Its options become a pipeline (`$match`, `$sort`, `$skip`, `$limit`, projection), which is planned like
 //! any other.
 
-use nilometer_bson::{Document, ValueRef};
+use std::sync::Arc;
+
+use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 
 use super::query;
 use super::query::{
@@ -18,7 +20,9 @@ use crate::commands::{
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
+use crate::eval::projection::MetaField;
 use crate::eval::sort_key::SortPattern;
 use crate::operation::Request;
 use crate::query::cursor::{FIRST_BATCH_DEFAULT, Tail};
@@ -28,7 +32,7 @@ use crate::query::pipeline::{
 };
 use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::logical::LogicalSource;
-use crate::query::planner::physical::{AccessPath, Input, PhysicalPlan, PhysicalStage};
+use crate::query::planner::physical::{AccessPath, Input};
 use crate::query::source::Direction;
 use crate::services::LatencyClass;
 
@@ -108,7 +112,14 @@ pub(crate) fn plan(
     let tailable = is_tailable(database, operation, args, collection)?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let stages = stages(args, &options)?;
-    let show_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
+    let reads = |field: MetaField| {
+        let mut projects = stages.iter();
+        projects.any(|stage| matches!(stage, Stage::Project(project) if project.returns(field)))
+    };
+    let shows_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
+    let adds_record_id = shows_record_id || reads(MetaField::RecordId);
+    let returns_key = args.lenient_boolean("returnKey")?.unwrap_or(false);
+    let adds_keys = returns_key || reads(MetaField::IndexKey);
     let hint = args.value("hint");
     // `{$natural: ±1}` as a sort order sets the direction of the scan, as the hint does.
     let order = match args.document("sort")? {
@@ -126,7 +137,7 @@ pub(crate) fn plan(
             apply_hint(source, hint)?;
             apply_hint(source, order)?;
             apply_limits(source, args)?;
-            if show_record_id {
+            if adds_record_id {
                 record_ids(source)?;
             }
             if tailable {
@@ -135,8 +146,18 @@ pub(crate) fn plan(
             Ok(())
         },
     )?;
-    if args.lenient_boolean("returnKey")?.unwrap_or(false) {
-        return_keys(&mut plan);
+    if adds_keys && let Input::Records(input) = &mut plan.input {
+        match &mut input.access {
+            AccessPath::Index(access) => access.adds_keys = true,
+            AccessPath::IdLookup(_) if returns_key => {
+                plan.stages.pop();
+                let names = sort_key_names(args)?;
+                let id = doc! {"_id": "$_id"};
+                let stage = ReplaceRootStage::of_key(id, &names, &options.expressions)?;
+                plan.stages.push(Stage::ReplaceRoot(stage).into());
+            }
+            _ => {}
+        }
     }
     Ok(PlannedQuery {
         namespace: namespace_of(operation, collection),
@@ -145,24 +166,41 @@ pub(crate) fn plan(
     })
 }
 
-/// Replaces rows by the index keys they were found by. Without an index, and after a sort, the key is unknown and the
-/// documents are empty, as in MongoDB.
-fn return_keys(plan: &mut PhysicalPlan) {
-    plan.stages
-        .retain(|stage| !matches!(stage, PhysicalStage::Project(_)));
-    let sorts = plan
-        .stages
-        .iter()
-        .any(|s| matches!(s, PhysicalStage::Sort(_)));
-    if let Input::Records(input) = &mut plan.input
-        && let AccessPath::Index(access) = &mut input.access
-        && !sorts
-    {
-        access.gives_keys = true;
-        return;
+/// Returns the names that the projection gives to the sort key: all of it that `returnKey` leaves.
+fn sort_key_names(args: &Args<'_>) -> Result<Vec<String>> {
+    let Some(projection) = args.document("projection")? else {
+        return Ok(Vec::new());
+    };
+    let is_sort_key = |value: ValueRef<'_>| {
+        let meta = value.as_document().map(|meta| meta.get("$meta"));
+        meta.and_then(ValueRef::as_str) == Some(MetaField::SortKey.operand())
+    };
+    let named = projection.iter().filter(|e| is_sort_key(e.value()));
+    Ok(named.map(|element| element.name().to_owned()).collect())
+}
+
+/// Returns the stages that replace documents by the index keys they were found by. Without an index they are empty, as in
+/// MongoDB.
+fn key_stages(
+    args: &Args<'_>,
+    sort: Option<SortPattern>,
+    expressions: &ParseContext,
+) -> Result<Vec<Stage>> {
+    let names = sort_key_names(args)?;
+    let mut stages = Vec::new();
+    if !names.is_empty() {
+        let mut spec = DocumentBuilder::new();
+        for name in &names {
+            spec.append(name, doc! {"$meta": MetaField::SortKey.operand()});
+        }
+        let (spec, all) = (spec.finish(), MatchExpression::AlwaysTrue);
+        let project = ProjectStage::of_find(spec.as_ref(), all, sort, false, expressions)?;
+        stages.push(Stage::Project(project));
     }
-    let empty = Stage::ReplaceRoot(ReplaceRootStage::empty());
-    plan.stages.push(empty.into());
+    let key = doc! {"$meta": MetaField::IndexKey.operand()};
+    let replace = ReplaceRootStage::of_key(key, &names, expressions)?;
+    stages.push(Stage::ReplaceRoot(replace));
+    Ok(stages)
 }
 
 /// Returns the hash of the query shape that `query`, `sort` and `projection` describe.
@@ -173,7 +211,7 @@ pub(crate) fn query_hash(
     collection: &str,
 ) -> Result<Option<u32>> {
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
-    let mut as_find = nilometer_bson::DocumentBuilder::new();
+    let mut as_find = DocumentBuilder::new();
     for (own, name) in [
         ("query", "filter"),
         ("sort", "sort"),
@@ -243,14 +281,21 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
         None | Some(0) => {}
         Some(n) => stages.push(Stage::Limit(u64::try_from(n).unwrap_or(0))),
     }
+    if args.lenient_boolean("returnKey")?.unwrap_or(false) {
+        stages.extend(key_stages(args, sort, expressions)?);
+        return Ok(stages);
+    }
     if let Some(projection) = args.document("projection")?.filter(|d| !d.is_empty()) {
         let filter = filter.unwrap_or(MatchExpression::AlwaysTrue);
-        stages.push(Stage::Project(ProjectStage::of_find(
-            projection,
-            filter,
-            sort,
-            expressions,
-        )?));
+        let shows_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
+        let project =
+            ProjectStage::of_find(projection, filter, sort, shows_record_id, expressions)?;
+        if let Some(Stage::GeoNear(near)) = stages.first_mut() {
+            let known = [MetaField::GeoNearDistance, MetaField::GeoNearPoint];
+            let asked = known.into_iter().filter(|field| project.returns(*field));
+            Arc::make_mut(near).output.adds.extend(asked);
+        }
+        stages.push(Stage::Project(project));
     }
     Ok(stages)
 }

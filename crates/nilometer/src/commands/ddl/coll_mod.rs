@@ -260,7 +260,7 @@ impl CollectionChange<'_> {
         for element in known.iter().filter(|e| others(e.name())) {
             out.append_element(element);
         }
-        given.append_over(known, &mut out);
+        given.append_changed(known, &mut out);
         Ok(out.finish())
     }
 

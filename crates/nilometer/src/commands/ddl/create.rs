@@ -102,7 +102,7 @@ impl Creation<'_> {
                     self.namespace.collection
                 ),
             )),
-            (None, _) if self.namespace.is_system() => Err(Error::new(
+            (None, _) if self.namespace.is_reserved() => Err(Error::new(
                 ErrorCode::InvalidNamespace,
                 format!(
                     "cannot create a collection in the reserved namespace {}",

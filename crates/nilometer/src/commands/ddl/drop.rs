@@ -139,11 +139,8 @@ pub(crate) fn forget(database: &Database, collection: &Collection) {
     database.records().forget(collection.uuid);
 }
 
-/// Kills the cursors over these names.
+/// Closes the cursors over these names: their next `getMore` fails with 175.
 pub(crate) fn end_cursors(database: &Database, namespaces: &[Namespace]) {
     let names: Vec<String> = namespaces.iter().map(Namespace::to_string).collect();
-    database
-        .queries()
-        .cursors
-        .kill_where(|ns, _, _| names.iter().any(|name| name == ns));
+    database.queries().cursors.close_dropped(&names);
 }

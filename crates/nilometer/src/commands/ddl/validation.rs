@@ -50,6 +50,25 @@ impl<'a> ValidationOptions<'a> {
         self.validator.is_none() && self.level.is_none() && self.action.is_none()
     }
 
+    /// Adds the options changed by `collMod`: with any of them, level and action get their defaults.
+    pub(crate) fn append_changed(&self, known: DocRef<'_>, out: &mut DocumentBuilder) {
+        let or_default = |given: Option<&'a str>, name: &str, default: &'a str| {
+            given.or(match known.get(name) {
+                ValueRef::Missing => Some(default),
+                _ => None,
+            })
+        };
+        let changed = match self.is_empty() {
+            true => *self,
+            false => Self {
+                level: or_default(self.level, "validationLevel", "strict"),
+                action: or_default(self.action, "validationAction", "error"),
+                ..*self
+            },
+        };
+        changed.append_over(known, out);
+    }
+
     /// Adds the options to those of a collection, replacing the ones in `known`. An empty validator removes
     /// it.
     pub(crate) fn append_over(&self, known: DocRef<'_>, out: &mut DocumentBuilder) {

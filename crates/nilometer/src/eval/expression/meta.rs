@@ -1,12 +1,14 @@
 //! Metadata of a document and random numbers: `$meta` and `$rand`.
 //!
-//! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). There is
-//! no text search and no score, so the result is missing.
+//! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). Sort key, distance, location,
+//! record id and index key are read from the field that carries them ([`MetaField`]). There is no text search and no
+//! score: the result of others is missing.
 //!
 //! `$rand: {}` is a double from [0, 1), generated for each evaluation from the operation's random
 //! source; arguments are error 3040501.
 
 use nilometer_bson::ValueRef;
+use nilometer_bson::path::FieldPath;
 
 use super::Expression;
 use super::evaluated::Evaluated;
@@ -15,6 +17,7 @@ use super::parse::{ExpressionParser, missing};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::projection::MetaField;
 
 const KINDS: &[&str] = &[
     "geoNearDistance",
@@ -40,7 +43,10 @@ pub(super) fn parse_meta(
     value: ValueRef<'_>,
 ) -> Result<Expression> {
     match value {
-        ValueRef::String(kind) if KINDS.contains(&kind) => Ok(missing()),
+        ValueRef::String(kind) if KINDS.contains(&kind) => Ok(match MetaField::of_operand(kind) {
+            Some(field) => Expression::FieldPath(FieldPath::parse_lenient(field.carrier())),
+            None => missing(),
+        }),
         ValueRef::String(other) => Err(Error::location(
             location::META_UNKNOWN,
             format!("Unsupported argument to $meta: {other}"),

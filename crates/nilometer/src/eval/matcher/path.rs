@@ -282,17 +282,12 @@ mod tests {
                 vec!["array"],
             ),
             (doc! {"a": array![array![1], 2]}, "a.1", Expand, vec!["2"]),
-            (
-                doc! {"a": array![array![1], 2]},
-                "a.0.0",
-                Expand,
-                vec!["1@0"],
-            ),
+            (doc! {"a": array![array![1], 2]}, "a.0.0", Expand, vec!["1"]),
             (
                 doc! {"a": array![array![array![1]]]},
                 "a.0.0",
                 Expand,
-                vec!["array@0"],
+                vec!["array"],
             ),
             (doc! {"a": array![array![]]}, "a.0.b", Expand, vec![]),
             (doc! {"a": array![array![1], 2]}, "a.01", Expand, vec![]),
@@ -324,7 +319,7 @@ mod tests {
                 doc! {"a": array![array![doc! {"b": 5}]]},
                 "a.0.0.b",
                 Expand,
-                vec!["5@0"],
+                vec!["missing@0", "5"],
             ),
             (doc! {"": 3}, "", Expand, vec!["3"]),
         ];

@@ -6,9 +6,9 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use super::ProjectionInput;
 use super::apply::{ApplyContext, Mode, write_fields};
 use super::tree::{FieldAction, PathCollision, ProjectionNode};
+use super::{MetaField, ProjectionInput};
 use crate::error::{Error, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::{Dependencies, EvalContext, Expression, ParseContext};
@@ -45,6 +45,18 @@ impl AddFields {
             root,
             source: Document::new(),
         })
+    }
+
+    /// Removes the field of some metadata.
+    pub fn leave_out(&mut self, field: MetaField) {
+        self.root.set(field.carrier(), FieldAction::Drop);
+    }
+
+    /// True if every item is a computed field.
+    pub fn only_computes(&self) -> bool {
+        !self
+            .root
+            .any_item(&|item| matches!(item, FieldAction::Drop))
     }
 
     /// Returns the specification as written by the user.

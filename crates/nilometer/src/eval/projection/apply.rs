@@ -201,7 +201,7 @@ fn write_computed(child: &Child, env: &ApplyContext<'_>, out: &mut DocumentBuild
         }
         FieldAction::Nested(node) if node.computes => write_new(name, node, env, out)?,
         FieldAction::Meta(meta) => {
-            out.append_ref(name, env.input.meta(*meta)?.as_ref());
+            out.append_ref(name, env.input.meta(*meta, env.root)?);
         }
         FieldAction::ElemMatch(filter) => {
             array_operators::write_elem_match(name, filter, env.root, env.ctx, out)?;

@@ -34,7 +34,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 pub use add_fields::{AddFields, FieldWriter};
 pub use array_operators::Slice;
@@ -62,19 +62,78 @@ pub struct ProjectionInput<'a> {
     pub position: Option<usize>,
     /// `{$meta: "sortKey"}`: the values the document was sorted by.
     pub sort_key: Option<&'a Value>,
-    /// `{$meta: "recordId"}`.
-    pub record_id: Option<&'a Value>,
 }
 
-/// `$meta` values available in a projection.
+/// What `$meta` returns about a document besides relevance, which nothing here computes.
+///
+/// The values travel with the document as fields with names of their own, which the stage that knows the value adds and
+/// the last stage that reads it removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaField {
     /// The values the document was sorted by.
     SortKey,
+    /// The distance that `$geoNear` or `$near` computed.
+    GeoNearDistance,
+    /// The location the distance was measured to.
+    GeoNearPoint,
     /// The record id of the document.
     RecordId,
-    /// The keys of the index used: not tracked, so always missing.
+    /// The key of the index by which the document was found; missing without an index.
     IndexKey,
+}
+
+impl MetaField {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::SortKey,
+        Self::GeoNearDistance,
+        Self::GeoNearPoint,
+        Self::RecordId,
+        Self::IndexKey,
+    ];
+
+    /// Returns the operand of `$meta` that names it.
+    pub fn operand(self) -> &'static str {
+        self.carrier().trim_start_matches('$')
+    }
+
+    /// Returns the name of the field that carries the value.
+    pub fn carrier(self) -> &'static str {
+        match self {
+            Self::SortKey => "$sortKey",
+            Self::GeoNearDistance => "$geoNearDistance",
+            Self::GeoNearPoint => "$geoNearPoint",
+            Self::RecordId => "$recordId",
+            Self::IndexKey => "$indexKey",
+        }
+    }
+
+    /// Returns the metadata that `{$meta: operand}` names.
+    pub fn of_operand(operand: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|field| field.operand() == operand)
+    }
+
+    /// True if a query that lacks the metadata fails; else the value is missing.
+    pub fn is_required(self) -> bool {
+        !matches!(self, Self::RecordId | Self::IndexKey)
+    }
+
+    /// Returns the error for metadata that the query does not have.
+    pub fn unavailable(self) -> Error {
+        let name = match self {
+            Self::SortKey => "sort key",
+            Self::GeoNearDistance => "$geoNear distance",
+            Self::GeoNearPoint => "$geoNear point",
+            Self::RecordId => "record id",
+            Self::IndexKey => "index key",
+        };
+        Error::location(
+            location::TEXT_SCORE_MISSING,
+            format!("query requires {name} metadata, but it is not available"),
+        )
+    }
 }
 
 /// A parsed projection of `find` or `$project`.
@@ -114,6 +173,46 @@ impl Projection {
             .any_item(&|item| matches!(item, FieldAction::Meta(meta) if *meta == field))
     }
 
+    /// Returns the projection that adds the sort key as a field of the document.
+    pub fn of_sort_key() -> Self {
+        let field = MetaField::SortKey;
+        let mut root = ProjectionNode::default();
+        root.set(field.carrier(), FieldAction::Meta(field));
+        root.close();
+        Self {
+            mode: Mode::Exclusion,
+            root,
+            positional: None,
+            source: single(field, doc! { "$meta": field.operand() }),
+        }
+    }
+
+    /// Returns the projection that removes the field of some metadata.
+    pub fn without(field: MetaField) -> Self {
+        let mut out = Self {
+            mode: Mode::Exclusion,
+            root: ProjectionNode::default(),
+            positional: None,
+            source: single(field, false),
+        };
+        out.leave_out(field);
+        out
+    }
+
+    /// Keeps the field of some metadata for a later stage.
+    pub fn keep(&mut self, field: MetaField) {
+        if self.mode == Mode::Inclusion {
+            self.root.set(field.carrier(), FieldAction::Keep);
+        }
+    }
+
+    /// Removes the field of some metadata.
+    pub fn leave_out(&mut self, field: MetaField) {
+        if self.mode == Mode::Exclusion {
+            self.root.set(field.carrier(), FieldAction::Drop);
+        }
+    }
+
     /// True if nothing is computed, sliced or picked: the projection is a list of paths.
     pub fn is_simple(&self) -> bool {
         !self.needs_position()
@@ -148,6 +247,12 @@ impl Projection {
     /// Returns the paths left out, in an exclusion.
     pub fn excluded_paths(&self) -> Vec<String> {
         self.root.paths(&|item| matches!(item, FieldAction::Drop))
+    }
+
+    /// Returns the paths that receive metadata.
+    pub fn meta_paths(&self) -> Vec<String> {
+        self.root
+            .paths(&|item| matches!(item, FieldAction::Meta(_)))
     }
 
     /// Returns the computed paths with their expressions.
@@ -201,18 +306,22 @@ impl Projection {
     }
 }
 
+/// Returns the specification of the field that carries some metadata.
+fn single(field: MetaField, value: impl Into<Value>) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append(field.carrier(), value);
+    out.finish()
+}
+
 impl ProjectionInput<'_> {
-    fn meta(&self, field: MetaField) -> Result<&Value> {
-        let (value, name) = match field {
-            MetaField::SortKey => (self.sort_key, "sort key"),
-            MetaField::RecordId => (self.record_id, "record id"),
-            MetaField::IndexKey => return Ok(&Value::Missing),
-        };
-        value.ok_or_else(|| {
-            Error::location(
-                location::TEXT_SCORE_MISSING,
-                format!("query requires {name} metadata, but it is not available"),
-            )
-        })
+    /// Returns the metadata of the document `root`.
+    fn meta<'d>(&'d self, field: MetaField, root: DocRef<'d>) -> Result<ValueRef<'d>> {
+        if let (MetaField::SortKey, Some(key)) = (field, self.sort_key) {
+            return Ok(key.as_ref());
+        }
+        match root.get(field.carrier()) {
+            ValueRef::Missing if field.is_required() => Err(field.unavailable()),
+            value => Ok(value),
+        }
     }
 }

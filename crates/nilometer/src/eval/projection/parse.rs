@@ -253,16 +253,12 @@ impl<'c> ProjectionParser<'c> {
             )
         })?;
         let field = match name {
-            "sortKey" => MetaField::SortKey,
-            "recordId" => MetaField::RecordId,
-            "indexKey" => MetaField::IndexKey,
+            name if MetaField::of_operand(name).is_some() => MetaField::of_operand(name),
             "textScore"
             | "searchScore"
             | "searchHighlights"
             | "searchScoreDetails"
             | "vectorSearchScore"
-            | "geoNearDistance"
-            | "geoNearPoint"
             | "randVal"
             | "searchSequenceToken" => {
                 return Err(Error::location(
@@ -277,7 +273,10 @@ impl<'c> ProjectionParser<'c> {
                 ));
             }
         };
-        self.insert(path, FieldAction::Meta(field))
+        match field {
+            Some(field) => self.insert(path, FieldAction::Meta(field)),
+            None => Ok(()),
+        }
     }
 
     /// Parses `$slice` in the form of `find`, else the expression operator of that name.

@@ -100,6 +100,13 @@ impl ProjectionNode {
         }
     }
 
+    /// Sets the treatment of a top-level field unless the specification names it.
+    pub(super) fn set(&mut self, name: &str, item: FieldAction) {
+        if self.find(name.as_bytes()).is_none() {
+            self.push(name, item);
+        }
+    }
+
     fn push(&mut self, name: &str, item: FieldAction) {
         self.children.push(Child {
             name: name.into(),

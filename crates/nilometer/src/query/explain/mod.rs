@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
+use crate::error::Error;
 use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::exec::OperatorStats;
@@ -40,6 +41,8 @@ pub struct Execution<'a> {
     pub millis: i64,
     /// True to include the candidates that were tried.
     pub all_plans: bool,
+    /// The error that ended the run.
+    pub failed: Option<&'a Error>,
 }
 
 /// The top stage that a command adds.
@@ -616,7 +619,11 @@ fn examined(trace: &Trace) -> (i64, i64) {
 fn execution_stats(plan: &PhysicalPlan, execution: Execution<'_>, stages: Document) -> Document {
     let (keys, documents) = examined(execution.trace);
     let mut out = DocumentBuilder::new();
-    out.append("executionSuccess", true);
+    out.append("executionSuccess", execution.failed.is_none());
+    if let Some(error) = execution.failed {
+        out.append("errorMessage", error.message.as_str());
+        out.append("errorCode", error.code.0);
+    }
     out.append(
         "nReturned",
         i64::try_from(execution.returned).unwrap_or(i64::MAX),

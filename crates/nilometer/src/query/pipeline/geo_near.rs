@@ -21,6 +21,7 @@ use super::{PipelineContext, PipelineStage, Stage};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::{MatchExpression, MatchPath};
+use crate::eval::projection::MetaField;
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::geo::NearQuery;
 
@@ -65,6 +66,8 @@ pub struct GeoNearOutput {
     pub distance_field: Option<Arc<str>>,
     /// The field that receives the location measured to.
     pub include_locs: Option<Arc<str>>,
+    /// The metadata that later stages read, added as fields.
+    pub adds: Vec<MetaField>,
     /// Factor applied to the distance.
     pub multiplier: f64,
     /// True if documents are returned nearest first without a `$sort`.
@@ -85,6 +88,7 @@ impl GeoNearStage {
             output: GeoNearOutput {
                 distance_field: None,
                 include_locs: None,
+                adds: Vec::new(),
                 multiplier: 1.0,
                 is_ordered,
                 source: near.source().clone().into(),
@@ -335,6 +339,7 @@ pub(super) fn parse(
         output: GeoNearOutput {
             distance_field: Some(distance_field.into()),
             include_locs: options.include_locs.map(Arc::from),
+            adds: Vec::new(),
             multiplier: options.multiplier.unwrap_or(1.0),
             is_ordered: false,
             source: value.to_value(),

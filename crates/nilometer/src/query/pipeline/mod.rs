@@ -26,6 +26,7 @@ mod limit;
 mod lookup;
 mod match_;
 mod merge;
+pub mod meta;
 pub mod needs;
 mod out;
 mod project;
@@ -536,6 +537,7 @@ pub fn parse_pipeline<'a>(
         };
         parse_stage(cx, document, position, &mut out)?;
     }
+    meta::settle(&mut out)?;
     Ok(out)
 }
 

@@ -56,14 +56,23 @@ impl ProjectStage {
         }
     }
 
-    /// Returns the projection of a `find` with this filter and sort order.
+    /// Returns the projection of a `find` with this filter and sort order. `shows_record_id` keeps the record id, which
+    /// the option `showRecordId` adds.
     pub fn of_find(
         spec: DocRef<'_>,
         filter: MatchExpression,
         sort: Option<SortPattern>,
+        shows_record_id: bool,
         expressions: &ParseContext,
     ) -> Result<Self> {
-        let projection = Projection::parse_find(spec, expressions)?;
+        let mut projection = Projection::parse_find(spec, expressions)?;
+        for field in MetaField::ALL {
+            if shows_record_id && field == MetaField::RecordId {
+                projection.keep(field);
+            } else if projection.needs_meta(field) {
+                projection.leave_out(field);
+            }
+        }
         let position_of = projection.needs_position().then_some(filter);
         let sort_key_of = sort.filter(|_| projection.needs_meta(MetaField::SortKey));
         Ok(Self {
@@ -75,6 +84,78 @@ impl ProjectStage {
             name: "$project",
             source: spec.into(),
         })
+    }
+
+    /// Returns the stage that adds the sort key of a preceding sort as a field.
+    pub fn of_sort_key(pattern: SortPattern) -> Self {
+        let projection = Projection::of_sort_key();
+        let source = projection.source().clone().into();
+        Self {
+            kind: Arc::new(ProjectKind::Projection {
+                projection,
+                position_of: None,
+                sort_key_of: Some(pattern),
+            }),
+            name: "$project",
+            source,
+        }
+    }
+
+    /// Returns the stage that removes the field of some metadata.
+    pub fn without(field: MetaField) -> Self {
+        let projection = Projection::without(field);
+        let source = projection.source().clone().into();
+        Self::of(projection, "$project", source)
+    }
+
+    /// True if the stage returns this metadata, and reads it from the document.
+    pub fn returns(&self, field: MetaField) -> bool {
+        match &*self.kind {
+            ProjectKind::Projection {
+                projection,
+                sort_key_of,
+                ..
+            } => {
+                let is_given = field == MetaField::SortKey && sort_key_of.is_some();
+                projection.needs_meta(field) && !is_given
+            }
+            ProjectKind::AddFields(_) => false,
+        }
+    }
+
+    /// Keeps the field of some metadata for a later stage, or removes it.
+    #[must_use]
+    pub fn carrying(&self, field: MetaField, keeps: bool) -> Self {
+        let kind = match &*self.kind {
+            ProjectKind::Projection {
+                projection,
+                position_of,
+                sort_key_of,
+            } => {
+                let mut projection = projection.clone();
+                if keeps {
+                    projection.keep(field);
+                } else {
+                    projection.leave_out(field);
+                }
+                ProjectKind::Projection {
+                    projection,
+                    position_of: position_of.clone(),
+                    sort_key_of: sort_key_of.clone(),
+                }
+            }
+            ProjectKind::AddFields(fields) => {
+                let mut fields = fields.clone();
+                if !keeps {
+                    fields.leave_out(field);
+                }
+                ProjectKind::AddFields(fields)
+            }
+        };
+        Self {
+            kind: Arc::new(kind),
+            ..self.clone()
+        }
     }
 
     /// Returns the stage name as written.
@@ -126,7 +207,8 @@ impl ProjectStage {
         let first = first_of(path);
         match &*self.kind {
             ProjectKind::Projection { projection, .. } => {
-                let computes = computed_firsts(projection.computed().iter().map(|(p, _)| p), first);
+                let computes = computed_firsts(projection.computed().iter().map(|(p, _)| p), first)
+                    || computed_firsts(projection.meta_paths().iter(), first);
                 match projection.mode() {
                     Mode::Inclusion => {
                         !computes && projection.included_paths().iter().any(|p| p == first)
@@ -183,7 +265,8 @@ impl ProjectStage {
             return None;
         }
         let fields = match &*self.kind {
-            ProjectKind::AddFields(_) => shape.fields.clone(),
+            ProjectKind::AddFields(fields) if fields.only_computes() => shape.fields.clone(),
+            ProjectKind::AddFields(_) => return None,
             ProjectKind::Projection {
                 projection,
                 position_of: None,

@@ -1,10 +1,10 @@
 //! `$replaceRoot` and `$replaceWith`: replace each document by a computed one.
 
-use nilometer_bson::{Value, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result, location};
-use crate::eval::Expression;
+use crate::eval::{Expression, ParseContext};
 
 /// A parsed `$replaceRoot`.
 #[derive(Clone, Debug)]
@@ -18,13 +18,18 @@ pub struct ReplaceRootStage {
 }
 
 impl ReplaceRootStage {
-    /// Returns a stage that replaces each document by an empty one.
-    pub fn empty() -> Self {
-        Self {
-            expression: Expression::constant(nilometer_bson::Document::new()),
-            called: "'newRoot' expression",
-            source: nilometer_bson::Document::new().into(),
+    /// Returns a stage that replaces each document by the index key `key` and the fields `names` of the document.
+    pub fn of_key(key: Document, names: &[String], expressions: &ParseContext) -> Result<Self> {
+        let mut more = DocumentBuilder::new();
+        for name in names {
+            more.append(name, format!("${name}"));
         }
+        let source = doc! {"$mergeObjects": array![key, more.finish()]};
+        Ok(Self {
+            expression: Expression::parse(ValueRef::Document(source.as_ref()), expressions)?,
+            called: "'newRoot' expression",
+            source: source.into(),
+        })
     }
 }
 

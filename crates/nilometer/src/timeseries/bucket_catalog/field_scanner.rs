@@ -34,6 +34,8 @@ enum Role {
     Time,
     Meta,
     Id,
+    /// A name that starts with `$`, which a measurement may not have at its top.
+    Refused,
     Other,
 }
 
@@ -44,6 +46,7 @@ impl Role {
             _ if name == options.time_field.as_bytes() => Self::Time,
             _ if meta_field.is_some_and(|meta| meta.as_bytes() == name) => Self::Meta,
             b"_id" => Self::Id,
+            [b'$', ..] => Self::Refused,
             _ => Self::Other,
         }
     }
@@ -76,6 +79,8 @@ struct SpecialNames {
     time: u64,
     meta: u64,
     id: u64,
+    /// Names that a measurement may not have.
+    refused: u64,
 }
 
 /// Names up to which fields are laid out by name id.
@@ -183,6 +188,7 @@ impl<'o> FieldScanner<'o> {
                     Role::Time => self.special_names.time = 1 << id,
                     Role::Meta => self.special_names.meta = 1 << id,
                     Role::Id => self.special_names.id = 1 << id,
+                    Role::Refused => self.special_names.refused |= 1 << id,
                     Role::Other => {}
                 }
             }
@@ -245,7 +251,8 @@ impl<'o> FieldScanner<'o> {
             met |= bit;
             count += 1;
         }
-        if elements.rest() != [0] || met.count_ones() != count {
+        let is_refused = met & special_names.refused != 0;
+        if elements.rest() != [0] || met.count_ones() != count || is_refused {
             return Ok(None);
         }
         texts &= !special_names.meta;
@@ -301,6 +308,7 @@ impl<'o> FieldScanner<'o> {
                     continue;
                 }
                 Role::Id => has_id = true,
+                Role::Refused => return Err(refused_name(element.name())),
                 Role::Other => {}
             }
             refuse_column(element)?;
@@ -322,6 +330,13 @@ impl<'o> FieldScanner<'o> {
             range: range.flatten(),
         })
     }
+}
+
+fn refused_name(name: &str) -> Error {
+    Error::new(
+        ErrorCode::DollarPrefixedFieldName,
+        format!("the field '{name}' of a measurement cannot start with '$'"),
+    )
 }
 
 /// Rejects a measurement too large for a bucket of its own.

@@ -151,6 +151,9 @@ fn check_value(
         )));
     };
     match PLUGINS.iter().find(|known| **known == plugin) {
+        Some(&"text") if target != IndexTarget::Ordinary => Err(Error::invalid_options(
+            "Text indexes are not supported on time-series collections",
+        )),
         Some(&"text") => Err(refused("text indexes are not supported")),
         Some(&"2dsphere_bucket") if target != IndexTarget::Buckets => Err(refused(
             "Index type '2dsphere_bucket' is for buckets of time-series collections",

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result, location};
 use crate::query::batch::Batch;
 use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
@@ -15,8 +15,9 @@ use crate::query::exec::{
 };
 use crate::query::pipeline::Stage;
 
-/// The maximum size of the output document.
-const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The maximum size of the output document. It may be larger than one that a client can receive: a later stage may take it
+/// apart.
+const DOCUMENT_BYTES_MAX: usize = 100 * 1024 * 1024;
 
 /// Several pipelines over one input.
 pub struct Facet {
@@ -152,8 +153,8 @@ impl Operator for Facet {
                     out.append_indexed(at, ValueRef::Document(row.as_ref()));
                     at += 1;
                     if out.len() > DOCUMENT_BYTES_MAX {
-                        return Err(Error::new(
-                            ErrorCode::BSONObjectTooLarge,
+                        return Err(Error::location(
+                            location::FACET_TOO_LARGE,
                             format!(
                                 "document constructed by $facet is {} bytes, which exceeds the limit of {DOCUMENT_BYTES_MAX} bytes",
                                 out.len()

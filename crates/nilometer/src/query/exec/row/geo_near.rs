@@ -8,6 +8,7 @@ use nilometer_bson::{Document, ValueRef};
 
 use crate::error::Result;
 use crate::eval::matcher::geo::near_distance;
+use crate::eval::projection::MetaField;
 use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::with_value_at;
@@ -54,6 +55,16 @@ impl GeoDistance {
         }
         if let Some(path) = &self.place_path {
             row = with_value_at(row.as_ref(), path, place.as_ref());
+        }
+        for field in &self.stage.output.adds {
+            let path = FieldPath::parse_lenient(field.carrier());
+            let value = match field {
+                MetaField::GeoNearDistance => {
+                    ValueRef::Double(distance * self.stage.output.multiplier)
+                }
+                _ => place.as_ref(),
+            };
+            row = with_value_at(row.as_ref(), &path, value);
         }
         Ok(Some((distance, row)))
     }

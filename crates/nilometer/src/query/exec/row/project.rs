@@ -92,7 +92,6 @@ fn project_row(stage: &ProjectStage, row: &Document, cx: &ExecContext<'_>) -> Re
             let input = ProjectionInput {
                 position,
                 sort_key: sort_key.as_ref(),
-                record_id: None,
             };
             projection.apply_with(row.as_ref(), &cx.eval, &input)
         }

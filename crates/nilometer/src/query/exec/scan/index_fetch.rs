@@ -19,8 +19,9 @@ use nilometer_bson::{Document, DocumentBuilder, key_string};
 use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt, unreadable};
 use super::index_union::IndexUnion;
 use super::sort_merge::SortMerge;
-use super::with_record_id;
+use super::with_field;
 use crate::error::Result;
+use crate::eval::projection::MetaField;
 use crate::query::batch::Batch;
 use crate::query::exec::{ExecContext, Operator, RowBatch};
 use crate::query::planner::access::{IndexAccess, IndexScanPlan, KeyPlan};
@@ -146,8 +147,9 @@ impl IndexRead {
             return Ok(Step::Nothing);
         }
         self.stats.returned.fetch_add(1, Ordering::Relaxed);
-        let row = if self.access.gives_keys {
-            self.key_document(&entry, scan)
+        let row = if self.access.adds_keys {
+            let key = self.key_document(&entry, scan);
+            with_field(&document, MetaField::IndexKey.carrier(), key.into())
         } else {
             document
         };
@@ -263,7 +265,11 @@ impl Operator for IndexRead {
                 Step::Row(record, document) => {
                     self.left -= 1;
                     rows.push(if self.input.show_record_id {
-                        with_record_id(&document, self.input.source.record_id(&record))
+                        with_field(
+                            &document,
+                            MetaField::RecordId.carrier(),
+                            self.input.source.record_id(&record),
+                        )
                     } else {
                         document
                     });

@@ -38,6 +38,7 @@ use super::vector::filter::BucketFilter;
 use super::{ExecContext, Operator, RowBatch};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
+use crate::eval::projection::MetaField;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::planner::access::cluster::ClusterBound;
 use crate::query::planner::physical::{
@@ -179,7 +180,11 @@ impl Operator for RecordScan {
             };
             let (key, document) = record?;
             rows.push(if self.input.show_record_id {
-                with_record_id(&document, self.input.source.record_id(&key))
+                with_field(
+                    &document,
+                    MetaField::RecordId.carrier(),
+                    self.input.source.record_id(&key),
+                )
             } else {
                 document
             });
@@ -214,12 +219,17 @@ impl Operator for RecordScan {
     }
 }
 
-pub(super) fn with_record_id(document: &Document, id: nilometer_bson::Value) -> Document {
+/// Returns the document with one more field.
+pub(super) fn with_field(
+    document: &Document,
+    name: &str,
+    value: nilometer_bson::Value,
+) -> Document {
     let mut out = DocumentBuilder::with_capacity(document.as_bytes().len() + 32);
     for element in document.iter() {
         out.append_element(element);
     }
-    out.append("$recordId", id);
+    out.append(name, value);
     out.finish()
 }
 

@@ -137,7 +137,7 @@ impl Request<'_> {
                     residual: residual.clone(),
                     covering: covering.clone(),
                     distinct: None,
-                    gives_keys: false,
+                    adds_keys: false,
                 },
                 sorted: true,
             });
@@ -149,7 +149,7 @@ impl Request<'_> {
                     residual,
                     covering,
                     distinct,
-                    gives_keys: false,
+                    adds_keys: false,
                 },
                 sorted,
             });
@@ -261,7 +261,7 @@ fn joined(keys: KeyPlan, residual: Option<MatchExpression>, sorted: bool) -> Can
             residual,
             covering: None,
             distinct: None,
-            gives_keys: false,
+            adds_keys: false,
         },
         sorted,
     }

@@ -7,7 +7,7 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{Document, ValueRef};
 
 use super::KeyLimits;
-use crate::error::{Error, Result, location};
+use crate::error::{Error, ErrorCode, Result, location};
 use crate::index::{Index, IndexPartKind};
 
 /// An index named by a client.
@@ -50,9 +50,27 @@ impl Hint {
             }
         };
         // A hidden index is never used.
-        let mut found = indexes.iter().filter(|index| !index.stored.spec.hidden);
-        found.find(named).cloned().ok_or_else(unknown)
+        let usable = indexes.iter().filter(|index| !index.stored.spec.hidden);
+        let found: Vec<&Arc<Index>> = usable.filter(named).collect();
+        match &*found {
+            [] => Err(unknown()),
+            [only] => Ok(Arc::clone(only)),
+            several => Err(ambiguous(several)),
+        }
     }
+}
+
+/// Returns the error for a key pattern that several indexes have.
+fn ambiguous(found: &[&Arc<Index>]) -> Error {
+    let names: Vec<&str> = found.iter().map(|i| &*i.stored.spec.name).collect();
+    Error::new(
+        ErrorCode::IndexNotFound,
+        format!(
+            "error processing query: planner returned error :: caused by :: Hint matched multiple \
+             indexes, must hint by index name. Matched: {}",
+            names.join(", ")
+        ),
+    )
 }
 
 /// Returns the error for a hint that names no index.

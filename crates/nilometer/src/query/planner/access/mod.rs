@@ -128,8 +128,8 @@ pub struct IndexAccess {
     pub covering: Option<Covering>,
     /// The number of leading components of which only the first key per combination of values is read.
     pub distinct: Option<usize>,
-    /// Rows are the keys themselves (`returnKey` of `find`).
-    pub gives_keys: bool,
+    /// Rows carry the keys by which they were found, for `$meta` and for `returnKey` of `find`.
+    pub adds_keys: bool,
 }
 
 /// An access path that may be chosen.

@@ -35,7 +35,7 @@ impl Nearest {
         let stage = plan.stages.first()?.as_geo_distance()?;
         let wanted = usize::try_from(wanted(stage, plan.stages.get(1..)?)?).ok()?;
         let scan = access.keys.only()?;
-        let plain = access.covering.is_none() && access.distinct.is_none() && !access.gives_keys;
+        let plain = access.covering.is_none() && access.distinct.is_none() && !access.adds_keys;
         // A circle on the globe does not bound planar geohashes.
         let is_bounded = match scan.shape.part(stage.path.as_str())?.form {
             PartForm::Sphere => stage.query.is_spherical(),
