@@ -169,6 +169,13 @@ struct Connection<'a> {
     silent_since: Option<Instant>,
 }
 
+/// True if `reply` is a batch of `getMore` that another follows.
+fn has_next_batch(request: &Request, reply: &Document) -> bool {
+    let cursor = reply.get("cursor").as_document();
+    let id = cursor.and_then(|cursor| cursor.get("id").as_exact_i64());
+    request.command_name() == "getMore" && id.is_some_and(|id| id != 0)
+}
+
 impl<'a> Connection<'a> {
     fn serve(mut self) -> Option<(IdleConnection, PauseReason)> {
         let end = loop {
@@ -241,22 +248,47 @@ impl<'a> Connection<'a> {
             }
         };
         network.bytes_in.add(incoming.uncompressed_bytes as u64);
-        let (request, wants_answer) = match incoming.message {
-            Message::Msg(msg) => (msg.request, !msg.more_to_come),
-            Message::Query(query) => (query.request, true),
+        let (request, wants_answer, exhausts) = match incoming.message {
+            Message::Msg(msg) => (msg.request, !msg.more_to_come, msg.exhaust_allowed),
+            Message::Query(query) => (query.request, true, false),
         };
+        let mut form = incoming.form;
         let (reply, panicked) = match &request {
+            Ok(request) if exhausts && wants_answer => self.exhaust(request, &mut form)?,
             Ok(request) => self.run(request),
             Err(problem) => (error_reply(&problem.to_error()), false),
         };
         drop((request, room, unpacked));
         if wants_answer {
-            self.write_reply(incoming.form, &reply)?;
+            self.write_reply(form, &reply)?;
         }
         match panicked {
             true => Err(ConnectionEnd::Panicked),
             false if self.yields_thread() => Err(ConnectionEnd::YieldsThread),
             false => Ok(()),
+        }
+    }
+
+    /// Runs a command whose client takes several answers: writes all batches of a `getMore` but the last, which is
+    /// returned. Each reply answers the one before it.
+    fn exhaust(
+        &mut self,
+        request: &Request,
+        form: &mut ReplyForm,
+    ) -> Result<(Document, bool), ConnectionEnd> {
+        loop {
+            let (reply, panicked) = self.run(request);
+            if panicked || !has_next_batch(request, &reply) {
+                return Ok((reply, panicked));
+            }
+            if self.entry.is_closing() {
+                return Err(ConnectionEnd::Closed);
+            }
+            let more = ReplyForm {
+                more_to_come: true,
+                ..*form
+            };
+            form.response_to = self.write_reply(more, &reply)?;
         }
     }
 
@@ -274,6 +306,7 @@ impl<'a> Connection<'a> {
                 _ => OpCode::Msg,
             },
             compressor: None,
+            more_to_come: false,
         };
         // The request in a compressed message that cannot be decompressed is unknown.
         if !compressed {
@@ -377,7 +410,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn write_reply(&mut self, form: ReplyForm, document: &Document) -> Result<(), ConnectionEnd> {
+    /// Writes a reply; returns its id.
+    fn write_reply(&mut self, form: ReplyForm, document: &Document) -> Result<i32, ConnectionEnd> {
         let request_id = LAST_REQUEST_ID.fetch_add(1, Ordering::Relaxed);
         let front = wire::reply(request_id, form, document, limits::COPIED_REPLY_BYTES_MAX)?;
         let length = document.as_bytes().len();
@@ -406,7 +440,7 @@ impl<'a> Connection<'a> {
         let network = &self.database.services().counters.network;
         network.physical_bytes_out.add(physical);
         network.bytes_out.add(front.uncompressed_bytes as u64);
-        Ok(())
+        Ok(request_id)
     }
 }
 

@@ -15,6 +15,7 @@ pub mod offline;
 mod outputs;
 mod records;
 mod statistics;
+mod system_collections;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use crate::write::Records;
 pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
+pub(crate) use system_collections::ADMIN;
 
 /// The folder in the database directory for spilled query data. Its files are unnamed and disappear when
 /// closed.

@@ -19,7 +19,7 @@ use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::session::{ClientMetadata, SessionId, UserName};
+use crate::session::{ApiParameters, ClientMetadata, SessionId, UserName};
 
 /// A source of time.
 pub trait Clock: Send + Sync {
@@ -427,6 +427,8 @@ pub struct OperationContext {
     pub user: Option<UserName>,
     /// The write concern.
     pub write_concern: WriteConcern,
+    /// The stable API of the command.
+    pub api: ApiParameters,
     /// `maxTimeMS` of the command; 0 if none.
     pub max_time_ms: i64,
     /// True for `explain`: the plan cache is not used.
@@ -453,6 +455,7 @@ impl OperationContext {
             client: Arc::default(),
             user: None,
             write_concern: WriteConcern::default(),
+            api: ApiParameters::default(),
             max_time_ms: 0,
             is_explain: false,
             bypass: Bypass::default(),

@@ -14,6 +14,12 @@ use nilometer_bson::{Value, ValueRef};
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::planner::rules::RuleSet;
 
+/// The feature compatibility version: that of the MongoDB whose behaviour is offered.
+pub const FEATURE_COMPATIBILITY_VERSION: &str = "8.0";
+
+/// The version of the form in which users and roles are shown.
+pub const AUTH_SCHEMA_VERSION: i32 = 5;
+
 /// The type of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterType {

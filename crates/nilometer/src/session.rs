@@ -35,6 +35,17 @@ impl ClientMetadata {
     }
 }
 
+/// The options of the stable API in a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApiParameters {
+    /// True with `apiVersion`: there is one version.
+    pub is_versioned: bool,
+    /// `apiStrict`.
+    pub strict: bool,
+    /// `apiDeprecationErrors`.
+    pub deprecation_errors: bool,
+}
+
 /// The state of one connection.
 #[derive(Clone, Debug)]
 pub struct ClientSession {

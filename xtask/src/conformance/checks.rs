@@ -144,3 +144,16 @@ pub(crate) const ENTITIES: &[&str] = &[
     "bulk_operations",
     "remove_entities",
 ];
+
+/// Dumps, restores, exports and imports of MongoDB's tools.
+pub(crate) const TOOLS: &[&str] = &[
+    "dump_everything_and_restore",
+    "restore_an_archive_under_other_names",
+    "restore_compressed_files",
+    "dump_what_a_query_finds",
+    "drop_before_restore",
+    "preserve_uuids",
+    "users_of_one_database",
+    "log_in_to_dump_and_restore",
+    "export_and_import",
+];

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::checks::{
     BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, SHELL, SHELL_CHANGES,
-    TOUR, WEB,
+    TOOLS, TOUR, WEB,
 };
 use super::server::Server;
 use crate::process::{Outcome, cargo, read, root, target_folder};
@@ -150,7 +150,46 @@ pub(crate) const CLIENTS: &[Client] = &[
         },
         checks: &[DRIVER_ACKNOWLEDGED],
     },
+    Client {
+        name: "tools",
+        runtime: &[
+            ("python3", "--version"),
+            ("mongodump", "--version"),
+            ("mongorestore", "--version"),
+            ("mongoexport", "--version"),
+            ("mongoimport", "--version"),
+        ],
+        packages: &[],
+        pins: &["requirements.txt"],
+        install: || {
+            let pip = folder("tools").join("target/venv/bin/pip");
+            vec![
+                in_folder("tools", "python3", &["-m", "venv", "target/venv"]),
+                in_folder(
+                    "tools",
+                    &pip.to_string_lossy(),
+                    &["install", "--quiet", "--requirement", "requirements.txt"],
+                ),
+            ]
+        },
+        start: || {
+            let python = folder("tools").join("target/venv/bin/python");
+            let mut command = in_folder("tools", &python.to_string_lossy(), &["check.py"]);
+            let known = std::env::var_os("PATH").unwrap_or_default();
+            let paths = std::iter::once(tools_folder()).chain(std::env::split_paths(&known));
+            if let Ok(paths) = std::env::join_paths(paths) {
+                command.env("PATH", paths);
+            }
+            command
+        },
+        checks: &[TOOLS],
+    },
 ];
+
+/// The folder of MongoDB's tools built for Linux, beside the repository. Without it they are taken from the PATH.
+fn tools_folder() -> PathBuf {
+    root().join("../shared/tools/mongo-tools")
+}
 
 /// Installs exactly the lock file, without install scripts of packages.
 const NPM_INSTALL: &[&str] = &["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
@@ -166,7 +205,11 @@ const MAVEN_INSTALL: &[&str] = &[
 impl Client {
     /// The first program it needs that is missing.
     pub(crate) fn missing_runtime(&self) -> Option<&'static str> {
-        let there = |program, argument| crate::process::exists(program, argument);
+        let there = |program: &str, argument| {
+            let beside = tools_folder().join(program);
+            crate::process::exists(program, argument)
+                || crate::process::exists(&beside.to_string_lossy(), argument)
+        };
         let mut needed = self.runtime.iter();
         needed
             .find(|(program, argument)| !there(program, argument))

@@ -168,11 +168,12 @@ pub(crate) const LAYERED: &[Layered] = &[
         folder: "commands",
         layers: &[
             &["dispatch"],
-            &["admin"],
+            &["admin", "uuid_target"],
             &["crud"],
             &["ddl"],
             &["security"],
             &["generic"],
+            &["stable_api"],
         ],
         exceptions: &[
             Exception {

@@ -23,6 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nilometer::services::LogRing;
 use nilometer_bson::civil_date::iso_with_offset;
 use tracing::field::{Field, Visit};
+use tracing::subscriber::Interest;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
@@ -68,16 +69,8 @@ pub fn start(sink: &Sink, verbosity: u8, ring: Arc<LogRing>) -> io::Result<()> {
         Sink::None => Output::None,
         Sink::File { path, append } => Output::File(Mutex::new(open(path, *append)?)),
     };
-    let level = match verbosity {
-        0 => Level::INFO,
-        1 => Level::DEBUG,
-        _ => Level::TRACE,
-    };
-    let layer = JsonLayer {
-        output,
-        level,
-        ring,
-    };
+    ring.levels.set_level(i32::from(verbosity));
+    let layer = JsonLayer { output, ring };
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))
         .map_err(io::Error::other)
 }
@@ -95,19 +88,41 @@ fn open(path: &Path, append: bool) -> io::Result<File> {
 
 struct JsonLayer {
     output: Output,
-    level: Level,
     ring: Arc<LogRing>,
 }
 
+/// Returns the least verbosity at which events of this level are logged.
+fn verbosity_of(level: Level) -> i32 {
+    match level {
+        Level::ERROR | Level::WARN | Level::INFO => 0,
+        Level::DEBUG => 1,
+        Level::TRACE => 2,
+    }
+}
+
 impl<S: Subscriber> Layer<S> for JsonLayer {
+    /// The verbosity may change at any time, so nobody may remember that an event is not logged.
+    fn register_callsite(&self, metadata: &'static tracing::Metadata<'static>) -> Interest {
+        match verbosity_of(*metadata.level()) {
+            0 => Interest::always(),
+            _ => Interest::sometimes(),
+        }
+    }
+
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
-        *metadata.level() <= self.level
+        let needed = verbosity_of(*metadata.level());
+        needed == 0 || needed <= self.ring.levels.greatest()
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let level = *event.metadata().level();
+        let needed = verbosity_of(level);
+        let component = fields.component.as_deref().unwrap_or_default();
+        if needed > 0 && needed > self.ring.levels.of(component) {
+            return;
+        }
         let line = fields.line(level);
         // The ring buffer first: writing the file may block on a stuck disk, and `getLog` must show the line.
         self.ring.push(&line);

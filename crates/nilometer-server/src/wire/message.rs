@@ -38,6 +38,8 @@ pub struct ReplyForm {
     pub opcode: OpCode,
     /// Its compression.
     pub compressor: Option<Compressor>,
+    /// True if another answer to the same request follows.
+    pub more_to_come: bool,
 }
 
 /// Parses a message. `bytes` is the whole message, header included.
@@ -65,6 +67,7 @@ pub fn parse(header: Header, bytes: Vec<u8>) -> Result<Incoming, WireError> {
             response_to: header.request_id,
             opcode: reply_opcode,
             compressor,
+            more_to_come: false,
         },
         uncompressed_bytes,
     })
@@ -89,7 +92,7 @@ pub fn reply(
 ) -> std::io::Result<ReplyFront> {
     let prefix = match form.opcode {
         OpCode::Reply => op_query::answer_prefix(),
-        _ => op_msg::ANSWER_PREFIX.to_vec(),
+        _ => op_msg::answer_prefix(form.more_to_come).to_vec(),
     };
     let body = document.as_bytes();
     let uncompressed_bytes = HEADER_BYTES + prefix.len() + body.len();

@@ -7,8 +7,8 @@
 //! flags        bit 0 checksum present, bit 1 more to come (no answer), bit 16 exhaust allowed
 //! ```
 //!
-//! A receiver must know bits 0 to 15 and may ignore the others: an exhaust request gets a single answer, which the
-//! protocol allows. Answers have neither flags nor checksum.
+//! A receiver must know bits 0 to 15 and may ignore the others. A `getMore` that allows exhaust is answered by all further
+//! batches; other commands get a single answer, which the protocol allows. Answers have no checksum.
 
 use std::sync::Arc;
 
@@ -27,6 +27,9 @@ const CHECKSUM_PRESENT: u32 = 1;
 /// Another message follows and this one gets no answer.
 const MORE_TO_COME: u32 = 1 << 1;
 
+/// The client takes several answers to this message.
+const EXHAUST_ALLOWED: u32 = 1 << 16;
+
 /// The bits that a receiver must know.
 const REQUIRED_BITS: u32 = 0xFFFF;
 
@@ -37,6 +40,8 @@ const CHECKSUM_BYTES: usize = 4;
 pub struct OpMsg {
     /// True if the client expects no answer.
     pub more_to_come: bool,
+    /// True if the client takes several answers.
+    pub exhaust_allowed: bool,
     /// The command, or why it is invalid.
     pub request: Result<Request, WireError>,
 }
@@ -58,6 +63,7 @@ pub(super) fn parse(message: &Arc<Vec<u8>>) -> Result<OpMsg, WireError> {
     };
     Ok(OpMsg {
         more_to_come,
+        exhaust_allowed: flags & EXHAUST_ALLOWED != 0,
         request,
     })
 }
@@ -118,5 +124,9 @@ fn sections(message: &Arc<Vec<u8>>, with_checksum: bool) -> Result<Request, Wire
     })
 }
 
-/// The bytes between the header and the document of an answer.
-pub(super) const ANSWER_PREFIX: &[u8] = &[0, 0, 0, 0, 0];
+/// Returns the bytes between the header and the document of an answer.
+pub(super) fn answer_prefix(more_to_come: bool) -> [u8; 5] {
+    let flags = if more_to_come { MORE_TO_COME } else { 0 };
+    let [a, b, c, d] = flags.to_le_bytes();
+    [a, b, c, d, 0]
+}

@@ -86,6 +86,7 @@ fn golden_reply() {
         response_to: 7,
         opcode: OpCode::Msg,
         compressor: None,
+        more_to_come: false,
     };
     let front = reply(9, form, &doc! {"ok": 1.0}, 1000).unwrap();
     assert_eq!(
@@ -114,6 +115,7 @@ fn a_large_reply_leaves_its_document_to_the_caller() {
         response_to: 7,
         opcode: OpCode::Msg,
         compressor: None,
+        more_to_come: false,
     };
     let front = reply(9, form, &document, 50).unwrap();
     assert!(front.document_follows);

@@ -242,3 +242,51 @@ fn everybody_sees_the_operations_of_their_own_and_some_those_of_others() {
     assert_eq!(user.get("user").as_str(), Some("gauge"));
     drop(nobody);
 }
+
+#[test]
+fn the_handshake_offers_no_login_by_a_mechanism_the_user_lacks() {
+    let server = Server::start_with(&["--auth"]);
+    create_root(&server);
+    let mut root = server.connect();
+    root.log_in(Mechanism::Sha256, "admin", "root", "pencil");
+    for (name, mechanism) in [("old", "SCRAM-SHA-1"), ("new", "SCRAM-SHA-256")] {
+        let create = doc! {
+            "createUser": name, "pwd": "pencil", "roles": array!["root"],
+            "mechanisms": array![mechanism],
+        };
+        assert!(is_ok(&root.run(&create)));
+    }
+    let greet = |user: &str, mechanism: Mechanism| {
+        let (_, first) = prover(mechanism, (user, "pencil"));
+        let reply = server.connect().run(&doc! {
+            "hello": 1,
+            "saslSupportedMechs": format!("admin.{user}"),
+            "speculativeAuthenticate": doc! {
+                "saslStart": 1, "mechanism": mechanism.name(), "payload": first, "db": "admin",
+            },
+        });
+        let names = reply.get("saslSupportedMechs").as_array().expect("names");
+        let names: Vec<String> = names
+            .iter()
+            .filter_map(|n| n.as_str().map(str::to_owned))
+            .collect();
+        (names, reply.as_ref().contains("speculativeAuthenticate"))
+    };
+    assert_eq!(
+        greet("old", Mechanism::Sha256),
+        (vec!["SCRAM-SHA-1".to_owned()], false)
+    );
+    assert!(greet("old", Mechanism::Sha1).1);
+    assert!(!greet("new", Mechanism::Sha1).1);
+    assert!(greet("root", Mechanism::Sha1).1);
+    // Names without a user are answered as users are: each always the same, some with one mechanism.
+    let mut answers = std::collections::BTreeSet::new();
+    for number in 0..40 {
+        let name = format!("nobody{number}");
+        let (names, answered) = greet(&name, Mechanism::Sha256);
+        assert_eq!(greet(&name, Mechanism::Sha256), (names.clone(), answered));
+        assert_eq!(answered, names.iter().any(|name| name == "SCRAM-SHA-256"));
+        answers.insert(names);
+    }
+    assert_eq!(answers.len(), 3, "{answers:?}");
+}

@@ -80,6 +80,7 @@ pub(crate) fn op_query(collection: &str, query: &Document) -> Vec<u8> {
 /// A received message.
 #[derive(Debug)]
 pub(crate) struct Reply {
+    pub(crate) request_id: i32,
     pub(crate) response_to: i32,
     pub(crate) opcode: i32,
     pub(crate) body: Vec<u8>,
@@ -144,6 +145,7 @@ impl Client {
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).expect("a body");
         Reply {
+            request_id: field(4),
             response_to: field(8),
             opcode: field(12),
             body,
@@ -196,6 +198,7 @@ impl Client {
         let mut body = vec![0; usize::try_from(length).ok()?.checked_sub(16)?];
         self.0.read_exact(&mut body).ok()?;
         let reply = Reply {
+            request_id: 0,
             response_to: REQUEST_ID,
             opcode: MSG,
             body,

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use nilometer_bson::{Document, array, doc};
 
 use crate::client::{
-    COMPRESSED, MSG, REPLY, body, code, is_ok, message, op_msg, op_msg_body, op_msg_checked,
-    op_query, sequence,
+    COMPRESSED, MSG, REPLY, REQUEST_ID, body, code, is_ok, message, op_msg, op_msg_body,
+    op_msg_checked, op_query, sequence,
 };
 use crate::server::Server;
 
@@ -66,6 +66,48 @@ fn hello_is_answered_at_once_even_if_an_exhaust_stream_is_allowed() {
         "Bool(true)"
     );
     assert!(reply.get("helloOk").is_missing());
+    assert!(client.is_silent());
+}
+
+#[test]
+fn an_exhaust_get_more_is_answered_by_all_batches() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let documents: Vec<nilometer_bson::Value> = (0..10).map(|n| doc! {"_id": n}.into()).collect();
+    let insert = doc! {"insert": "c", "documents": documents, "$db": "a"};
+    assert!(is_ok(&client.ask(&op_msg(0, &[body(&insert)]))));
+    let find = doc! {"find": "c", "batchSize": 1, "$db": "a"};
+    let opened = client.ask(&op_msg(0x1_0000, &[body(&find)]));
+    let id = opened
+        .get("cursor")
+        .as_document()
+        .expect("a cursor")
+        .get("id")
+        .to_value();
+    let more = doc! {"getMore": id, "collection": "c", "batchSize": 4, "$db": "a"};
+    client.send(&op_msg(0x1_0000, &[body(&more)]));
+    let mut sizes = Vec::new();
+    let mut answered = REQUEST_ID;
+    loop {
+        let mut reply = client.receive();
+        assert_eq!(reply.response_to, answered, "each answers the one before");
+        answered = reply.request_id;
+        let flags = u32::from_le_bytes(reply.body[..4].try_into().expect("flags"));
+        reply.body[..4].fill(0);
+        let document = reply.document();
+        let cursor = document.get("cursor").as_document().expect("a cursor");
+        sizes.push(cursor.get("nextBatch").as_array().expect("a batch").len());
+        let ended = cursor.get("id").as_exact_i64() == Some(0);
+        assert_eq!(flags, if ended { 0 } else { 2 });
+        if ended {
+            break;
+        }
+    }
+    assert_eq!(sizes.iter().sum::<usize>(), 9);
+    assert!(sizes.len() >= 3, "{sizes:?}");
+    // An error ends the stream, and the connection goes on.
+    let lost = doc! {"getMore": 4711_i64, "collection": "c", "$db": "a"};
+    assert_eq!(code(&client.ask(&op_msg(0x1_0000, &[body(&lost)]))), 43);
     assert!(client.is_silent());
 }
 

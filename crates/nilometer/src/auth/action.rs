@@ -58,6 +58,7 @@ actions! {
     EnableSharding = "enableSharding",
     Find = "find",
     FlushRouterConfig = "flushRouterConfig",
+    ForceUUID = "forceUUID",
     Fsync = "fsync",
     GetCmdLineOpts = "getCmdLineOpts",
     GetDefaultRWConcern = "getDefaultRWConcern",

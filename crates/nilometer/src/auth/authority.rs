@@ -159,6 +159,55 @@ impl Authority {
         }
     }
 
+    /// Returns the mechanisms `name` can log in with. A missing user seems to have those of the existing ones, in
+    /// the same proportions and each name always the same, so the answer does not reveal whether it exists.
+    pub fn mechanisms(&self, name: &UserName) -> Vec<Mechanism> {
+        let only = |user: &User| match user.credentials.as_slice() {
+            [(mechanism, _)] => Some(*mechanism),
+            _ => None,
+        };
+        let (mut users, mut only_sha1, mut only_sha256) = (0_u128, 0_u128, 0_u128);
+        let known = self.with_state(|state| {
+            let known = state.users.get(name).cloned();
+            if known.is_none() {
+                for user in state.users.values().filter(|u| !u.credentials.is_empty()) {
+                    users += 1;
+                    match only(user) {
+                        Some(Mechanism::Sha1) => only_sha1 += 1,
+                        Some(Mechanism::Sha256) => only_sha256 += 1,
+                        None => {}
+                    }
+                }
+            }
+            known
+        });
+        if let Some(user) = known {
+            return user.credentials.iter().map(|(m, _)| *m).collect();
+        }
+        let seed = format!("mechanisms\0{}", name.id());
+        let drawn = Mechanism::Sha256.hmac(&self.secret, seed.as_bytes());
+        let drawn = drawn.first_chunk::<8>().copied().unwrap_or_default();
+        let drawn = u128::from(u64::from_le_bytes(drawn)) * users;
+        if drawn < only_sha1 << u64::BITS {
+            vec![Mechanism::Sha1]
+        } else if drawn < (only_sha1 + only_sha256) << u64::BITS {
+            vec![Mechanism::Sha256]
+        } else {
+            Mechanism::ALL.to_vec()
+        }
+    }
+
+    /// Returns the UUID of a collection of `admin` that is generated from users and roles.
+    pub fn collection_uuid(&self, collection: &str) -> [u8; 16] {
+        let seed = format!("collection\0{collection}");
+        let drawn = Mechanism::Sha256.hmac(&self.secret, seed.as_bytes());
+        let mut uuid = drawn.first_chunk::<16>().copied().unwrap_or_default();
+        // Version 4, variant 1 of RFC 9562.
+        uuid[6] = uuid[6] & 0x0F | 0x40;
+        uuid[8] = uuid[8] & 0x3F | 0x80;
+        uuid
+    }
+
     /// Returns the grants of the user of this name.
     pub fn grants(&self, name: &UserName) -> Option<Grants> {
         // Read first: a change in between makes the grants out of date, and they are computed again.
@@ -197,12 +246,8 @@ impl Authority {
 
     /// Fails unless all these roles exist and may be granted.
     pub fn check_roles(&self, roles: &[RoleName]) -> Result<()> {
+        refuse_reserved(roles)?;
         for name in roles {
-            if builtin::is_reserved(name) {
-                return Err(Error::bad_value(format!(
-                    "the role {name} is reserved for the server and cannot be granted"
-                )));
-            }
             if !builtin::is_builtin(name) && self.role(name).is_none() {
                 return Err(no_such_role(name));
             }
@@ -325,6 +370,50 @@ impl Authority {
         Ok(doomed.len())
     }
 
+    /// Adds the users and roles of a dump in one atomic change. Existing ones are kept, or, if `replace` is true,
+    /// replaced, and those of the same databases that the dump lacks are removed.
+    pub fn merge(&self, users: Option<Merge<User>>, roles: Option<Merge<Role>>) -> Result<()> {
+        let _changing = self.lock_changes();
+        let mut changes = Vec::new();
+        if let Some(Merge { db, replace, new }) = users {
+            let mut old: BTreeSet<UserName> = BTreeSet::new();
+            if replace {
+                let known = self.users(db.as_deref());
+                old.extend(known.iter().map(|user| user.name.clone()));
+            }
+            for user in new {
+                refuse_reserved(&user.roles)?;
+                old.remove(&user.name);
+                if replace || self.user(&user.name).is_none() {
+                    changes.push(AuthChange::PutUser(user));
+                }
+            }
+            changes.extend(old.into_iter().map(AuthChange::RemoveUser));
+        }
+        if let Some(Merge { db, replace, new }) = roles {
+            let mut old: BTreeSet<RoleName> = BTreeSet::new();
+            if replace {
+                let known = self.roles(db.as_deref());
+                old.extend(known.iter().map(|role| role.name.clone()));
+            }
+            for role in new {
+                refuse_reserved(&role.roles)?;
+                if builtin::is_builtin(&role.name) {
+                    return Err(Error::new(
+                        ErrorCode::InvalidRoleModification,
+                        format!("{} is a built-in role and cannot be modified", role.name),
+                    ));
+                }
+                old.remove(&role.name);
+                if replace || self.role(&role.name).is_none() {
+                    changes.push(AuthChange::PutRole(role));
+                }
+            }
+            changes.extend(old.into_iter().map(AuthChange::RemoveRole));
+        }
+        self.apply_changes(changes)
+    }
+
     /// Returns a role that can be changed: it exists and is not built in.
     fn user_defined_role(&self, name: &RoleName) -> Result<Arc<Role>> {
         if builtin::is_builtin(name) {
@@ -397,6 +486,26 @@ impl Authority {
 
     fn with_state<T>(&self, look: impl FnOnce(&UsersAndRoles) -> T) -> T {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Users or roles of a dump.
+pub struct Merge<T> {
+    /// The only database to change; all if it is `None`.
+    pub db: Option<String>,
+    /// True if the dump takes the place of what is there.
+    pub replace: bool,
+    /// The users or roles.
+    pub new: Vec<T>,
+}
+
+/// Fails if one of these roles belongs to the server itself.
+fn refuse_reserved(roles: &[RoleName]) -> Result<()> {
+    match roles.iter().find(|name| builtin::is_reserved(name)) {
+        Some(name) => Err(Error::bad_value(format!(
+            "the role {name} is reserved for the server and cannot be granted"
+        ))),
+        None => Ok(()),
     }
 }
 

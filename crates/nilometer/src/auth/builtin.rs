@@ -210,7 +210,10 @@ const RESTORE: ActionSet = ActionSet::of(&[
 ]);
 
 /// Collections of users and roles.
-const USER_COLLECTIONS: [&str; 2] = ["system.users", "system.roles"];
+const USER_COLLECTIONS: [&str; 3] = ["system.users", "system.roles", "system.version"];
+
+/// Collections into which a restore puts users and roles before it merges them.
+const TEMPORARY_USER_COLLECTIONS: [&str; 2] = ["tempusers", "temproles"];
 
 /// True if `name` is a built-in role.
 pub fn is_builtin(name: &RoleName) -> bool {
@@ -382,8 +385,8 @@ fn backup(all: &mut Privileges) {
 }
 
 fn restore(all: &mut Privileges) {
-    let on_cluster = ActionSet::of(&[A::GetParameter, A::ListDatabases]);
-    all.allow(&Resource::Cluster, on_cluster);
+    let on_cluster = [A::ForceUUID, A::GetParameter, A::ListDatabases, A::UseUUID];
+    all.allow(&Resource::Cluster, ActionSet::of(&on_cluster));
     for db in ["", "config"] {
         all.allow(&Resource::database(db), RESTORE.union(USER_ADMIN));
     }
@@ -393,6 +396,10 @@ fn restore(all: &mut Privileges) {
     }
     for collection in USER_COLLECTIONS {
         all.allow(&Resource::named("admin", collection), READ_WRITE);
+    }
+    for collection in TEMPORARY_USER_COLLECTIONS {
+        let find = ActionSet::of(&[A::Find]);
+        all.allow(&Resource::named("admin", collection), find);
     }
 }
 

@@ -171,6 +171,15 @@ impl Credentials {
         }
     }
 
+    /// True if salt and keys have the lengths of the mechanism, as in credentials that MongoDB writes.
+    pub fn is_whole(&self, mechanism: Mechanism) -> bool {
+        let is_digest = |key: &[u8]| key.len() == mechanism.digest_bytes();
+        self.iterations > 0
+            && !self.salt.is_empty()
+            && is_digest(&self.stored_key)
+            && is_digest(&self.server_key)
+    }
+
     /// Encodes the stored document.
     pub fn to_document(&self) -> Document {
         doc! {

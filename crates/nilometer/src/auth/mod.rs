@@ -28,7 +28,7 @@ mod throttle;
 mod user;
 
 pub use action::{Action, ActionSet};
-pub use authority::Authority;
+pub use authority::{Authority, Merge};
 pub use builtin::is_builtin;
 pub use credentials::{Credentials, Mechanism};
 pub use grants::Grants;

@@ -49,6 +49,8 @@ pub enum Target {
     Cluster,
     /// A database as a whole.
     Database(String),
+    /// Every database but `local` and `config`.
+    Databases,
     /// A collection or view.
     Collection(String, String),
     /// Every resource.
@@ -90,6 +92,9 @@ impl Resource {
             (Self::Any, _) | (Self::Cluster, Target::Cluster) => true,
             (Self::Named { db, collection }, Target::Database(target)) => {
                 collection.is_empty() && includes_database(db, target)
+            }
+            (Self::Named { db, collection }, Target::Databases) => {
+                db.is_empty() && collection.is_empty()
             }
             (Self::Named { db, collection }, Target::Collection(of, name)) => {
                 if collection.is_empty() {
@@ -215,13 +220,17 @@ mod tests {
             collection.clone(),
             system.clone(),
             buckets.clone(),
+            Target::Databases,
             Target::Everything,
         ];
         let cases: [(Resource, Vec<&Target>); 10] = [
             (Resource::Any, all.iter().collect()),
             (Resource::Cluster, vec![&Target::Cluster]),
             (Resource::database("d"), vec![&database, &collection]),
-            (Resource::database(""), vec![&database, &collection]),
+            (
+                Resource::database(""),
+                vec![&database, &collection, &Target::Databases],
+            ),
             (Resource::database("e"), vec![]),
             (Resource::named("d", "c"), vec![&collection]),
             (Resource::named("", "c"), vec![&collection]),

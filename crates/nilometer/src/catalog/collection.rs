@@ -3,7 +3,7 @@
 //! An entry is stored as one document:
 //!
 //! ```text
-//! { ns, type: "collection", uuid, options, keyspaces: {name: id}, indexes: [{spec, keyspace, …}], … }
+//! { ns, type: "collection", uuid, shownUuid?, options, keyspaces: {name: id}, indexes: [{spec, keyspace, …}], … }
 //! { ns, type: "view", viewOn, pipeline, options }
 //! ```
 
@@ -85,8 +85,10 @@ impl DuplicateRule {
 pub struct Collection {
     /// The namespace of the collection.
     pub namespace: Namespace,
-    /// An identity that survives renaming.
+    /// An identity that survives renaming and that no other collection, dropped ones included, ever had.
     pub uuid: [u8; 16],
+    /// The UUID that clients see: usually the same, after a restore that of the dumped collection.
+    pub shown_uuid: [u8; 16],
     /// The `create` options as `listCollections` shows them, without `timeseries`.
     pub options: Document,
     /// The time-series options of a bucket collection.
@@ -123,6 +125,7 @@ impl Collection {
             duplicates: Arc::new(RwLock::new(rule.unwrap_or_default())),
             namespace,
             uuid,
+            shown_uuid: uuid,
             options,
             timeseries,
             storage,
@@ -145,6 +148,7 @@ impl Collection {
             mixed_schema,
             namespace: self.namespace.clone(),
             uuid: self.uuid,
+            shown_uuid: self.shown_uuid,
             options,
             widths_changed: self.widths_changed || self.has_other_widths(timeseries.as_ref()),
             duplicates: self.duplicates.clone(),
@@ -238,12 +242,9 @@ impl Collection {
         self.extended_range.store(true, Ordering::Release);
     }
 
-    /// Returns the UUID as BSON.
+    /// Returns the UUID that clients see, as BSON.
     pub fn uuid_value(&self) -> Value {
-        Value::Binary(Binary {
-            subtype: 4,
-            bytes: self.uuid.to_vec().into(),
-        })
+        uuid_value(self.shown_uuid)
     }
 
     /// Returns the options as `listCollections` shows them.
@@ -269,7 +270,10 @@ impl Collection {
         let mut out = DocumentBuilder::new();
         out.append("ns", self.namespace.to_string());
         out.append("type", "collection");
-        out.append("uuid", self.uuid_value());
+        out.append("uuid", uuid_value(self.uuid));
+        if self.shown_uuid != self.uuid {
+            out.append("shownUuid", uuid_value(self.shown_uuid));
+        }
         out.append("options", self.options.clone());
         out.append(
             "timeseries",
@@ -345,10 +349,33 @@ impl View {
     }
 }
 
+/// Returns a UUID as a value.
+pub fn uuid_value(uuid: [u8; 16]) -> Value {
+    Value::Binary(Binary {
+        subtype: 4,
+        bytes: uuid.as_slice().into(),
+    })
+}
+
 /// Returns a pipeline as a BSON array.
 pub fn pipeline_value(pipeline: &[Document]) -> Value {
     let stages = pipeline.iter().cloned().map(Value::Document);
     Value::Array(stages.collect::<Array>())
+}
+
+/// Returns the own UUID of a stored collection, and the one that clients see.
+fn decode_uuids(entry: DocRef<'_>) -> Option<([u8; 16], [u8; 16])> {
+    let uuid = |name: &str| -> Option<[u8; 16]> {
+        match entry.get(name) {
+            ValueRef::Binary { bytes, .. } => bytes.try_into().ok(),
+            _ => None,
+        }
+    };
+    let own = uuid("uuid")?;
+    match entry.contains("shownUuid") {
+        true => Some((own, uuid("shownUuid")?)),
+        false => Some((own, own)),
+    }
 }
 
 /// Decodes a stored entry. Fails with `DataCorruptionDetected` on anything unexpected.
@@ -379,10 +406,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<CatalogEntry>
             options,
         })));
     }
-    let ValueRef::Binary { bytes: uuid, .. } = entry.get("uuid") else {
-        return Err(damaged());
-    };
-    let uuid = uuid.try_into().map_err(|_| damaged())?;
+    let (own_uuid, shown_uuid) = decode_uuids(entry).ok_or_else(damaged)?;
     let timeseries = match entry.get("timeseries") {
         ValueRef::Document(spec) => Some(TimeseriesOptions::parse(spec)?),
         _ => None,
@@ -409,7 +433,8 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<CatalogEntry>
         }
     };
     let indexes = indexes::decode(entry.get("indexes")).ok_or_else(damaged)?;
-    let mut collection = Collection::new(namespace, uuid, options, timeseries, storage);
+    let mut collection = Collection::new(namespace, own_uuid, options, timeseries, storage);
+    collection.shown_uuid = shown_uuid;
     collection.indexes = Arc::new(indexes);
     collection.widths_changed = matches!(entry.get("widthsChanged"), ValueRef::Bool(true));
     collection.mixed_schema = matches!(entry.get("mixedSchema"), ValueRef::Bool(true));

@@ -28,7 +28,9 @@ use nilometer_bson::Document;
 use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 pub use authorization::AuthDocumentKind;
-pub use collection::{Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value};
+pub use collection::{
+    Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value, uuid_value,
+};
 pub use dictionaries::StoredDictionary;
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
@@ -215,6 +217,27 @@ impl Catalog {
         self.create(namespace, uuid, options, timeseries)
     }
 
+    /// Creates a collection that clients know by the UUID `shown`, which no other collection may have.
+    pub fn create_with_uuid(
+        &self,
+        namespace: Namespace,
+        (uuid, shown): ([u8; 16], [u8; 16]),
+        options: Document,
+        timeseries: Option<TimeseriesOptions>,
+    ) -> Result<Arc<Collection>> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = self.by_shown_uuid(shown) {
+            return Err(Error::new(
+                ErrorCode::NamespaceExists,
+                format!(
+                    "the collection {} has the UUID asked for {namespace}",
+                    other.namespace
+                ),
+            ));
+        }
+        self.create_as(namespace, (uuid, shown), options, timeseries)
+    }
+
     /// Returns the ordinary collection of this name, creating it if the name is free. The second value is
     /// true if it was created.
     pub fn find_or_create(
@@ -240,10 +263,22 @@ impl Catalog {
         options: Document,
         timeseries: Option<TimeseriesOptions>,
     ) -> Result<Arc<Collection>> {
+        self.create_as(namespace, (uuid, uuid), options, timeseries)
+    }
+
+    /// Creates a collection with an own and a shown UUID. The caller holds `changes`.
+    fn create_as(
+        &self,
+        namespace: Namespace,
+        (uuid, shown): ([u8; 16], [u8; 16]),
+        options: Document,
+        timeseries: Option<TimeseriesOptions>,
+    ) -> Result<Arc<Collection>> {
         self.check_name_is_free(&namespace)?;
         let kind = StorageKind::of(timeseries.as_ref(), &options);
         let storage = self.create_storage(uuid, kind)?;
-        let created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
+        let mut created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
+        created.shown_uuid = shown;
         let created = Arc::new(created);
         self.commit_entries(vec![(
             namespace,

@@ -1,4 +1,4 @@
-//! Renaming collections, and redefining views.
+//! Renaming collections and time series, and redefining views.
 //!
 //! Renaming moves an entry, never data: the keyspaces of a collection are found through its entry. One
 //! batch removes the old name and the entry that had the new one, and puts the entry under its new name, so
@@ -10,8 +10,18 @@ use super::{Catalog, CatalogEntry, Collection, Namespace, View, name_taken};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
-    /// Returns the collection with this UUID under its current name.
-    pub fn by_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
+    /// Returns the collection that clients know by this UUID.
+    pub fn by_shown_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
+        self.with_entries(|entries| {
+            entries.values().find_map(|entry| match entry {
+                CatalogEntry::Collection(found) if found.shown_uuid == uuid => Some(found.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    /// Returns the collection with this identity under its current name.
+    fn by_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
         self.with_entries(|entries| {
             entries.values().find_map(|entry| match entry {
                 CatalogEntry::Collection(found) if found.uuid == uuid => Some(found.clone()),
@@ -78,6 +88,66 @@ impl Catalog {
             }
         }
         Ok(replaced)
+    }
+
+    /// Renames a time-series collection, which is its buckets and the view over them. An existing collection `to` is
+    /// dropped if `replace` returns true for it. Returns the dropped collection.
+    pub fn rename_timeseries(
+        &self,
+        from: &Namespace,
+        to: &Namespace,
+        replace: &dyn Fn(&Collection) -> Result<bool>,
+    ) -> Result<Option<Arc<Collection>>> {
+        let changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(CatalogEntry::View(view)), Some(source)) =
+            (self.get(from), self.timeseries(from))
+        else {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("Source collection {from} does not exist"),
+            ));
+        };
+        let there = match self.get(to) {
+            None => self.collection(&to.buckets()),
+            Some(CatalogEntry::Collection(there)) => Some(there),
+            Some(CatalogEntry::View(there)) => match self.timeseries(to) {
+                Some(buckets) if there.unpacks_buckets() => Some(buckets),
+                _ => {
+                    return Err(Error::new(
+                        ErrorCode::NamespaceExists,
+                        format!("a view already exists with that name: {to}"),
+                    ));
+                }
+            },
+        };
+        if let Some(there) = &there
+            && !replace(there)?
+        {
+            return Err(Error::new(
+                ErrorCode::NamespaceExists,
+                "target namespace exists",
+            ));
+        }
+        let (old, new) = (from.buckets(), to.buckets());
+        let view = View {
+            namespace: to.clone(),
+            view_on: new.collection.clone(),
+            ..View::clone(&view)
+        };
+        let buckets = Arc::new(source.renamed(new.clone()));
+        self.commit_entries(vec![
+            (from.clone(), None),
+            (old, None),
+            (to.clone(), Some(CatalogEntry::View(Arc::new(view)))),
+            (new, Some(CatalogEntry::Collection(buckets))),
+        ])?;
+        drop(changing);
+        if let Some(dropped) = &there {
+            for keyspace in dropped.keyspaces() {
+                self.engine.drop_keyspace(keyspace)?;
+            }
+        }
+        Ok(there)
     }
 
     /// Changes the definition of an existing view.

@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError};
 use nilometer_bson::Document;
 
 use super::index_spec::IndexSpec;
-use super::indexes::StoredIndex;
+use super::indexes::{self, StoredIndex};
 use super::{Catalog, CatalogEntry, Collection, Namespace, StorageKind, TimeseriesOptions, View};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -39,15 +39,18 @@ impl Catalog {
         let storage = self.create_storage(uuid, kind)?;
         let fresh = Collection::new(target.clone(), uuid, options, timeseries, storage);
         if let Some(replaced) = &replaced {
-            let mut indexes = Vec::new();
+            let mut ready = Vec::new();
             for known in replaced.indexes.all().iter() {
                 let keyspace = self.create_index_keyspace(&fresh)?;
                 let index = StoredIndex::building(known.spec.clone(), keyspace, now_ms);
                 index.stored().ready = true;
                 index.publish();
-                indexes.push(Arc::new(index));
+                ready.push(Arc::new(index));
             }
-            fresh.indexes.set(indexes.into());
+            fresh.indexes.set(ready.into());
+        } else if let Some(spec) = fresh.default_index() {
+            let keyspace = self.create_index_keyspace(&fresh)?;
+            fresh.indexes.set(indexes::complete_list(spec, keyspace));
         }
         Ok((fresh, replaced))
     }

@@ -11,9 +11,11 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::admin::profile;
 use super::admin::profile::FinishedCommand;
+use super::generic::GenericArgs;
 use super::security::{audit, authorization};
 use super::{
     Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
+    uuid_target,
 };
 use crate::catalog::Namespace;
 use crate::database::Database;
@@ -49,11 +51,23 @@ fn run_known(
     request: &Request,
     spec: &'static CommandSpec,
 ) -> Result<Document> {
-    let services = database.services();
     let generic = generic::parse(spec, request.body.as_ref())?;
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
+    let request = uuid_target::resolve(database, session, spec, &generic.database, request)?;
+    run_checked(database, session, &request, spec, generic)
+}
+
+/// Runs a command whose form is valid, if the user may.
+fn run_checked(
+    database: &Database,
+    session: &mut ClientSession,
+    request: &Request,
+    spec: &'static CommandSpec,
+    generic: GenericArgs,
+) -> Result<Document> {
+    let services = database.services();
     authorization::check(database, session, spec, &generic.database, request)?;
     check_memory(services, spec)?;
     let actor = audit::actor(services, session, spec);
@@ -69,6 +83,7 @@ fn run_known(
         client: session.client.clone(),
         user: session.login.user().cloned(),
         write_concern: generic.write_concern,
+        api: generic.api,
         max_time_ms: generic.max_time_ms,
         is_explain: false,
         bypass: bypass(spec, request)?,

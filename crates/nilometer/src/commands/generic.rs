@@ -9,11 +9,12 @@
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
+use super::stable_api::StableApi;
 use super::{CommandSpec, Fields};
 use crate::args::{Args, truncated_i64};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::WriteConcern;
-use crate::session::SessionId;
+use crate::session::{ApiParameters, SessionId};
 
 /// Read preference modes.
 const READ_PREFERENCE_MODES: &[&str] = &[
@@ -59,6 +60,7 @@ pub(crate) struct GenericArgs {
     pub(crate) max_time_ms: i64,
     pub(crate) comment: Option<Value>,
     pub(crate) write_concern: WriteConcern,
+    pub(crate) api: ApiParameters,
 }
 
 /// Checks the names in `body` and reads the options every command takes.
@@ -102,7 +104,7 @@ pub(crate) fn parse(spec: &CommandSpec, body: DocRef<'_>) -> Result<GenericArgs>
             name => check_own_field(spec, &args, name)?,
         }
     }
-    api.check(spec)?;
+    parsed.api = api.check(spec, body)?;
     transaction.check(parsed.lsid)?;
     let Some(database) = database else {
         return Err(Error::location(
@@ -119,40 +121,6 @@ fn check_own_field(spec: &CommandSpec, args: &Args<'_>, name: &str) -> Result<()
         Fields::Any => Ok(()),
         Fields::Only(known) if known.contains(&name) => Ok(()),
         Fields::Only(_) => Err(args.unknown(name)),
-    }
-}
-
-/// Checks the options of the stable API.
-#[derive(Default)]
-struct StableApi<'a> {
-    version: Option<&'a str>,
-    strict: Option<bool>,
-    deprecation_errors: Option<bool>,
-}
-
-impl StableApi<'_> {
-    fn check(&self, spec: &CommandSpec) -> Result<()> {
-        match self.version {
-            None if self.strict.is_some() || self.deprecation_errors.is_some() => {
-                Err(Error::location(
-                    location::API_VERSION_MISSING,
-                    "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion",
-                ))
-            }
-            None => Ok(()),
-            Some("1") if self.strict == Some(true) && !spec.in_api_v1 => Err(Error::new(
-                ErrorCode::APIStrictError,
-                format!(
-                    "Provided apiStrict:true, but the command {} is not in API Version 1",
-                    spec.name
-                ),
-            )),
-            Some("1") => Ok(()),
-            Some(_) => Err(Error::new(
-                ErrorCode::APIVersionError,
-                "API version must be \"1\"",
-            )),
-        }
     }
 }
 

@@ -19,7 +19,7 @@
 //! command and the check of COMPATIBILITY.md read it. To add a command, write its file with a `SPEC`
 //! and name the `SPEC` here.
 //!
-//! [`dispatch`] and [`generic`] do once what is the same for all commands: the options every command
+//! [`dispatch`], [`generic`], [`stable_api`] and [`uuid_target`] do once what is the same for all commands: the options every command
 //! takes, time limits, sessions, the stable API, the shape of replies and errors. A handler sees its
 //! own options only. It parses and checks them through [`crate::args`] and calls the modules below.
 //! No module below names this one, except `database`, which dispatches.
@@ -30,6 +30,8 @@ mod ddl;
 mod dispatch;
 mod generic;
 mod security;
+mod stable_api;
+mod uuid_target;
 
 pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};
@@ -167,7 +169,9 @@ impl CommandSpec {
 
 /// All commands, sorted by name (capitals before small letters; a test checks it).
 pub static COMMANDS: &[CommandSpec] = &[
+    security::merge::SPEC,
     crud::aggregate::SPEC,
+    ddl::apply_ops::SPEC,
     security::authentication::AUTHENTICATE,
     admin::build_info::SPEC,
     crud::bulk_write::SPEC,
@@ -175,6 +179,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     ddl::coll_mod::SPEC,
     admin::stats::COLL_STATS,
     admin::maintenance::COMPACT,
+    admin::server_state::CONN_POOL_STATS,
     admin::connection_status::STATUS,
     ddl::capped::CONVERT,
     crud::count::SPEC,
@@ -183,6 +188,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     security::roles::CREATE,
     security::users::CREATE,
     admin::current_op::CURRENT_OP,
+    admin::data_size::DATA_SIZE,
+    admin::data_size::DB_HASH,
     admin::stats::DB_STATS,
     crud::delete::SPEC,
     crud::distinct::SPEC,
@@ -195,6 +202,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     security::users::DROP,
     admin::sessions::END,
     crud::explain::SPEC,
+    admin::data_size::FILE_MD5,
     crud::find::SPEC,
     crud::find_and_modify::SPEC,
     admin::fsync::FSYNC,
@@ -219,17 +227,22 @@ pub static COMMANDS: &[CommandSpec] = &[
     admin::list_commands::SPEC,
     ddl::list_collections::DATABASES,
     ddl::list_indexes::SPEC,
+    admin::server_state::LOCK_INFO,
     security::authentication::LOGOUT,
     crud::map_reduce::SPEC,
     admin::backup::SPEC,
     admin::ping::SPEC,
     admin::plan_cache::CLEAR,
+    admin::plan_cache::CLEAR_FILTERS,
+    admin::plan_cache::LIST_FILTERS,
+    admin::plan_cache::SET_FILTER,
     admin::profile::SPEC,
     admin::maintenance::RE_INDEX,
     admin::sessions::REFRESH,
     ddl::rename_collection::SPEC,
     admin::replication::CONFIG,
     admin::replication::STATUS,
+    admin::replication::INITIATE,
     security::roles::REVOKE_PRIVILEGES,
     security::roles::REVOKE,
     security::users::REVOKE,
@@ -238,6 +251,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     security::authentication::SASL_CONTINUE,
     security::authentication::SASL_START,
     admin::server_status::SPEC,
+    admin::server_state::SET_FEATURE_COMPATIBILITY_VERSION,
     admin::get_parameter::SET,
     admin::shutdown::SPEC,
     admin::maintenance::SPLIT_VECTOR,

@@ -64,16 +64,11 @@ impl Collections for StoredCollections {
                 pipeline: view.pipeline.clone(),
                 collation: Collation::of_stored(view.options.as_ref())?,
             }),
-            None if db == "admin" && coll == "system.users" => {
-                let users = self.authority.users(None);
-                generated(users.iter().map(|user| user.to_document()).collect())
-            }
-            None if db == "admin" && coll == "system.roles" => {
-                let roles = self.authority.roles(None);
-                generated(roles.iter().map(|role| role.to_document()).collect())
-            }
             None if coll == SYSTEM_VIEWS => self.system_views(db),
-            None => Resolved::Absent,
+            None => match self.generated_documents(db, coll) {
+                Some(documents) => generated(documents),
+                None => Resolved::Absent,
+            },
         })
     }
 

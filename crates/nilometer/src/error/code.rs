@@ -113,6 +113,7 @@ codes! {
     CollectionUUIDMismatch = 361;
     APIVersionError = 322;
     APIStrictError = 323;
+    APIMismatchError = 347;
     CannotInsertTimeseriesBucketsWithMixedSchema = 408;
     OutOfDiskSpace = 14031;
     DataCorruptionDetected = 282;
@@ -151,6 +152,7 @@ macro_rules! locations {
 pub mod location {
     locations! {
         // Options of commands
+        CHUNKS_OUT_OF_ORDER = 10_040;
         OBJECT_EXPECTED = 10_065;
         DISTINCT_TOO_LARGE = 17_217;
         AWAIT_WITHOUT_TOPOLOGY_VERSION = 31_368;
@@ -169,6 +171,8 @@ pub mod location {
         MIN_NOT_BELOW_MAX = 51_175;
         CONSTANTS_WITHOUT_PIPELINE = 51_198;
         API_VERSION_MISSING = 4_886_600;
+        VERSION_INVALID = 4_926_900;
+        VERSION_NOT_CONFIRMED = 7_369_100;
         // Collections and indexes
         GEO_2D_NOT_POINT = 13_026;
         GEO_2D_OUT_OF_BOUNDS = 13_027;

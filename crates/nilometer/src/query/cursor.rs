@@ -18,13 +18,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nilometer_bson::{Document, DocumentBuilder};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{KillSwitch, OperationContext};
 use crate::query::batch::Pending;
 use crate::query::exec::Executor;
-use crate::session::{SessionId, UserName};
+use crate::session::{ApiParameters, SessionId, UserName};
 use crate::write::Arrivals;
 
 /// Documents in a first batch if the client specifies no number.
@@ -68,11 +68,42 @@ pub struct Cursor {
     pub time_left: Option<Duration>,
     /// The command that opened the cursor, for `currentOp`.
     pub command: Document,
+    /// The stable API of the command that opened the cursor: later batches must ask for the same.
+    pub api: ApiParameters,
     /// Set if the cursor stays open at its end and continues when documents arrive.
     pub tail: Option<Tail>,
+    /// The position after the last document, if the client asked for it.
+    pub resume: Option<ResumePosition>,
     executor: Executor,
     pending: Pending,
     returned: u64,
+}
+
+/// The name under which a scan adds the key of each record.
+const RECORD_ID: &str = "$recordId";
+
+/// The position of a scan in record order, by which a later query continues it.
+#[derive(Clone, Debug)]
+pub struct ResumePosition {
+    /// The key of the last record; null before the first.
+    pub record_id: Value,
+    /// True if the documents show their keys.
+    pub shows_record_id: bool,
+}
+
+impl ResumePosition {
+    /// Records the key of `document`. Returns the document without it, unless documents show it.
+    fn pass(&mut self, document: DocRef<'_>) -> Option<Document> {
+        self.record_id = document.get(RECORD_ID).to_value();
+        if self.shows_record_id {
+            return None;
+        }
+        let mut out = DocumentBuilder::with_capacity(document.as_bytes().len());
+        for element in document.iter().filter(|e| e.name() != RECORD_ID) {
+            out.append_element(element);
+        }
+        Some(out.finish())
+    }
 }
 
 /// How a cursor continues at the end of a capped collection.
@@ -101,7 +132,9 @@ impl Cursor {
             no_timeout: false,
             time_left: None,
             command,
+            api: ApiParameters::default(),
             tail: None,
+            resume: None,
             executor,
             pending: Pending::Nothing,
             returned: 0,
@@ -137,13 +170,23 @@ impl Cursor {
             if count > 0 && out.len() - start + size > bytes_max {
                 break;
             }
-            out.append_indexed(count, nilometer_bson::ValueRef::Document(document));
+            let shown = self.resume.as_mut().and_then(|r| r.pass(document));
+            let document = shown.as_ref().map_or(document, |shown| shown.as_ref());
+            out.append_indexed(count, ValueRef::Document(document));
             self.pending.advance();
             count += 1;
             self.returned += 1;
             operation.usage().add_returned(1);
         }
         Ok(!(self.pending.is_empty() && self.executor.is_exhausted()))
+    }
+
+    /// Appends the token by which a later query continues after this batch, if the client asked for it.
+    pub fn append_resume_token(&self, out: &mut DocumentBuilder) {
+        if let Some(resume) = &self.resume {
+            let token = doc! {"$recordId": resume.record_id.clone()};
+            out.append("postBatchResumeToken", token);
+        }
     }
 
     /// Makes the cursor wait for further documents at the end of a capped collection.

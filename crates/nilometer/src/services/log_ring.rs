@@ -5,6 +5,8 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::LogLevels;
+
 /// Lines stored per ring.
 const LINES_MAX: usize = 1024;
 
@@ -39,9 +41,11 @@ fn cut(line: &str) -> &str {
     line.get(..end).unwrap_or("")
 }
 
-/// The rings of `getLog`.
+/// The rings of `getLog`, and what reaches the log.
 #[derive(Debug, Default)]
 pub struct LogRing {
+    /// The verbosity of each component.
+    pub levels: LogLevels,
     global: Mutex<LogLines>,
     startup_warnings: Mutex<LogLines>,
 }

@@ -1,5 +1,7 @@
 //! Tests of the client's view: commands in, replies out.
 
+mod admin_commands;
+mod apply_ops;
 mod capped;
 mod change_commands;
 mod changes_and_crashes;
@@ -18,6 +20,9 @@ mod outputs;
 mod query_commands;
 mod random;
 mod readers;
+mod repeated_fields;
+mod restored_users;
+mod resumed_scans;
 mod rewrites;
 mod rules;
 mod same_answers;

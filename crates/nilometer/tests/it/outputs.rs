@@ -111,3 +111,22 @@ fn disk_use_can_be_refused() {
         fixture.reply_on("admin", by_default(true));
     }
 }
+
+#[test]
+fn out_into_a_new_time_series_makes_the_index_that_create_makes() {
+    let mut fixture = Fixture::with_measurements(20);
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    fixture.run(doc! {"create": "made", "timeseries": options.clone()});
+    let out = doc! {"$out": doc! {"db": "test", "coll": "out", "timeseries": options}};
+    fixture.run(doc! {"aggregate": "ts", "pipeline": array![out], "cursor": doc! {}});
+    let indexes = |fixture: &mut Fixture, of: &str| fixture.all(doc! {"listIndexes": of});
+    assert_eq!(indexes(&mut fixture, "out"), indexes(&mut fixture, "made"));
+    assert_eq!(indexes(&mut fixture, "out").len(), 1);
+    let valid = fixture.run(doc! {"validate": "out", "full": true});
+    assert!(matches!(
+        valid.get("valid"),
+        nilometer_bson::ValueRef::Bool(true)
+    ));
+    let hinted = doc! {"find": "out", "hint": "m_1_t_1"};
+    assert_eq!(fixture.all(hinted).len(), 20);
+}

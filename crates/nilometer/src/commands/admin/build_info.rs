@@ -17,9 +17,6 @@ pub(crate) const MONGODB_VERSION: &str = "8.0.12";
 /// The same as numbers; the last is 0 for a release.
 const MONGODB_VERSION_ARRAY: [i32; 4] = [8, 0, 12, 0];
 
-/// The corresponding feature compatibility version.
-pub(crate) const FEATURE_COMPATIBILITY_VERSION: &str = "8.0";
-
 /// The name of the storage engine.
 pub(crate) const STORAGE_ENGINE: &str = "nilometer";
 

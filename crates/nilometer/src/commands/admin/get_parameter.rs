@@ -4,7 +4,6 @@
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
-use super::build_info::FEATURE_COMPATIBILITY_VERSION;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::generic;
@@ -12,7 +11,8 @@ use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
-use crate::parameters::{PARAMETERS, SetAt};
+use crate::parameters::{AUTH_SCHEMA_VERSION, FEATURE_COMPATIBILITY_VERSION, PARAMETERS, SetAt};
+use crate::services::{LogLevels, VERBOSITY_MAX};
 
 pub(crate) const GET: CommandSpec = CommandSpec {
     admin_only: true,
@@ -39,6 +39,7 @@ pub(crate) const SET: CommandSpec = CommandSpec {
 /// Read-only values exposed by `getParameter`.
 fn fact(name: &str) -> Option<Value> {
     match name {
+        "authSchemaVersion" => Some(AUTH_SCHEMA_VERSION.into()),
         "featureCompatibilityVersion" => {
             Some(doc! {"version": FEATURE_COMPATIBILITY_VERSION}.into())
         }
@@ -47,7 +48,52 @@ fn fact(name: &str) -> Option<Value> {
 }
 
 /// Returns the names of all read-only values.
-const FACTS: &[&str] = &["featureCompatibilityVersion"];
+const FACTS: &[&str] = &["authSchemaVersion", "featureCompatibilityVersion"];
+
+/// The parameters of the log.
+const LOG_LEVELS: &[&str] = &[LOG_COMPONENT_VERBOSITY, "logLevel"];
+
+/// The parameter that holds the verbosity of each component.
+const LOG_COMPONENT_VERBOSITY: &str = "logComponentVerbosity";
+
+fn log_level(database: &Database, name: &str) -> Value {
+    let levels = &database.services().log.levels;
+    match name {
+        LOG_COMPONENT_VERBOSITY => levels.to_document().into(),
+        _ => levels.level().into(),
+    }
+}
+
+/// Sets a parameter of the log, or only checks its value.
+fn set_log_level(database: &Database, name: &str, value: ValueRef<'_>, dry: bool) -> Result<()> {
+    let levels = &database.services().log.levels;
+    if name == LOG_COMPONENT_VERBOSITY {
+        let Some(given) = value.as_document() else {
+            return Err(Error::type_mismatch(format!(
+                "log component verbosity is not a BSON object: {}",
+                value.type_name()
+            )));
+        };
+        return if dry {
+            LogLevels::check(given)
+        } else {
+            levels.set(given)
+        };
+    }
+    let level = value
+        .as_exact_i64()
+        .and_then(|level| i32::try_from(level).ok());
+    match level.filter(|level| (0..=VERBOSITY_MAX).contains(level)) {
+        Some(level) if !dry => levels.set_level(level),
+        Some(_) => {}
+        None => {
+            return Err(Error::bad_value(format!(
+                "Invalid value for logLevel: it takes a number from 0 to {VERBOSITY_MAX}"
+            )));
+        }
+    }
+    Ok(())
+}
 
 /// The requested parameters, and whether their details are shown.
 #[derive(Default)]
@@ -110,6 +156,14 @@ fn get(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
             reply.append(name, shown(SetAt::Never, fact(name), question.details));
         }
     }
+    for name in LOG_LEVELS {
+        let asked = question.all || args.element(name).is_some();
+        let fits = question.set_at.is_none_or(SetAt::runtime);
+        if asked && fits {
+            let value = Some(log_level(database, name));
+            reply.append(name, shown(SetAt::Runtime, value, question.details));
+        }
+    }
     if reply.is_empty() {
         return Err(Error::invalid_options("no option found to get"));
     }
@@ -141,11 +195,21 @@ fn set(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
         ));
     }
     for element in &given {
-        parameters.check_at_runtime(element.name(), element.value())?;
+        if LOG_LEVELS.contains(&element.name()) {
+            set_log_level(database, element.name(), element.value(), true)?;
+        } else {
+            parameters.check_at_runtime(element.name(), element.value())?;
+        }
     }
     let mut before = Value::Missing;
     for element in &given {
-        let was = parameters.set_at_runtime(element.name(), element.value())?;
+        let was = if LOG_LEVELS.contains(&element.name()) {
+            let was = log_level(database, element.name());
+            set_log_level(database, element.name(), element.value(), false)?;
+            was
+        } else {
+            parameters.set_at_runtime(element.name(), element.value())?
+        };
         if before.is_missing() {
             before = was;
         }

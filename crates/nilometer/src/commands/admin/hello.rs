@@ -47,7 +47,6 @@ pub(crate) const IS_MASTER: CommandSpec = CommandSpec {
     aliases: &["ismaster"],
     fields: Fields::Any,
     secrets: &["speculativeAuthenticate"],
-    in_api_v1: true,
     ..CommandSpec::new(
         "isMaster",
         "Describes this server to a client older than hello.",

@@ -30,6 +30,24 @@ pub(crate) const CONFIG: CommandSpec = CommandSpec {
     )
 };
 
+pub(crate) const INITIATE: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Any,
+    ..CommandSpec::new(
+        "replSetInitiate",
+        "Refused: this server cannot be a member of a replica set.",
+        Authorization::OnCluster(&[Action::ReplSetConfigure]),
+        refuse_to_initiate,
+    )
+};
+
+fn refuse_to_initiate(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Err(Error::new(
+        ErrorCode::NoReplicationEnabled,
+        "This node was not started with replication enabled.",
+    ))
+}
+
 fn refuse(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
     Err(Error::new(
         ErrorCode::NoReplicationEnabled,

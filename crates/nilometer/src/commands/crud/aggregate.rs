@@ -97,6 +97,7 @@ fn run(
         single: false,
         no_timeout: false,
         tail: None,
+        resume: None,
     };
     open_cursor(database, &context.operation, planned, first, &request.body)
 }

@@ -415,6 +415,7 @@ fn reply(
         single: false,
         no_timeout: false,
         tail: None,
+        resume: None,
     };
     let cursor = open_cursor(database, operation, planned, first, &request.body)?;
     let mut out = DocumentBuilder::with_capacity(cursor.as_bytes().len() + 128);

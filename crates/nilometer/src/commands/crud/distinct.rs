@@ -31,7 +31,6 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     latency: LatencyClass::Read,
     takes_memory: true,
     read_concern: true,
-    in_api_v1: true,
     counted: OperationCounter::Command,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(

@@ -11,6 +11,7 @@ use super::query;
 use super::query::{
     FirstBatch, PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
+use super::resume;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Namespace};
@@ -20,16 +21,17 @@ use crate::commands::{
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
-use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::projection::MetaField;
 use crate::eval::sort_key::SortPattern;
+use crate::eval::{Collation, ParseContext};
 use crate::operation::Request;
 use crate::query::cursor::{FIRST_BATCH_DEFAULT, Tail};
 use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{
     GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
 };
+use crate::query::planner::access::choose::filter_shape_of;
 use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::logical::LogicalSource;
 use crate::query::planner::physical::{AccessPath, Input};
@@ -96,6 +98,7 @@ fn run(
         single: args.lenient_boolean("singleBatch")?.unwrap_or(false),
         no_timeout: args.lenient_boolean("noCursorTimeout")?.unwrap_or(false),
         tail: tail(&args, &planned.plan.input)?,
+        resume: resume::position(&args)?,
     };
     open_cursor(database, &context.operation, planned, first, &request.body)
 }
@@ -140,6 +143,7 @@ pub(crate) fn plan(
             if adds_record_id {
                 record_ids(source)?;
             }
+            resume::apply(source, args)?;
             if tailable {
                 follow(source)?;
             }
@@ -203,13 +207,14 @@ fn key_stages(
     Ok(stages)
 }
 
-/// Returns the hash of the query shape that `query`, `sort` and `projection` describe.
-pub(crate) fn query_hash(
+/// Returns the hashes of the query shape that `query`, `sort`, `projection` and `collation` describe: that of
+/// cached plans, and that of index filters.
+pub(crate) fn query_hashes(
     database: &Database,
     operation: &crate::operation::OperationContext,
     args: &Args<'_>,
     collection: &str,
-) -> Result<Option<u32>> {
+) -> Result<(Option<u32>, Option<u32>)> {
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let mut as_find = DocumentBuilder::new();
     for (own, name) in [
@@ -232,10 +237,12 @@ pub(crate) fn query_hash(
         Needs::All.into(),
         |_| Ok(()),
     )?;
-    Ok(match &plan.input {
+    let hash = match &plan.input {
         Input::Records(input) => input.choice.query_hash,
         _ => None,
-    })
+    };
+    let collation = Collation::of(&options.expressions);
+    Ok((hash, filter_shape_of(&plan, &collation)))
 }
 
 fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
@@ -287,7 +294,10 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
     }
     if let Some(projection) = args.document("projection")?.filter(|d| !d.is_empty()) {
         let filter = filter.unwrap_or(MatchExpression::AlwaysTrue);
-        let shows_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
+        // The cursor reads the record id of a resumable scan, and takes it out.
+        let resumable = resume::position(args)?.is_some();
+        let shown = args.lenient_boolean("showRecordId")?.unwrap_or(false);
+        let shows_record_id = shown || resumable;
         let project =
             ProjectStage::of_find(projection, filter, sort, shows_record_id, expressions)?;
         if let Some(Stage::GeoNear(near)) = stages.first_mut() {
@@ -521,7 +531,7 @@ fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
             return Err(without_hint());
         }
     }
-    for name in ["$_resumeAfter", "rawData", "ntoreturn"] {
+    for name in ["rawData", "ntoreturn"] {
         let set = match args.value(name) {
             ValueRef::Missing | ValueRef::Null | ValueRef::Bool(false) => false,
             ValueRef::Document(document) => !document.is_empty(),
@@ -533,15 +543,6 @@ fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
                 format!("find option '{name}' is not supported"),
             ));
         }
-    }
-    if args
-        .lenient_boolean("$_requestResumeToken")?
-        .unwrap_or(false)
-    {
-        return Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "find option '$_requestResumeToken' is not supported",
-        ));
     }
     for name in ["oplogReplay", "allowPartialResults", "mirrored"] {
         args.lenient_boolean(name)?;

@@ -10,7 +10,7 @@ use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
 };
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::query::cursor::BatchRequest;
 use crate::services::LatencyClass;
@@ -54,6 +54,14 @@ fn run(
     let cursors = &database.queries().cursors;
     let mut pinned = cursors.check_out(id, &namespace, operation)?;
     let cursor = pinned.cursor_mut()?;
+    if cursor.api != operation.api {
+        // The request is invalid; the cursor stays usable.
+        pinned.keep(operation.clock().monotonic());
+        return Err(Error::new(
+            ErrorCode::APIMismatchError,
+            "getMore must have the apiVersion, apiStrict and apiDeprecationErrors of the command that opened the cursor",
+        ));
+    }
     let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
     let mut wait = AWAIT_DEFAULT;
     if operation.max_time_ms > 0 {
@@ -79,6 +87,7 @@ fn run(
     let more = cursor.fill_or_wait(operation, batch, wait, &mut reply)?;
     cursor.time_left = operation.time_left();
     reply.end();
+    cursor.append_resume_token(&mut reply);
     if more {
         pinned.keep(operation.clock().monotonic());
     }

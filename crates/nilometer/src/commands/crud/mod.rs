@@ -20,4 +20,5 @@ pub(crate) mod insert;
 pub(crate) mod kill_cursors;
 pub(crate) mod map_reduce;
 pub(crate) mod query;
+mod resume;
 pub(crate) mod update;

@@ -14,7 +14,7 @@ use crate::eval::{Collation, EvalContext, Expression, ParseContext};
 use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::parameters::QUERY_THREADS_MAX;
-use crate::query::cursor::{BatchRequest, Cursor, Tail};
+use crate::query::cursor::{BatchRequest, Cursor, ResumePosition, Tail};
 use crate::query::exec::build::Builder;
 use crate::query::exec::scan::documents::GivenDocuments;
 use crate::query::exec::scan::trial::Trials;
@@ -194,7 +194,7 @@ pub(crate) fn settings(
         spill: services.spill.clone().filter(|_| may_spill),
         // Explain always runs a new trial.
         plans: if operation.is_explain {
-            Arc::default()
+            Arc::new(services.plans.without_plans())
         } else {
             Arc::clone(&services.plans)
         },
@@ -282,6 +282,8 @@ pub(crate) struct FirstBatch {
     pub(crate) no_timeout: bool,
     /// The cursor stays open at the end.
     pub(crate) tail: Option<Tail>,
+    /// The position to report after each batch.
+    pub(crate) resume: Option<ResumePosition>,
 }
 
 /// Fills the first batch and stores the cursor if more may follow.
@@ -329,6 +331,7 @@ pub(crate) fn open_listing(
         single: false,
         no_timeout: false,
         tail: None,
+        resume: None,
     };
     let executor = Executor::new(root, settings);
     begin(database, operation, namespace, executor, first, command)
@@ -347,6 +350,7 @@ fn begin(
     if let Some(tail) = first.tail {
         cursor.follow(tail);
     }
+    cursor.resume = first.resume;
     let mut reply = DocumentBuilder::with_capacity(4096);
     reply.begin_document("cursor");
     reply.begin_array("firstBatch");
@@ -355,9 +359,11 @@ fn begin(
     };
     let more = cursor.fill(operation, request, &mut reply)?;
     reply.end();
+    cursor.append_resume_token(&mut reply);
     let id = if more && !first.single {
         cursor.lsid = operation.lsid;
         cursor.user = operation.user.clone();
+        cursor.api = operation.api;
         cursor.no_timeout = first.no_timeout;
         // Waiting for new documents has its own time limit, set by each getMore.
         cursor.time_left = operation.time_left().filter(|_| !awaits);

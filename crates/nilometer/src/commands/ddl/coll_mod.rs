@@ -10,7 +10,9 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use index::IndexChange;
 
-use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_images};
+use super::create::{
+    IMAGES, check_expire_after, check_graph, images, parse_pipeline, stored_images,
+};
 use super::{capped, collection_uuid, validation};
 use crate::args::Args;
 use crate::catalog::{
@@ -136,9 +138,13 @@ impl CollectionChange<'_> {
     fn timeseries(&self, buckets: &Collection) -> Result<Document> {
         let args = self.args;
         self.refuse(NOT_FOR_TIMESERIES, "time-series collection")?;
-        // Each of these is a separate change.
-        if let Some(alone) = self.given(&["timeseries", MIXED_SCHEMA])
-            && let Some(other) = self.given(&["index", "expireAfterSeconds"])
+        // Changes of different parts of the catalog are separate commands.
+        let not_with: &[&str] = match self.given(&[MIXED_SCHEMA]) {
+            Some(_) => &["index", "expireAfterSeconds"],
+            None => &["index"],
+        };
+        if let Some(alone) = self.given(&[MIXED_SCHEMA, "timeseries"])
+            && let Some(other) = self.given(not_with)
         {
             return Err(Error::invalid_options(format!(
                 "'{alone}' cannot be changed together with '{other}'"
@@ -229,7 +235,6 @@ impl CollectionChange<'_> {
         if self.body.contains("dryRun") && !self.body.contains("index") {
             return Err(index::dry_run_alone());
         }
-        refuse_images(self.args)?;
         let options = self.ordinary_options(collection)?;
         let index = index::parse(self.args, collection, IndexForm::Stored)?;
         if options != collection.options {
@@ -247,7 +252,8 @@ impl CollectionChange<'_> {
         let collation = Collation::of_stored(known)?;
         let given = validation::ValidationOptions::parse(self.args, &self.namespace, &collation)?;
         let is_resized = self.given(OF_CAPPED).is_some();
-        if given.is_empty() && !is_resized {
+        let images = images(self.args, &self.namespace)?;
+        if given.is_empty() && !is_resized && images.is_none() {
             return Ok(expiring);
         }
         let mut out = DocumentBuilder::new();
@@ -255,12 +261,15 @@ impl CollectionChange<'_> {
             capped::append_changed(self.args, known, &mut out)?;
         }
         let others = |name: &str| {
-            !(validation::NAMES.contains(&name) || is_resized && capped::NAMES.contains(&name))
+            !(validation::NAMES.contains(&name)
+                || is_resized && capped::NAMES.contains(&name)
+                || images.is_some() && name == IMAGES)
         };
         for element in known.iter().filter(|e| others(e.name())) {
             out.append_element(element);
         }
         given.append_changed(known, &mut out);
+        out.append(IMAGES, images.and_then(stored_images));
         Ok(out.finish())
     }
 

@@ -41,12 +41,12 @@ pub(crate) fn check(database: &Database, args: &Args<'_>, namespace: &Namespace)
     };
     let catalog = database.catalog();
     if let Some(CatalogEntry::Collection(found)) = catalog.get(namespace)
-        && found.uuid == given
+        && found.shown_uuid == given
     {
         return Ok(());
     }
     let actual = catalog
-        .by_uuid(given)
+        .by_shown_uuid(given)
         .filter(|c| c.namespace.database == namespace.database)
         .map(|c| c.namespace.collection.clone());
     let mut details = DocumentBuilder::new();

@@ -13,42 +13,45 @@ mod view;
 use nilometer_bson::{DocRef, Document, ValueRef};
 
 use crate::args::Args;
-use crate::catalog::Namespace;
+use crate::catalog::{Collection, Namespace, TimeseriesOptions};
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 
-pub(super) use options::{check_expire_after, refuse_images};
+pub(super) use options::{IMAGES, check_expire_after, images, stored_images};
 pub(super) use view::{check_graph, parse_pipeline};
+
+/// The options of `create`; `applyOps` reads them too.
+pub(super) const FIELDS: &[&str] = &[
+    "timeseries",
+    "expireAfterSeconds",
+    "clusteredIndex",
+    "viewOn",
+    "pipeline",
+    "collation",
+    "capped",
+    "size",
+    "max",
+    "validator",
+    "validationLevel",
+    "validationAction",
+    "idIndex",
+    "storageEngine",
+    "indexOptionDefaults",
+    "changeStreamPreAndPostImages",
+    "encryptedFields",
+    "autoIndexId",
+    "flags",
+    "temp",
+];
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
-    fields: Fields::Only(&[
-        "timeseries",
-        "expireAfterSeconds",
-        "clusteredIndex",
-        "viewOn",
-        "pipeline",
-        "collation",
-        "capped",
-        "size",
-        "max",
-        "validator",
-        "validationLevel",
-        "validationAction",
-        "idIndex",
-        "storageEngine",
-        "indexOptionDefaults",
-        "changeStreamPreAndPostImages",
-        "encryptedFields",
-        "autoIndexId",
-        "flags",
-        "temp",
-    ]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "create",
         "Creates a collection, a time-series collection or a view.",
@@ -62,22 +65,31 @@ fn run(
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
-    let body = request.body.as_ref();
-    let args = Args::new("create", body);
-    let name = args.required_string("create")?;
-    let namespace = Namespace::new(context.database_name(), name)?;
+    let args = Args::new("create", request.body.as_ref());
+    create(database, context.database_name(), &args, None)?;
+    Ok(Document::new())
+}
+
+/// Runs a `create` on the database `db`. Clients know the new collection by the UUID `uuid` if it is given.
+pub(super) fn create(
+    database: &Database,
+    db: &str,
+    args: &Args<'_>,
+    uuid: Option<[u8; 16]>,
+) -> Result<()> {
+    let namespace = Namespace::new(db, args.required_string("create")?)?;
     let creation = Creation {
         database,
-        args: &args,
-        body,
+        args,
+        body: args.document_ref(),
         namespace,
+        uuid,
     };
     // Another command created the same collection meanwhile.
     match creation.create() {
-        Err(error) if error.code == ErrorCode::NamespaceExists => creation.create()?,
-        done => done?,
+        Err(error) if error.code == ErrorCode::NamespaceExists => creation.create(),
+        done => done,
     }
-    Ok(Document::new())
 }
 
 /// A `create` in execution.
@@ -86,12 +98,21 @@ struct Creation<'a> {
     args: &'a Args<'a>,
     body: DocRef<'a>,
     namespace: Namespace,
+    /// The UUID that clients are to see.
+    uuid: Option<[u8; 16]>,
 }
 
 impl Creation<'_> {
     fn create(&self) -> Result<()> {
         let is_buckets = self.namespace.timeseries_view().is_some();
         let timeseries = self.args.document("timeseries")?;
+        let is_view = !self.args.value("viewOn").is_missing() || timeseries.is_some();
+        if is_view && !is_buckets && self.uuid.is_some() {
+            return Err(Error::invalid_options(format!(
+                "{} is a view: views have no UUID",
+                self.namespace
+            )));
+        }
         match (timeseries, self.args.string("viewOn")?) {
             (Some(timeseries), _) if is_buckets => self.create_buckets(timeseries),
             (Some(timeseries), _) => self.create_timeseries(timeseries),
@@ -125,6 +146,22 @@ impl Creation<'_> {
             _ => true,
         };
         names.iter().find(asks).copied()
+    }
+
+    /// Stores the new collection.
+    fn store(&self, options: Document, timeseries: Option<TimeseriesOptions>) -> Result<()> {
+        let own = self.database.services().ids.uuid();
+        let (catalog, namespace) = (self.database.catalog(), self.namespace.clone());
+        match self.uuid {
+            None => catalog.create_collection(namespace, own, options, timeseries)?,
+            Some(uuid) => catalog.create_with_uuid(namespace, (own, uuid), options, timeseries)?,
+        };
+        Ok(())
+    }
+
+    /// True if an existing collection has the UUID that clients are to see.
+    fn has_uuid(&self, known: &Collection) -> bool {
+        self.uuid.is_none_or(|uuid| uuid == known.shown_uuid)
     }
 
     /// Error 48.

@@ -135,6 +135,8 @@ fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
 
 /// Releases the memory of a dropped collection.
 pub(crate) fn forget(database: &Database, collection: &Collection) {
+    let name = collection.namespace.to_string();
+    database.queries().plans.filters().clear(&name, None);
     database.timeseries().forget(collection);
     database.records().forget(collection.uuid);
 }

@@ -9,6 +9,7 @@ use crate::commands::crud::query::{listing_batch_size, open_listing};
 use crate::commands::security::authorization::not_authorized;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::ADMIN;
 use crate::database::Database;
 use crate::database::indexes::id_index;
 use crate::error::Result;
@@ -84,6 +85,10 @@ fn collections(
     }
     if has_views {
         listed.push(describe_system_views(name_only));
+    }
+    let collections = database.collections();
+    for name in collections.generated_names(&db) {
+        listed.push(collections.describe_generated(name, name_only));
     }
     let mut batch = Vec::new();
     let privileges = asked_privileges(database, context);
@@ -218,7 +223,7 @@ fn databases(
     }
     let mut total = 0;
     let mut listed = Vec::new();
-    for name in database.catalog().databases() {
+    for name in all_databases(database) {
         if privileges.as_ref().is_some_and(|p| !p.can_read_in(&name)) {
             continue;
         }
@@ -243,6 +248,15 @@ fn databases(
         out.append("totalSizeMb", total / (1 << 20));
     }
     Ok(out.finish())
+}
+
+/// Returns the names of all databases. The database of users and versions always exists.
+fn all_databases(database: &Database) -> Vec<String> {
+    let mut names = database.catalog().databases();
+    if let Err(at) = names.binary_search_by(|name| name.as_str().cmp(ADMIN)) {
+        names.insert(at, ADMIN.to_owned());
+    }
+    names
 }
 
 /// Returns the size of the files of a database's collections, in bytes.

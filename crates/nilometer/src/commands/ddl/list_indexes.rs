@@ -36,10 +36,10 @@ fn run(
         args.required_string("listIndexes")?,
     )?;
     let batch_size = listing_batch_size(&args)?;
-    let (collection, side) = indexes::collection(database, &namespace, "ns does not exist:")?;
-    let mut listed: Vec<Document> = id_index(&collection).into_iter().collect();
-    let others = listed_indexes(&collection, side);
-    listed.extend(others.iter().map(|index| index.spec.to_document()));
+    let listed = match database.collections().generated_indexes(&namespace) {
+        Some(listed) => listed,
+        None => indexes_of(database, &namespace)?,
+    };
     let (operation, namespace) = (&context.operation, namespace.to_string());
     open_listing(
         database,
@@ -49,4 +49,12 @@ fn run(
         batch_size,
         &request.body,
     )
+}
+
+fn indexes_of(database: &Database, namespace: &Namespace) -> Result<Vec<Document>> {
+    let (collection, side) = indexes::collection(database, namespace, "ns does not exist:")?;
+    let mut listed: Vec<Document> = id_index(&collection).into_iter().collect();
+    let others = listed_indexes(&collection, side);
+    listed.extend(others.iter().map(|index| index.spec.to_document()));
+    Ok(listed)
 }

@@ -1,15 +1,15 @@
 //! `renameCollection`, within a database or to another one.
 //!
-//! Only the name changes: documents, indexes and the UUID stay, and nothing is copied. Of the system's
-//! collections only buckets may be renamed, and only to bucket names; their view stays behind without
-//! buckets.
+//! Only the name changes: documents, indexes and the UUID stay, and nothing is copied. A time series is renamed with
+//! its buckets, as MongoDB 8.3 does. Of the system's collections only buckets may be renamed by their own name, and only
+//! to bucket names; their view stays behind without buckets.
 
 use nilometer_bson::{Document, ValueRef};
 
 use super::collection_uuid;
 use super::drop::{end_cursors, forget};
 use crate::args::Args;
-use crate::catalog::{CatalogEntry, Namespace};
+use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
@@ -41,7 +41,9 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     };
     collection_uuid::check(database, &args, &from)?;
     let catalog = database.catalog();
+    let is_series = catalog.timeseries(&from).is_some();
     match catalog.get(&from) {
+        Some(CatalogEntry::View(_)) if is_series => {}
         Some(CatalogEntry::View(_)) => {
             return Err(Error::new(
                 ErrorCode::CommandNotSupportedOnView,
@@ -68,18 +70,24 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     if !are_buckets(&from) && (from.is_system() || to.is_system()) {
         return Err(illegal("cannot rename from or to a system collection"));
     }
-    let dropped = catalog.rename(&from, &to, &|there| match only {
-        Some(uuid) if uuid != there.uuid => Err(Error::new(
+    let replaces = |there: &Collection| match only {
+        Some(uuid) if uuid != there.shown_uuid => Err(Error::new(
             ErrorCode::CommandFailed,
             format!("the UUID in 'dropTarget' is not that of {to}"),
         )),
         _ => Ok(drop_target),
-    })?;
+    };
+    let dropped = match is_series {
+        true => catalog.rename_timeseries(&from, &to, &replaces)?,
+        false => catalog.rename(&from, &to, &replaces)?,
+    };
     if let Some(dropped) = dropped {
         forget(database, &dropped);
     }
     database.services().top.forget(&from.to_string());
-    end_cursors(database, &[from, to]);
+    let filters = database.queries().plans.filters();
+    filters.clear(&from.to_string(), None);
+    end_cursors(database, &[from.buckets(), to.buckets(), from, to]);
     Ok(Document::new())
 }
 
@@ -101,6 +109,67 @@ fn illegal(message: &str) -> Error {
 mod tests {
     use crate::Database;
     use bson::{DateTime, doc};
+
+    #[test]
+    fn a_time_series_is_renamed_with_its_buckets() {
+        let folder = std::env::temp_dir().join(format!("nilometer-series-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let database = Database::open(&folder).unwrap();
+        let rename = |from: &str, to: &str, drop: bool| {
+            let command = doc! { "renameCollection": from, "to": to, "dropTarget": drop };
+            database.command("admin", &command).map_err(|e| e.code.0)
+        };
+        for (name, count) in [("a", 5), ("b", 3)] {
+            let ts = database.collection::<bson::Document>("db", name);
+            ts.create_timeseries("t", Some("m")).unwrap();
+            let measurement = |i| doc! { "t": DateTime::from_millis(i), "m": i, "of": name };
+            ts.insert_many((0..count).map(measurement)).unwrap();
+        }
+        let view = doc! { "create": "view", "viewOn": "a", "pipeline": [] };
+        database.command("db", &view).unwrap();
+        assert_eq!(rename("db.a", "db.b", false).unwrap_err(), 48);
+        assert_eq!(rename("db.view", "db.c", false).unwrap_err(), 166);
+        assert_eq!(rename("db.a", "db.system.x", false).unwrap_err(), 20);
+        assert_eq!(
+            rename("db.a", "db.system.buckets.x", false).unwrap_err(),
+            20
+        );
+        rename("db.a", "db.b", true).unwrap();
+        rename("db.b", "other.c", false).unwrap();
+        let plain = database.collection::<bson::Document>("db", "plain");
+        plain.insert_many([doc! { "_id": 1 }]).unwrap();
+        rename("other.c", "db.plain", true).unwrap();
+        database.close().unwrap();
+        drop(database);
+
+        let database = Database::open(&folder).unwrap();
+        let ts = database.collection::<bson::Document>("db", "plain");
+        assert_eq!(ts.count(doc! { "of": "a" }).unwrap(), 5);
+        let raw = database.collection::<bson::Document>("db", "system.buckets.plain");
+        assert_eq!(raw.count(doc! {}).unwrap(), 5);
+        for gone in ["a", "b", "system.buckets.a", "system.buckets.b"] {
+            let left = database.collection::<bson::Document>("db", gone);
+            assert_eq!(left.count(doc! {}).unwrap(), 0, "{gone}");
+        }
+        let listed = doc! { "listCollections": 1, "nameOnly": true };
+        let reply = database.command("db", &listed).unwrap();
+        let listed = reply
+            .get_document("cursor")
+            .unwrap()
+            .get_array("firstBatch")
+            .unwrap();
+        // The series, its buckets, the view that reads nothing now, and the list of views.
+        assert_eq!(listed.len(), 4, "{reply}");
+        ts.insert_many([doc! { "t": DateTime::from_millis(9), "m": 9 }])
+            .unwrap();
+        assert_eq!(ts.count(doc! {}).unwrap(), 6);
+        let reply = database
+            .command("db", &doc! { "validate": "plain" })
+            .unwrap();
+        assert!(reply.get_bool("valid").unwrap(), "{reply}");
+        drop(database);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
 
     #[test]
     fn indexes_flags_and_documents_go_along_and_outlive_closing() {

@@ -34,6 +34,11 @@ enum EventParameters {
 
 /// The recorded commands: name, event, parameters.
 const RECORDED: &[(&str, &str, EventParameters)] = &[
+    (
+        "_mergeAuthzCollections",
+        "directAuthMutation",
+        EventParameters::Fields,
+    ),
     ("create", "createCollection", EventParameters::Namespace),
     ("createIndexes", "createIndex", EventParameters::Indexes),
     ("createRole", "createRole", EventParameters::Subject("role")),

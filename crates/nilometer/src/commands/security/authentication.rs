@@ -210,7 +210,8 @@ fn logout(database: &Database, context: &mut CommandContext<'_>, _: &Request) ->
 }
 
 /// Returns the reply of `saslStart` or `authenticate` to the message in a `hello`; nothing on failure, which
-/// the login itself reports.
+/// the login itself reports. Nothing either if the user lacks the mechanism: then the driver chooses one of
+/// `saslSupportedMechs`, whereas an answer would commit it to a login that must fail.
 pub(crate) fn speculate(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -218,10 +219,27 @@ pub(crate) fn speculate(
 ) -> Option<Document> {
     let db = given.get("db").as_str().unwrap_or("admin").to_owned();
     match given.iter().next()?.name() {
-        "saslStart" => start(database, context, given, &db).ok(),
+        "saslStart" if has_mechanism(database, given, &db) => {
+            start(database, context, given, &db).ok()
+        }
         "authenticate" => by_certificate(database, context, given, EXTERNAL).ok(),
         _ => None,
     }
+}
+
+/// True if the user of a `saslStart` can log in with its mechanism, as far as clients may know.
+fn has_mechanism(database: &Database, given: DocRef<'_>, db: &str) -> bool {
+    let mechanism = given.get("mechanism").as_str();
+    let Some(mechanism) = mechanism.and_then(Mechanism::from_name) else {
+        return false;
+    };
+    let Ok(payload) = payload(&Args::new("saslStart", given)) else {
+        return false;
+    };
+    ClientFirst::parse(&payload).is_ok_and(|first| {
+        let user = UserName::new(&first.user, db);
+        database.authority().mechanisms(&user).contains(&mechanism)
+    })
 }
 
 /// Returns the mechanisms `db.user` can log in with. The reply does not reveal whether the user exists.
@@ -230,12 +248,8 @@ pub(crate) fn mechanisms(database: &Database, name: &str) -> Vec<Value> {
     if db == EXTERNAL {
         return vec![Value::from(X509)];
     }
-    let user = database.authority().user(&UserName::new(user, db));
-    let names = match user {
-        Some(user) => user.mechanisms(),
-        None => Mechanism::ALL.map(Mechanism::name).to_vec(),
-    };
-    names.into_iter().map(Value::from).collect()
+    let mechanisms = database.authority().mechanisms(&UserName::new(user, db));
+    mechanisms.into_iter().map(|m| m.name().into()).collect()
 }
 
 /// Waits for the delay that the failures of this address require.

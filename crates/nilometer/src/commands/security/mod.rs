@@ -9,5 +9,6 @@ pub(super) mod audit;
 pub(super) mod authentication;
 pub(super) mod authorization;
 mod grants;
+pub(super) mod merge;
 pub(super) mod roles;
 pub(super) mod users;

@@ -65,6 +65,8 @@ pub enum AccumulatorKind {
     Last,
     Push,
     AddToSet,
+    ConcatArrays,
+    SetUnion,
     Count,
     MergeObjects,
     StdDevPop,
@@ -225,8 +227,8 @@ impl AccumulatorSpec {
             K::Max => AccumulatorState::Max(MinMaxState::default()),
             K::First => AccumulatorState::First(None),
             K::Last => AccumulatorState::Last(None),
-            K::Push => AccumulatorState::Push(Box::default()),
-            K::AddToSet => {
+            K::Push | K::ConcatArrays => AccumulatorState::Push(Box::default()),
+            K::AddToSet | K::SetUnion => {
                 AccumulatorState::AddToSet(Box::new(ValueSet::new(self.collation.clone())))
             }
             K::Count => AccumulatorState::Count(0),
@@ -315,11 +317,17 @@ impl AccumulatorSpec {
             }
             AccumulatorState::Last(last) => *last = Some(value.to_value()),
             AccumulatorState::Push(pushed) => {
-                pushed.add(value);
+                match self.takes_elements() {
+                    true => self.each(value, |v| pushed.add(v))?,
+                    false => pushed.add(value),
+                }
                 return self.check_bytes(pushed.bytes());
             }
             AccumulatorState::AddToSet(set) => {
-                set.add(value);
+                match self.takes_elements() {
+                    true => self.each(value, |v| set.add(v))?,
+                    false => set.add(value),
+                }
                 return self.check_bytes(set.memory_bytes());
             }
             AccumulatorState::Count(count) => *count += 1,
@@ -341,6 +349,31 @@ impl AccumulatorSpec {
             }
             AccumulatorState::Percentile(percentile) => percentile.add(value),
             AccumulatorState::Ranked(_) => {}
+        }
+        Ok(())
+    }
+
+    /// True if the elements of arrays are added, not the arrays.
+    fn takes_elements(&self) -> bool {
+        matches!(
+            self.kind,
+            AccumulatorKind::ConcatArrays | AccumulatorKind::SetUnion
+        )
+    }
+
+    /// Passes the elements of an array to `add`. Null counts as one element, and a missing array as none.
+    fn each(&self, value: ValueRef<'_>, mut add: impl FnMut(ValueRef<'_>)) -> Result<()> {
+        match value {
+            ValueRef::Missing | ValueRef::Undefined => {}
+            ValueRef::Null => add(value),
+            ValueRef::Array(array) => array.iter().for_each(add),
+            other => {
+                return Err(Error::type_mismatch(format!(
+                    "{} requires array inputs, but an input is of type: {}",
+                    self.name(),
+                    other.type_name()
+                )));
+            }
         }
         Ok(())
     }

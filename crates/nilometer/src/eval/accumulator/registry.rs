@@ -36,6 +36,8 @@ pub const ACCUMULATORS: &[AccumulatorRow] = &[
     row("$last", K::Last, parse::unary),
     row("$push", K::Push, parse::unary),
     row("$addToSet", K::AddToSet, parse::unary),
+    row("$concatArrays", K::ConcatArrays, parse::unary),
+    row("$setUnion", K::SetUnion, parse::unary),
     row("$count", K::Count, parse::count),
     row("$mergeObjects", K::MergeObjects, parse::unary),
     row("$stdDevPop", K::StdDevPop, parse::unary),

@@ -51,6 +51,11 @@ impl AccumulatorSpec {
         ctx: &EvalContext<'_>,
     ) -> Result<()> {
         match (&state, saved.as_array()) {
+            (AccumulatorState::Push(_) | AccumulatorState::AddToSet(_), Some(_))
+                if self.takes_elements() =>
+            {
+                self.add_value(state, saved)
+            }
             (AccumulatorState::Push(_) | AccumulatorState::AddToSet(_), Some(values)) => values
                 .iter()
                 .try_for_each(|value| self.add_value(state, value)),
@@ -91,6 +96,9 @@ impl AccumulatorSpec {
             AccumulatorState::Ranked(ranked) => ranked.restore(saved, self.sort.as_ref()?)?,
             AccumulatorState::Percentile(percentile) => percentile.restore(saved)?,
             AccumulatorState::MergeObjects(_) => self.add_value(state, saved).ok()?,
+            AccumulatorState::Push(_) | AccumulatorState::AddToSet(_) if self.takes_elements() => {
+                self.add_value(state, saved).ok()?;
+            }
             // Restored by adding the kept values again, in order.
             AccumulatorState::Min(_)
             | AccumulatorState::Max(_)
@@ -167,6 +175,10 @@ mod tests {
         .map(plain)
         .to_vec();
         all.extend(["$firstN", "$lastN", "$minN", "$maxN"].map(n));
+        for name in ["$concatArrays", "$setUnion"] {
+            let lists = array![array!["$a"], array!["$k"]];
+            all.push((name.into(), doc! {"$concatArrays": lists}.into()));
+        }
         all.push(("$count".into(), doc! {}.into()));
         all.push(("$mergeObjects".into(), "$o".into()));
         all.push(("$top".into(), sorted.clone().into()));

@@ -659,10 +659,10 @@ fn bounded_states_match_sorting() {
 #[test]
 fn every_kind_has_a_row() {
     let mut names: Vec<&str> = ACCUMULATORS.iter().map(|row| row.name).collect();
-    assert_eq!(names.len(), 23);
+    assert_eq!(names.len(), 25);
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), 23);
+    assert_eq!(names.len(), 25);
 }
 
 #[test]
@@ -698,5 +698,32 @@ fn awkward_values_keep_their_order() {
                 "{left:?} {right:?}"
             );
         }
+    }
+}
+
+#[test]
+fn arrays_are_concatenated_or_united() {
+    let values = vec![
+        array![1, 2, 2],
+        Value::Missing,
+        array![],
+        array![2.0, array![1]],
+    ];
+    check(
+        "$concatArrays",
+        "$v",
+        values.clone(),
+        array![1, 2, 2, 2.0, array![1]],
+    );
+    check("$setUnion", "$v", values, array![1, 2, array![1]]);
+    for name in ["$concatArrays", "$setUnion"] {
+        check(name, "$v", vec![], array![]);
+        check(name, "$v", vec![Value::Null], array![Value::Null]);
+        let spec = parse(name, "$v").unwrap();
+        assert_eq!(run(&spec, &[doc! {"v": 1}]).unwrap_err().code.0, 14);
+        let mut state = spec
+            .new_state(&Value::Null, &EvalContext::default())
+            .unwrap();
+        assert!(spec.add_i64s(&mut state, &[1, 2]).is_err());
     }
 }

@@ -1,14 +1,14 @@
-//! Metadata of a document and random numbers: `$meta` and `$rand`.
+//! Metadata of a document, random numbers and new ids: `$meta`, `$rand` and `$createObjectId`.
 //!
 //! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). Sort key, distance, location,
 //! record id and index key are read from the field that carries them ([`MetaField`]). There is no text search and no
 //! score: the result of others is missing.
 //!
 //! `$rand: {}` is a double from [0, 1), generated for each evaluation from the operation's random
-//! source; arguments are error 3040501.
+//! source; arguments are error 3040501. `$createObjectId: {}` draws from the same source.
 
-use nilometer_bson::ValueRef;
 use nilometer_bson::path::FieldPath;
+use nilometer_bson::{ObjectId, Value, ValueRef};
 
 use super::Expression;
 use super::evaluated::Evaluated;
@@ -80,6 +80,42 @@ pub(super) fn parse_rand(
     Ok(Operation::new(spec, Vec::new()).into_expression())
 }
 
+pub(super) fn parse_object_id(
+    _: &mut ExpressionParser<'_>,
+    spec: &'static OperatorSpec,
+    value: ValueRef<'_>,
+) -> Result<Expression> {
+    match value.as_document() {
+        Some(arguments) if arguments.is_empty() => {
+            Ok(Operation::new(spec, Vec::new()).into_expression())
+        }
+        _ => Err(Error::failed_to_parse(
+            "$createObjectId takes an empty object: {$createObjectId: {}}",
+        )),
+    }
+}
+
+/// Returns an id with the time of the operation and random bytes.
+pub(super) fn object_id<'s>(_: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    /// A number from [0, 1) times this fills 32 bits.
+    const WORD: f64 = 4_294_967_296.0;
+    let Some(random) = scope.context.random else {
+        return Err(Error::new(
+            ErrorCode::InternalError,
+            "$createObjectId was evaluated without a source of randomness",
+        ));
+    };
+    // The seconds of an id have 32 bits and begin again after 2106.
+    let seconds = scope.context.now_ms.div_euclid(1000) & i64::from(u32::MAX);
+    let word = || (random.next_f64() * WORD) as u32;
+    let words = [u32::try_from(seconds).unwrap_or(0), word(), word()];
+    let mut id = [0; 12];
+    for (bytes, word) in id.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_be_bytes());
+    }
+    Ok(Evaluated::from(Value::ObjectId(ObjectId(id))))
+}
+
 pub(super) fn rand<'s>(_: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
     match scope.context.random {
         Some(random) => Ok(Evaluated::from(random.next_f64())),
@@ -94,7 +130,7 @@ pub(super) fn rand<'s>(_: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<
 mod tests {
     use std::cell::Cell;
 
-    use nilometer_bson::{Value, array, doc};
+    use nilometer_bson::{array, doc};
 
     use super::super::testing::{check_exact, parse_code};
     use super::*;

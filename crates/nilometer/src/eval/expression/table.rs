@@ -5,9 +5,9 @@ use super::registry::OperatorSpec;
 use super::{
     accumulating, arithmetic, array, array_build, array_search, bitwise, boolean, comparison,
     conditional, convert, date_arithmetic, date_from_parts, date_from_string, date_parts,
-    date_to_string, date_trunc, hashed_index_key, higher_order, let_binding, literal, math, meta,
-    object, percentile, regex, rounding, set, size, sort_array, string, string_search, substring,
-    timestamp, trigonometry, trim,
+    date_to_string, date_trunc, extended_json, hash, hashed_index_key, higher_order, let_binding,
+    literal, math, meta, object, percentile, regex, rounding, set, size, sort_array, string,
+    string_search, substring, timestamp, trigonometry, trim,
 };
 use crate::error::ErrorCode;
 
@@ -256,6 +256,22 @@ pub(super) const TABLE: &[OperatorSpec] = &[
     // Others
     Row::eager("$binarySize", Exactly(1), size::binary),
     Row::eager("$bsonSize", Exactly(1), size::bson),
+    Row::lazy("$createObjectId", Own, meta::object_id)
+        .parsed_by(meta::parse_object_id)
+        .random(),
+    Row::lazy(
+        "$deserializeEJSON",
+        Named(&extended_json::DESERIALIZE),
+        extended_json::deserialize,
+    ),
+    Row::eager("$hash", Named(&hash::ARGUMENTS), hash::hash),
+    Row::eager("$hexHash", Named(&hash::ARGUMENTS), hash::hex_hash),
+    Row::lazy(
+        "$serializeEJSON",
+        Named(&extended_json::SERIALIZE),
+        extended_json::serialize,
+    ),
+    Row::eager("$subtype", Exactly(1), hash::subtype),
     Row::node("$meta", Own, meta::parse_meta),
     Row::lazy("$rand", Own, meta::rand)
         .parsed_by(meta::parse_rand)

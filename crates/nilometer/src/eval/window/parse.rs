@@ -24,6 +24,8 @@ const ACCUMULATORS: &[&str] = &[
     "$last",
     "$push",
     "$addToSet",
+    "$concatArrays",
+    "$setUnion",
     "$count",
     "$stdDevPop",
     "$stdDevSamp",

@@ -483,11 +483,14 @@ fn query_planner(plan: &PhysicalPlan, namespace: &str, winning: Document) -> Doc
     let mut out = DocumentBuilder::new();
     out.append("namespace", stored_namespace(plan, namespace));
     out.append("parsedQuery", parsed_query(plan));
-    out.append("indexFilterSet", false);
     let choice = match &plan.input {
         Input::Records(input) => Some(&*input.choice),
         _ => None,
     };
+    out.append(
+        "indexFilterSet",
+        choice.is_some_and(|choice| choice.is_filtered),
+    );
     if let Some(choice) = choice {
         explain_hashes(choice, &mut out);
     }

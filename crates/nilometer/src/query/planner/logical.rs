@@ -9,7 +9,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::index::buckets::BucketIndex;
 use crate::query::pipeline::Stage;
 use crate::query::pipeline::needs::Needs;
-use crate::query::source::{BucketSource, Direction, RecordSource};
+use crate::query::source::{BucketSource, Direction, RecordKey, RecordSource};
 
 /// A source and the stages applied to it.
 #[derive(Clone)]
@@ -56,6 +56,8 @@ pub struct LogicalRecords {
     pub show_record_id: bool,
     /// Records inserted later are read too.
     pub is_tail: bool,
+    /// The record after which a scan in record order continues.
+    pub start_after: Option<RecordKey>,
     /// The hinted index, with `min` and `max` of a `find`.
     pub forced: Option<Forced>,
 }

@@ -116,6 +116,7 @@ pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> LogicalRecor
         is_natural: false,
         show_record_id: false,
         is_tail: false,
+        start_after: None,
         forced: None,
     }
 }

@@ -4,6 +4,7 @@
 //! canonical type, unless the collection may have a mixed schema. It is stored byte for byte. The caller selects the
 //! documents and decides their changes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, ObjectId, ValueRef, column, doc, type_code};
@@ -49,6 +50,7 @@ fn check(document: DocRef<'_>, collection: &Collection) -> Result<()> {
             format!("a bucket document has at most {BUCKET_BYTES_MAX} bytes"),
         ));
     }
+    check_names(document)?;
     let bucket =
         BucketDocument::parse(document, time_field).map_err(|error| invalid(&error.message))?;
     let is_date = |bounds: DocRef<'_>| matches!(bounds.get(time_field), ValueRef::DateTime(_));
@@ -74,6 +76,28 @@ fn check(document: DocRef<'_>, collection: &Collection) -> Result<()> {
         }
     }
     check_columns(&bucket, time_field)
+}
+
+/// Checks that neither the bucket nor its parts name a field twice: readers could take either of the two.
+fn check_names(document: DocRef<'_>) -> Result<()> {
+    let unique = |part: Option<DocRef<'_>>| {
+        let mut names = HashSet::new();
+        let mut fields = part.iter().flat_map(|part| part.iter());
+        match fields.find(|field| !names.insert(field.name_bytes().to_vec())) {
+            Some(twice) => Err(invalid(&format!(
+                "a bucket names the field '{}' twice",
+                twice.name()
+            ))),
+            None => Ok(()),
+        }
+    };
+    let control = document.get("control").as_document();
+    let bounds = |name: &str| control.and_then(|control| control.get(name).as_document());
+    unique(Some(document))?;
+    unique(control)?;
+    unique(bounds("min"))?;
+    unique(bounds("max"))?;
+    unique(document.get("data").as_document())
 }
 
 /// Checks that `control.count`, if present, is a number of at least 1.

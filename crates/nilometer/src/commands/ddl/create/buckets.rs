@@ -48,13 +48,13 @@ impl Creation<'_> {
         let catalog = self.database.catalog();
         if catalog.get(&self.namespace).is_some() {
             let same = catalog.collection(&self.namespace).is_some_and(|known| {
-                known.timeseries.as_ref() == Some(&timeseries) && known.options == options
+                known.timeseries.as_ref() == Some(&timeseries)
+                    && known.options == options
+                    && self.has_uuid(&known)
             });
             return if same { Ok(()) } else { Err(self.exists()) };
         }
-        let uuid = self.database.services().ids.uuid();
-        catalog.create_collection(self.namespace.clone(), uuid, options, Some(timeseries))?;
-        Ok(())
+        self.store(options, Some(timeseries))
     }
 
     fn check_clustered_index(&self) -> Result<()> {

@@ -1,10 +1,11 @@
 //! Options of several kinds of collections.
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::Creation;
 use super::clustered;
 use crate::args::Args;
+use crate::catalog::Namespace;
 use crate::commands::ddl::{capped, validation};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
@@ -22,15 +23,30 @@ pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses pre- and post-images for change streams, which a standalone does not have.
-pub(in crate::commands) fn refuse_images(args: &Args<'_>) -> Result<()> {
-    let images = args.nested("changeStreamPreAndPostImages", &["enabled"])?;
-    match images {
-        Some(images) if images.boolean("enabled")? == Some(true) => Err(Error::invalid_options(
-            "changeStreamPreAndPostImages is for members of a replica set",
-        )),
-        _ => Ok(()),
+/// The option that asks for pre- and post-images in change streams.
+pub(in crate::commands) const IMAGES: &str = "changeStreamPreAndPostImages";
+
+/// Returns whether pre- and post-images are asked for. A standalone stores the option, as MongoDB's does, for the day
+/// its data is restored into a replica set; it has no change streams that could show them.
+pub(in crate::commands) fn images(args: &Args<'_>, namespace: &Namespace) -> Result<Option<bool>> {
+    let Some(images) = args.nested(IMAGES, &["enabled"])? else {
+        return Ok(None);
+    };
+    let Some(enabled) = images.boolean("enabled")? else {
+        return Err(images.missing("enabled"));
+    };
+    if enabled && matches!(namespace.database.as_str(), "admin" | "config" | "local") {
+        return Err(Error::invalid_options(format!(
+            "'{IMAGES}' is not supported on the database '{}'",
+            namespace.database
+        )));
     }
+    Ok(Some(enabled))
+}
+
+/// Returns the stored form of the option.
+pub(in crate::commands) fn stored_images(enabled: bool) -> Option<Document> {
+    enabled.then(|| doc! {"enabled": true})
 }
 
 /// Returns the collation of the new collection or view.
@@ -123,6 +139,8 @@ impl Creation<'_> {
         validation::ValidationOptions::parse(self.args, &self.namespace, &collation)?
             .append_over(DocRef::EMPTY, &mut options);
         self.append_clustered(&mut options)?;
+        let images = images(self.args, &self.namespace)?.unwrap_or(false);
+        options.append(IMAGES, stored_images(images));
         options.append("collation", collation.to_document());
         Ok(options.finish())
     }

@@ -3,7 +3,6 @@
 use nilometer_bson::{DocRef, Document, ValueRef};
 
 use super::Creation;
-use super::options::refuse_images;
 use crate::catalog::CatalogEntry;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -27,7 +26,6 @@ impl Creation<'_> {
                 format!("the option 'create.{option}' is not supported yet"),
             ));
         }
-        refuse_images(self.args)?;
         if self.args.boolean("autoIndexId")? == Some(false) {
             return Err(Error::invalid_options(
                 "every collection has an index on '_id': 'autoIndexId' cannot be false",
@@ -39,12 +37,12 @@ impl Creation<'_> {
         }
         let catalog = self.database.catalog();
         match catalog.get(&self.namespace) {
-            None => {
-                let uuid = self.database.services().ids.uuid();
-                catalog.create_collection(self.namespace.clone(), uuid, options, None)?;
+            None => self.store(options, None),
+            Some(CatalogEntry::Collection(known))
+                if known.options == options && self.has_uuid(&known) =>
+            {
                 Ok(())
             }
-            Some(CatalogEntry::Collection(known)) if known.options == options => Ok(()),
             Some(_) => Err(self.exists()),
         }
     }

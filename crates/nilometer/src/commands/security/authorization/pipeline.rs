@@ -314,6 +314,7 @@ mod tests {
                 Target::Cluster => "cluster".to_owned(),
                 Target::Database(db) => db.clone(),
                 Target::Collection(db, collection) => format!("{db}.{collection}"),
+                Target::Databases => "databases".to_owned(),
                 Target::Everything => return "everything".to_owned(),
             };
             format!("{target} {}", actions.names().join("+"))

@@ -70,7 +70,7 @@ pub struct RecordScan {
     input: RecordInput,
     counters: Arc<ScanCounters>,
     state: RecordState,
-    /// The record read last, if the scan is tailable.
+    /// The record read last, if the scan is tailable; before, the record after which it starts.
     last: Option<RecordKey>,
 }
 
@@ -84,10 +84,10 @@ impl RecordScan {
     /// Reads `input` and counts what it examines.
     pub fn new(input: RecordInput, counters: Arc<ScanCounters>) -> Self {
         Self {
+            last: input.start_after.clone(),
             input,
             counters,
             state: RecordState::Unopened,
-            last: None,
         }
     }
 
@@ -137,9 +137,17 @@ fn position_lost(source: &dyn RecordSource, last: &RecordKey) -> Error {
 impl RecordScan {
     /// Fails if the last record was removed: later ones may have been removed unread.
     fn check_position(&self) -> Result<()> {
+        let starts = matches!(self.state, RecordState::Unopened);
+        let source = &*self.input.source;
         match &self.last {
-            Some(last) if !is_there(&*self.input.source, last)? => {
-                Err(position_lost(&*self.input.source, last))
+            Some(last) if self.input.is_tail && !is_there(source, last)? => {
+                Err(position_lost(source, last))
+            }
+            Some(last) if starts && !self.input.is_tail && !is_there(source, last)? => {
+                Err(Error::new(
+                    ErrorCode::KeyNotFound,
+                    "the record after which the scan should continue no longer exists",
+                ))
             }
             _ => Ok(()),
         }
@@ -201,8 +209,8 @@ impl Operator for RecordScan {
         if is_end {
             // A tailable scan that has started continues after its last record.
             self.state = match self.last {
-                Some(_) => RecordState::Unopened,
-                None => RecordState::Done,
+                Some(_) if self.input.is_tail => RecordState::Unopened,
+                _ => RecordState::Done,
             };
             if read == 0 {
                 return Ok(None);

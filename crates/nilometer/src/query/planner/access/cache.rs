@@ -17,6 +17,7 @@ use std::sync::Arc;
 use nilometer_bson::order::canonical_type;
 use nilometer_bson::{Document, Value, doc};
 
+use super::filters::IndexFilters;
 use super::{Candidate, KeyPlan};
 use crate::budget::Budgeted;
 use crate::eval::matcher::MatchExpression;
@@ -34,13 +35,13 @@ const ENTRY_BYTES: usize = 2 * size_of::<((Arc<str>, u32), CachedPlan)>();
 /// The multiple of an entry's work at which its plan is discarded.
 pub const WORSE_BEFORE_TRIAL: u64 = 10;
 
-/// Plans by namespace and shape.
+/// Plans by namespace and shape, and the index filters of shapes.
 #[derive(Debug)]
-pub struct PlanCache(Budgeted<CachedPlans>);
+pub struct PlanCache(Budgeted<CachedPlans>, Arc<IndexFilters>);
 
 impl Default for PlanCache {
     fn default() -> Self {
-        Self(Budgeted::new(PLAN_CACHE_BYTES_MAX))
+        Self(Budgeted::new(PLAN_CACHE_BYTES_MAX), Arc::default())
     }
 }
 
@@ -94,6 +95,16 @@ pub struct ShapeHashes {
 }
 
 impl PlanCache {
+    /// Returns an empty cache with the same index filters: explain always runs a new trial.
+    pub fn without_plans(&self) -> Self {
+        Self(Budgeted::new(PLAN_CACHE_BYTES_MAX), Arc::clone(&self.1))
+    }
+
+    /// Returns the index filters.
+    pub fn filters(&self) -> &IndexFilters {
+        &self.1
+    }
+
     /// Returns the plan for a shape, if its entry is active.
     pub fn get(&self, namespace: &str, hashes: ShapeHashes) -> Option<Known> {
         let mut state = self.0.lock();

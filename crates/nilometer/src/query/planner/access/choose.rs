@@ -15,6 +15,7 @@ use super::cache::{self, PlanCache, ShapeHashes, WORSE_BEFORE_TRIAL, hashes, sig
 use super::candidates::Request;
 use super::cluster;
 use super::covering::paths_read;
+use super::filters::IndexFilter;
 use super::{Candidate, Choice, ID_INDEX, KeyLimits, KeyPlan, implied};
 use crate::error::Result;
 use crate::eval::Collation;
@@ -60,6 +61,7 @@ pub fn choose(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
 /// Reads by the best usable index, if there is one.
 fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     let settings = cx.settings;
+    let filter = take_filter(plan, cx);
     let Input::Records(input) = &plan.input else {
         return Ok(());
     };
@@ -75,7 +77,10 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     if forced.is_none() && (!plain || settings.options.no_rules) {
         return Ok(());
     }
-    let indexes = indexes_of(input)?;
+    let mut indexes = indexes_of(input)?;
+    if let Some(filter) = &filter {
+        indexes.retain(|index| filter.allows(index));
+    }
     if indexes.is_empty() {
         return Ok(());
     }
@@ -91,6 +96,9 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     let mut choice = Choice {
         query_hash: Some(hashes.query_hash),
         plan_cache_key: Some(hashes.plan_cache_key),
+        filter_shape: (cx.cache.filters().is_used())
+            .then(|| filter_shape(plan, input, &collation(settings))),
+        is_filtered: filter.is_some(),
         order: first_order(plan).map(SortPattern::to_document),
         ..Choice::default()
     };
@@ -112,6 +120,29 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     choice.rejected = candidates;
     take(plan, chosen, choice);
     Ok(())
+}
+
+/// Returns the index filter of a plan's shape, and removes the hint it replaces.
+fn take_filter(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Option<Arc<IndexFilter>> {
+    let Input::Records(input) = &plan.input else {
+        return None;
+    };
+    let shape = || filter_shape(plan, input, &collation(cx.settings));
+    let filter = cx.cache.filters().get(&input.namespace, shape)?;
+    let Input::Records(input) = &mut plan.input else {
+        return None;
+    };
+    if let Some(forced) = &input.forced {
+        if forced.min.is_some() || forced.max.is_some() {
+            return None;
+        }
+        input.forced = None;
+    }
+    input.choice = Arc::new(Choice {
+        is_filtered: true,
+        ..Choice::default()
+    });
+    Some(filter)
 }
 
 /// Returns the usable indexes: the hinted one, or all that are not hidden. None if the access path already looks up the `_id`.
@@ -165,7 +196,7 @@ pub(crate) fn candidates_of(
     } else {
         paths_read(&plan.stages, &plan.wanted, plan.distinct.as_deref())
     };
-    let collation = Collation::from(settings.collator.clone());
+    let collation = collation(settings);
     let grouped = grouped_by(plan);
     let implied = implied::comparisons(&conjuncts);
     let request = Request {
@@ -181,6 +212,11 @@ pub(crate) fn candidates_of(
         forced: input.forced.is_some(),
     };
     Ok(request.candidates(indexes))
+}
+
+/// Returns the collation of a query.
+fn collation(settings: &PlanSettings) -> Collation {
+    Collation::from(settings.collator.clone())
 }
 
 /// Returns the field a plan groups by, if its group has no accumulators.
@@ -240,6 +276,29 @@ fn shape_hashes(plan: &PhysicalPlan, input: &RecordInput, indexes: &[Arc<Index>]
         }
     }
     hashes(input.filter.as_ref(), &rest, indexes)
+}
+
+/// Returns the hash of a plan's shape before an index was chosen, without its limits.
+fn filter_shape(plan: &PhysicalPlan, input: &RecordInput, collation: &Collation) -> u32 {
+    let order = first_order(plan).map(SortPattern::to_document);
+    let mut rest = format!("{order:?}{:?}", collation.to_document());
+    for stage in &plan.stages {
+        if let PhysicalStage::Project(project) = stage {
+            rest.push_str(&format!("{:?}", project.source));
+        }
+    }
+    hashes(input.filter.as_ref(), &rest, &[]).query_hash
+}
+
+/// Returns the hash by which the index filter of a planned query is found; `None` if it reads no ordinary collection.
+pub fn filter_shape_of(plan: &PhysicalPlan, collation: &Collation) -> Option<u32> {
+    match &plan.input {
+        Input::Records(input) => {
+            let chosen = input.choice.filter_shape;
+            Some(chosen.unwrap_or_else(|| filter_shape(plan, input, collation)))
+        }
+        _ => None,
+    }
 }
 
 fn best_known(

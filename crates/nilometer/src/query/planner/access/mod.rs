@@ -21,6 +21,7 @@ pub mod candidates;
 pub mod choose;
 pub mod cluster;
 pub mod covering;
+pub mod filters;
 pub mod hint;
 mod implied;
 pub mod order;
@@ -152,6 +153,10 @@ pub struct Choice {
     pub query_hash: Option<u32>,
     /// Hash of the shape and the indexes it could use.
     pub plan_cache_key: Option<u32>,
+    /// Hash of the shape without limits, by which index filters are found.
+    pub filter_shape: Option<u32>,
+    /// True if an index filter applies.
+    pub is_filtered: bool,
     /// True if the plan cache decided.
     pub is_cached: bool,
     /// Results of the trial: the chosen candidate first, then the rejected ones.

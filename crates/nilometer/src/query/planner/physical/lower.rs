@@ -47,6 +47,7 @@ fn records(scan: LogicalRecords) -> RecordInput {
         show_record_id: scan.show_record_id,
         is_natural: scan.is_natural,
         is_tail: scan.is_tail,
+        start_after: scan.start_after,
         forced: scan.forced,
         limit: None,
         choice: Arc::default(),
@@ -83,7 +84,8 @@ fn buckets(scan: LogicalMeasurements, settings: &PlanSettings) -> BucketInput {
 }
 
 fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
-    if !matches!(input.access, AccessPath::CollectionScan) || input.is_tail {
+    let goes_on = input.is_tail || input.start_after.is_some();
+    if !matches!(input.access, AccessPath::CollectionScan) || goes_on {
         return;
     }
     if input.source.is_clustered() {

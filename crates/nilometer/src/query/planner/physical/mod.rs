@@ -33,7 +33,8 @@ use crate::query::batch::{FieldSet, MeasurementShape};
 use crate::query::pipeline::ProjectStage;
 use crate::query::pipeline::needs::Needs;
 use crate::query::source::{
-    BucketEntries, BucketIndexScan, BucketPredicate, BucketSource, Direction, RecordSource,
+    BucketEntries, BucketIndexScan, BucketPredicate, BucketSource, Direction, RecordKey,
+    RecordSource,
 };
 use crate::timeseries::rewrite::TimeRange;
 
@@ -118,6 +119,8 @@ pub struct RecordInput {
     pub is_natural: bool,
     /// Records inserted later are read too.
     pub is_tail: bool,
+    /// The record after which a scan in record order continues.
+    pub start_after: Option<RecordKey>,
     /// The hinted index.
     pub forced: Option<Forced>,
     /// The maximum number of rows needed.
