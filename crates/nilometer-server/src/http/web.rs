@@ -28,7 +28,7 @@ mod login;
 mod sessions;
 mod slots;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use nilometer::session::ClientMetadata;
@@ -140,12 +140,24 @@ impl Web {
         protected(answer)
     }
 
-    /// True if `host`, with or without a port, is a name of this server.
+    /// True if `host`, with or without a port, is a name of this server. A name without brackets that is followed by
+    /// anything but a port is not.
     fn is_ours(&self, host: &str) -> bool {
-        let name = match host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => host.split(':').next().unwrap_or_default(),
+        let (name, after) = match host.strip_prefix('[') {
+            Some(rest) => match rest.split_once(']') {
+                Some((name, after)) if name.parse::<Ipv6Addr>().is_ok() => (name, after),
+                _ => return false,
+            },
+            None => host.split_at(host.find(':').unwrap_or(host.len())),
         };
+        // RFC 9110 allows a port without digits.
+        let is_port = |port: &str| {
+            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+            port.is_empty() || is_number && port.parse::<u16>().is_ok()
+        };
+        if !(after.is_empty() || after.strip_prefix(':').is_some_and(is_port)) {
+            return false;
+        }
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         name.parse::<IpAddr>().is_ok()
             || name == "localhost"
@@ -415,6 +427,9 @@ mod tests {
             "[::1]:28080",
             "a.localhost",
             "metrics.example:80",
+            "localhost:",
+            "localhost.:65535",
+            "[::1]",
         ] {
             assert!(web.is_ours(host), "{host}");
         }
@@ -424,6 +439,16 @@ mod tests {
             "localhost.evil.example",
             "127.0.0.1.evil.example",
             "[evil]",
+            "127.0.0.1:99999x",
+            "127.0.0.1:99999",
+            "127.0.0.1:+80",
+            "127.0.0.1:80:80",
+            "localhost:80/",
+            "[::1]80",
+            "[::1",
+            "[::1]:x",
+            "[127.0.0.1]",
+            "[localhost]",
         ] {
             assert!(!web.is_ours(host), "{host}");
         }
