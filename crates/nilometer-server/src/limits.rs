@@ -36,6 +36,10 @@ pub const MESSAGE_MEMORY_BYTES: usize = 2 * 1024 * 1024 * 1024;
 /// Divisor of the available memory for large messages.
 pub const MESSAGE_MEMORY_SHARE: u64 = 8;
 
+/// Memory of the process below which the start warns: caches, threads and the allocator take about 100 MiB of it, and
+/// ordinary load would often find memory short.
+pub const MEMORY_BYTES_RECOMMENDED: u64 = 256 * 1024 * 1024;
+
 /// Bytes of a message before a login, if logins are required: handshakes and logins are small.
 pub const UNAUTHENTICATED_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 

@@ -49,6 +49,11 @@ pub fn raise_file_limit() -> Option<u64> {
     }
 }
 
+/// Makes every file and directory that this process creates from now on readable for its owner alone, as mongod does.
+pub fn make_new_files_private() {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+}
+
 /// Returns the number after `name` in a file with lines such as `MemTotal: 123 kB`, in bytes.
 fn proc_field(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;

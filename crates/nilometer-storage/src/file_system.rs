@@ -36,7 +36,7 @@ pub struct RealFileSystem;
 
 impl FileSystem for RealFileSystem {
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let file = private_file().write(true).create_new(true).open(path)?;
         if let Err(error) = reserve(&file, bytes) {
             drop(file);
             // Report the failed reservation. The next opening removes what remains.
@@ -105,6 +105,31 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         offset += length as u64;
     }
     Ok(())
+}
+
+/// Creates a directory and those above it that are absent, for the owner alone.
+pub(crate) fn create_private_directory(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(path)
+}
+
+/// Returns options that create files for the owner alone.
+pub(crate) fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Copies a file durably into a new one for the owner alone. Returns its bytes.
+pub(crate) fn copy_private(from: &Path, to: &Path) -> io::Result<u64> {
+    let mut source = File::open(from)?;
+    let mut target = private_file().write(true).create_new(true).open(to)?;
+    let bytes = io::copy(&mut source, &mut target)?;
+    target.sync_all()?;
+    Ok(bytes)
 }
 
 /// Makes the entries of a directory durable.

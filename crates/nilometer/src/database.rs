@@ -21,7 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
-use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
+use nilometer_storage::{Engine, LogCut, LsmEngine, LsmOptions, MemoryEngine};
+use tracing::{info, warn};
 
 use crate::auth::Authority;
 use crate::background::disk::DiskMonitor;
@@ -83,6 +84,9 @@ impl Database {
     pub fn open_with(path: impl AsRef<Path>, environment: Environment) -> Result<Self> {
         let memory = environment.memory_limit();
         let engine = LsmEngine::open(path.as_ref(), LsmOptions::within(memory))?;
+        if let Some(cut) = &engine.recovery().cut {
+            warn_about_cut(cut);
+        }
         let spill = Arc::from(path.as_ref().join(SPILL_FOLDER));
         Self::assemble(Arc::new(engine), environment, Some(spill))
     }
@@ -293,6 +297,33 @@ impl Database {
 
     pub(crate) fn queries(&self) -> &QueryServices {
         &self.query
+    }
+}
+
+/// Logs where recovery cut the log: a warning, shown to every shell, if acknowledged writes may be lost.
+fn warn_about_cut(cut: &LogCut) {
+    let file = cut.segment.display().to_string();
+    if cut.may_be_acknowledged() {
+        warn!(
+            c = "STORAGE",
+            id = 22_444,
+            startup = true,
+            file,
+            offset = cut.offset,
+            bytes = cut.bytes,
+            headerIsWhole = cut.header_is_whole,
+            writeIsComplete = cut.write_is_complete,
+            "The log ended with a damaged or torn write, which was ignored; it may have been acknowledged"
+        );
+    } else {
+        info!(
+            c = "STORAGE",
+            id = 22_445,
+            file,
+            offset = cut.offset,
+            bytes = cut.bytes,
+            "The log ended with a torn write, never acknowledged, which was ignored"
+        );
     }
 }
 

@@ -14,6 +14,7 @@ use nilometer_bson::{Document, doc};
 
 use super::Failure;
 use super::connect::{self, Login, ServerArgs};
+use crate::machine::make_new_files_private;
 
 /// Maximum measurements of a run. Their values are kept in memory, ten bytes each, to check the answers.
 const MEASUREMENTS_MAX: usize = 100_000_000;
@@ -73,6 +74,7 @@ pub(super) fn run(given: &BenchArgs) -> Result<(), Failure> {
     let outcome = match &given.dbpath {
         Some(folder) => {
             check_is_empty(folder)?;
+            make_new_files_private();
             let shown = folder.display().to_string();
             options.address = format!("in process, {shown}");
             options.in_process = Some(shown.clone());

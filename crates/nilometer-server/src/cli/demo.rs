@@ -12,6 +12,7 @@ use nilometer::client::Collection;
 use nilometer::{Database, Result as DatabaseResult};
 
 use super::Failure;
+use crate::machine::make_new_files_private;
 
 /// Yearly flow of the Nile at Aswan; source and licence in `data/README.md`.
 const NILE: &str = include_str!("../../data/nile_flow.csv");
@@ -31,6 +32,7 @@ const BAR_WIDTH: f64 = 48.0;
 /// Runs the demo in the directory `path`.
 pub(super) fn run(path: &Path) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
+    make_new_files_private();
     let database = Database::open(path)?;
     let measurements = database.collection::<Document>(DATABASE, COLLECTION);
     measurements.create_timeseries_with(&doc! {

@@ -74,6 +74,8 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         ids: IdSource::default(),
         access_control: settings.security.access_control,
     };
+    // Log and process id file are open already: other programs may read those.
+    machine::make_new_files_private();
     let database = open(&settings.data_directory, environment, &signal)?;
     let message_memory_bytes = warn_about_memory(&database);
     set_audit(&database, settings.security.audit.as_deref())?;
@@ -267,7 +269,7 @@ fn warn_about_access(settings: &Settings) {
 }
 
 /// Returns the memory for large messages on this machine. Warns if this and the limits of the database together exceed
-/// the available memory.
+/// the available memory, and if that is less than ordinary load needs.
 fn warn_about_memory(database: &Database) -> usize {
     let most = limits::MESSAGE_MEMORY_BYTES;
     let Some(limit) = database.services().memory_limit() else {
@@ -275,6 +277,16 @@ fn warn_about_memory(database: &Database) -> usize {
     };
     let share = usize::try_from(limit / limits::MESSAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let messages = most.min(share).max(limits::MESSAGE_BYTES_MAX);
+    if limit < limits::MEMORY_BYTES_RECOMMENDED {
+        warn!(
+            c = "CONTROL",
+            id = 22_180,
+            startup = true,
+            limitBytes = limit,
+            recommendedMinimum = limits::MEMORY_BYTES_RECOMMENDED,
+            "The process may use too little memory: commands on documents may be refused under ordinary load"
+        );
+    }
     let planned = database.memory_planned_bytes() + messages as u64;
     if planned > limit {
         warn!(

@@ -12,6 +12,7 @@ use nilometer_bson::doc;
 
 use super::Failure;
 use super::args;
+use crate::machine::make_new_files_private;
 
 type Done = Result<(), Failure>;
 
@@ -21,6 +22,7 @@ pub(super) fn backup(given: &args::Backup) -> Done {
     match &given.dbpath {
         Some(path) => {
             check_is_there(path)?;
+            make_new_files_private();
             let database = Database::open(path).map_err(|error| explain_open(path, &error))?;
             database.checkpoint(&given.directory)?;
             database.close()?;
@@ -43,6 +45,7 @@ pub(super) fn backup(given: &args::Backup) -> Done {
 
 /// Makes a database from a copy.
 pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
+    make_new_files_private();
     let (mut files, mut bytes) = (0u64, 0u64);
     offline::restore(&given.source, &given.target, &mut |_, length| {
         files += 1;
@@ -60,10 +63,19 @@ pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
 
 /// Checks everything in a directory.
 pub(super) fn verify(directory: &Path) -> Done {
+    make_new_files_private();
     let found = offline::verify(directory).map_err(|error| explain_open(directory, &error))?;
     let mut out = std::io::stdout().lock();
     for problem in &found.damage {
         writeln!(out, "DAMAGED  {problem}")?;
+    }
+    for cut in &found.cuts {
+        let verdict = if cut.write_is_complete {
+            "DAMAGED"
+        } else {
+            "torn"
+        };
+        writeln!(out, "{verdict}  {cut}")?;
     }
     for (name, validation) in &found.collections {
         let entries: u64 = validation.keys_per_index.iter().map(|(_, n)| n).sum();
@@ -85,6 +97,14 @@ pub(super) fn verify(directory: &Path) -> Done {
         writeln!(out, "Every checksum matches; no problem was found.")?;
         return Ok(());
     }
+    if found.is_readable() {
+        return Err(Failure::Damaged(format!(
+            "everything else in {} is whole and can be served. The writes that were cut from the log are \
+             reported until its file is removed. After a power loss a cut is usual; otherwise a disk or a copy \
+             changed bytes",
+            directory.display()
+        )));
+    }
     Err(Failure::Damaged(format!(
         "{0} is damaged. To save its readable part:  nilometer salvage {0} NEW_DIRECTORY",
         directory.display()
@@ -93,6 +113,7 @@ pub(super) fn verify(directory: &Path) -> Done {
 
 /// Saves the readable part of a damaged directory.
 pub(super) fn salvage(given: &args::SourceAndTarget) -> Done {
+    make_new_files_private();
     let salvaged = offline::salvage(&given.source, &given.target)?;
     let mut out = std::io::stdout().lock();
     tell_salvaged(&salvaged, &mut out)?;
@@ -150,6 +171,7 @@ pub(super) fn inspect(path: &Path) -> Done {
         }
         return Ok(());
     }
+    make_new_files_private();
     let found = offline::inspect(path).map_err(|error| explain_open(path, &error))?;
     tell_whole(&found, &mut out)?;
     for collection in &found.collections {
@@ -172,12 +194,8 @@ fn tell_whole(found: &DirectoryReport, out: &mut impl Write) -> Done {
         "the log held {} batches, {} operations of them not yet in tables",
         recovery.batches, recovery.operations
     )?;
-    if let Some(cut) = &recovery.cut {
-        writeln!(
-            out,
-            "it ended with a torn write of {} bytes, never acknowledged",
-            cut.bytes
-        )?;
+    for cut in recovery.earlier_cuts.iter().chain(&recovery.cut) {
+        writeln!(out, "{cut}")?;
     }
     for view in &found.views {
         writeln!(out, "\n{view}: a view")?;

@@ -285,6 +285,14 @@ impl Client {
     pub(crate) fn run(&mut self, command: &Document) -> Document {
         self.run_on("admin", command)
     }
+
+    /// Returns the lines of the log that shells show when they connect.
+    pub(crate) fn startup_warnings(&mut self) -> String {
+        let reply = self.run(&doc! {"getLog": "startupWarnings"});
+        let lines = reply.get("log").as_array().expect("lines");
+        let lines: Vec<&str> = lines.iter().filter_map(|line| line.as_str()).collect();
+        lines.join("\n")
+    }
 }
 
 /// True if the reply is ok.

@@ -553,6 +553,40 @@ fn with_little_memory_queries_are_refused_and_the_server_lives() {
     }
 }
 
+#[test]
+fn too_little_memory_for_ordinary_load_is_warned_about_at_the_start() {
+    let warned = |memory_bytes: u64| {
+        let set = format!("nilometerMemoryBytes={memory_bytes}");
+        let server = Server::start_with(&["--setParameter", &set, "--quiet"]);
+        let mut client = server.connect();
+        let is_warned = client.startup_warnings().contains("too little memory");
+        (is_warned, server)
+    };
+    assert!(warned(128 << 20).0);
+    let (is_warned, server) = warned(256 << 20);
+    assert!(!is_warned);
+    // This much serves ordinary load without a refusal.
+    let mut client = server.connect();
+    for batch in 0..60 {
+        let documents = (0..1000)
+            .map(|at| doc! {"_id": batch * 1000 + at, "a": at % 17, "text": "x".repeat(200)});
+        let documents: Vec<Document> = documents.collect();
+        let command = doc! {"insert": "c", "$db": "test"};
+        let reply = client.ask(&op_msg(
+            0,
+            &[body(&command), sequence("documents", &documents)],
+        ));
+        assert!(is_ok(&reply), "{reply:?}");
+    }
+    let group = doc! {"$group": doc! {"_id": "$a", "n": doc! {"$sum": 1}}};
+    for _ in 0..5 {
+        let pipeline: Vec<Value> = vec![group.clone().into()];
+        let command = doc! {"aggregate": "c", "pipeline": pipeline, "cursor": doc! {}};
+        let reply = client.run_on("test", &command);
+        assert!(is_ok(&reply), "{reply:?}");
+    }
+}
+
 /// A failed allocation ends the process: the limit of the address space provokes one.
 #[test]
 fn an_allocation_that_fails_loses_nothing_acknowledged() {

@@ -1,7 +1,7 @@
 //! Backup, restore, verify, salvage and inspect on the command line.
 
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use nilometer::auth::Mechanism;
 use nilometer_bson::{Document, Value, array, doc};
@@ -358,4 +358,157 @@ fn who_sits_at_a_terminal_is_told_how_to_connect() {
         "{shown}"
     );
     assert!(shown.contains("  data      /"), "{shown}");
+}
+
+/// Returns the newest log file with records, and the offset of its last record.
+fn last_record(data: &Path) -> (PathBuf, usize) {
+    let files = std::fs::read_dir(data.join("wal")).expect("list");
+    let mut files: Vec<PathBuf> = files.map(|file| file.expect("an entry").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    files.sort();
+    let places = files.into_iter().rev().filter_map(|path| {
+        let bytes = std::fs::read(&path).expect("read");
+        let (mut at, mut last) = (64, None);
+        while bytes.get(at..at + 4) == Some(b"NLr1") {
+            last = Some(at);
+            let length = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().expect("4 bytes"));
+            at = (at + 48 + length as usize).next_multiple_of(8);
+        }
+        last.map(|at| (path, at))
+    });
+    places.max().expect("a record")
+}
+
+#[test]
+fn a_flipped_byte_in_the_last_batch_is_said_aloud() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let (image, served) = (directory.0.join("image"), directory.0.join("served"));
+    // What is written when the log falls idle proves the damage: then opening is refused, and the kill was too late.
+    let (file, offset) = (0..20)
+        .find_map(|_| {
+            drop(std::fs::remove_dir_all(&data));
+            for copy in [&image, &served] {
+                drop(std::fs::remove_dir_all(copy));
+            }
+            let mut server = directory.serve();
+            let mut client = server.connect();
+            insert(&mut client, "plain", &[doc! {"_id": 0}]);
+            let documents = (1..=200).map(|i| doc! {"_id": i, "text": "x".repeat(100)});
+            insert(&mut client, "plain", &documents.collect::<Vec<_>>());
+            server.signal("KILL");
+            server.wait();
+            let (file, offset) = last_record(&data);
+            let mut bytes = std::fs::read(&file).expect("read");
+            bytes[offset + 48 + 1000] ^= 1;
+            std::fs::write(&file, bytes).expect("write");
+            for copy in [&image, &served] {
+                succeed(&["restore", text(&data), text(copy)]);
+            }
+            let (code, told) = run(&["inspect", text(&data)]);
+            if code == DAMAGED {
+                return None;
+            }
+            assert!(told.contains("may have been acknowledged"), "{told}");
+            Some((file, offset))
+        })
+        .expect("a kill right after an insert");
+    // The data was opened and the image was not: both report it.
+    for directory in [&data, &image, &image] {
+        let (code, told) = run(&["verify", text(directory)]);
+        assert_eq!(code, DAMAGED, "{told}");
+        let name = file.file_name().and_then(|name| name.to_str());
+        assert!(told.contains(name.expect("a name")), "{told}");
+        assert!(told.contains(&format!("at byte {offset}: ")), "{told}");
+        assert!(told.contains("everything else"), "{told}");
+    }
+    let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", text(&served)];
+    let server = Server::spawn(&mut nilometer(&arguments));
+    let log = server.connect().startup_warnings();
+    let name = text(&file).rsplit('/').next().expect("a name");
+    for part in [
+        name,
+        &format!("\"offset\":{offset}"),
+        "\"bytes\":",
+        "may have been acknowledged",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+}
+
+#[test]
+fn a_copy_without_the_newest_log_file_is_refused_and_salvaged() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let mut server = directory.serve();
+    let mut client = server.connect();
+    insert(&mut client, "plain", &[doc! {"_id": 0}]);
+    assert!(is_ok(&client.run_on("shop", &doc! {"compact": "plain"})));
+    insert(&mut client, "plain", &[doc! {"_id": 1}]);
+    server.signal("KILL");
+    server.wait();
+    std::fs::remove_file(last_record(&data).0).expect("remove");
+    for command in ["verify", "inspect"] {
+        let (code, told) = run(&[command, text(&data)]);
+        assert_eq!(code, DAMAGED, "{told}");
+        assert!(told.contains("expected the newest segment"), "{told}");
+    }
+    let serve = ["serve", "--port", "0", "--quiet", "--dbpath", text(&data)];
+    assert_eq!(run(&serve).0, Some(100));
+    let saved = directory.0.join("saved");
+    let (code, told) = run(&["salvage", text(&data), text(&saved)]);
+    assert_eq!(code, DAMAGED, "{told}");
+    assert!(told.contains("damage in the log"), "{told}");
+    succeed(&["verify", text(&saved)]);
+}
+
+#[cfg(unix)]
+#[test]
+fn data_is_readable_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    fn check(folder: &Path) -> usize {
+        let mode = |path: &Path| {
+            std::fs::metadata(path)
+                .expect("a file")
+                .permissions()
+                .mode()
+                & 0o777
+        };
+        assert_eq!(mode(folder), 0o700, "{}", folder.display());
+        let mut files = 0;
+        for entry in std::fs::read_dir(folder).expect("list") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                files += check(&path);
+            } else {
+                assert_eq!(mode(&path), 0o600, "{}", path.display());
+                files += 1;
+            }
+        }
+        files
+    }
+    let directory = Directory::new();
+    let (data, seen) = at_rest(&directory);
+    assert!(!seen.is_empty() && check(&data) > 10);
+    let path = |name: &str| directory.0.join(name);
+    succeed(&["backup", "--dbpath", text(&data), text(&path("backup"))]);
+    // Copies made by other tools are readable for others.
+    let loose = Command::new("chmod")
+        .args(["-R", "a+rX", text(&path("backup"))])
+        .status();
+    assert!(loose.expect("chmod runs").success());
+    succeed(&["restore", text(&path("backup")), text(&path("restored"))]);
+    succeed(&["salvage", text(&path("backup")), text(&path("salvaged"))]);
+    for name in ["restored", "salvaged"] {
+        assert!(check(&path(name)) > 10, "{name}");
+    }
+    let server = directory.serve();
+    let target = path("online");
+    let reply = server
+        .connect()
+        .run(&doc! {"nilometerBackup": text(&target)});
+    assert!(is_ok(&reply), "{reply:?}");
+    assert!(
+        std::fs::metadata(&target).is_ok_and(|found| found.permissions().mode() & 0o777 == 0o700)
+    );
 }

@@ -185,7 +185,7 @@ fn keep(core: &Core) -> Result<()> {
     // Without a spare the commit that needs the next segment creates it, and is refused if that fails. So a failure
     // here is ignored.
     let _ = core.log.prepare_spare();
-    core.health.retry_segment(|| core.log.make_spare_now());
+    core.health.retry_segment(|| core.log.retry_segment());
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! block creating and dropping of keyspaces; pin the log
 //! each tree: hold its version lock; link current, the manifest it names, tables/*, blobs/*; unlock
-//! begin a new segment; link all sealed ones; copy the list of trees
+//! begin a new segment; link all sealed ones and list them; copy the list of trees
 //! sync, and write FORMAT last: without it the copy is not a database
 //! ```
 //!
@@ -19,9 +19,11 @@ use lsm_tree::AbstractTree;
 
 use super::core::Core;
 use super::directory::{log_path, sync, tree_path, trees_path, write_format};
+use super::log::{SegmentRange, write_segment_list};
 use super::manifest;
 use super::tree::Tree;
 use crate::error::{Error, Result};
+use crate::file_system::{copy_private, create_private_directory};
 use crate::lock::lock;
 
 /// Folders of a tree whose files never change once a manifest names them.
@@ -41,10 +43,16 @@ impl Core {
         sync(&trees_path(target))?;
         let log = log_path(target);
         create(&log)?;
-        for segment in self.seal_log()? {
-            link(&segment, &log)?;
+        let segments = self.seal_log()?;
+        for (_, segment) in &segments {
+            link(segment, &log)?;
         }
         drop(pinned);
+        let range = SegmentRange {
+            first: segments.first().map_or(0, |(id, _)| *id),
+            last: segments.last().map_or(0, |(id, _)| *id),
+        };
+        write_segment_list(&log, &*self.context.options.file_system, range)?;
         sync(&log)?;
         list.write(target)?;
         write_format(target)?;
@@ -57,12 +65,14 @@ impl Core {
         Ok(())
     }
 
-    /// Begins a new segment and returns all sealed ones.
-    fn seal_log(&self) -> Result<Vec<PathBuf>> {
+    /// Begins a new segment and returns all sealed ones with their ids.
+    fn seal_log(&self) -> Result<Vec<(u64, PathBuf)>> {
         let mut log = self.log.lock();
         self.log.begin_segment(&mut log)?;
         let sealed = log.sealed.iter();
-        Ok(sealed.map(|segment| segment.path.clone()).collect())
+        Ok(sealed
+            .map(|segment| (segment.id, segment.path.clone()))
+            .collect())
     }
 }
 
@@ -113,7 +123,7 @@ fn lies_within(target: &Path, source: &Path) -> bool {
 }
 
 fn create(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).map_err(|source| Error::io("create", path, source))
+    create_private_directory(path).map_err(|source| Error::io("create", path, source))
 }
 
 /// Links the newest version of one tree.
@@ -164,7 +174,7 @@ fn link(file: &Path, target: &Path) -> Result<()> {
     let target = target.join(name);
     let linked = match fs::hard_link(file, &target) {
         Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
-            fs::copy(file, &target).and_then(|_| fs::File::open(&target)?.sync_all())
+            copy_private(file, &target).map(drop)
         }
         other => other,
     };

@@ -5,12 +5,13 @@
 //! interrupted copy is not a database.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::make_empty;
 use super::directory::{FORMAT_FILE, LOCK_FILE, lock_existing, sync};
 use crate::error::{Error, Result};
+use crate::file_system::{copy_private, create_private_directory};
 
 /// Copies the database in `source` into the empty or absent directory `target`. Calls `each` with every file and its
 /// bytes. Fails with [`Error::Locked`] if the source is open.
@@ -33,7 +34,7 @@ pub fn copy_database(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u
 }
 
 fn copy_folder(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
-    fs::create_dir_all(target).map_err(|error| Error::io("create", target, error))?;
+    create_private_directory(target).map_err(|error| Error::io("create", target, error))?;
     for path in entries(source)? {
         let name = path.file_name().expect("a listed file has a name");
         if path.is_dir() {
@@ -63,10 +64,7 @@ fn is_skipped(name: &OsStr) -> bool {
 
 fn copy_file(file: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
     let target = target.join(file.file_name().expect("a file has a name"));
-    let copied = fs::copy(file, &target).and_then(|bytes| {
-        File::open(&target)?.sync_all()?;
-        Ok(bytes)
-    });
+    let copied = copy_private(file, &target);
     let bytes = copied.map_err(|error| Error::io("copy", file, error))?;
     each(file, bytes);
     Ok(())

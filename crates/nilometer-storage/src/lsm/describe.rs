@@ -11,7 +11,7 @@ use super::log::payload;
 use super::log::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
-use super::log::segment_id;
+use super::log::{SEGMENTS_FILE, SegmentRange, read_segment_list, segment_id};
 use super::manifest;
 use super::tree_list::TreeList;
 use super::verify::file_checksum;
@@ -34,6 +34,13 @@ pub fn describe_file(path: &Path) -> Result<Vec<String>> {
             let text = fs::read_to_string(path);
             let text = text.map_err(|source| Error::io("read", path, source))?;
             Ok(vec![format!("the format of a database: {}", text.trim())])
+        }
+        (SEGMENTS_FILE, _) => {
+            let range = read_segment_list(folder)?.unwrap_or(SegmentRange { first: 0, last: 0 });
+            Ok(vec![match range.last {
+                0 => "the list of log segments: none".to_owned(),
+                last => format!("the list of log segments: {} to {last}", range.first),
+            }])
         }
         ("current", _) => {
             let named = manifest::verify(folder)?;

@@ -4,9 +4,12 @@
 //! LOCK          a file lock, held while any reader or writer of the directory lives
 //! FORMAT        "nilometer storage format 1"; written first, and last by a checkpoint
 //! TREES         the list of keyspaces, see tree_list.rs
-//! wal/          the log, see log/mod.rs
+//! wal/          the log and the list of its files, see log/mod.rs
 //! trees/<id>/   the tables of one keyspace
 //! ```
+//!
+//! The directory is created for its owner alone (0700, files 0600). One that exists keeps its permissions. Files of tables
+//! have those that the process gives new files; within the directory nobody else reaches them.
 //!
 //! A directory without `FORMAT` must be empty; one that holds anything else is refused. The next opening completes an
 //! interrupted creation.
@@ -17,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
-use crate::file_system::sync_directory;
+use crate::file_system::{create_private_directory, private_file, sync_directory};
 use crate::lock::lock;
 
 /// Version of everything in the directory.
@@ -53,7 +56,7 @@ impl Drop for LockedFile {
 impl Directory {
     /// Opens `path`. Creates the database directory if it is absent.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        fs::create_dir_all(path).map_err(|source| Error::io("create", path, source))?;
+        create_private_directory(path).map_err(|source| Error::io("create", path, source))?;
         let path = path
             .canonicalize()
             .map_err(|source| Error::io("resolve", path, source))?;
@@ -72,7 +75,7 @@ impl Directory {
             lock: Mutex::new(Some(Arc::new(lock))),
         };
         for sub in [directory.log(), directory.trees()] {
-            fs::create_dir_all(&sub).map_err(|source| Error::io("create", &sub, source))?;
+            create_private_directory(&sub).map_err(|source| Error::io("create", &sub, source))?;
         }
         sync(&directory.path)?;
         Ok(directory)
@@ -130,7 +133,9 @@ pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> Re
     let temporary = directory.join(format!(".{name}.new"));
     let target = directory.join(name);
     let write = || {
-        let mut file = File::create(&temporary)?;
+        let mut options = private_file();
+        options.write(true).create(true).truncate(true);
+        let mut file = options.open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, &target)?;
@@ -191,7 +196,7 @@ pub(super) fn lock_existing(path: &Path) -> Result<Option<LockedFile>> {
 
 fn lock_directory(path: &Path) -> Result<LockedFile> {
     let file = path.join(LOCK_FILE);
-    let locked = File::options()
+    let locked = private_file()
         .create(true)
         .truncate(false)
         .write(true)

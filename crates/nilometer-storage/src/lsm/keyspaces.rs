@@ -67,14 +67,14 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the log at a clean close: syncs it, and begins a segment, whose header records where the previous one ends.
+    /// Syncs the log and ends it, at a clean close.
     pub(crate) fn end_log(&self) -> Result<()> {
         if let Some(error) = self.health.failure() {
             return Err(error);
         }
         self.log.sync()?;
         let mut log = self.log.lock();
-        match self.log.rotate(&mut log, 0) {
+        match self.log.end(&mut log) {
             // Without space for a segment the end is not recorded, but no batch is missing.
             Err(Error::Full { .. }) => Ok(()),
             other => other,

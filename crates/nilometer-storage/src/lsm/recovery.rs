@@ -59,6 +59,8 @@ pub struct Recovery {
     pub operations: u64,
     /// The unreadable end of the log, if there was one.
     pub cut: Option<LogCut>,
+    /// Where earlier openings cut the log, as far as its files still exist.
+    pub earlier_cuts: Vec<LogCut>,
 }
 
 /// Receives each damage that is skipped, with its keyspace.
@@ -84,13 +86,7 @@ pub(super) fn open_damaged(
     replayer.insert_gathered()?;
     let mut end = end.unwrap_or(NO_LOG);
     if let Some(cut) = &end.cut {
-        let text = format!(
-            "the log ends with a torn write of {} bytes, in {} at byte {}",
-            cut.bytes,
-            cut.segment.display(),
-            cut.offset
-        );
-        report(None, text);
+        report(None, cut.to_string());
     }
     let last = replayer.persisted_max.max(end.last_sequence);
     if end.last_sequence < replayer.persisted_max {
@@ -148,7 +144,9 @@ fn read_damaged_log(
     });
     let damage = match whole {
         Err(Error::Corruption { ref file, .. }) if !file.starts_with(directory) => return whole,
-        Err(damage @ Error::Corruption { .. }) => damage,
+        Err(damage @ Error::Corruption { .. }) => damage.to_string(),
+        // Whole batches may follow the first ignored one.
+        Ok(Some(LogEnd { cut: Some(cut), .. })) if cut.write_is_complete => cut.to_string(),
         other => return other,
     };
     let mut end = NO_LOG;
@@ -183,13 +181,7 @@ fn read_damaged_log(
 }
 
 /// The end of an absent log.
-const NO_LOG: LogEnd = LogEnd {
-    segments: Vec::new(),
-    next_index: 1,
-    last_sequence: 0,
-    batches: 0,
-    cut: None,
-};
+const NO_LOG: LogEnd = LogEnd::before(1, 0);
 
 fn new_context(directory: Directory, mut options: LsmOptions) -> TreeContext {
     let pending_io = Arc::<PendingIo>::default();
@@ -224,6 +216,7 @@ pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)>
         batches: end.batches,
         operations,
         cut: end.cut.clone(),
+        earlier_cuts: end.earlier_cuts.clone(),
     };
     let last = replayer.persisted_max.max(end.last_sequence);
     context.sequence.fetch_max(last + 1);

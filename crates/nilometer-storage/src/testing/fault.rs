@@ -47,11 +47,15 @@ impl Gate {
 #[derive(Default)]
 struct FaultState {
     full: bool,
+    /// Bytes of one write at most, beyond which the disk has no space for it.
+    room_per_write: Option<usize>,
     /// The error code with which creating and opening files fails.
     no_files: Option<i32>,
     writes_fail: bool,
     syncs_fail: bool,
     powerless: bool,
+    /// Calls until the power fails.
+    calls_left: Option<u64>,
     next_file: u64,
     names: BTreeMap<u64, PathBuf>,
     unsynced: BTreeMap<u64, Vec<UnsyncedWrite>>,
@@ -72,6 +76,12 @@ impl FaultyFileSystem {
     /// Sets whether the disk has no space for new files.
     pub fn set_full(&self, full: bool) {
         self.state().full = full;
+    }
+
+    /// Sets how many bytes of a write are written before the disk has no space, as on a file system that copies on write
+    /// and so needs space for writes into reserved space. `None`: all.
+    pub fn set_room_per_write(&self, bytes: Option<usize>) {
+        self.state().room_per_write = bytes;
     }
 
     /// Makes creating and opening files fail with this error code, or succeed again.
@@ -98,6 +108,16 @@ impl FaultyFileSystem {
     /// Makes every later call fail without effect.
     pub fn cut_power(&self) {
         self.state().powerless = true;
+    }
+
+    /// Cuts the power after this number of further calls.
+    pub fn cut_power_after(&self, calls: u64) {
+        self.state().calls_left = Some(calls);
+    }
+
+    /// True once the power is cut.
+    pub fn is_powerless(&self) -> bool {
+        self.state().powerless
     }
 
     /// Undoes a random part of the unsynced writes.
@@ -151,6 +171,21 @@ fn undo_some(file: &File, write: &UnsyncedWrite, random: &mut Random) -> io::Res
     Ok(())
 }
 
+impl FaultState {
+    /// Counts a call. Fails without power.
+    fn call(&mut self) -> io::Result<()> {
+        match &mut self.calls_left {
+            Some(0) => self.powerless = true,
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        match self.powerless {
+            true => Err(fault(ErrorKind::Other)),
+            false => Ok(()),
+        }
+    }
+}
+
 fn fault(kind: ErrorKind) -> Error {
     Error::new(kind, "an injected fault")
 }
@@ -158,10 +193,8 @@ fn fault(kind: ErrorKind) -> Error {
 impl FileSystem for FaultyFileSystem {
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>> {
         self.gate.pass();
-        let state = self.state();
-        if state.powerless {
-            return Err(fault(ErrorKind::Other));
-        }
+        let mut state = self.state();
+        state.call()?;
         if state.full {
             return Err(fault(ErrorKind::StorageFull));
         }
@@ -173,18 +206,19 @@ impl FileSystem for FaultyFileSystem {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn LogFile>> {
-        if let Some(code) = self.state().no_files {
+        let mut state = self.state();
+        state.call()?;
+        if let Some(code) = state.no_files {
             return Err(Error::from_raw_os_error(code));
         }
+        drop(state);
         Ok(self.track(path, RealFileSystem.open(path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.gate.pass();
         let mut state = self.state();
-        if state.powerless {
-            return Err(fault(ErrorKind::Other));
-        }
+        state.call()?;
         RealFileSystem.rename(from, to)?;
         for name in state.names.values_mut() {
             if name == from {
@@ -197,9 +231,7 @@ impl FileSystem for FaultyFileSystem {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.gate.pass();
         let mut state = self.state();
-        if state.powerless {
-            return Err(fault(ErrorKind::Other));
-        }
+        state.call()?;
         RealFileSystem.remove(path)?;
         state.names.retain(|_, name| name != path);
         Ok(())
@@ -207,8 +239,9 @@ impl FileSystem for FaultyFileSystem {
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         self.gate.pass();
-        let state = self.state();
-        if state.powerless || state.syncs_fail {
+        let mut state = self.state();
+        state.call()?;
+        if state.syncs_fail {
             return Err(fault(ErrorKind::Other));
         }
         drop(state);
@@ -227,22 +260,29 @@ impl LogFile for FaultyFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.gate.pass();
         let mut state = lock(&self.state);
-        if state.powerless || state.writes_fail {
+        state.call()?;
+        if state.writes_fail {
             return Err(fault(ErrorKind::Other));
         }
         let name = state.names.get(&self.id).cloned();
         let name = name.ok_or_else(|| fault(ErrorKind::NotFound))?;
-        let before = read_at(&name, offset, bytes.len())?;
-        self.file.write_at(bytes, offset)?;
+        let room = state.room_per_write.unwrap_or(usize::MAX);
+        let written = bytes.get(..room).unwrap_or(bytes);
+        let before = read_at(&name, offset, written.len())?;
+        self.file.write_at(written, offset)?;
         let writes = state.unsynced.entry(self.id).or_default();
         writes.push(UnsyncedWrite { offset, before });
-        Ok(())
+        match written.len() < bytes.len() {
+            true => Err(fault(ErrorKind::StorageFull)),
+            false => Ok(()),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
         self.gate.pass();
         let mut state = lock(&self.state);
-        if state.powerless || state.syncs_fail {
+        state.call()?;
+        if state.syncs_fail {
             return Err(fault(ErrorKind::Other));
         }
         // Not forwarded: `lose_unsynced` decides what is lost.

@@ -11,6 +11,7 @@ use nilometer_storage::{
     Direction, Durability, Engine, Error, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
 };
 
+use crate::damage::copy;
 use crate::support::{Scratch, effort};
 
 fn faulty(file_system: &FaultyFileSystem) -> LsmOptions {
@@ -74,6 +75,61 @@ fn a_full_disk_refuses_writes_and_serves_reads() {
     let engine = LsmEngine::open(directory.path(), LsmOptions::tiny()).expect("open");
     assert_eq!(engine.recovery().cut, None);
     assert_eq!(keys(&engine, id), expected);
+}
+
+#[test]
+fn a_write_that_finds_no_space_in_a_reserved_file_is_refused_until_there_is_some() {
+    // Nothing is written; part of an end mark; an end mark, but neither a batch nor the header of a segment.
+    for room in [0, 20, 64] {
+        let directory = Scratch::new("copy-on-write");
+        let file_system = FaultyFileSystem::new();
+        let engine = LsmEngine::open(directory.path().join("db"), faulty(&file_system));
+        let engine = engine.expect("open");
+        let id = engine.create_keyspace("t", TOGETHER).expect("create");
+        let mut expected = Vec::new();
+        let mut key = 0;
+        for round in 0..4 {
+            for _ in 0..10 {
+                try_put(&engine, id, key).expect("commit");
+                expected.push(key);
+                key += 1;
+            }
+            file_system.set_room_per_write(Some(room));
+            for _ in 0..10 {
+                let refused = try_put(&engine, id, key);
+                assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+                key += 1;
+            }
+            let told = engine.check_writable();
+            assert!(matches!(told, Err(Error::Full { .. })), "{told:?}");
+            assert_eq!(keys(&engine, id), expected);
+            // What a crash leaves now has the acknowledged batches and no other.
+            let copied = directory.path().join(format!("crashed-{round}"));
+            copy(&directory.path().join("db"), &copied);
+            let crashed = LsmEngine::open(&copied, LsmOptions::tiny()).expect("open");
+            assert_eq!(keys(&crashed, id), expected, "room for {room} bytes");
+            file_system.set_room_per_write(None);
+            if round % 2 == 0 {
+                // Also without writers.
+                let end = Instant::now() + Duration::from_secs(20);
+                while let Err(error) = engine.check_writable() {
+                    assert!(Instant::now() < end, "{error}");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+        try_put(&engine, id, key).expect("there is room again");
+        expected.push(key);
+        engine.verify().expect("nothing is damaged");
+        engine.close().expect("close");
+        drop(engine);
+        let engine = LsmEngine::open(directory.path().join("db"), LsmOptions::tiny());
+        let engine = engine.expect("open");
+        let recovery = engine.recovery();
+        assert_eq!((&recovery.cut, recovery.earlier_cuts.len()), (&None, 0));
+        assert_eq!(keys(&engine, id), expected);
+        engine.verify().expect("nothing is damaged");
+    }
 }
 
 /// Error codes of Linux: too many open files; access denied; read-only file system.
@@ -297,4 +353,80 @@ fn lose_power(seed: u64) -> u64 {
         );
     }
     u64::from(engine.recovery().cut.is_some())
+}
+
+/// Cuts the power after each call of a history in which segments begin, are removed and recycled, and a checkpoint is
+/// taken: no state between two calls may refuse to open.
+#[test]
+fn every_step_of_the_log_leaves_a_directory_that_opens() {
+    let step = if effort(0, 1, 1) == 0 { 5 } else { 1 };
+    let mut whole = false;
+    let mut histories = 0u64;
+    for calls in (0..).step_by(step) {
+        whole = step_until(calls);
+        histories += 1;
+        if whole {
+            break;
+        }
+    }
+    assert!(whole);
+    eprintln!("{histories} histories");
+}
+
+/// Runs the history until the power fails after `calls` calls, and checks what is left. True if it did not fail.
+fn step_until(calls: u64) -> bool {
+    let directory = Scratch::new("step");
+    let file_system = FaultyFileSystem::new();
+    file_system.cut_power_after(calls);
+    let options = LsmOptions {
+        segment_bytes: 4096,
+        ..faulty(&file_system)
+    };
+    let path = directory.path().join("db");
+    let mut acknowledged = 0;
+    let mut id = None;
+    let mut run = || -> Result<(), Error> {
+        let mut engine = LsmEngine::open(&path, options.clone())?;
+        let keyspace = engine.create_keyspace("t", TOGETHER)?;
+        id = Some(keyspace);
+        for round in 0..3 {
+            for _ in 0..25 {
+                try_put(&engine, keyspace, acknowledged)?;
+                acknowledged += 1;
+            }
+            if round == 0 {
+                engine.checkpoint(&directory.path().join("copy"))?;
+            }
+            engine.settle()?;
+            if round == 1 {
+                engine.close()?;
+                drop(engine);
+                engine = LsmEngine::open(&path, options.clone())?;
+            }
+        }
+        engine.close()
+    };
+    let ended = run();
+    let mut random = Random::new(calls);
+    file_system.lose_unsynced(&mut random).expect("undo");
+    assert!(ended.is_ok() || file_system.is_powerless(), "{ended:?}");
+    let engine = LsmEngine::open(&path, LsmOptions::tiny());
+    let engine = engine.unwrap_or_else(|error| panic!("after {calls} calls: {error}"));
+    engine.verify().expect("nothing is damaged");
+    if let Some(id) = id {
+        let found = keys(&engine, id);
+        let acknowledged = acknowledged as usize;
+        let extra = found.len().checked_sub(acknowledged);
+        assert!(
+            matches!(extra, Some(0 | 1)),
+            "{} of {acknowledged}",
+            found.len()
+        );
+    }
+    let copied = directory.path().join("copy");
+    if copied.join("FORMAT").exists() {
+        let engine = LsmEngine::open(&copied, LsmOptions::tiny());
+        engine.unwrap_or_else(|error| panic!("the copy after {calls} calls: {error}"));
+    }
+    ended.is_ok()
 }

@@ -137,7 +137,10 @@ fn killing_the_process_takes_nothing_acknowledged() {
         );
         let engine = LsmEngine::open(directory.path(), options());
         let engine = engine.unwrap_or_else(|error| panic!("round {round}: {error}"));
-        cuts += u64::from(engine.recovery().cut.is_some());
+        let cut = &engine.recovery().cut;
+        cuts += u64::from(cut.is_some());
+        let interrupted = cut.as_ref().is_none_or(|cut| !cut.write_is_complete);
+        assert!(interrupted, "a kill is taken for damage: {cut:?}");
         let ids = keyspaces(&engine);
         for writer in 0..WRITERS {
             let there = written(&engine, ids, writer);

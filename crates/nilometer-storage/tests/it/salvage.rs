@@ -83,7 +83,7 @@ fn flip(path: &Path) {
 }
 
 /// Returns the offset of the record that follows the one at `offset`: after header and payload, aligned to 8.
-fn next_record(bytes: &[u8], offset: usize) -> usize {
+pub(crate) fn next_record(bytes: &[u8], offset: usize) -> usize {
     let length = bytes[offset + 4..offset + 8].try_into().expect("4 bytes");
     (offset + 48 + u32::from_le_bytes(length) as usize).next_multiple_of(8)
 }

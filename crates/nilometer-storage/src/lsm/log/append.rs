@@ -10,7 +10,7 @@ use super::segment::{self, ActiveSegment, SealedSegment};
 use super::{Log, LogState, note_failure};
 use crate::checksum::checksum;
 use crate::engine::KeyspaceId;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_full};
 use crate::lock::lock;
 
 /// A batch to append. The writer builds and checksums it without holding a lock.
@@ -72,7 +72,8 @@ impl Log {
     /// Appends `records` in order, assigns their index and sequence number, and syncs if `sync` is set.
     ///
     /// After [`Error::Full`] nothing has changed. After [`Error::LogFailed`] it is unknown which records survive, and
-    /// the log refuses writes.
+    /// the log refuses writes. A file system that copies on write may have no space for a write into the reserved space
+    /// either: that is [`Error::Full`] as well, and the next batch goes to a new segment.
     pub(crate) fn append(
         &self,
         state: &mut LogState,
@@ -84,13 +85,26 @@ impl Log {
             return Err(error);
         }
         let bytes: u64 = records.iter().map(|record| record.bytes()).sum();
-        if state.active.offset + bytes > state.active.size {
+        if state.active.is_torn || state.active.offset + bytes > state.active.size {
             self.rotate(state, bytes.max(self.segment_bytes - segment::MIN_BYTES))?;
         }
+        self.list_active(state)?;
+        let before = (state.next_index, state.last_sequence, state.noted_index);
         for record in records.iter_mut() {
             stamp(state, record, sequence.next());
         }
-        self.write(state, records)?;
+        if let Err(error) = self.write(state, records) {
+            (state.next_index, state.last_sequence, state.noted_index) = before;
+            if matches!(error, Error::Full { .. }) {
+                self.tear(state);
+            }
+            return Err(error);
+        }
+        for record in records.iter() {
+            for keyspace in &record.keyspaces {
+                state.active.highest.insert(*keyspace, record.sequence);
+            }
+        }
         if sync {
             self.sync_file(&*state.active.file, &state.active.path)?;
             state.durable_index = state.written_index();
@@ -132,18 +146,52 @@ impl Log {
         Ok(())
     }
 
-    /// Records a failed write, after which the log refuses writes.
+    /// Records a failed write, after which the log refuses writes, unless there was no space.
     fn noted_write(&self, path: &Path, written: std::io::Result<()>) -> Result<()> {
         written.map_err(|source| {
+            if is_full(&source) {
+                return Error::Full {
+                    path: path.to_path_buf(),
+                };
+            }
             let mut device = lock(&self.device);
             note_failure(&mut device, "write", path, &source)
         })
+    }
+
+    /// Ends the active segment after a write that found no space: part of the refused records may be in the file. If the
+    /// end mark cannot be written over them now, a crash before the next segment exists may bring them back.
+    fn tear(&self, state: &mut LogState) {
+        state.active.is_torn = true;
+        let mark = RecordHeader::end(state.next_index, state.last_sequence, state.durable_index);
+        let mut bytes = Vec::new();
+        push_end_mark(&state.active, state.active.offset, &mark, &mut bytes);
+        let _ = state.active.file.write_at(&bytes, state.active.offset);
+    }
+
+    /// Tries to create what a commit was refused for: a spare, the segment after a torn one, the entry in the list of
+    /// segments. Called by the keeper.
+    pub(crate) fn retry_segment(&self) -> Result<()> {
+        self.make_spare_now()?;
+        let mut state = self.lock();
+        if state.active.is_torn {
+            self.begin_segment(&mut state)?;
+        }
+        self.list_active(&state)
+    }
+
+    /// Names the active segment in the list of segments, before a batch in it is acknowledged.
+    fn list_active(&self, state: &LogState) -> Result<()> {
+        self.noted_list(self.list.set_last(state.active.id))
     }
 
     /// Seals the active segment and begins the next, with space for `bytes` of records.
     ///
     /// After [`Error::Full`] the old segment stays active.
     pub(crate) fn rotate(&self, state: &mut LogState, bytes: u64) -> Result<()> {
+        if state.active.is_torn {
+            self.tear(state);
+        }
         if state.durable_index < state.written_index() {
             self.sync_file(&*state.active.file, &state.active.path)?;
             state.durable_index = state.written_index();
@@ -153,6 +201,7 @@ impl Log {
             first_index: state.next_index,
             base_sequence: state.last_sequence,
             size: bytes + segment::MIN_BYTES,
+            is_listed: true,
         };
         let spare = self.spares.take(header.size);
         let next = segment::create(&self.directory, &*self.file_system, header, spare);
@@ -175,6 +224,12 @@ impl Log {
         self.rotate(state, self.segment_bytes - segment::MIN_BYTES)
     }
 
+    /// Ends the log at a clean close: the header of an empty segment records where it ends.
+    pub(crate) fn end(&self, state: &mut LogState) -> Result<()> {
+        self.rotate(state, 0)?;
+        self.list_active(state)
+    }
+
     /// An existing segment ends the one before it. If its creation failed after the file appeared, recovery would
     /// ignore batches appended to the old segment, so the log must refuse writes.
     fn not_rotated(&self, id: u64, error: Error) -> Error {
@@ -191,7 +246,7 @@ impl Log {
     /// Rewrites the end mark if the log is idle and no header records how far it is durable.
     pub(crate) fn note_durable(&self) -> Result<()> {
         let mut state = self.lock();
-        let recorded = state.noted_index == state.written_index();
+        let recorded = state.noted_index == state.written_index() || state.active.is_torn;
         if recorded || state.durable_index < state.written_index() {
             return Ok(());
         }
@@ -202,7 +257,9 @@ impl Log {
         let mut bytes = Vec::new();
         push_end_mark(&state.active, state.active.offset, &mark, &mut bytes);
         let written = state.active.file.write_at(&bytes, state.active.offset);
-        self.noted_write(&state.active.path, written)?;
+        let noted = self.noted_write(&state.active.path, written);
+        state.active.is_torn = matches!(noted, Err(Error::Full { .. }));
+        noted?;
         state.noted_index = state.durable_index;
         Ok(())
     }
@@ -233,7 +290,4 @@ fn stamp(state: &mut LogState, record: &mut LogRecord, sequence: u64) {
     state.next_index += 1;
     state.last_sequence = sequence;
     state.noted_index = state.noted_index.max(state.durable_index);
-    for keyspace in &record.keyspaces {
-        state.active.highest.insert(*keyspace, sequence);
-    }
 }

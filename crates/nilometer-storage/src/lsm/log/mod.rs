@@ -7,11 +7,13 @@
 //! ```text
 //! wal/00000000000000000007.log     sealed: the header of the next segment records where it ends
 //! wal/00000000000000000008.log     active
+//! wal/SEGMENTS                     the first and the last of them, see segment_list.rs
 //! wal/spare-3                      a future segment, see spare.rs
 //!
 //! segment  = header (64 bytes), records, end mark, zeros or remains of a recycled segment
 //!   header = "NILOLOG1", segment id, index of the first record, sequence number before it,
-//!            size of the file, 16 spare bytes, checksum                       (all u64 LE)
+//!            size of the file, flags (1: SEGMENTS names it), 8 spare bytes,
+//!            checksum                                                         (all u64 LE)
 //! record   = header (48 bytes), payload, padding to 8 bytes
 //!   header = magic u32, payload length u32, index, sequence number, index known durable,
 //!            payload checksum, header checksum seeded with the segment id     (u64 LE)
@@ -28,12 +30,15 @@
 //! - *A torn tail is cut, damage is refused.* Each header records which index was durable when it was written. A
 //!   record that does not parse, followed by a header that says it was durable, is damage. Without such a header the
 //!   record was never acknowledged or belongs to the last group synced: the log ends there, and recovery reports the
-//!   cut. Rewriting the end mark when the log falls idle limits the second case to the last tenth of a second before a
+//!   cut, and whether the write may have been acknowledged. Rewriting the end mark when the log falls idle limits the second case to the last tenth of a second before a
 //!   crash; a clean close, which begins a new segment, excludes it.
 //! - *Recovery only reads.* The header of the next segment records where the previous one ends, so cutting the log
 //!   means beginning a segment, and can be repeated after another crash.
+//! - *No segment goes missing unnoticed*, neither between two others nor at either end.
 //! - *A full disk refuses writes without damage.* Space for a whole segment is reserved when the segment is created,
-//!   so running out of space is detected before a byte is written.
+//!   so running out of space is detected before a byte is written. A file system that copies on write may refuse a write
+//!   into the reserved space all the same: the batch is refused, the segment ends before it, and the next one begins when
+//!   there is space.
 //! - *A failed sync ends writing.* The system may have dropped the pages, so the sync is never retried.
 //!
 //! The log does not know the meaning of operations. The caller says which batches are flushed, so that segments can be
@@ -44,6 +49,7 @@ pub(crate) mod payload;
 pub(crate) mod record;
 pub(crate) mod replay;
 mod segment;
+mod segment_list;
 mod spare;
 
 use std::collections::{HashMap, VecDeque};
@@ -51,6 +57,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use self::segment_list::SegmentList;
 use self::spare::Spares;
 use super::options::LsmOptions;
 use crate::engine::KeyspaceId;
@@ -60,6 +67,7 @@ use crate::lock::lock;
 
 pub(crate) use append::LogRecord;
 pub(crate) use segment::{ActiveSegment, SealedSegment, segment_id, segment_path};
+pub(crate) use segment_list::{SEGMENTS_FILE, SegmentRange, read_segment_list, write_segment_list};
 
 /// The highest sequence number of each keyspace in a segment.
 pub(crate) type HighestSequences = HashMap<KeyspaceId, u64>;
@@ -80,6 +88,10 @@ pub(crate) struct Log {
     /// Signalled when that sync ends.
     synced: Condvar,
     spares: Spares,
+    /// Changed after the log lock was taken, or without it.
+    list: SegmentList,
+    /// Serialises removals, so that segments are removed in order.
+    removing: Mutex<()>,
     bytes_max: u64,
     syncs: AtomicU64,
     /// Bytes of all segment files, readable without the log lock.
@@ -135,6 +147,11 @@ impl Log {
     pub(crate) fn start(directory: &Path, options: &LsmOptions, start: LogStart) -> Result<Self> {
         let file_system = Arc::clone(&options.file_system);
         let (segment_bytes, bytes_max) = (options.segment_bytes, options.log_bytes_max);
+        let range = SegmentRange {
+            first: (start.sealed.front()).map_or(start.next_segment, |segment| segment.id),
+            last: start.sealed.back().map_or(0, |segment| segment.id),
+        };
+        let list = SegmentList::create(directory, &*file_system, range)?;
         let spares = Spares::open(directory, &*file_system, segment_bytes)?;
         let spare = spares.take(segment_bytes);
         let header = record::SegmentHeader {
@@ -145,8 +162,10 @@ impl Log {
                 Some(_) => segment_bytes,
                 None => segment_bytes.min(FIRST_SEGMENT_BYTES),
             },
+            is_listed: true,
         };
         let active = segment::create(directory, &*file_system, header, spare)?;
+        list.set_last(active.id)?;
         let durable_index = start.next_index - 1;
         let state = LogState {
             active,
@@ -168,6 +187,8 @@ impl Log {
             syncing: Mutex::new(false),
             synced: Condvar::new(),
             spares,
+            list,
+            removing: Mutex::default(),
             bytes_max,
             syncs: AtomicU64::new(0),
         })
@@ -275,22 +296,35 @@ impl Log {
 
     /// Removes sealed segments, oldest first, whose batches are all in tables.
     pub(crate) fn remove_flushed(&self, flushed: impl Fn(KeyspaceId, u64) -> bool) -> Result<()> {
+        let _removing = lock(&self.removing);
+        let is_flushed = |segment: &SealedSegment| {
+            let mut highest = segment.highest.iter();
+            highest.all(|(id, highest)| flushed(*id, *highest))
+        };
+        let last = {
+            let state = self.lock();
+            let mut removable = state
+                .sealed
+                .iter()
+                .take_while(|segment| is_flushed(segment));
+            match (state.pins, removable.by_ref().last()) {
+                (0, Some(segment)) => segment.id,
+                _ => return Ok(()),
+            }
+        };
+        self.noted_list(self.list.set_first(last + 1))?;
         loop {
-            let oldest = {
+            let segment = {
                 let mut state = self.lock();
-                let removable = state.pins == 0
-                    && state.sealed.front().is_some_and(|segment| {
-                        let mut highest = segment.highest.iter();
-                        highest.all(|(id, highest)| flushed(*id, *highest))
-                    });
-                if !removable {
+                let oldest = state.sealed.front().map(|segment| segment.id);
+                if state.pins > 0 || oldest.is_none_or(|id| id > last) {
                     return Ok(());
                 }
                 let oldest = state.sealed.pop_front();
                 self.bytes.store(state.bytes(), Ordering::Release);
                 oldest
             };
-            let Some(segment) = oldest else {
+            let Some(segment) = segment else {
                 return Ok(());
             };
             self.remove_segment(&segment)?;
@@ -313,6 +347,19 @@ impl Log {
         synced.map_err(|source| Error::io("sync", &self.directory, source))
     }
 
+    /// Records a failed change of the list of segments, after which the log refuses writes, unless there was no space.
+    fn noted_list(&self, changed: Result<()>) -> Result<()> {
+        changed.map_err(|error| match error {
+            full @ Error::Full { .. } => full,
+            error => {
+                let failed = Error::LogFailed {
+                    reason: error.to_string(),
+                };
+                lock(&self.device).get_or_insert(failed).clone()
+            }
+        })
+    }
+
     /// Returns every segment: path, id, and the index after its last durable batch.
     pub(crate) fn segments_to_check(&self) -> Vec<(PathBuf, u64, u64)> {
         let state = self.lock();
@@ -331,8 +378,8 @@ impl Log {
         segments.map(|((path, id), end)| (path, id, end)).collect()
     }
 
-    /// Creates a spare after a commit failed to create a segment. Called by the keeper.
-    pub(crate) fn make_spare_now(&self) -> Result<()> {
+    /// Creates a spare after a commit failed to create a segment.
+    fn make_spare_now(&self) -> Result<()> {
         self.spares.ask();
         self.prepare_spare()
     }

@@ -28,7 +28,12 @@ pub(crate) struct SegmentHeader {
     pub(crate) base_sequence: u64,
     /// Size of the file at creation; a shorter file is damaged.
     pub(crate) size: u64,
+    /// True if the list of segments names it; false in segments of builds before the list.
+    pub(crate) is_listed: bool,
 }
+
+/// The flag of [`SegmentHeader::is_listed`].
+const LISTED: u64 = 1;
 
 impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
@@ -38,6 +43,8 @@ impl SegmentHeader {
         bytes[16..24].copy_from_slice(&self.first_index.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.base_sequence.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.size.to_le_bytes());
+        let flags = if self.is_listed { LISTED } else { 0 };
+        bytes[40..48].copy_from_slice(&flags.to_le_bytes());
         let sum = checksum(&bytes[..56], 0);
         bytes[56..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -56,6 +63,7 @@ impl SegmentHeader {
             first_index: u64_at(header, 16)?,
             base_sequence: u64_at(header, 24)?,
             size: u64_at(header, 32)?,
+            is_listed: u64_at(header, 40)? & LISTED != 0,
         })
     }
 }
@@ -164,6 +172,7 @@ mod tests {
             first_index: 100,
             base_sequence: 230,
             size: 4096,
+            is_listed: true,
         };
         let bytes = header.encode();
         assert_eq!(SegmentHeader::decode(&bytes), Some(header));
@@ -197,10 +206,19 @@ mod tests {
             first_index: 2,
             base_sequence: 3,
             size: 4,
+            is_listed: false,
         };
         let bytes = header.encode();
         assert_eq!(&bytes[..16], b"NILOLOG1\x01\0\0\0\0\0\0\0");
         assert_eq!(&bytes[40..56], &[0; 16]);
         assert_eq!(u64_at(&bytes, 56), Some(checksum(&bytes[..56], 0)));
+        let listed = SegmentHeader {
+            is_listed: true,
+            ..header
+        };
+        assert_eq!(
+            &listed.encode()[40..56],
+            b"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+        );
     }
 }

@@ -3,11 +3,15 @@
 //! Rules, in the order they are applied (the head of [`super`] gives the reasons):
 //!
 //! 1. Segment ids are consecutive; each file has a valid header with its own id and is not shorter than at creation;
-//!    first index and base sequence number continue the segment before.
+//!    first index and base sequence number continue the segment before. The oldest and the newest are there
+//!    (`segment_list.rs`).
 //! 2. A segment ends at the first index of the next one. The rest is ignored.
 //! 3. The last segment ends at its end mark, or at the first record that does not parse; the latter is reported as a
 //!    cut. In both cases a later header that says the next index was durable means damage.
+//! 4. A segment without an end mark where the next one says it ends was cut by an earlier recovery. That is reported
+//!    as long as the file exists.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -15,11 +19,15 @@ use super::record::{
     ALIGNMENT, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 use super::segment::{segment_id, segment_path};
+use super::segment_list::check_segment_list;
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
 
 /// Where recovery ended a log without a clean end: after every record that was provably acknowledged, at the remains of
-/// a torn write.
+/// a torn write or at damage.
+///
+/// A record and the mark or record that follows it are one write, so an interrupted process leaves no whole header
+/// after a record that is not whole. A power loss may, because a device writes sectors in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogCut {
     /// The segment file.
@@ -30,6 +38,36 @@ pub struct LogCut {
     pub bytes: u64,
     /// Index of the next commit.
     pub index: u64,
+    /// True if the header of the first ignored record is whole.
+    pub header_is_whole: bool,
+    /// True if the write reached its end: a whole header follows the first ignored record, or the end of the file.
+    pub write_is_complete: bool,
+}
+
+impl LogCut {
+    /// True if ignored records may have been acknowledged: bytes were damaged after they were written, or a power loss
+    /// took part of a write.
+    pub fn may_be_acknowledged(&self) -> bool {
+        self.header_is_whole || self.write_is_complete
+    }
+}
+
+impl fmt::Display for LogCut {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, offset) = (self.bytes, self.offset);
+        write!(
+            formatter,
+            "the log was cut in {} at byte {offset}: {bytes} bytes, ",
+            self.segment.display()
+        )?;
+        formatter.write_str(match (self.write_is_complete, self.header_is_whole) {
+            (true, _) => {
+                "a write that reached its end and was damaged, or torn by a power loss; it may have been acknowledged"
+            }
+            (false, true) => "a record without its end, whose header is whole; it may have been acknowledged",
+            (false, false) => "a torn write, never acknowledged",
+        })
+    }
 }
 
 /// One batch in the log.
@@ -56,6 +94,22 @@ pub(crate) struct LogEnd {
     pub(crate) last_sequence: u64,
     pub(crate) batches: u64,
     pub(crate) cut: Option<LogCut>,
+    /// Where earlier recoveries ended segments that still exist.
+    pub(crate) earlier_cuts: Vec<LogCut>,
+}
+
+impl LogEnd {
+    /// The end of a log before batch `next_index`.
+    pub(crate) const fn before(next_index: u64, last_sequence: u64) -> Self {
+        Self {
+            segments: Vec::new(),
+            next_index,
+            last_sequence,
+            batches: 0,
+            cut: None,
+            earlier_cuts: Vec::new(),
+        }
+    }
 }
 
 /// Receives every batch in order.
@@ -65,6 +119,7 @@ pub(crate) type EachBatch<'a> = dyn FnMut(&LogBatch<'_>) -> Result<()> + 'a;
 pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Option<LogEnd>> {
     let ids = segment_ids(directory)?;
     let Some(first) = ids.first() else {
+        check_segment_list(directory, &[])?;
         return Ok(None);
     };
     let mut headers = Vec::with_capacity(ids.len());
@@ -80,19 +135,28 @@ pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Optio
         }
         headers.push(read_header(&segment_path(directory, *id), *id)?);
     }
-    let mut end = LogEnd {
-        segments: Vec::new(),
-        next_index: headers.first().map_or(1, |header| header.first_index),
-        last_sequence: headers.first().map_or(0, |header| header.base_sequence),
-        batches: 0,
-        cut: None,
-    };
+    check_segment_list(directory, &headers)?;
+    let mut end = LogEnd::before(
+        headers.first().map_or(1, |header| header.first_index),
+        headers.first().map_or(0, |header| header.base_sequence),
+    );
     for (position, header) in headers.iter().enumerate() {
         let path = segment_path(directory, header.id);
         check_continuation(&path, header, &end)?;
         let fixed_end = headers.get(position + 1).map(|next| next.first_index);
         let bytes = read_file(&path)?;
-        read_segment(&path, &bytes, header, fixed_end, &mut end, each)?;
+        let offset = read_segment(&path, &bytes, header, fixed_end, &mut end, each)?;
+        let remains = bytes.get(offset..).unwrap_or_default();
+        let is_marked = is_end_mark(remains, header.id, &end);
+        match fixed_end {
+            // Nothing after the mark was acknowledged.
+            Some(_) if is_marked => {}
+            Some(_) => {
+                let (cut, _) = find_cut(&path, remains, header.id, offset, &end);
+                end.earlier_cuts.extend(cut);
+            }
+            None => end.cut = find_end(&path, remains, header.id, offset, &end)?,
+        }
         end.segments.push(ReadSegment {
             id: header.id,
             path,
@@ -106,13 +170,7 @@ pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Optio
 /// Checks the records of one segment up to the index `end`, for a scrub.
 pub(crate) fn check_segment(path: &Path, id: u64, end: u64) -> Result<()> {
     let header = read_header(path, id)?;
-    let mut state = LogEnd {
-        segments: Vec::new(),
-        next_index: header.first_index,
-        last_sequence: header.base_sequence,
-        batches: 0,
-        cut: None,
-    };
+    let mut state = LogEnd::before(header.first_index, header.base_sequence);
     let bytes = read_file(path)?;
     read_segment(
         path,
@@ -122,6 +180,7 @@ pub(crate) fn check_segment(path: &Path, id: u64, end: u64) -> Result<()> {
         &mut state,
         &mut |_| Ok(()),
     )
+    .map(drop)
 }
 
 /// Reads the header of segment `id` and checks it against the size of the file.
@@ -190,7 +249,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the records of one segment.
+/// Reads the records of one segment. Returns the offset after the last.
 fn read_segment(
     path: &Path,
     bytes: &[u8],
@@ -198,11 +257,11 @@ fn read_segment(
     fixed_end: Option<u64>,
     end: &mut LogEnd,
     each: &mut EachBatch<'_>,
-) -> Result<()> {
+) -> Result<usize> {
     let mut offset = SEGMENT_HEADER_BYTES;
     loop {
         if fixed_end == Some(end.next_index) {
-            return Ok(());
+            return Ok(offset);
         }
         let Some((record, payload)) = parse(bytes, offset, header.id, end) else {
             break;
@@ -227,7 +286,7 @@ fn read_segment(
         );
         return Err(damaged(path, offset, expected));
     }
-    find_end(path, bytes, header.id, offset, end)
+    Ok(offset)
 }
 
 /// Returns the record at `offset` and its payload, if it is whole and the next one.
@@ -298,51 +357,77 @@ pub(crate) fn read_remains(
     Ok(lost)
 }
 
-/// Decides how the last segment ends, whose batches end at `offset`.
-fn find_end(
-    path: &Path,
-    bytes: &[u8],
-    segment: u64,
-    offset: usize,
-    end: &mut LogEnd,
-) -> Result<()> {
-    let rest = bytes.get(offset..).unwrap_or_default();
-    let mark = RecordHeader::decode(rest, segment);
-    let marked = mark.is_some_and(|mark| {
+/// True if `remains`, what follows the last record of a segment, begins with its end mark.
+fn is_end_mark(remains: &[u8], segment: u64, end: &LogEnd) -> bool {
+    RecordHeader::decode(remains, segment).is_some_and(|mark| {
         mark.kind == RecordKind::End
             && mark.index == end.next_index
             && mark.sequence == end.last_sequence
             && mark.durable < end.next_index
-    });
+    })
+}
+
+/// Decides how the last segment ends, whose batches end at `offset`.
+fn find_end(
+    path: &Path,
+    remains: &[u8],
+    segment: u64,
+    offset: usize,
+    end: &LogEnd,
+) -> Result<Option<LogCut>> {
+    let (cut, durable_at) = find_cut(path, remains, segment, offset, end);
+    match durable_at {
+        None => Ok(cut),
+        Some(at) => {
+            let next = end.next_index;
+            let expected = format!("the record of batch {next}, which byte {at} says was durable");
+            Err(damaged(path, offset, expected))
+        }
+    }
+}
+
+/// Returns the cut of a segment whose batches end at `offset`, unless its end is clean. Also returns the offset of the
+/// first later header that says the next batch was durable.
+fn find_cut(
+    path: &Path,
+    remains: &[u8],
+    segment: u64,
+    offset: usize,
+    end: &LogEnd,
+) -> (Option<LogCut>, Option<usize>) {
+    let is_marked = is_end_mark(remains, segment, end);
     // A full segment has no space for a mark.
-    let clean = marked || rest.len() < RECORD_HEADER_BYTES;
-    let from = if clean { RECORD_HEADER_BYTES } else { 0 };
-    let mut torn = !clean;
-    for at in (from..rest.len()).step_by(ALIGNMENT) {
-        let header = rest.get(at..);
+    let is_clean = is_marked || remains.len() < RECORD_HEADER_BYTES;
+    let record = RecordHeader::decode(remains, segment)
+        .filter(|record| record.kind == RecordKind::Batch && record.index == end.next_index);
+    let fills = |record: RecordHeader| record.record_bytes() + RECORD_HEADER_BYTES > remains.len();
+    let mut write_is_complete = record.is_some_and(fills);
+    let mut durable_at = None;
+    let from = if is_marked { RECORD_HEADER_BYTES } else { 0 };
+    for at in (from..remains.len()).step_by(ALIGNMENT) {
+        let header = remains.get(at..);
         let Some(header) = header.and_then(|bytes| RecordHeader::decode(bytes, segment)) else {
             continue;
         };
-        torn = true;
+        write_is_complete |= at > 0;
         if header.durable >= end.next_index {
-            let expected = format!(
-                "the record of batch {}, which byte {} says was durable",
-                end.next_index,
-                offset + at
-            );
-            return Err(damaged(path, offset, expected));
+            durable_at = Some(offset + at);
+            break;
         }
     }
-    if torn {
-        let last = rest.iter().rposition(|byte| *byte != 0);
-        end.cut = Some(LogCut {
-            segment: path.to_path_buf(),
-            offset: offset as u64,
-            bytes: last.map_or(0, |last| last as u64 + 1),
-            index: end.next_index,
-        });
+    if is_clean && !write_is_complete {
+        return (None, durable_at);
     }
-    Ok(())
+    let last = remains.iter().rposition(|byte| *byte != 0);
+    let cut = LogCut {
+        segment: path.to_path_buf(),
+        offset: offset as u64,
+        bytes: last.map_or(0, |last| last as u64 + 1),
+        index: end.next_index,
+        header_is_whole: record.is_some(),
+        write_is_complete,
+    };
+    (Some(cut), durable_at)
 }
 
 fn damaged(path: &Path, offset: usize, expected: String) -> Error {

@@ -26,6 +26,9 @@ pub(crate) struct ActiveSegment {
     pub(crate) begun: Instant,
     /// Offset of the next record.
     pub(crate) offset: u64,
+    /// True if a write into the reserved space found no space: what follows `offset` is unknown, and the next batch
+    /// goes to the next segment.
+    pub(crate) is_torn: bool,
     pub(crate) highest: HighestSequences,
 }
 
@@ -61,26 +64,43 @@ fn temporary_path(directory: &Path) -> PathBuf {
 }
 
 /// Creates the segment that `header` describes, from the file `spare` if there is one. It is durable under its name
-/// when this returns.
+/// when this returns. If that fails, no file is left under another name.
 pub(super) fn create(
     directory: &Path,
     file_system: &dyn FileSystem,
     header: SegmentHeader,
     spare: Option<Spare>,
 ) -> Result<ActiveSegment> {
+    let from = match &spare {
+        Some(spare) => spare.path.clone(),
+        None => temporary_path(directory),
+    };
+    let created = create_from(directory, file_system, header, &from, spare);
+    created.inspect_err(|_| {
+        // The file may not exist. The next opening removes what remains.
+        let _ = file_system.remove(&from);
+    })
+}
+
+fn create_from(
+    directory: &Path,
+    file_system: &dyn FileSystem,
+    header: SegmentHeader,
+    from: &Path,
+    spare: Option<Spare>,
+) -> Result<ActiveSegment> {
     let path = segment_path(directory, header.id);
-    let (from, file) = match spare {
-        Some(spare) => (spare.path, spare.file),
+    let file = match spare {
+        Some(spare) => spare.file,
         None => {
-            let from = temporary_path(directory);
-            let _ = file_system.remove(&from);
-            let created = file_system.create(&from, header.size);
-            let file = created.map_err(|source| Error::io("create", &from, source))?;
+            let _ = file_system.remove(from);
+            let created = file_system.create(from, header.size);
+            let file = created.map_err(|source| Error::io("create", from, source))?;
             if header.size <= FILLED_BYTES_MAX {
                 let filled = fill(&*file, header.size);
-                filled.map_err(|source| Error::io("fill", &from, source))?;
+                filled.map_err(|source| Error::io("fill", from, source))?;
             }
-            (from, file)
+            file
         }
     };
     let mut start = header.encode().to_vec();
@@ -92,11 +112,11 @@ pub(super) fn create(
     );
     mark.encode_into(header.id, &mut start[SEGMENT_HEADER_BYTES..]);
     let written = file.write_at(&start, 0);
-    written.map_err(|source| Error::io("write", &from, source))?;
+    written.map_err(|source| Error::io("write", from, source))?;
     let synced = file.sync();
-    synced.map_err(|source| Error::io("sync", &from, source))?;
-    let renamed = file_system.rename(&from, &path);
-    renamed.map_err(|source| Error::io("rename", &from, source))?;
+    synced.map_err(|source| Error::io("sync", from, source))?;
+    let renamed = file_system.rename(from, &path);
+    renamed.map_err(|source| Error::io("rename", from, source))?;
     let synced = file_system.sync_directory(directory);
     synced.map_err(|source| Error::io("sync", directory, source))?;
     Ok(ActiveSegment {
@@ -107,6 +127,7 @@ pub(super) fn create(
         size: header.size,
         begun: Instant::now(),
         offset: SEGMENT_HEADER_BYTES as u64,
+        is_torn: false,
         highest: HighestSequences::default(),
     })
 }

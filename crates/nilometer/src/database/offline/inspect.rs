@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_bson::ValueRef;
-use nilometer_storage::{EngineStatistics, LsmEngine, LsmOptions, Recovery};
+use nilometer_storage::{EngineStatistics, Recovery};
 
 use crate::catalog::{CatalogEntry, Collection, Storage};
 use crate::database::Database;
@@ -89,10 +89,7 @@ pub struct CollectionReport {
 /// Reads the statistics of the database in `path`, which must exist and not be open. Damage is reported,
 /// not repaired.
 pub fn inspect(path: &Path) -> Result<DirectoryReport> {
-    super::check_exists(path)?;
-    let engine = Arc::new(LsmEngine::open(path, LsmOptions::default())?);
-    let recovery = engine.recovery().clone();
-    let database = Database::with_engine(engine, super::quiet_environment()?)?;
+    let (database, recovery) = super::open(path)?;
     let mut inspection = DirectoryReport {
         recovery,
         engine: database.engine.statistics(),

@@ -15,7 +15,7 @@ mod salvage;
 
 use std::path::Path;
 
-use nilometer_storage::{Direction, Engine, KeyspaceId, LsmEngine, LsmOptions};
+use nilometer_storage::{Direction, Engine, KeyspaceId, LogCut, LsmEngine, LsmOptions, Recovery};
 
 pub use inspect::{CollectionKind, CollectionReport, ColumnReport, DirectoryReport, inspect};
 pub use salvage::{SalvageReport, SalvagedCollection, salvage};
@@ -30,13 +30,21 @@ use crate::validation::Validation;
 pub struct Verification {
     /// Damage below the collections: of the log, of tables, of their checksums.
     pub damage: Vec<String>,
+    /// Where the log was cut, at this opening or an earlier one.
+    pub cuts: Vec<LogCut>,
     /// Each collection with its problems; time series by the name of the bucket collection.
     pub collections: Vec<(String, Validation)>,
 }
 
 impl Verification {
-    /// True if there is no problem.
+    /// True if there is no problem. A write that was torn before its end is none: it was not acknowledged, unless
+    /// two places are damaged.
     pub fn is_sound(&self) -> bool {
+        self.is_readable() && !self.cuts.iter().any(|cut| cut.write_is_complete)
+    }
+
+    /// True if everything stored can be read.
+    pub fn is_readable(&self) -> bool {
         self.damage.is_empty() && self.collections.iter().all(|(_, found)| found.invalid == 0)
     }
 }
@@ -49,7 +57,11 @@ impl Verification {
 pub fn verify(path: &Path) -> Result<Verification> {
     let mut verification = Verification::default();
     let database = match open(path) {
-        Ok(database) => database,
+        Ok((database, recovery)) => {
+            verification.cuts = recovery.earlier_cuts;
+            verification.cuts.extend(recovery.cut);
+            database
+        }
         Err(error) if error.code == crate::ErrorCode::DataCorruptionDetected => {
             verification.damage.push(error.message);
             return Ok(verification);
@@ -97,11 +109,13 @@ fn check_exists(path: &Path) -> Result<()> {
     }
 }
 
-/// Opens a database without background changes.
-fn open(path: &Path) -> Result<Database> {
+/// Opens a database without background changes. Also returns what opening found in the log.
+fn open(path: &Path) -> Result<(Database, Recovery)> {
     check_exists(path)?;
     let engine = LsmEngine::open(path, LsmOptions::default())?;
-    Database::with_engine(std::sync::Arc::new(engine), quiet_environment()?)
+    let recovery = engine.recovery().clone();
+    let database = Database::with_engine(std::sync::Arc::new(engine), quiet_environment()?)?;
+    Ok((database, recovery))
 }
 
 /// Returns the number of entries of a keyspace.
