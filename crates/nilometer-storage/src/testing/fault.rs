@@ -144,8 +144,11 @@ impl FaultyFileSystem {
 
     fn track(&self, path: &Path, file: Box<dyn LogFile>) -> Box<dyn LogFile> {
         let mut state = self.state();
-        let id = state.next_file;
-        state.next_file += 1;
+        // A sync through one handle also covers what was written through another, as to a recycled segment.
+        let known = state.names.iter().find(|(_, name)| *name == path);
+        let known = known.map(|(id, _)| *id);
+        let id = known.unwrap_or(state.next_file);
+        state.next_file = state.next_file.max(id + 1);
         state.names.insert(id, path.to_path_buf());
         Box::new(FaultyFile {
             id,
@@ -220,6 +223,7 @@ impl FileSystem for FaultyFileSystem {
         let mut state = self.state();
         state.call()?;
         RealFileSystem.rename(from, to)?;
+        state.names.retain(|_, name| name != to);
         for name in state.names.values_mut() {
             if name == from {
                 *name = to.to_path_buf();
