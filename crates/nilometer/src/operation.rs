@@ -19,6 +19,7 @@ use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::{EvaluationCounters, EvaluationLimits, Interrupt};
 use crate::session::{ApiParameters, ClientMetadata, SessionId, UserName};
 
 /// A source of time.
@@ -441,6 +442,13 @@ pub struct OperationContext {
     pub(crate) kill: KillSwitch,
     pub(crate) progress: Progress,
     pub(crate) usage: OperationUsage,
+    pub(crate) evaluation: EvaluationCounters,
+}
+
+impl Interrupt for OperationContext {
+    fn check_interrupt(&self) -> Result<()> {
+        Self::check_interrupt(self)
+    }
 }
 
 impl OperationContext {
@@ -464,6 +472,15 @@ impl OperationContext {
             kill: KillSwitch::new(),
             progress: Progress::default(),
             usage: OperationUsage::default(),
+            evaluation: EvaluationCounters::default(),
+        }
+    }
+
+    /// Returns the limits of evaluations inside this operation.
+    pub fn evaluation_limits(&self) -> EvaluationLimits<'_> {
+        EvaluationLimits {
+            counters: &self.evaluation,
+            interrupt: self,
         }
     }
 
@@ -475,6 +492,7 @@ impl OperationContext {
             now_ms: self.now_ms,
             deadline: self.deadline,
             kill: self.kill.clone(),
+            evaluation: self.evaluation.clone(),
             ..Self::internal(Arc::clone(&self.clock), &self.database)
         }
     }

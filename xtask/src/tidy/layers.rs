@@ -128,11 +128,6 @@ pub(crate) const LAYERED: &[Layered] = &[
             },
             Exception {
                 from: "context",
-                to: "memory",
-                reason: "the context of an operator holds the memory pool, whose spill files need the context",
-            },
-            Exception {
-                from: "context",
                 to: "window::densify",
                 reason: "the default limits of a query include the limit of `$densify`",
             },

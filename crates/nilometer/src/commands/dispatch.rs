@@ -7,6 +7,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use std::sync::Arc;
+
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::admin::profile;
@@ -20,6 +22,7 @@ use super::{
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::EvaluationCounters;
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Progress, Request};
 use crate::services::{OperationEntry, Services};
@@ -45,6 +48,7 @@ pub fn run(database: &Database, session: &mut ClientSession, request: &Request) 
     }
 }
 
+// long function: the steps of every command in their order
 fn run_known(
     database: &Database,
     session: &mut ClientSession,
@@ -92,6 +96,7 @@ fn run_checked(
         kill: KillSwitch::new(),
         progress: Progress::default(),
         usage: OperationUsage::default(),
+        evaluation: EvaluationCounters::new(Arc::clone(&database.queries().memory)),
     };
     operation.set_time_limit(time_limit(generic.max_time_ms));
     let namespace = namespace(spec, &operation.database, request);

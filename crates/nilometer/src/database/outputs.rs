@@ -218,6 +218,7 @@ fn insert<'a>(
         bypass: operation.bypass,
         eval: EvalContext {
             now_ms: operation.now_ms,
+            limits: Some(operation.evaluation_limits()),
             ..EvalContext::default()
         },
     };

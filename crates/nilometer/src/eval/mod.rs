@@ -2,10 +2,12 @@
 //!
 //! Pure: every function depends only on its arguments and the context passed in. No clock, no
 //! randomness, no storage, no catalog, no threads. `$$NOW` and `$rand` read [`EvalContext`], which
-//! the executor fills once per operation.
+//! the executor fills once per operation. Work inside one document asks the context for interrupts
+//! and memory ([`limits`]).
 //!
 //! ```text
 //! date        calendar, time zones, units: arithmetic on milliseconds, no BSON
+//! limits      steps and bytes of an evaluation, interrupts
 //! variables   names resolved while parsing, values read while evaluating
 //! expression  the aggregation expression language: parse once, evaluate per document
 //! matcher     the filter language of find and $match
@@ -25,6 +27,7 @@ pub mod variables;
 pub mod window;
 
 pub mod collation;
+pub mod limits;
 mod memory;
 
 use std::collections::BTreeSet;
@@ -32,7 +35,8 @@ use std::sync::Arc;
 
 pub use collation::Collation;
 pub use expression::Expression;
-pub use memory::memory_bytes;
+pub use limits::{EvaluationCounters, EvaluationLimits, Interrupt};
+pub use memory::{memory_bytes, value_bytes};
 pub use variables::{EvalContext, ParseContext, Random};
 
 /// The inputs of an expression.

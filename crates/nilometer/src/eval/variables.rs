@@ -15,6 +15,7 @@ use nilometer_bson::Value;
 use nilometer_bson::order::Collator;
 
 use super::collation::LocaleOrder;
+use super::limits::{EvaluationLimits, FoldBudget};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Source of random numbers, used only by `$rand`.
@@ -35,6 +36,8 @@ pub struct ParseContext {
     collator: Option<SharedCollator>,
     /// True if a constant that cannot be evaluated fails only where it is evaluated.
     defers_errors: bool,
+    /// The work that folding may still do; shared with all clones.
+    folding: Arc<FoldBudget>,
 }
 
 impl ParseContext {
@@ -83,6 +86,11 @@ impl ParseContext {
         self.collator.as_ref()
     }
 
+    /// Returns the budget of constant folding.
+    pub(crate) fn folding(&self) -> &FoldBudget {
+        &self.folding
+    }
+
     /// Returns the number of user variables.
     pub fn variable_count(&self) -> usize {
         self.variables.len()
@@ -116,6 +124,8 @@ pub struct EvalContext<'a> {
     pub random: Option<&'a dyn Random>,
     /// `$$USER_ROLES`; `None` without an authenticated user, read as an empty array.
     pub user_roles: Option<&'a Value>,
+    /// Interrupts and memory of the operation; `None` if the work is known to be small.
+    pub limits: Option<EvaluationLimits<'a>>,
 }
 
 impl std::fmt::Debug for EvalContext<'_> {

@@ -13,6 +13,7 @@ mod golden;
 mod index_answers;
 mod indexed_answers;
 mod indexed_changes;
+mod interrupts;
 mod language;
 mod many_series;
 mod measurement_changes;

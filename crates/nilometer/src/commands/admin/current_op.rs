@@ -61,6 +61,7 @@ fn current_op(
     let filter = MatchExpression::parse(conditions.as_ref(), &ParseContext::default())?;
     let evaluation = EvalContext {
         now_ms: context.operation.now_ms,
+        limits: Some(context.operation.evaluation_limits()),
         ..EvalContext::default()
     };
     let mut running: Vec<Value> = Vec::new();

@@ -175,6 +175,7 @@ fn is_wanted(asked: &ProfilerSettings, finished: &FinishedCommand<'_>) -> bool {
     };
     let evaluation = EvalContext {
         now_ms: finished.operation.now_ms,
+        limits: Some(finished.operation.evaluation_limits()),
         ..EvalContext::default()
     };
     let entry = entry(finished, ENTRY_COMMAND_BYTES_MAX);

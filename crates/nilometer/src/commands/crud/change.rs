@@ -163,7 +163,7 @@ fn hint_of(
 /// Returns the context of expressions during the command.
 pub(crate) fn eval_context<'a>(
     database: &'a Database,
-    operation: &OperationContext,
+    operation: &'a OperationContext,
     variables: &'a [Value],
     expressions: &'a ParseContext,
 ) -> EvalContext<'a> {
@@ -172,6 +172,7 @@ pub(crate) fn eval_context<'a>(
         variables,
         collator: expressions.collator().map(|c| &**c as &dyn Collator),
         random: Some(&*database.queries().ids),
+        limits: Some(operation.evaluation_limits()),
         ..EvalContext::default()
     }
 }

@@ -99,6 +99,7 @@ pub(crate) fn insert_documents<'a>(
                 eval: EvalContext {
                     now_ms,
                     random: Some(&*database.queries().ids),
+                    limits: Some(operation.evaluation_limits()),
                     ..EvalContext::default()
                 },
             };

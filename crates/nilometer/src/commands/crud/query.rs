@@ -74,6 +74,7 @@ impl QueryOptions {
                     now_ms: operation.now_ms,
                     collator: collation.collator(),
                     random: Some(&random),
+                    limits: Some(operation.evaluation_limits()),
                     ..EvalContext::default()
                 };
                 variables.push(value.evaluate(DocRef::EMPTY, &cx)?);

@@ -70,8 +70,10 @@ fn collections(
     args.boolean("authorizedCollections")?;
     let batch_size = listing_batch_size(&args)?;
     let filter = filter(&args)?;
+    let privileges = asked_privileges(database, context);
     let evaluation = EvalContext {
         now_ms: context.operation.now_ms,
+        limits: Some(context.operation.evaluation_limits()),
         ..EvalContext::default()
     };
     let db = context.database_name().to_owned();
@@ -91,7 +93,6 @@ fn collections(
         listed.push(collections.describe_generated(name, name_only));
     }
     let mut batch = Vec::new();
-    let privileges = asked_privileges(database, context);
     for entry in listed {
         let name = entry.get("name").as_str().unwrap_or("");
         if sees(privileges.as_ref(), &db, name) && passes(filter.as_ref(), &entry, &evaluation)? {
@@ -210,10 +211,6 @@ fn databases(
     let name_only = args.lenient_boolean("nameOnly")?.unwrap_or(false);
     let authorized = args.boolean("authorizedDatabases")?;
     let filter = filter(&args)?;
-    let evaluation = EvalContext {
-        now_ms: context.operation.now_ms,
-        ..EvalContext::default()
-    };
     let list = ActionSet::of(&[Action::ListDatabases]);
     // Users who may list all see all by default.
     let privileges = asked_privileges(database, context)
@@ -221,6 +218,11 @@ fn databases(
     if privileges.is_some() && authorized == Some(false) {
         return Err(not_authorized(&DATABASES, "admin", &request.body));
     }
+    let evaluation = EvalContext {
+        now_ms: context.operation.now_ms,
+        limits: Some(context.operation.evaluation_limits()),
+        ..EvalContext::default()
+    };
     let mut total = 0;
     let mut listed = Vec::new();
     for name in all_databases(database) {

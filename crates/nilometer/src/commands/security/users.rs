@@ -421,6 +421,7 @@ fn info(
         let described = describe(database, &user, details);
         let evaluation = EvalContext {
             now_ms: context.operation.now_ms,
+            limits: Some(context.operation.evaluation_limits()),
             ..EvalContext::default()
         };
         let passes = match &filter {

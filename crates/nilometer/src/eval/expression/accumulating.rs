@@ -22,34 +22,55 @@ use super::evaluated::Evaluated;
 use super::operation::{CallContext, arg};
 use super::registry::{NamedArgument, NamedArguments, required};
 use crate::error::{Error, Result, location};
+use crate::eval::value_bytes;
 
 /// Returns the values to accumulate.
-fn operands<'v>(values: &'v [Evaluated<'_>]) -> Vec<ValueRef<'v>> {
+fn operands<'v>(
+    values: &'v [Evaluated<'_>],
+    call: CallContext<'_, '_>,
+) -> Result<Vec<ValueRef<'v>>> {
     match values {
         [only] => match only.as_ref() {
-            ValueRef::Array(array) => array.iter().collect(),
-            value => vec![value],
+            ValueRef::Array(array) => call.scope.context.elements(array),
+            value => Ok(vec![value]),
         },
-        many => many.iter().map(Evaluated::as_ref).collect(),
+        many => Ok(many.iter().map(Evaluated::as_ref).collect()),
     }
 }
 
-fn numbers<'v>(values: &'v [Evaluated<'_>]) -> impl Iterator<Item = Number> + use<'v> {
-    operands(values).into_iter().filter_map(Number::of)
+/// Calls `add` with each number to accumulate.
+fn for_each_number(
+    values: &[Evaluated<'_>],
+    call: CallContext<'_, '_>,
+    mut add: impl FnMut(Number),
+) -> Result<()> {
+    for value in operands(values, call)? {
+        call.scope.context.charge(1)?;
+        if let Some(number) = Number::of(value) {
+            add(number);
+        }
+    }
+    Ok(())
 }
 
-pub(super) fn sum<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn sum<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let mut sum = NumberSum::new();
-    numbers(values).for_each(|number| sum.add(number));
+    for_each_number(values, call, |number| sum.add(number))?;
     Ok(Evaluated::from(sum.total()))
 }
 
-pub(super) fn avg<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn avg<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let (mut sum, mut count) = (NumberSum::new(), 0);
-    for number in numbers(values) {
+    for_each_number(values, call, |number| {
         sum.add(number);
         count += 1;
-    }
+    })?;
     Ok(sum.average(count).map_or(Evaluated::NULL, Evaluated::from))
 }
 
@@ -57,23 +78,24 @@ pub(super) fn min<'s>(
     values: &[Evaluated<'s>],
     call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    Ok(extreme(values, call, std::cmp::Ordering::Less))
+    extreme(values, call, std::cmp::Ordering::Less)
 }
 
 pub(super) fn max<'s>(
     values: &[Evaluated<'s>],
     call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    Ok(extreme(values, call, std::cmp::Ordering::Greater))
+    extreme(values, call, std::cmp::Ordering::Greater)
 }
 
 fn extreme<'s>(
     values: &[Evaluated<'s>],
     call: CallContext<'_, 's>,
     wanted: std::cmp::Ordering,
-) -> Evaluated<'s> {
+) -> Result<Evaluated<'s>> {
     let mut best: Option<ValueRef<'_>> = None;
-    for value in operands(values) {
+    for value in operands(values, call)? {
+        call.scope.context.charge_value(value)?;
         if value.is_nullish() {
             continue;
         }
@@ -81,37 +103,43 @@ fn extreme<'s>(
             best = Some(value);
         }
     }
-    best.map_or(Evaluated::NULL, |best| Evaluated::Owned(best.to_value()))
+    Ok(best.map_or(Evaluated::NULL, |best| Evaluated::Owned(best.to_value())))
 }
 
 pub(super) fn std_dev_pop<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    Ok(std_dev(values, 0))
+    std_dev(values, 0, call)
 }
 
 pub(super) fn std_dev_samp<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    Ok(std_dev(values, 1))
+    std_dev(values, 1, call)
 }
 
 /// Computes by Welford's method; the divisor is the count minus `missing`.
-fn std_dev<'s>(values: &[Evaluated<'s>], missing: u32) -> Evaluated<'s> {
+fn std_dev<'s>(
+    values: &[Evaluated<'s>],
+    missing: u32,
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let (mut count, mut mean, mut squares) = (0u32, 0.0, 0.0);
-    for number in numbers(values) {
+    for_each_number(values, call, |number| {
         let value = number.to_f64();
         count += 1;
         let delta = value - mean;
         mean += delta / f64::from(count);
         squares += delta * (value - mean);
-    }
+    })?;
     if count <= missing {
-        return Evaluated::NULL;
+        return Ok(Evaluated::NULL);
     }
-    Evaluated::from((squares / f64::from(count - missing)).sqrt())
+    Ok(Evaluated::from(
+        (squares / f64::from(count - missing)).sqrt(),
+    ))
 }
 
 pub(super) const FIRST_N: NamedArguments = n_arguments(location::FIRST_N_NOT_OBJECT);
@@ -167,7 +195,7 @@ pub(super) fn some_of<'s>(
             format!("Input must be an array, but found {}", input.type_name()),
         ));
     };
-    let mut elements: Vec<ValueRef<'_>> = array.iter().collect();
+    let mut elements = call.scope.context.elements(array)?;
     match call.name {
         "$lastN" => {
             let behind = elements.len().saturating_sub(n);
@@ -175,18 +203,17 @@ pub(super) fn some_of<'s>(
         }
         "$minN" | "$maxN" => {
             elements.retain(|value| !value.is_nullish());
-            elements.sort_by(|a, b| compare(*a, *b, call.scope));
+            let weight = |value: &ValueRef<'_>| value_bytes(*value);
+            let by_order = |a: &ValueRef<'_>, b: &ValueRef<'_>| compare(*a, *b, call.scope);
+            elements = call.scope.context.sort(elements, weight, by_order)?;
             if call.name == "$maxN" {
                 elements.reverse();
             }
         }
         _ => {}
     }
-    let mut out = ArrayBuilder::default();
-    elements
-        .into_iter()
-        .take(n)
-        .for_each(|value| out.push(value));
+    let mut out = ArrayBuilder::new(call.scope);
+    out.extend(elements.into_iter().take(n))?;
     Ok(out.finish())
 }
 

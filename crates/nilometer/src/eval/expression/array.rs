@@ -20,24 +20,52 @@ use nilometer_bson::{ArrayRef, DocumentBuilder, Value, ValueRef};
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::{CallContext, arg};
+use super::scope::Scope;
 use super::{VALUE_BYTES_MAX, check_bytes};
 use crate::error::{Error, Result, location};
+use crate::eval::EvalContext;
+use crate::eval::limits::MemoryMark;
 
 /// Collects values into an array. Beyond the size limit of a value it accepts no more; the
 /// evaluator of the operator then returns an error.
-#[derive(Default)]
-pub(super) struct ArrayBuilder {
+pub(super) struct ArrayBuilder<'c> {
     out: DocumentBuilder,
     count: usize,
+    context: &'c EvalContext<'c>,
+    mark: MemoryMark,
 }
 
-impl ArrayBuilder {
-    /// Appends an element; missing becomes null.
-    pub(super) fn push(&mut self, value: ValueRef<'_>) {
+impl<'c> ArrayBuilder<'c> {
+    /// Makes an empty builder. Values computed from here on are dropped by the next [`ArrayBuilder::push`].
+    pub(super) fn new(scope: &Scope<'c>) -> Self {
+        Self {
+            out: DocumentBuilder::new(),
+            count: 0,
+            context: scope.context,
+            mark: scope.context.mark(),
+        }
+    }
+
+    /// Appends an element; missing becomes null. Counts its bytes.
+    pub(super) fn push(&mut self, value: ValueRef<'_>) -> Result<()> {
         if !self.is_full() {
             self.out.append_indexed(self.count, value);
             self.count += 1;
         }
+        self.context.hold(self.mark, self.out.len())
+    }
+
+    /// Appends elements.
+    pub(super) fn extend<'v>(
+        &mut self,
+        values: impl IntoIterator<Item = ValueRef<'v>>,
+    ) -> Result<()> {
+        values.into_iter().try_for_each(|value| self.push(value))
+    }
+
+    /// Drops what was computed since the last element and counts a step.
+    pub(super) fn skip(&mut self) -> Result<()> {
+        self.context.hold(self.mark, self.out.len())
     }
 
     /// True if no more values are accepted.
@@ -224,12 +252,8 @@ pub(super) fn slice<'s>(
             (start, count)
         }
     };
-    let mut out = ArrayBuilder::default();
-    array
-        .iter()
-        .skip(start)
-        .take(count)
-        .for_each(|value| out.push(value));
+    let mut out = ArrayBuilder::new(call.scope);
+    out.extend(array.iter().skip(start).take(count))?;
     Ok(out.finish())
 }
 
@@ -253,13 +277,13 @@ fn slice_number(value: ValueRef<'_>, which: &str, of_type: i32, of_value: i32) -
 
 pub(super) fn reverse<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::Array(array) => {
-            let elements: Vec<ValueRef<'_>> = array.iter().collect();
-            let mut out = ArrayBuilder::default();
-            elements.into_iter().rev().for_each(|value| out.push(value));
+            let elements = call.scope.context.elements(array)?;
+            let mut out = ArrayBuilder::new(call.scope);
+            out.extend(elements.into_iter().rev())?;
             Ok(out.finish())
         }
         value if value.is_nullish() => Ok(Evaluated::NULL),
@@ -275,12 +299,12 @@ pub(super) fn reverse<'s>(
 
 pub(super) fn concat<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    let mut out = ArrayBuilder::default();
+    let mut out = ArrayBuilder::new(call.scope);
     for value in values {
         match value.as_ref() {
-            ValueRef::Array(array) => array.iter().for_each(|value| out.push(value)),
+            ValueRef::Array(array) => out.extend(array.iter())?,
             value if value.is_nullish() => return Ok(Evaluated::NULL),
             other => {
                 return Err(Error::location(
@@ -299,7 +323,10 @@ pub(super) fn concat<'s>(
 /// Minimum encoded size of a number in an array, in bytes: type, one digit, terminator, value.
 const RANGE_ELEMENT_BYTES_MIN: usize = 7;
 
-pub(super) fn range<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn range<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let number = |index: usize, what: &str, of_type: i32, of_value: i32| {
         let value = arg(values, index).as_ref();
         if !value.is_number() {
@@ -345,7 +372,7 @@ pub(super) fn range<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Res
             "$range requires a non-zero step value",
         ));
     }
-    let mut out = ArrayBuilder::default();
+    let mut out = ArrayBuilder::new(call.scope);
     let distance = if step > 0 { end - start } else { start - end };
     let count = usize::try_from(distance).map_or(0, |distance| {
         distance.div_ceil(usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX))
@@ -354,7 +381,7 @@ pub(super) fn range<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Res
     check_bytes(count.saturating_mul(RANGE_ELEMENT_BYTES_MIN), "$range")?;
     let mut at = start;
     while if step > 0 { at < end } else { at > end } {
-        out.push(ValueRef::Int32(i32::try_from(at).unwrap_or_default()));
+        out.push(ValueRef::Int32(i32::try_from(at).unwrap_or_default()))?;
         if out.is_full() {
             break;
         }

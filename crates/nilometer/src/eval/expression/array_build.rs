@@ -29,7 +29,7 @@ enum PairForm {
 
 pub(super) fn array_to_object<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     let array = match arg(values, 0).as_ref() {
         ValueRef::Array(array) => array,
@@ -45,7 +45,9 @@ pub(super) fn array_to_object<'s>(
     let mut form = None;
     let mut fields: Vec<(&str, ValueRef<'_>)> = Vec::new();
     let mut positions: HashMap<&str, usize> = HashMap::new();
+    let (context, mark) = (call.scope.context, call.scope.context.mark());
     for element in array.iter() {
+        context.charge_value(element)?;
         let (name, value) = match element {
             ValueRef::Array(pair) if form.unwrap_or(PairForm::Arrays) == PairForm::Arrays => {
                 form = Some(PairForm::Arrays);
@@ -80,12 +82,16 @@ pub(super) fn array_to_object<'s>(
             Entry::Vacant(new) => {
                 new.insert(fields.len());
                 fields.push((name, value));
+                // The field and its entry in the map of positions.
+                context.hold(mark, 2 * size_of_val(fields.as_slice()))?;
             }
         }
     }
     let mut out = DocumentBuilder::new();
+    let mark = context.mark();
     for (name, value) in fields {
         out.append_ref(name, value);
+        context.hold(mark, out.len())?;
     }
     Ok(Evaluated::Owned(out.finish().into()))
 }
@@ -153,16 +159,16 @@ fn check_name(name: &str, code: i32) -> Result<()> {
 
 pub(super) fn object_to_array<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     match arg(values, 0).as_ref() {
         ValueRef::Document(object) => {
-            let mut out = ArrayBuilder::default();
+            let mut out = ArrayBuilder::new(call.scope);
             for element in object.iter() {
                 let mut pair = DocumentBuilder::new();
                 pair.append("k", element.name());
                 pair.append_renamed("v", element);
-                out.push(ValueRef::Document(pair.finish().as_ref()));
+                out.push(ValueRef::Document(pair.finish().as_ref()))?;
             }
             Ok(out.finish())
         }
@@ -296,7 +302,10 @@ pub(super) fn parse_zip(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-pub(super) fn zip<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn zip<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let longest = matches!(arg(values, 0).as_ref(), ValueRef::Bool(true));
     let count = match arg(values, 1).as_ref() {
         ValueRef::Int64(count) => usize::try_from(count).unwrap_or_default(),
@@ -309,7 +318,7 @@ pub(super) fn zip<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Resul
     let mut columns: Vec<Vec<ValueRef<'_>>> = Vec::with_capacity(count);
     for input in inputs {
         match input.as_ref() {
-            ValueRef::Array(array) => columns.push(array.iter().collect()),
+            ValueRef::Array(array) => columns.push(call.scope.context.elements(array)?),
             value if value.is_nullish() => return Ok(Evaluated::NULL),
             other => {
                 return Err(Error::location(
@@ -328,17 +337,17 @@ pub(super) fn zip<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Resul
     } else {
         lengths.min()
     };
-    let mut out = ArrayBuilder::default();
+    let mut out = ArrayBuilder::new(call.scope);
     for row in 0..length.unwrap_or(0) {
-        let mut tuple = ArrayBuilder::default();
+        let mut tuple = ArrayBuilder::new(call.scope);
         for (at, column) in columns.iter().enumerate() {
             let value = match column.get(row) {
                 Some(value) => *value,
                 None => defaults.get(at).map_or(ValueRef::Null, Evaluated::as_ref),
             };
-            tuple.push(value);
+            tuple.push(value)?;
         }
-        out.push(tuple.finish().as_ref());
+        out.push(tuple.finish().as_ref())?;
     }
     Ok(out.finish())
 }

@@ -65,10 +65,13 @@ pub(super) fn is_in<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
     {
         return Ok(Evaluated::from(false));
     }
-    let found = list
-        .iter()
-        .any(|element| compare(value, element, scope).is_eq());
-    Ok(Evaluated::from(found))
+    for element in list.iter() {
+        scope.context.charge(1)?;
+        if compare(value, element, scope).is_eq() {
+            return Ok(Evaluated::from(true));
+        }
+    }
+    Ok(Evaluated::from(false))
 }
 
 pub(super) fn index_of<'s>(
@@ -91,14 +94,13 @@ pub(super) fn index_of<'s>(
     let wanted = arg(values, 1).as_ref();
     let start = search_bound(values, 2, call.name, "starting")?.unwrap_or(0);
     let end = search_bound(values, 3, call.name, "ending")?.unwrap_or(usize::MAX);
-    let position = array
-        .iter()
-        .enumerate()
-        .skip(start)
-        .take_while(|(at, _)| *at < end)
-        .find(|(_, element)| compare(*element, wanted, call.scope).is_eq())
-        .and_then(|(at, _)| i32::try_from(at).ok());
-    Ok(Evaluated::from(position.unwrap_or(-1)))
+    for (at, element) in array.iter().enumerate().take(end).skip(start) {
+        call.scope.context.charge(1)?;
+        if compare(element, wanted, call.scope).is_eq() {
+            return Ok(Evaluated::from(i32::try_from(at).unwrap_or(-1)));
+        }
+    }
+    Ok(Evaluated::from(-1))
 }
 
 #[cfg(test)]

@@ -45,9 +45,9 @@ fn combine<'s>(
     let complete = match values {
         [only] if only.as_array().is_some() => {
             let elements = only.as_array().into_iter().flat_map(|array| array.iter());
-            state.add_all(elements, call.name)?
+            state.add_all(elements, call)?
         }
-        values => state.add_all(values.iter().map(Evaluated::as_ref), call.name)?,
+        values => state.add_all(values.iter().map(Evaluated::as_ref), call)?,
     };
     Ok(if complete {
         Evaluated::from(integer(state.bits, state.narrow))
@@ -67,10 +67,11 @@ impl BitAccumulator {
     fn add_all<'v>(
         &mut self,
         values: impl Iterator<Item = ValueRef<'v>>,
-        name: &str,
+        call: CallContext<'_, '_>,
     ) -> Result<bool> {
         let mut complete = true;
         for value in values {
+            call.scope.context.charge(1)?;
             match value {
                 ValueRef::Int32(v) => self.bits = (self.combine)(self.bits, v.into()),
                 ValueRef::Int64(v) => {
@@ -78,7 +79,7 @@ impl BitAccumulator {
                     self.bits = (self.combine)(self.bits, v);
                 }
                 value if value.is_nullish() => complete = false,
-                other => return Err(type_error(name, other.type_name())),
+                other => return Err(type_error(call.name, other.type_name())),
             }
         }
         Ok(complete)

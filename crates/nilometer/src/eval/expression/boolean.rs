@@ -15,7 +15,7 @@ use crate::error::Result;
 
 pub(super) fn and<'s>(operands: &'s [Expression], scope: &Scope<'s>) -> Result<Evaluated<'s>> {
     for operand in operands {
-        if !operand.eval(scope)?.is_true() {
+        if !operand.holds(scope)? {
             return Ok(Evaluated::from(false));
         }
     }
@@ -24,7 +24,7 @@ pub(super) fn and<'s>(operands: &'s [Expression], scope: &Scope<'s>) -> Result<E
 
 pub(super) fn or<'s>(operands: &'s [Expression], scope: &Scope<'s>) -> Result<Evaluated<'s>> {
     for operand in operands {
-        if operand.eval(scope)?.is_true() {
+        if operand.holds(scope)? {
             return Ok(Evaluated::from(true));
         }
     }

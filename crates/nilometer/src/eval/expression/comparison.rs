@@ -100,6 +100,7 @@ impl Comparison {
     pub(super) fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
         let left = self.left.eval(scope)?;
         let right = self.right.eval(scope)?;
+        scope.context.charge_value(left.as_ref())?;
         let ordering = compare(left.as_ref(), right.as_ref(), scope);
         Ok(match self.operator {
             ComparisonOperator::Cmp => Evaluated::from(ordering as i32),

@@ -179,7 +179,7 @@ pub(super) fn switch<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<
     };
     for branch in branches.chunks_exact(2) {
         if let [Some(case), Some(then)] = branch
-            && case.eval(scope)?.is_true()
+            && case.holds(scope)?
         {
             return then.eval(scope);
         }

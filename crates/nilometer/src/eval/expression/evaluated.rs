@@ -5,6 +5,8 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Value, ValueRef};
 
+use crate::eval::memory_bytes;
+
 /// A value that may be borrowed from the document it was read from.
 #[derive(Clone, Debug)]
 pub enum Evaluated<'a> {
@@ -25,6 +27,14 @@ impl<'a> Evaluated<'a> {
         match self {
             Self::Borrowed(value) => *value,
             Self::Owned(value) => value.as_ref(),
+        }
+    }
+
+    /// Returns the bytes on the heap; zero if borrowed.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Borrowed(_) => 0,
+            Self::Owned(value) => memory_bytes(value),
         }
     }
 

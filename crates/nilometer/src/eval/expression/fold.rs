@@ -1,4 +1,4 @@
-//! Constant folding: constant parts are evaluated once.
+//! Constant folding: constant parts are evaluated once, unless that takes more work or memory than a budget.
 //!
 //! An error in a constant part is raised immediately as an error of the whole expression, as in
 //! MongoDB's optimiser. Exception: a part that may not be evaluated (a branch of `$cond` or
@@ -50,8 +50,10 @@ fn fold_strict(expression: &mut Expression, context: &ParseContext) -> Result<()
         constant &= !operation.spec.random && operation.spec.fold != FoldMode::Never;
     }
     if constant {
-        *expression = Expression::Constant(evaluate_constant(expression, context)?);
-        return Ok(());
+        if let Some(value) = evaluate_constant(expression, context)? {
+            *expression = Expression::Constant(value);
+            return Ok(());
+        }
     }
     match expression {
         Expression::Operation(operation) => {
@@ -65,15 +67,19 @@ fn fold_strict(expression: &mut Expression, context: &ParseContext) -> Result<()
     Ok(())
 }
 
-fn evaluate_constant(expression: &Expression, context: &ParseContext) -> Result<Value> {
-    let eval = EvalContext {
-        collator: context
-            .collator()
-            .map(|collator| &**collator as &dyn Collator),
-        ..Default::default()
-    };
-    let value = expression.eval(&Scope::new(DocRef::EMPTY, &eval))?;
-    Ok(value.into_value())
+/// Returns the value of a constant part; `None` if it is left to run time.
+fn evaluate_constant(expression: &Expression, context: &ParseContext) -> Result<Option<Value>> {
+    context.folding().compute(|limits| {
+        let eval = EvalContext {
+            collator: context
+                .collator()
+                .map(|collator| &**collator as &dyn Collator),
+            limits: Some(limits),
+            ..Default::default()
+        };
+        let value = expression.eval(&Scope::new(DocRef::EMPTY, &eval))?;
+        Ok(value.into_value())
+    })
 }
 
 /// Folds a part that may not be evaluated: on error it is kept, to fail during evaluation.

@@ -19,6 +19,7 @@ use super::parse::{ExpressionParser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
+use crate::eval::memory_bytes;
 use crate::eval::variables::check_user_name;
 
 /// Error codes of an operator's arguments.
@@ -165,10 +166,10 @@ pub(super) fn map<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Eva
     let Some(array) = input.as_array() else {
         return Err(not_an_array(location::MAP_INPUT_NOT_ARRAY, "$map", &input));
     };
-    let mut out = ArrayBuilder::default();
+    let mut out = ArrayBuilder::new(scope);
     for element in array.iter() {
         let frame = scope.bind(operation.binding(0), element);
-        out.push(operation.value(1, &scope.within(&frame))?.as_ref());
+        out.push(operation.value(1, &scope.within(&frame))?.as_ref())?;
     }
     Ok(out.finish())
 }
@@ -189,15 +190,17 @@ pub(super) fn filter<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<
         None => usize::MAX,
         Some(limit) => filter_limit(limit.as_ref())?,
     };
-    let mut out = ArrayBuilder::default();
+    let mut out = ArrayBuilder::new(scope);
     for element in array.iter() {
         let frame = scope.bind(operation.binding(0), element);
         if operation.value(1, &scope.within(&frame))?.is_true() {
-            out.push(element);
+            out.push(element)?;
             left -= 1;
             if left == 0 {
                 break;
             }
+        } else {
+            out.skip()?;
         }
     }
     Ok(out.finish())
@@ -239,6 +242,7 @@ pub(super) fn reduce<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<
             &input,
         ));
     };
+    let mark = scope.context.mark();
     let mut value: Value = operation.value(1, scope)?.into_value();
     for element in array.iter() {
         let next = {
@@ -250,6 +254,7 @@ pub(super) fn reduce<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<
                 .into_value()
         };
         value = next;
+        scope.context.hold(mark, memory_bytes(&value))?;
     }
     Ok(Evaluated::Owned(value))
 }

@@ -97,7 +97,7 @@ where
     if index >= operation.bindings.len() {
         return operation.value(index, inner);
     }
-    let value = operation.value(index, outer)?.into_value();
+    let value = operation.value(index, outer)?;
     let frame = inner.bind(operation.binding(index), value.as_ref());
     let result = bind_from(operation, index + 1, &inner.within(&frame), outer)?;
     // References to the frame must not outlive it.

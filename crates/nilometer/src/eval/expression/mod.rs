@@ -87,6 +87,7 @@ pub use date_trunc::{Bin, DateBins, DateTrunc};
 pub use evaluated::{Evaluated, is_true};
 pub(crate) use field_path::parse_path;
 pub use nilometer_bson::path::FieldPath;
+use nilometer_bson::path::PathValue;
 pub use operation::Operation;
 pub use registry::{Arguments, OPERATORS, OperatorSpec, SupportStatus};
 pub use scope::Scope;
@@ -175,7 +176,10 @@ impl Expression {
 
     /// Returns the value for one document.
     pub fn evaluate(&self, doc: DocRef<'_>, context: &EvalContext<'_>) -> Result<Value> {
-        Ok(self.eval(&Scope::new(doc, context))?.into_value())
+        let mark = context.mark();
+        let value = self.eval(&Scope::new(doc, context));
+        context.release(mark);
+        Ok(value?.into_value())
     }
 
     /// Returns the value for one document, borrowed from it if possible: for filters, keys and
@@ -185,21 +189,49 @@ impl Expression {
         doc: DocRef<'s>,
         context: &'s EvalContext<'s>,
     ) -> Result<Evaluated<'s>> {
-        self.eval(&Scope::new(doc, context))
+        let mark = context.mark();
+        let value = self.eval(&Scope::new(doc, context));
+        context.release(mark);
+        value
     }
 
-    /// Evaluates in a scope.
+    /// Evaluates in a scope. A computed value counts as live memory until the operator around it returns.
     pub(crate) fn eval<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+        let mark = match self {
+            Self::Constant(value) => return Ok(Evaluated::from(value.as_ref())),
+            Self::FieldPath(path) => {
+                scope.context.charge_lookup(scope.root.as_bytes().len())?;
+                match path.get(scope.root) {
+                    PathValue::Ref(value) => return Ok(Evaluated::from(value)),
+                    many => return count_live(Evaluated::from(many), scope),
+                }
+            }
+            Self::Variable(variable) => return count_live(variable.evaluate(scope)?, scope),
+            _ => scope.context.mark(),
+        };
+        let value = self.compute(scope)?;
+        scope.context.hold(mark, value.heap_bytes())?;
+        Ok(value)
+    }
+
+    /// Evaluates as a condition; the value is dropped.
+    pub(crate) fn holds<'s>(&'s self, scope: &Scope<'s>) -> Result<bool> {
+        let mark = scope.context.mark();
+        let is_true = self.eval(scope)?.is_true();
+        scope.context.release(mark);
+        Ok(is_true)
+    }
+
+    /// Evaluates everything but constants, paths and variables.
+    fn compute<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
         match self {
-            Self::Constant(value) => Ok(Evaluated::from(value.as_ref())),
-            Self::FieldPath(path) => Ok(Evaluated::from(path.get(scope.root))),
-            Self::Variable(variable) => Ok(variable.evaluate(scope)),
+            Self::Constant(_) | Self::FieldPath(_) | Self::Variable(_) => self.eval(scope),
             Self::Object(fields) => evaluate_object(fields, scope),
             Self::Array(elements) => evaluate_array(elements, scope),
             Self::Compare(comparison) => comparison.evaluate(scope),
             Self::And(operands) => boolean::and(operands, scope),
             Self::Or(operands) => boolean::or(operands, scope),
-            Self::Not(operand) => Ok(Evaluated::from(!operand.eval(scope)?.is_true())),
+            Self::Not(operand) => Ok(Evaluated::from(!operand.holds(scope)?)),
             Self::Arithmetic(arithmetic) => arithmetic.evaluate(scope),
             Self::Conditional(conditional) => conditional.evaluate(scope),
             Self::DateTrunc(trunc) => trunc.evaluate(scope),
@@ -287,28 +319,44 @@ impl Expression {
     }
 }
 
+/// Counts a value as live memory.
+fn count_live<'s>(value: Evaluated<'s>, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    if let Evaluated::Owned(_) = &value {
+        scope
+            .context
+            .hold(scope.context.mark(), value.heap_bytes())?;
+    }
+    Ok(value)
+}
+
 fn evaluate_object<'s>(
     fields: &'s [(Arc<str>, Expression)],
     scope: &Scope<'s>,
 ) -> Result<Evaluated<'s>> {
     let mut out = DocumentBuilder::new();
+    let mark = scope.context.mark();
     for (name, field) in fields {
         out.append_ref(name, field.eval(scope)?.as_ref());
         check_bytes(out.len(), "an object")?;
+        scope.context.hold(mark, out.len())?;
     }
     Ok(Evaluated::Owned(Value::Document(out.finish())))
 }
 
 fn evaluate_array<'s>(elements: &'s [Expression], scope: &Scope<'s>) -> Result<Evaluated<'s>> {
     let mut out = DocumentBuilder::new();
+    let mark = scope.context.mark();
     for (at, element) in elements.iter().enumerate() {
         out.append_indexed(at, element.eval(scope)?.as_ref());
         check_bytes(out.len(), "an array")?;
+        scope.context.hold(mark, out.len())?;
     }
     Ok(Evaluated::Owned(Value::Array(Array::from_document(
         out.finish(),
     ))))
 }
 
+#[cfg(test)]
+mod interrupt_tests;
 #[cfg(test)]
 mod tests;

@@ -169,17 +169,18 @@ pub(super) fn merge<'s>(
     // A single argument that is an array stands for its elements.
     let elements: Vec<ValueRef<'_>> = match values {
         [only] => match only.as_array() {
-            Some(array) => array.iter().collect(),
+            Some(array) => call.scope.context.elements(array)?,
             None => vec![only.as_ref()],
         },
         many => many.iter().map(Evaluated::as_ref).collect(),
     };
     let mut objects: Vec<DocRef<'_>> = Vec::with_capacity(elements.len());
     for element in elements {
+        call.scope.context.charge(1)?;
         check_element(element, call.name)?;
         objects.extend(element.as_document());
     }
-    merged(&objects, call.name)
+    merged(&objects, call)
 }
 
 fn check_element(value: ValueRef<'_>, name: &str) -> Result<()> {
@@ -197,10 +198,13 @@ fn check_element(value: ValueRef<'_>, name: &str) -> Result<()> {
 }
 
 /// Merges objects: fields keep the position of their first occurrence and the value of their last.
-fn merged<'s>(objects: &[DocRef<'_>], name: &str) -> Result<Evaluated<'s>> {
+fn merged<'s>(objects: &[DocRef<'_>], call: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
+    let (context, mark) = (call.scope.context, call.scope.context.mark());
     let mut fields: Vec<Element<'_>> = Vec::new();
     let mut positions: HashMap<&[u8], usize> = HashMap::new();
     for element in objects.iter().flat_map(|object| object.iter()) {
+        // The field and its entry in the map of positions.
+        context.hold(mark, 2 * size_of_val(fields.as_slice()))?;
         match positions.get(element.name_bytes()) {
             Some(at) => fields[*at] = element,
             None => {
@@ -212,7 +216,8 @@ fn merged<'s>(objects: &[DocRef<'_>], name: &str) -> Result<Evaluated<'s>> {
     let mut out = DocumentBuilder::new();
     for field in fields {
         out.append_element(field);
-        check_bytes(out.len(), name)?;
+        check_bytes(out.len(), call.name)?;
+        context.charge(1)?;
     }
     Ok(Evaluated::Owned(out.finish().into()))
 }

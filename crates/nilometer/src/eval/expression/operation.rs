@@ -54,10 +54,7 @@ impl Operation {
 
     /// Evaluates the argument at `index`; missing if absent.
     pub(crate) fn value<'s>(&'s self, index: usize, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
-        match self.argument(index) {
-            Some(argument) => argument.eval(scope),
-            None => Ok(Evaluated::MISSING),
-        }
+        Ok(self.optional(index, scope)?.unwrap_or(Evaluated::MISSING))
     }
 
     /// Evaluates the argument at `index`; `None` if absent.
@@ -66,9 +63,13 @@ impl Operation {
         index: usize,
         scope: &Scope<'s>,
     ) -> Result<Option<Evaluated<'s>>> {
-        self.argument(index)
-            .map(|argument| argument.eval(scope))
-            .transpose()
+        let Some(argument) = self.argument(index) else {
+            return Ok(None);
+        };
+        let value = argument.eval(scope)?;
+        // Operators take time that is linear in the bytes they read; those that take more charge for it.
+        scope.context.charge_value(value.as_ref())?;
+        Ok(Some(value))
     }
 
     /// Returns the value of argument `index`, if it is a constant.

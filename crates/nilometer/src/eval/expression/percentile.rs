@@ -81,18 +81,21 @@ fn probabilities(value: ValueRef<'_>) -> Result<Vec<f64>> {
 }
 
 /// Returns the numbers of the input, ascending.
-fn sorted(value: ValueRef<'_>) -> Vec<f64> {
+fn sorted(value: ValueRef<'_>, call: CallContext<'_, '_>) -> Result<Vec<f64>> {
     let number = |value: ValueRef<'_>| {
         Number::of(value)
             .map(Number::to_f64)
             .filter(|value| !value.is_nan())
     };
-    let mut numbers: Vec<f64> = match value {
-        ValueRef::Array(array) => array.iter().filter_map(number).collect(),
+    let context = call.scope.context;
+    let numbers: Vec<f64> = match value {
+        ValueRef::Array(array) => {
+            let elements = context.elements(array)?;
+            elements.into_iter().filter_map(number).collect()
+        }
         single => number(single).into_iter().collect(),
     };
-    numbers.sort_by(f64::total_cmp);
-    numbers
+    context.sort(numbers, |_| 0, f64::total_cmp)
 }
 
 /// Returns the value at rank ⌈p·n⌉.
@@ -105,19 +108,19 @@ fn at(sorted: &[f64], p: f64) -> Value {
 
 pub(super) fn percentile<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
     let list = probabilities(arg(values, 1).as_ref())?;
-    let numbers = sorted(arg(values, 0).as_ref());
+    let numbers = sorted(arg(values, 0).as_ref(), call)?;
     let found: Vec<Value> = list.into_iter().map(|p| at(&numbers, p)).collect();
     Ok(Evaluated::from(found))
 }
 
 pub(super) fn median<'s>(
     values: &[Evaluated<'s>],
-    _: CallContext<'_, 's>,
+    call: CallContext<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    let numbers = sorted(arg(values, 0).as_ref());
+    let numbers = sorted(arg(values, 0).as_ref(), call)?;
     Ok(Evaluated::Owned(at(&numbers, 0.5)))
 }
 

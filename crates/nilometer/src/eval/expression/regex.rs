@@ -13,14 +13,17 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::check_bytes;
+use super::array::ArrayBuilder;
 use super::evaluated::Evaluated;
 use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
 use crate::eval::matcher::regex::Pattern;
-use crate::eval::memory_bytes;
+use crate::eval::{EvalContext, memory_bytes};
+
+/// Maximum size of all matches of `$regexFindAll` in bytes.
+const FOUND_BYTES_MAX: usize = 64 << 20;
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     not_object: location::REGEX_NOT_OBJECT,
@@ -139,23 +142,32 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
     };
     match (name, text.zip(pattern)) {
         ("$regexMatch", None) => Ok(Evaluated::from(false)),
-        ("$regexMatch", Some((text, pattern))) => pattern.is_match(text).map(Evaluated::from),
+        ("$regexMatch", Some((text, pattern))) => {
+            pattern.is_match(text, scope.context).map(Evaluated::from)
+        }
         ("$regexFind", None) => Ok(Evaluated::NULL),
         ("$regexFind", Some((text, pattern))) => {
-            let mut finder = MatchFinder::new(text, pattern);
+            let mut finder = MatchFinder::new(text, pattern, scope.context);
             Ok(finder.next()?.map_or(Evaluated::NULL, Evaluated::from))
         }
         (_, None) => Ok(Evaluated::from(Vec::new())),
         (_, Some((text, pattern))) => {
-            let mut finder = MatchFinder::new(text, pattern);
-            let mut found = Vec::new();
+            let mut finder = MatchFinder::new(text, pattern, scope.context);
+            let mut found = ArrayBuilder::new(scope);
             let mut bytes = 0;
             while let Some(value) = finder.next()? {
                 bytes += memory_bytes(&value) + size_of::<Value>();
-                check_bytes(bytes, operation.name())?;
-                found.push(value);
+                if bytes > FOUND_BYTES_MAX {
+                    return Err(Error::location(
+                        location::REGEX_FIND_ALL_TOO_LARGE,
+                        format!(
+                            "$regexFindAll: the matches exceed the limit of {FOUND_BYTES_MAX} bytes"
+                        ),
+                    ));
+                }
+                found.push(value.as_ref())?;
             }
-            Ok(Evaluated::from(found))
+            Ok(found.finish())
         }
     }
 }
@@ -164,6 +176,7 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
 struct MatchFinder<'t> {
     text: &'t str,
     pattern: &'t Pattern,
+    context: &'t EvalContext<'t>,
     from: usize,
     /// True from the first search on.
     is_started: bool,
@@ -173,10 +186,11 @@ struct MatchFinder<'t> {
 }
 
 impl<'t> MatchFinder<'t> {
-    fn new(text: &'t str, pattern: &'t Pattern) -> Self {
+    fn new(text: &'t str, pattern: &'t Pattern, context: &'t EvalContext<'t>) -> Self {
         Self {
             text,
             pattern,
+            context,
             from: 0,
             is_started: false,
             code_points: 0,
@@ -187,13 +201,15 @@ impl<'t> MatchFinder<'t> {
     /// Returns the groups of the next match. A `$` at the pattern's end also matches before a final
     /// newline, which the engine includes in the match; the text without it gives Perl's match.
     fn captures(&self) -> Result<Option<Vec<Option<Range<usize>>>>> {
-        let groups = self.pattern.captures_at(self.text, self.from)?;
+        let groups = self
+            .pattern
+            .captures_at(self.text, self.from, self.context)?;
         let reaches_end = |groups: &Vec<Option<Range<usize>>>| matches!(groups.first(), Some(Some(whole)) if whole.end == self.text.len() && !whole.is_empty());
         if self.pattern.source().ends_with('$')
             && groups.as_ref().is_some_and(reaches_end)
             && let Some(line) = self.text.strip_suffix('\n')
             && self.from <= line.len()
-            && let Some(within) = self.pattern.captures_at(line, self.from)?
+            && let Some(within) = self.pattern.captures_at(line, self.from, self.context)?
         {
             return Ok(Some(within));
         }

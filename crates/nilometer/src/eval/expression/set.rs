@@ -50,12 +50,16 @@ impl Ord for SetMember<'_> {
     }
 }
 
-fn members<'v>(array: ArrayRef<'v>, call: CallContext<'_, 'v>) -> BTreeSet<SetMember<'v>> {
-    let collator = call.scope.context.collator;
-    array
-        .iter()
-        .map(|value| SetMember { value, collator })
-        .collect()
+fn members<'v>(array: ArrayRef<'v>, call: CallContext<'_, 'v>) -> Result<BTreeSet<SetMember<'v>>> {
+    let context = call.scope.context;
+    let (collator, mark) = (context.collator, context.mark());
+    let mut members = BTreeSet::new();
+    for value in array.iter() {
+        context.charge_value(value)?;
+        members.insert(SetMember { value, collator });
+        context.hold(mark, members.len() * size_of::<SetMember<'_>>())?;
+    }
+    Ok(members)
 }
 
 fn require_array<'v>(value: &'v Evaluated<'_>, name: &str, code: i32) -> Result<ArrayRef<'v>> {
@@ -70,12 +74,13 @@ fn require_array<'v>(value: &'v Evaluated<'_>, name: &str, code: i32) -> Result<
     })
 }
 
-fn build<'v, 's>(members: impl IntoIterator<Item = SetMember<'v>>) -> Evaluated<'s> {
-    let mut out = ArrayBuilder::default();
-    for member in members {
-        out.push(member.value);
-    }
-    out.finish()
+fn build<'v, 's>(
+    members: impl IntoIterator<Item = SetMember<'v>>,
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
+    let mut out = ArrayBuilder::new(call.scope);
+    out.extend(members.into_iter().map(|member| member.value))?;
+    Ok(out.finish())
 }
 
 pub(super) fn union<'s>(
@@ -87,12 +92,10 @@ pub(super) fn union<'s>(
         if value.is_nullish() {
             return Ok(Evaluated::NULL);
         }
-        all.append(&mut members(
-            require_array(value, call.name, location::SET_UNION_NOT_ARRAY)?,
-            call,
-        ));
+        let array = require_array(value, call.name, location::SET_UNION_NOT_ARRAY)?;
+        all.append(&mut members(array, call)?);
     }
-    Ok(build(all))
+    build(all, call)
 }
 
 pub(super) fn intersection<'s>(
@@ -107,13 +110,13 @@ pub(super) fn intersection<'s>(
         let set = members(
             require_array(value, call.name, location::SET_INTERSECTION_NOT_ARRAY)?,
             call,
-        );
+        )?;
         common = Some(match common {
             None => set,
             Some(common) => common.intersection(&set).copied().collect(),
         });
     }
-    Ok(build(common.unwrap_or_default()))
+    build(common.unwrap_or_default(), call)
 }
 
 pub(super) fn difference<'s>(
@@ -128,14 +131,17 @@ pub(super) fn difference<'s>(
     let mut seen = members(
         require_array(right, call.name, location::SET_DIFFERENCE_SECOND_NOT_ARRAY)?,
         call,
-    );
+    )?;
     let collator = call.scope.context.collator;
-    let kept: Vec<SetMember<'_>> = left
-        .iter()
-        .map(|value| SetMember { value, collator })
-        .filter(|member| seen.insert(*member))
-        .collect();
-    Ok(build(kept))
+    let mut out = ArrayBuilder::new(call.scope);
+    for value in left.iter() {
+        if seen.insert(SetMember { value, collator }) {
+            out.push(value)?;
+        } else {
+            out.skip()?;
+        }
+    }
+    Ok(out.finish())
 }
 
 pub(super) fn parse_equals(
@@ -158,7 +164,7 @@ pub(super) fn equals<'s>(
         let set = members(
             require_array(value, call.name, location::SET_EQUALS_NOT_ARRAY)?,
             call,
-        );
+        )?;
         match &first {
             None => first = Some(set),
             Some(first) => equal &= *first == set,
@@ -183,12 +189,16 @@ pub(super) fn is_subset<'s>(
             location::SET_IS_SUBSET_SECOND_NOT_ARRAY,
         )?,
         call,
-    );
-    let collator = call.scope.context.collator;
-    let subset = left
-        .iter()
-        .all(|value| right.contains(&SetMember { value, collator }));
-    Ok(Evaluated::from(subset))
+    )?;
+    let context = call.scope.context;
+    let collator = context.collator;
+    for value in left.iter() {
+        context.charge_value(value)?;
+        if !right.contains(&SetMember { value, collator }) {
+            return Ok(Evaluated::from(false));
+        }
+    }
+    Ok(Evaluated::from(true))
 }
 
 pub(super) fn all_true<'s>(
@@ -200,7 +210,13 @@ pub(super) fn all_true<'s>(
         call.name,
         location::ALL_ELEMENTS_TRUE_NOT_ARRAY,
     )?;
-    Ok(Evaluated::from(array.iter().all(is_true)))
+    for value in array.iter() {
+        call.scope.context.charge(1)?;
+        if !is_true(value) {
+            return Ok(Evaluated::from(false));
+        }
+    }
+    Ok(Evaluated::from(true))
 }
 
 pub(super) fn any_true<'s>(
@@ -212,7 +228,13 @@ pub(super) fn any_true<'s>(
         call.name,
         location::ANY_ELEMENT_TRUE_NOT_ARRAY,
     )?;
-    Ok(Evaluated::from(array.iter().any(is_true)))
+    for value in array.iter() {
+        call.scope.context.charge(1)?;
+        if is_true(value) {
+            return Ok(Evaluated::from(true));
+        }
+    }
+    Ok(Evaluated::from(false))
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use super::parse::{ExpressionParser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
+use crate::eval::value_bytes;
 
 /// The order of elements.
 enum ElementOrder {
@@ -125,16 +126,21 @@ pub(super) fn sort<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
             ),
         ));
     };
-    let mut elements: Vec<ValueRef<'_>> = array.iter().collect();
-    match operation.prepared::<ElementOrder>() {
-        Some(ElementOrder::Fields(fields)) => elements = by_fields(elements, fields, scope)?,
+    let elements = scope.context.elements(array)?;
+    let weight = |value: &ValueRef<'_>| value_bytes(*value);
+    let elements = match operation.prepared::<ElementOrder>() {
+        Some(ElementOrder::Fields(fields)) => by_fields(elements, fields, scope)?,
         Some(ElementOrder::Whole { descending: true }) => {
-            elements.sort_by(|a, b| compare(*b, *a, scope));
+            scope
+                .context
+                .sort(elements, weight, |a, b| compare(*b, *a, scope))?
         }
-        _ => elements.sort_by(|a, b| compare(*a, *b, scope)),
-    }
-    let mut out = ArrayBuilder::default();
-    elements.into_iter().for_each(|value| out.push(value));
+        _ => scope
+            .context
+            .sort(elements, weight, |a, b| compare(*a, *b, scope))?,
+    };
+    let mut out = ArrayBuilder::new(scope);
+    out.extend(elements)?;
     Ok(out.finish())
 }
 
@@ -144,7 +150,14 @@ fn by_fields<'v>(
     scope: &Scope<'_>,
 ) -> Result<Vec<ValueRef<'v>>> {
     let mut keyed = Vec::with_capacity(elements.len());
+    let key_bytes =
+        size_of::<(Vec<ValueRef<'_>>, ValueRef<'_>)>() + fields.len() * size_of::<ValueRef<'_>>();
+    let mark = scope.context.mark();
     for element in elements {
+        scope.context.hold(mark, (keyed.len() + 1) * key_bytes)?;
+        scope
+            .context
+            .charge(fields.len() * (1 + value_bytes(element) / 64))?;
         let doc = element.as_document().unwrap_or(DocRef::EMPTY);
         let mut key = Vec::with_capacity(fields.len());
         for (path, descending) in fields {
@@ -154,7 +167,8 @@ fn by_fields<'v>(
         }
         keyed.push((key, element));
     }
-    keyed.sort_by(|(a, _), (b, _)| {
+    let weight = |(_, element): &(Vec<ValueRef<'v>>, ValueRef<'v>)| value_bytes(*element);
+    let keyed = scope.context.sort(keyed, weight, |(a, _), (b, _)| {
         for ((a, b), (_, descending)) in a.iter().zip(b).zip(fields) {
             let ordering = compare(*a, *b, scope);
             if ordering != Ordering::Equal {
@@ -166,7 +180,7 @@ fn by_fields<'v>(
             }
         }
         Ordering::Equal
-    });
+    })?;
     Ok(keyed.into_iter().map(|(_, element)| element).collect())
 }
 

@@ -136,7 +136,10 @@ fn length<'s>(
     }
 }
 
-pub(super) fn split<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn split<'s>(
+    values: &[Evaluated<'s>],
+    call: CallContext<'_, 's>,
+) -> Result<Evaluated<'s>> {
     let (text, delimiter) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
     if text.is_nullish() || delimiter.is_nullish() {
         return Ok(Evaluated::NULL);
@@ -170,10 +173,8 @@ pub(super) fn split<'s>(values: &[Evaluated<'s>], _: CallContext<'_, 's>) -> Res
             "$split requires a non-empty separator",
         ));
     }
-    let mut parts = ArrayBuilder::default();
-    for part in text.split(delimiter) {
-        parts.push(ValueRef::String(part));
-    }
+    let mut parts = ArrayBuilder::new(call.scope);
+    parts.extend(text.split(delimiter).map(ValueRef::String))?;
     Ok(parts.finish())
 }
 

@@ -87,17 +87,18 @@ pub(super) fn bytes<'s>(
     let end = search_bound(values, 3, call.name, "ending")?
         .unwrap_or(text.len())
         .min(text.len());
-    let Some(range) = text.as_bytes().get(start..end) else {
+    if start > end {
         return Ok(found(None));
-    };
-    let token = token.as_bytes();
-    let position = if token.is_empty() {
-        Some(0)
-    } else {
-        range
-            .windows(token.len())
-            .position(|window| window == token)
-    };
+    }
+    if token.is_empty() {
+        return Ok(found(Some(start)));
+    }
+    // A token begins and ends between characters, so the search does too; it is linear.
+    let (start, end) = (
+        text.ceil_char_boundary(start),
+        text.floor_char_boundary(end),
+    );
+    let position = text.get(start..end).and_then(|range| range.find(token));
     Ok(found(position.map(|at| at + start)))
 }
 

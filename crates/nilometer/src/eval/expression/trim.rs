@@ -23,7 +23,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
 
 /// The characters removed by default.
 const WHITE_SPACE: &[char] = &[
-    '\0', ' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\u{a0}', '\u{1680}', '\u{2000}', '\u{2001}',
+    '\0', '\t', '\n', '\u{b}', '\u{c}', '\r', ' ', '\u{a0}', '\u{1680}', '\u{2000}', '\u{2001}',
     '\u{2002}', '\u{2003}', '\u{2004}', '\u{2005}', '\u{2006}', '\u{2007}', '\u{2008}', '\u{2009}',
     '\u{200a}',
 ];
@@ -50,13 +50,14 @@ pub(super) fn trim<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
             location::TRIM_INPUT_NOT_STRING,
         ));
     };
-    let chars: Vec<char>;
+    let mut chars: Vec<char>;
     let cut = match operation.optional(1, scope)? {
         None => WHITE_SPACE,
         Some(value) if value.is_nullish() => return Ok(Evaluated::NULL),
         Some(value) => match value.as_str() {
             Some(found) => {
                 chars = found.chars().collect();
+                chars.sort_unstable();
                 &chars
             }
             None => {
@@ -68,6 +69,8 @@ pub(super) fn trim<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
             }
         },
     };
+    // Both lists are sorted.
+    let cut = |c: char| cut.binary_search(&c).is_ok();
     let trimmed = match name {
         "$ltrim" => input_text.trim_start_matches(cut),
         "$rtrim" => input_text.trim_end_matches(cut),

@@ -20,6 +20,7 @@ use super::parse::ExpressionParser;
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
 use crate::eval::Dependencies;
+use crate::eval::value_bytes;
 use crate::eval::variables::check_read_name;
 
 /// Slots of inner bindings start here, above those of any command's variables.
@@ -50,7 +51,7 @@ pub struct VariablePath {
 }
 
 impl VariablePath {
-    pub(super) fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Evaluated<'s> {
+    pub(super) fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
         let base = match self.variable {
             Variable::Root => ValueRef::Document(scope.root),
             Variable::Now => ValueRef::DateTime(scope.context.now_ms),
@@ -64,8 +65,11 @@ impl VariablePath {
             Variable::Slot(slot) => scope.variable(slot),
         };
         match &self.path {
-            None => Evaluated::from(base),
-            Some(path) => follow(path, base),
+            None => Ok(Evaluated::from(base)),
+            Some(path) => {
+                scope.context.charge_lookup(value_bytes(base))?;
+                Ok(follow(path, base))
+            }
         }
     }
 

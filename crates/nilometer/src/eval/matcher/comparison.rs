@@ -22,7 +22,7 @@ use nilometer_bson::{Value, ValueRef};
 use super::path::MatchPath;
 use super::regex::Pattern;
 use crate::error::Result;
-use crate::eval::Collation;
+use crate::eval::{Collation, EvalContext};
 
 /// The comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -192,7 +192,7 @@ impl InList {
     }
 
     /// True if `value`, found by the path, is in the list or matches a pattern.
-    pub fn test(&self, value: ValueRef<'_>) -> Result<bool> {
+    pub fn test(&self, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
         let wanted = match value {
             ValueRef::Missing => ValueRef::Null,
             ValueRef::Undefined => return Ok(false),
@@ -206,7 +206,7 @@ impl InList {
             return Ok(true);
         }
         for pattern in &self.patterns {
-            if test_pattern(pattern, value)? {
+            if test_pattern(pattern, value, ctx)? {
                 return Ok(true);
             }
         }
@@ -215,9 +215,9 @@ impl InList {
 }
 
 /// True for strings and symbols that contain a match, and for a stored equal pattern.
-pub fn test_pattern(pattern: &Pattern, value: ValueRef<'_>) -> Result<bool> {
+pub fn test_pattern(pattern: &Pattern, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
     match value {
-        ValueRef::String(text) | ValueRef::Symbol(text) => pattern.is_match(text),
+        ValueRef::String(text) | ValueRef::Symbol(text) => pattern.is_match(text, ctx),
         ValueRef::Regex {
             pattern: source,
             options,

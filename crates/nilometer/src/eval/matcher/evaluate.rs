@@ -6,7 +6,7 @@ use super::MatchExpression;
 use super::comparison::{CompareOp, test_pattern};
 use super::path::{LeafArrays, MatchPath};
 use crate::error::Result;
-use crate::eval::EvalContext;
+use crate::eval::{EvalContext, value_bytes};
 
 impl MatchExpression {
     /// True if `doc` passes the filter.
@@ -16,6 +16,7 @@ impl MatchExpression {
 
     /// True if `root` passes: a document, or an array element under `$elemMatch`.
     pub fn matches_value(&self, root: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
+        ctx.charge(1)?;
         match self {
             Self::And(arms) => all(arms, root, ctx),
             Self::Or(arms) => any(arms, root, ctx),
@@ -36,7 +37,7 @@ impl MatchExpression {
                 _ => Ok(false),
             },
             Self::JsonSchema(schema) => match root {
-                ValueRef::Document(doc) => schema.matches(doc),
+                ValueRef::Document(doc) => schema.matches(doc, ctx),
                 _ => Ok(false),
             },
             Self::BucketGeo(test) => Ok(match root {
@@ -129,8 +130,10 @@ impl MatchExpression {
             | Self::ElemMatchValue { .. } => LeafArrays::Whole,
             _ => LeafArrays::Expand,
         };
+        ctx.charge_lookup(value_bytes(root))?;
         let found = path.visit(root, arrays, &mut |value, outer| {
             let mut element = None;
+            ctx.charge_value(value)?;
             let passed = self.test_value(value, ctx, &mut element)?;
             if passed {
                 position(outer.or(element));
@@ -150,10 +153,10 @@ impl MatchExpression {
     ) -> Result<bool> {
         Ok(match self {
             Self::Compare(comparison) => comparison.test(value),
-            Self::In(list) => list.test(value)?,
+            Self::In(list) => list.test(value, ctx)?,
             Self::Exists(_) => !value.is_missing(),
             Self::Type { types, .. } => types.test(value),
-            Self::Regex { pattern, .. } => test_pattern(pattern, value)?,
+            Self::Regex { pattern, .. } => test_pattern(pattern, value, ctx)?,
             Self::Mod { test, .. } => test.test(value),
             Self::Size { size, .. } => value
                 .as_array()

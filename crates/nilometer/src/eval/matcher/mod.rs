@@ -28,6 +28,7 @@ mod operators;
 mod parse;
 pub mod path;
 pub mod regex;
+mod regex_search;
 mod regex_syntax;
 mod rewrite;
 mod serialize;

@@ -9,22 +9,44 @@
 //! A pattern that compiles matches the same texts as in MongoDB. `\d`, `\w`, `\s`, `\b` are ASCII,
 //! `$` also matches before a final newline, options are `i m s u x`. Features that neither engine
 //! supports (recursion, conditions on code, control verbs) are errors when the pattern is parsed.
-//! Backtracking patterns have a step limit; exceeding it is an error of the query.
+//! Backtracking patterns have a step limit; exceeding it is an error of the query. Large texts are searched step by
+//! step ([`regex_search`](super::regex_search)), so that `maxTimeMS` and `killOp` end the search.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use regex_automata::util::syntax;
+
+use super::regex_search::{Groups, SteppedSearch};
 use super::regex_syntax::{self, EndAnchor, Translation};
 use crate::error::{Error, Result, location};
+use crate::eval::EvalContext;
 
 /// Maximum length of a pattern, in bytes.
-pub const PATTERN_BYTES_MAX: usize = 32_764;
+pub const PATTERN_BYTES_MAX: usize = 32_761;
 
 /// Maximum steps of a backtracking match before the query fails.
 pub const BACKTRACK_STEPS_MAX: usize = 1_000_000;
 
+/// Maximum steps at one position of a text longer than [`SHORT_TEXT_BYTES_MAX`].
+const LONG_TEXT_STEPS_MAX: usize = 20_000;
+
+/// Bytes of a text that is searched without counting steps, unless the pattern is large.
+const SHORT_TEXT_BYTES_MAX: usize = 4096;
+
+/// Bytes of a pattern without counted repetitions that is not large.
+const SMALL_PATTERN_BYTES_MAX: usize = 256;
+
+/// States times bytes of text searched without counting steps: some tens of milliseconds at worst.
+const DIRECT_WORK_MAX: usize = 1 << 22;
+
+/// Steps counted for each position of a long text where a backtracking match is tried.
+const BACKTRACK_POSITION_STEPS: usize = 16;
+
+/// Maximum instructions of a backtracking pattern.
+const PROGRAM_INSTRUCTIONS_MAX: usize = 1 << 20;
+
 /// Maximum size of a compiled pattern in bytes, exceeded by large counted repetitions.
-const COMPILED_BYTES_MAX: usize = 32 << 20;
+const COMPILED_BYTES_MAX: usize = 10 << 20;
 
 /// A compiled pattern with its source. Cheap to clone.
 #[derive(Clone)]
@@ -39,8 +61,24 @@ pub struct Pattern {
 
 #[derive(Clone)]
 enum Engine {
-    Linear(regex::Regex),
-    Backtracking(Arc<fancy_regex::Regex>),
+    Linear(Arc<Linear>),
+    Backtracking(Arc<Backtracking>),
+}
+
+/// The engines of a pattern whose time is linear in the text.
+struct Linear {
+    regex: regex::Regex,
+    flags: Flags,
+    /// Compiled for the first large text; `None` if that is not possible.
+    stepped: OnceLock<Option<SteppedSearch>>,
+}
+
+/// The engines of a pattern with look-around, back references or atomic groups.
+struct Backtracking {
+    regex: fancy_regex::Regex,
+    pattern: String,
+    /// The same pattern with fewer steps for each position, compiled for the first long text.
+    long: OnceLock<Option<fancy_regex::Regex>>,
 }
 
 impl std::fmt::Debug for Pattern {
@@ -94,7 +132,9 @@ impl Pattern {
             ));
         }
         if source.len() > PATTERN_BYTES_MAX {
-            return Err(invalid("regular expression is too large"));
+            return Err(invalid(&format!(
+                "pattern string is longer than the limit of {PATTERN_BYTES_MAX} bytes"
+            )));
         }
         let flags = Flags::parse(options)?;
         let translate = |end| regex_syntax::translate(source, flags, end).map_err(|e| invalid(&e));
@@ -130,16 +170,17 @@ impl Pattern {
         }
     }
 
-    /// True if the pattern matches anywhere in `text`.
-    pub fn is_match(&self, text: &str) -> Result<bool> {
+    /// True if the pattern matches anywhere in `text`. The search of a large text can be interrupted.
+    pub fn is_match(&self, text: &str, context: &EvalContext<'_>) -> Result<bool> {
+        context.charge_bytes(text.len())?;
         match self.engine(text) {
-            Engine::Linear(regex) => Ok(regex.is_match(text)),
-            Engine::Backtracking(regex) => regex.is_match(text).map_err(|e| {
-                Error::location(
-                    location::REGEX_MATCH_FAILED,
-                    format!("Error occurred while matching regular expression: {e}"),
-                )
-            }),
+            Engine::Linear(linear) => match linear.stepped(text) {
+                Some(stepped) => stepped.is_match(text, context),
+                None => Ok(linear.regex.is_match(text)),
+            },
+            Engine::Backtracking(backtracking) => {
+                Ok(backtracking.captures_at(text, 0, context)?.is_some())
+            }
         }
     }
 
@@ -149,28 +190,20 @@ impl Pattern {
         &self,
         text: &str,
         from: usize,
-    ) -> Result<Option<Vec<Option<Range<usize>>>>> {
+        context: &EvalContext<'_>,
+    ) -> Result<Option<Groups>> {
+        context.charge_bytes(text.len() - from.min(text.len()))?;
         match self.engine(text) {
-            Engine::Linear(regex) => Ok(regex.captures_at(text, from).map(|groups| {
-                groups
-                    .iter()
-                    .map(|group| group.map(|found| found.range()))
-                    .collect()
-            })),
-            Engine::Backtracking(regex) => {
-                let groups = regex.captures_from_pos(text, from).map_err(|e| {
-                    Error::location(
-                        location::REGEX_MATCH_FAILED,
-                        format!("Error occurred while matching regular expression: {e}"),
-                    )
-                })?;
-                Ok(groups.map(|groups| {
+            Engine::Linear(linear) => match linear.stepped(text) {
+                Some(stepped) => stepped.captures(text, from, context),
+                None => Ok(linear.regex.captures_at(text, from).map(|groups| {
                     groups
                         .iter()
                         .map(|group| group.map(|found| found.range()))
                         .collect()
-                }))
-            }
+                })),
+            },
+            Engine::Backtracking(backtracking) => backtracking.captures_at(text, from, context),
         }
     }
 
@@ -197,7 +230,11 @@ impl Engine {
             .size_limit(COMPILED_BYTES_MAX)
             .build();
         match linear {
-            Ok(regex) => Ok(Self::Linear(regex)),
+            Ok(regex) => Ok(Self::Linear(Arc::new(Linear {
+                regex,
+                flags,
+                stepped: OnceLock::new(),
+            }))),
             Err(regex::Error::CompiledTooBig(_)) => Err(invalid("regular expression is too large")),
             Err(_) => Self::compile_backtracking(&translated.pattern, flags),
         }
@@ -219,13 +256,91 @@ impl Engine {
         } else {
             format!("(?{prefix}:{translated})")
         };
-        fancy_regex::RegexBuilder::new(&pattern)
-            .backtrack_limit(BACKTRACK_STEPS_MAX)
-            .delegate_size_limit(COMPILED_BYTES_MAX)
-            .build()
-            .map(|regex| Self::Backtracking(Arc::new(regex)))
-            .map_err(|e| invalid(&e.to_string()))
+        let regex = Backtracking::compile(&pattern, BACKTRACK_STEPS_MAX)
+            .map_err(|e| invalid(&e.to_string()))?;
+        Ok(Self::Backtracking(Arc::new(Backtracking {
+            regex,
+            pattern,
+            long: OnceLock::new(),
+        })))
     }
+}
+
+impl Linear {
+    /// Returns the engine that counts steps, if a search of `text` may take long.
+    fn stepped(&self, text: &str) -> Option<&SteppedSearch> {
+        let pattern = self.regex.as_str();
+        let is_large = pattern.len() > SMALL_PATTERN_BYTES_MAX || pattern.contains('{');
+        if !is_large && text.len() <= SHORT_TEXT_BYTES_MAX {
+            return None;
+        }
+        let compile = || {
+            let config = syntax::Config::new()
+                .case_insensitive(self.flags.case_insensitive)
+                .multi_line(self.flags.multi_line)
+                .dot_matches_new_line(self.flags.dot_matches_newline);
+            SteppedSearch::compile(pattern, config, COMPILED_BYTES_MAX)
+        };
+        let stepped = self.stepped.get_or_init(compile).as_ref()?;
+        (stepped.states().saturating_mul(text.len()) > DIRECT_WORK_MAX).then_some(stepped)
+    }
+}
+
+impl Backtracking {
+    fn compile(
+        pattern: &str,
+        steps: usize,
+    ) -> std::result::Result<fancy_regex::Regex, fancy_regex::Error> {
+        fancy_regex::RegexBuilder::new(pattern)
+            .backtrack_limit(steps)
+            .delegate_size_limit(COMPILED_BYTES_MAX)
+            .max_prog_size(PROGRAM_INSTRUCTIONS_MAX)
+            .build()
+    }
+
+    /// Returns the groups of the first match at or after `from`. A long text is tried position by position, each with
+    /// fewer steps, so that the search can be interrupted.
+    fn captures_at(
+        &self,
+        text: &str,
+        from: usize,
+        context: &EvalContext<'_>,
+    ) -> Result<Option<Groups>> {
+        let groups = |found: fancy_regex::Captures<'_, str>| -> Groups {
+            found
+                .iter()
+                .map(|group| group.map(|found| found.range()))
+                .collect()
+        };
+        let long = || Self::compile(&self.pattern, LONG_TEXT_STEPS_MAX).ok();
+        let regex = match text.len() <= SHORT_TEXT_BYTES_MAX {
+            true => None,
+            false => self.long.get_or_init(long).as_ref(),
+        };
+        let Some(regex) = regex else {
+            let found = self.regex.captures_from_pos(text, from);
+            return Ok(found.map_err(|e| match_failed(&e))?.map(groups));
+        };
+        let mut at = from;
+        while at <= text.len() {
+            context.charge(BACKTRACK_POSITION_STEPS)?;
+            let input = fancy_regex::RegexInput::new(text)
+                .from_pos(at)
+                .anchored(true);
+            if let Some(found) = regex.captures_input(input).map_err(|e| match_failed(&e))? {
+                return Ok(Some(groups(found)));
+            }
+            at = text.ceil_char_boundary(at + 1).max(at + 1);
+        }
+        Ok(None)
+    }
+}
+
+fn match_failed(reason: &fancy_regex::Error) -> Error {
+    Error::location(
+        location::REGEX_MATCH_FAILED,
+        format!("Error occurred while matching regular expression: {reason}"),
+    )
 }
 
 fn invalid(reason: &str) -> Error {
@@ -242,7 +357,7 @@ mod tests {
     fn matches(pattern: &str, options: &str, text: &str) -> bool {
         Pattern::parse(pattern, options)
             .unwrap_or_else(|e| panic!("/{pattern}/{options}: {e}"))
-            .is_match(text)
+            .is_match(text, &EvalContext::default())
             .unwrap()
     }
 
@@ -319,7 +434,7 @@ mod tests {
         ] {
             let found = Pattern::parse(pattern, "")
                 .unwrap()
-                .captures_at(text, 0)
+                .captures_at(text, 0, &EvalContext::default())
                 .unwrap()
                 .and_then(|groups| groups.into_iter().next().flatten());
             assert_eq!(found, expected, "/{pattern}/ in {text:?}");
@@ -351,7 +466,7 @@ mod tests {
     fn exceeding_the_step_limit_is_an_error() {
         let text = "a".repeat(60) + "b";
         let slow = Pattern::parse("^(?:(a+)+)\\1?$(?=x)", "").unwrap();
-        match slow.is_match(&text) {
+        match slow.is_match(&text, &EvalContext::default()) {
             Ok(found) => assert!(!found),
             Err(e) => assert_eq!(e.code.0, location::REGEX_MATCH_FAILED),
         }

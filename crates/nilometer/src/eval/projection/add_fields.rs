@@ -84,8 +84,11 @@ impl AddFields {
             input: &ProjectionInput::default(),
             slots: &[],
             in_nested_array: false,
+            mark: ctx.mark(),
         };
-        write_fields(&self.root, &environment, doc, &mut out)?;
+        let written = write_fields(&self.root, &environment, doc, &mut out);
+        ctx.release(environment.mark);
+        written?;
         Ok(out.finish())
     }
 }
@@ -123,8 +126,11 @@ impl FieldWriter {
             input: &ProjectionInput::default(),
             slots: values,
             in_nested_array: false,
+            mark: ctx.mark(),
         };
-        write_fields(&self.root, &environment, doc, &mut out)?;
+        let written = write_fields(&self.root, &environment, doc, &mut out);
+        ctx.release(environment.mark);
+        written?;
         Ok(out.finish())
     }
 }

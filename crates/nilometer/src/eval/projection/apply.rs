@@ -7,6 +7,7 @@ use super::tree::{Child, FieldAction, ProjectionNode};
 use super::{ProjectionInput, array_operators};
 use crate::error::Result;
 use crate::eval::EvalContext;
+use crate::eval::limits::MemoryMark;
 
 /// What happens to fields that are not in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +29,15 @@ pub(super) struct ApplyContext<'a> {
     pub(super) slots: &'a [Value],
     /// True inside an array that is an element of an array, where `$slice` does not apply.
     pub(super) in_nested_array: bool,
+    /// The live memory before the first computed field.
+    pub(super) mark: MemoryMark,
 }
 
 /// Children already written: a bitmap, as specifications rarely have more than 64 names on a level.
 #[derive(Default)]
 struct WrittenSet {
     first: u64,
-    rest: Vec<usize>,
+    rest: Vec<u64>,
 }
 
 impl WrittenSet {
@@ -42,7 +45,11 @@ impl WrittenSet {
         if at < 64 {
             self.first |= 1 << at;
         } else {
-            self.rest.push(at);
+            let word = at / 64 - 1;
+            if self.rest.len() <= word {
+                self.rest.resize(word + 1, 0);
+            }
+            self.rest[word] |= 1 << (at % 64);
         }
     }
 
@@ -50,7 +57,8 @@ impl WrittenSet {
         if at < 64 {
             self.first >> at & 1 == 1
         } else {
-            self.rest.contains(&at)
+            let word = self.rest.get(at / 64 - 1).copied().unwrap_or(0);
+            word >> (at % 64) & 1 == 1
         }
     }
 }
@@ -194,6 +202,7 @@ fn write_computed(child: &Child, env: &ApplyContext<'_>, out: &mut DocumentBuild
         FieldAction::Computed(expression) => {
             let value = expression.evaluate_ref(env.root, env.ctx)?;
             out.append_ref(name, value.as_ref());
+            env.ctx.hold(env.mark, out.len())?;
         }
         FieldAction::Slot(at) => {
             let value = env.slots.get(*at).map_or(ValueRef::Missing, Value::as_ref);

@@ -296,8 +296,11 @@ impl Projection {
             input,
             slots: &[],
             in_nested_array: false,
+            mark: ctx.mark(),
         };
-        write_fields(&self.root, &environment, doc, &mut out)?;
+        let written = write_fields(&self.root, &environment, doc, &mut out);
+        ctx.release(environment.mark);
+        written?;
         let projected = out.finish();
         match &self.positional {
             Some(path) => apply_positional(projected.as_ref(), path, input.position),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use nilometer_bson::order::Collator;
 
-use super::memory::MemoryPool;
 use super::window::densify::DENSIFY_DOCUMENTS_MAX;
 use super::workers::QueryThreads;
+use crate::budget::MemoryPool;
 use crate::eval::EvalContext;
 use crate::ids::IdSource;
 use crate::operation::OperationContext;
@@ -110,6 +110,7 @@ impl<'a> ExecContext<'a> {
                     .map(|c| c as &dyn Collator),
                 random: Some(&*settings.ids),
                 user_roles: None,
+                limits: Some(operation.evaluation_limits()),
             },
             settings,
         }

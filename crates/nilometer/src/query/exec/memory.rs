@@ -12,9 +12,9 @@
 //! first half chunk of each stage does not count against the pool, so that small queries run beside large ones.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ExecContext;
+pub use crate::budget::MemoryPool;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Bytes a stage takes from the pool at a time.
@@ -29,61 +29,6 @@ const OVERDRAFT_BYTES_MAX: u64 = 4 << 20;
 
 /// The stage with an error text of its own.
 pub(super) const SORT: &str = "sort";
-
-/// Memory shared by all running queries.
-#[derive(Debug)]
-pub struct MemoryPool {
-    used: AtomicU64,
-    most: AtomicU64,
-}
-
-impl Default for MemoryPool {
-    /// Creates a pool without a limit.
-    fn default() -> Self {
-        Self {
-            used: AtomicU64::new(0),
-            most: AtomicU64::new(u64::MAX),
-        }
-    }
-}
-
-impl MemoryPool {
-    /// Sets the limit to `most` bytes; bytes already held stay held.
-    pub fn set_most(&self, most: u64) {
-        self.most.store(most, Ordering::Relaxed);
-    }
-
-    /// Returns the bytes held by stages.
-    pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn most(&self) -> u64 {
-        self.most.load(Ordering::Relaxed)
-    }
-
-    /// Takes `bytes` if that many are free.
-    fn take(&self, bytes: u64) -> bool {
-        let most = self.most();
-        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= most);
-        let taken = self
-            .used
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.is_ok()
-    }
-
-    /// Takes `bytes` even if they are not free.
-    fn overdraw(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Returns `bytes` to the pool. Zero is skipped to avoid contention on the counter.
-    fn give_back(&self, bytes: u64) {
-        if bytes > 0 {
-            self.used.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-}
 
 /// Counts the memory of a stage up to a limit.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use nilometer_bson::{Element, Value, ValueRef};
 
 use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
 use crate::error::{Error, Result};
-use crate::eval::{Collation, ParseContext};
+use crate::eval::{Collation, ParseContext, memory_bytes};
 
 #[derive(Debug)]
 struct AddToSet {
@@ -27,15 +27,22 @@ impl Modifier for AddToSet {
                 )));
             }
         };
-        let before = items.len();
+        let order = |a: &&Value, b: &&Value| self.collation.compare(a.as_ref(), b.as_ref());
+        let known = leaf
+            .eval
+            .sort(items.iter().collect(), |item| memory_bytes(item), order)?;
+        let mut new = Vec::new();
         for value in &self.values {
-            push_new(&mut items, value, &self.collation);
+            leaf.eval.charge_value(value.as_ref())?;
+            if known.binary_search_by(|item| order(item, &value)).is_err() {
+                new.push(value.clone());
+            }
         }
-        Ok(if items.len() == before {
-            Outcome::Unchanged
-        } else {
-            Outcome::Set(items.into())
-        })
+        if new.is_empty() {
+            return Ok(Outcome::Unchanged);
+        }
+        items.append(&mut new);
+        Ok(Outcome::Set(items.into()))
     }
 
     fn missing_path(&self, _: bool) -> MissingPathRule {
@@ -43,25 +50,33 @@ impl Modifier for AddToSet {
     }
 }
 
-fn push_new(items: &mut Vec<Value>, value: &Value, collation: &Collation) {
-    let equal = |item: &Value| collation.compare(item.as_ref(), value.as_ref()).is_eq();
-    if !items.iter().any(equal) {
-        items.push(value.clone());
+/// Returns the values without those equal to an earlier one.
+fn without_duplicates(values: Vec<Value>, collation: &Collation) -> Vec<Value> {
+    let compare = |a: usize, b: usize| collation.compare(values[a].as_ref(), values[b].as_ref());
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| compare(*a, *b));
+    let mut is_new = vec![true; values.len()];
+    for pair in order.windows(2) {
+        // The sort is stable: of equal values the first is first.
+        if let [first, second] = *pair
+            && compare(first, second).is_eq()
+        {
+            is_new[second] = false;
+        }
     }
+    let mut is_new = is_new.into_iter();
+    let mut values = values;
+    values.retain(|_| is_new.next().unwrap_or(true));
+    values
 }
 
 /// Parses `$addToSet`: a value, or `{$each: […]}`.
 pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
     let collation = Collation::of(ctx);
-    let mut values = Vec::new();
-    match each(argument.value())? {
-        Some(given) => {
-            for value in given {
-                push_new(&mut values, &value, &collation);
-            }
-        }
-        None => values.push(argument.value().to_value()),
-    }
+    let values = match each(argument.value())? {
+        Some(given) => without_duplicates(given, &collation),
+        None => vec![argument.value().to_value()],
+    };
     Ok(Box::new(AddToSet { values, collation }))
 }
 

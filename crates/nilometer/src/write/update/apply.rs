@@ -92,6 +92,9 @@ impl UpdateWalk<'_> {
         path: &mut String,
     ) -> Result<bool> {
         if let Some(modifier) = only_leaf(nodes, path)? {
+            if let DocumentNode::Old(value) = target {
+                self.eval.charge_value(*value)?;
+            }
             let outcome = match target {
                 DocumentNode::Old(value) => modifier.apply(*value, &self.leaf(path))?,
                 ref other => modifier.apply(other.to_value().as_ref(), &self.leaf(path))?,
@@ -174,6 +177,7 @@ impl UpdateWalk<'_> {
         fields: &mut Vec<(Cow<'a, str>, DocumentNode<'a>)>,
         path: &mut String,
     ) -> Result<bool> {
+        self.eval.charge(1 + fields.len() / 16)?;
         let found = fields.iter().position(|(known, _)| known == name.as_str());
         let is_top = path.is_empty();
         with_component(path, name.as_str(), |path| match found {
@@ -259,6 +263,7 @@ impl UpdateWalk<'_> {
         };
         let mut changed = false;
         for (index, item) in items.iter_mut().enumerate() {
+            self.eval.charge(1)?;
             let mut meant: Vec<&PathNode> = Vec::new();
             for (identifier, nodes) in children {
                 let matches = identifier.is_empty()

@@ -40,9 +40,12 @@ impl PullCondition {
                 ValueRef::Document(document) => filter.matches(document, eval),
                 _ => Ok(false),
             },
-            Self::OneOf(values, collation) => Ok(values
-                .iter()
-                .any(|value| collation.compare(element, value.as_ref()).is_eq())),
+            Self::OneOf(values, collation) => {
+                eval.charge_value(element)?;
+                let at =
+                    values.binary_search_by(|value| collation.compare(value.as_ref(), element));
+                Ok(at.is_ok())
+            }
         }
     }
 }
@@ -116,9 +119,11 @@ pub(super) fn parse_all(argument: Element<'_>, ctx: &ParseContext) -> Result<Box
             argument.value().type_name()
         )));
     };
-    let values = values.iter().map(ValueRef::to_value).collect();
+    let collation = Collation::of(ctx);
+    let mut values: Vec<Value> = values.iter().map(ValueRef::to_value).collect();
+    values.sort_by(|a, b| collation.compare(a.as_ref(), b.as_ref()));
     Ok(Box::new(Pull {
         name: "$pullAll",
-        condition: PullCondition::OneOf(values, Collation::of(ctx)),
+        condition: PullCondition::OneOf(values, collation),
     }))
 }

@@ -9,7 +9,7 @@ use super::modifier::{MissingPathRule, Modifier, ModifierContext, Outcome};
 use super::set::is_same;
 use crate::error::{Error, Result};
 use crate::eval::sort_key::SortPattern;
-use crate::eval::{Collation, ParseContext};
+use crate::eval::{Collation, ParseContext, memory_bytes};
 
 #[derive(Debug)]
 struct Push {
@@ -48,7 +48,7 @@ impl Modifier for Push {
             .map_or(items.len(), |position| index_of(position, items.len()));
         items.splice(at..at, self.values.iter().cloned());
         if let Some(sort) = &self.sort {
-            sort.apply(&mut items, leaf)?;
+            items = sort.apply(items, leaf)?;
         }
         if let Some(slice) = self.slice {
             let keep = usize::try_from(slice.unsigned_abs()).unwrap_or(usize::MAX);
@@ -82,29 +82,30 @@ fn index_of(position: i64, length: usize) -> usize {
 }
 
 impl PushSort {
-    fn apply(&self, items: &mut [Value], leaf: &ModifierContext<'_>) -> Result<()> {
+    fn apply(&self, items: Vec<Value>, leaf: &ModifierContext<'_>) -> Result<Vec<Value>> {
         match self {
             Self::Whole {
                 descending,
                 collation,
-            } => items.sort_by(|a, b| {
+            } => leaf.eval.sort(items, memory_bytes, |a, b| {
                 let order = collation.compare(a.as_ref(), b.as_ref());
                 if *descending { order.reverse() } else { order }
             }),
             Self::Fields(pattern) => {
-                let keys = items.iter().map(|item| {
+                let mut keyed = Vec::with_capacity(items.len());
+                for item in items {
+                    leaf.eval.charge_value(item.as_ref())?;
                     let doc = item.as_ref().as_document().unwrap_or(DocRef::EMPTY);
-                    pattern.extract(doc, leaf.eval)
-                });
-                let keys = keys.collect::<Result<Vec<_>>>()?;
-                let mut keyed: Vec<_> = keys.into_iter().zip(items.iter().cloned()).collect();
-                keyed.sort_by(|(a, _), (b, _)| pattern.compare(a, b));
-                for (slot, (_, item)) in items.iter_mut().zip(keyed) {
-                    *slot = item;
+                    keyed.push((pattern.extract(doc, leaf.eval)?, item));
                 }
+                let keyed = leaf.eval.sort(
+                    keyed,
+                    |(_, item)| memory_bytes(item),
+                    |(a, _), (b, _)| pattern.compare(a, b),
+                )?;
+                Ok(keyed.into_iter().map(|(_, item)| item).collect())
             }
         }
-        Ok(())
     }
 
     fn parse(value: ValueRef<'_>, ctx: &ParseContext) -> Result<Self> {

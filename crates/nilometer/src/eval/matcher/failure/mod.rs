@@ -257,7 +257,7 @@ impl FailureExplainer<'_> {
                 for name in ["title", "description"] {
                     out.append_ref(name, schema.get(name));
                 }
-                let rules = JsonSchema::rules_not_satisfied(schema, self.document)?;
+                let rules = JsonSchema::rules_not_satisfied(schema, self.document, self.eval)?;
                 let rules: Vec<Value> = rules.into_iter().map(Value::Document).collect();
                 out.append("schemaRulesNotSatisfied", rules);
             }

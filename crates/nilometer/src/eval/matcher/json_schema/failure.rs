@@ -6,8 +6,9 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use super::{JsonSchema, parse, unordered_equal};
+use super::{JsonSchema, any_equal, parse};
 use crate::error::Result;
+use crate::eval::EvalContext;
 use crate::eval::matcher::regex::Pattern;
 
 /// Keywords that can be broken, in the order in which they are reported.
@@ -42,13 +43,18 @@ const KEYWORDS: &[&str] = &[
 
 impl JsonSchema {
     /// Returns the rules of `schema`, which must be valid, that `document` breaks.
-    pub fn rules_not_satisfied(schema: DocRef<'_>, document: DocRef<'_>) -> Result<Vec<Document>> {
-        rules(schema, ValueRef::Document(document))
+    pub fn rules_not_satisfied(
+        schema: DocRef<'_>,
+        document: DocRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<Vec<Document>> {
+        rules(schema, ValueRef::Document(document), ctx)
     }
 }
 
 /// Returns the rules a value breaks, each described.
-fn rules(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<Vec<Document>> {
+fn rules(schema: DocRef<'_>, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<Vec<Document>> {
+    ctx.charge_value(value)?;
     let mut out = Vec::new();
     for keyword in KEYWORDS {
         let operand = schema.get(keyword);
@@ -60,6 +66,7 @@ fn rules(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<Vec<Document>> {
             operand,
             schema,
             value,
+            ctx,
         };
         if rule.is_broken()? {
             out.push(rule.describe()?);
@@ -68,8 +75,8 @@ fn rules(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<Vec<Document>> {
     Ok(out)
 }
 
-fn accepts(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<bool> {
-    parse::schema(schema, 0)?.accepts(value)
+fn accepts(schema: DocRef<'_>, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
+    parse::schema(schema, 0)?.accepts(value, ctx)
 }
 
 /// A keyword and the value it applies to.
@@ -79,6 +86,7 @@ struct Rule<'a> {
     /// The schema that contains the keyword.
     schema: DocRef<'a>,
     value: ValueRef<'a>,
+    ctx: &'a EvalContext<'a>,
 }
 
 impl<'a> Rule<'a> {
@@ -104,7 +112,7 @@ impl<'a> Rule<'a> {
         match self.keyword {
             "additionalProperties" => Ok(self.additional_property()?.is_some()),
             "additionalItems" => Ok(self.additional_item()?.is_some()),
-            _ => Ok(!accepts(self.as_schema().as_ref(), self.value)?),
+            _ => Ok(!accepts(self.as_schema().as_ref(), self.value, self.ctx)?),
         }
     }
 
@@ -149,7 +157,7 @@ impl<'a> Rule<'a> {
                 out.append("specifiedAs", self.as_schema());
                 out.append("reason", self.reason());
                 out.append_ref("consideredValue", self.value);
-                self.append_figures(&mut out);
+                self.append_figures(&mut out)?;
             }
         }
         Ok(out.finish())
@@ -172,7 +180,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Appends further facts about the value.
-    fn append_figures(&self, out: &mut DocumentBuilder) {
+    fn append_figures(&self, out: &mut DocumentBuilder) -> Result<()> {
         match (self.keyword, self.value) {
             ("type" | "bsonType", value) => {
                 out.append("consideredType", value.type_name());
@@ -182,12 +190,13 @@ impl<'a> Rule<'a> {
                 out.append("numberOfProperties", count);
             }
             ("uniqueItems", ValueRef::Array(array)) => {
-                if let Some(twice) = duplicate(array) {
+                if let Some(twice) = duplicate(array, self.ctx)? {
                     out.append_ref("duplicatedValue", twice);
                 }
             }
             _ => {}
         }
+        Ok(())
     }
 
     fn schemas(&self) -> Vec<DocRef<'a>> {
@@ -199,7 +208,7 @@ impl<'a> Rule<'a> {
     fn schemas_not_satisfied(&self) -> Result<Vec<Value>> {
         let mut out = Vec::new();
         for (index, schema) in self.schemas().into_iter().enumerate() {
-            let details = rules(schema, self.value)?;
+            let details = rules(schema, self.value, self.ctx)?;
             if !details.is_empty() {
                 let index = Value::from(position(index));
                 out.push(described("index", index, schema, details));
@@ -211,7 +220,7 @@ impl<'a> Rule<'a> {
     fn matching_schemas(&self) -> Result<Vec<Value>> {
         let mut out = Vec::new();
         for (index, schema) in self.schemas().into_iter().enumerate() {
-            if accepts(schema, self.value)? {
+            if accepts(schema, self.value, self.ctx)? {
                 out.push(Value::from(position(index)));
             }
         }
@@ -230,7 +239,7 @@ impl<'a> Rule<'a> {
             let (false, Some(schema)) = (value.is_missing(), property.value().as_document()) else {
                 continue;
             };
-            let details = rules(schema, value)?;
+            let details = rules(schema, value, self.ctx)?;
             if !details.is_empty() {
                 let name = Value::from(property.name());
                 out.push(described("propertyName", name, schema, details));
@@ -247,10 +256,10 @@ impl<'a> Rule<'a> {
             };
             let regex = Pattern::parse(pattern.name(), "")?;
             for field in self.object() {
-                if !regex.is_match(field.name())? {
+                if !regex.is_match(field.name(), self.ctx)? {
                     continue;
                 }
-                let details = rules(schema, field.value())?;
+                let details = rules(schema, field.value(), self.ctx)?;
                 if details.is_empty() {
                     continue;
                 }
@@ -276,7 +285,7 @@ impl<'a> Rule<'a> {
         for field in self.object() {
             let mut is_known = of("properties").contains(field.name());
             for pattern in &patterns {
-                is_known = is_known || pattern.is_match(field.name())?;
+                is_known = is_known || pattern.is_match(field.name(), self.ctx)?;
             }
             if !is_known {
                 out.push(field.name());
@@ -292,7 +301,7 @@ impl<'a> Rule<'a> {
             ValueRef::Bool(false) => Ok(names.first().copied()),
             ValueRef::Document(schema) => {
                 for name in names {
-                    if !accepts(schema, self.object().get(name))? {
+                    if !accepts(schema, self.object().get(name), self.ctx)? {
                         return Ok(Some(name));
                     }
                 }
@@ -309,7 +318,7 @@ impl<'a> Rule<'a> {
                 let reason = "at least one additional property did not match the subschema";
                 out.append("reason", reason);
                 out.append("failingProperty", name);
-                let details = rules(schema, self.object().get(name))?;
+                let details = rules(schema, self.object().get(name), self.ctx)?;
                 out.append("details", documents(details));
             }
             _ => {
@@ -336,7 +345,7 @@ impl<'a> Rule<'a> {
                 _ => by_position.get(at).copied(),
             };
             let Some(schema) = schema else { break };
-            let details = rules(schema, element)?;
+            let details = rules(schema, element, self.ctx)?;
             if !details.is_empty() {
                 out.append("itemIndex", position(at));
                 append_texts(out, schema);
@@ -367,7 +376,7 @@ impl<'a> Rule<'a> {
             ValueRef::Bool(false) => Ok(elements.first().copied()),
             ValueRef::Document(schema) => {
                 for (at, element) in elements {
-                    if !accepts(schema, element)? {
+                    if !accepts(schema, element, self.ctx)? {
                         return Ok(Some((at, element)));
                     }
                 }
@@ -383,7 +392,7 @@ impl<'a> Rule<'a> {
                 let reason = "At least one additional item did not match the sub-schema";
                 out.append("reason", reason);
                 out.append("itemIndex", position(at));
-                out.append("details", documents(rules(schema, element)?));
+                out.append("details", documents(rules(schema, element, self.ctx)?));
             }
             _ => {
                 out.append("specifiedAs", self.as_schema());
@@ -415,7 +424,7 @@ impl<'a> Rule<'a> {
             }
             match dependency.value() {
                 ValueRef::Document(schema) => {
-                    let details = rules(schema, self.value)?;
+                    let details = rules(schema, self.value, self.ctx)?;
                     if !details.is_empty() {
                         let name = Value::from(name);
                         out.push(described("conditionalProperty", name, schema, details));
@@ -460,11 +469,12 @@ fn described(name: &str, value: Value, schema: DocRef<'_>, details: Vec<Document
 }
 
 /// Returns a value that occurs twice in an array.
-fn duplicate(array: ArrayRef<'_>) -> Option<ValueRef<'_>> {
-    let values: Vec<ValueRef<'_>> = array.iter().collect();
-    let mut later = values.iter().enumerate().filter(|(at, value)| {
-        let mut earlier = values.iter().take(*at);
-        earlier.any(|known| unordered_equal(*known, **value))
-    });
-    later.next().map(|(_, value)| *value)
+fn duplicate<'v>(array: ArrayRef<'v>, ctx: &EvalContext<'_>) -> Result<Option<ValueRef<'v>>> {
+    let values = ctx.elements(array)?;
+    for (at, value) in values.iter().enumerate() {
+        if any_equal(values.iter().take(at).copied(), *value, ctx)? {
+            return Ok(Some(*value));
+        }
+    }
+    Ok(None)
 }

@@ -13,12 +13,13 @@ mod parse;
 
 use nilometer_bson::number::Number;
 use nilometer_bson::order::{canonical_type, compare};
-use nilometer_bson::{ArrayRef, DocRef, Document, Value, ValueRef};
+use nilometer_bson::{ArrayRef, DocRef, Document, Element, Value, ValueRef};
 
 use super::comparison::is_nan;
 use super::regex::Pattern;
 use super::value_tests::TypeSet;
 use crate::error::Result;
+use crate::eval::{EvalContext, value_bytes};
 
 /// Binary subtype of encrypted values.
 const ENCRYPTED_SUBTYPE: u8 = 6;
@@ -47,8 +48,8 @@ impl JsonSchema {
     }
 
     /// True when the document conforms.
-    pub fn matches(&self, doc: DocRef<'_>) -> Result<bool> {
-        self.root.accepts(ValueRef::Document(doc))
+    pub fn matches(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
+        self.root.accepts(ValueRef::Document(doc), ctx)
     }
 }
 
@@ -133,13 +134,14 @@ enum PropertyDependency {
 }
 
 impl Schema {
-    fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
-        self.0.accepts(value)
+    fn accepts(&self, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
+        self.0.accepts(value, ctx)
     }
 }
 
 impl Rules {
-    fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
+    fn accepts(&self, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
+        ctx.charge_value(value)?;
         if self.types.is_some_and(|types| !types.test(value))
             || self
                 .encrypt
@@ -148,43 +150,47 @@ impl Rules {
             return Ok(false);
         }
         if let Some(allowed) = &self.allowed
-            && !allowed.iter().any(|v| unordered_equal(v.as_ref(), value))
+            && !any_equal(allowed.iter().map(Value::as_ref), value, ctx)?
         {
             return Ok(false);
         }
         let by_type = match value {
-            ValueRef::Document(doc) => self.object.accepts(doc)?,
-            ValueRef::Array(array) => self.array.accepts(array)?,
-            ValueRef::String(text) => self.string.accepts(text)?,
+            ValueRef::Document(doc) => self.object.accepts(doc, ctx)?,
+            ValueRef::Array(array) => self.array.accepts(array, ctx)?,
+            ValueRef::String(text) => self.string.accepts(text, ctx)?,
             number => Number::of(number).is_none_or(|number| self.number.accepts(number)),
         };
-        Ok(by_type && self.accepts_logically(value)?)
+        Ok(by_type && self.accepts_logically(value, ctx)?)
     }
 
-    fn accepts_logically(&self, value: ValueRef<'_>) -> Result<bool> {
+    fn accepts_logically(&self, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
         for schema in &self.all_of {
-            if !schema.accepts(value)? {
+            if !schema.accepts(value, ctx)? {
                 return Ok(false);
             }
         }
-        if !self.any_of.is_empty() && count_accepting(&self.any_of, value)? == 0 {
+        if !self.any_of.is_empty() && count_accepting(&self.any_of, value, ctx)? == 0 {
             return Ok(false);
         }
-        if !self.one_of.is_empty() && count_accepting(&self.one_of, value)? != 1 {
+        if !self.one_of.is_empty() && count_accepting(&self.one_of, value, ctx)? != 1 {
             return Ok(false);
         }
         match &self.not {
-            Some(schema) => Ok(!schema.accepts(value)?),
+            Some(schema) => Ok(!schema.accepts(value, ctx)?),
             None => Ok(true),
         }
     }
 }
 
 /// Returns how many of the schemas accept the value.
-fn count_accepting(schemas: &[Schema], value: ValueRef<'_>) -> Result<usize> {
+fn count_accepting(
+    schemas: &[Schema],
+    value: ValueRef<'_>,
+    ctx: &EvalContext<'_>,
+) -> Result<usize> {
     let mut count = 0;
     for schema in schemas {
-        count += usize::from(schema.accepts(value)?);
+        count += usize::from(schema.accepts(value, ctx)?);
     }
     Ok(count)
 }
@@ -195,35 +201,45 @@ fn within(count: usize, min: Option<i64>, max: Option<i64>) -> bool {
 }
 
 impl AdditionalRule {
-    fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
+    fn accepts(&self, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
         match self {
             Self::Allowed => Ok(true),
             Self::Forbidden => Ok(false),
-            Self::Conforming(schema) => schema.accepts(value),
+            Self::Conforming(schema) => schema.accepts(value, ctx),
         }
     }
 }
 
 impl ObjectRules {
-    fn accepts(&self, doc: DocRef<'_>) -> Result<bool> {
+    fn accepts(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
+        let lookup = doc.as_bytes().len();
+        for _ in &self.required {
+            ctx.charge_lookup(lookup)?;
+        }
         if !within(doc.iter().count(), self.count_min, self.count_max)
             || !self.required.iter().all(|name| doc.contains(name))
         {
             return Ok(false);
         }
         for element in doc {
-            if !self.accepts_field(element.name(), element.value())? {
+            if !self.accepts_field(element.name(), element.value(), ctx)? {
                 return Ok(false);
             }
         }
         for (name, dependency) in &self.dependencies {
+            ctx.charge_lookup(lookup)?;
             if !doc.contains(name) {
                 continue;
             }
             let holds = match dependency {
-                PropertyDependency::Fields(names) => names.iter().all(|name| doc.contains(name)),
+                PropertyDependency::Fields(names) => {
+                    for _ in names {
+                        ctx.charge_lookup(lookup)?;
+                    }
+                    names.iter().all(|name| doc.contains(name))
+                }
                 PropertyDependency::Conforming(schema) => {
-                    schema.accepts(ValueRef::Document(doc))?
+                    schema.accepts(ValueRef::Document(doc), ctx)?
                 }
             };
             if !holds {
@@ -233,45 +249,51 @@ impl ObjectRules {
         Ok(true)
     }
 
-    fn accepts_field(&self, name: &str, value: ValueRef<'_>) -> Result<bool> {
+    fn accepts_field(
+        &self,
+        name: &str,
+        value: ValueRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<bool> {
+        ctx.charge(1 + self.properties.len() / 16)?;
         let mut spoken_of = false;
         for (_, schema) in self.properties.iter().filter(|(known, _)| known == name) {
             spoken_of = true;
-            if !schema.accepts(value)? {
+            if !schema.accepts(value, ctx)? {
                 return Ok(false);
             }
         }
         for (pattern, schema) in &self.pattern_properties {
-            if pattern.is_match(name)? {
+            if pattern.is_match(name, ctx)? {
                 spoken_of = true;
-                if !schema.accepts(value)? {
+                if !schema.accepts(value, ctx)? {
                     return Ok(false);
                 }
             }
         }
-        Ok(spoken_of || self.additional.accepts(value)?)
+        Ok(spoken_of || self.additional.accepts(value, ctx)?)
     }
 }
 
 impl ArrayRules {
-    fn accepts(&self, array: ArrayRef<'_>) -> Result<bool> {
+    fn accepts(&self, array: ArrayRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
         if !within(array.len(), self.count_min, self.count_max) {
             return Ok(false);
         }
         for (at, value) in array.iter().enumerate() {
             let accepted = match &self.items {
                 ItemsRule::Any => true,
-                ItemsRule::Each(schema) => schema.accepts(value)?,
+                ItemsRule::Each(schema) => schema.accepts(value, ctx)?,
                 ItemsRule::ByPosition(schemas) => match schemas.get(at) {
-                    Some(schema) => schema.accepts(value)?,
-                    None => self.additional.accepts(value)?,
+                    Some(schema) => schema.accepts(value, ctx)?,
+                    None => self.additional.accepts(value, ctx)?,
                 },
             };
             if !accepted {
                 return Ok(false);
             }
         }
-        Ok(!self.unique || all_different(array))
+        Ok(!self.unique || all_different(array, ctx)?)
     }
 }
 
@@ -297,14 +319,14 @@ impl NumberRules {
 }
 
 impl StringRules {
-    fn accepts(&self, text: &str) -> Result<bool> {
+    fn accepts(&self, text: &str, ctx: &EvalContext<'_>) -> Result<bool> {
         if (self.length_min.is_some() || self.length_max.is_some())
             && !within(text.chars().count(), self.length_min, self.length_max)
         {
             return Ok(false);
         }
         match &self.pattern {
-            Some(pattern) => pattern.is_match(text),
+            Some(pattern) => pattern.is_match(text, ctx),
             None => Ok(true),
         }
     }
@@ -325,13 +347,34 @@ fn is_encrypted(value: ValueRef<'_>, types: TypeSet) -> bool {
     }
 }
 
-fn all_different(array: ArrayRef<'_>) -> bool {
-    let values: Vec<ValueRef<'_>> = array.iter().collect();
-    values.iter().enumerate().all(|(at, value)| {
-        values
-            .iter()
-            .take(at)
-            .all(|earlier| !unordered_equal(*earlier, *value))
+fn all_different(array: ArrayRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
+    let mark = ctx.mark();
+    let values = ctx.elements(array)?;
+    for (at, value) in values.iter().enumerate() {
+        if any_equal(values.iter().take(at).copied(), *value, ctx)? {
+            return Ok(false);
+        }
+    }
+    ctx.release(mark);
+    Ok(true)
+}
+
+/// True if one of the values equals `wanted`, ignoring the order of an object's fields.
+fn any_equal<'v>(
+    mut values: impl Iterator<Item = ValueRef<'v>>,
+    wanted: ValueRef<'_>,
+    ctx: &EvalContext<'_>,
+) -> Result<bool> {
+    values.try_fold(false, |found, value| {
+        if found {
+            return Ok(true);
+        }
+        ctx.charge_bytes(
+            value_bytes(value)
+                .min(value_bytes(wanted))
+                .saturating_mul(8),
+        )?;
+        Ok(unordered_equal(value, wanted))
     })
 }
 
@@ -339,12 +382,17 @@ fn all_different(array: ArrayRef<'_>) -> bool {
 fn unordered_equal(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
     match (a, b) {
         (ValueRef::Document(a), ValueRef::Document(b)) => {
-            a.iter().count() == b.iter().count()
+            let mut others: Vec<Element<'_>> = b.iter().collect();
+            others.sort_by_key(Element::name_bytes);
+            a.iter().count() == others.len()
                 && a.iter().all(|field| {
-                    b.iter().any(|other| {
-                        field.name_bytes() == other.name_bytes()
-                            && unordered_equal(field.value(), other.value())
-                    })
+                    let name = field.name_bytes();
+                    let first = others.partition_point(|other| other.name_bytes() < name);
+                    others
+                        .iter()
+                        .skip(first)
+                        .take_while(|other| other.name_bytes() == name)
+                        .any(|other| unordered_equal(field.value(), other.value()))
                 })
         }
         (ValueRef::Array(a), ValueRef::Array(b)) => {

@@ -6,14 +6,16 @@ use super::*;
 
 fn check(schema: Document, cases: Vec<(Document, bool)>) {
     let parsed = JsonSchema::parse(schema.as_ref()).unwrap_or_else(|e| panic!("{schema:?}: {e}"));
+    let ctx = EvalContext::default();
     for (document, expected) in cases {
         assert_eq!(
-            parsed.matches(document.as_ref()).unwrap(),
+            parsed.matches(document.as_ref(), &ctx).unwrap(),
             expected,
             "{schema:?} of {document:?}"
         );
         // The explanation reports a failure exactly if there is one.
-        let broken = JsonSchema::rules_not_satisfied(schema.as_ref(), document.as_ref()).unwrap();
+        let broken =
+            JsonSchema::rules_not_satisfied(schema.as_ref(), document.as_ref(), &ctx).unwrap();
         assert_eq!(broken.is_empty(), expected, "{schema:?}: {broken:?}");
     }
 }

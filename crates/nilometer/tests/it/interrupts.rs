@@ -1,0 +1,106 @@
+//! Commands whose work is inside one document end at `maxTimeMS`, and their values count as memory of queries.
+//!
+//! The clock moves by a millisecond whenever it is read, so that a command ends after a number of checks and never by
+//! the time it takes: one that does not check goes on to its end and succeeds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nilometer::Database;
+use nilometer::operation::Clock;
+use nilometer::services::Environment;
+use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+
+use crate::support::{Fixture, show};
+
+/// A clock that moves when it is read.
+#[derive(Default)]
+struct CheckClock(AtomicU64);
+
+impl Clock for CheckClock {
+    fn now_ms(&self) -> i64 {
+        1_714_979_289_010
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+fn fixture() -> Fixture {
+    let environment = Environment {
+        clock: Arc::new(CheckClock::default()),
+        ..Environment::default()
+    };
+    let mut fixture = Fixture::of(Database::in_memory_with(environment).unwrap());
+    let text = "ab".repeat(150_000);
+    fixture
+        .run(doc! { "insert": "c", "documents": array![doc! { "_id": 1, "n": 1000, "s": text }] });
+    fixture
+}
+
+/// Sums over a range inside ranges: a million elements.
+fn nested() -> Value {
+    let range = || doc! { "$range": array![0, "$n"] };
+    let inner = doc! { "$sum": range() };
+    doc! { "$sum": doc! { "$map": doc! { "input": range(), "in": inner } } }.into()
+}
+
+fn with_limit(command: Document) -> Document {
+    let mut out = DocumentBuilder::new();
+    for element in command.iter() {
+        out.append_element(element);
+    }
+    out.append("maxTimeMS", 60);
+    out.finish()
+}
+
+/// Returns the code of a reply or of its first write error; 0 if it succeeded.
+fn code(reply: &Document) -> i64 {
+    let errors = reply.get("writeErrors").as_array();
+    let first = errors.and_then(|errors| errors.get(0).as_document());
+    let code = first.map_or(reply.get("code"), |error| error.get("code"));
+    code.as_exact_i64().unwrap_or(0)
+}
+
+#[test]
+fn every_command_is_interrupted_inside_one_document() {
+    let never = || doc! { "$expr": doc! { "$lt": array![nested(), 0] } };
+    let set = || array![doc! { "$set": doc! { "x": nested() } }];
+    let pattern = || doc! { "s": doc! { "$regex": "(?:a|b|[ab]d){20000}z" } };
+    let update =
+        |q: Document, u: Value| doc! { "update": "c", "updates": array![doc! { "q": q, "u": u }] };
+    let commands = [
+        doc! { "find": "c", "filter": never() },
+        doc! { "find": "c", "projection": doc! { "x": nested() } },
+        doc! { "find": "c", "filter": pattern() },
+        doc! { "count": "c", "query": never() },
+        doc! { "distinct": "c", "key": "n", "query": never() },
+        doc! { "aggregate": "c", "pipeline": array![doc! { "$set": doc! { "x": nested() } }], "cursor": doc! {} },
+        doc! { "aggregate": "c", "pipeline": array![doc! { "$group": doc! { "_id": nested() } }], "cursor": doc! {} },
+        doc! { "aggregate": "c", "pipeline": array![doc! { "$redact": doc! { "$cond": array![nested(), "$$KEEP", "$$PRUNE"] } }], "cursor": doc! {} },
+        update(doc! {}, set().into()),
+        update(never(), doc! { "$set": doc! { "x": 1 } }.into()),
+        doc! { "delete": "c", "deletes": array![doc! { "q": never(), "limit": 0 }] },
+        doc! { "findAndModify": "c", "update": set() },
+        doc! { "findAndModify": "c", "query": never(), "remove": true },
+    ];
+    let mut fixture = fixture();
+    for command in commands {
+        let reply = fixture.reply(with_limit(command.clone()));
+        assert_eq!(code(&reply), 50, "{}: {}", show(&command), show(&reply));
+    }
+}
+
+#[test]
+fn validators_are_interrupted() {
+    let mut fixture = fixture();
+    fixture.run(
+        doc! { "create": "v", "validator": doc! { "$expr": doc! { "$gte": array![nested(), 0] } } },
+    );
+    let insert = doc! { "insert": "v", "documents": array![doc! { "n": 1000 }] };
+    let reply = fixture.reply(with_limit(insert));
+    assert_eq!(code(&reply), 50, "{}", show(&reply));
+    fixture.run(doc! { "insert": "v", "documents": array![doc! { "n": 1 }] });
+}
