@@ -12,7 +12,6 @@ use std::sync::Arc;
 use length::counted;
 pub use length::value_length;
 
-use crate::prepared_name::PreparedName;
 use crate::validate::find_nul;
 use crate::value::{Decimal128, ObjectId, Timestamp, Value, ValueRef, type_code as t};
 
@@ -184,18 +183,14 @@ impl<'a> Elements<'a> {
     /// advance. A caller that predicts the next name saves the search for the end of the name.
     #[inline]
     pub fn next_named(&mut self, name: &[u8]) -> Option<Element<'a>> {
-        self.next_if_named(name.len(), |bytes| {
-            // A longer name differs at the terminator; a shorter one contains a zero byte within
-            // this length.
-            let found = bytes.split_at_checked(name.len());
-            found.is_some_and(|(found, rest)| rest.first() == Some(&0) && equal_names(found, name))
-        })
-    }
-
-    /// [`next_named`](Self::next_named) with a prepared name.
-    #[inline]
-    pub fn next_prepared(&mut self, name: &PreparedName) -> Option<Element<'a>> {
-        self.next_if_named(name.len(), |bytes| name.begins(bytes))
+        let (&type_code, after) = self.rest.split_first()?;
+        // A longer name differs at the terminator; a shorter one contains a zero byte within this
+        // length.
+        let (found, rest) = after.split_at_checked(name.len())?;
+        if type_code == 0 || rest.first() != Some(&0) || !equal_names(found, name) {
+            return None;
+        }
+        self.step_over(type_code, after, name.len())
     }
 
     /// Returns the next element and the result of `find` if `find` recognises its name; otherwise
@@ -213,21 +208,6 @@ impl<'a> Elements<'a> {
         let (found, length) = find(after)?;
         debug_assert_eq!(after.get(length), Some(&0));
         Some((self.step_over(type_code, after, length)?, found))
-    }
-
-    /// Returns the next element if `matches` accepts the bytes of its name and a terminator follows
-    /// at `length`.
-    #[inline]
-    fn next_if_named(
-        &mut self,
-        length: usize,
-        matches: impl FnOnce(&[u8]) -> bool,
-    ) -> Option<Element<'a>> {
-        let (&type_code, after) = self.rest.split_first()?;
-        if type_code == 0 || !matches(after) {
-            return None;
-        }
-        self.step_over(type_code, after, length)
     }
 
     /// Advances over the element of this type whose name has this length.
@@ -296,19 +276,6 @@ impl<'a> DocRef<'a> {
     #[inline]
     pub fn position_of(self, elements: &Elements<'_>) -> usize {
         self.0.len().saturating_sub(elements.rest.len())
-    }
-
-    /// Returns the bytes of this document from the start of an embedded document on; `None` if
-    /// `inner` is not part of it.
-    #[inline]
-    pub fn bytes_from(self, inner: DocRef<'_>) -> Option<&'a [u8]> {
-        let at = inner
-            .0
-            .as_ptr()
-            .addr()
-            .checked_sub(self.0.as_ptr().addr())?;
-        let onward = self.0.get(at..)?;
-        (inner.0.len() <= onward.len()).then_some(onward)
     }
 
     /// True if it has no element.
@@ -705,27 +672,17 @@ mod tests {
             "b",
             "a much longer name than all that is left of this document",
         ] {
-            assert!(
-                elements
-                    .next_prepared(&PreparedName::new(other.as_bytes()))
-                    .is_none(),
-                "{other}"
-            );
+            assert!(elements.next_named(other.as_bytes()).is_none(), "{other}");
         }
         for name in ["a", "ab", ""] {
             let plain = elements.clone().next().unwrap();
-            let known = PreparedName::new(name.as_bytes());
-            let named = elements.clone().next_named(name.as_bytes()).unwrap();
-            let found = elements.next_prepared(&known).unwrap();
+            let named = elements.next_named(name.as_bytes()).unwrap();
             let parts =
                 |e: Element<'_>| (e.type_code(), e.name().to_owned(), e.value_bytes().to_vec());
-            assert_eq!(found.name(), name);
-            assert_eq!(parts(found), parts(plain));
+            assert_eq!(named.name(), name);
             assert_eq!(parts(named), parts(plain));
         }
-        assert!(
-            elements.next_prepared(&PreparedName::new(b"")).is_none() && elements.next().is_none()
-        );
+        assert!(elements.next_named(b"").is_none() && elements.next().is_none());
     }
 
     #[test]

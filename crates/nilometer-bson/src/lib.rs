@@ -14,7 +14,6 @@ pub mod key_string;
 pub mod number;
 pub mod order;
 pub mod path;
-mod prepared_name;
 #[doc(hidden)]
 pub mod testing;
 pub mod validate;
@@ -23,7 +22,6 @@ pub mod value;
 pub mod varint;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};
-pub use prepared_name::PreparedName;
 pub use value::{
     Array, Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Value,
     ValueRef, type_code,

@@ -34,30 +34,31 @@ pub(crate) struct LayoutField {
 }
 
 impl LayoutField {
-    /// The field with a name of this id whose value starts at `at` in its document.
+    /// The field with a name of this id whose value starts at `at` in its document. A text is numbered.
     #[inline]
-    pub(crate) fn new(name_id: u16, element: &Element<'_>, at: usize) -> Self {
-        let value = element.value_bytes().first_chunk();
+    pub(crate) fn new(
+        name_id: u16,
+        element: &Element<'_>,
+        at: usize,
+        texts: &mut TextNumbers,
+    ) -> Self {
+        let (type_code, value) = (element.type_code(), element.value_bytes());
+        let bits = value.first_chunk().copied();
+        let text = match type_code {
+            type_code::STRING => texts.number(name_id, value),
+            _ => 0,
+        };
         Self {
-            bits: value.map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+            bits: bits.map_or(0, u64::from_le_bytes),
             at: at as u32,
             name_id,
-            type_code: element.type_code(),
-            text: 0,
+            type_code,
+            text,
         }
     }
 
-    /// Numbers the field, which is a text.
-    #[inline]
-    pub(crate) fn number_text(&mut self, document: DocRef<'_>, texts: &mut TextNumbers) {
-        let value = &document.as_bytes()[self.at()..];
-        let length = value.first_chunk().copied().map(u32::from_le_bytes);
-        let value = length.and_then(|length| value.get(..LENGTH_BYTES + length as usize));
-        self.text = value.map_or(0, |value| texts.number(self.name_id, value));
-    }
-
     /// Where in its document the value begins.
-    pub(crate) fn at(&self) -> usize {
+    fn at(&self) -> usize {
         self.at as usize
     }
 
@@ -179,31 +180,12 @@ impl FieldLayout {
     }
 
     /// Adds a field; false if the layout is full.
+    #[inline]
     pub(crate) fn add(&mut self, field: LayoutField) -> bool {
         if self.fields.len() >= FIELDS_MAX {
             return false;
         }
         self.fields.push(field);
-        true
-    }
-
-    /// Adds the fields with these name ids, given as bits, in their order; false if the layout is full.
-    #[inline]
-    pub(crate) fn add_ids(&mut self, fields: &[LayoutField], mut ids: u64) -> bool {
-        if self.fields.len() + fields.len() > FIELDS_MAX {
-            return false;
-        }
-        // Most measurements have all but the metadata: neighbours are added together.
-        let mut from = 0;
-        while ids != 0 {
-            from += ids.trailing_zeros() as usize;
-            ids >>= ids.trailing_zeros();
-            let count = ids.trailing_ones();
-            self.fields
-                .extend_from_slice(&fields[from..from + count as usize]);
-            from += count as usize;
-            ids = ids.checked_shr(count).unwrap_or(0);
-        }
         true
     }
 

@@ -1,16 +1,14 @@
 //! The field scanner: parses documents into measurements, with their time, their metadata and the positions of their fields.
 //!
-//! Documents of one command mostly have the same fields. The scanner predicts the name that follows each name, so that a name is
-//! compared with one instead of searched; it stops predicting while clients shuffle their fields. Fields are noted in the
-//! command's [`FieldLayout`]. The contents of metadata are not read here: grouping looks them up.
+//! Fields are noted in the command's [`FieldLayout`], by the ids of their names. No order of fields is expected: to predict the
+//! next name saves nothing beside [`FieldNames::next`]. The contents of metadata are not read here: grouping looks them up.
 
-use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code};
 
 use crate::catalog::TimeseriesOptions;
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::bucket_catalog::{
-    FieldLayout, FieldNames, FieldRange, LayoutField, Measurement, TextNumbers,
+    FieldLayout, FieldNames, LayoutField, Measurement, TextNumbers,
 };
 use crate::timeseries::format::bucket_document::COLUMN_SUBTYPE;
 
@@ -52,57 +50,13 @@ impl Role {
     }
 }
 
-/// Scans the fields of documents. A field is recognised by the predicted name, else by the start of its name in the table,
-/// and only then by its whole name.
-///
-/// The fields of a document with known names are laid out in the order of name ids, whatever order they came in: the bucket
-/// then meets the same types in the same order, which the processor predicts.
+/// Scans the fields of documents.
 pub(crate) struct FieldScanner<'o> {
     options: &'o TimeseriesOptions,
     pub(crate) layout: FieldLayout,
     /// By name id, its role.
     roles: Vec<Role>,
-    /// Name ids by role.
-    special_names: SpecialNames,
-    /// By name id, the name that followed it last; the first element is that of the first field.
-    next_names: Vec<Option<u16>>,
-    /// Score of the prediction: it pays while documents repeat the order of their fields.
-    prediction_score: u32,
-    /// The fields of one document by name id.
-    slots: Box<[LayoutField; SLOTS]>,
     texts: TextNumbers,
-}
-
-/// Name ids of the time, the metadata and the `_id`, as bits.
-#[derive(Clone, Copy, Default)]
-struct SpecialNames {
-    time: u64,
-    meta: u64,
-    id: u64,
-    /// Names that a measurement may not have.
-    refused: u64,
-}
-
-/// Names up to which fields are laid out by name id.
-const SLOTS: usize = 64;
-
-/// Types whose values may hold a compressed column, as bits.
-const MAY_HOLD_COLUMNS: u32 =
-    1 << type_code::BINARY | 1 << type_code::DOCUMENT | 1 << type_code::ARRAY;
-
-/// The maximum of the score, in misses until prediction stops.
-const PREDICTION_SCORE_MAX: u32 = 256;
-
-/// What a hit adds to the score.
-const PREDICTION_STEP: u32 = 2;
-
-/// The scan of one document.
-struct ScannedFields<'a> {
-    /// The value of the time field.
-    time: ValueRef<'a>,
-    meta: Option<Element<'a>>,
-    has_id: bool,
-    range: Option<FieldRange>,
 }
 
 impl<'o> FieldScanner<'o> {
@@ -111,88 +65,28 @@ impl<'o> FieldScanner<'o> {
             options,
             layout: FieldLayout::new(names),
             roles: Vec::new(),
-            special_names: SpecialNames::default(),
-            next_names: Vec::new(),
-            prediction_score: PREDICTION_SCORE_MAX,
-            slots: Box::new([LayoutField::default(); SLOTS]),
             texts: TextNumbers::default(),
         }
     }
 
-    /// Returns the next element and the id of its name, if it has one; `before` is the id of the previous name.
     #[inline]
-    fn next_known<'a>(
-        &mut self,
-        before: Option<u16>,
-        elements: &mut Elements<'a>,
-    ) -> Option<(Element<'a>, u16)> {
-        let Self {
-            layout,
-            next_names,
-            prediction_score,
-            ..
-        } = self;
-        elements.next_recognized(|bytes| {
-            if *prediction_score == 0 {
-                return layout.names.find_at_start(bytes);
-            }
-            let link = before.map_or(0, |before| usize::from(before) + 1);
-            let expected = next_names.get(link).copied().flatten();
-            let known = expected.map(|id| (id, layout.names.prepared(id)));
-            if let Some(expected) = known.filter(|(_, known)| known.begins(bytes)) {
-                *prediction_score = PREDICTION_SCORE_MAX.min(*prediction_score + PREDICTION_STEP);
-                return Some((expected.0, expected.1.len()));
-            }
-            *prediction_score -= 1;
-            let found = layout.names.find_at_start(bytes)?;
-            if next_names.len() <= link {
-                next_names.resize(link + 1, None);
-            }
-            next_names[link] = Some(found.0);
-            Some(found)
-        })
-    }
-
-    /// Returns the next element, and the id of its name if it gets one.
-    fn next<'a>(
-        &mut self,
-        before: Option<u16>,
-        elements: &mut Elements<'a>,
-    ) -> Option<(Element<'a>, Option<u16>)> {
-        if let Some((element, id)) = self.next_known(before, elements) {
-            return Some((element, Some(id)));
-        }
-        let element = elements.next()?;
-        let id = self.layout.names.id_of(element.name_bytes());
-        Some((element, id))
-    }
-
     fn role(&mut self, element: &Element<'_>, id: Option<u16>) -> Role {
-        self.update_roles();
-        match id {
-            Some(id) => self.roles[usize::from(id)],
+        match id.map(|id| self.roles.get(usize::from(id))) {
+            Some(Some(role)) => *role,
+            Some(None) => self.role_of_new(element),
             None => Role::of(element.name_bytes(), self.options),
         }
     }
 
-    /// Finds the roles of new names.
-    #[inline]
-    fn update_roles(&mut self) {
+    /// Finds the roles of new names, and that of this one.
+    #[inline(never)]
+    fn role_of_new(&mut self, element: &Element<'_>) -> Role {
         let names = &self.layout.names;
         for id in self.roles.len()..names.len() {
             let name = names.name(id as u16).as_bytes();
-            let role = Role::of(name, self.options);
-            self.roles.push(role);
-            if id < SLOTS {
-                match role {
-                    Role::Time => self.special_names.time = 1 << id,
-                    Role::Meta => self.special_names.meta = 1 << id,
-                    Role::Id => self.special_names.id = 1 << id,
-                    Role::Refused => self.special_names.refused |= 1 << id,
-                    Role::Other => {}
-                }
-            }
+            self.roles.push(Role::of(name, self.options));
         }
+        Role::of(element.name_bytes(), self.options)
     }
 
     /// Parses a document and lays out its fields; the contents of the metadata are not read.
@@ -200,135 +94,48 @@ impl<'o> FieldScanner<'o> {
         &mut self,
         document: DocRef<'a>,
     ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
-        let found = match self.scan_known(document)? {
-            Some(found) => found,
-            None => self.scan(document)?,
-        };
-        let ValueRef::DateTime(time_ms) = found.time else {
-            return Err(Error::bad_value(format!(
-                "'{}' must be present and contain a valid BSON UTC datetime value",
-                self.options.time_field
-            )));
-        };
-        let meta_bytes = found.meta.map_or(0, |element| element.value_bytes().len());
-        check_size(document.as_bytes().len(), meta_bytes)?;
-        let measurement = Measurement {
-            index: 0,
-            time_ms,
-            lacks_id: !found.has_id,
-            generated_id: None,
-            document,
-            layout_range: found.range,
-        };
-        Ok((found.meta, measurement))
-    }
-
-    /// Scans a document whose names all have ids below [`SLOTS`], each once; `None` for other documents.
-    ///
-    /// No branch in the loop depends on which field comes next.
-    fn scan_known<'a>(&mut self, document: DocRef<'a>) -> Result<Option<ScannedFields<'a>>> {
-        self.update_roles();
-        if self.layout.names.len() > SLOTS {
-            return Ok(None);
-        }
-        let document_bytes = document.as_bytes().len();
-        let special_names = self.special_names;
-        let (mut met, mut types, mut count, mut value_bytes) = (0u64, 0u32, 0u32, 0);
-        let mut texts = 0u64;
-        let mut elements = document.iter();
-        let mut before = None;
-        while let Some((element, id)) = self.next_known(before, &mut elements) {
-            before = Some(id);
-            let bit = 1 << id;
-            let bytes = element.value_bytes().len();
-            let at = document_bytes - elements.rest().len() - bytes;
-            self.slots[usize::from(id)] = LayoutField::new(id, &element, at);
-            let of_meta = bit & special_names.meta != 0;
-            value_bytes += if of_meta { 0 } else { bytes };
-            // Other types may share a bit with each other, not with those that matter.
-            types |= u32::from(!of_meta) << (element.type_code() & 0x1F);
-            texts |= u64::from(element.type_code() == type_code::STRING) << id;
-            met |= bit;
-            count += 1;
-        }
-        let is_refused = met & special_names.refused != 0;
-        if elements.rest() != [0] || met.count_ones() != count || is_refused {
-            return Ok(None);
-        }
-        texts &= !special_names.meta;
-        while texts != 0 {
-            let slot = &mut self.slots[texts.trailing_zeros() as usize];
-            slot.number_text(document, &mut self.texts);
-            texts &= texts - 1;
-        }
-        let start = self.layout.next();
-        let is_laid_out = self
-            .layout
-            .add_ids(&self.slots[..], met & !special_names.meta);
-        let range = is_laid_out.then(|| self.layout.range(start, value_bytes));
-        let slot = |of: u64| {
-            let slot = self.slots.get(of.trailing_zeros() as usize);
-            slot.filter(|_| met & of != 0)
-        };
-        if types & MAY_HOLD_COLUMNS != 0 {
-            let names = &self.layout.names;
-            let meta = slot(special_names.meta).map(|field| names.name(field.name_id));
-            let fields = document.iter();
-            fields
-                .filter(|field| meta.is_none_or(|meta| meta.as_bytes() != field.name_bytes()))
-                .try_for_each(refuse_column)?;
-        }
-        let meta = slot(special_names.meta).and_then(|field| {
-            let name = self.layout.names.prepared(field.name_id);
-            let before_value = 1 + name.len() + 1;
-            let mut from = document.iter_from(field.at().checked_sub(before_value)?);
-            from.next_prepared(name)
-        });
-        Ok(Some(ScannedFields {
-            time: slot(special_names.time).map_or(ValueRef::Missing, |field| field.value(document)),
-            meta,
-            has_id: met & special_names.id != 0,
-            range: range.flatten(),
-        }))
-    }
-
-    /// Scans any document, and adds its new names.
-    fn scan<'a>(&mut self, document: DocRef<'a>) -> Result<ScannedFields<'a>> {
-        let (mut time, mut meta, mut has_id) = (None, None, false);
+        let (mut time, mut meta, mut lacks_id) = (None, None, true);
         let (start, mut value_bytes, mut is_laid_out) = (self.layout.next(), 0, true);
         let document_bytes = document.as_bytes().len();
         let mut elements = document.iter();
-        let mut before = None;
-        while let Some((element, id)) = self.next(before, &mut elements) {
-            before = id;
+        while let Some((element, id)) = self.layout.names.next(&mut elements) {
             match self.role(&element, id) {
+                Role::Other => {}
                 Role::Time => time = time.or(Some(element)),
                 Role::Meta => {
                     meta = meta.or(Some(element));
                     continue;
                 }
-                Role::Id => has_id = true,
+                Role::Id => lacks_id = false,
                 Role::Refused => return Err(refused_name(element.name())),
-                Role::Other => {}
             }
             refuse_column(element)?;
             let bytes = element.value_bytes().len();
             value_bytes += bytes;
-            match id {
-                Some(id) => {
-                    let at = document_bytes - elements.rest().len() - bytes;
-                    is_laid_out &= self.layout.add(LayoutField::new(id, &element, at));
-                }
-                None => is_laid_out = false,
-            }
+            let at = document_bytes - elements.rest().len() - bytes;
+            is_laid_out &= id.is_some_and(|id| {
+                let field = LayoutField::new(id, &element, at, &mut self.texts);
+                self.layout.add(field)
+            });
         }
+        let Some(ValueRef::DateTime(time_ms)) = time.map(|time| time.value()) else {
+            return Err(Error::bad_value(format!(
+                "'{}' must be present and contain a valid BSON UTC datetime value",
+                self.options.time_field
+            )));
+        };
+        let meta_bytes = meta.map_or(0, |element| element.value_bytes().len());
+        check_size(document_bytes, meta_bytes)?;
         let range = is_laid_out.then(|| self.layout.range(start, value_bytes));
-        Ok(ScannedFields {
-            time: time.map_or(ValueRef::Missing, |element| element.value()),
-            meta,
-            has_id,
-            range: range.flatten(),
-        })
+        let measurement = Measurement {
+            index: 0,
+            time_ms,
+            lacks_id,
+            generated_id: None,
+            document,
+            layout_range: range.flatten(),
+        };
+        Ok((meta, measurement))
     }
 }
 
@@ -358,8 +165,11 @@ fn check_size(document_bytes: usize, meta_bytes: usize) -> Result<()> {
 #[inline]
 pub(crate) fn refuse_column(element: Element<'_>) -> Result<()> {
     // Most types cannot hold one.
-    let may_hold = [type_code::BINARY, type_code::DOCUMENT, type_code::ARRAY];
-    if may_hold.contains(&element.type_code()) && holds_column(element) {
+    let may_hold = matches!(
+        element.type_code(),
+        type_code::BINARY | type_code::DOCUMENT | type_code::ARRAY
+    );
+    if may_hold && holds_column(element) {
         return Err(Error::bad_value(
             "a measurement cannot hold binary data of subtype 7, which buckets are made of",
         ));
@@ -513,24 +323,21 @@ mod tests {
     }
 
     #[test]
-    fn shuffled_fields_are_laid_out_in_one_order_and_no_longer_predicted() {
+    fn fields_in_any_order_have_the_ids_of_their_names() {
         let options = options();
         let mut scanner = FieldScanner::new(&options, FieldNames::default());
         let time = Value::DateTime(7);
-        let one = doc! { "t": time.clone(), "a": 1, "b": 2, "c": 3 };
-        let other = doc! { "c": 3, "b": 2, "a": 1, "t": time.clone() };
-        let names = |found: Vec<(String, Value)>| found.into_iter().map(|(name, _)| name);
-        for _ in 0..PREDICTION_SCORE_MAX {
-            assert!(names(laid_out(&mut scanner, &one)).eq(["t", "a", "b", "c"]));
-            assert!(names(laid_out(&mut scanner, &other)).eq(["t", "a", "b", "c"]));
-        }
-        assert_eq!(scanner.prediction_score, 0);
-        let mut scanner = FieldScanner::new(&options, FieldNames::default());
-        for _ in 0..PREDICTION_SCORE_MAX {
-            assert!(names(laid_out(&mut scanner, &one)).eq(["t", "a", "b", "c"]));
-        }
-        // The end of a document is never expected.
-        assert!(scanner.prediction_score >= PREDICTION_SCORE_MAX - 1);
+        let one = doc! { "_id": 1, "t": time.clone(), "m": 0, "a": 1, "b": 2 };
+        let other = doc! { "b": 2, "m": 0, "a": 1, "t": time.clone(), "_id": 1 };
+        let mut ids = |document: &Document| {
+            let (_, measurement) = scanner.examine(document.as_ref()).unwrap();
+            let fields = scanner.layout.fields(measurement.layout_range.unwrap());
+            let ids: Vec<u16> = fields.iter().map(|field| field.name_id).collect();
+            ids
+        };
+        assert_eq!(ids(&one), [0, 1, 3, 4]);
+        assert_eq!(ids(&other), [4, 3, 1, 0]);
+        assert_eq!(ids(&one), [0, 1, 3, 4]);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub(crate) use bucket::Measurement;
 pub(crate) use eviction::EvictedBucket;
-pub(crate) use field_layout::{FieldLayout, FieldRange, LayoutField, TextNumbers};
+pub(crate) use field_layout::{FieldLayout, LayoutField, TextNumbers};
 pub(crate) use field_names::{CollectionNames, FieldNames};
 pub use memory::CatalogGauges;
 pub use rollover::BucketLimits;
@@ -47,7 +47,7 @@ pub(crate) use stats::increment;
 pub(crate) use admission::BucketStorage;
 use bucket::Usage;
 use series::{SeriesHasher, StripeLock};
-pub(crate) use series_cache::{SeriesCache, SeriesCacheReader};
+pub(crate) use series_cache::{CachedSeries, SeriesCache};
 use staging::StagedEntry;
 
 use super::format::series_key::SeriesMeta;

@@ -369,8 +369,8 @@ mod tests {
             let document = document.as_ref();
             let field = document.iter().next().unwrap();
             let at = 4 + 1 + "s".len() + 1;
-            let mut planned = LayoutField::new(draw.below(2) as u16, &field, at);
-            planned.number_text(document, &mut numbers);
+            let name_id = draw.below(2) as u16;
+            let planned = LayoutField::new(name_id, &field, at, &mut numbers);
             fields.push((planned, document));
         }
         let texts_by_number = fields.iter().filter(|(field, _)| field.text > 0).count();

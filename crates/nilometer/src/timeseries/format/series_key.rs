@@ -24,12 +24,7 @@ impl SeriesMeta {
             return Self::absent();
         }
         let mut bytes = vec![value.type_code()];
-        let normal = if is_normalised(value) {
-            value.to_value()
-        } else {
-            normalise(value)
-        };
-        nilometer_bson::document::write_value(&mut bytes, normal.as_ref());
+        nilometer_bson::document::write_value(&mut bytes, normalise(value).as_ref());
         Self(bytes.into())
     }
 
@@ -74,7 +69,7 @@ fn needs_no_look(code: u8) -> bool {
 }
 
 /// True if the fields are sorted at every depth.
-pub(crate) fn is_normalised(value: ValueRef<'_>) -> bool {
+fn is_normalised(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Document(fields) => sorted(fields),
         ValueRef::Array(values) => values.iter().all(is_normalised),
@@ -105,9 +100,10 @@ pub(crate) fn has_arrays(value: ValueRef<'_>) -> bool {
     }
 }
 
-/// Returns the value with the fields of every object sorted by name.
+/// Returns the value with the fields of every object sorted by name. What becomes of a field does not depend on the others.
 fn normalise(value: ValueRef<'_>) -> Value {
     match value {
+        _ if is_normalised(value) => value.to_value(),
         ValueRef::Document(fields) => {
             let mut elements: Vec<_> = fields.iter().collect();
             elements.sort_by_key(|e| e.name_bytes());
@@ -145,6 +141,16 @@ mod tests {
             b.as_bytes()
         );
         assert_ne!(key(array![1, 2]), key(array![2, 1]));
+    }
+
+    #[test]
+    fn names_of_array_elements_do_not_depend_on_the_order_of_fields() {
+        let mut array = DocumentBuilder::new();
+        array.append("7", 1);
+        let array = Value::Array(Array::from_document(array.finish()));
+        let one = doc! { "a": array.clone(), "b": 1 };
+        let other = doc! { "b": 1, "a": array };
+        assert_eq!(key(one), key(other));
     }
 
     #[test]

@@ -17,7 +17,7 @@
 
 pub(crate) mod duplicates;
 mod group_by_series;
-pub(crate) mod normalize_meta;
+mod reorder_meta;
 mod staged_insert;
 mod statement;
 

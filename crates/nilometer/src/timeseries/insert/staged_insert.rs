@@ -75,8 +75,8 @@ impl StagedInsert {
             collection: insert.collection,
             indexes,
         };
-        let catalog = &insert.timeseries.bucket_catalog;
-        let mut writer = catalog.writer(insert.collection, &storage, layout)?;
+        let bucket_catalog = &insert.timeseries.bucket_catalog;
+        let mut writer = bucket_catalog.writer(insert.collection, &storage, layout)?;
         let added = groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
             let by_time = |measurement: &Measurement<'_>| measurement.time_ms;
@@ -116,8 +116,8 @@ impl StagedInsert {
         committed: Result<()>,
     ) -> Result<InsertOutcome> {
         let uuid = self.collection.uuid;
-        let catalog = &timeseries.bucket_catalog;
-        let tasks = catalog.finish(uuid, self.in_flight, committed.is_ok());
+        let bucket_catalog = &timeseries.bucket_catalog;
+        let tasks = bucket_catalog.finish(uuid, self.in_flight, committed.is_ok());
         timeseries.maintenance.add_all(tasks);
         committed.map(|()| self.outcome)
     }
