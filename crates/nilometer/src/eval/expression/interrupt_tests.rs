@@ -147,7 +147,10 @@ fn worst_input(name: &str) -> Value {
             on(doc! { "input": "$list", "p": array![0.5], "method": "approximate" }.into())
         }
         "$binarySize" => on("$binary".into()),
-        "$rand" => each_on(doc! {}.into()),
+        "$rand" | "$createObjectId" => each_on(doc! {}.into()),
+        "$subtype" => on("$binary".into()),
+        "$hash" | "$hexHash" => on(doc! { "input": "$text", "algorithm": "sha256" }.into()),
+        "$serializeEJSON" | "$deserializeEJSON" => on(doc! { "input": "$object" }.into()),
         other => panic!("{other} has no worst input: add one"),
     }
 }
