@@ -162,6 +162,7 @@ fn message(numbers: &mut Numbers, seeds: &Seeds) -> Vec<u8> {
                 response_to: 1,
                 opcode: OpCode::Msg,
                 compressor: Some(*pick(numbers, Compressor::OFFERED)),
+                more_to_come: false,
             };
             let reply = wire::reply(7, form, &document, COPIED_BYTES_MAX);
             return reply.map(|front| front.bytes).unwrap_or_default();

@@ -154,7 +154,7 @@ fn an_index_filter_decides_which_index_a_query_uses() {
     );
     let set =
         |indexes: Value| doc! {"planCacheSetFilter": "c", "query": doc! {}, "indexes": indexes};
-    assert_eq!(fixture.code(set(array!["a"].into())), 2);
+    assert_eq!(fixture.code(set(array!["a"])), 2);
     assert_eq!(fixture.code(set(Vec::<Value>::new().into())), 2);
 }
 

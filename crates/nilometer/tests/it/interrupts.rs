@@ -80,7 +80,7 @@ fn every_command_is_interrupted_inside_one_document() {
         doc! { "aggregate": "c", "pipeline": array![doc! { "$set": doc! { "x": nested() } }], "cursor": doc! {} },
         doc! { "aggregate": "c", "pipeline": array![doc! { "$group": doc! { "_id": nested() } }], "cursor": doc! {} },
         doc! { "aggregate": "c", "pipeline": array![doc! { "$redact": doc! { "$cond": array![nested(), "$$KEEP", "$$PRUNE"] } }], "cursor": doc! {} },
-        update(doc! {}, set().into()),
+        update(doc! {}, set()),
         update(never(), doc! { "$set": doc! { "x": 1 } }.into()),
         doc! { "delete": "c", "deletes": array![doc! { "q": never(), "limit": 0 }] },
         doc! { "findAndModify": "c", "update": set() },

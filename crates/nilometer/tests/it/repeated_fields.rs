@@ -42,7 +42,7 @@ fn assert_sound(fixture: &mut Fixture, path: &str) {
     let aggregate = |stages: Value| {
         doc! {"aggregate": "ts", "pipeline": stages, "cursor": doc! {}}
     };
-    let counted = fixture.all(aggregate(array![doc! {"$count": "n"}].into()));
+    let counted = fixture.all(aggregate(array![doc! {"$count": "n"}]));
     let counted = counted
         .first()
         .map_or(0, |c| c.get("n").as_exact_i64().unwrap_or(-1));
@@ -51,17 +51,12 @@ fn assert_sound(fixture: &mut Fixture, path: &str) {
         let group =
             |accumulator: Document| doc! {"$group": doc! {"_id": Value::Null, "v": accumulator}};
         let name = format!("${field}");
-        let quick = fixture.all(aggregate(
-            array![group(doc! {"$max": name.as_str()})].into(),
-        ));
+        let quick = fixture.all(aggregate(array![group(doc! {"$max": name.as_str()})]));
         // `$$ROOT` makes every reader build whole rows.
-        let slow = fixture.all(aggregate(
-            array![
-                doc! {"$set": doc! {"copy": "$$ROOT"}},
-                group(doc! {"$max": format!("$copy.{field}")}),
-            ]
-            .into(),
-        ));
+        let slow = fixture.all(aggregate(array![
+            doc! {"$set": doc! {"copy": "$$ROOT"}},
+            group(doc! {"$max": format!("$copy.{field}")}),
+        ]));
         assert_eq!(quick, slow, "{path}: {field}");
     }
     let valid = fixture.run(doc! {"validate": "ts", "full": true});

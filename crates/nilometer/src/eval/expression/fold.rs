@@ -49,11 +49,9 @@ fn fold_strict(expression: &mut Expression, context: &ParseContext) -> Result<()
     if let Expression::Operation(operation) = expression {
         constant &= !operation.spec.random && operation.spec.fold != FoldMode::Never;
     }
-    if constant {
-        if let Some(value) = evaluate_constant(expression, context)? {
-            *expression = Expression::Constant(value);
-            return Ok(());
-        }
+    if constant && let Some(value) = evaluate_constant(expression, context)? {
+        *expression = Expression::Constant(value);
+        return Ok(());
     }
     match expression {
         Expression::Operation(operation) => {

@@ -25,10 +25,6 @@ pub struct ProjectStage {
 
 /// The kinds of stages that change fields.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one for each stage, behind a counter"
-)]
 pub enum ProjectKind {
     /// Keeps or drops fields, and computes some.
     Projection {
