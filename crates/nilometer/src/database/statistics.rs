@@ -19,6 +19,8 @@ pub(crate) struct CollectionSizes {
     pub(crate) data_bytes: u64,
     /// Bytes of their files.
     pub(crate) storage_bytes: u64,
+    /// Bytes of stored entries that no file but the log has.
+    pub(crate) memory_bytes: u64,
     /// Bytes of index files.
     pub(crate) index_bytes: u64,
     /// Number of indexes.
@@ -36,6 +38,7 @@ impl StoredCollections {
                 let stored = data.disk_bytes + data.memory_bytes;
                 sizes.data_bytes = self.records.document_bytes(collection, stored)?;
                 sizes.storage_bytes = data.disk_bytes;
+                sizes.memory_bytes = data.memory_bytes;
             }
             Storage::Buckets {
                 open,
@@ -48,6 +51,7 @@ impl StoredCollections {
                     let data = self.engine.keyspace_statistics(keyspace)?;
                     sizes.data_bytes += data.disk_bytes + data.memory_bytes;
                     sizes.storage_bytes += data.disk_bytes;
+                    sizes.memory_bytes += data.memory_bytes;
                 }
             }
         }

@@ -125,7 +125,7 @@ impl Database {
             kind,
             count: sizes.count,
             disk_bytes: sizes.storage_bytes,
-            memory_bytes: sizes.data_bytes - sizes.storage_bytes,
+            memory_bytes: sizes.memory_bytes,
             measurements: 0,
             versions: BTreeMap::new(),
             open_documents: 0,

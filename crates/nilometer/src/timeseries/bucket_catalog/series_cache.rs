@@ -7,7 +7,7 @@
 //!
 //! A series is identified by its normalised metadata, and a client repeats the same metadata with every measurement. The cache
 //! saves normalising and hashing it in every command. Its entries are the bytes of metadata with the fields in some order: as
-//! sent, or in the order of [`crate::timeseries::insert::reorder_meta`]. The table has a fixed number of slots.
+//! sent, or in the order of the names (`timeseries/insert/reorder_meta.rs`). The table has a fixed number of slots.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError, RwLock};
