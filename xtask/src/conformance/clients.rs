@@ -35,6 +35,8 @@ pub(crate) struct Client {
     start: fn() -> Command,
     /// Lists of the checks it must report.
     pub(crate) checks: &'static [&'static [&'static str]],
+    /// It may be missing where CI runs.
+    pub(crate) is_optional: bool,
 }
 
 /// All clients.
@@ -60,6 +62,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("pymongo", &python.to_string_lossy(), &["check.py"])
         },
         checks: &[DRIVER, TOUR, BULK_CHANGES, LOGINS],
+        is_optional: false,
     },
     Client {
         name: "node",
@@ -69,6 +72,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("node", "npm", NPM_INSTALL)],
         start: || in_folder("node", "node", &["check.mjs"]),
         checks: &[DRIVER, TOUR, LOGINS],
+        is_optional: false,
     },
     Client {
         name: "mongosh",
@@ -78,6 +82,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
         start: || in_folder("mongosh", "node", &["check.mjs"]),
         checks: &[SHELL, TOUR, SHELL_CHANGES, LOGINS],
+        is_optional: false,
     },
     Client {
         name: "mongoose",
@@ -87,6 +92,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("mongoose", "npm", NPM_INSTALL)],
         start: || in_folder("mongoose", "node", &["check.mjs"]),
         checks: &[MODELS],
+        is_optional: false,
     },
     Client {
         name: "web",
@@ -100,6 +106,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("web", "npm", NPM_INSTALL)],
         start: || in_folder("web", "node", &["check.mjs"]),
         checks: &[WEB],
+        is_optional: false,
     },
     Client {
         name: "go",
@@ -115,6 +122,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             )
         },
         checks: &[DRIVER, LOGINS],
+        is_optional: false,
     },
     Client {
         name: "java",
@@ -124,6 +132,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("java", "mvn", MAVEN_INSTALL)],
         start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
         checks: &[DRIVER, LOGINS],
+        is_optional: false,
     },
     Client {
         name: "spring",
@@ -133,6 +142,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("spring", "mvn", MAVEN_INSTALL)],
         start: || in_folder("spring", "java", &["-cp", "target/lib/*", "Check.java"]),
         checks: &[ENTITIES],
+        is_optional: false,
     },
     Client {
         name: "rust",
@@ -149,6 +159,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("rust", &binary.to_string_lossy(), &[])
         },
         checks: &[DRIVER_ACKNOWLEDGED],
+        is_optional: false,
     },
     Client {
         name: "tools",
@@ -183,6 +194,8 @@ pub(crate) const CLIENTS: &[Client] = &[
             command
         },
         checks: &[TOOLS],
+        // No package registry has MongoDB's tools.
+        is_optional: true,
     },
 ];
 
