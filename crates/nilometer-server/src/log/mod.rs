@@ -101,7 +101,7 @@ fn verbosity_of(level: Level) -> i32 {
 }
 
 impl<S: Subscriber> Layer<S> for JsonLayer {
-    /// The verbosity may change at any time, so nobody may remember that an event is not logged.
+    /// The verbosity may change at any time, so a caller must not remember that an event is not logged.
     fn register_callsite(&self, metadata: &'static tracing::Metadata<'static>) -> Interest {
         match verbosity_of(*metadata.level()) {
             0 => Interest::always(),

@@ -282,7 +282,7 @@ fn the_handshake_offers_no_login_by_a_mechanism_the_user_lacks() {
     // Names without a user are answered as users are: each always the same, some with one mechanism.
     let mut answers = std::collections::BTreeSet::new();
     for number in 0..40 {
-        let name = format!("nobody{number}");
+        let name = format!("unknown{number}");
         let (names, answered) = greet(&name, Mechanism::Sha256);
         assert_eq!(greet(&name, Mechanism::Sha256), (names.clone(), answered));
         assert_eq!(answered, names.iter().any(|name| name == "SCRAM-SHA-256"));

@@ -486,10 +486,10 @@ fn a_login_lasts_until_the_logout() {
     let page = Page::start(&with_audit(&audit));
     create_root(&page.server);
     let wrong = page.log_in("root", "wrong");
-    let nobody = page.log_in("nobody", "wrong");
-    assert_eq!((wrong.status, nobody.status), (401, 401));
+    let unknown = page.log_in("nobody", "wrong");
+    assert_eq!((wrong.status, unknown.status), (401, 401));
     assert_eq!(
-        wrong.body, nobody.body,
+        wrong.body, unknown.body,
         "an unknown user is not distinguished"
     );
     assert_eq!(page.log_in("root", "pen\u{7}cil").status, 401);

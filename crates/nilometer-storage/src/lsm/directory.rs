@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The directory is created for its owner alone (0700, files 0600). One that exists keeps its permissions. Files of tables
-//! have those that the process gives new files; within the directory nobody else reaches them.
+//! have those that the process gives new files; other users cannot enter the directory.
 //!
 //! A directory without `FORMAT` must be empty; one that holds anything else is refused. The next opening completes an
 //! interrupted creation.

@@ -57,37 +57,23 @@ impl Catalog {
     ) -> Result<Option<Arc<Collection>>> {
         let changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(source) = self.collection(from) else {
-            return Err(Error::new(
-                ErrorCode::NamespaceNotFound,
-                format!("Source collection {from} does not exist"),
-            ));
+            return Err(no_source(from));
         };
         let replaced = match self.get(to) {
             None => None,
             Some(CatalogEntry::Collection(there)) if replace(&there)? => Some(there),
             Some(CatalogEntry::Collection(_)) => {
-                return Err(Error::new(
-                    ErrorCode::NamespaceExists,
-                    "target namespace exists",
-                ));
+                return Err(target_exists());
             }
             Some(CatalogEntry::View(_)) => {
-                return Err(Error::new(
-                    ErrorCode::NamespaceExists,
-                    format!("a view already exists with that name: {to}"),
-                ));
+                return Err(is_a_view(to));
             }
         };
         let renamed = CatalogEntry::Collection(Arc::new(source.renamed(to.clone())));
         self.check_database_case(&to.database)?;
         self.commit_entries(vec![(from.clone(), None), (to.clone(), Some(renamed))])?;
         drop(changing);
-        if let Some(dropped) = &replaced {
-            for keyspace in dropped.keyspaces() {
-                self.engine.drop_keyspace(keyspace)?;
-            }
-        }
-        Ok(replaced)
+        self.drop_keyspaces_of(replaced)
     }
 
     /// Renames a time-series collection, which is its buckets and the view over them. An existing collection `to` is
@@ -102,10 +88,7 @@ impl Catalog {
         let (Some(CatalogEntry::View(view)), Some(source)) =
             (self.get(from), self.timeseries(from))
         else {
-            return Err(Error::new(
-                ErrorCode::NamespaceNotFound,
-                format!("Source collection {from} does not exist"),
-            ));
+            return Err(no_source(from));
         };
         let there = match self.get(to) {
             None => self.collection(&to.buckets()),
@@ -113,20 +96,14 @@ impl Catalog {
             Some(CatalogEntry::View(there)) => match self.timeseries(to) {
                 Some(buckets) if there.unpacks_buckets() => Some(buckets),
                 _ => {
-                    return Err(Error::new(
-                        ErrorCode::NamespaceExists,
-                        format!("a view already exists with that name: {to}"),
-                    ));
+                    return Err(is_a_view(to));
                 }
             },
         };
         if let Some(there) = &there
             && !replace(there)?
         {
-            return Err(Error::new(
-                ErrorCode::NamespaceExists,
-                "target namespace exists",
-            ));
+            return Err(target_exists());
         }
         let (old, new) = (from.buckets(), to.buckets());
         let view = View {
@@ -135,6 +112,7 @@ impl Catalog {
             ..View::clone(&view)
         };
         let buckets = Arc::new(source.renamed(new.clone()));
+        self.check_database_case(&to.database)?;
         self.commit_entries(vec![
             (from.clone(), None),
             (old, None),
@@ -142,12 +120,18 @@ impl Catalog {
             (new, Some(CatalogEntry::Collection(buckets))),
         ])?;
         drop(changing);
-        if let Some(dropped) = &there {
-            for keyspace in dropped.keyspaces() {
-                self.engine.drop_keyspace(keyspace)?;
-            }
+        self.drop_keyspaces_of(there)
+    }
+
+    /// Drops the data of a collection that the catalog no longer names; returns the collection.
+    fn drop_keyspaces_of(
+        &self,
+        dropped: Option<Arc<Collection>>,
+    ) -> Result<Option<Arc<Collection>>> {
+        for keyspace in dropped.iter().flat_map(|dropped| dropped.keyspaces()) {
+            self.engine.drop_keyspace(keyspace)?;
         }
-        Ok(there)
+        Ok(dropped)
     }
 
     /// Changes the definition of an existing view.
@@ -165,6 +149,24 @@ impl Catalog {
             )),
         }
     }
+}
+
+fn no_source(from: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::NamespaceNotFound,
+        format!("Source collection {from} does not exist"),
+    )
+}
+
+fn target_exists() -> Error {
+    Error::new(ErrorCode::NamespaceExists, "target namespace exists")
+}
+
+fn is_a_view(to: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::NamespaceExists,
+        format!("a view already exists with that name: {to}"),
+    )
 }
 
 #[cfg(test)]

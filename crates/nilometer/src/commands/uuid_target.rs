@@ -15,8 +15,8 @@ use crate::session::ClientSession;
 /// The commands that take a UUID in place of a name.
 const COMMANDS: [&str; 3] = ["count", "find", "listIndexes"];
 
-/// Returns the request with the current name of the collection whose UUID it gives. A client needs `useUUID`, so that
-/// nobody learns of collections by their UUIDs.
+/// Returns the request with the current name of the collection whose UUID it gives. A client needs the action `useUUID`:
+/// without it, a client cannot find out which UUIDs exist.
 pub(super) fn resolve<'r>(
     database: &Database,
     session: &mut ClientSession,

@@ -130,6 +130,7 @@ mod tests {
         assert_eq!(rename("db.a", "db.b", false).unwrap_err(), 48);
         assert_eq!(rename("db.view", "db.c", false).unwrap_err(), 166);
         assert_eq!(rename("db.a", "db.system.x", false).unwrap_err(), 20);
+        assert_eq!(rename("db.a", "DB.a", false).unwrap_err(), 13297);
         assert_eq!(
             rename("db.a", "db.system.buckets.x", false).unwrap_err(),
             20

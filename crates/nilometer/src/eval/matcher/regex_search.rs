@@ -20,7 +20,7 @@ use regex_automata::{Anchored, Input, MatchKind};
 use crate::error::{Error, Result, location};
 use crate::eval::EvalContext;
 
-/// Memory of a lazy DFA before it starts anew, in bytes.
+/// Memory of a lazy DFA before it is cleared, in bytes.
 const DFA_BYTES_MAX: usize = 2 << 20;
 
 /// States times bytes of text searched before steps are counted.

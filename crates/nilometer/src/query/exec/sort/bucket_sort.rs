@@ -468,8 +468,8 @@ impl Overlapping {
 
     /// Turns the blocks in the pool into rows.
     fn unpool(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        let anew = BlockPool::new(self.is_descending());
-        let Some(pool) = self.pool.replace(anew) else {
+        let empty = BlockPool::new(self.is_descending());
+        let Some(pool) = self.pool.replace(empty) else {
             self.pool = None;
             return Ok(());
         };
