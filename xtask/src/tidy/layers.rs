@@ -163,7 +163,7 @@ pub(crate) const LAYERED: &[Layered] = &[
         folder: "commands",
         layers: &[
             &["dispatch"],
-            &["admin", "uuid_target"],
+            &["admin", "target"],
             &["crud"],
             &["ddl"],
             &["security"],

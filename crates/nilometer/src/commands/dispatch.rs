@@ -16,8 +16,7 @@ use super::admin::profile::FinishedCommand;
 use super::generic::GenericArgs;
 use super::security::{audit, authorization};
 use super::{
-    Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
-    uuid_target,
+    Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic, target,
 };
 use crate::catalog::Namespace;
 use crate::database::Database;
@@ -59,11 +58,19 @@ fn run_known(
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
-    let request = uuid_target::resolve(database, session, spec, &generic.database, request)?;
-    run_checked(database, session, &request, spec, generic)
+    let resolved = target::resolve(database, session, spec, &generic.database, request)?;
+    authorization::check(
+        database,
+        session,
+        spec,
+        &generic.database,
+        &resolved,
+        &request.body,
+    )?;
+    run_checked(database, session, &resolved, spec, generic)
 }
 
-/// Runs a command whose form is valid, if the user may.
+/// Runs a command whose form is valid and that the user may run.
 fn run_checked(
     database: &Database,
     session: &mut ClientSession,
@@ -72,7 +79,6 @@ fn run_checked(
     generic: GenericArgs,
 ) -> Result<Document> {
     let services = database.services();
-    authorization::check(database, session, spec, &generic.database, request)?;
     check_memory(services, spec)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();

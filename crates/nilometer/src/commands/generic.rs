@@ -47,6 +47,9 @@ const GENERIC_FIELDS: &[&str] = &[
     "writeConcern",
 ];
 
+/// The option that makes a command mean the buckets of a time series. Commands that take it list it.
+pub(super) const RAW_DATA: &str = "rawData";
+
 /// True if every command takes the option `name`.
 pub(crate) fn is_generic(name: &str) -> bool {
     GENERIC_FIELDS.contains(&name)

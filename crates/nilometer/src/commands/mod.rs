@@ -19,7 +19,7 @@
 //! command and the check of COMPATIBILITY.md read it. To add a command, write its file with a `SPEC`
 //! and name the `SPEC` here.
 //!
-//! [`dispatch`], [`generic`], [`stable_api`] and [`uuid_target`] do once what is the same for all commands: the options every command
+//! [`dispatch`], [`generic`], [`stable_api`] and [`target`] do once what is the same for all commands: the options every command
 //! takes, time limits, sessions, the stable API, the shape of replies and errors. A handler sees its
 //! own options only. It parses and checks them through [`crate::args`] and calls the modules below.
 //! No module below names this one, except `database`, which dispatches.
@@ -31,7 +31,7 @@ mod dispatch;
 mod generic;
 mod security;
 mod stable_api;
-mod uuid_target;
+mod target;
 
 pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};

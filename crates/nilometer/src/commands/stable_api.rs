@@ -37,6 +37,9 @@ const OPTIONS_OUTSIDE: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Options outside version 1 of every command that takes them.
+const COMMON_OPTIONS_OUTSIDE: &[&str] = &["rawData"];
+
 /// Options of an index outside version 1.
 const INDEX_OPTIONS_OUTSIDE: &[&str] = &["background", "bucketSize", "sparse", "storageEngine"];
 
@@ -109,7 +112,8 @@ fn check_strict(spec: &CommandSpec, body: DocRef<'_>) -> Result<()> {
         return Err(refused(format!("the command {name}")));
     }
     let outside = OPTIONS_OUTSIDE.iter().find(|(of, _)| *of == spec.name);
-    for option in outside.map_or(&[][..], |(_, options)| options) {
+    let outside = outside.map_or(&[][..], |(_, options)| options);
+    for option in outside.iter().chain(COMMON_OPTIONS_OUTSIDE) {
         if is_set(body.get(option)) {
             return Err(refused(format!("the option '{option}' of {name}")));
         }

@@ -20,6 +20,7 @@ mod measurement_changes;
 mod outputs;
 mod query_commands;
 mod random;
+mod raw_data;
 mod readers;
 mod repeated_fields;
 mod restored_users;

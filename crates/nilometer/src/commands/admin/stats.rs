@@ -5,6 +5,7 @@ use nilometer_bson::{Document, DocumentBuilder};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::Namespace;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result, location};
@@ -14,7 +15,7 @@ pub(crate) const COLL_STATS: CommandSpec = CommandSpec {
     aliases: &["collstats"],
     access: Access::Read,
     read_concern: true,
-    fields: Fields::Only(&["scale"]),
+    fields: Fields::Only(&["scale", RAW_DATA]),
     ..CommandSpec::new(
         "collStats",
         "Returns sizes and counters of a collection.",

@@ -7,6 +7,7 @@ use nilometer_bson::{Array, Document, Value, doc};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -24,6 +25,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "metadata",
         "background",
         "checkBSONConformance",
+        RAW_DATA,
     ]),
     ..CommandSpec::new(
         "validate",

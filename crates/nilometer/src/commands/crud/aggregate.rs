@@ -10,6 +10,7 @@ use super::query::{
 };
 use crate::args::Args;
 use crate::commands::ddl::collection_uuid;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
@@ -53,7 +54,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "collation",
     "let",
     "isMapReduceCommand",
-    "rawData",
+    RAW_DATA,
     collection_uuid::NAME,
 ];
 
@@ -119,12 +120,6 @@ pub(crate) fn plan(
     };
     if let Some(name) = collection {
         collection_uuid::check_read(database, args, &operation.database, name)?;
-    }
-    if args.lenient_boolean("rawData")?.unwrap_or(false) {
-        return Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "aggregate option 'rawData' is not supported",
-        ));
     }
     let options = QueryOptions::parse(database, operation, args, collection)?;
     let pipeline = args.required_array("pipeline")?;

@@ -21,6 +21,7 @@ use super::{delete, update};
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::ddl::collection_uuid;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
@@ -50,6 +51,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "let",
         "errorsOnly",
         "cursor",
+        RAW_DATA,
     ]),
     ..CommandSpec::new(
         "bulkWrite",

@@ -8,6 +8,7 @@ use super::query::{PlannedQuery, QueryOptions, check_collection_name, namespace_
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
 };
@@ -44,6 +45,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "hint",
     "collation",
     "fields",
+    RAW_DATA,
     collection_uuid::NAME,
 ];
 

@@ -9,6 +9,7 @@ use super::change::{
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
 };
@@ -24,6 +25,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "ordered",
     "bypassDocumentValidation",
     "let",
+    RAW_DATA,
     collection_uuid::NAME,
 ];
 

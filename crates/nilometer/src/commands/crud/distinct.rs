@@ -12,6 +12,7 @@ use super::query;
 use super::query::{PlannedQuery, QueryOptions, ResultNeeds, check_collection_name, namespace_of};
 use crate::args::Args;
 use crate::auth::Action;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
 };
@@ -42,7 +43,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
 };
 
 /// The options of `distinct`; `explain` reads them too.
-pub(crate) const FIELDS: &[&str] = &["key", "query", "collation", "hint"];
+pub(crate) const FIELDS: &[&str] = &["key", "query", "collation", "hint", RAW_DATA];
 
 /// The largest size of all values of a reply, in bytes.
 const DISTINCT_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -16,6 +16,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Namespace};
 use crate::commands::ddl::collection_uuid;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
 };
@@ -78,7 +79,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "let",
     "mirrored",
     "ntoreturn",
-    "rawData",
+    RAW_DATA,
     "$_requestResumeToken",
     "$_resumeAfter",
     collection_uuid::NAME,
@@ -531,18 +532,11 @@ fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
             return Err(without_hint());
         }
     }
-    for name in ["rawData", "ntoreturn"] {
-        let set = match args.value(name) {
-            ValueRef::Missing | ValueRef::Null | ValueRef::Bool(false) => false,
-            ValueRef::Document(document) => !document.is_empty(),
-            _ => true,
-        };
-        if set {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                format!("find option '{name}' is not supported"),
-            ));
-        }
+    if !matches!(args.value("ntoreturn"), ValueRef::Missing | ValueRef::Null) {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "find option 'ntoreturn' is not supported",
+        ));
     }
     for name in ["oplogReplay", "allowPartialResults", "mirrored"] {
         args.lenient_boolean(name)?;

@@ -9,6 +9,7 @@ use super::query::QueryOptions;
 use super::update::check_update;
 use crate::args::Args;
 use crate::catalog::Namespace;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
@@ -35,6 +36,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "collation",
     "hint",
     "let",
+    RAW_DATA,
 ];
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {

@@ -8,6 +8,7 @@ use nilometer_storage::Durability;
 use crate::args::Args;
 use crate::catalog::{Collection, Namespace};
 use crate::commands::ddl::collection_uuid;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
@@ -36,6 +37,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "ordered",
         "bypassDocumentValidation",
         "bypassEmptyTsReplacement",
+        RAW_DATA,
         collection_uuid::NAME,
     ]),
     ..CommandSpec::new(

@@ -8,6 +8,7 @@ use super::change::{
 };
 use crate::args::Args;
 use crate::commands::ddl::collection_uuid;
+use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{
     Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
@@ -26,6 +27,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "bypassDocumentValidation",
     "bypassEmptyTsReplacement",
     "let",
+    RAW_DATA,
     collection_uuid::NAME,
 ];
 

@@ -24,6 +24,7 @@ use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -42,6 +43,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "indexes",
         "commitQuorum",
         "ignoreUnknownIndexOptions",
+        RAW_DATA,
         collection_uuid::NAME,
     ]),
     ..CommandSpec::new(

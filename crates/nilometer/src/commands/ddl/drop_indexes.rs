@@ -9,6 +9,7 @@ use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Collection, Namespace};
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::database::indexes::IndexForm;
@@ -20,7 +21,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
-    fields: Fields::Only(&["index", collection_uuid::NAME]),
+    fields: Fields::Only(&["index", RAW_DATA, collection_uuid::NAME]),
     ..CommandSpec::new(
         "dropIndexes",
         "Removes indexes.",

@@ -6,6 +6,7 @@ use crate::args::Args;
 use crate::auth::{Action, ActionSet, Privileges, Target};
 use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
 use crate::commands::crud::query::{listing_batch_size, open_listing};
+use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::not_authorized;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
@@ -21,7 +22,13 @@ pub(crate) const COLLECTIONS: CommandSpec = CommandSpec {
     access: Access::Read,
     read_concern: true,
     in_api_v1: true,
-    fields: Fields::Only(&["filter", "nameOnly", "authorizedCollections", "cursor"]),
+    fields: Fields::Only(&[
+        "filter",
+        "nameOnly",
+        "authorizedCollections",
+        "cursor",
+        RAW_DATA,
+    ]),
     ..CommandSpec::new(
         "listCollections",
         "Lists the collections and views of a database.",

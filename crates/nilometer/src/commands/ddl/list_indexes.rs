@@ -7,6 +7,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::commands::crud::query::{listing_batch_size, open_listing};
+use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::database::indexes::{id_index, listed_indexes};
@@ -16,7 +17,7 @@ use crate::operation::Request;
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     in_api_v1: true,
-    fields: Fields::Only(&["cursor"]),
+    fields: Fields::Only(&["cursor", RAW_DATA]),
     ..CommandSpec::new(
         "listIndexes",
         "Lists the indexes of a collection.",

@@ -116,19 +116,21 @@ impl RequiredPrivileges {
     }
 }
 
-/// Fails unless the connection may run this command. The database name is valid.
+/// Fails unless the connection may run this command. The database name is valid. The error shows the command as it was
+/// `sent`: the collection that a command means is no news for a client that may not run it.
 pub(crate) fn check(
     database: &Database,
     session: &mut ClientSession,
     spec: &CommandSpec,
     db: &str,
     request: &Request,
+    sent: &Document,
 ) -> Result<()> {
     let services = database.services();
     if !services.access_control || session.login.is_trusted() || !spec.authorization.needs_login() {
         return Ok(());
     }
-    let outcome = allowed(database, session, spec, db, request);
+    let outcome = allowed(database, session, spec, db, request, sent);
     if let Err(error) = &outcome {
         audit::refused(services, session, spec, db, request, error);
     }
@@ -141,6 +143,7 @@ fn allowed(
     spec: &CommandSpec,
     db: &str,
     request: &Request,
+    sent: &Document,
 ) -> Result<()> {
     let authority = database.authority();
     let Some(grants) = session.login.grants(authority) else {
@@ -164,7 +167,7 @@ fn allowed(
     if needed.0.iter().all(|(t, a)| privileges.allows(t, *a)) {
         Ok(())
     } else {
-        Err(not_authorized(spec, db, &request.body))
+        Err(not_authorized(spec, db, sent))
     }
 }
 

@@ -492,3 +492,47 @@ fn sessions_of_others_take_a_privilege() {
         Ok(both[1..].to_vec())
     );
 }
+
+#[test]
+fn raw_data_takes_the_privileges_on_the_buckets() {
+    let database = guarded();
+    let mut owner = ClientSession::embedded();
+    let series = doc! {"create": "ts", "timeseries": doc! {"timeField": "t"}};
+    run(&database, &mut owner, "a", &series);
+    run(&database, &mut owner, "a", &doc! {"create": "plain"});
+    let mut reader = user(&database, "reader", &[("readWrite", "a")]);
+    let mut admin = user(&database, "admin", &[("dbAdmin", "a")]);
+    let mut backup = user(&database, "backup", &[("backup", "admin")]);
+    let mut nobody = user(&database, "nobody", &[]);
+    let raw = |collection: &str| doc! {"find": collection, "rawData": true};
+    let find = raw("ts");
+    assert_eq!(
+        code(&run(&database, &mut reader, "a", &doc! {"find": "ts"})),
+        0
+    );
+    assert_eq!(code(&run(&database, &mut reader, "a", &find)), 13);
+    assert_eq!(code(&run(&database, &mut reader, "a", &raw("plain"))), 0);
+    assert_eq!(code(&run(&database, &mut backup, "a", &find)), 0);
+    assert_eq!(code(&run(&database, &mut admin, "a", &find)), 13);
+    let explain = doc! {"explain": find.clone()};
+    assert_eq!(code(&run(&database, &mut reader, "a", &explain)), 13);
+    assert_eq!(code(&run(&database, &mut backup, "a", &explain)), 0);
+    let index = doc! {"key": doc! {"control.count": 1}, "name": "x"};
+    let index = doc! {"createIndexes": "ts", "indexes": array![index], "rawData": true};
+    assert_eq!(code(&run(&database, &mut reader, "a", &index)), 13);
+    assert_eq!(code(&run(&database, &mut admin, "a", &index)), 0);
+    let bulk = doc! {
+        "bulkWrite": 1, "rawData": true, "nsInfo": array![doc! {"ns": "a.ts"}],
+        "ops": array![doc! {"delete": 0, "filter": doc! {}}],
+    };
+    assert_eq!(code(&run(&database, &mut reader, "admin", &bulk)), 13);
+    // A refusal does not say that the collection is a time series.
+    let text = |session: &mut ClientSession, command: &Document| {
+        let reply = run(&database, session, "a", command);
+        assert_eq!(code(&reply), 13);
+        reply.get("errmsg").as_str().expect("a text").to_owned()
+    };
+    assert!(!text(&mut nobody, &find).contains("buckets"));
+    let of_plain = text(&mut nobody, &raw("plain")).replace("plain", "ts");
+    assert_eq!(text(&mut nobody, &find), of_plain);
+}
