@@ -132,12 +132,13 @@ pub(crate) fn plan(
         };
         documents.push(document);
     }
+    let has_meta = meta::is_mentioned(&documents);
     let cx = PipelineContext::top(options.expressions.clone());
     let stages = parse_pipeline(&cx, documents)?;
     check_input(collection, &operation.database, &stages)?;
     let hint = args.value("hint");
-    let adds_record_id = meta::reads(&stages, MetaField::RecordId);
-    let adds_keys = meta::reads(&stages, MetaField::IndexKey);
+    let adds_record_id = has_meta && meta::reads(&stages, MetaField::RecordId);
+    let adds_keys = has_meta && meta::reads(&stages, MetaField::IndexKey);
     let (builder, mut plan) = query::plan(
         database,
         operation,

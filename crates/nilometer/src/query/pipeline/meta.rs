@@ -17,7 +17,17 @@ use super::needs::Needs;
 use super::{GeoNearStage, ProjectStage, Stage};
 use crate::error::Result;
 use crate::eval::projection::MetaField;
+use nilometer_bson::DocRef;
 use std::sync::Arc;
+
+/// True if the text of a pipeline contains `$meta`. Without it, no stage reads metadata: the fields that its stages need
+/// are then not asked for, which costs more than planning the stages.
+pub fn is_mentioned(stages: &[DocRef<'_>]) -> bool {
+    const META: &[u8] = b"$meta";
+    stages
+        .iter()
+        .any(|stage| stage.as_bytes().windows(META.len()).any(|at| at == META))
+}
 
 /// Connects the readers of metadata with the stages that know it.
 pub(super) fn settle(stages: &mut Vec<Stage>) -> Result<()> {

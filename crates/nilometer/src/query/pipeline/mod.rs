@@ -523,8 +523,8 @@ pub fn parse_pipeline<'a>(
     stages: impl IntoIterator<Item = DocRef<'a>>,
 ) -> Result<Vec<Stage>> {
     let mut out = Vec::new();
-    let mut stages = stages.into_iter().enumerate().peekable();
-    while let Some((at, document)) = stages.next() {
+    let documents: Vec<_> = stages.into_iter().collect();
+    for (at, document) in documents.iter().enumerate() {
         if at >= PIPELINE_STAGES_MAX {
             return Err(Error::location(
                 location::PIPELINE_TOO_LONG,
@@ -533,11 +533,13 @@ pub fn parse_pipeline<'a>(
         }
         let position = Position {
             is_first: at == 0,
-            is_last: stages.peek().is_none(),
+            is_last: at + 1 == documents.len(),
         };
-        parse_stage(cx, document, position, &mut out)?;
+        parse_stage(cx, *document, position, &mut out)?;
     }
-    meta::settle(&mut out)?;
+    if meta::is_mentioned(&documents) {
+        meta::settle(&mut out)?;
+    }
     Ok(out)
 }
 
