@@ -45,7 +45,7 @@ pub(crate) struct IdleConnections {
     sockets: OwnedFd,
     waker: OwnedFd,
     waiting: Mutex<HashMap<u64, WaitingConnection>>,
-    /// Returns the number of threads.
+    /// Number of threads.
     serving: AtomicUsize,
     /// Connections here that still count as active.
     active: AtomicUsize,

@@ -90,15 +90,10 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["exec"],
             &["planner"],
             &["pipeline"],
-            &["row_writer"],
             &["batch"],
             &["number", "source"],
         ],
-        exceptions: &[Exception {
-            from: "batch",
-            to: "row_writer",
-            reason: "a block makes its own rows, and the writer of rows reads blocks",
-        }],
+        exceptions: &[],
         may_name_parent: None,
     },
     Layered {
@@ -126,36 +121,6 @@ pub(crate) const LAYERED: &[Layered] = &[
                 to: "build",
                 reason: "these operators run pipelines of their own, which they build for each document or branch",
             },
-            Exception {
-                from: "context",
-                to: "window::densify",
-                reason: "the default limits of a query include the limit of `$densify`",
-            },
-            Exception {
-                from: "row::sample",
-                to: "scan::documents",
-                reason: "`$sample` returns its choice through the operator of given documents",
-            },
-            Exception {
-                from: "vector::arithmetic",
-                to: "group",
-                reason: "column totals are added to the groups of the hash table",
-            },
-            Exception {
-                from: "vector::arithmetic",
-                to: "group::vectorized",
-                reason: "column totals are added to the groups of the hash table",
-            },
-            Exception {
-                from: "vector::top_by_time",
-                to: "group",
-                reason: "top values of columns are added to the groups of the hash table",
-            },
-            Exception {
-                from: "vector::top_by_time",
-                to: "group::vectorized",
-                reason: "top values of columns are added to the groups of the hash table",
-            },
         ],
         may_name_parent: None,
     },
@@ -167,31 +132,11 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["crud"],
             &["ddl"],
             &["security"],
+            &["cursor_reply", "server_version"],
             &["generic"],
             &["stable_api"],
         ],
-        exceptions: &[
-            Exception {
-                from: "crud::explain",
-                to: "admin::build_info",
-                reason: "the reply of `explain` contains the version of the server",
-            },
-            Exception {
-                from: "ddl::capped",
-                to: "admin::maintenance",
-                reason: "both check that a namespace is an ordinary collection",
-            },
-            Exception {
-                from: "ddl::list_collections",
-                to: "crud::query",
-                reason: "listings are returned through cursors, as results of queries",
-            },
-            Exception {
-                from: "ddl::list_indexes",
-                to: "crud::query",
-                reason: "listings are returned through cursors, as results of queries",
-            },
-        ],
+        exceptions: &[],
         may_name_parent: None,
     },
 ];

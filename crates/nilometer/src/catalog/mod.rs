@@ -163,6 +163,21 @@ impl Catalog {
         }
     }
 
+    /// Returns the collection called `namespace`; an error for a view and for a name without a collection.
+    pub fn collection_not_view(&self, namespace: &Namespace) -> Result<Arc<Collection>> {
+        match self.get(namespace) {
+            Some(CatalogEntry::Collection(found)) => Ok(found),
+            Some(CatalogEntry::View(_)) => Err(Error::new(
+                ErrorCode::CommandNotSupportedOnView,
+                format!("Namespace {namespace} is a view, not a collection"),
+            )),
+            None => Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("ns does not exist: {namespace}"),
+            )),
+        }
+    }
+
     /// Returns the bucket collection of the time-series collection called `namespace`.
     pub fn timeseries(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
         match self.get(namespace) {

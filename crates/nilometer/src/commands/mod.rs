@@ -26,10 +26,12 @@
 
 mod admin;
 mod crud;
+mod cursor_reply;
 mod ddl;
 mod dispatch;
 mod generic;
 mod security;
+mod server_version;
 mod stable_api;
 mod target;
 

@@ -10,6 +10,9 @@
 //! present, then the other fields in the bucket's column order. An operator that reads columns must return the same
 //! result as for those documents.
 
+mod row_writer;
+
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -20,7 +23,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::plain_value_below;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use super::row_writer::RowWriter;
+use self::row_writer::RowWriter;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
 use crate::query::source::{Bucket, ColumnName};
@@ -336,6 +339,14 @@ impl MeasurementBlock {
             bucket,
             selection: Selection::all(count),
             shape,
+        }
+    }
+
+    /// Returns the part of a column that the selection covers, as one slice, and its first row.
+    pub(crate) fn selected<'b>(&self, column: &'b ColumnBlock) -> (Cow<'b, ColumnBlock>, usize) {
+        match &self.selection {
+            Selection::Range(range) => (Cow::Borrowed(column), range.start as usize),
+            Selection::Rows(rows) => (Cow::Owned(column.select(rows)), 0),
         }
     }
 

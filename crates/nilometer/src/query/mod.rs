@@ -5,8 +5,7 @@
 //! exec        physical plan ─► operators that pull batches: rows, or blocks of columns
 //! planner     stages + namespace ─► logical plan ─► physical plan
 //! pipeline    documents ─► typed stages; names and arguments are checked here
-//! row_writer  measurements of a block as BSON
-//! batch       rows, or the measurements of one bucket with their columns
+//! batch       rows, or the measurements of one bucket with their columns and as BSON
 //! source      traits of stored data
 //! ```
 //!
@@ -22,7 +21,6 @@ pub mod exec;
 pub mod explain;
 pub mod pipeline;
 pub mod planner;
-pub mod row_writer;
 pub mod source;
 
 pub(crate) mod number;

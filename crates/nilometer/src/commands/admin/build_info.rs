@@ -5,20 +5,12 @@
 
 use nilometer_bson::{Document, Value, array, doc};
 
+use crate::commands::server_version::{MONGODB_VERSION, MONGODB_VERSION_ARRAY, STORAGE_ENGINE};
 use crate::commands::{Authorization, CommandContext, CommandSpec};
 use crate::database::Database;
 use crate::error::Result;
 use crate::limits;
 use crate::operation::Request;
-
-/// The MongoDB version whose behaviour is offered.
-pub(crate) const MONGODB_VERSION: &str = "8.0.12";
-
-/// The same as numbers; the last is 0 for a release.
-const MONGODB_VERSION_ARRAY: [i32; 4] = [8, 0, 12, 0];
-
-/// The name of the storage engine.
-pub(crate) const STORAGE_ENGINE: &str = "nilometer";
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     aliases: &["buildinfo"],

@@ -5,7 +5,8 @@
 //! request to be held until the topology changes, which never happens here.
 //!
 //! Unknown fields are ignored, because the handshake must be understood across versions. The first message of
-//! a login may be part of it (`speculativeAuthenticate`); the reply answers it if possible.
+//! a login may be part of it (`speculativeAuthenticate`); the reply answers it, unless
+//! `authentication::speculate` returns nothing.
 
 use std::sync::Arc;
 

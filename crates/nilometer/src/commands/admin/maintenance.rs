@@ -4,14 +4,13 @@ use nilometer_bson::{Array, Document, Value, doc};
 
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::catalog::Namespace;
 use crate::commands::ddl::indexes;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::database::indexes::{IndexForm, id_index, listed_indexes};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
-use std::sync::Arc;
 
 pub(crate) const COMPACT: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -68,7 +67,7 @@ fn compact(
     let dry_run = args.lenient_boolean("dryRun")?.unwrap_or(false);
     let collection = match database.catalog().timeseries(&namespace) {
         Some(buckets) => buckets,
-        None => ordinary(database, &namespace)?,
+        None => database.catalog().collection_not_view(&namespace)?,
     };
     if dry_run {
         return Err(Error::new(
@@ -96,7 +95,7 @@ fn re_index(
 ) -> Result<Document> {
     let args = Args::new("reIndex", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.required_string("reIndex")?)?;
-    let collection = ordinary(database, &namespace)?;
+    let collection = database.catalog().collection_not_view(&namespace)?;
     if collection.timeseries.is_some() {
         return Err(Error::new(
             ErrorCode::CommandNotSupported,
@@ -124,24 +123,11 @@ fn split_vector(
     // Unlike other commands it takes the whole namespace.
     let name = args.required_string("splitVector")?;
     let (db, collection) = name.split_once('.').unwrap_or((name, ""));
-    ordinary(database, &Namespace::new(db, collection)?)?;
+    database
+        .catalog()
+        .collection_not_view(&Namespace::new(db, collection)?)?;
     Err(Error::new(
         ErrorCode::CommandNotSupported,
         "splitVector is not supported: nothing is sharded",
     ))
-}
-
-/// Returns the collection `namespace`; refuses a view.
-pub(crate) fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
-    match database.catalog().get(namespace) {
-        Some(CatalogEntry::Collection(found)) => Ok(found),
-        Some(CatalogEntry::View(_)) => Err(Error::new(
-            ErrorCode::CommandNotSupportedOnView,
-            format!("Namespace {namespace} is a view, not a collection"),
-        )),
-        None => Err(Error::new(
-            ErrorCode::NamespaceNotFound,
-            format!("ns does not exist: {namespace}"),
-        )),
-    }
 }

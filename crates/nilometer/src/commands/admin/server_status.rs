@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::build_info::{MONGODB_VERSION, STORAGE_ENGINE};
 use crate::args::truncated_i64;
 use crate::auth::Action;
+use crate::commands::server_version::{MONGODB_VERSION, STORAGE_ENGINE};
 use crate::commands::{Access, Authorization, COMMANDS, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::Result;

@@ -5,10 +5,9 @@ use nilometer_bson::{Document, ValueRef};
 
 use super::find::apply_hint;
 use super::query;
-use super::query::{
-    FirstBatch, PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor,
-};
+use super::query::{PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor};
 use crate::args::Args;
+use crate::commands::cursor_reply::FirstBatch;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;

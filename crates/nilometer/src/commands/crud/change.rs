@@ -9,9 +9,10 @@ use nilometer_storage::Durability;
 
 use super::find::natural_direction_of;
 use super::insert::{write_batch, write_error};
-use super::query::{QueryOptions, default_collation, given_collation, settings};
+use super::query::{QueryOptions, default_collation, given_collation};
 use crate::args::Args;
 use crate::catalog::Namespace;
+use crate::commands::cursor_reply::settings;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;

@@ -326,7 +326,7 @@ pub(crate) fn with_server(
         doc! {
             "host": host.hostname.as_str(),
             "port": i32::from(host.port),
-            "version": crate::commands::admin::build_info::MONGODB_VERSION,
+            "version": crate::commands::server_version::MONGODB_VERSION,
             "gitVersion": "",
         },
     );

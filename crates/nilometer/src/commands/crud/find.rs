@@ -8,13 +8,12 @@ use std::sync::Arc;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 
 use super::query;
-use super::query::{
-    FirstBatch, PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor,
-};
+use super::query::{PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor};
 use super::resume;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Namespace};
+use crate::commands::cursor_reply::FirstBatch;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{

@@ -17,7 +17,6 @@ use super::drop::{end_cursors, forget};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Collection, Namespace};
-use crate::commands::admin::maintenance::ordinary;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
@@ -177,7 +176,7 @@ fn required_size(args: &Args<'_>) -> Result<i64> {
 
 /// Returns the collection to copy: one with documents in insertion order.
 fn source(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
-    let found = ordinary(database, namespace)?;
+    let found = database.catalog().collection_not_view(namespace)?;
     if found.timeseries.is_some() || found.is_clustered() {
         return Err(Error::invalid_options(format!(
             "cannot convert the clustered collection {namespace} to a capped collection"

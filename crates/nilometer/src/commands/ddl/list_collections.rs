@@ -5,7 +5,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 use crate::args::Args;
 use crate::auth::{Action, ActionSet, Privileges, Target};
 use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
-use crate::commands::crud::query::{listing_batch_size, open_listing};
+use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::not_authorized;
 use crate::commands::security::authorization::rules;

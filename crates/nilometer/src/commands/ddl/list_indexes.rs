@@ -6,7 +6,7 @@ use super::indexes;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::Namespace;
-use crate::commands::crud::query::{listing_batch_size, open_listing};
+use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use nilometer_bson::order::Collator;
 
-use super::window::densify::DENSIFY_DOCUMENTS_MAX;
 use super::workers::QueryThreads;
 use crate::budget::MemoryPool;
 use crate::eval::EvalContext;
@@ -21,6 +20,9 @@ use crate::session::UserName;
 
 /// Bytes of the array of documents in one reply: the size of the largest document.
 pub const REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Default limit on the documents one `$densify` generates.
+pub(super) const DENSIFY_DOCUMENTS_MAX: u64 = 500_000;
 
 /// Settings of a query, fixed when it is planned.
 #[derive(Clone, Default)]

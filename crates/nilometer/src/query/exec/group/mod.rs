@@ -5,6 +5,7 @@
 //!
 //! mod           the table; rows are added one by one
 //! vectorized    adds runs of a block to the same states, by the same steps
+//! top_by_time   $top and $bottom by time: one row of a run
 //! from_bounds   adds whole buckets by their headers, without their columns
 //! parallel      several threads fill tables of parts of the input; the parts are merged in input order
 //! streaming     over sorted input: a group is complete when its key has passed
@@ -24,6 +25,7 @@ pub mod from_bounds;
 pub(crate) mod output;
 pub(crate) mod parallel;
 pub mod streaming;
+pub(crate) mod top_by_time;
 pub mod vectorized;
 
 use std::cmp::Ordering;

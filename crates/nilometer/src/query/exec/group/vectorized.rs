@@ -12,11 +12,10 @@
 //! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
 //! column, and a single value if it is constant in the block; `$sum` and `$avg` over whole buckets use the stored
 //! total of the column. `$top` and `$bottom` by time look at one row of a run
-//! ([`top_by_time`](crate::query::exec::vector::top_by_time)). Other arguments are computed by column kernels where these exist
+//! ([`top_by_time`](super::top_by_time)). Other arguments are computed by column kernels where these exist
 //! ([`arithmetic`](crate::query::exec::vector::arithmetic)), else evaluated on rows that hold only the fields they read. States
 //! see values in row order on every path, so results do not depend on the path.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
@@ -33,12 +32,12 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::{Bin, DateBins, Expression};
-use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
+use crate::query::batch::{MeasurementBlock, MeasurementShape};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
-use crate::query::exec::vector::arithmetic::add_computed;
+use crate::query::exec::group::top_by_time::Ranking;
+use crate::query::exec::vector::arithmetic::{computed, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
-use crate::query::exec::vector::top_by_time::Ranking;
 use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::{is_constant, time_bins, time_rank};
 use crate::query::source::ColumnName;
@@ -287,7 +286,7 @@ fn find_runs(
         return Ok(());
     }
     let times = block.column(&block.shape.time_field)?;
-    let times = times.map(|times| selected(block, times));
+    let times = times.map(|times| block.selected(times));
     let constant;
     let times: &[i64] = match times.as_ref().map(|(times, from)| (times.data(), *from)) {
         Some((BlockData::DateTime(times), from)) => cut(times, from..from + count),
@@ -421,17 +420,6 @@ fn run_length(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
     Ok(times.len())
 }
 
-/// Returns the part of a column that the selection covers, as one slice, and its first row.
-pub(crate) fn selected<'b>(
-    block: &MeasurementBlock,
-    column: &'b ColumnBlock,
-) -> (Cow<'b, ColumnBlock>, usize) {
-    match &block.selection {
-        Selection::Range(range) => (Cow::Borrowed(column), range.start as usize),
-        Selection::Rows(rows) => (Cow::Owned(column.select(rows)), 0),
-    }
-}
-
 fn key_of<'v>(plan: &BlockGroupPlan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Value {
     match &plan.names {
         None => values.next().map(ValueRef::to_value).unwrap_or_default(),
@@ -475,7 +463,7 @@ fn accumulate(
             Input::Column(name) if add_total(spec, at, name, block, runs, table)? => {}
             Input::Column(name) => match name.column_of(&*block.bucket)? {
                 Some(column) => {
-                    let (column, from) = selected(block, column);
+                    let (column, from) = block.selected(column);
                     add_column(spec, at, (&column, from), runs, table)?;
                 }
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
@@ -743,4 +731,38 @@ impl Series {
         entry.bins.insert(bin, group);
         Ok(group)
     }
+}
+
+/// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no
+/// kernels for it.
+fn add_computed(
+    spec: &AccumulatorSpec,
+    at: usize,
+    block: &MeasurementBlock,
+    runs: &[GroupRun],
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<bool> {
+    if spec.sort().is_some() || !has_kernels(spec.argument()) {
+        return Ok(false);
+    }
+    let Some(column) = computed(spec.argument(), block, cx) else {
+        return Ok(false);
+    };
+    for run in runs {
+        let rows = run.rows.clone();
+        table.change(run.group, at, spec, |state| match column.data() {
+            BlockData::Double(values) => spec.add_f64s(state, values.get(rows).unwrap_or(&[])),
+            BlockData::Int32(values) => spec.add_i32s(state, values.get(rows).unwrap_or(&[])),
+            BlockData::Int64(values) => spec.add_i64s(state, values.get(rows).unwrap_or(&[])),
+            BlockData::DateTime(values) => spec.add_dates(state, values.get(rows).unwrap_or(&[])),
+            _ => {
+                for row in rows {
+                    spec.add_value(state, column.value(row))?;
+                }
+                Ok(())
+            }
+        })?;
+    }
+    Ok(true)
 }

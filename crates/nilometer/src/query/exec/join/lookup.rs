@@ -23,7 +23,7 @@ use crate::eval::matcher::{InList, MatchExpression, MatchPath};
 use crate::query::batch::Batch;
 use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
-use crate::query::exec::scan::documents::GivenDocuments;
+use crate::query::exec::row::documents::GivenDocuments;
 use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
 use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage, draws};
 use crate::query::planner::physical::{AccessPath, Input};

@@ -5,11 +5,13 @@
 //! project      $project, $set    redact         $redact
 //! limit        $limit, $skip     replace_root   $replaceRoot
 //! sample       $sample           geo_near       distances of $geoNear
+//! documents    rows that come from the query itself
 //! row_by_row   splits the output of one batch into batches of bounded size
 //! ```
 //!
 //! `filter`, `project`, `limit` and `sample` keep blocks as blocks where they can; the others read rows.
 
+pub mod documents;
 pub mod filter;
 pub mod geo_near;
 pub mod limit;

@@ -9,7 +9,7 @@ use nilometer_bson::Document;
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
-use crate::query::exec::scan::documents::GivenDocuments;
+use crate::query::exec::row::documents::GivenDocuments;
 use crate::query::exec::sort::external_sort::ENTRY_OVERHEAD;
 use crate::query::exec::sort::{LATE_ROWS_MAX, Row};
 use crate::query::exec::{BoxOperator, ExecContext, Operator};

@@ -10,11 +10,9 @@
 //! nearest        the nearest few records by a geographic index
 //! bucket_sample  measurements of randomly chosen buckets
 //! unpack_bucket  bucket documents to measurements, where a client names the stage
-//! documents      documents that come from the query itself
 //! ```
 
 pub mod bucket_sample;
-pub mod documents;
 pub mod index_fetch;
 pub mod index_scan;
 #[cfg(test)]

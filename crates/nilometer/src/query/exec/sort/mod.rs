@@ -31,7 +31,7 @@ use nilometer_bson::{Document, Value, ValueRef};
 use self::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::memory::{self, MemoryGauge};
 use super::vector::filter::narrowed;
-use super::vector::top_by_time::SortPrefix;
+use super::vector::time_rank::SortPrefix;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
@@ -454,7 +454,7 @@ mod tests {
     use super::*;
     use crate::eval::ParseContext;
     use crate::query::exec::ExecLimits;
-    use crate::query::exec::scan::documents::GivenDocuments;
+    use crate::query::exec::row::documents::GivenDocuments;
     use crate::query::exec::testing::{operation, settings};
     use crate::query::pipeline::SortStage;
     use crate::query::planner::settings::PlanOptions;

@@ -17,16 +17,12 @@ use std::cmp::Ordering;
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::{Document, Value};
 
-use crate::error::Result;
 use crate::eval::Dependencies;
-use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::expression::{
     Arithmetic, ArithmeticOperator, Comparison, ComparisonOperator, Expression,
 };
 use crate::query::batch::{MeasurementBlock, Selection};
 use crate::query::exec::ExecContext;
-use crate::query::exec::group::Table;
-use crate::query::exec::group::vectorized::GroupRun;
 use crate::query::planner::physical::is_constant;
 
 /// Values of one type, one for each row.
@@ -40,7 +36,7 @@ enum Vector {
 }
 
 /// Returns the expression's values in the selected measurements, if kernels exist for all of it and for its columns.
-fn computed(
+pub(crate) fn computed(
     expression: &Expression,
     block: &MeasurementBlock,
     cx: &ExecContext<'_>,
@@ -93,40 +89,6 @@ pub(super) fn select_computed(
     };
     let mut holds = holds.iter();
     Some(selection.filter(|_| holds.next().copied().unwrap_or(false)))
-}
-
-/// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no
-/// kernels for it.
-pub(crate) fn add_computed(
-    spec: &AccumulatorSpec,
-    at: usize,
-    block: &MeasurementBlock,
-    runs: &[GroupRun],
-    table: &mut Table,
-    cx: &ExecContext<'_>,
-) -> Result<bool> {
-    if spec.sort().is_some() || !has_kernels(spec.argument()) {
-        return Ok(false);
-    }
-    let Some(column) = computed(spec.argument(), block, cx) else {
-        return Ok(false);
-    };
-    for run in runs {
-        let rows = run.rows.clone();
-        table.change(run.group, at, spec, |state| match column.data() {
-            BlockData::Double(values) => spec.add_f64s(state, values.get(rows).unwrap_or(&[])),
-            BlockData::Int32(values) => spec.add_i32s(state, values.get(rows).unwrap_or(&[])),
-            BlockData::Int64(values) => spec.add_i64s(state, values.get(rows).unwrap_or(&[])),
-            BlockData::DateTime(values) => spec.add_dates(state, values.get(rows).unwrap_or(&[])),
-            _ => {
-                for row in rows {
-                    spec.add_value(state, column.value(row))?;
-                }
-                Ok(())
-            }
-        })?;
-    }
-    Ok(true)
 }
 
 /// True if kernels may exist for the expression, judged without its columns.

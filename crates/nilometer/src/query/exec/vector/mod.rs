@@ -4,7 +4,7 @@
 //! filter            a selection and a filter ─► a smaller selection
 //! compare           a typed column against a constant
 //! arithmetic        expressions over whole columns
-//! top_by_time       $top and $bottom by time over a run of measurements
+//! time_rank         the best row of a run by time; what a sort with a limit may skip
 //! computed_columns  $addFields and $project: results become columns of the block
 //! ```
 //!
@@ -15,4 +15,4 @@ pub(crate) mod arithmetic;
 pub mod compare;
 pub(crate) mod computed_columns;
 pub mod filter;
-pub mod top_by_time;
+pub(crate) mod time_rank;

@@ -46,9 +46,6 @@ use crate::query::planner::physical::{DensifyInput, PhysicalDensify};
 /// Stage name for memory errors.
 pub(crate) const NAME: &str = "$densify";
 
-/// Default limit on the documents one `$densify` generates.
-pub const DENSIFY_DOCUMENTS_MAX: u64 = 500_000;
-
 /// Fills an axis.
 pub struct Densify {
     input: Option<BoxOperator>,

@@ -5,94 +5,24 @@
 //!                                              the first, as in a stable sort
 //! control.max.t older than the kept row        no row can matter, and no column is decoded
 //! ```
-//!
-//! A sort with a limit uses the same bound to skip blocks that sort after all rows it keeps.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilometer_bson::block::BlockData;
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
-use super::filter::narrowed;
+use super::Table;
+use super::vectorized::GroupRun;
 use crate::error::Result;
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::sort_key::{SortBy, SortKey, SortPattern, null_if_missing};
-use crate::eval::variables::SharedCollator;
-use crate::eval::{Dependencies, Expression, ParseContext};
+use crate::eval::{Dependencies, Expression};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
-use crate::query::exec::group::Table;
-use crate::query::exec::group::vectorized::{GroupRun, selected};
+use crate::query::exec::vector::filter::narrowed;
 use crate::query::planner::physical::TimeRank;
 use crate::query::source::ColumnName;
-
-/// The part of a sort pattern that a block's header decides: its leading metadata paths and time.
-pub(crate) struct SortPrefix {
-    rank: TimeRank,
-    /// The parts of the pattern before the first that reads anything else.
-    sort: SortPattern,
-    /// Number of these parts.
-    parts: usize,
-    /// True if they are the whole pattern.
-    is_whole: bool,
-}
-
-impl SortPrefix {
-    /// Returns the prefix of a pattern over blocks of this shape; `None` if time is not in it.
-    pub(crate) fn of(
-        pattern: &SortPattern,
-        shape: &MeasurementShape,
-        collator: Option<SharedCollator>,
-    ) -> Option<Self> {
-        let mut newest = None;
-        let mut prefix = DocumentBuilder::new();
-        let mut parts = 0;
-        for part in pattern.parts() {
-            let SortBy::Field(path) = &part.by else {
-                break;
-            };
-            let is_time =
-                path.as_str() == &*shape.time_field && shape.fields.contains(&shape.time_field);
-            if is_time {
-                newest = Some(part.descending);
-            } else if shape.meta_field.as_deref() != Some(path.first()) {
-                break;
-            }
-            prefix.append(path.as_str(), if part.descending { -1 } else { 1 });
-            parts += 1;
-        }
-        newest?;
-        let cx = ParseContext::new().with_collator(collator);
-        Some(Self {
-            rank: TimeRank {
-                newest,
-                last: false,
-            },
-            sort: SortPattern::parse(prefix.finish().as_ref(), &cx).ok()?,
-            parts,
-            is_whole: parts == pattern.parts().len(),
-        })
-    }
-
-    /// True if no row of the block can sort before a row with the key `worst`.
-    pub(crate) fn is_beyond(
-        &self,
-        block: &MeasurementBlock,
-        worst: &SortKey,
-        cx: &ExecContext<'_>,
-    ) -> Result<bool> {
-        let Some(bound) = self.rank.best_possible(block) else {
-            return Ok(false);
-        };
-        let bound = self.sort.extract(bound.as_ref(), &cx.eval)?;
-        let worst = worst.values().get(..self.parts).unwrap_or(&[]);
-        let worst = SortKey::from_values(worst.iter().cloned());
-        let order = self.sort.compare(&bound, &worst);
-        Ok(order.is_gt() || (self.is_whole && order.is_eq()))
-    }
-}
 
 /// Bytes reserved for a number and its name in a kept object.
 const OBJECT_FIELD_BYTES: usize = 28;
@@ -381,75 +311,5 @@ impl Ranking {
         };
         let found = block.rows_of(&Selection::Range(row..row + 1))?;
         Ok(found.into_iter().next().unwrap_or_default())
-    }
-}
-
-impl TimeRank {
-    /// Returns a document at least as good as any of the block, from its header; `None` if the header does not suffice.
-    fn best_possible(self, block: &MeasurementBlock) -> Option<Document> {
-        let mut out = DocumentBuilder::new();
-        out.append(&block.shape.time_field, self.best_time(block)?);
-        if let Some(meta) = &block.shape.meta_field {
-            out.append_ref(meta, block.meta());
-        }
-        Some(out.finish())
-    }
-
-    /// Returns a time at least as good as any of the block, from its header: missing if time is not visible or not in the order.
-    /// `None` if the header does not suffice.
-    fn best_time(self, block: &MeasurementBlock) -> Option<Value> {
-        let time_field = &block.shape.time_field;
-        if !block.shape.fields.contains(time_field) {
-            return Some(Value::Missing);
-        }
-        let (oldest, newest) = block.time_bounds();
-        match self.newest {
-            None => Some(Value::Missing),
-            Some(true) => newest.map(Value::DateTime),
-            Some(false) => oldest.map(Value::DateTime),
-        }
-    }
-
-    /// Returns the position of the best row among the rows of a run, with its time if it was read.
-    fn place(
-        self,
-        block: &MeasurementBlock,
-        rows: &Range<usize>,
-    ) -> Result<Option<(usize, Option<i64>)>> {
-        let edge = match self.last {
-            true => rows.end.checked_sub(1),
-            false => Some(rows.start),
-        };
-        let edge = edge.map(|at| (at, None));
-        let Some(newest) = self.newest else {
-            return Ok(edge);
-        };
-        let Some(times) = block.column(&block.shape.time_field)? else {
-            return Ok(edge);
-        };
-        let (times, from) = selected(block, times);
-        let BlockData::DateTime(times) = times.data() else {
-            return Ok(edge);
-        };
-        let run = times.get(from + rows.start..from + rows.end);
-        let run = run.unwrap_or(&[]);
-        let best = match (block.bucket.is_sorted(), newest) {
-            (true, true) => run.last(),
-            (true, false) => run.first(),
-            (false, true) => run.iter().max(),
-            (false, false) => run.iter().min(),
-        };
-        let found = best.and_then(|best| {
-            // Searches sorted times from the end where the best one lies.
-            match (self.last, newest && block.bucket.is_sorted()) {
-                (true, _) => run.iter().rposition(|time| time == best),
-                (false, false) => run.iter().position(|time| time == best),
-                (false, true) => {
-                    let alike = run.iter().rev().take_while(|time| *time == best);
-                    run.len().checked_sub(alike.count())
-                }
-            }
-        });
-        Ok(found.map(|at| (rows.start + at, best.copied())))
     }
 }

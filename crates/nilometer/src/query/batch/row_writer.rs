@@ -17,7 +17,7 @@ use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::document::write_value;
 use nilometer_bson::{DocRef, Document, ValueRef, type_code};
 
-use super::batch::MeasurementBlock;
+use super::MeasurementBlock;
 use crate::error::Result;
 use crate::query::source::shown_columns;
 
