@@ -125,6 +125,26 @@ async function clustered() {
   await orders.drop();
 }
 
+async function watchByAStream() {
+  const watching = new MongoClient(URI, { serverMonitoringMode: "stream", heartbeatFrequencyMS: 500 });
+  let streamed = 0;
+  const failed = [];
+  const three = new Promise((resolve) => {
+    watching.on("serverHeartbeatSucceeded", (event) => {
+      streamed += event.awaited ? 1 : 0;
+      if (streamed >= 3) resolve();
+    });
+  });
+  watching.on("serverHeartbeatFailed", (event) => failed.push(event.failure));
+  await watching.connect();
+  const late = new Promise((_, reject) => {
+    setTimeout(() => reject(new Error(`${streamed} answers were streamed`)), 20_000).unref();
+  });
+  await Promise.race([three, late]);
+  assert.deepEqual(failed, []);
+  await watching.close();
+}
+
 const checks = {
   async connect_and_ping() {
     await client.connect();
@@ -132,6 +152,7 @@ const checks = {
     const hello = await client.db("admin").command({ hello: 1 });
     assert.equal(hello.maxBsonObjectSize, 16 * 1024 * 1024);
     assert.equal((await client.db("admin").admin().serverInfo()).versionArray[0], 8);
+    await watchByAStream();
   },
 
   async create_time_series() {

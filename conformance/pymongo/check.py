@@ -6,6 +6,7 @@ same for every client and are listed in xtask/src/conformance/checks.rs.
 
 import datetime as dt
 import os
+import time
 import traceback
 
 import bson
@@ -15,7 +16,7 @@ import tour
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
 from pymongo import (
-    ASCENDING, DESCENDING, CursorType, IndexModel, InsertOne, MongoClient, errors,
+    ASCENDING, DESCENDING, CursorType, IndexModel, InsertOne, MongoClient, errors, monitoring,
 )
 from pymongo.collation import Collation, CollationStrength
 from pymongo.write_concern import WriteConcern
@@ -58,6 +59,40 @@ def connect_and_ping():
     hello = client.admin.command("hello")
     equal(hello["maxBsonObjectSize"], 16 * 1024 * 1024)
     equal(client.server_info()["versionArray"][0], 8)
+    watch_by_a_stream()
+
+
+class Heartbeats(monitoring.ServerHeartbeatListener):
+    """Counts the answers of the server's stream."""
+
+    def __init__(self):
+        self.streamed, self.failures = 0, []
+
+    def started(self, event):
+        pass
+
+    def succeeded(self, event):
+        self.streamed += event.awaited
+
+    def failed(self, event):
+        self.failures.append(event.reply)
+
+
+def watch_by_a_stream():
+    beats = Heartbeats()
+    watching = MongoClient(
+        URI,
+        serverMonitoringMode="stream",
+        heartbeatFrequencyMS=500,
+        event_listeners=[beats],
+    )
+    watching.admin.command("ping")
+    until = time.monotonic() + 20
+    while beats.streamed < 3 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert beats.streamed >= 3, beats.streamed
+    equal(beats.failures, [])
+    watching.close()
 
 
 def create_time_series():

@@ -3,6 +3,7 @@
 //! A malformed message in a valid frame is answered with an error and the connection stays open. After a message with
 //! an invalid frame the error is sent, if there is a request to answer, and the connection is closed. A command that
 //! panics is a bug: the client gets error 1 and its connection is closed; other connections are not affected.
+//! A `hello` that waits releases its thread ([`crate::awaited_hello`]).
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,6 +17,7 @@ use nilometer::{Database, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
+use crate::awaited_hello::{AwaitedHello, ConnectionCount, ConnectionGuard};
 use crate::idle_connections::IdleConnections;
 use crate::message_memory::{MemoryShare, MessageMemory};
 use crate::registry::{ConnectionEntry, SharedStream};
@@ -45,6 +47,9 @@ enum ConnectionEnd {
     /// It was answered, and other connections wait for its thread.
     #[error("yields its thread")]
     YieldsThread,
+    /// Its `hello` waits for a change of the topology.
+    #[error("waits for a change of the topology")]
+    Awaits(Box<AwaitedHello>),
     /// The client has sent nothing since it connected.
     #[error("no message since it connected")]
     NoFirstMessage,
@@ -69,6 +74,8 @@ pub(crate) enum PauseReason {
     Idle,
     /// It is active but shares threads.
     Yield,
+    /// It waits for a change of the topology.
+    Await,
 }
 
 /// The state of a connection between two messages: all that is kept without a thread.
@@ -78,6 +85,8 @@ pub(crate) struct IdleConnection {
     transport: Transport,
     /// When it connected; `None` after its first message.
     silent_since: Option<Instant>,
+    /// The `hello` that waits.
+    awaited: Option<(Box<AwaitedHello>, ConnectionGuard)>,
 }
 
 impl IdleConnection {
@@ -112,7 +121,13 @@ impl IdleConnection {
             entry,
             transport,
             silent_since: Some(connected),
+            awaited: None,
         })
+    }
+
+    /// Returns when its `hello` is due, if one waits.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.awaited.as_ref().map(|(hello, _)| hello.due())
     }
 
     /// Returns the registry's entry of the connection.
@@ -142,7 +157,7 @@ impl IdleConnection {
             idle_connections: &shared.idle_connections,
             silent_since: self.silent_since,
         }
-        .serve()
+        .serve(self.awaited.map(|(hello, _)| hello))
     }
 }
 
@@ -159,7 +174,7 @@ impl ConnectionReader {
 
 /// A connection with a thread.
 struct Connection<'a> {
-    database: &'a Database,
+    database: &'a Arc<Database>,
     session: ClientSession,
     entry: Arc<ConnectionEntry>,
     stream: &'a mut BufReader<Transport>,
@@ -177,17 +192,28 @@ fn has_next_batch(request: &Request, reply: &Document) -> bool {
 }
 
 impl<'a> Connection<'a> {
-    fn serve(mut self) -> Option<(IdleConnection, PauseReason)> {
+    /// Serves the connection, first the `hello` that it resumes for.
+    fn serve(
+        mut self,
+        mut awaited: Option<Box<AwaitedHello>>,
+    ) -> Option<(IdleConnection, PauseReason)> {
         let end = loop {
-            if let Err(end) = self.serve_one() {
+            let served = match awaited.take() {
+                Some(hello) => self.answer_or_wait(hello),
+                None => self.serve_one(),
+            };
+            if let Err(end) = served {
                 break end;
             }
         };
         let remote = self.session.client.remote.as_str();
         match end {
             ConnectionEnd::Closed => {}
-            ConnectionEnd::Idle => return Some((self.pause(), PauseReason::Idle)),
-            ConnectionEnd::YieldsThread => return Some((self.pause(), PauseReason::Yield)),
+            ConnectionEnd::Idle => return Some((self.pause(None), PauseReason::Idle)),
+            ConnectionEnd::YieldsThread => return Some((self.pause(None), PauseReason::Yield)),
+            ConnectionEnd::Awaits(hello) => {
+                return Some((self.pause(Some(hello)), PauseReason::Await));
+            }
             ConnectionEnd::Malformed(problem) => {
                 let problem = problem.to_string();
                 info!(c = "NETWORK", id = 22_988, remote, error = %problem, "Closing connection after a malformed message");
@@ -215,14 +241,27 @@ impl<'a> Connection<'a> {
     }
 
     /// Returns the state to keep. Nothing was read ahead: an idle connection waits for the first byte, and
-    /// [`Connection::yields_thread`] checks.
-    fn pause(self) -> IdleConnection {
+    /// [`Connection::yields_thread`] and [`Connection::input`] check.
+    fn pause(self, awaited: Option<Box<AwaitedHello>>) -> IdleConnection {
+        let guard = |hello| {
+            let guard = ConnectionGuard::new(self.database, ConnectionCount::Awaiting);
+            (hello, guard)
+        };
         IdleConnection {
+            awaited: awaited.map(guard),
             session: self.session,
             entry: self.entry,
             transport: std::mem::replace(self.stream.get_mut(), Transport::None),
             silent_since: None,
         }
+    }
+
+    /// True if a byte of the client's next message has arrived.
+    fn input(&self) -> Result<bool, ConnectionEnd> {
+        if !self.stream.buffer().is_empty() || self.stream.get_ref().has_read_ahead() {
+            return Ok(true);
+        }
+        self.entry.input().ok_or(ConnectionEnd::Closed)
     }
 
     /// True if others wait for this thread and no byte of this client's next message was read.
@@ -253,6 +292,12 @@ impl<'a> Connection<'a> {
             Message::Query(query) => (query.request, true, false),
         };
         let mut form = incoming.form;
+        if let Ok(request) = &request
+            && wants_answer
+            && let Some(hello) = AwaitedHello::new(self.database, request, form, exhausts)
+        {
+            return self.answer_or_wait(hello);
+        }
         let (reply, panicked) = match &request {
             Ok(request) if exhausts && wants_answer => self.exhaust(request, &mut form)?,
             Ok(request) => self.run(request),
@@ -262,6 +307,32 @@ impl<'a> Connection<'a> {
         if wants_answer {
             self.write_reply(form, &reply)?;
         }
+        match panicked {
+            true => Err(ConnectionEnd::Panicked),
+            false if self.yields_thread() => Err(ConnectionEnd::YieldsThread),
+            false => Ok(()),
+        }
+    }
+
+    /// Answers a `hello` that waits, if the time is over or the client has sent more. A client that takes several answers
+    /// gets this one with `moreToCome`, and waits for the next.
+    fn answer_or_wait(&mut self, mut hello: Box<AwaitedHello>) -> Result<(), ConnectionEnd> {
+        let has_input = self.input()?;
+        if !has_input && !hello.is_due() {
+            return Err(ConnectionEnd::Awaits(hello));
+        }
+        let (reply, panicked) = self.run(&hello.request);
+        let failed = reply.get("ok").as_exact_i64() != Some(1);
+        let form = ReplyForm {
+            more_to_come: hello.streams && !has_input && !failed,
+            ..hello.form
+        };
+        let request_id = self.write_reply(form, &reply)?;
+        if form.more_to_come {
+            hello.continue_after(self.database, request_id);
+            return Err(ConnectionEnd::Awaits(hello));
+        }
+        drop(hello);
         match panicked {
             true => Err(ConnectionEnd::Panicked),
             false if self.yields_thread() => Err(ConnectionEnd::YieldsThread),

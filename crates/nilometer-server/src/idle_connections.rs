@@ -10,6 +10,8 @@
 //! that move from one connection to the next. So if more connections are active, a thread releases its connection after
 //! each answer and waits here for any connection with input.
 //!
+//! A connection whose `hello` waits is here, too, until it has input or is due ([`answer_due`]).
+//!
 //! The thread that takes a connection reads its input, so a slow client delays no other. Commands may take long or wait
 //! for each other, so one thread watches whether the others still take connections; if they do not, connections with
 //! input get additional threads ([`watch`]), which stay for a second after their last use. `polling` would not be
@@ -28,6 +30,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use tracing::warn;
 
+use crate::awaited_hello::DueTimes;
 use crate::connection::IdleConnection;
 use crate::limits;
 use crate::listener;
@@ -51,6 +54,8 @@ pub(crate) struct IdleConnections {
     active: AtomicUsize,
     /// Threads that wait here for a connection.
     idle: AtomicUsize,
+    /// When the connections whose `hello` waits are due.
+    due: DueTimes,
     /// Connections that these threads have taken since the start.
     taken: AtomicU64,
     /// Additional threads, used if commands block the others.
@@ -154,6 +159,7 @@ impl IdleConnections {
             serving: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
+            due: DueTimes::default(),
             taken: AtomicU64::new(0),
             spare: SpareThreads::default(),
         })
@@ -180,6 +186,7 @@ impl IdleConnections {
     pub(crate) fn enter(&self, connection: IdleConnection, is_active: bool) -> io::Result<()> {
         let entry = connection.entry_handle();
         let id = entry.id.unsigned_abs();
+        let due = connection.due();
         let waiting = WaitingConnection {
             connection,
             active_since: is_active.then(Instant::now),
@@ -201,6 +208,10 @@ impl IdleConnections {
             drop(self.leave(id));
             return Err(problem.into());
         }
+        // After the registration: a thread that took the connection before it could register it, too.
+        if let Some(due) = due {
+            self.due.insert(due, id);
+        }
         Ok(())
     }
 
@@ -213,6 +224,9 @@ impl IdleConnections {
         } = self.lock().remove(&id)?;
         if active_since.is_some() {
             self.active.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(due) = connection.due() {
+            self.due.remove(due, id);
         }
         Some(connection)
     }
@@ -292,6 +306,7 @@ impl IdleConnections {
     /// Wakes and ends all waiting threads.
     pub(crate) fn close(&self) {
         self.spare.close();
+        self.due.close();
         if let Err(problem) = rustix::io::write(&self.waker, &1_u64.to_ne_bytes()) {
             warn!(c = "NETWORK", id = 22_999, error = %problem, "Waking the watcher failed");
         }
@@ -303,6 +318,16 @@ fn timespec(time: Duration) -> Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     })
+}
+
+/// Assigns threads to connections whose `hello` is due, until [`IdleConnections::close`].
+pub(crate) fn answer_due(shared: &Arc<ServerState>) {
+    let idle_connections = &shared.idle_connections;
+    while let Some(id) = idle_connections.due.next() {
+        if let Some(connection) = idle_connections.leave(id) {
+            listener::resume(shared, connection);
+        }
+    }
 }
 
 /// Assigns threads to connections with input that no waiting thread takes, until [`IdleConnections::close`].

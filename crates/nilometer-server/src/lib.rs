@@ -7,6 +7,7 @@
 //! `docs/decisions/0002-thread-per-connection.md` gives the reasons against an async runtime.
 
 mod audit;
+mod awaited_hello;
 /// Version of the program, with the commit it was built from.
 pub const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),

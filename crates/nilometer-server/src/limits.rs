@@ -56,6 +56,15 @@ pub const DEDICATED_THREADS_MAX: usize = 64;
 /// Time without progress of the shared threads after which connections with input get additional threads.
 pub const SHARED_THREADS_TIMEOUT: Duration = Duration::from_millis(5);
 
+/// Bytes of a `hello` that may wait for a change of the topology: drivers send some 300. A larger one is answered at once.
+pub const AWAITED_HELLO_BYTES_MAX: usize = 4 * 1024;
+
+/// The longest wait of a `hello`, whatever the client asks for.
+pub const HELLO_AWAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The shortest time between two answers of a stream of `hello`.
+pub const HELLO_STREAM_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
 /// Silence within a message, or with a full send buffer, that ends a connection. Between messages a connection may be
 /// silent forever. A large message waits as long for memory.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);

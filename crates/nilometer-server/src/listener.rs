@@ -165,9 +165,13 @@ fn serve(shared: &ServerState, work: ConnectionWork) {
         };
         match opened {
             Ok(connection) => {
-                if serve_turn(shared, connection, &mut reader) == Some(PauseReason::Yield) {
-                    next = shared.idle_connections.next();
-                }
+                next = match serve_turn(shared, connection, &mut reader) {
+                    Some(PauseReason::Yield) => shared.idle_connections.next(),
+                    Some(PauseReason::Await) if shared.idle_connections.shares_threads() => {
+                        shared.idle_connections.next()
+                    }
+                    _ => None,
+                };
             }
             Err(problem) => close_unserved(shared, id, &problem),
         }

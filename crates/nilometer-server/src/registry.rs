@@ -74,6 +74,21 @@ impl ConnectionEntry {
         )
     }
 
+    /// Looks for input without waiting; `None` if the client has disconnected or the connection is asked to end.
+    pub(crate) fn input(&self) -> Option<bool> {
+        if self.is_closing() || (self.tls.load(Ordering::Relaxed) && self.is_closed_by_client()) {
+            return None;
+        }
+        let mut byte = [0u8];
+        let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        match rustix::net::recv(&self.stream, &mut byte, flags) {
+            Ok((0, _)) => None,
+            Ok(_) => Some(true),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Some(false),
+            Err(_) => None,
+        }
+    }
+
     /// True if the client has closed its side, even if input is unread.
     fn is_closed_by_client(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};

@@ -149,6 +149,13 @@ impl Server {
                 .name("idle-watcher".into())
                 .spawn(wake)?,
         );
+        let answering = shared.clone();
+        let answer = move || idle_connections::answer_due(&answering);
+        threads.push(
+            thread::Builder::new()
+                .name("hello-timer".into())
+                .spawn(answer)?,
+        );
         let registered = shared.clone();
         let watch = move || watch_clients(&registered);
         threads.push(thread::Builder::new().name("watcher".into()).spawn(watch)?);

@@ -71,10 +71,19 @@ impl IdSource {
 
     /// Returns an object id for the time `now_ms`: seconds, the five bytes of this source, a counter.
     pub fn object_id(&self, now_ms: i64) -> ObjectId {
+        let count = self.object_ids.fetch_add(1, Ordering::Relaxed);
+        self.object_id_of(now_ms, count)
+    }
+
+    /// Returns the object id that identifies a process which began at `started_ms`. It does not count as drawn.
+    pub fn process_id(&self, started_ms: i64) -> ObjectId {
+        self.object_id_of(started_ms, 0)
+    }
+
+    fn object_id_of(&self, now_ms: i64, count: u32) -> ObjectId {
         let [a, b, c, d, e] = self.origin;
         // The seconds have 32 bits in this format, and wrap.
         let [.., s0, s1, s2, s3] = now_ms.div_euclid(1000).to_be_bytes();
-        let count = self.object_ids.fetch_add(1, Ordering::Relaxed);
         let [_, n0, n1, n2] = count.to_be_bytes();
         ObjectId([s0, s1, s2, s3, a, b, c, d, e, n0, n1, n2])
     }

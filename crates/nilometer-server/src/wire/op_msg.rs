@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A receiver must know bits 0 to 15 and may ignore the others. A `getMore` that allows exhaust is answered by all further
-//! batches; other commands get a single answer, which the protocol allows. Answers have no checksum.
+//! batches, and a `hello` that waits by a stream; other commands get a single answer, which the protocol allows. Answers have no checksum.
 
 use std::sync::Arc;
 

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nilometer_bson::{Document, DocumentBuilder, array, doc};
 use rcgen::{
@@ -385,5 +386,43 @@ fn the_http_port_speaks_tls_too() {
         assert_eq!(open("/readyz"), "200");
         assert_eq!(open("/"), in_the_open);
         assert_eq!(open("/metrics"), in_the_open);
+    }
+}
+
+#[test]
+fn hello_waits_over_tls() {
+    let authority = Authority::new();
+    let (server, _directory) = start(&authority, "requireTLS", &[]);
+    for version in [TLS12, TLS13] {
+        let mut stream = connect(&server, &authority, None, version).expect("a connection");
+        let reply = run(&mut stream, "admin", &doc! {"hello": 1}).expect("a reply");
+        let known = reply.get("topologyVersion").to_value();
+        let began = Instant::now();
+        let waits = doc! {"hello": 1, "topologyVersion": known.clone(), "maxAwaitTimeMS": 200};
+        assert!(is_ok(&run(&mut stream, "admin", &waits).expect("a reply")));
+        assert!(began.elapsed() >= Duration::from_millis(200));
+        assert!(is_ok(
+            &run(&mut stream, "admin", &doc! {"ping": 1}).expect("a reply")
+        ));
+        // The end of the client ends the wait.
+        let waits = doc! {"hello": 1, "topologyVersion": known, "maxAwaitTimeMS": 3_600_000, "$db": "admin"};
+        stream
+            .write_all(&op_msg(0, &[body(&waits)]))
+            .expect("bytes are taken");
+        stream.flush().expect("bytes are taken");
+        let mut other = connect(&server, &authority, None, version).expect("a connection");
+        let mut waiting = || {
+            let status = run(&mut other, "admin", &doc! {"serverStatus": 1}).expect("a reply");
+            let connections = status.get("connections").as_document().expect("figures");
+            connections.get("awaitingTopologyChanges").as_exact_i64()
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while waiting() != Some(1) {
+            assert!(Instant::now() < end);
+        }
+        drop(stream);
+        while waiting() != Some(0) {
+            assert!(Instant::now() < end);
+        }
     }
 }

@@ -18,6 +18,7 @@ mod http;
 mod index_durability;
 mod malformed;
 mod messages;
+mod monitoring;
 mod packaging;
 mod pressure;
 mod process;

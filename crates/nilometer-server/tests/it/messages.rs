@@ -47,7 +47,7 @@ fn a_legacy_handshake_is_answered_in_kind() {
     let compression = reply.get("compression").as_array().expect("compressors");
     let names: Vec<_> = compression.iter().filter_map(|v| v.as_str()).collect();
     assert_eq!(names, ["snappy", "zlib"]);
-    for absent in ["setName", "msg", "hosts", "topologyVersion"] {
+    for absent in ["setName", "msg", "hosts"] {
         assert!(reply.get(absent).is_missing(), "{absent}");
     }
     // The same connection continues with OP_MSG.

@@ -36,6 +36,7 @@ mod stable_api;
 mod target;
 
 pub use crate::operation::Access;
+pub use admin::hello::{TopologyWait, topology_wait};
 pub use dispatch::{error_reply, run};
 pub use security::authorization::Authorization;
 

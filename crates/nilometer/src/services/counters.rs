@@ -77,6 +77,12 @@ pub struct ConnectionCounters {
     pub rejected: Counter,
     /// With a running command.
     pub active: Counter,
+    /// With a `hello` that waits for a change of the topology.
+    pub awaiting_topology_changes: Counter,
+    /// With a stream of answers to `hello`.
+    pub exhaust_hello: Counter,
+    /// With a stream of answers to `isMaster`.
+    pub exhaust_is_master: Counter,
     /// The limit of open connections.
     pub max: Counter,
 }

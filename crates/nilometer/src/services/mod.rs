@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use nilometer_bson::Document;
+use nilometer_bson::{Document, ObjectId};
 
 pub use crate::ids::IdSource;
 use crate::operation::Clock;
@@ -77,6 +77,8 @@ pub struct Services {
     pub(crate) memory_is_short: AtomicBool,
     /// True if clients need privileges.
     pub access_control: bool,
+    /// Identifies this process to clients that watch it.
+    pub process_id: ObjectId,
     started_ms: i64,
     started: Duration,
 }
@@ -92,8 +94,10 @@ impl Services {
             ids,
             access_control,
         } = environment;
+        let started_ms = clock.now_ms();
         Self {
-            started_ms: clock.now_ms(),
+            process_id: ids.process_id(started_ms),
+            started_ms,
             started: clock.monotonic(),
             counters: Counters::default(),
             operations: Operations::default(),

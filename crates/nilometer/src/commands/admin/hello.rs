@@ -1,20 +1,25 @@
 //! `hello` and the older `isMaster`: the handshake of a client.
 //!
 //! The reply describes a standalone server: no `setName` and no `msg`, so drivers try neither transactions
-//! nor retryable writes. `topologyVersion` is left out on purpose: a client that gets it expects its next
-//! request to be held until the topology changes, which never happens here.
+//! nor retryable writes.
+//!
+//! `topologyVersion` identifies the process and has a counter of the changes of its description: there are none. A
+//! request with the current version and `maxAwaitTimeMS` waits that long for a change. The wait belongs to the
+//! transport, which has the connections ([`topology_wait`]); an embedding program is answered at once.
 //!
 //! Unknown fields are ignored, because the handshake must be understood across versions. The first message of
 //! a login may be part of it (`speculativeAuthenticate`); the reply answers it, unless
 //! `authentication::speculate` returns nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use crate::args::Args;
+use crate::commands::generic;
 use crate::commands::security::authentication;
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, COMMANDS, CommandContext, CommandSpec, Fields, find_command};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::limits;
@@ -25,6 +30,9 @@ use crate::session::ClientMetadata;
 /// The oldest and the newest wire version, those of MongoDB 8.0.
 const WIRE_VERSION_MIN: i32 = 0;
 const WIRE_VERSION_MAX: i32 = 25;
+
+/// The changes of this server's description since the process began.
+const TOPOLOGY_COUNTER: i64 = 0;
 
 /// The largest `client` document, in bytes.
 const CLIENT_METADATA_BYTES_MAX: usize = 512;
@@ -79,7 +87,7 @@ fn answer(
     primary: &str,
 ) -> Result<Document> {
     let args = Args::new(context.spec.name, request.body.as_ref());
-    check_await(&args)?;
+    awaited(database, &args)?;
     note_client(database, context, &args)?;
     let compression = common_compressors(context, &args)?;
     let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
@@ -89,6 +97,7 @@ fn answer(
     }
     reply
         .append(primary, true)
+        .append("topologyVersion", topology_version(database))
         .append("maxBsonObjectSize", int(limits::DOCUMENT_BYTES_MAX))
         .append("maxMessageSizeBytes", int(limits::MESSAGE_BYTES_MAX))
         .append("maxWriteBatchSize", int(limits::WRITE_BATCH_MAX))
@@ -123,21 +132,86 @@ pub(crate) fn connection_number(id: i64) -> Value {
     i32::try_from(id).map_or(Value::Int64(id), Value::Int32)
 }
 
-/// A client that waits for a change of topology must send the topology it knows.
-fn check_await(args: &Args<'_>) -> Result<()> {
-    let topology = args.document("topologyVersion")?.is_some();
-    let time = args.integer_at_least("maxAwaitTimeMS", 0)?.is_some();
-    match (topology, time) {
-        (true, false) => Err(Error::location(
-            location::AWAIT_WITHOUT_TOPOLOGY_VERSION,
-            "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'",
-        )),
-        (false, true) => Err(Error::location(
-            location::AWAIT_WITHOUT_TOPOLOGY_VERSION,
-            "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'",
-        )),
-        _ => Ok(()),
+/// A wait for a change of the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopologyWait {
+    /// The longest wait.
+    pub time: Duration,
+    /// True if the client knows the current version; else it is answered at once.
+    pub is_current: bool,
+}
+
+/// Returns the wait that a valid `hello` or `isMaster` asks for. `None` for other requests, and for those that
+/// are refused.
+pub fn topology_wait(database: &Database, request: &Request) -> Option<TopologyWait> {
+    if !matches!(request.command_name(), "hello" | "isMaster" | "ismaster") {
+        return None;
     }
+    let spec = COMMANDS.get(find_command(request.command_name())?)?;
+    let body = request.body.as_ref();
+    generic::parse(spec, body).ok()?;
+    awaited(database, &Args::new(spec.name, body)).ok()?
+}
+
+fn topology_version(database: &Database) -> Document {
+    doc! {
+        "processId": database.services().process_id,
+        "counter": TOPOLOGY_COUNTER,
+    }
+}
+
+/// Reads `topologyVersion` and `maxAwaitTimeMS`: a client that waits must send the version it knows.
+fn awaited(database: &Database, args: &Args<'_>) -> Result<Option<TopologyWait>> {
+    let known = args.nested("topologyVersion", &["processId", "counter"])?;
+    let (known, time) = match (known, args.integer("maxAwaitTimeMS")?) {
+        (None, None) => return Ok(None),
+        (Some(_), None) => {
+            return Err(Error::location(
+                location::AWAIT_WITHOUT_TOPOLOGY_VERSION,
+                "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'",
+            ));
+        }
+        (None, Some(_)) => {
+            return Err(Error::location(
+                location::AWAIT_WITHOUT_TOPOLOGY_VERSION,
+                "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'",
+            ));
+        }
+        (Some(known), Some(time)) => (known, time),
+    };
+    let Ok(time) = u64::try_from(time) else {
+        return Err(Error::location(
+            location::AWAIT_TIME_NEGATIVE,
+            "maxAwaitTimeMS must be a non-negative integer",
+        ));
+    };
+    let process = match known.value("processId") {
+        ValueRef::ObjectId(process) => process,
+        ValueRef::Missing => return Err(known.missing("processId")),
+        other => return Err(known.wrong_type("processId", other, "objectId")),
+    };
+    let Some(counter) = known.integer("counter")? else {
+        return Err(known.missing("counter"));
+    };
+    if counter < 0 {
+        return Err(Error::location(
+            location::TOPOLOGY_COUNTER_NEGATIVE,
+            "topologyVersion must have a non-negative counter",
+        ));
+    }
+    let is_this_process = process == database.services().process_id;
+    if is_this_process && counter > TOPOLOGY_COUNTER {
+        return Err(Error::location(
+            location::TOPOLOGY_COUNTER_AHEAD,
+            format!(
+                "Received a topology version with counter: {counter} which is greater than the server topology version counter: {TOPOLOGY_COUNTER}"
+            ),
+        ));
+    }
+    Ok(Some(TopologyWait {
+        time: Duration::from_millis(time),
+        is_current: is_this_process && counter == TOPOLOGY_COUNTER,
+    }))
 }
 
 /// Stores the client's metadata, which it may send once.

@@ -169,6 +169,9 @@ fn connections(database: &Database) -> Value {
         "rejected": connections.rejected.as_i64(),
         "active": connections.active.as_i64(),
         "threaded": current,
+        "exhaustIsMaster": connections.exhaust_is_master.as_i64(),
+        "exhaustHello": connections.exhaust_hello.as_i64(),
+        "awaitingTopologyChanges": connections.awaiting_topology_changes.as_i64(),
     }
     .into()
 }
