@@ -265,6 +265,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     security::users::UPDATE,
     security::users::INFO,
     admin::validate::SPEC,
+    admin::validate_metadata::SPEC,
     admin::connection_status::WHATS_MY_URI,
 ];
 

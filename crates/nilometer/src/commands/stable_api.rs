@@ -119,7 +119,7 @@ fn check_strict(spec: &CommandSpec, body: DocRef<'_>) -> Result<()> {
         }
     }
     match spec.name {
-        "aggregate" => pipeline(body.get("pipeline"), 0),
+        "aggregate" => check_pipeline(body.get("pipeline")),
         "createIndexes" => indexes(body.get("indexes")),
         "explain" => {
             let Some(inner) = body.get("explain").as_document() else {
@@ -151,22 +151,30 @@ fn refused(what: String) -> Error {
 
 fn indexes(list: ValueRef<'_>) -> Result<()> {
     let list = list.as_array();
-    let specs = list.iter().flat_map(|list| list.iter());
-    for spec in specs.filter_map(ValueRef::as_document) {
-        for option in INDEX_OPTIONS_OUTSIDE {
-            if is_set(spec.get(option)) {
-                return Err(refused(format!("the index option '{option}'")));
-            }
+    let mut specs = list.iter().flat_map(|list| list.iter());
+    specs.try_for_each(|spec| spec.as_document().map_or(Ok(()), check_index))
+}
+
+/// Fails if an index is outside version 1.
+pub(super) fn check_index(spec: DocRef<'_>) -> Result<()> {
+    for option in INDEX_OPTIONS_OUTSIDE {
+        if is_set(spec.get(option)) {
+            return Err(refused(format!("the index option '{option}'")));
         }
-        let key = spec.get("key").as_document();
-        let kinds = key.iter().flat_map(|key| key.iter());
-        for kind in kinds.filter_map(|field| field.value().as_str()) {
-            if INDEX_KINDS_OUTSIDE.contains(&kind) {
-                return Err(refused(format!("an index of the kind '{kind}'")));
-            }
+    }
+    let key = spec.get("key").as_document();
+    let kinds = key.iter().flat_map(|key| key.iter());
+    for kind in kinds.filter_map(|field| field.value().as_str()) {
+        if INDEX_KINDS_OUTSIDE.contains(&kind) {
+            return Err(refused(format!("an index of the kind '{kind}'")));
         }
     }
     Ok(())
+}
+
+/// Fails if a stage is outside version 1.
+pub(super) fn check_pipeline(stages: ValueRef<'_>) -> Result<()> {
+    pipeline(stages, 0)
 }
 
 /// Reads the stages of a pipeline, and those of the pipelines inside it.

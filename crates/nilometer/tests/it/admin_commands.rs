@@ -1,7 +1,7 @@
 //! Commands of administrators and tools: sizes and digests, index filters, log levels, versions.
 
 use md5::{Digest, Md5};
-use nilometer_bson::{Binary, Document, Value, ValueRef, array, doc};
+use nilometer_bson::{Binary, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::support::{Fixture, show};
 
@@ -319,4 +319,93 @@ fn the_width_of_buckets_and_their_expiry_change_in_one_command() {
     assert_eq!(options.get("expireAfterSeconds").as_exact_i64(), Some(3600));
     let series = options.get("timeseries").as_document().expect("options");
     assert_eq!(series.get("granularity").as_str(), Some("hours"));
+}
+
+#[test]
+fn stored_definitions_are_checked_against_the_stable_api() {
+    let mut fixture = Fixture::with_measurements(3);
+    let index = |name: &str, sparse: bool| {
+        doc! {"key": doc! {"v": 1}, "name": name, "sparse": sparse}
+    };
+    fixture.run(doc! {"createIndexes": "plain", "indexes": array![index("thin", true)]});
+    fixture.run(doc! {"createIndexes": "ts", "indexes": array![index("thick", false)]});
+    let of_meta = doc! {"key": doc! {"m.host": 1}, "name": "thin too", "sparse": true};
+    fixture.run(doc! {"createIndexes": "ts", "indexes": array![of_meta]});
+    let stages = |stage: Document| {
+        array![doc! {"$lookup": doc! {"from": "plain", "as": "x", "pipeline": array![stage]}}]
+    };
+    fixture.run(doc! {
+        "create": "told", "viewOn": "plain", "pipeline": stages(doc! {"$indexStats": doc! {}}),
+    });
+    fixture.run(doc! {
+        "create": "fine", "viewOn": "plain", "pipeline": stages(doc! {"$match": doc! {}}),
+    });
+    fixture.reply_on(
+        "other",
+        doc! {"insert": "plain", "documents": array![doc! {}]},
+    );
+    let parameters = |strict: bool| {
+        doc! {"version": "1", "strict": strict, "deprecationErrors": true}
+    };
+    let mut errors = |fields: Document| -> Vec<(String, String)> {
+        let mut command = DocumentBuilder::new();
+        command.append("validateDBMetadata", 1);
+        for field in fields.iter() {
+            command.append_element(field);
+        }
+        let reply = fixture.run(command.finish());
+        assert!(matches!(reply.get("hasMoreErrors"), ValueRef::Bool(false)));
+        let errors = reply.get("apiVersionErrors").as_array().expect("errors");
+        let errors = errors.iter().map(|error| {
+            let error = error.as_document().expect("an error");
+            assert_eq!(error.get("code").as_exact_i64(), Some(323));
+            assert_eq!(error.get("codeName").as_str(), Some("APIStrictError"));
+            let text = |name: &str| error.get(name).as_str().expect("a text").to_owned();
+            (text("ns"), text("errmsg"))
+        });
+        errors.collect()
+    };
+    let all = errors(doc! {"apiParameters": parameters(true)});
+    let names: Vec<&str> = all.iter().map(|(ns, _)| ns.as_str()).collect();
+    assert_eq!(names, ["test.plain", "test.told", "test.ts"]);
+    let text = "The index with name thin is not allowed in API version 1.";
+    assert_eq!(all[0].1, text);
+    assert!(all[1].1.contains("$indexStats"), "{all:?}");
+    assert!(all[2].1.contains("thin too"), "{all:?}");
+    let one = doc! {"apiParameters": parameters(true), "db": "test", "collection": "told"};
+    assert_eq!(errors(one).len(), 1);
+    let anywhere = doc! {"apiParameters": parameters(true), "collection": "plain"};
+    assert_eq!(errors(anywhere).len(), 1);
+    let elsewhere = doc! {"apiParameters": parameters(true), "db": "other"};
+    assert!(errors(elsewhere).is_empty());
+    assert!(errors(doc! {"apiParameters": parameters(false)}).is_empty());
+    for (command, expected) in [
+        (doc! {"validateDBMetadata": 1}, 40_414),
+        (
+            doc! {"validateDBMetadata": 1, "apiParameters": doc! {"version": "1", "strict": true}},
+            40_414,
+        ),
+        (
+            doc! {"validateDBMetadata": 1, "apiParameters": doc! {"version": "2"}},
+            322,
+        ),
+        (
+            doc! {"validateDBMetadata": 1, "apiParameters": parameters(true), "db": 1},
+            14,
+        ),
+        (
+            doc! {"validateDBMetadata": 1, "apiParameters": parameters(true), "db": "a.b"},
+            73,
+        ),
+        (
+            doc! {"validateDBMetadata": 1, "apiParameters": parameters(true), "db": "test", "collection": "absent"},
+            26,
+        ),
+        (
+            doc! {"validateDBMetadata": 1, "apiParameters": parameters(true), "more": 1},
+            40_415,
+        ),
+    ] {
+        assert_eq!(fixture.code(command.clone()), expected, "{command:?}");
+    }
 }

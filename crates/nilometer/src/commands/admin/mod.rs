@@ -28,3 +28,4 @@ pub(super) mod shutdown;
 pub(super) mod stats;
 pub(super) mod top;
 pub(super) mod validate;
+pub(super) mod validate_metadata;

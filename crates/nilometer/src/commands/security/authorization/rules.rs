@@ -253,6 +253,22 @@ pub(in crate::commands) fn current_op(
     Ok(())
 }
 
+/// One collection, all of a database, or all.
+pub(in crate::commands) fn validate_metadata(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
+    let body = asked.body();
+    let named = (body.get("db").as_str(), body.get("collection").as_str());
+    let target = match named {
+        (Some(db), Some(collection)) => Target::collection(db, collection),
+        (Some(db), None) => Target::Database(db.to_owned()),
+        (None, _) => Target::Databases,
+    };
+    needed.add(target, &[Action::Validate]);
+    Ok(())
+}
+
 /// Explaining a command needs the privileges of the command.
 pub(in crate::commands) fn explain(
     asked: &AccessRequest<'_>,
