@@ -19,7 +19,7 @@ use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::{EvaluationCounters, EvaluationLimits, Interrupt};
+use crate::eval::{EvaluationCounters, EvaluationLimits, Interrupt, WallClock};
 use crate::session::{ApiParameters, ClientMetadata, SessionId, UserName};
 
 /// A source of time.
@@ -451,6 +451,12 @@ impl Interrupt for OperationContext {
     }
 }
 
+impl WallClock for OperationContext {
+    fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+}
+
 impl OperationContext {
     /// Makes a context for internal work: no deadline, no session.
     pub fn internal(clock: Arc<dyn Clock>, database: &str) -> Self {
@@ -481,6 +487,7 @@ impl OperationContext {
         EvaluationLimits {
             counters: &self.evaluation,
             interrupt: self,
+            clock: Some(self),
         }
     }
 

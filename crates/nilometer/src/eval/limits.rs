@@ -46,6 +46,12 @@ pub trait Interrupt {
     fn check_interrupt(&self) -> Result<()>;
 }
 
+/// The time now, which goes on while an operation runs.
+pub trait WallClock {
+    /// Returns the time in ms since 1970, UTC.
+    fn now_ms(&self) -> i64;
+}
+
 /// The steps and bytes of the evaluations of one operation. Atomic only to be shared with the operation's context; one
 /// thread at a time counts.
 #[derive(Debug)]
@@ -128,6 +134,8 @@ pub struct EvaluationLimits<'a> {
     pub counters: &'a EvaluationCounters,
     /// The operation's end from outside.
     pub interrupt: &'a dyn Interrupt,
+    /// The time now; without it, that of the operation's beginning.
+    pub clock: Option<&'a dyn WallClock>,
 }
 
 impl EvaluationLimits<'_> {
@@ -211,6 +219,7 @@ impl FoldBudget {
         match evaluate(EvaluationLimits {
             counters: &counters,
             interrupt: &interrupt,
+            clock: None,
         }) {
             Ok(value) => {
                 let bytes = memory_bytes(&value) as u64;

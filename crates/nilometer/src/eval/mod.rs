@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub use collation::Collation;
 pub use expression::Expression;
-pub use limits::{EvaluationCounters, EvaluationLimits, Interrupt};
+pub use limits::{EvaluationCounters, EvaluationLimits, Interrupt, WallClock};
 pub use memory::{memory_bytes, value_bytes};
 pub use variables::{EvalContext, ParseContext, Random};
 

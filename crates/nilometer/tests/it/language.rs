@@ -29,7 +29,7 @@ const WINDOW_FUNCTIONS: &str = "$addToSet $avg $bottom $bottomN $concatArrays $c
 
 const EXPRESSIONS: &str = "$abs $acos $acosh $add $allElementsTrue $and $anyElementTrue $arrayElemAt \
     $arrayToObject $asin $asinh $atan $atan2 $atanh $avg $binarySize $bitAnd $bitNot $bitOr $bitXor $bsonSize $ceil \
-    $cmp $concat $concatArrays $cond $const $convert $cos $cosh $createObjectId $dateAdd $dateDiff $dateFromParts $dateFromString \
+    $cmp $concat $concatArrays $cond $const $convert $cos $cosh $createObjectId $currentDate $dateAdd $dateDiff $dateFromParts $dateFromString \
     $dateSubtract $dateToParts $dateToString $dateTrunc $dayOfMonth $dayOfWeek $dayOfYear $degreesToRadians $deserializeEJSON $divide \
     $eq $exp $filter $first $firstN $floor $function $getField $gt $gte $hash $hexHash $hour $ifNull $in $indexOfArray \
     $indexOfBytes $indexOfCP $isArray $isNumber $isoDayOfWeek $isoWeek $isoWeekYear $last $lastN $let $literal $ln \

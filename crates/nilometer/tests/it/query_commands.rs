@@ -1,5 +1,13 @@
 //! `find`, `aggregate`, `count`, `distinct`, `getMore`, `killCursors`, `explain`.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use nilometer::Database;
+use nilometer::operation::Clock;
+use nilometer::services::Environment;
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
 use crate::support::{Fixture, cursor, show};
@@ -499,4 +507,50 @@ fn large_documents_are_unwound_like_small_ones() {
             doc! {"a": 7, "text": length, "at": Value::Null}
         );
     }
+}
+
+/// A wall clock that moves when it is read.
+#[derive(Default)]
+struct MovingClock(AtomicI64);
+
+impl Clock for MovingClock {
+    fn now_ms(&self) -> i64 {
+        1_714_979_289_010 + self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+#[test]
+fn the_current_date_moves_while_a_query_runs() {
+    let environment = Environment {
+        clock: Arc::new(MovingClock::default()),
+        ..Environment::default()
+    };
+    let mut fixture = Fixture::of(Database::in_memory_with(environment).unwrap());
+    let documents: Vec<Value> = (0..50).map(|n| doc! {"_id": n}.into()).collect();
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    let mut dates = |expression: Value| {
+        let set = doc! {"$set": doc! {"d": expression}};
+        let all = fixture.all(doc! {"aggregate": "c", "pipeline": array![set], "cursor": doc! {}});
+        assert_eq!(all.len(), 50);
+        let dates = all.iter().map(|document| match document.get("d") {
+            ValueRef::DateTime(ms) => ms,
+            other => panic!("{other:?}"),
+        });
+        dates.collect::<BTreeSet<i64>>().len()
+    };
+    assert_eq!(dates("$$NOW".into()), 1);
+    assert_eq!(dates(doc! {"$currentDate": doc! {}}.into()), 50);
+    // In updates, too.
+    let set = array![doc! {"$set": doc! {"d": doc! {"$currentDate": doc! {}}}}];
+    let update = doc! {"q": doc! {}, "u": set, "multi": true};
+    fixture.run(doc! {"update": "c", "updates": array![update]});
+    let distinct = fixture.run(doc! {"distinct": "c", "key": "d"});
+    assert_eq!(
+        distinct.get("values").as_array().map(|values| values.len()),
+        Some(50)
+    );
 }

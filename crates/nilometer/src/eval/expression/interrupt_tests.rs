@@ -147,7 +147,7 @@ fn worst_input(name: &str) -> Value {
             on(doc! { "input": "$list", "p": array![0.5], "method": "approximate" }.into())
         }
         "$binarySize" => on("$binary".into()),
-        "$rand" | "$createObjectId" => each_on(doc! {}.into()),
+        "$rand" | "$createObjectId" | "$currentDate" => each_on(doc! {}.into()),
         "$subtype" => on("$binary".into()),
         "$hash" | "$hexHash" => on(doc! { "input": "$text", "algorithm": "sha256" }.into()),
         "$serializeEJSON" | "$deserializeEJSON" => on(doc! { "input": "$object" }.into()),
@@ -177,6 +177,7 @@ fn every_operator_is_interrupted_on_its_worst_input() {
         let limits = EvaluationLimits {
             counters: &counters,
             interrupt: &interrupt,
+            clock: None,
         };
         match evaluate(&worst_input(spec.name), &document, limits) {
             Ok(_) => panic!("{} never looked for an interrupt", spec.name),
@@ -196,6 +197,7 @@ fn within_32_mib(source: Value) -> Result<Value> {
     let limits = EvaluationLimits {
         counters: &counters,
         interrupt: &interrupt,
+        clock: None,
     };
     let outcome = evaluate(&source, &doc! { "n": 100_000 }, limits);
     assert!(pool.used() < 32 << 20);
@@ -284,6 +286,7 @@ fn checks_are_rare() {
     let limits = EvaluationLimits {
         counters: &counters,
         interrupt: &checks,
+        clock: None,
     };
     let context = EvalContext {
         limits: Some(limits),

@@ -1,4 +1,4 @@
-//! Metadata of a document, random numbers and new ids: `$meta`, `$rand` and `$createObjectId`.
+//! What the document does not say: `$meta`, `$rand`, `$createObjectId` and `$currentDate`.
 //!
 //! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). Sort key, distance, location,
 //! record id and index key are read from the field that carries them ([`MetaField`]). There is no text search and no
@@ -6,6 +6,7 @@
 //!
 //! `$rand: {}` is a double from [0, 1), generated for each evaluation from the operation's random
 //! source; arguments are error 3040501. `$createObjectId: {}` draws from the same source.
+//! `$currentDate: {}` reads the clock anew for each document.
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{ObjectId, Value, ValueRef};
@@ -80,7 +81,8 @@ pub(super) fn parse_rand(
     Ok(Operation::new(spec, Vec::new()).into_expression())
 }
 
-pub(super) fn parse_object_id(
+/// Parses an operator whose only argument is an empty object.
+pub(super) fn parse_without_arguments(
     _: &mut ExpressionParser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
@@ -89,10 +91,19 @@ pub(super) fn parse_object_id(
         Some(arguments) if arguments.is_empty() => {
             Ok(Operation::new(spec, Vec::new()).into_expression())
         }
-        _ => Err(Error::failed_to_parse(
-            "$createObjectId takes an empty object: {$createObjectId: {}}",
-        )),
+        _ => {
+            let name = spec.name;
+            let text = format!("{name} takes an empty object: {{{name}: {{}}}}");
+            Err(Error::failed_to_parse(text))
+        }
     }
+}
+
+/// Returns the time now, which differs from `$$NOW` once the operation has run for a while.
+pub(super) fn current_date<'s>(_: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    let clock = scope.context.limits.and_then(|limits| limits.clock);
+    let now_ms = clock.map_or(scope.context.now_ms, |clock| clock.now_ms());
+    Ok(Evaluated::from(Value::DateTime(now_ms)))
 }
 
 /// Returns an id with the time of the operation and random bytes.

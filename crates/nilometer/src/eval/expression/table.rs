@@ -257,7 +257,10 @@ pub(super) const TABLE: &[OperatorSpec] = &[
     Row::eager("$binarySize", Exactly(1), size::binary),
     Row::eager("$bsonSize", Exactly(1), size::bson),
     Row::lazy("$createObjectId", Own, meta::object_id)
-        .parsed_by(meta::parse_object_id)
+        .parsed_by(meta::parse_without_arguments)
+        .random(),
+    Row::lazy("$currentDate", Own, meta::current_date)
+        .parsed_by(meta::parse_without_arguments)
         .random(),
     Row::lazy(
         "$deserializeEJSON",
