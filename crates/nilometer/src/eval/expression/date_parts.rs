@@ -86,6 +86,19 @@ fn civil<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Option<Civil
         return Ok(None);
     }
     let ms = require_date(date.as_ref())?;
+    if let Some(timezone) = &timezone
+        && timezone.as_ref().as_str().is_none()
+        && operation.spec.name != "$dateToParts"
+    {
+        return Err(Error::location(
+            location::DATE_PART_TIME_ZONE_NOT_STRING,
+            format!(
+                "{} requires a string for the timezone argument, but was given a {}",
+                operation.spec.name,
+                timezone.as_ref().type_name()
+            ),
+        ));
+    }
     let zone = zone_of(operation, timezone.as_ref())?;
     Ok(Some(CivilDateTime::from_ms(zone.to_local(ms))))
 }
@@ -255,7 +268,7 @@ mod tests {
             let bad_zone = doc! { "date": "$t", "timezone": "Nowhere" };
             assert_eq!(eval_code(&doc, call(name, bad_zone)), 40485);
             let no_zone = doc! { "date": "$t", "timezone": 5 };
-            assert_eq!(eval_code(&doc, call(name, no_zone)), 40517);
+            assert_eq!(eval_code(&doc, call(name, no_zone)), 40533);
             assert_eq!(parse_code(call(name, doc! {})), 40539);
             assert_eq!(parse_code(call(name, doc! { "date": 1, "x": 1 })), 40535);
             assert_eq!(parse_code(call(name, array![1, 2])), 40536);

@@ -17,7 +17,7 @@ use super::array_operators::Slice;
 use super::tree::{Child, FieldAction, PathCollision, ProjectionNode};
 use super::{MetaField, Mode, Projection};
 use crate::error::{Error, Result, location};
-use crate::eval::expression::{is_true, parse_path};
+use crate::eval::expression::{OPERATORS, is_true, parse_path};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Expression, ParseContext};
 
@@ -240,6 +240,12 @@ impl<'c> ProjectionParser<'c> {
                 "Cannot use an expression other than $meta in exclusion projection",
             ));
         }
+        if let Some(unknown) = unknown_operator(value) {
+            return Err(Error::location(
+                location::PROJECTION_EXPRESSION_UNKNOWN,
+                format!("Unknown expression {unknown}"),
+            ));
+        }
         let expression = Expression::parse(value, self.ctx)?;
         self.mode = Some(Mode::Inclusion);
         self.insert(path, FieldAction::Computed(Box::new(expression)))
@@ -378,4 +384,11 @@ fn collision(path: &str, at: &PathCollision) -> Error {
             format!("Path collision at {path}"),
         ),
     }
+}
+/// Returns the operator of a value that looks like an expression, if there is none of that name.
+fn unknown_operator(value: ValueRef<'_>) -> Option<&str> {
+    let first = value.as_document()?.iter().next()?;
+    let name = first.name();
+    let is_known = || OPERATORS.iter().any(|operator| operator.name == name);
+    (name.starts_with('$') && !is_known()).then_some(name)
 }

@@ -437,7 +437,7 @@ fn refused() {
         (doc! {"$a": 1}, 16410),
         (doc! {"a.$b": 1}, 16410),
         (doc! {"a": doc! {"b": 1, "$c": 1}}, 16410),
-        (doc! {"a": doc! {"$nope": 1}}, 168),
+        (doc! {"a": doc! {"$nope": 1}}, 31_325),
         (doc! {"a": doc! {"$meta": 1}}, 17307),
         (doc! {"a": doc! {"$meta": "nope"}}, 17308),
         (doc! {"a": doc! {"$meta": "textScore"}}, 40218),

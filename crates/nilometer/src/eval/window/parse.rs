@@ -427,7 +427,10 @@ fn parse_over_time(
     };
     if let Some(unit) = unit.filter(|unit| unit.months().is_some()) {
         return Err(Error::location(
-            location::WINDOW_UNIT_TOO_LONG,
+            match c.name {
+                "$derivative" => location::DERIVATIVE_UNIT_TOO_LONG,
+                _ => location::INTEGRAL_UNIT_TOO_LONG,
+            },
             format!("unit must be 'week' or smaller, found '{}'", unit.name()),
         ));
     }
