@@ -196,8 +196,9 @@ impl MemoryKeyspace {
 }
 
 fn visible_at(versions: &Versions, version: u64) -> Option<Bytes> {
-    let newest = versions.iter().rev().find(|(at, _)| *at <= version);
-    newest.and_then(|(_, value)| value.clone())
+    let newer = versions.partition_point(|(at, _)| *at <= version);
+    let (_, value) = versions.get(newer.checked_sub(1)?)?;
+    value.clone()
 }
 
 impl Engine for MemoryEngine {

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use lsm_tree::Slice;
 
-use super::batch::{PreparedBatch, memtable_entry, prepare};
+use super::batch::{PreparedBatch, prepare};
 use super::core::Core;
-use super::tree::panic_text;
+use super::superseded::Remedy;
+use super::tree::{Tree, panic_text};
 use super::write_buffer::WriteBuffer;
 use crate::engine::{Durability, WriteBatch};
 use crate::error::{Error, Result};
@@ -254,13 +255,12 @@ impl Core {
                         write_buffer.bytes() >= options.write_buffer_bytes()
                     }
                     None => {
-                        let memtable = lsm_tree::AbstractTree::active_memtable(&tree.inner);
-                        let mut added = 0;
-                        for (key, value) in group.entries {
-                            added += memtable.insert(memtable_entry(key, value, sequence)).0;
-                        }
+                        let (added, due) = tree.insert(group.entries, sequence);
                         self.context.memory.fetch_add(added, Ordering::AcqRel);
-                        memtable.size() >= options.memtable_bytes
+                        if due == Remedy::Replace {
+                            self.drop_superseded(tree);
+                        }
+                        due == Remedy::Flush || tree.memtable_bytes() >= options.memtable_bytes
                     }
                 };
                 tree.note_applied(sequence);
@@ -271,6 +271,15 @@ impl Core {
         }
         if self.memory_bytes() >= options.memory_flush_bytes() {
             self.work.wake_flusher();
+        }
+    }
+
+    /// Drops versions from a memtable that no reader needs. The caller holds the apply lock.
+    fn drop_superseded(&self, tree: &Tree) {
+        let (freed, is_in_use) = tree.drop_superseded(&self.read_sequences.readers());
+        self.context.memory.fetch_sub(freed, Ordering::AcqRel);
+        if is_in_use {
+            self.work.request_tidying(tree.keyspace.id);
         }
     }
 

@@ -15,6 +15,7 @@
 //! | sequence numbers and what readers may see; taking a snapshot | [`read_sequences`], rules in [`tree`] |
 //! | reading from a snapshot | [`snapshot`] |
 //! | keyspaces with short-lived entries | [`write_buffer`] |
+//! | keys that are written again and again | [`superseded`] |
 //! | when to flush and merge, which versions to drop | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |
 //! | files left by failed steps | [`orphaned_files`] |
@@ -25,9 +26,9 @@
 //! | reading a damaged directory | [`salvage`] |
 //! | offline copies; describing a file | [`copy`], [`describe`] |
 //!
-//! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`, `latest_version` and
-//! `free_list_len`; `current_version().id()`; `Memtable::insert` with `InternalValue`. They are the reason for the
-//! exact version pin.
+//! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`, `latest_version`,
+//! `replace_latest_version` and `free_list_len`; `current_version().id()`; `Memtable::new`, `insert` with
+//! `InternalValue`, and `items`. They are the reason for the exact version pin.
 
 mod background;
 mod batch;
@@ -50,6 +51,7 @@ mod recovery;
 mod salvage;
 mod separated_value;
 mod snapshot;
+mod superseded;
 mod tree;
 mod tree_list;
 mod verify;

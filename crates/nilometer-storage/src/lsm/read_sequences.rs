@@ -71,6 +71,17 @@ impl ReadSequences {
         oldest.map_or(state.visible, |oldest| oldest.min(state.visible))
     }
 
+    /// Returns the numbers that readers read at, ascending: those of the registered ones, and the visible one, at which
+    /// the next one registers.
+    pub(crate) fn readers(&self) -> Vec<u64> {
+        let state = lock(&self.state);
+        let mut readers: Vec<u64> = state.open.keys().copied().collect();
+        if readers.last() != Some(&state.visible) {
+            readers.push(state.visible);
+        }
+        readers
+    }
+
     /// Returns the number of registered readers.
     pub(crate) fn open_count(&self) -> u64 {
         let state = lock(&self.state);
@@ -132,10 +143,12 @@ mod tests {
         drop(first);
         assert_eq!(sequences.watermark(), 5);
         sequences.publish(9);
+        assert_eq!(sequences.readers(), [5, 9]);
         drop(second);
         assert_eq!(sequences.watermark(), 5);
         assert_eq!(sequences.open_count(), 1);
         drop(third);
         assert_eq!(sequences.watermark(), 9);
+        assert_eq!(sequences.readers(), [9]);
     }
 }

@@ -440,12 +440,15 @@ impl<'a> Replayer<'a> {
     fn insert_gathered(&mut self) -> Result<()> {
         let mut operations = std::mem::take(&mut self.gathered);
         self.gathered_bytes = 0;
+        self.operations += operations.len() as u64;
         // Adjacent keys share most of the search path in a memtable, which is then in the processor's cache.
         operations.sort_unstable_by(|a, b| {
             let (left, right) = (a.tree.keyspace.id, b.tree.keyspace.id);
-            left.cmp(&right).then_with(|| a.key[..].cmp(&b.key[..]))
+            let keys = left.cmp(&right).then_with(|| a.key[..].cmp(&b.key[..]));
+            keys.then_with(|| b.sequence.cmp(&a.sequence))
         });
-        self.operations += operations.len() as u64;
+        // There are no readers of older versions.
+        operations.dedup_by(|a, b| a.tree.keyspace.id == b.tree.keyspace.id && a.key == b.key);
         let threads = parallelism();
         let share = operations.len().div_ceil(threads).max(1);
         let mut operations = operations.into_iter();

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use lsm_tree::config::RestartIntervalPolicy;
 use lsm_tree::{
     AbstractTree, AnyTree, Cache, CompressionType, Config, DescriptorTable, KvSeparationOptions,
-    Memtable, SequenceNumberCounter,
+    Memtable, SequenceNumberCounter, Slice,
 };
 
 use super::batch::memtable_entry;
@@ -30,6 +30,7 @@ use super::manifest;
 use super::options::LsmOptions;
 use super::orphaned_files;
 use super::pending_io::PendingIo;
+use super::superseded::{Remedy, older_versions, remedy, without_superseded};
 use super::write_buffer::{WriteBuffer, WriteBuffers};
 use crate::engine::Keyspace;
 use crate::error::{Error, Result};
@@ -69,13 +70,15 @@ pub(crate) struct Tree {
     applied_through: AtomicU64,
     /// Every number up to this one is in tables.
     flushed_through: AtomicU64,
-    /// Rotated memtables. Once in tables, each is kept until no version refers to it, so that it is never freed under
-    /// the tree's lock.
+    /// Rotated and replaced memtables. Once their entries are elsewhere, each is kept until no version refers to it, so
+    /// that it is never freed under the tree's lock.
     memtables: Mutex<Memtables>,
     /// Write buffers of a short-lived keyspace. Its memtable only receives entries that are being flushed.
     write_buffers: Option<Mutex<WriteBuffers>>,
     sealed_count: AtomicUsize,
     l0_runs: AtomicUsize,
+    /// Versions inserted into the active memtable over an older one of their key; see [`super::superseded`].
+    superseded: AtomicUsize,
     dropped: AtomicBool,
     /// True if a failed step may have left files; see [`super::orphaned_files`].
     pub(super) orphaned_files: AtomicBool,
@@ -143,6 +146,7 @@ impl Tree {
             write_buffers: fronted.then(Mutex::default),
             sealed_count: AtomicUsize::new(0),
             l0_runs: AtomicUsize::new(0),
+            superseded: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
             orphaned_files: AtomicBool::new(false),
             memory: Arc::clone(&context.memory),
@@ -184,6 +188,54 @@ impl Tree {
         self.flushed_through.fetch_max(through, Ordering::AcqRel);
     }
 
+    /// Inserts entries of one batch into the active memtable. Returns the bytes they added, and what to do about
+    /// superseded versions. The caller holds the apply lock.
+    pub(crate) fn insert(
+        &self,
+        entries: Vec<(Slice, Option<Slice>)>,
+        sequence: u64,
+    ) -> (u64, Remedy) {
+        let memtable = self.inner.active_memtable();
+        let (mut added, mut due) = (0, Remedy::Nothing);
+        for (key, value) in entries {
+            added += memtable
+                .insert(memtable_entry(key.clone(), value, sequence))
+                .0;
+            if older_versions(&memtable, &key, sequence, 1) > 0 {
+                let superseded = self.superseded.fetch_add(1, Ordering::AcqRel) + 1;
+                if due == Remedy::Nothing {
+                    due = remedy(&memtable, &key, sequence, superseded);
+                }
+            }
+        }
+        (added, due)
+    }
+
+    /// Replaces the active memtable by one without superseded versions that no reader needs; returns the bytes of those,
+    /// and whether older readers keep the old memtable. The caller holds the apply lock. `readers` are the numbers of
+    /// the open readers and the visible one, ascending.
+    pub(crate) fn drop_superseded(&self, readers: &[u64]) -> (u64, bool) {
+        let old = self.inner.active_memtable();
+        let is_lowest = self.inner.table_count() == 0 && self.inner.sealed_memtable_count() == 0;
+        let new = without_superseded(&old, readers, is_lowest);
+        self.superseded.store(0, Ordering::Release);
+        let freed = old.size().saturating_sub(new.size());
+        let mut history = self.inner.get_version_history_lock();
+        let mut latest = history.latest_version();
+        assert!(
+            Arc::ptr_eq(&latest.active_memtable, &old),
+            "a memtable is sealed under the apply lock"
+        );
+        latest.active_memtable = new;
+        history.replace_latest_version(latest);
+        drop(history);
+        if Arc::strong_count(&old) == 1 {
+            return (freed, false);
+        }
+        lock(&self.memtables).flushed.push(old);
+        (freed, true)
+    }
+
     /// Seals the active memtable. Returns the highest sequence number that is sealed or in tables, and whether anything
     /// is sealed.
     ///
@@ -206,6 +258,7 @@ impl Tree {
 
     fn rotate_memtable(&self) -> usize {
         let mut memtables = lock(&self.memtables);
+        self.superseded.store(0, Ordering::Release);
         memtables.sealed.extend(self.inner.rotate_memtable());
         let count = memtables.sealed.len();
         self.sealed_count.store(count, Ordering::Release);
@@ -309,6 +362,11 @@ impl Tree {
         let sealed = &lock(&self.memtables).sealed;
         let sealed: u64 = sealed.iter().map(|memtable| memtable.size()).sum();
         sealed + self.inner.active_memtable().size() + self.buffered_size().0
+    }
+
+    /// Returns the bytes inserted into the active memtable.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.inner.active_memtable().size()
     }
 
     fn buffered_size(&self) -> (u64, usize) {

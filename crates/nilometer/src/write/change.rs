@@ -324,17 +324,17 @@ impl Records {
             return self.change_first(collection, selection, pattern, decide);
         }
         let state = self.state(collection)?;
-        let mut after: Option<Vec<u8>> = None;
+        let mut scan = self.scan(collection, selection.backward, None)?;
+        if selection.multi {
+            scan = scan.in_large_chunks();
+        }
         loop {
             (selection.check_interrupt)()?;
             let _writing = state.lock();
-            let chunk = self
-                .scan(collection, selection.backward, after.take())?
-                .next_chunk()?;
-            let Some((last, _)) = chunk.last() else {
+            let chunk = scan.next_chunk()?;
+            if chunk.is_empty() {
                 return Ok(());
-            };
-            after = Some(last.clone());
+            }
             if self.change_chunk(&state, collection, selection, chunk, decide)? {
                 return Ok(());
             }
@@ -374,7 +374,9 @@ impl Records {
         let state = self.state(collection)?;
         let _writing = state.lock();
         let mut first = FirstMatch::new(selection, pattern);
-        let mut scan = self.scan(collection, selection.backward, None)?;
+        let mut scan = self
+            .scan(collection, selection.backward, None)?
+            .in_large_chunks();
         loop {
             (selection.check_interrupt)()?;
             let chunk = scan.next_chunk()?;

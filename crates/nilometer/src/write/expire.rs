@@ -72,6 +72,7 @@ impl Records {
                 max: Some(key(limit_ms)),
             };
             self.scan_within(collection, false, None, bounds)?
+                .in_large_chunks()
                 .next_chunk()
         })
     }

@@ -16,6 +16,12 @@ use crate::eval::Collation;
 /// Most records read under one snapshot.
 pub(super) const CHUNK_RECORDS_MAX: usize = 1024;
 
+/// Records read under the first snapshot of a scan, which may need no more.
+const FIRST_CHUNK_RECORDS: usize = 16;
+
+/// Factor by which the chunks of a scan grow.
+const CHUNK_GROWTH: usize = 4;
+
 /// Most bytes read under one snapshot.
 pub(super) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
@@ -170,6 +176,7 @@ impl Records {
             records,
             backward,
             after,
+            chunk: FIRST_CHUNK_RECORDS,
             ready: VecDeque::new(),
             done: false,
         })
@@ -338,16 +345,23 @@ pub(super) fn read_chunk(
     after: Option<&[u8]>,
     backward: bool,
 ) -> Result<Vec<(Bytes, Bytes)>> {
-    read_chunk_within(snapshot, keyspace, after, backward, &KeyBounds::default())
+    let bounds = KeyBounds::default();
+    read_chunk_within(
+        snapshot,
+        keyspace,
+        (after, backward),
+        &bounds,
+        CHUNK_RECORDS_MAX,
+    )
 }
 
-/// Like [`read_chunk`], of the keys within `bounds`.
+/// Like [`read_chunk`], of the keys within `bounds`, at most `most`.
 fn read_chunk_within(
     snapshot: &dyn Snapshot,
     keyspace: KeyspaceId,
-    after: Option<&[u8]>,
-    backward: bool,
+    (after, backward): (Option<&[u8]>, bool),
     bounds: &KeyBounds,
+    most: usize,
 ) -> Result<Vec<(Bytes, Bytes)>> {
     let behind = |key: &[u8]| [key, &[0][..]].concat();
     let mut start = bounds.min.clone().unwrap_or_default();
@@ -374,7 +388,7 @@ fn read_chunk_within(
         let (key, value) = item?;
         bytes += value.len();
         chunk.push((key, value));
-        if chunk.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
+        if chunk.len() >= most || bytes >= CHUNK_BYTES_MAX {
             break;
         }
     }
@@ -388,11 +402,20 @@ pub struct RecordScan {
     bounds: KeyBounds,
     backward: bool,
     after: Option<Vec<u8>>,
+    /// Records to read under the next snapshot.
+    chunk: usize,
     ready: VecDeque<(Bytes, Bytes)>,
     done: bool,
 }
 
 impl RecordScan {
+    /// Reads large chunks from the start, for a scan that goes to the end.
+    #[must_use]
+    pub(super) fn in_large_chunks(mut self) -> Self {
+        self.chunk = CHUNK_RECORDS_MAX;
+        self
+    }
+
     /// Returns the records of the next chunk; empty at the end.
     pub(super) fn next_chunk(&mut self) -> Result<Vec<(Vec<u8>, Document)>> {
         if self.ready.is_empty() && !self.done {
@@ -407,8 +430,10 @@ impl RecordScan {
     fn refill(&mut self) -> Result<()> {
         let snapshot = self.engine.snapshot()?;
         let after = self.after.as_deref();
-        self.ready =
-            read_chunk_within(&*snapshot, self.records, after, self.backward, &self.bounds)?.into();
+        let place = (after, self.backward);
+        let chunk = read_chunk_within(&*snapshot, self.records, place, &self.bounds, self.chunk)?;
+        self.ready = chunk.into();
+        self.chunk = (self.chunk * CHUNK_GROWTH).min(CHUNK_RECORDS_MAX);
         match self.ready.back() {
             Some((key, _)) => self.after = Some(key.to_vec()),
             None => self.done = true,
