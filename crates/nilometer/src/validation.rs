@@ -16,6 +16,32 @@ pub struct Validation {
     pub problems: Vec<String>,
     /// Each index with the number of its entries.
     pub keys_per_index: Vec<(String, u64)>,
+    /// How the counters of measurements differ from the buckets.
+    pub miscount: Option<Miscount>,
+}
+
+/// A difference between the counters of a time series and its measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miscount {
+    /// What the counters say; `None` if they do not exist.
+    pub counted: Option<i64>,
+    /// The right value of the counter that only validation changes.
+    pub base: i64,
+    /// The measurements in the buckets.
+    pub found: i64,
+}
+
+impl std::fmt::Display for Miscount {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { counted, found, .. } = self;
+        match counted {
+            None => write!(out, "measurements were not counted; there are {found}"),
+            Some(counted) => write!(
+                out,
+                "{counted} measurements were counted; there are {found}"
+            ),
+        }
+    }
 }
 
 impl Validation {

@@ -78,7 +78,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["index"],
             &["scan"],
             &["bucket_catalog", "cache", "unpack"],
-            &["format", "metrics", "rewrite"],
+            &["format", "measurement_counts", "metrics", "rewrite"],
         ],
         exceptions: &[],
         may_name_parent: Some(&["insert", "fold", "modify", "index", "validate"]),

@@ -92,6 +92,9 @@ pub(super) fn verify(directory: &Path) -> Done {
         for problem in &validation.problems {
             writeln!(out, "    {problem}")?;
         }
+        if let Some(miscount) = validation.miscount {
+            writeln!(out, "    {miscount}; the command validate corrects that")?;
+        }
     }
     if found.is_sound() {
         writeln!(out, "Every checksum matches; no problem was found.")?;

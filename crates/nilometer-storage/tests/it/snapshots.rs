@@ -97,7 +97,10 @@ fn versions(engine: &LsmEngine, id: KeyspaceId) -> u64 {
     statistics.keys_estimate
 }
 
-fn contents(snapshot: &dyn Snapshot, id: KeyspaceId) -> BTreeMap<Vec<u8>, Vec<u8>> {
+/// Keys and values.
+type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn contents(snapshot: &dyn Snapshot, id: KeyspaceId) -> Contents {
     let scan = snapshot.scan(id, &[], None, Direction::Forward);
     let entries = scan.expect("scan").map(|entry| entry.expect("an entry"));
     entries
@@ -173,7 +176,7 @@ fn snapshots_and_scans_see_their_versions_while_keys_are_written_again_and_again
         let id = engine.create_keyspace("k", TOGETHER).expect("create");
         let mut random = Random::new(seed);
         let mut now = BTreeMap::new();
-        let mut views: Vec<(Box<dyn Snapshot>, BTreeMap<Vec<u8>, Vec<u8>>)> = Vec::new();
+        let mut views: Vec<(Box<dyn Snapshot>, Contents)> = Vec::new();
         let mut scans = Vec::new();
         for step in 0..6000u32 {
             let key = vec![b'a' + u8::try_from(random.below(6)).expect("small")];
@@ -204,7 +207,7 @@ fn snapshots_and_scans_see_their_versions_while_keys_are_written_again_and_again
                 let (scan, expected) = scans.remove(0);
                 let entries = scan.map(|entry| entry.expect("an entry"));
                 let entries = entries.map(|(key, value)| (key.to_vec(), value.to_vec()));
-                assert_eq!(entries.collect::<BTreeMap<_, _>>(), expected);
+                assert_eq!(entries.collect::<Contents>(), expected);
             }
         }
         let view = engine.snapshot().expect("snapshot");

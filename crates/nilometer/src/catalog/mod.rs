@@ -16,6 +16,7 @@ mod dictionaries;
 mod index_changes;
 mod index_spec;
 mod indexes;
+mod measurement_counts;
 mod namespace;
 mod rename;
 mod replacement;
@@ -101,6 +102,7 @@ impl Catalog {
                 dictionaries::DICTIONARY_PREFIX,
                 index_changes::PROGRESS_PREFIX,
                 capped_sizes::CAPPED_SIZE_PREFIX,
+                measurement_counts::MEASUREMENT_COUNT_PREFIX,
             ];
             if beside.iter().any(|prefix| key.starts_with(prefix)) {
                 continue;
@@ -123,6 +125,7 @@ impl Catalog {
         };
         catalog.load_build_progress()?;
         catalog.remove_orphans(capped_sizes::CAPPED_SIZE_PREFIX)?;
+        catalog.remove_orphans(measurement_counts::MEASUREMENT_COUNT_PREFIX)?;
         catalog.remove_orphans(dictionaries::DICTIONARY_PREFIX)?;
         Ok(catalog)
     }
@@ -417,6 +420,9 @@ impl Catalog {
     }
 
     fn create_storage(&self, uuid: [u8; 16], kind: StorageKind) -> Result<Storage> {
+        if matches!(kind, StorageKind::Buckets) {
+            self.begin_measurement_count(uuid)?;
+        }
         let uuid: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
         let create_with = |kind: &str, options| {
             let name = format!("{kind}/{uuid}");

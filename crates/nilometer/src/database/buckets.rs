@@ -239,6 +239,10 @@ impl BucketSource for StoredBucketSource {
         &self.options
     }
 
+    fn measurement_count(&self) -> Result<Option<u64>> {
+        self.timeseries.counts.count(self.collection.uuid)
+    }
+
     fn scan(&self, scan: &BucketScanOptions) -> Result<BucketIter> {
         let range = BucketRange {
             min: scan.id_min,
@@ -249,21 +253,10 @@ impl BucketSource for StoredBucketSource {
             Some(index) => self.by_index(index, range, &scan.examined)?,
             None => self.timeseries.reader.scan(&self.collection, range)?,
         };
-        let (filter, examined) = (scan.filter.clone(), scan.examined.clone());
-        Ok(Box::new(buckets.filter_map(move |bucket| {
+        let examined = scan.examined.clone();
+        Ok(Box::new(buckets.map(move |bucket| {
             examined.documents.fetch_add(1, Ordering::Relaxed);
-            let bucket = match bucket {
-                Ok(bucket) => bucket,
-                Err(error) => return Some(Err(error)),
-            };
-            match &filter {
-                Some(filter) => match filter.may_match(&*bucket) {
-                    Ok(true) => Some(Ok(bucket as Arc<dyn Bucket>)),
-                    Ok(false) => None,
-                    Err(error) => Some(Err(error)),
-                },
-                None => Some(Ok(bucket as Arc<dyn Bucket>)),
-            }
+            bucket.map(|bucket| bucket as Arc<dyn Bucket>)
         })))
     }
 

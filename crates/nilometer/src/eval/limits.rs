@@ -40,6 +40,9 @@ const CHUNK_BYTES: u64 = 1024 * 1024;
 /// Elements sorted without a check.
 const SORT_CHUNK: usize = 32;
 
+/// Numbers sorted without a check.
+const SORTED_NUMBERS: usize = 1 << 16;
+
 /// Ends evaluation from outside.
 pub trait Interrupt {
     /// Returns the error the operation ends with, if it must end.
@@ -50,6 +53,15 @@ pub trait Interrupt {
 pub trait WallClock {
     /// Returns the time in ms since 1970, UTC.
     fn now_ms(&self) -> i64;
+}
+
+/// An interrupt that a function checks.
+pub struct InterruptCheck<'a>(pub &'a dyn Fn() -> Result<()>);
+
+impl Interrupt for InterruptCheck<'_> {
+    fn check_interrupt(&self) -> Result<()> {
+        (self.0)()
+    }
 }
 
 /// The steps and bytes of the evaluations of one operation. Atomic only to be shared with the operation's context; one
@@ -339,6 +351,38 @@ impl EvalContext<'_> {
             }
             runs = merged;
         }
+        Ok(runs.pop().unwrap_or_default())
+    }
+
+    /// Sorts numbers.
+    pub fn sort_numbers(&self, mut numbers: Vec<f64>) -> Result<Vec<f64>> {
+        if numbers.len() <= SORTED_NUMBERS {
+            self.charge(numbers.len())?;
+            numbers.sort_unstable_by(f64::total_cmp);
+            return Ok(numbers);
+        }
+        let mark = self.mark();
+        // The runs and the merged numbers.
+        self.hold(mark, 2 * size_of_val(numbers.as_slice()))?;
+        let mut runs = Vec::new();
+        for run in numbers.chunks_mut(SORTED_NUMBERS) {
+            self.charge(run.len())?;
+            run.sort_unstable_by(f64::total_cmp);
+            runs.push(run.to_vec());
+        }
+        drop(numbers);
+        while runs.len() > 1 {
+            let mut merged = Vec::with_capacity(runs.len().div_ceil(2));
+            let mut pairs = runs.into_iter();
+            while let Some(left) = pairs.next() {
+                merged.push(match pairs.next() {
+                    None => left,
+                    Some(right) => self.merge(left, right, &|_| 0, &f64::total_cmp)?,
+                });
+            }
+            runs = merged;
+        }
+        self.release(mark);
         Ok(runs.pop().unwrap_or_default())
     }
 

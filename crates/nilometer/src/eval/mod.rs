@@ -35,7 +35,8 @@ use std::sync::Arc;
 
 pub use collation::Collation;
 pub use expression::Expression;
-pub use limits::{EvaluationCounters, EvaluationLimits, Interrupt, WallClock};
+pub(crate) use limits::FoldBudget;
+pub use limits::{EvaluationCounters, EvaluationLimits, Interrupt, InterruptCheck, WallClock};
 pub use memory::{memory_bytes, value_bytes};
 pub use variables::{EvalContext, ParseContext, Random};
 

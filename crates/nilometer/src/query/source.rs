@@ -369,9 +369,6 @@ pub struct BucketScanOptions {
     pub id_min: Option<[u8; 12]>,
     /// Highest bucket `_id` to return, inclusive.
     pub id_max: Option<[u8; 12]>,
-    /// A predicate on bucket headers, evaluated by the source. Buckets for which it is certainly false may be omitted,
-    /// so that their columns are not decoded.
-    pub filter: Option<Arc<BucketPredicate>>,
     /// An index, read by the source. Buckets without an entry may be omitted; the rest stay in `_id` order.
     pub index: Option<BucketIndexScan>,
     /// The columns to be read; `None` means all. A hint: the source need not read others.
@@ -435,6 +432,12 @@ impl ScanCounters {
 pub trait BucketSource: Send + Sync {
     /// Returns the options that affect queries.
     fn options(&self) -> &BucketOptions;
+
+    /// Returns the number of measurements without reading buckets; `None` if it is not known. It is exact: that of the
+    /// state in which a scan that begins now would begin.
+    fn measurement_count(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 
     /// Reads buckets in `_id` order. Open buckets include measurements not yet folded into them.
     fn scan(&self, scan: &BucketScanOptions) -> Result<BucketIter>;

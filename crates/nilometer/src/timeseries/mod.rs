@@ -11,6 +11,7 @@
 //! - [`mod@format`] describes the stored bytes; [`fold`] merges tails into bucket documents, and seals them.
 //! - [`scan`] reads buckets by id or by index; [`cache`] keeps opened buckets; [`index`] maintains indexes over buckets.
 //! - [`modify`] changes and removes stored measurements and buckets.
+//! - [`measurement_counts`] counts measurements without reading them.
 //! - [`rewrite`] turns predicates on measurements into predicates on buckets; [`unpack`] reads a bucket document for a query.
 //!
 //! [`Timeseries`] owns the parts. Its methods stand in the `mod.rs` of the folder that does the work. Does not import queries
@@ -31,6 +32,7 @@ mod modify;
 pub mod rewrite;
 pub mod unpack;
 
+mod measurement_counts;
 mod metrics;
 mod validate;
 
@@ -63,6 +65,7 @@ use crate::error::Result;
 use fold::queue::MaintenanceQueue;
 use format::keyspaces::BucketKeyspaces;
 use format::sealed::{Dictionaries, SAMPLES};
+use measurement_counts::MeasurementCounts;
 
 /// The time-series collections of one database.
 pub struct Timeseries {
@@ -73,6 +76,8 @@ pub struct Timeseries {
     pub metrics: TimeseriesMetrics,
     /// Headers and texts that the stored buckets of a collection share.
     dictionaries: Arc<Dictionaries>,
+    /// The durable numbers of measurements.
+    pub(crate) counts: MeasurementCounts,
     /// Folds and seals buckets behind the inserts.
     maintenance: MaintenanceQueue,
     /// Held by statements that change measurements.
@@ -112,7 +117,9 @@ impl Timeseries {
         maintenance: MaintenanceQueue,
     ) -> Self {
         let cache = Arc::new(ReadCache::new(maintenance.prefetch_queue()));
+        let counts = MeasurementCounts::new(engine.clone(), dictionaries.catalog().clone());
         Self {
+            counts,
             dictionaries,
             reader: Arc::new(BucketReader::new(engine.clone(), cache.clone())),
             cache,
@@ -137,6 +144,7 @@ impl Timeseries {
         self.bucket_catalog.forget(uuid);
         self.series_locks.forget(uuid);
         self.dictionaries.forget(uuid);
+        self.counts.forget(uuid);
         if let Some(keyspaces) = BucketKeyspaces::of(collection) {
             self.cache.forget(keyspaces.sealed);
         }

@@ -17,7 +17,7 @@ use super::scan::bucket_parts;
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::Collation;
-use crate::validation::Validation;
+use crate::validation::{Miscount, Validation};
 
 /// Entries of the series index checked under one snapshot.
 const INDEX_CHUNK_ENTRIES: usize = 512;
@@ -75,7 +75,28 @@ impl Timeseries {
         }
         self.validate_series_index(keyspaces, options, &mut found, check_interrupt)?;
         indexes.check_entries(&mut found, check_interrupt)?;
+        if found.invalid == 0 {
+            found.miscount = self.miscount(collection, check_interrupt)?;
+        }
         Ok(found)
+    }
+
+    /// Compares the counters of measurements with the buckets, both in one snapshot; `None` if they agree.
+    fn miscount(
+        &self,
+        collection: &Arc<Collection>,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<Option<Miscount>> {
+        let snapshot = self.engine.snapshot()?;
+        let found = self
+            .reader
+            .count_at(&*snapshot, collection, check_interrupt)?;
+        self.counts.compare(&*snapshot, collection.uuid, found)
+    }
+
+    /// Corrects the counters of a collection by what [`Self::validate`] found, beside writers.
+    pub fn correct_count(&self, collection: &Collection, miscount: Miscount) -> Result<()> {
+        self.counts.correct(collection.uuid, miscount)
     }
 
     /// False if the bucket has no entry in the series index, unless it was removed or changed since it was read.

@@ -513,14 +513,14 @@ impl ChangeBatch<'_> {
         match decide(document, position)? {
             RecordChange::Keep => Ok(Some(0)),
             RecordChange::Replace(after) => {
-                self.entries(&key, document, Some(&after))?;
+                self.entries(&key, document, Some(&after), &selection.eval)?;
                 let bytes = after.as_bytes().len();
                 self.size.bytes += bytes_of(&after) - bytes_of(document);
                 self.batch.put(records, key, after.into_bytes());
                 Ok(Some(bytes))
             }
             RecordChange::Remove => {
-                self.entries(&key, document, None)?;
+                self.entries(&key, document, None, &selection.eval)?;
                 if let Some(id_index) = id_index {
                     self.batch
                         .delete(id_index, id_key(document.get("_id"), &self.state.collation));
@@ -532,11 +532,17 @@ impl ChangeBatch<'_> {
         }
     }
 
-    fn entries(&mut self, key: &[u8], before: &Document, after: Option<&Document>) -> Result<()> {
-        let before = Some(before.as_ref());
-        let after = after.map(Document::as_ref);
+    fn entries(
+        &mut self,
+        key: &[u8],
+        before: &Document,
+        after: Option<&Document>,
+        eval: &EvalContext<'_>,
+    ) -> Result<()> {
+        let documents = (Some(before.as_ref()), after.map(Document::as_ref));
+        let (batch, snapshot) = (&mut self.batch, &*self.snapshot);
         self.maintenance
-            .change(&mut self.batch, &*self.snapshot, key, before, after)
+            .change(batch, snapshot, key, documents, eval.limits)
     }
 
     /// Commits the collected changes.

@@ -225,9 +225,10 @@ impl<'c> InsertBatch<'c> {
             None if key.len() > CLUSTERED_KEY_BYTES_MAX => return Err(key_too_long(&key)),
             None => &key,
         };
-        let after = Some(document.as_ref());
+        let documents = (None, Some(document.as_ref()));
+        let (batch, limits) = (&mut self.batch, self.checking.eval.limits);
         self.maintenance
-            .change(&mut self.batch, &*self.snapshot, record, None, after)?;
+            .change(batch, &*self.snapshot, record, documents, limits)?;
         Ok(key)
     }
 
@@ -267,9 +268,10 @@ impl<'c> InsertBatch<'c> {
 
     fn remove(&mut self, key: Vec<u8>, document: &Document) -> Result<()> {
         let (records, id_index) = keyspaces(self.collection)?;
-        let before = Some(document.as_ref());
+        let documents = (Some(document.as_ref()), None);
+        let (batch, limits) = (&mut self.batch, self.checking.eval.limits);
         self.maintenance
-            .change(&mut self.batch, &*self.snapshot, &key, before, None)?;
+            .change(batch, &*self.snapshot, &key, documents, limits)?;
         let id_key = id_key(document.get("_id"), &self.state.collation);
         if let Some(id_index) = id_index {
             self.batch.delete(id_index, id_key.clone());

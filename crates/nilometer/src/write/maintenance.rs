@@ -20,6 +20,7 @@ use nilometer_storage::{Durability, Snapshot, WriteBatch};
 use super::records::Records;
 use crate::catalog::{Catalog, Collection, IndexListGuard};
 use crate::error::{Error, Result};
+use crate::eval::EvaluationLimits;
 use crate::index::{self, DocumentKeys, Index, PendingKeys, duplicate_key};
 
 /// The indexes of a collection, locked for a writer.
@@ -76,12 +77,18 @@ impl<'c> IndexMaintenance<'c> {
         batch: &mut WriteBatch,
         snapshot: &dyn Snapshot,
         record: &[u8],
-        before: Option<DocRef<'_>>,
-        after: Option<DocRef<'_>>,
+        (before, after): (Option<DocRef<'_>>, Option<DocRef<'_>>),
+        limits: Option<EvaluationLimits<'_>>,
     ) -> Result<()> {
         let mut changes = Vec::with_capacity(self.indexes.len());
         for maintained in &self.indexes {
-            changes.push(self.plan(maintained, snapshot, record, before, after)?);
+            // Outside `plan`, whose errors are those of the documents.
+            let selected = |document: Option<DocRef<'_>>| match document {
+                Some(document) => maintained.index.selects(document, limits),
+                None => Ok(false),
+            };
+            let is_selected = (selected(before)?, selected(after)?);
+            changes.push(self.plan(maintained, snapshot, record, (before, after), is_selected)?);
         }
         for (maintained, change) in self.indexes.iter_mut().zip(changes) {
             maintained.apply(batch, record, &change);
@@ -98,22 +105,23 @@ impl<'c> IndexMaintenance<'c> {
         maintained: &MaintainedIndex,
         snapshot: &dyn Snapshot,
         record: &[u8],
-        before: Option<DocRef<'_>>,
-        after: Option<DocRef<'_>>,
+        (before, after): (Option<DocRef<'_>>, Option<DocRef<'_>>),
+        is_selected: (bool, bool),
     ) -> Result<EntryChange> {
         let index = &*maintained.index;
         // A document whose keys fail has no entries.
+        let before = before.filter(|_| is_selected.0);
         let before = before.map_or_else(DocumentKeys::default, |document| {
-            index.keys(document).unwrap_or_default()
+            index.keys_of_selected(document).unwrap_or_default()
         });
-        let Some(document) = after else {
+        let Some(document) = after.filter(|_| is_selected.1) else {
             return Ok(EntryChange {
                 before,
                 after: DocumentKeys::default(),
                 failure: None,
             });
         };
-        let after = index.keys(document).and_then(|after| {
+        let after = index.keys_of_selected(document).and_then(|after| {
             let pending = &maintained.pending;
             if index.stored.spec.refuses_duplicates()
                 && let Some(key) =

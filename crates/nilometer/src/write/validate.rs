@@ -13,6 +13,7 @@ use super::records::{CollectionState, Records, document, id_key, keyspaces};
 use super::validator::Validator;
 use crate::catalog::Collection;
 use crate::error::Result;
+use crate::eval::{EvaluationCounters, EvaluationLimits, InterruptCheck};
 use crate::index::{Index, entry};
 use crate::validation::Validation;
 
@@ -24,6 +25,7 @@ struct CollectionCheck<'c> {
     indexes: Vec<Arc<Index>>,
     validator: Option<Arc<Validator>>,
     check_interrupt: &'c dyn Fn() -> Result<()>,
+    counters: EvaluationCounters,
 }
 
 /// Processes one key and value, and the snapshot they come from.
@@ -46,6 +48,7 @@ impl Records {
             indexes: ready.map(Index::of).collect::<Result<_>>()?,
             validator: Validator::of(collection)?,
             check_interrupt,
+            counters: EvaluationCounters::default(),
         };
         let mut found = Validation::default();
         self.for_each_entry(records, &check, &mut |snapshot, key, value| {
@@ -93,7 +96,13 @@ impl CollectionCheck<'_> {
     /// [`CollectionCheck::record`].
     fn conforms(&self, value: &[u8]) -> Result<bool> {
         match (&self.validator, document(value)) {
-            (Some(validator), Ok(document)) => validator.accepts(document.as_ref()),
+            (Some(validator), Ok(document)) => {
+                let limits = EvaluationLimits {
+                    counters: &self.counters,
+                    interrupt: &InterruptCheck(self.check_interrupt),
+                };
+                validator.accepts(document.as_ref(), limits)
+            }
             _ => Ok(true),
         }
     }

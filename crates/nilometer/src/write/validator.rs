@@ -22,7 +22,7 @@ use tracing::warn;
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
-use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::eval::{Collation, EvalContext, EvaluationLimits, ParseContext};
 use crate::operation::Bypass;
 
 /// The number MongoDB logs such a warning under.
@@ -133,9 +133,14 @@ impl Validator {
     }
 
     /// True if a stored document conforms.
-    pub(super) fn accepts(&self, document: DocRef<'_>) -> Result<bool> {
+    pub(super) fn accepts(
+        &self,
+        document: DocRef<'_>,
+        limits: EvaluationLimits<'_>,
+    ) -> Result<bool> {
         let eval = EvalContext {
             collator: self.collation.collator(),
+            limits: Some(limits),
             ..EvalContext::default()
         };
         self.filter.matches(document, &eval)

@@ -104,3 +104,100 @@ fn validators_are_interrupted() {
     assert_eq!(code(&reply), 50, "{}", show(&reply));
     fixture.run(doc! { "insert": "v", "documents": array![doc! { "n": 1 }] });
 }
+
+/// A filter that reads metadata alone decides for whole buckets; also its evaluation ends.
+#[test]
+fn filters_on_metadata_are_interrupted() {
+    let mut fixture = fixture();
+    fixture.run(doc! { "create": "ts", "timeseries": doc! { "timeField": "t", "metaField": "n" } });
+    let measurement = doc! { "t": Value::DateTime(1_700_000_000_000), "n": 1000 };
+    fixture.run(doc! { "insert": "ts", "documents": array![measurement] });
+    let never = || doc! { "$expr": doc! { "$lt": array![nested(), 0] } };
+    let set = || Value::from(doc! { "$set": doc! { "x": 1 } });
+    for command in [
+        doc! { "find": "ts", "filter": never() },
+        doc! { "count": "ts", "query": never() },
+        doc! { "update": "ts", "updates": array![doc! { "q": never(), "u": set(), "multi": true }] },
+        doc! { "delete": "ts", "deletes": array![doc! { "q": never(), "limit": 0 }] },
+    ] {
+        let reply = fixture.reply(with_limit(command.clone()));
+        assert_eq!(code(&reply), 50, "{}: {}", show(&command), show(&reply));
+    }
+}
+
+/// The result of an accumulator may take long after its last input.
+#[test]
+fn results_of_groups_and_windows_are_interrupted() {
+    let mut fixture = fixture();
+    let shuffled = |at: i32| (at * 7919) % 100_003;
+    let documents: Vec<Value> = (0..100_003)
+        .map(|at| doc! { "v": shuffled(at), "s": "x".repeat(20) }.into())
+        .collect();
+    for some in documents.chunks(20_000) {
+        fixture.run(doc! { "insert": "many", "documents": some.to_vec() });
+    }
+    let group = |accumulator: Document| {
+        Value::from(doc! { "$group": doc! { "_id": Value::Null, "r": accumulator } })
+    };
+    let windows = |output: Document| {
+        let sort_by = doc! { "v": 1 };
+        let output = doc! { "r": output };
+        Value::from(doc! { "$setWindowFields": doc! { "sortBy": sort_by, "output": output } })
+    };
+    let growing = || doc! { "documents": array!["unbounded", "current"] };
+    let top = |n: i32| doc! { "sortBy": doc! { "v": 1 }, "output": "$v", "n": n };
+    for stage in [
+        group(doc! { "$topN": top(100_000) }),
+        group(doc! { "$median": doc! { "input": "$v", "method": "approximate" } }),
+        windows(doc! { "$push": "$v", "window": growing() }),
+        windows(doc! { "$addToSet": "$v", "window": growing() }),
+        windows(doc! { "$topN": top(1000), "window": growing() }),
+    ] {
+        // Read without a limit of checks up to the last step: the clock moves by a millisecond at each.
+        let pipeline = array![doc! { "$match": doc! {} }, stage.clone()];
+        let command = doc! { "aggregate": "many", "pipeline": pipeline, "cursor": doc! {} };
+        let mut limited = DocumentBuilder::new();
+        for element in command.iter() {
+            limited.append_element(element);
+        }
+        limited.append("maxTimeMS", 400);
+        let reply = fixture.reply(limited.finish());
+        let shown = show(&doc! { "stage": stage });
+        assert!(
+            matches!(code(&reply), 50 | 146),
+            "{shown}: {}",
+            show(&reply)
+        );
+    }
+}
+
+#[test]
+fn validating_against_a_slow_validator_is_interrupted() {
+    let mut fixture = fixture();
+    fixture.run(doc! { "create": "v" });
+    fixture.run(doc! { "insert": "v", "documents": array![doc! { "n": 1000 }] });
+    let slow = doc! { "$expr": doc! { "$gte": array![nested(), 0] } };
+    fixture.run(doc! { "collMod": "v", "validator": slow });
+    let reply = fixture.reply(with_limit(doc! { "validate": "v" }));
+    assert_eq!(code(&reply), 50, "{}", show(&reply));
+}
+
+#[test]
+fn constants_of_geo_near_are_bounded() {
+    let mut fixture = fixture();
+    let at = doc! { "type": "Point", "coordinates": array![1, 1] };
+    fixture.run(doc! { "insert": "g", "documents": array![doc! { "at": at.clone() }] });
+    let index = doc! { "key": doc! { "at": "2dsphere" }, "name": "at" };
+    fixture.run(doc! { "createIndexes": "g", "indexes": array![index] });
+    let range = || doc! { "$range": array![0, "$$n"] };
+    let inner = doc! { "$sum": range() };
+    let sum = doc! { "$sum": doc! { "$map": doc! { "input": range(), "in": inner } } };
+    let near = doc! { "near": at, "distanceField": "d", "maxDistance": sum };
+    for (n, expected) in [(2, 0), (3000, 146)] {
+        let reply = fixture.reply(doc! {
+            "aggregate": "g", "pipeline": array![doc! { "$geoNear": near.clone() }],
+            "cursor": doc! {}, "let": doc! { "n": n },
+        });
+        assert_eq!(code(&reply), expected, "{}", show(&reply));
+    }
+}

@@ -594,3 +594,49 @@ fn few_of_many_are_drawn_from_random_buckets() {
         assert_ne!(stage, text("SAMPLE_FROM_TIMESERIES_BUCKET"));
     }
 }
+
+#[test]
+fn counts_of_all_measurements_read_no_bucket() {
+    let mut fixture = series();
+    let group = |n: Document| Value::from(doc! {"$group": doc! {"_id": 1, "n": n}});
+    let one = || group(doc! {"$sum": 1});
+    let all = || Value::from(doc! {"$match": doc! {}});
+    for (stages, counts) in [
+        (array![all(), one()], true),
+        (array![one()], true),
+        (array![doc! {"$count": "n"}], true),
+        (
+            array![
+                doc! {"$group": doc! {"_id": doc! {"a": 1}, "n": doc! {"$count": doc! {}}, "s": doc! {"$sum": 2}, "f": doc! {"$first": "x"}}}
+            ],
+            true,
+        ),
+        (
+            array![doc! {"$match": doc! {"v": doc! {"$gt": 3}}}, one()],
+            false,
+        ),
+        (array![doc! {"$match": doc! {"m.h": "a"}}, one()], false),
+        (array![doc! {"$limit": 5}, one()], false),
+        (
+            array![doc! {"$group": doc! {"_id": "$m.h", "n": doc! {"$sum": 1}}}],
+            false,
+        ),
+        (array![group(doc! {"$sum": 2.5})], false),
+        (array![group(doc! {"$max": "$v"})], false),
+        (array![group(doc! {"$sum": doc! {"$rand": doc! {}}})], false),
+    ] {
+        let explained = explained(&mut fixture, &stages);
+        let text = show(&explained);
+        assert_eq!(text.contains("CountOfAll"), counts, "{text}");
+        let (_, cursor) = stages_of(&explained);
+        assert_eq!(examined(&cursor) == 0, counts, "{text}");
+        let found = fixture.all(aggregate("ts", &stages));
+        let expected = fixture.all(aggregate("plain", &stages));
+        if !text.contains("$rand") {
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+    let delete = doc! {"q": doc! {}, "limit": 0};
+    fixture.run(doc! {"delete": "ts", "deletes": array![delete]});
+    assert!(fixture.all(aggregate("ts", &array![one()])).is_empty());
+}

@@ -74,6 +74,9 @@ fn run(
         rebuilt = Some(records.rebuild_indexes(&collection, &interrupt)?);
         found = look()?;
     }
+    if let Some(miscount) = found.miscount {
+        database.timeseries().correct_count(&collection, miscount)?;
+    }
     Ok(reply(&collection, &found, rebuilt))
 }
 
@@ -101,9 +104,11 @@ fn reply(collection: &Collection, found: &Validation, rebuilt: Option<RebuildCou
     for (name, entries) in &found.keys_per_index {
         keys.append(name, count(*entries));
     }
-    let warnings = (found.non_compliant > 0)
-        .then_some(NON_COMPLIANT)
-        .into_iter();
+    let non_compliant = (found.non_compliant > 0).then(|| NON_COMPLIANT.to_owned());
+    let miscount = found
+        .miscount
+        .map(|miscount| format!("{miscount}: corrected"));
+    let warnings = non_compliant.into_iter().chain(miscount);
     let reply = doc! {
         "ns": collection.namespace.to_string(),
         "nInvalidDocuments": count(found.invalid),
@@ -181,5 +186,64 @@ mod tests {
             errors[0].as_str().unwrap().contains("control.max.v"),
             "{errors:?}"
         );
+    }
+
+    /// A count that is wrong shows that the counters answer, and `validate` corrects it; without them buckets are read.
+    #[test]
+    fn measurements_are_counted_by_counters_that_validate_corrects() {
+        let database = Database::in_memory().unwrap();
+        let ts = database.collection::<bson::Document>("db", "ts");
+        ts.create_timeseries("t", Some("m")).unwrap();
+        let at = |second: i64| DateTime::from_millis(second * 1000);
+        ts.insert_many((0..50).map(|i| doc! { "t": at(i), "m": i % 7 }))
+            .unwrap();
+        let command = |command| database.command("db", &command).unwrap();
+        let counts = || {
+            let counted = command(doc! { "count": "ts" }).get_i32("n").unwrap();
+            let stages = [
+                doc! { "$match": {} },
+                doc! { "$group": { "_id": 1, "n": { "$sum": 1 } } },
+            ];
+            let grouped =
+                command(doc! { "aggregate": "ts", "pipeline": stages.to_vec(), "cursor": {} });
+            let first = grouped.get_document("cursor").unwrap();
+            let first = first.get_array("firstBatch").unwrap();
+            let grouped = first.first().map_or(0, |group| {
+                group.as_document().unwrap().get_i32("n").unwrap()
+            });
+            (counted, grouped)
+        };
+        assert_eq!(counts(), (50, 50));
+        let namespace = crate::catalog::Namespace::new("db", "ts").unwrap();
+        let uuid = database.catalog().timeseries(&namespace).unwrap().uuid;
+        let mut batch = nilometer_storage::WriteBatch::new();
+        database.catalog().put_measurement_base(&mut batch, uuid, 7);
+        let buffered = nilometer_storage::Durability::Buffered;
+        database.engine().commit(batch, buffered).unwrap();
+        assert_eq!(counts(), (57, 57));
+        let reply = command(doc! { "validate": "ts" });
+        assert!(reply.get_bool("valid").unwrap(), "{reply}");
+        let warnings = reply.get_array("warnings").unwrap();
+        let text = "57 measurements were counted; there are 50: corrected";
+        assert_eq!(warnings[0].as_str(), Some(text));
+        assert_eq!(counts(), (50, 50));
+        let reply = command(doc! { "validate": "ts" });
+        assert!(reply.get_array("warnings").unwrap().is_empty());
+        command(doc! { "delete": "ts", "deletes": [{ "q": { "m": 3 }, "limit": 0 }] });
+        assert_eq!(counts(), (43, 43));
+
+        // As in a directory of a version that did not count.
+        database.catalog().remove_measurement_base(uuid).unwrap();
+        assert_eq!(counts(), (43, 43));
+        ts.insert_one(doc! { "t": at(0), "m": 3 }).unwrap();
+        assert_eq!(counts(), (44, 44));
+        let reply = command(doc! { "validate": "ts" });
+        let warnings = reply.get_array("warnings").unwrap();
+        let text = "measurements were not counted; there are 44: corrected";
+        assert_eq!(warnings[0].as_str(), Some(text));
+        ts.insert_one(doc! { "t": at(0), "m": 3 }).unwrap();
+        assert_eq!(counts(), (45, 45));
+        let reply = command(doc! { "validate": "ts" });
+        assert!(reply.get_array("warnings").unwrap().is_empty());
     }
 }

@@ -78,30 +78,30 @@ fn number(counted: u64) -> Value {
     }
 }
 
-/// Counts all records of an ordinary collection without reading them.
+/// Counts all documents of a collection without reading them.
 fn known_count(planned: &PlannedQuery) -> Result<Option<u64>> {
-    let Input::Records(input) = &planned.plan.input else {
+    let mut stages = planned.plan.stages.iter();
+    if !stages.all(|stage| matches!(stage, PhysicalStage::Skip(_) | PhysicalStage::Limit(_))) {
         return Ok(None);
+    }
+    let all = match &planned.plan.input {
+        Input::Records(input)
+            if input.filter.is_none() && matches!(input.access, AccessPath::CollectionScan) =>
+        {
+            input.source.count_estimate()?
+        }
+        Input::Buckets(input) if input.reads_all() => match input.source.measurement_count()? {
+            Some(count) => count,
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
     };
-    if input.filter.is_some() || !matches!(input.access, AccessPath::CollectionScan) {
-        return Ok(None);
-    }
-    let mut counted = None;
-    for stage in &planned.plan.stages {
-        let all = match counted {
-            Some(counted) => counted,
-            None => input.source.count_estimate()?,
-        };
-        counted = Some(match stage {
-            PhysicalStage::Skip(n) => all.saturating_sub(*n),
-            PhysicalStage::Limit(n) => all.min(*n),
-            _ => return Ok(None),
-        });
-    }
-    match counted {
-        Some(counted) => Ok(Some(counted)),
-        None => Ok(Some(input.source.count_estimate()?)),
-    }
+    let stages = planned.plan.stages.iter();
+    Ok(Some(stages.fold(all, |count, stage| match stage {
+        PhysicalStage::Skip(n) => count.saturating_sub(*n),
+        PhysicalStage::Limit(n) => count.min(*n),
+        _ => count,
+    })))
 }
 
 /// Parses and plans a `count`: the matching documents without their fields.

@@ -289,12 +289,13 @@ impl AccumulatorSpec {
                 let key = sort.extract(doc, ctx)?;
                 if ranked.would_keep(&key, sort) {
                     let output = self.argument.evaluate(doc, ctx)?;
-                    ranked.add(key, output, sort);
+                    ranked.add(key, output, sort, ctx)?;
                     self.check_bytes(ranked.memory_bytes())?;
                 }
             }
             (state, _) => {
                 let value = self.argument.evaluate_ref(doc, ctx)?;
+                ctx.charge_value(value.as_ref())?;
                 self.add_value(state, value.as_ref())?;
             }
         }
@@ -393,9 +394,16 @@ impl AccumulatorSpec {
     }
 
     /// Adds a value with its sort key, for `$top` and `$bottom`.
-    pub fn add_ranked(&self, state: &mut AccumulatorState, key: SortKey, output: Value) {
-        if let (AccumulatorState::Ranked(ranked), Some(sort)) = (state, &self.sort) {
-            ranked.add(key, output, sort);
+    pub fn add_ranked(
+        &self,
+        state: &mut AccumulatorState,
+        key: SortKey,
+        output: Value,
+        ctx: &EvalContext<'_>,
+    ) -> Result<()> {
+        match (state, &self.sort) {
+            (AccumulatorState::Ranked(ranked), Some(sort)) => ranked.add(key, output, sort, ctx),
+            _ => Ok(()),
         }
     }
 
@@ -405,12 +413,13 @@ impl AccumulatorSpec {
         &self,
         state: &mut AccumulatorState,
         key: &SortKey,
+        ctx: &EvalContext<'_>,
         output: impl FnOnce() -> Result<Value>,
     ) -> Result<()> {
         if let (AccumulatorState::Ranked(ranked), Some(sort)) = (state, &self.sort)
             && ranked.would_keep(key, sort)
         {
-            ranked.add(key.clone(), output()?, sort);
+            ranked.add(key.clone(), output()?, sort, ctx)?;
             self.check_bytes(ranked.memory_bytes())?;
         }
         Ok(())
@@ -629,9 +638,9 @@ impl AccumulatorSpec {
         }
     }
 
-    /// Returns the result.
-    pub fn finish(&self, state: AccumulatorState) -> Value {
-        match state {
+    /// Returns the result. Sorting can be interrupted.
+    pub fn finish(&self, state: AccumulatorState, ctx: &EvalContext<'_>) -> Result<Value> {
+        Ok(match state {
             AccumulatorState::Sum(total) => total.total().into(),
             AccumulatorState::Avg(total, count) => {
                 total.average(count).map_or(Value::Null, Value::from)
@@ -650,11 +659,11 @@ impl AccumulatorSpec {
             AccumulatorState::LastN(last) => last.finish(),
             AccumulatorState::MinMaxN(bounded) => bounded.finish(),
             AccumulatorState::Ranked(ranked) => match &self.sort {
-                Some(sort) => ranked.finish(sort),
+                Some(sort) => ranked.finish(sort, ctx)?,
                 None => Value::Null,
             },
-            AccumulatorState::Percentile(percentile) => percentile.finish(),
-        }
+            AccumulatorState::Percentile(percentile) => percentile.finish(ctx)?,
+        })
     }
 }
 

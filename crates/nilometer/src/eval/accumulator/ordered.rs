@@ -7,8 +7,9 @@ use nilometer_bson::{Value, ValueRef, array};
 use smallvec::SmallVec;
 
 use super::or_null;
-use crate::eval::memory_bytes;
+use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::{EvalContext, memory_bytes};
 
 /// The first values of the input.
 #[derive(Clone, Debug)]
@@ -119,6 +120,9 @@ pub struct Ranked {
     bytes: usize,
 }
 
+/// Bytes of entries that are sorted without a check for interrupts.
+const SORTED_BYTES_DIRECTLY: usize = 256 << 10;
+
 /// Entries collected beyond `n` before the last are dropped.
 const SLACK: usize = 16;
 
@@ -161,16 +165,24 @@ impl Ranked {
         })
     }
 
-    pub(super) fn add(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
+    pub(super) fn add(
+        &mut self,
+        key: SortKey,
+        output: Value,
+        sort: &SortPattern,
+        ctx: &EvalContext<'_>,
+    ) -> Result<()> {
         let output = or_null(output);
         if self.n == 1 {
-            return self.keep_one(key, output, sort);
+            self.keep_one(key, output, sort);
+            return Ok(());
         }
         self.bytes += entry_bytes(&key, &output);
         self.entries.push((key, output));
         if self.entries.len() >= self.n.saturating_mul(2).saturating_add(SLACK) {
-            self.settle(sort);
+            self.settle(sort, ctx)?;
         }
+        Ok(())
     }
 
     /// [`Ranked::add`] for `n` = 1: of equal keys keeps the first, or the last.
@@ -183,11 +195,18 @@ impl Ranked {
         }
     }
 
-    fn settle(&mut self, sort: &SortPattern) {
+    fn settle(&mut self, sort: &SortPattern, ctx: &EvalContext<'_>) -> Result<()> {
         if self.sorted == self.entries.len() && self.sorted <= self.n {
-            return;
+            return Ok(());
         }
-        self.entries.sort_by(|(a, _), (b, _)| sort.compare(a, b));
+        let by_key = |(a, _): &(SortKey, Value), (b, _): &(SortKey, Value)| sort.compare(a, b);
+        if self.bytes <= SORTED_BYTES_DIRECTLY {
+            self.entries.sort_by(by_key);
+        } else {
+            let entries = std::mem::take(&mut self.entries).into_vec();
+            let sorted = ctx.sort(entries, |(key, _)| key.memory_bytes(), by_key)?;
+            self.entries = SmallVec::from_vec(sorted);
+        }
         if self.last {
             let gone = self.entries.len().saturating_sub(self.n);
             self.entries.drain(..gone);
@@ -200,11 +219,14 @@ impl Ranked {
             .iter()
             .map(|(key, output)| entry_bytes(key, output))
             .sum();
+        Ok(())
     }
 
     pub(super) fn merge(&mut self, later: Self, sort: &SortPattern) {
+        // Without limits nothing fails.
+        let ctx = EvalContext::default();
         for (key, output) in later.entries {
-            self.add(key, output, sort);
+            let _ = self.add(key, output, sort, &ctx);
         }
     }
 
@@ -220,19 +242,20 @@ impl Ranked {
         for entry in saved.as_array()?.iter() {
             let entry = entry.as_array()?;
             let key = SortKey::from_values(entry.get(0).as_array()?.iter().map(ValueRef::to_value));
-            self.add(key, entry.get(1).to_value(), sort);
+            let ctx = EvalContext::default();
+            self.add(key, entry.get(1).to_value(), sort, &ctx).ok()?;
         }
         Some(())
     }
 
-    pub(super) fn finish(mut self, sort: &SortPattern) -> Value {
-        self.settle(sort);
+    pub(super) fn finish(mut self, sort: &SortPattern, ctx: &EvalContext<'_>) -> Result<Value> {
+        self.settle(sort, ctx)?;
         let mut outputs = self.entries.into_iter().map(|(_, output)| output);
-        if self.single {
+        Ok(if self.single {
             outputs.next().unwrap_or(Value::Null)
         } else {
             Value::from(outputs.collect::<Vec<_>>())
-        }
+        })
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

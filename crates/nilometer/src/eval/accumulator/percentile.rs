@@ -115,9 +115,9 @@ impl PercentileState {
         self.numbers.extend(later.numbers);
     }
 
-    pub(super) fn finish(mut self) -> Value {
-        self.numbers.sort_unstable_by(f64::total_cmp);
-        of_sorted(&self.numbers, &self.ranks, self.single)
+    pub(super) fn finish(self, ctx: &EvalContext<'_>) -> Result<Value> {
+        let numbers = ctx.sort_numbers(self.numbers)?;
+        Ok(of_sorted(&numbers, &self.ranks, self.single))
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

@@ -233,7 +233,10 @@ mod tests {
                 let group = Value::Null;
                 spec.merge_saved(&mut away, &group, saved.as_ref(), &ctx)
                     .unwrap();
-                let (stayed, away) = (spec.finish(stayed), spec.finish(away));
+                let (stayed, away) = (
+                    spec.finish(stayed, &ctx).unwrap(),
+                    spec.finish(away, &ctx).unwrap(),
+                );
                 assert_eq!(
                     doc! {"v": stayed},
                     doc! {"v": away},

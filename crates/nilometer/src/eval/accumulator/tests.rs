@@ -44,7 +44,9 @@ fn check(name: &str, argument: impl Into<Value>, values: Vec<Value>, expected: i
     let docs: Vec<Document> = values.into_iter().map(|v| one("v", v)).collect();
     let context = format!("{name} {argument:?} of {docs:?}");
     same(
-        &spec.finish(run(&spec, &docs).unwrap()),
+        &spec
+            .finish(run(&spec, &docs).unwrap(), &EvalContext::default())
+            .unwrap(),
         &expected,
         &context,
     );
@@ -55,7 +57,7 @@ fn check(name: &str, argument: impl Into<Value>, values: Vec<Value>, expected: i
         let _ = state.memory_bytes();
         spec.merge(&mut state, later).unwrap();
         same(
-            &spec.finish(state),
+            &spec.finish(state, &EvalContext::default()).unwrap(),
             &expected,
             &format!("merged at {at}: {context}"),
         );
@@ -228,7 +230,10 @@ fn deviations() {
     };
     let spec = parse("$stdDevPop", "$v").unwrap();
     let docs: Vec<Document> = values().into_iter().map(|v| one("v", v)).collect();
-    let Value::Double(found) = spec.finish(run(&spec, &docs).unwrap()) else {
+    let Value::Double(found) = spec
+        .finish(run(&spec, &docs).unwrap(), &EvalContext::default())
+        .unwrap()
+    else {
         panic!();
     };
     assert!((found - 2.0).abs() < 1e-12);
@@ -297,7 +302,9 @@ fn ranked() {
     for (name, argument, expected) in cases {
         let spec = parse(name, argument.clone()).unwrap();
         same(
-            &spec.finish(run(&spec, &docs).unwrap()),
+            &spec
+                .finish(run(&spec, &docs).unwrap(), &EvalContext::default())
+                .unwrap(),
             &expected,
             &format!("{name} {argument:?}"),
         );
@@ -306,7 +313,7 @@ fn ranked() {
             let mut state = run(&spec, early).unwrap();
             spec.merge(&mut state, run(&spec, late).unwrap()).unwrap();
             same(
-                &spec.finish(state),
+                &spec.finish(state, &EvalContext::default()).unwrap(),
                 &expected,
                 &format!("merged {name} {argument:?}"),
             );
@@ -314,7 +321,9 @@ fn ranked() {
     }
     let spec = parse("$top", doc! {"sortBy": doc! {"k": 1}, "output": "$o"}).unwrap();
     same(
-        &spec.finish(run(&spec, &[]).unwrap()),
+        &spec
+            .finish(run(&spec, &[]).unwrap(), &EvalContext::default())
+            .unwrap(),
         &Value::Null,
         "empty",
     );
@@ -356,7 +365,11 @@ fn n_may_use_the_group_key() {
     for v in 0..5 {
         spec.add(&mut state, doc! {"v": v}.as_ref(), &ctx).unwrap();
     }
-    same(&spec.finish(state), &array![0, 1], "n from the key");
+    same(
+        &spec.finish(state, &EvalContext::default()).unwrap(),
+        &array![0, 1],
+        "n from the key",
+    );
     assert_eq!(
         spec.new_state(&doc! {"limit": 0}.into(), &ctx)
             .unwrap_err()
@@ -542,8 +555,8 @@ fn kernels_match_rows() {
             spec.add_repeated(&mut slices, ValueRef::Int32(7), 5)
                 .unwrap();
             same(
-                &spec.finish(slices),
-                &spec.finish(rows),
+                &spec.finish(slices, &EvalContext::default()).unwrap(),
+                &spec.finish(rows, &EvalContext::default()).unwrap(),
                 &format!("round {round} {name}"),
             );
         }
@@ -603,7 +616,11 @@ fn column_totals_match_their_columns() {
                 }
             }
             let context = format!("round {round} {name} {columns:?}");
-            same(&spec.finish(totals), &spec.finish(rows), &context);
+            same(
+                &spec.finish(totals, &EvalContext::default()).unwrap(),
+                &spec.finish(rows, &EvalContext::default()).unwrap(),
+                &context,
+            );
         }
     }
     assert!(stood > 500, "{stood}");
@@ -634,7 +651,9 @@ fn bounded_states_match_sorting() {
             expected.truncate(n as usize);
             let expected: Vec<Value> = expected.into_iter().map(Value::from).collect();
             assert!(order::equal(
-                spec.finish(state).as_ref(),
+                spec.finish(state, &EvalContext::default())
+                    .unwrap()
+                    .as_ref(),
                 Value::from(expected).as_ref()
             ));
         }
@@ -642,7 +661,9 @@ fn bounded_states_match_sorting() {
             let argument = doc! {"n": n, "sortBy": doc! {"v": 1}, "output": "$v"};
             let spec = parse(name, argument).unwrap();
             let docs: Vec<Document> = values.iter().map(|v| doc! {"v": *v}).collect();
-            let found = spec.finish(run(&spec, &docs).unwrap());
+            let found = spec
+                .finish(run(&spec, &docs).unwrap(), &EvalContext::default())
+                .unwrap();
             let kept = match name {
                 "$topN" => &sorted[..n as usize],
                 _ => &sorted[sorted.len() - n as usize..],
@@ -675,7 +696,7 @@ fn awkward_values_keep_their_order() {
         for value in values {
             spec.add_value(&mut state, value.as_ref()).unwrap();
         }
-        spec.finish(state)
+        spec.finish(state, &EvalContext::default()).unwrap()
     };
     for (a, left) in &values {
         for (b, right) in &values {

@@ -23,7 +23,8 @@ use crate::error::Result;
 use crate::eval::accumulator::{
     AccumulatorKind as Kind, AccumulatorSpec, AccumulatorState, ValueSet, percentile,
 };
-use crate::eval::{Collation, EvalContext};
+use crate::eval::limits::MemoryMark;
+use crate::eval::{Collation, EvalContext, memory_bytes};
 
 /// An aggregate that can be added to in order and merged with a later one.
 pub(super) trait Aggregate {
@@ -31,6 +32,12 @@ pub(super) trait Aggregate {
     fn empty(&self) -> Self::State;
     fn add(&self, state: &mut Self::State, at: usize) -> Result<()>;
     fn merge(&self, state: &mut Self::State, later: Self::State) -> Result<()>;
+
+    /// Returns the memory of a state besides its own size; 0 if it does not grow.
+    fn bytes(&self, state: &Self::State) -> usize {
+        let _ = state;
+        0
+    }
 }
 
 /// A window as two stacks.
@@ -40,6 +47,8 @@ struct TwoStacks<A: Aggregate> {
     back: A::State,
     /// Range of positions in `back`.
     back_range: Range<usize>,
+    /// Memory of the states in `front`.
+    front_bytes: usize,
 }
 
 impl<A: Aggregate> TwoStacks<A> {
@@ -50,7 +59,13 @@ impl<A: Aggregate> TwoStacks<A> {
             front: Vec::new(),
             back,
             back_range: 0..0,
+            front_bytes: 0,
         }
+    }
+
+    /// Returns the memory of the states.
+    fn bytes(&self) -> usize {
+        self.front_bytes + self.aggregate.bytes(&self.back)
     }
 
     fn push(&mut self, at: usize) -> Result<()> {
@@ -62,7 +77,7 @@ impl<A: Aggregate> TwoStacks<A> {
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<()> {
+    fn pop(&mut self, ctx: &EvalContext<'_>, mark: MemoryMark, beside: usize) -> Result<()> {
         if self.front.is_empty() {
             for at in self.back_range.clone().rev() {
                 let mut state = self.aggregate.empty();
@@ -70,12 +85,17 @@ impl<A: Aggregate> TwoStacks<A> {
                 if let Some(behind) = self.front.last() {
                     self.aggregate.merge(&mut state, behind.clone())?;
                 }
+                self.front_bytes += self.aggregate.bytes(&state);
                 self.front.push(state);
+                ctx.hold(mark, beside + self.bytes())?;
             }
             self.back = self.aggregate.empty();
             self.back_range = self.back_range.end..self.back_range.end;
         }
-        self.front.pop();
+        if let Some(gone) = self.front.pop() {
+            let bytes = self.aggregate.bytes(&gone);
+            self.front_bytes = self.front_bytes.saturating_sub(bytes);
+        }
         Ok(())
     }
 
@@ -97,6 +117,19 @@ pub(super) fn slide<A: Aggregate, V: Clone>(
     frames: &[Range<usize>],
     finish: impl Fn(A::State) -> V,
 ) -> Result<Vec<V>> {
+    let ctx = EvalContext::default();
+    slide_within(aggregate, frames, &ctx, |state| Ok((finish(state), 0)))
+}
+
+/// [`slide`] within the limits of an operation. `finish` also returns the bytes of its result.
+pub(super) fn slide_within<A: Aggregate, V: Clone>(
+    aggregate: A,
+    frames: &[Range<usize>],
+    ctx: &EvalContext<'_>,
+    finish: impl Fn(A::State) -> Result<(V, usize)>,
+) -> Result<Vec<V>> {
+    let mark = ctx.mark();
+    let (mut bytes, mut last_bytes) = (0, 0);
     let mut window = TwoStacks::new(aggregate);
     let mut values: Vec<V> = Vec::with_capacity(frames.len());
     let (mut start, mut end) = (0, 0);
@@ -106,26 +139,37 @@ pub(super) fn slide<A: Aggregate, V: Clone>(
             && let Some(value) = values.last()
         {
             values.push(value.clone());
+            bytes += last_bytes;
+            ctx.hold(mark, bytes + window.bytes())?;
             continue;
         }
         last = Some(frame);
         if frame.start >= end {
             // The frames do not overlap: clear the window instead of popping each document.
             window.front.clear();
+            window.front_bytes = 0;
             window.back = window.aggregate.empty();
             window.back_range = 0..0;
             (start, end) = (frame.start, frame.start);
         }
         while end < frame.end {
+            ctx.charge(1)?;
             window.push(end)?;
             end += 1;
         }
         while start < frame.start {
-            window.pop()?;
+            ctx.charge(1)?;
+            window.pop(ctx, mark, bytes)?;
             start += 1;
         }
-        values.push(finish(window.state()?));
+        // The state is copied.
+        ctx.hold(mark, bytes + 2 * window.bytes())?;
+        let value;
+        (value, last_bytes) = finish(window.state()?)?;
+        bytes += last_bytes;
+        values.push(value);
     }
+    ctx.release(mark);
     Ok(values)
 }
 
@@ -148,8 +192,8 @@ impl Aggregate for AccumulatorAggregate<'_> {
         match self.argument.keys.get(at) {
             Some(key) => {
                 let value = self.argument.values.to_value(at);
-                self.spec.add_ranked(state, key.clone(), value);
-                Ok(())
+                let ctx = EvalContext::default();
+                self.spec.add_ranked(state, key.clone(), value, &ctx)
             }
             None => self.spec.add_value(state, self.argument.values.value(at)),
         }
@@ -157,6 +201,10 @@ impl Aggregate for AccumulatorAggregate<'_> {
 
     fn merge(&self, state: &mut AccumulatorState, later: AccumulatorState) -> Result<()> {
         self.spec.merge(state, later)
+    }
+
+    fn bytes(&self, state: &AccumulatorState) -> usize {
+        state.memory_bytes() - size_of::<AccumulatorState>()
     }
 }
 
@@ -182,11 +230,19 @@ pub(super) fn accumulate_any(
 ) -> Result<ColumnBlock> {
     let column = &argument.values;
     let empty = spec.new_state(&Value::Null, ctx)?;
-    let each = |answer: &dyn Fn(Range<usize>) -> Value| {
+    let each = |answer: &dyn Fn(Range<usize>) -> Result<Value>| {
         let end = column.len();
-        per_frame(frames, |frame| {
+        per_frame(frames, ctx, |frame| {
             answer(frame.start.min(end)..frame.end.min(end))
         })
+    };
+    let list = |rows: &mut dyn Iterator<Item = usize>, value: &dyn Fn(usize) -> Value| {
+        let mut values = Vec::new();
+        for at in rows {
+            ctx.charge(1)?;
+            values.push(value(at));
+        }
+        Ok(Value::Array(values.into_iter().collect()))
     };
     let n = spec
         .constant_n()
@@ -195,24 +251,28 @@ pub(super) fn accumulate_any(
     let or_null = |at: usize| crate::eval::accumulator::or_null(column.to_value(at));
     let values = match spec.kind() {
         Kind::Push => each(&|rows| {
-            let present = rows.filter(|at| !column.is_missing(*at));
-            Value::Array(present.map(|at| column.to_value(at)).collect())
-        }),
+            let mut present = rows.filter(|at| !column.is_missing(*at));
+            list(&mut present, &|at| column.to_value(at))
+        })?,
         Kind::AddToSet => each(&|rows| {
             let mut set = ValueSet::new(Collation::clone(spec.collation()));
-            rows.for_each(|at| set.add(column.value(at)));
-            set.finish()
-        }),
-        Kind::First => each(&|mut rows| rows.next().map_or(Value::Null, or_null)),
-        Kind::Last => each(&|mut rows| rows.next_back().map_or(Value::Null, or_null)),
-        Kind::FirstN => each(&|rows| Value::Array(rows.take(n).map(or_null).collect())),
+            for at in rows {
+                let value = column.value(at);
+                ctx.charge_value(value)?;
+                set.add(value);
+            }
+            Ok(set.finish())
+        })?,
+        Kind::First => each(&|mut rows| Ok(rows.next().map_or(Value::Null, or_null)))?,
+        Kind::Last => each(&|mut rows| Ok(rows.next_back().map_or(Value::Null, or_null)))?,
+        Kind::FirstN => each(&|rows| list(&mut rows.take(n), &or_null))?,
         Kind::LastN => each(&|rows| {
             let skipped = rows.len().saturating_sub(n);
-            Value::Array(rows.skip(skipped).map(or_null).collect())
-        }),
-        Kind::Count => per_frame(frames, |frame| {
-            crate::eval::accumulator::count_value(frame.len() as u64)
-        }),
+            list(&mut rows.skip(skipped), &or_null)
+        })?,
+        Kind::Count => per_frame(frames, ctx, |frame| {
+            Ok(crate::eval::accumulator::count_value(frame.len() as u64))
+        })?,
         Kind::Percentile | Kind::Median => percentiles(spec, column, frames, ctx)?,
         _ => {
             let aggregate = AccumulatorAggregate {
@@ -220,25 +280,38 @@ pub(super) fn accumulate_any(
                 empty,
                 argument,
             };
-            slide(aggregate, frames, |state| spec.finish(state))?
+            slide_within(aggregate, frames, ctx, |state| {
+                let value = spec.finish(state, ctx)?;
+                let bytes = memory_bytes(&value);
+                Ok((value, bytes))
+            })?
         }
     };
     Ok(ColumnBlock::from_values(&values))
 }
 
 /// Returns a result for every frame; consecutive equal frames share it.
-fn per_frame(frames: &[Range<usize>], answer: impl Fn(&Range<usize>) -> Value) -> Vec<Value> {
+fn per_frame(
+    frames: &[Range<usize>],
+    ctx: &EvalContext<'_>,
+    answer: impl Fn(&Range<usize>) -> Result<Value>,
+) -> Result<Vec<Value>> {
     let mut values: Vec<Value> = Vec::with_capacity(frames.len());
     let mut last: Option<&Range<usize>> = None;
+    let mark = ctx.mark();
+    let mut bytes = 0;
     for frame in frames {
         let value = match (last == Some(frame), values.last()) {
             (true, Some(value)) => value.clone(),
-            _ => answer(frame),
+            _ => answer(frame)?,
         };
+        bytes += memory_bytes(&value);
+        ctx.hold(mark, bytes)?;
         values.push(value);
         last = Some(frame);
     }
-    values
+    ctx.release(mark);
+    Ok(values)
 }
 
 /// Returns percentiles from a sorted list that numbers enter and leave by binary search.
@@ -266,6 +339,7 @@ fn percentiles(
     for frame in frames {
         while end < frame.end {
             if let Some(number) = number(end) {
+                ctx.charge_bytes(size_of_val(&sorted[..]))?;
                 sorted.insert(find(&sorted, number), number);
             }
             end += 1;
@@ -274,6 +348,7 @@ fn percentiles(
             if start < end
                 && let Some(number) = number(start)
             {
+                ctx.charge_bytes(size_of_val(&sorted[..]))?;
                 sorted.remove(find(&sorted, number));
             }
             start += 1;

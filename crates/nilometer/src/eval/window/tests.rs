@@ -586,7 +586,7 @@ fn sliding_matches_accumulating_from_scratch() {
                     for doc in &docs[frame] {
                         accumulator.add(&mut state, doc.as_ref(), &ctx).unwrap();
                     }
-                    accumulator.finish(state)
+                    accumulator.finish(state, &ctx).unwrap()
                 })
                 .collect();
             same(

@@ -22,7 +22,7 @@ use nilometer_bson::{DocRef, Value, ValueRef};
 
 use super::Index;
 use crate::error::{Error, ErrorCode, Result, location};
-use crate::eval::EvalContext;
+use crate::eval::{EvalContext, EvaluationLimits};
 
 /// Longest key string, in bytes: it fits an engine key together with the record key.
 pub const KEY_BYTES_MAX: usize = 60_000;
@@ -48,15 +48,31 @@ pub struct DocumentKeys {
 impl Index {
     /// Returns the keys of a document; empty if the index leaves it out.
     pub fn keys(&self, document: DocRef<'_>) -> Result<DocumentKeys> {
-        if let Some(filter) = self.partial_filter() {
-            let context = EvalContext {
-                collator: self.collation().collator(),
-                ..EvalContext::default()
-            };
-            if !filter.matches(document, &context)? {
-                return Ok(DocumentKeys::default());
-            }
+        match self.selects(document, None)? {
+            true => self.keys_of_selected(document),
+            false => Ok(DocumentKeys::default()),
         }
+    }
+
+    /// True if the partial filter selects the document, or there is none. Evaluates within the limits of an operation.
+    pub fn selects(
+        &self,
+        document: DocRef<'_>,
+        limits: Option<EvaluationLimits<'_>>,
+    ) -> Result<bool> {
+        let Some(filter) = self.partial_filter() else {
+            return Ok(true);
+        };
+        let context = EvalContext {
+            collator: self.collation().collator(),
+            limits,
+            ..EvalContext::default()
+        };
+        filter.matches(document, &context)
+    }
+
+    /// Returns the keys of a document that [`Index::selects`].
+    pub fn keys_of_selected(&self, document: DocRef<'_>) -> Result<DocumentKeys> {
         let mut out = DocumentKeys::default();
         if self.is_wildcard() {
             wildcard::keys(self, document, &mut out)?;

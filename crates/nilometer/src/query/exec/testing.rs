@@ -336,11 +336,6 @@ impl BucketSource for MemoryBuckets {
                 continue;
             }
             scan.examined.documents.fetch_add(1, Ordering::Relaxed);
-            if let Some(filter) = &scan.filter
-                && !filter.may_match(&**bucket)?
-            {
-                continue;
-            }
             chosen.push(Arc::clone(bucket) as Arc<dyn Bucket>);
         }
         if scan.direction == Direction::Backward {

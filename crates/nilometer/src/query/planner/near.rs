@@ -22,7 +22,7 @@ use super::settings::PlanSettings;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::sort_key::SortPattern;
-use crate::eval::{EvalContext, Expression, ParseContext};
+use crate::eval::{EvalContext, Expression, FoldBudget, ParseContext};
 use crate::geo::{GeoTest, Metric, NearQuery, read_distance};
 use crate::index::{Index, IndexPartKind};
 use crate::query::pipeline::{
@@ -123,13 +123,24 @@ fn near_query(asked: &GeoNearStage, settings: &PlanSettings) -> Result<NearQuery
             max,
         } => (near, *spherical, min, max),
     };
-    let cx = EvalContext {
-        now_ms: settings.now_ms,
-        variables: &settings.variables,
-        collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
-        ..EvalContext::default()
+    let folding = FoldBudget::default();
+    let evaluate = |expression: &Expression| {
+        let value = folding.compute(|limits| {
+            let cx = EvalContext {
+                now_ms: settings.now_ms,
+                variables: &settings.variables,
+                collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
+                limits: Some(limits),
+                ..EvalContext::default()
+            };
+            expression.evaluate(DocRef::EMPTY, &cx)
+        })?;
+        value.ok_or_else(|| {
+            let text = "a constant of $geoNear takes too much work";
+            Error::new(ErrorCode::ExceededMemoryLimit, text)
+        })
     };
-    let near = near.evaluate(DocRef::EMPTY, &cx)?;
+    let near = evaluate(near)?;
     if !matches!(near, Value::Document(_) | Value::Array(_)) {
         return Err(Error::location(
             location::GEO_NEAR_NEAR_NOT_POINT,
@@ -140,7 +151,7 @@ fn near_query(asked: &GeoNearStage, settings: &PlanSettings) -> Result<NearQuery
         let Some(expression) = expression else {
             return Ok(None);
         };
-        let value = expression.evaluate(DocRef::EMPTY, &cx)?;
+        let value = evaluate(expression)?;
         read_distance(name, value.as_ref()).map(Some)
     };
     let mut query = NearQuery::from_point(near.as_ref(), spherical)?;

@@ -329,7 +329,8 @@ impl<'c> IndexMaintainer<'c> {
             return Ok(false);
         };
         match self.user_filter(index)? {
-            Some(predicate) => predicate.may_match(&DocumentHeader(header)),
+            // Partial filters have no expressions, so the work is small.
+            Some(predicate) => predicate.may_match(&DocumentHeader(header), None),
             None => Ok(false),
         }
     }

@@ -24,6 +24,7 @@ use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::{IndexMaintainer, supports_reopening};
+use crate::timeseries::measurement_counts::CountedChange;
 use crate::timeseries::scan::bucket_parts;
 
 /// Tail entries of one command, not committed yet.
@@ -33,6 +34,8 @@ pub(in crate::timeseries) struct StagedInsert {
     batch: WriteBatch,
     in_flight: Vec<InFlightEntry>,
     outcome: InsertOutcome,
+    /// The counter that the batch changes.
+    count: Option<CountedChange>,
     /// Why the entries must not be committed.
     pub(super) ready: Result<()>,
 }
@@ -49,11 +52,15 @@ pub(super) fn stage(
         batch: WriteBatch::new(),
         in_flight: Vec::new(),
         outcome: grouped.outcome,
+        count: None,
         ready: Ok(()),
     };
+    let groups = grouped.groups.iter();
+    let measurements: usize = groups.map(|group| group.measurements.len()).sum();
     staged.ready = staged
         .add_groups(insert, indexes, grouped.groups, grouped.layout)
-        .and_then(|()| indexes.mark_multikey(insert.catalog));
+        .and_then(|()| indexes.mark_multikey(insert.catalog))
+        .and_then(|()| staged.count_measurements(insert, measurements));
     staged
 }
 
@@ -61,6 +68,13 @@ impl StagedInsert {
     /// True if there is nothing to commit.
     pub(in crate::timeseries) fn is_empty(&self) -> bool {
         self.batch.is_empty()
+    }
+
+    fn count_measurements(&mut self, insert: &InsertStatement<'_>, added: usize) -> Result<()> {
+        let added = i64::try_from(added).unwrap_or(i64::MAX);
+        let counts = &insert.timeseries.counts;
+        self.count = counts.add(&mut self.batch, self.collection.uuid, added)?;
+        Ok(())
     }
 
     fn add_groups(
@@ -105,6 +119,9 @@ impl StagedInsert {
         let batch = std::mem::take(&mut self.batch);
         if !batch.is_empty() {
             engine.commit(batch, durability)?;
+        }
+        if let Some(count) = self.count.take() {
+            count.committed();
         }
         Ok(())
     }

@@ -54,6 +54,7 @@ pub(crate) enum ClaimResult {
 struct ClaimedBucket {
     meta: SeriesMeta,
     start_ms: i64,
+    measurements: i64,
     parts: BucketParts,
 }
 
@@ -74,6 +75,8 @@ pub(crate) struct BucketChanges<'t> {
     added: HashSet<[u8; 12]>,
     /// Series that gain or lose measurements.
     changed_series: Vec<u128>,
+    /// The change of the number of measurements.
+    measurements: i64,
     replaced: i64,
     removed: i64,
     extended: bool,
@@ -105,6 +108,7 @@ impl<'t> BucketChanges<'t> {
             evicted: Vec::new(),
             added: HashSet::new(),
             changed_series: Vec::new(),
+            measurements: 0,
             replaced: 0,
             removed: 0,
             extended: false,
@@ -166,9 +170,11 @@ impl BucketChanges<'_> {
         let Some(document) = parts.document(id, &self.layout()?)? else {
             return Ok(ClaimResult::Absent);
         };
+        let bucket = BucketDocument::parse(document.as_ref(), &self.options.time_field)?;
         let claimed = ClaimedBucket {
             meta,
             start_ms,
+            measurements: measurements_of(&bucket),
             parts,
         };
         self.claimed.insert(id, claimed);
@@ -225,8 +231,10 @@ impl BucketChanges<'_> {
         let ClaimedBucket {
             meta,
             start_ms,
+            measurements,
             parts,
         } = claimed;
+        self.measurements -= measurements;
         self.changed_series.push(series_index::hash(&meta));
         let key = series_index::key(&meta, start_ms, id);
         self.batch.delete(self.keyspaces.series, key);
@@ -256,6 +264,7 @@ impl BucketChanges<'_> {
     fn put(&mut self, bucket: &BucketDocument<'_>, document: DocRef<'_>) -> Result<()> {
         let start_ms = self.start_of(bucket)?;
         self.extended |= !self.is_regular(bucket, start_ms);
+        self.measurements += measurements_of(bucket);
         let meta = SeriesMeta::of(bucket.meta);
         self.changed_series.push(series_index::hash(&meta));
         let key = series_index::key(&meta, start_ms, bucket.id);
@@ -291,7 +300,9 @@ impl BucketChanges<'_> {
             return Ok(());
         }
         self.indexes.mark_multikey(catalog)?;
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
+        let counts = &self.timeseries.counts;
+        let count = counts.add(&mut batch, self.collection.uuid, self.measurements)?;
         let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
         // Before, because others see a commit at once; after, because they may have read in between.
         let (locks, uuid) = (&timeseries.series_locks, self.collection.uuid);
@@ -299,6 +310,9 @@ impl BucketChanges<'_> {
         let committed = timeseries.engine.commit(batch, Durability::Buffered);
         locks.forget_series(uuid, &self.changed_series);
         committed?;
+        if let Some(count) = count {
+            count.committed();
+        }
         // The sync does not keep others out.
         drop(self);
         let metrics = &timeseries.metrics;
@@ -318,6 +332,10 @@ impl Drop for BucketChanges<'_> {
         let evicted = std::mem::take(&mut self.evicted);
         self.timeseries.bucket_catalog.release(evicted);
     }
+}
+
+fn measurements_of(bucket: &BucketDocument<'_>) -> i64 {
+    i64::try_from(bucket.count).unwrap_or(i64::MAX)
 }
 
 fn duplicate(collection: &Collection, id: [u8; 12]) -> Error {

@@ -138,7 +138,8 @@ impl<'r, 'd> ModifyRun<'r, 'd> {
 
     /// True if a measurement of the bucket matches. Other buckets are not claimed.
     fn is_candidate(&mut self, bucket: &StoredBucket) -> Result<bool> {
-        if self.packed.contains(&bucket.id().0) || !self.search.may_match(bucket)? {
+        let eval = &self.selection.eval;
+        if self.packed.contains(&bucket.id().0) || !self.search.may_match(bucket, eval)? {
             return Ok(false);
         }
         self.stats.unpacked += 1;
@@ -158,7 +159,7 @@ impl<'r, 'd> ModifyRun<'r, 'd> {
                 continue;
             };
             let bucket = StoredBucket::from_document(document.clone(), &self.options.time_field)?;
-            if !self.search.may_match(&bucket)? {
+            if !self.search.may_match(&bucket, &self.selection.eval)? {
                 continue;
             }
             let decided = self.decide(&bucket)?;

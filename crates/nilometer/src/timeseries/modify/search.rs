@@ -48,6 +48,7 @@ fn rewriter_of(
             now_ms: selection.eval.now_ms,
             variables: selection.eval.variables.into(),
             collator: selection.collator.cloned(),
+            ..FilterContext::default()
         },
     })
 }
@@ -133,8 +134,9 @@ impl<'a> BucketSearch<'a> {
     }
 
     /// True if a row of the bucket may match, judged by its header.
-    pub(super) fn may_match(&self, bucket: &StoredBucket) -> Result<bool> {
-        Ok((self.closed_too || !bucket.is_closed()) && self.buckets.may_match(bucket)?)
+    pub(super) fn may_match(&self, bucket: &StoredBucket, eval: &EvalContext<'_>) -> Result<bool> {
+        let may_change = self.closed_too || !bucket.is_closed();
+        Ok(may_change && self.buckets.may_match(bucket, eval.limits)?)
     }
 
     /// Returns the rows that match, `limit` at most.
@@ -145,7 +147,7 @@ impl<'a> BucketSearch<'a> {
         eval: &EvalContext<'_>,
     ) -> Result<Vec<usize>> {
         if let Some(whole) = &self.whole
-            && whole.surely_matches(bucket)?
+            && whole.surely_matches(bucket, eval.limits)?
         {
             return Ok((0..bucket.count().min(limit)).collect());
         }

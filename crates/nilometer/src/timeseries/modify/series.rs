@@ -37,7 +37,7 @@ pub(super) fn modify(
         if read % BUCKETS_PER_INTERRUPT_CHECK == 0 {
             (selection.check_interrupt)()?;
         }
-        if !search.may_match(&bucket)? {
+        if !search.may_match(&bucket, &selection.eval)? {
             continue;
         }
         if selection.dry {
@@ -72,7 +72,7 @@ fn modify_found(
             continue;
         };
         let bucket = StoredBucket::from_document(document.clone(), &options.time_field)?;
-        if !search.may_match(&bucket)? {
+        if !search.may_match(&bucket, &selection.eval)? {
             continue;
         }
         let count = u64::try_from(bucket.count()).unwrap_or(u64::MAX);

@@ -40,7 +40,7 @@ pub use time_range::{IdBounds, TimeRange};
 use crate::eval::expression::{ComparisonOperator, Expression};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
-use crate::eval::{Collation, Dependencies};
+use crate::eval::{Collation, Dependencies, EvalContext};
 
 /// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
 pub const STANDARD_SECONDS_MAX: i64 = i32::MAX as i64;
@@ -436,9 +436,14 @@ impl BucketRewriter {
             return None;
         }
         // An error is raised when the measurements are evaluated.
-        expression
-            .evaluate(DocRef::EMPTY, &self.context.eval())
-            .ok()
+        let value = self.context.folding.compute(|limits| {
+            let eval = EvalContext {
+                limits: Some(limits),
+                ..self.context.eval()
+            };
+            expression.evaluate(DocRef::EMPTY, &eval)
+        });
+        value.ok().flatten()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::eval::matcher::geo::bucket_document;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::variables::SharedCollator;
-use crate::eval::{Collation, EvalContext};
+use crate::eval::{Collation, EvalContext, EvaluationLimits, FoldBudget};
 use crate::geo::{GeoTest, may_contain};
 
 /// Metadata whose answers a test caches, at most.
@@ -139,6 +139,8 @@ pub struct FilterContext {
     pub variables: Arc<[Value]>,
     /// The collation; `None` compares bytes.
     pub collator: Option<SharedCollator>,
+    /// The work that evaluating constants may do.
+    pub(crate) folding: Arc<FoldBudget>,
 }
 
 impl FilterContext {
@@ -186,9 +188,13 @@ pub struct BoundTest {
 }
 
 impl BucketPredicate {
-    /// Evaluates the predicate on a header.
-    pub fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Truth> {
-        self.truth_behind(header, &mut None)
+    /// Evaluates the predicate on a header, within the limits of the operation.
+    pub fn truth(
+        &self,
+        header: &(impl BucketHeader + ?Sized),
+        limits: Option<EvaluationLimits<'_>>,
+    ) -> Result<Truth> {
+        self.truth_behind(header, &mut None, limits)
     }
 
     /// Evaluates the predicate; `last` holds the bounds that were read last.
@@ -196,6 +202,7 @@ impl BucketPredicate {
         &'p self,
         header: &'h (impl BucketHeader + ?Sized),
         last: &mut Option<AskedBounds<'p, 'h>>,
+        limits: Option<EvaluationLimits<'_>>,
     ) -> Result<Truth> {
         Ok(match self {
             Self::Always => Truth::True,
@@ -203,7 +210,7 @@ impl BucketPredicate {
             Self::All(parts) => {
                 let mut result = Truth::True;
                 for part in parts {
-                    match part.truth_behind(header, last)? {
+                    match part.truth_behind(header, last, limits)? {
                         Truth::True => {}
                         Truth::False => return Ok(Truth::False),
                         Truth::Unknown => result = Truth::Unknown,
@@ -214,7 +221,7 @@ impl BucketPredicate {
             Self::Any(parts) => {
                 let mut result = Truth::False;
                 for part in parts {
-                    match part.truth_behind(header, last)? {
+                    match part.truth_behind(header, last, limits)? {
                         Truth::True => return Ok(Truth::True),
                         Truth::False => {}
                         Truth::Unknown => result = Truth::Unknown,
@@ -222,20 +229,28 @@ impl BucketPredicate {
                 }
                 result
             }
-            Self::Meta(test) => Truth::of(test.test_header(header)?),
+            Self::Meta(test) => Truth::of(test.test_header(header, limits)?),
             Self::Bound(test) => test.truth(header, last)?,
             Self::Geo(test) => test.truth(header),
         })
     }
 
     /// False only if no measurement can match.
-    pub fn may_match(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
-        Ok(self.truth(header)? != Truth::False)
+    pub fn may_match(
+        &self,
+        header: &(impl BucketHeader + ?Sized),
+        limits: Option<EvaluationLimits<'_>>,
+    ) -> Result<bool> {
+        Ok(self.truth(header, limits)? != Truth::False)
     }
 
     /// True only if all measurements match.
-    pub fn surely_matches(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
-        Ok(self.truth(header)? == Truth::True)
+    pub fn surely_matches(
+        &self,
+        header: &(impl BucketHeader + ?Sized),
+        limits: Option<EvaluationLimits<'_>>,
+    ) -> Result<bool> {
+        Ok(self.truth(header, limits)? == Truth::True)
     }
 
     /// True if the predicate accepts every bucket.
@@ -325,9 +340,13 @@ impl MetaTest {
     }
 
     /// Evaluates the metadata of a bucket, once for each id.
-    fn test_header(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
+    fn test_header(
+        &self,
+        header: &(impl BucketHeader + ?Sized),
+        limits: Option<EvaluationLimits<'_>>,
+    ) -> Result<bool> {
         let Some(number) = header.meta_id() else {
-            return self.test(header.meta());
+            return self.test(header.meta(), limits);
         };
         let answers = || {
             let answers = self.answers.0.lock();
@@ -336,7 +355,7 @@ impl MetaTest {
         if let Some(known) = answers().get(&number) {
             return Ok(*known);
         }
-        let answer = self.test(header.meta())?;
+        let answer = self.test(header.meta(), limits)?;
         let mut answers = answers();
         if answers.len() < META_ANSWERS_MAX {
             answers.insert(number, answer);
@@ -344,12 +363,16 @@ impl MetaTest {
         Ok(answer)
     }
 
-    /// Evaluates metadata.
-    pub fn test(&self, meta: ValueRef<'_>) -> Result<bool> {
+    /// Evaluates metadata, within the limits of the operation.
+    pub fn test(&self, meta: ValueRef<'_>, limits: Option<EvaluationLimits<'_>>) -> Result<bool> {
         let mut document = DocumentBuilder::new();
         document.append_ref(&self.field, meta);
         let document = document.finish();
-        self.filter.matches(document.as_ref(), &self.context.eval())
+        let eval = EvalContext {
+            limits,
+            ..self.context.eval()
+        };
+        self.filter.matches(document.as_ref(), &eval)
     }
 
     fn to_document(&self) -> Document {

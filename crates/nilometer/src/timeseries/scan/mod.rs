@@ -215,6 +215,41 @@ impl BucketReader {
     }
 }
 
+impl BucketReader {
+    /// Counts the measurements in a snapshot by the headers and tails of all buckets.
+    pub(crate) fn count_at(
+        self: &Arc<Self>,
+        snapshot: &dyn Snapshot,
+        collection: &Arc<Collection>,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<i64> {
+        let scan = self.scan(collection, BucketRange::default())?;
+        let mut start = Vec::new();
+        let mut count = 0;
+        loop {
+            check_interrupt()?;
+            let bounds = ChunkBounds {
+                start: &start,
+                end: None,
+                direction: Direction::Forward,
+                buckets_max: CHUNK_BUCKETS_MAX,
+                bytes_max: usize::MAX,
+            };
+            let chunk = storage_iterator::next_buckets(snapshot, scan.keyspaces, bounds, None)?;
+            let mut last = None;
+            for raw in chunk.buckets {
+                last = Some(raw.id);
+                let bucket = scan.assemble(raw, None)?;
+                count += i64::try_from(bucket.count()).unwrap_or(i64::MAX);
+            }
+            match last {
+                Some(last) if !chunk.all => start = end_of(last),
+                _ => return Ok(count),
+            }
+        }
+    }
+}
+
 impl StoredBuckets {
     /// Returns the range of the remaining keys.
     fn remaining(&self) -> KeyRange {

@@ -609,6 +609,8 @@ impl Simulation {
         for (id, document) in &expected {
             assert_eq!(found.get(id), Some(document), "of measurement {id}");
         }
+        let counted = self.timeseries.counts.count(self.collection.uuid).unwrap();
+        assert_eq!(counted, Some(found.len() as u64), "measurements counted");
         let strange = found.keys().find(|id| !expected.contains_key(id));
         assert_eq!(strange, None, "a measurement that was never committed");
     }

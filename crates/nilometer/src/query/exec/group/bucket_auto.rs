@@ -163,7 +163,7 @@ impl Ranges {
         out.begin_document("_id");
         out.append("min", min).append("max", max).end();
         for ((name, spec), state) in stage.fields.iter().zip(states) {
-            out.append(name, spec.finish(state));
+            out.append(name, spec.finish(state, &cx.eval)?);
         }
         Ok(Some(out.finish()))
     }

@@ -70,6 +70,55 @@ pub(crate) fn add(
     Ok(true)
 }
 
+/// Adds the group of all measurements of a collection to `table`, given their number: key and arguments are constants.
+pub(crate) fn add_counted(
+    aggregate: &BoundsAggregate,
+    stage: &GroupStage,
+    count: u64,
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let constants = Document::new();
+    let mut values = Vec::with_capacity(aggregate.parts.len());
+    for part in &aggregate.parts {
+        values.push(match part {
+            KeyPart::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval)?,
+            KeyPart::Bin(_) => Value::Null,
+        });
+    }
+    let Some(key) = key_of(aggregate, values) else {
+        return Ok(());
+    };
+    let group = table.number_of(table.normal_key(key), cx)?;
+    for (at, ((_, spec), input)) in stage.fields.iter().zip(&aggregate.inputs).enumerate() {
+        let value = match input {
+            BoundsInput::Constant(expression) => {
+                expression.evaluate(constants.as_ref(), &cx.eval)?
+            }
+            _ => Value::Missing,
+        };
+        table.change(group, at, spec, |state| {
+            spec.add_repeated(state, value.as_ref(), count)
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the key with these parts.
+fn key_of(aggregate: &BoundsAggregate, mut parts: Vec<Value>) -> Option<Value> {
+    let Some(names) = &aggregate.names else {
+        return parts.pop();
+    };
+    let mut out = DocumentBuilder::new();
+    for (name, value) in names.iter().zip(parts) {
+        out.append(name, value);
+    }
+    Some(out.finish().into())
+}
+
 /// Returns the key of a block; `None` if the block spans two bins.
 fn key(
     aggregate: &BoundsAggregate,
@@ -87,14 +136,7 @@ fn key(
             },
         });
     }
-    let Some(names) = &aggregate.names else {
-        return Ok(values.pop());
-    };
-    let mut out = DocumentBuilder::new();
-    for (name, value) in names.iter().zip(values) {
-        out.append(name, value);
-    }
-    Ok(Some(out.finish().into()))
+    Ok(key_of(aggregate, values))
 }
 
 /// Returns the least and greatest value of a field, missing if no measurement has it; `None` if the header does not suffice.

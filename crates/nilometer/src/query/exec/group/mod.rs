@@ -50,7 +50,7 @@ use crate::eval::expression::Expression;
 use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
-use crate::query::planner::physical::PhysicalGroup;
+use crate::query::planner::physical::{CountedSource, PhysicalGroup};
 
 /// Stage name for memory errors.
 const NAME: &str = "$group";
@@ -88,7 +88,31 @@ impl Group {
         }
     }
 
+    /// Returns the only group, if it follows from the number of measurements and that is known.
+    fn counted(&self, cx: &ExecContext<'_>) -> Result<Option<Groups>> {
+        let (Some(CountedSource(source)), Some(bounds)) =
+            (&self.plan.counted, &self.plan.from_bounds)
+        else {
+            return Ok(None);
+        };
+        let Some(count) = source.measurement_count()? else {
+            return Ok(None);
+        };
+        let mut table = Table::new(&self.plan.stage, cx);
+        from_bounds::add_counted(bounds, &self.plan.stage, count, &mut table, cx)?;
+        Ok(Some(Groups::InMemory(Finished {
+            rows: RowMaker::of(&self.plan.stage),
+            keys: table.keys.into_iter(),
+            states: table.states.into_iter(),
+            memory: table.memory,
+            results: MemoryGauge::of_results(NAME, cx),
+        })))
+    }
+
     fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Groups> {
+        if let Some(groups) = self.counted(cx)? {
+            return Ok(groups);
+        }
         let mut table = Table::new(&self.plan.stage, cx);
         let mut blocks = BlockGroup::new(&self.plan.stage);
         let mut spilled: Option<Sorter<ByKey>> = None;
@@ -156,7 +180,7 @@ impl Operator for Group {
             self.finished = self.gather(input, cx)?;
         }
         let rows = match &mut self.finished {
-            Groups::InMemory(groups) => groups.take()?,
+            Groups::InMemory(groups) => groups.take(cx)?,
             Groups::OnDisk(groups) => groups.take(cx)?,
         };
         Ok(rows.into_batch())
@@ -188,7 +212,7 @@ struct Finished {
 }
 
 impl Finished {
-    fn take(&mut self) -> Result<RowBatch> {
+    fn take(&mut self, cx: &ExecContext<'_>) -> Result<RowBatch> {
         let mut out = RowBatch::default();
         self.results.clear();
         while !out.is_full()
@@ -197,7 +221,10 @@ impl Finished {
             let mut held = memory_bytes(&key.value);
             let states = self.states.by_ref();
             let states = states.inspect(|state| held += heap_bytes(state));
-            out.push(self.rows.row(key.value, states, &mut self.results)?);
+            let row = self
+                .rows
+                .row(key.value, states, &mut self.results, &cx.eval);
+            out.push(row?);
             self.memory.release(held);
         }
         if self.keys.len() == 0 {
@@ -269,7 +296,8 @@ impl Merged {
                 }
             }
             let states = states.into_iter();
-            out.push(self.rows.row(key, states, &mut self.results)?);
+            let row = self.rows.row(key, states, &mut self.results, &cx.eval);
+            out.push(row?);
             self.results.release(held);
         }
         Ok(out)

@@ -9,7 +9,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorSpec, AccumulatorState};
-use crate::eval::memory_bytes;
+use crate::eval::{EvalContext, memory_bytes};
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::pipeline::{GroupStage, ShownField};
 
@@ -42,11 +42,12 @@ impl RowMaker {
         key: Value,
         states: impl Iterator<Item = AccumulatorState>,
         results: &mut MemoryGauge,
+        eval: &EvalContext<'_>,
     ) -> Result<Document> {
         let values = self.fields.iter().zip(states);
         let values: Vec<Value> = values
-            .map(|((_, spec), state)| spec.finish(state))
-            .collect();
+            .map(|((_, spec), state)| spec.finish(state, eval))
+            .collect::<Result<_>>()?;
         let held: usize = values.iter().map(memory_bytes).sum();
         let count = self.shown.as_ref().map_or(self.fields.len(), |s| s.len());
         let room = memory_bytes(&key) + held + RESULT_BYTES * (1 + count);

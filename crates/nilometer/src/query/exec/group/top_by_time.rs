@@ -242,7 +242,7 @@ impl Ranking {
             let mut document = None;
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
-                    spec.offer_ranked(state, &key, || match &member.output {
+                    spec.offer_ranked(state, &key, &cx.eval, || match &member.output {
                         Output::Field(shown) => Ok(best.value(block, shown)?.to_value()),
                         Output::Fields(all) => best.array(block, all),
                         Output::Object(all) => best.object(block, all),

@@ -287,7 +287,6 @@ impl BucketScan {
             direction: self.input.direction,
             id_min: choice.id_min.map(lowest_id),
             id_max: choice.id_max.map(highest_id),
-            filter: (!choice.predicate.is_always()).then(|| Arc::new(choice.predicate.clone())),
             index: choice.index.as_ref().map(IndexChoice::scan),
             columns: needed_columns(&self.input.unpack),
             examined: Arc::clone(&self.counters),
@@ -299,7 +298,7 @@ impl BucketScan {
     fn unpack(&self, bucket: Arc<dyn Bucket>, cx: &ExecContext<'_>) -> Result<Batch> {
         let mut block = MeasurementBlock::all(bucket, Arc::clone(&self.full));
         if let (Some(filter), Some(by_columns)) = (&self.input.unpack.event_filter, &self.filter)
-            && !self.passes_whole(&block)?
+            && !self.passes_whole(&block, cx)?
         {
             block.selection = if cx.settings.plan.options.force_rows {
                 select_by_rows(&block, filter, cx)?
@@ -322,9 +321,9 @@ impl BucketScan {
         Ok(batch)
     }
 
-    fn passes_whole(&self, block: &MeasurementBlock) -> Result<bool> {
+    fn passes_whole(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<bool> {
         match &self.input.unpack.whole_bucket_filter {
-            Some(predicate) => predicate.surely_matches(&*block.bucket),
+            Some(predicate) => predicate.surely_matches(&*block.bucket, cx.eval.limits),
             None => Ok(false),
         }
     }
@@ -345,8 +344,17 @@ impl Operator for BucketScan {
                 self.done = true;
                 return Ok(None);
             };
+            let bucket = bucket?;
+            if !self
+                .input
+                .buckets
+                .predicate
+                .may_match(&*bucket, cx.eval.limits)?
+            {
+                continue;
+            }
             self.counters.returned.fetch_add(1, Ordering::Relaxed);
-            let batch = self.unpack(bucket?, cx)?;
+            let batch = self.unpack(bucket, cx)?;
             if !batch.is_empty() {
                 let given = batch.len() as u64;
                 self.left = self.left.map(|left| left.saturating_sub(given));

@@ -141,6 +141,7 @@ fn rewriter_of(input: &BucketInput, settings: &PlanSettings) -> BucketRewriter {
             now_ms: settings.now_ms,
             variables: Arc::clone(&settings.variables),
             collator: settings.collator.clone(),
+            ..FilterContext::default()
         },
     }
 }

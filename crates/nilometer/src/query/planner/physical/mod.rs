@@ -44,8 +44,8 @@ pub use lower::lower;
 pub(crate) use measurement::{TimeRank, is_constant, time_bins, time_rank};
 pub use nearest::Nearest;
 pub use stage::{
-    BucketArrival, BucketOrder, DensifyInput, FirstBins, PhysicalDensify, PhysicalGroup,
-    PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, needs_of,
+    BucketArrival, BucketOrder, CountedSource, DensifyInput, FirstBins, PhysicalDensify,
+    PhysicalGroup, PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, needs_of,
 };
 
 /// Maximum number of measurements in a bucket, unless a client wrote the bucket directly.
@@ -245,6 +245,23 @@ pub struct Unpack {
 }
 
 impl BucketInput {
+    /// True if every measurement of the collection is returned, but for a limit.
+    pub fn reads_all(&self) -> bool {
+        let BucketChoice {
+            id_min,
+            id_max,
+            predicate,
+            times: _,
+            index,
+        } = &self.buckets;
+        id_min.is_none()
+            && id_max.is_none()
+            && matches!(predicate, BucketPredicate::Always)
+            && index.is_none()
+            && self.sample.is_none()
+            && self.unpack.event_filter.is_none()
+    }
+
     /// Returns the shape of measurements for the first stage.
     pub fn shape(&self) -> MeasurementShape {
         let options = self.source.options();

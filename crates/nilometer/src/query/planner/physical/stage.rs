@@ -15,6 +15,7 @@ use crate::query::pipeline::{
     DensifyStage, GeoDistanceStage, GroupStage, MatchStage, NamedPart, PipelineStage, ProjectStage,
     SetWindowFieldsStage, SortStage, Stage,
 };
+use crate::query::source::BucketSource;
 
 /// One operator with its strategy.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct PhysicalGroup {
     pub stage: GroupStage,
     /// Computes whole buckets from their headers, if that is possible.
     pub from_bounds: Option<Arc<BoundsAggregate>>,
+    /// Computes the only group from the number of measurements of the collection, if the source knows it.
+    pub counted: Option<CountedSource>,
     /// Parts of the key that follow the order of the input, by name (`_id` for a key that is one value): a group is
     /// returned as soon as its part has passed.
     pub in_order: Option<Arc<[NamedPart]>>,
@@ -53,6 +56,16 @@ pub struct PhysicalGroup {
     pub first_bins: Option<Arc<FirstBins>>,
     /// The result does not depend on how the input is split: several threads may group parts of it.
     pub is_splittable: bool,
+}
+
+/// A collection whose measurements are counted and not read.
+#[derive(Clone)]
+pub struct CountedSource(pub Arc<dyn BucketSource>);
+
+impl std::fmt::Debug for CountedSource {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("CountedSource")
+    }
 }
 
 /// The needed groups: those of the first time bins in the order in which buckets arrive.
@@ -325,6 +338,7 @@ impl PhysicalGroup {
             is_splittable: is_splittable(&stage),
             stage,
             from_bounds: None,
+            counted: None,
             in_order: None,
             first_bins: None,
         }

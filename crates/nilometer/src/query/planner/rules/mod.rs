@@ -18,6 +18,7 @@
 //! | [`ComputedKeys`] | `$addFields` and a `$group` by its computed fields become one |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
 //! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
+//! | [`CountOfAll`] | a count of all measurements is read from the counters of the collection |
 //! | [`SampleFromBuckets`] | a `$sample` of few measurements reads random buckets |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
 //! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than a scan |
@@ -40,6 +41,7 @@
 //! strategies in the physical plan, each once.
 
 mod computed_keys;
+mod count_of_all;
 mod distinct_metas;
 mod fields;
 mod first_groups;
@@ -63,6 +65,7 @@ use super::settings::PlanSettings;
 use crate::error::{Error, Result};
 
 pub use computed_keys::ComputedKeys;
+pub use count_of_all::CountOfAll;
 pub use distinct_metas::{DistinctMetas, PointByIndex, distinct_values};
 pub use fields::{ComputedMetas, NeededFields, ProjectOnBuckets};
 pub use first_groups::FirstGroupsFirst;
@@ -138,6 +141,7 @@ pub static PHYSICAL_RULES: &[&dyn PhysicalRule] = &[
     &WindowsBehindDensify,
     &FirstGroupsFirst,
     &GroupFromBounds,
+    &CountOfAll,
     &GroupInOrder,
     &NeededFields,
 ];

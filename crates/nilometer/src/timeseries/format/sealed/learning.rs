@@ -142,6 +142,11 @@ impl Samples {
 }
 
 impl Dictionaries {
+    /// Returns the catalog that stores them.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
     /// Loads the dictionaries of all collections from the catalog. New ones are trained on `samples` skeletons.
     pub(crate) fn open(catalog: Arc<Catalog>, samples: usize) -> Result<Self> {
         let mut collections: HashMap<[u8; 16], Learnt> = HashMap::new();
