@@ -100,6 +100,7 @@ impl CollectionCheck<'_> {
                 let limits = EvaluationLimits {
                     counters: &self.counters,
                     interrupt: &InterruptCheck(self.check_interrupt),
+                    clock: None,
                 };
                 validator.accepts(document.as_ref(), limits)
             }
