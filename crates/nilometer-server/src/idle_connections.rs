@@ -249,6 +249,13 @@ impl IdleConnections {
         }
     }
 
+    /// Returns the next work that [`IdleConnections::give`] assigns, for a thread whose connection waits. Returns `None`
+    /// after [`limits::IDLE_AFTER`] and when the set is closed: then the thread ends. Others may be due soon, and to
+    /// start a thread for each costs more than its answer.
+    pub(crate) fn next_given(&self) -> Option<ConnectionWork> {
+        self.spare.wait()
+    }
+
     fn wait_for_ready(&self) -> Option<IdleConnection> {
         let until = Instant::now() + limits::IDLE_AFTER;
         let mut events = [MaybeUninit::uninit(); 1];

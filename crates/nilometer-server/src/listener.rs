@@ -167,10 +167,8 @@ fn serve(shared: &ServerState, work: ConnectionWork) {
             Ok(connection) => {
                 next = match serve_turn(shared, connection, &mut reader) {
                     Some(PauseReason::Yield) => shared.idle_connections.next(),
-                    Some(PauseReason::Await) if shared.idle_connections.shares_threads() => {
-                        shared.idle_connections.next()
-                    }
-                    _ => None,
+                    Some(PauseReason::Await) => shared.idle_connections.next_given(),
+                    Some(PauseReason::Idle) | None => None,
                 };
             }
             Err(problem) => close_unserved(shared, id, &problem),

@@ -245,3 +245,35 @@ fn waiting_clients_hold_neither_threads_nor_a_shutdown() {
     );
     assert!(clients.iter_mut().all(Client::is_closed));
 }
+
+#[test]
+fn many_streams_go_on_beside_commands() {
+    let server = Server::start();
+    let mut status = server.connect();
+    let version = version(&mut status);
+    let mut clients: Vec<Client> = (0..150).map(|_| server.connect()).collect();
+    let began = Instant::now();
+    for client in &mut clients {
+        client.send(&op_msg(EXHAUST_ALLOWED, &[body(&awaited(&version, 50))]));
+    }
+    // Every second client sends a command, which ends its stream.
+    let ping = op_msg(0, &[body(&doc! {"ping": 1, "$db": "admin"})]);
+    for (at, client) in clients.iter_mut().enumerate() {
+        for _ in 0..10 {
+            assert!(receive(client).3);
+        }
+        if at % 2 == 0 {
+            client.send(&ping);
+            while receive(client).3 {}
+            assert!(is_ok(&receive(client).0));
+            for _ in 0..10 {
+                assert!(is_ok(&client.ask(&ping)));
+            }
+        }
+    }
+    assert!(began.elapsed() >= Duration::from_millis(500));
+    assert_eq!(connections(&mut status, "exhaustHello"), 75);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process()));
+    let threads = tasks.map_or(0, |tasks| tasks.count());
+    assert!(threads < 300, "{threads} threads");
+}
