@@ -14,8 +14,11 @@ use std::time::Duration;
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
 
-/// Longest key, in bytes.
+/// Longest key of an engine without long keys, in bytes.
 pub const KEY_BYTES_MAX: usize = 65_535;
+
+/// Longest key of a [`LongKeyEngine`](crate::LongKeyEngine), in bytes.
+pub const LONG_KEY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 512 * 1024 * 1024;
@@ -38,6 +41,8 @@ pub struct KeyspaceOptions {
     /// over an existing entry, and not in the batch that deletes it. If it breaks the guarantee, overwritten entries
     /// may reappear. No effect together with `separate_values`.
     pub short_lived: bool,
+    /// The keyspace whose long keys are stored in this one. Engines without long keys store the option and ignore it.
+    pub long_keys_of: Option<KeyspaceId>,
 }
 
 /// When a commit returns.
@@ -74,6 +79,10 @@ pub enum Operation {
 pub struct WriteBatch {
     pub(crate) operations: Vec<(KeyspaceId, Vec<u8>, Operation)>,
     pub(crate) annotation: Vec<u8>,
+    /// Bytes of the keys and values of the operations.
+    bytes: u64,
+    /// Length of the longest key.
+    longest_key: usize,
 }
 
 impl WriteBatch {
@@ -81,12 +90,16 @@ impl WriteBatch {
     pub fn new() -> Self {
         Self::default()
     }
-    /// Stores `value` under `key` (1 to 65,535 bytes).
+    /// Stores `value` under `key` (1 byte to [`Engine::key_bytes_max`]).
     pub fn put(&mut self, keyspace: KeyspaceId, key: Vec<u8>, value: Vec<u8>) {
+        self.bytes += (key.len() + value.len()) as u64;
+        self.longest_key = self.longest_key.max(key.len());
         self.operations.push((keyspace, key, Operation::Put(value)));
     }
     /// Removes `key`.
     pub fn delete(&mut self, keyspace: KeyspaceId, key: Vec<u8>) {
+        self.bytes += key.len() as u64;
+        self.longest_key = self.longest_key.max(key.len());
         self.operations.push((keyspace, key, Operation::Delete));
     }
     /// Stores opaque bytes with the batch in the log (for change streams and replicas).
@@ -101,11 +114,19 @@ impl WriteBatch {
     pub fn len(&self) -> usize {
         self.operations.len()
     }
+    /// Returns the bytes of all keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// Returns the length of the longest key.
+    pub(crate) fn longest_key(&self) -> usize {
+        self.longest_key
+    }
     /// Fails for keys, values and batches that exceed the limits.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self, key_bytes_max: usize) -> Result<()> {
         let mut total = self.annotation.len() as u64;
         for (_, key, operation) in &self.operations {
-            if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            if key.is_empty() || key.len() > key_bytes_max {
                 return Err(Error::InvalidKey { length: key.len() });
             }
             let length = match operation {
@@ -230,6 +251,10 @@ pub trait Engine: Send + Sync {
     fn keys_estimate(&self, id: KeyspaceId) -> Result<u64> {
         Ok(self.keyspace_statistics(id)?.keys_estimate)
     }
+    /// Returns the length of the longest key, in bytes.
+    fn key_bytes_max(&self) -> usize {
+        KEY_BYTES_MAX
+    }
     /// Returns the sizes and counts of the whole engine.
     fn statistics(&self) -> EngineStatistics;
     /// Fails if writes are currently refused.
@@ -249,11 +274,11 @@ pub trait Engine: Send + Sync {
 pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes)>> + Send>;
 
 /// A consistent view of an engine at one point of the commit order.
-pub trait Snapshot: Send {
+pub trait Snapshot: Send + Sync {
     /// Returns the value of `key`.
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>>;
-    /// Scans the entries with `start <= key < end` (`end` `None`: to the last key). The scan stays valid after the
-    /// snapshot is dropped.
+    /// Scans the entries with `start <= key < end` (`end` `None`: to the last key). Bounds may be longer than keys. The scan
+    /// stays valid after the snapshot is dropped.
     fn scan(
         &self,
         keyspace: KeyspaceId,

@@ -75,15 +75,15 @@ pub enum Error {
         database: PathBuf,
     },
     /// The directory was written by a version this one cannot read.
-    #[error("database format {found} is not supported (this version reads {supported})")]
+    #[error("database format {found} is not supported (this version reads up to {supported})")]
     UnsupportedFormat {
         /// The version in the directory.
         found: u32,
-        /// The version this build reads and writes.
+        /// The latest version that this build reads.
         supported: u32,
     },
-    /// A key is empty or longer than 65,535 bytes.
-    #[error("key of {length} bytes: keys have 1 to 65535 bytes")]
+    /// A key is empty or longer than the engine stores.
+    #[error("a key of {length} bytes is empty or too long")]
     InvalidKey {
         /// Its length.
         length: usize,

@@ -1,7 +1,8 @@
 //! The storage engines of Nilometer: ordered, durable bytes.
 //!
 //! [`engine`] states the contract. [`LsmEngine`] implements it in a directory; [`MemoryEngine`] implements it in memory
-//! and is the test oracle for the other. This crate does not know documents or anything built from them.
+//! and is the test oracle for the other. [`LongKeyEngine`] adds keys of any length to either. This crate does not know
+//! documents or anything built from them.
 
 #![expect(
     dead_code,
@@ -14,6 +15,7 @@ pub mod engine;
 pub mod error;
 pub mod file_system;
 mod lock;
+mod long_keys;
 pub mod lsm;
 pub mod memory;
 #[doc(hidden)]
@@ -25,6 +27,7 @@ pub use engine::{
     KeyspaceOptions, KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
 };
 pub use error::{Error, Result};
+pub use long_keys::LongKeyEngine;
 pub use lsm::{
     Gap, LogCut, Loss, LsmEngine, LsmOptions, Recovery, SalvageEngine, copy_database, describe_file,
 };

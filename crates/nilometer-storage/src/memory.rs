@@ -240,7 +240,7 @@ impl Engine for MemoryEngine {
     }
 
     fn commit(&self, batch: WriteBatch, _durability: Durability) -> Result<u64> {
-        batch.check()?;
+        batch.check(self.key_bytes_max())?;
         let mut state = self.state()?;
         for (id, _, _) in &batch.operations {
             find(&state.keyspaces, *id)?;

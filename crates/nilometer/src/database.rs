@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
-use nilometer_storage::{Engine, LogCut, LsmEngine, LsmOptions, MemoryEngine};
+use nilometer_storage::{Engine, LogCut, LongKeyEngine, LsmEngine, LsmOptions, MemoryEngine};
 use tracing::{info, warn};
 
 use crate::auth::Authority;
@@ -112,6 +112,7 @@ impl Database {
         environment: Environment,
         spill: Option<Arc<Path>>,
     ) -> Result<Self> {
+        let engine = LongKeyEngine::over(engine)?;
         let services = Arc::new(Services::new(environment));
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let authority = Arc::new(Authority::open(catalog.clone())?);

@@ -67,7 +67,7 @@ fn sound() -> &'static OriginalDatabase {
         let create = |name: &str, separate_values| {
             let options = KeyspaceOptions {
                 separate_values,
-                short_lived: false,
+                ..KeyspaceOptions::default()
             };
             engine.create_keyspace(name, options).expect("a keyspace")
         };

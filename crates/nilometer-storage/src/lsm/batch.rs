@@ -15,7 +15,7 @@ use super::log::payload::put_varint;
 use super::log::record::RECORD_HEADER_BYTES;
 use super::separated_value::{CHECKSUM_BYTES, seal};
 use super::tree::Tree;
-use crate::engine::{KeyspaceId, Operation, WriteBatch};
+use crate::engine::{KEY_BYTES_MAX, KeyspaceId, Operation, WriteBatch};
 use crate::error::{Error, Result};
 
 /// Maximum bytes of varints before one operation.
@@ -40,10 +40,11 @@ type KeyedOperation = (KeyspaceId, Vec<u8>, Operation);
 
 /// Prepares `batch` for the keyspaces in `trees`.
 pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<PreparedBatch> {
-    batch.check()?;
+    batch.check(KEY_BYTES_MAX)?;
     let WriteBatch {
         mut operations,
         annotation,
+        ..
     } = batch;
     sort(&mut operations);
     let mut buffer = LogRecord::buffer(payload_capacity(&operations, &annotation));

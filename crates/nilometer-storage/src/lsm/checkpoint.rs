@@ -55,7 +55,7 @@ impl Core {
         write_segment_list(&log, &*self.context.options.file_system, range)?;
         sync(&log)?;
         list.write(target)?;
-        write_format(target)?;
+        write_format(target, list.format_version())?;
         if let Some(parent) = target
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty())

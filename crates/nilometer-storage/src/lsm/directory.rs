@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! LOCK          a file lock, held while any reader or writer of the directory lives
-//! FORMAT        "nilometer storage format 1"; written first, and last by a checkpoint
+//! FORMAT        "nilometer storage format 1", or 2 since it has a companion for long keys; written first, and last by a
+//!               checkpoint
 //! TREES         the list of keyspaces, see tree_list.rs
 //! wal/          the log and the list of its files, see log/mod.rs
 //! trees/<id>/   the tables of one keyspace
@@ -25,6 +26,9 @@ use crate::lock::lock;
 
 /// Version of everything in the directory.
 pub(crate) const FORMAT_VERSION: u32 = 1;
+
+/// Version of a directory with long keys, which builds that know version 1 alone refuse.
+pub(crate) const LONG_KEY_FORMAT_VERSION: u32 = 2;
 
 const FORMAT_PREFIX: &str = "nilometer storage format ";
 
@@ -68,7 +72,7 @@ impl Directory {
         // Check again under the lock: the directory may have changed before it.
         if read_format(&path)?.is_none() {
             refuse_foreign(&path)?;
-            write_format(&path)?;
+            write_format(&path, FORMAT_VERSION)?;
         }
         let directory = Self {
             path,
@@ -123,8 +127,8 @@ pub(crate) fn tree_path(trees: &Path, id: u64) -> PathBuf {
 }
 
 /// Marks `path` as a database of this format. The last step of a checkpoint.
-pub(crate) fn write_format(path: &Path) -> Result<()> {
-    let text = format!("{FORMAT_PREFIX}{FORMAT_VERSION}\n");
+pub(crate) fn write_format(path: &Path, version: u32) -> Result<()> {
+    let text = format!("{FORMAT_PREFIX}{version}\n");
     write_atomically(path, FORMAT_FILE, text.as_bytes())
 }
 
@@ -161,10 +165,10 @@ fn read_format(path: &Path) -> Result<Option<u32>> {
     let version = text.and_then(|text| text.strip_prefix(FORMAT_PREFIX));
     let version = version.and_then(|text| text.strip_suffix('\n'));
     match version.and_then(|text| text.parse().ok()) {
-        Some(FORMAT_VERSION) => Ok(Some(FORMAT_VERSION)),
+        Some(known @ (FORMAT_VERSION | LONG_KEY_FORMAT_VERSION)) => Ok(Some(known)),
         Some(found) => Err(Error::UnsupportedFormat {
             found,
-            supported: FORMAT_VERSION,
+            supported: LONG_KEY_FORMAT_VERSION,
         }),
         None => Err(Error::ForeignDirectory {
             path: path.to_path_buf(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::TreeMap;
 use super::core::Core;
+use super::directory::write_format;
 use super::tree::Tree;
 use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
 use crate::error::{Error, Result};
@@ -38,6 +39,9 @@ impl Core {
         let mut longer = list.clone();
         longer.next_id += 1;
         longer.keyspaces.push(keyspace.clone());
+        if options.long_keys_of.is_some() {
+            write_format(directory, longer.format_version())?;
+        }
         longer.write(directory)?;
         *list = longer;
         let mut trees = TreeMap::clone(&self.trees());

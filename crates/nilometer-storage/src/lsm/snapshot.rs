@@ -11,8 +11,9 @@ use super::separated_value::unseal;
 use super::tree::{Tree, fenced};
 use super::write_buffer::WriteBufferScan;
 use crate::bytes::Bytes;
-use crate::engine::{Direction, KeyspaceId, Scan, Snapshot};
+use crate::engine::{Direction, KEY_BYTES_MAX, KeyspaceId, Scan, Snapshot};
 use crate::error::{Error, Result};
+use crate::long_keys::end_of_prefix;
 
 /// A snapshot of the engine. While it lives, trees keep all versions installed since it was taken, so keep it short.
 pub(super) struct LsmSnapshot {
@@ -31,7 +32,7 @@ impl LsmSnapshot {
 impl Snapshot for LsmSnapshot {
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         let tree = self.tree(keyspace)?;
-        if key.is_empty() || key.len() > crate::engine::KEY_BYTES_MAX {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Ok(None);
         }
         for write_buffer in tree.write_buffers_for(self.sequence.at) {
@@ -53,6 +54,17 @@ impl Snapshot for LsmSnapshot {
         direction: Direction,
     ) -> Result<Scan> {
         let tree = self.tree(keyspace)?;
+        let (lower, upper) = (Bound::of(start), end.map_or(Bound::End, Bound::of));
+        let start = match &lower {
+            Bound::At(start) => *start,
+            Bound::Before(start) => start,
+            Bound::End => return Ok(Box::new(std::iter::empty())),
+        };
+        let end = match &upper {
+            Bound::At(end) => Some(*end),
+            Bound::Before(end) => Some(&end[..]),
+            Bound::End => None,
+        };
         if end.is_some_and(|end| end <= start) {
             return Ok(Box::new(std::iter::empty()));
         }
@@ -90,6 +102,28 @@ impl Snapshot for LsmSnapshot {
     fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
         let applied = self.trees.get(&keyspace)?.applied_through();
         (applied < self.sequence.at).then_some(applied)
+    }
+}
+
+/// A bound of a scan, no longer than a key may be.
+enum Bound<'b> {
+    /// As it was given.
+    At(&'b [u8]),
+    /// Instead of a longer bound: no key lies between the two.
+    Before(Vec<u8>),
+    /// After all keys.
+    End,
+}
+
+impl<'b> Bound<'b> {
+    fn of(bound: &'b [u8]) -> Self {
+        match bound.get(..KEY_BYTES_MAX) {
+            // A key that begins with the first bytes of the bound is these bytes, and below it.
+            Some(first) if bound.len() > KEY_BYTES_MAX => {
+                end_of_prefix(first.to_vec()).map_or(Self::End, Self::Before)
+            }
+            _ => Self::At(bound),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! "NILOTRE1", next id u64, number of keyspaces u64,
-//! for each: id u64, flags u8 (1: separated values, 2: short-lived entries), name length u32, name
+//! for each: id u64, flags u8 (1: separated values, 2: short-lived entries, 4: long keys), name length u32, name,
+//!           with flag 4 the id of the keyspace whose long keys it holds u64
 //! checksum u64 of everything before it                                       (little-endian)
 //! ```
 //!
@@ -13,7 +14,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::directory::write_atomically;
+use super::directory::{FORMAT_VERSION, LONG_KEY_FORMAT_VERSION, write_atomically};
 use crate::checksum::checksum;
 use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
 use crate::error::{Error, Result};
@@ -22,6 +23,7 @@ const FILE: &str = "TREES";
 const MAGIC: &[u8; 8] = b"NILOTRE1";
 const SEPARATED: u8 = 1;
 const SHORT_LIVED: u8 = 2;
+const LONG_KEYS: u8 = 4;
 
 /// The keyspaces of a database, by ascending id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +67,15 @@ impl TreeList {
         write_atomically(path, FILE, &self.encode())
     }
 
+    /// Returns the version of the format that a directory with these keyspaces has at least.
+    pub(crate) fn format_version(&self) -> u32 {
+        let mut options = self.keyspaces.iter().map(|keyspace| keyspace.options);
+        match options.any(|options| options.long_keys_of.is_some()) {
+            true => LONG_KEY_FORMAT_VERSION,
+            false => FORMAT_VERSION,
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.next_id.to_le_bytes());
@@ -74,6 +85,9 @@ impl TreeList {
             bytes.push(flags_of(keyspace.options));
             bytes.extend((keyspace.name.len() as u32).to_le_bytes());
             bytes.extend(keyspace.name.as_bytes());
+            if let Some(of) = keyspace.options.long_keys_of {
+                bytes.extend(of.0.to_le_bytes());
+            }
         }
         bytes.extend(checksum(&bytes, 0).to_le_bytes());
         bytes
@@ -95,11 +109,17 @@ impl TreeList {
             let (id, after) = rest.split_first_chunk::<8>()?;
             let (flags, after) = after.split_first()?;
             let (length, after) = after.split_first_chunk::<4>()?;
-            let (name, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            let (name, mut after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            let mut options = options_of(*flags)?;
+            if flags & LONG_KEYS != 0 {
+                let (of, rest) = after.split_first_chunk::<8>()?;
+                options.long_keys_of = Some(KeyspaceId(u64::from_le_bytes(*of)));
+                after = rest;
+            }
             keyspaces.push(Keyspace {
                 id: KeyspaceId(u64::from_le_bytes(*id)),
                 name: String::from_utf8(name.to_vec()).ok()?,
-                options: options_of(*flags)?,
+                options,
             });
             rest = after;
         }
@@ -112,13 +132,16 @@ impl TreeList {
 
 fn flags_of(options: KeyspaceOptions) -> u8 {
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-    flag(options.separate_values, SEPARATED) | flag(options.short_lived, SHORT_LIVED)
+    flag(options.separate_values, SEPARATED)
+        | flag(options.short_lived, SHORT_LIVED)
+        | flag(options.long_keys_of.is_some(), LONG_KEYS)
 }
 
 fn options_of(flags: u8) -> Option<KeyspaceOptions> {
-    (flags & !(SEPARATED | SHORT_LIVED) == 0).then_some(KeyspaceOptions {
+    (flags & !(SEPARATED | SHORT_LIVED | LONG_KEYS) == 0).then_some(KeyspaceOptions {
         separate_values: flags & SEPARATED != 0,
         short_lived: flags & SHORT_LIVED != 0,
+        long_keys_of: None,
     })
 }
 
@@ -134,14 +157,18 @@ mod tests {
             options: KeyspaceOptions {
                 separate_values,
                 short_lived,
+                long_keys_of: None,
             },
         };
+        let mut long_keys = keyspace(11, "long keys of 8", true, false);
+        long_keys.options.long_keys_of = Some(KeyspaceId(8));
         let list = TreeList {
-            next_id: 10,
+            next_id: 12,
             keyspaces: vec![
                 keyspace(1, "catalog", false, false),
                 keyspace(8, "séparé", true, false),
                 keyspace(9, "tail", false, true),
+                long_keys,
             ],
         };
         let bytes = list.encode();

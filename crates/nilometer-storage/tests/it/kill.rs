@@ -1,23 +1,28 @@
 //! A process with concurrent writers is killed repeatedly on one directory.
 //!
 //! The child is this test binary. It prints a line for each acknowledged batch; after the kill the parent reads the
-//! lines, opens the directory and compares.
+//! lines, opens the directory and compares. In one of the two tests every key is a long one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nilometer_storage::testing::contract::{APART, SHORT_LIVED, TOGETHER};
 use nilometer_storage::testing::random::Random;
 use nilometer_storage::{
-    Direction, Durability, Engine, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
+    Direction, Durability, Engine, KeyspaceId, LongKeyEngine, LsmEngine, LsmOptions, WriteBatch,
 };
 
 use crate::support::{Scratch, effort};
 
 const DIRECTORY: &str = "NILOMETER_KILL_DIRECTORY";
+const LONG_KEYS: &str = "NILOMETER_KILL_LONG_KEYS";
 const WRITERS: u64 = 3;
+
+/// Where keys are cut when they are long ones: before the last byte of the writer's number.
+const LENGTHS: (usize, usize) = (8, 7);
 
 /// Entries that each writer keeps. The batch that writes a new one deletes the oldest.
 const WINDOW: u64 = 150;
@@ -42,8 +47,21 @@ fn value(writer: u64, number: u64, id: KeyspaceId) -> Vec<u8> {
     random.bytes(length)
 }
 
+/// Returns the engine with or without long keys.
+fn over(engine: LsmEngine, long_keys: bool) -> Arc<dyn Engine> {
+    let engine = Arc::new(engine);
+    match long_keys {
+        true => {
+            let (plain_max, piece) = LENGTHS;
+            let engine = LongKeyEngine::with_lengths(engine, plain_max, piece);
+            Arc::new(engine.expect("the companions are known"))
+        }
+        false => engine,
+    }
+}
+
 /// The keyspaces of the test, created by the first child.
-fn keyspaces(engine: &LsmEngine) -> [KeyspaceId; 3] {
+fn keyspaces(engine: &dyn Engine) -> [KeyspaceId; 3] {
     [("t", TOGETHER), ("a", APART), ("s", SHORT_LIVED)].map(|(name, options)| {
         let known = engine.keyspaces().into_iter().find(|k| k.name == name);
         match known {
@@ -54,7 +72,7 @@ fn keyspaces(engine: &LsmEngine) -> [KeyspaceId; 3] {
 }
 
 /// Returns the number of batches of a writer. The window must be whole and the same in all keyspaces.
-fn written(engine: &LsmEngine, ids: [KeyspaceId; 3], writer: u64) -> u64 {
+fn written(engine: &dyn Engine, ids: [KeyspaceId; 3], writer: u64) -> u64 {
     let view = engine.snapshot().expect("snapshot");
     let counts = ids.map(|id| {
         let (start, end) = (writer.to_be_bytes(), (writer + 1).to_be_bytes());
@@ -83,10 +101,11 @@ fn child() {
         return;
     };
     let engine = LsmEngine::open(Path::new(&path), options()).expect("the child opens");
-    let ids = keyspaces(&engine);
+    let engine = over(engine, std::env::var_os(LONG_KEYS).is_some());
+    let engine = &*engine;
+    let ids = keyspaces(engine);
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let engine = &engine;
             scope.spawn(move || {
                 for number in written(engine, ids, writer).. {
                     let mut batch = WriteBatch::new();
@@ -107,13 +126,12 @@ fn child() {
                 }
             });
         }
-        let engine = &engine;
         scope.spawn(move || {
             for round in 0u64.. {
                 let name = format!("passing-{}-{round}", std::process::id());
                 let id = engine.create_keyspace(&name, APART).expect("create");
                 let mut batch = WriteBatch::new();
-                batch.put(id, b"x".to_vec(), vec![1; 2000]);
+                batch.put(id, b"passing keys".to_vec(), vec![1; 2000]);
                 engine.commit(batch, Durability::Buffered).expect("commit");
                 if round % 4 == 3 {
                     engine.settle().expect("settle");
@@ -126,13 +144,22 @@ fn child() {
 
 #[test]
 fn killing_the_process_takes_nothing_acknowledged() {
-    let rounds = effort(10, 60, 3000);
+    kill_repeatedly(false, effort(10, 60, 3000));
+}
+
+#[test]
+fn killing_the_process_takes_no_part_of_a_long_key() {
+    kill_repeatedly(true, effort(5, 60, 3000));
+}
+
+fn kill_repeatedly(long_keys: bool, rounds: u64) {
     let directory = Scratch::new("kill");
     let mut random = Random::new(7);
     let (mut acknowledged, mut cuts) = (0u64, 0u64);
     for round in 0..rounds {
         let acks = run_and_kill(
             directory.path(),
+            long_keys,
             Duration::from_millis(20 + random.below(150)),
         );
         let engine = LsmEngine::open(directory.path(), options());
@@ -141,9 +168,11 @@ fn killing_the_process_takes_nothing_acknowledged() {
         cuts += u64::from(cut.is_some());
         let interrupted = cut.as_ref().is_none_or(|cut| !cut.write_is_complete);
         assert!(interrupted, "a kill is taken for damage: {cut:?}");
-        let ids = keyspaces(&engine);
+        let engine = over(engine, long_keys);
+        let engine = &*engine;
+        let ids = keyspaces(engine);
         for writer in 0..WRITERS {
-            let there = written(&engine, ids, writer);
+            let there = written(engine, ids, writer);
             let last = acks
                 .iter()
                 .filter(|(w, _)| *w == writer)
@@ -167,9 +196,13 @@ fn killing_the_process_takes_nothing_acknowledged() {
 }
 
 /// Runs the child for `time` and returns what it acknowledged.
-fn run_and_kill(directory: &Path, time: Duration) -> Vec<(u64, u64)> {
+fn run_and_kill(directory: &Path, long_keys: bool, time: Duration) -> Vec<(u64, u64)> {
     let binary = std::env::current_exe().expect("this binary");
-    let mut child = Command::new(binary)
+    let mut command = Command::new(binary);
+    if long_keys {
+        command.env(LONG_KEYS, "1");
+    }
+    let mut child = command
         .args(["kill::child", "--exact", "--ignored", "--nocapture"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())

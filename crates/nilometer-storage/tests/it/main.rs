@@ -9,6 +9,7 @@ mod damage;
 mod dropped;
 mod faults;
 mod kill;
+mod long_keys;
 #[cfg(target_os = "linux")]
 mod memory;
 mod model;

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nilometer_storage::engine::LONG_KEY_BYTES_MAX;
 use nilometer_storage::testing::contract::Factory;
-use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
+use nilometer_storage::{Engine, LongKeyEngine, LsmEngine, LsmOptions, MemoryEngine};
 
 /// A directory that is removed when the value is dropped.
 pub(crate) struct Scratch(PathBuf);
@@ -103,5 +104,41 @@ impl Factory for Lsm {
         let path = self.directory.path().join(slot);
         engine.checkpoint(&path).expect("a checkpoint is taken");
         Some(self.create(slot))
+    }
+}
+
+/// Makes engines with long keys over those of another factory.
+pub(crate) struct LongKeys<F> {
+    /// Makes the engines below.
+    pub(crate) below: F,
+    /// The longest key that is stored as it is, and the length of a piece.
+    pub(crate) lengths: (usize, usize),
+}
+
+impl<F> LongKeys<F> {
+    fn over(&self, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+        let (plain_max, piece) = self.lengths;
+        let engine = LongKeyEngine::with_lengths(engine, plain_max, piece);
+        Arc::new(engine.expect("the companions are known"))
+    }
+}
+
+impl<F: Factory> Factory for LongKeys<F> {
+    fn create(&self, slot: &str) -> Arc<dyn Engine> {
+        self.over(self.below.create(slot))
+    }
+
+    fn reopen(&self, slot: &str, engine: Arc<dyn Engine>) -> Option<Arc<dyn Engine>> {
+        let reopened = self.below.reopen(slot, engine)?;
+        Some(self.over(reopened))
+    }
+
+    fn key_bytes_max(&self) -> usize {
+        LONG_KEY_BYTES_MAX
+    }
+
+    fn checkpoint(&self, engine: &dyn Engine, slot: &str) -> Option<Arc<dyn Engine>> {
+        let copy = self.below.checkpoint(engine, slot)?;
+        Some(self.over(copy))
     }
 }

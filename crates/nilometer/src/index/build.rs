@@ -23,13 +23,16 @@ use nilometer_storage::{Durability, Engine, Snapshot, WriteBatch};
 use tracing::info;
 
 use super::unique::{PendingKeys, duplicate_key};
-use super::{DocumentKeys, Index, put_entries};
+use super::{DocumentKeys, Index, KEYS_BYTES_MAX, keys_too_long, put_entries};
 use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::OperationContext;
 
 /// Longest pause between two chunks.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Bytes of entries after which a chunk ends early.
+const CHUNK_ENTRY_BYTES_MAX: u64 = 32 << 20;
 
 /// Interval of progress messages in the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(3);
@@ -191,20 +194,26 @@ impl IndexBuild<'_> {
         }
         let snapshot = self.engine.snapshot()?;
         let chunk = self.source.documents_after(&*snapshot, after.as_deref())?;
-        let Some((last, _)) = chunk.last() else {
-            return Ok((0, after));
-        };
         let mut batch = WriteBatch::new();
-        for (record, document) in &chunk {
+        let (mut done, mut last) = (0, after);
+        for (record, document) in chunk {
             for one in building.iter_mut() {
-                one.add(self.collection, &*snapshot, &mut batch, record, document)?;
+                one.add(self.collection, &*snapshot, &mut batch, &record, &document)?;
+            }
+            done += 1;
+            last = Some(record);
+            if batch.bytes() > CHUNK_ENTRY_BYTES_MAX {
+                break;
             }
         }
+        let Some(last) = last.filter(|_| done > 0) else {
+            return Ok((0, None));
+        };
         for one in building.iter_mut() {
             let stored = &one.index.stored;
             self.catalog
                 .mark_multikey(self.collection, stored, one.multikey)?;
-            self.catalog.put_build_progress(&mut batch, stored, last);
+            self.catalog.put_build_progress(&mut batch, stored, &last);
             one.pending.clear();
         }
         // A crash loses entries and progress together, so the chunk is repeated.
@@ -213,7 +222,7 @@ impl IndexBuild<'_> {
             self.check_not_aborted()?;
             return Err(error.into());
         }
-        Ok((chunk.len() as u64, Some(last.clone())))
+        Ok((done, Some(last)))
     }
 
     /// Finishes the indexes. Must be called while no document changes.
@@ -273,6 +282,9 @@ impl BuildingIndex {
                 return Err(duplicate_key(namespace, &self.index, key, document));
             }
             self.pending.change(record, &DocumentKeys::default(), &keys);
+        }
+        if keys.entry_bytes(record) > KEYS_BYTES_MAX {
+            return Err(keys_too_long("an index"));
         }
         self.multikey |= keys.multikey;
         put_entries(batch, &self.index, &keys, record);

@@ -14,8 +14,7 @@
 //! part has one component, except a wildcard part, which has two: the path and the value.
 //!
 //! Does not read indexes (the module `query` does) and does not know the contents of a collection: records
-//! or buckets.
-//! buckets.
+//! or buckets. A key may have any length that the values of a document can make: the engine cuts long ones.
 
 pub mod buckets;
 mod build;
@@ -36,8 +35,9 @@ use crate::eval::matcher::MatchExpression;
 pub use build::{BuildSource, DocumentChunk, IndexBuild};
 pub use compile::WildcardFields;
 pub use entry::{KeyRange, delete_entries, diff_entries, put_entries};
-pub use keys::{DocumentKeys, IndexKey, KEY_BYTES_MAX};
-pub use unique::{PendingKeys, duplicate_key};
+pub(crate) use keys::keys_too_long;
+pub use keys::{DocumentKeys, IndexKey, KEYS_BYTES_MAX};
+pub use unique::{PendingKeys, duplicate_id, duplicate_key};
 
 /// How an index stores one field.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use nilometer_bson::key_string::{decode, prefix_end};
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc, extjson};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc, extjson};
 use nilometer_storage::{Direction, Snapshot};
 
 use super::{DocumentKeys, Index, IndexKey, entry};
 use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 
 /// The changes of an uncommitted batch to a unique index.
 #[derive(Debug, Default)]
@@ -88,7 +89,7 @@ pub fn duplicate_key(
     let values = key_values(index, key, document);
     let shown: Vec<String> = values
         .iter()
-        .map(|e| format!("{}: {}", e.name(), extjson::value_to_relaxed(e.value())))
+        .map(|e| format!("{}: {}", e.name(), shown_value(e.value())))
         .collect();
     let by = index
         .collation()
@@ -102,11 +103,50 @@ pub fn duplicate_key(
             shown.join(", ")
         ),
     )
-    .with_details(doc! {
-        "keyPattern": spec.key.clone(),
-        "keyValue": values,
-        "collation": index.collation().to_document(),
-    })
+    .with_details(details(spec.key.clone(), values, index.collation()))
+}
+
+/// Returns the details of the error.
+fn details(pattern: Document, value: Document, collation: &Collation) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append("keyPattern", pattern);
+    if value.as_bytes().len() <= KEY_VALUE_BYTES_MAX {
+        out.append("keyValue", value);
+    }
+    out.append("collation", collation.to_document());
+    out.finish()
+}
+
+/// Longest value of a key in the details of an error, in bytes. A longer one is left out, so that the errors of one command
+/// fit its reply.
+const KEY_VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Longest text of one value in an error, in bytes. A longer one is cut.
+const SHOWN_VALUE_BYTES_MAX: usize = 1024;
+
+/// Returns a value as it is shown in an error.
+fn shown_value(value: ValueRef<'_>) -> String {
+    let mut text = extjson::value_to_relaxed(value);
+    if text.len() > SHOWN_VALUE_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(SHOWN_VALUE_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+/// Returns the error 11000 for an `_id` that another record has.
+pub fn duplicate_id(namespace: &Namespace, id: ValueRef<'_>, collation: &Collation) -> Error {
+    let by = collation
+        .to_text()
+        .map_or_else(String::new, |text| format!("collation: {text} "));
+    let shown = shown_value(id);
+    Error::new(
+        ErrorCode::DuplicateKey,
+        format!(
+            "E11000 duplicate key error collection: {namespace} index: _id_ {by}dup key: {{ _id: {shown} }}"
+        ),
+    )
+    .with_details(details(doc! { "_id": 1 }, doc! { "_id": id }, collation))
 }
 
 /// Returns the values of a key by the names of their fields.

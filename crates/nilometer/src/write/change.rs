@@ -43,8 +43,8 @@ const UPSERT_RETRIES_MAX: usize = 10;
 /// Look-ups by `_id` under one acquisition of the write lock.
 const IDS_PER_LOCK: usize = 256;
 
-/// Bytes of new documents per engine batch.
-const BATCH_BYTES_MAX: usize = 32 << 20;
+/// Bytes of an engine batch after which the next begins.
+const BATCH_BYTES_MAX: u64 = 32 << 20;
 
 /// The records a statement selects, and how they are found.
 #[derive(Clone, Copy)]
@@ -415,12 +415,11 @@ impl Records {
             batch: WriteBatch::new(),
             size: CollectionSize::default(),
         };
-        let mut bytes = 0;
         let mut outcome = Ok(false);
         for (key, document) in chunk {
             match writer.change_record(selection, key, &document, decide) {
-                Ok(None) => continue,
-                Ok(Some(written)) => bytes += written,
+                Ok(false) => continue,
+                Ok(true) => {}
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -430,9 +429,8 @@ impl Records {
                 outcome = Ok(true);
                 break;
             }
-            if bytes > BATCH_BYTES_MAX {
+            if writer.batch.bytes() > BATCH_BYTES_MAX {
                 writer.commit(self, selection.durability)?;
-                bytes = 0;
             }
         }
         writer.commit(self, selection.durability)?;
@@ -495,29 +493,27 @@ struct ChangeBatch<'c> {
 }
 
 impl ChangeBatch<'_> {
-    /// Decides about one record. Returns `None` if it is not selected, else the bytes added to the batch.
+    /// Decides about one record. True if it is selected.
     fn change_record(
         &mut self,
         selection: Selection<'_>,
         key: Vec<u8>,
         document: &Document,
         decide: &mut DecideChange<'_>,
-    ) -> Result<Option<usize>> {
+    ) -> Result<bool> {
         let (matches, position) = selection
             .filter
             .matches_with_position(document.as_ref(), &selection.eval)?;
         if !matches {
-            return Ok(None);
+            return Ok(false);
         }
         let (records, id_index) = self.keyspaces;
         match decide(document, position)? {
-            RecordChange::Keep => Ok(Some(0)),
+            RecordChange::Keep => {}
             RecordChange::Replace(after) => {
                 self.entries(&key, document, Some(&after), &selection.eval)?;
-                let bytes = after.as_bytes().len();
                 self.size.bytes += bytes_of(&after) - bytes_of(document);
                 self.batch.put(records, key, after.into_bytes());
-                Ok(Some(bytes))
             }
             RecordChange::Remove => {
                 self.entries(&key, document, None, &selection.eval)?;
@@ -527,9 +523,9 @@ impl ChangeBatch<'_> {
                 }
                 self.batch.delete(records, key);
                 self.size.remove(document);
-                Ok(Some(0))
             }
         }
+        Ok(true)
     }
 
     fn entries(

@@ -21,6 +21,9 @@ use crate::operation::Bypass;
 /// Records removed per engine batch.
 const BATCH_RECORDS_MAX: usize = 1000;
 
+/// Bytes of documents after which a batch ends early.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
 /// Records to remove: keys and documents.
 type Batch = Vec<(Vec<u8>, Document)>;
 
@@ -39,7 +42,7 @@ impl Records {
             let view = self.snapshot(collection)?;
             let entries = view.entries(index, &earliest, Some(&limit), false)?;
             let mut known = BTreeSet::new();
-            let mut batch = Vec::new();
+            let (mut batch, mut bytes) = (Vec::new(), 0);
             for entry in entries.take(BATCH_RECORDS_MAX) {
                 let (_, _, record) = entry?;
                 if !known.insert(record.clone()) {
@@ -52,7 +55,11 @@ impl Records {
                         format!("the index {name} refers to a missing record"),
                     ));
                 };
+                bytes += document.as_bytes().len();
                 batch.push((record, document));
+                if bytes > BATCH_BYTES_MAX {
+                    break;
+                }
             }
             Ok(batch)
         })

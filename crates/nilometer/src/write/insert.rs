@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nilometer_bson::extjson::value_to_relaxed;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId};
 use nilometer_storage::{Direction, Snapshot, WriteBatch};
 
 use super::capped::{CappedTrimmer, CollectionSize, NextRemoval};
@@ -14,7 +13,7 @@ use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::validator::{DocumentChecks, Validator};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::Collation;
+use crate::index::{KEYS_BYTES_MAX, duplicate_id};
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
 /// Largest document, in bytes.
@@ -62,38 +61,24 @@ fn check(document: &Document) -> Result<()> {
 }
 
 /// Longest key of a document in a clustered collection, in bytes: entries of other indexes end with it.
-const CLUSTERED_KEY_BYTES_MAX: usize = 4096;
+const CLUSTERED_KEY_BYTES_MAX: usize = 8 << 20;
 
-fn key_too_long(key: &[u8]) -> Error {
+/// Bytes of an engine batch after which the next begins.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
+
+fn key_too_long(key: &[u8], at_most: usize) -> Error {
     Error::new(
         ErrorCode::KeyTooLong,
         format!(
-            "the '_id' of a document in a clustered collection makes a key of {} bytes, at most \
-             {CLUSTERED_KEY_BYTES_MAX} are allowed",
+            "the '_id' of a document makes a key of {} bytes, at most {at_most} are allowed",
             key.len()
         ),
     )
 }
 
-fn duplicate(collection: &Collection, id: ValueRef<'_>, collation: &Collation) -> Error {
-    let order = collation.to_document();
-    let by = collation
-        .to_text()
-        .map_or_else(String::new, |text| format!("collation: {text} "));
-    let shown = value_to_relaxed(id);
-    Error::new(
-        ErrorCode::DuplicateKey,
-        format!(
-            "E11000 duplicate key error collection: {} index: _id_ {by}dup key: {{ _id: {shown} }}",
-            collection.namespace
-        ),
-    )
-    .with_details(doc! { "keyPattern": doc! { "_id": 1 }, "keyValue": doc! { "_id": id }, "collation": order })
-}
-
 impl Records {
     /// Inserts documents. Accepted documents are stored together, unless they fill a capped collection more
-    /// than once; `Err` means that the last of them were not stored.
+    /// than once or have very many bytes; `Err` means that the last of them were not stored.
     pub fn insert<'a>(
         &self,
         collection: &Collection,
@@ -112,6 +97,9 @@ impl Records {
                 Ok(id_key) => {
                     inserting.put(document, id_key)?;
                     outcome.inserted += 1;
+                    if inserting.batch.bytes() > BATCH_BYTES_MAX {
+                        inserting.commit()?;
+                    }
                 }
                 // The collection was dropped; the caller may find its successor.
                 Err(error) if error.code == ErrorCode::QueryPlanKilled => return Err(error),
@@ -207,6 +195,13 @@ impl<'c> InsertBatch<'c> {
         }
         let id = document.get("_id");
         let key = id_key(id, &self.state.collation);
+        let longest = match id_index {
+            Some(_) => KEYS_BYTES_MAX,
+            None => CLUSTERED_KEY_BYTES_MAX,
+        };
+        if key.len() > longest {
+            return Err(key_too_long(&key, longest));
+        }
         if self.removed_ids.contains(&key) {
             // A batch changes no entry twice.
             self.commit()?;
@@ -217,12 +212,15 @@ impl<'c> InsertBatch<'c> {
                 .get(id_index.unwrap_or(records), &key)?
                 .is_some()
         {
-            return Err(duplicate(self.collection, id, &self.state.collation));
+            return Err(duplicate_id(
+                &self.collection.namespace,
+                id,
+                &self.state.collation,
+            ));
         }
         let next = (self.last + 1).to_be_bytes();
         let record = match id_index {
             Some(_) => &next[..],
-            None if key.len() > CLUSTERED_KEY_BYTES_MAX => return Err(key_too_long(&key)),
             None => &key,
         };
         let documents = (None, Some(document.as_ref()));

@@ -21,7 +21,9 @@ use super::records::Records;
 use crate::catalog::{Catalog, Collection, IndexListGuard};
 use crate::error::{Error, Result};
 use crate::eval::EvaluationLimits;
-use crate::index::{self, DocumentKeys, Index, PendingKeys, duplicate_key};
+use crate::index::{
+    self, DocumentKeys, Index, KEYS_BYTES_MAX, PendingKeys, duplicate_key, keys_too_long,
+};
 
 /// The indexes of a collection, locked for a writer.
 pub(super) struct IndexMaintenance<'c> {
@@ -81,6 +83,7 @@ impl<'c> IndexMaintenance<'c> {
         limits: Option<EvaluationLimits<'_>>,
     ) -> Result<()> {
         let mut changes = Vec::with_capacity(self.indexes.len());
+        let mut bytes = 0;
         for maintained in &self.indexes {
             // Outside `plan`, whose errors are those of the documents.
             let selected = |document: Option<DocRef<'_>>| match document {
@@ -88,7 +91,12 @@ impl<'c> IndexMaintenance<'c> {
                 None => Ok(false),
             };
             let is_selected = (selected(before)?, selected(after)?);
-            changes.push(self.plan(maintained, snapshot, record, (before, after), is_selected)?);
+            let change = self.plan(maintained, snapshot, record, (before, after), is_selected)?;
+            bytes += change.after.entry_bytes(record);
+            if bytes > KEYS_BYTES_MAX {
+                return Err(keys_too_long("all indexes"));
+            }
+            changes.push(change);
         }
         for (maintained, change) in self.indexes.iter_mut().zip(changes) {
             maintained.apply(batch, record, &change);

@@ -60,6 +60,9 @@ impl Records {
     }
 }
 
+/// Bytes of an engine batch after which the next begins.
+const BATCH_BYTES_MAX: u64 = 32 << 20;
+
 struct IndexRebuild<'r> {
     records: &'r Records,
     collection: &'r Collection,
@@ -79,6 +82,10 @@ impl IndexRebuild<'_> {
             let mut batch = WriteBatch::new();
             for (key, value) in chunk {
                 each(snapshot, &mut batch, key, value)?;
+                if batch.bytes() > BATCH_BYTES_MAX {
+                    let full = std::mem::take(&mut batch);
+                    records.engine.commit(full, Durability::Buffered)?;
+                }
             }
             if !batch.is_empty() {
                 records.engine.commit(batch, Durability::Buffered)?;

@@ -386,7 +386,7 @@ fn read_chunk_within(
     }
     for item in snapshot.scan(keyspace, &start, end.as_deref(), direction)? {
         let (key, value) = item?;
-        bytes += value.len();
+        bytes += key.len() + value.len();
         chunk.push((key, value));
         if chunk.len() >= most || bytes >= CHUNK_BYTES_MAX {
             break;

@@ -23,7 +23,7 @@ use nilometer_storage::{
 
 use crate::measurement_changes::{command, contents, measurement, merged};
 use crate::random::Random;
-use crate::support::{Effort, Fixture, show};
+use crate::support::{Effort, Fixture, show, with_cut_keys};
 
 /// Histories of a run, commands and crashes of each.
 const HISTORIES: Effort = Effort {
@@ -198,10 +198,19 @@ fn is_between(found: &[String], before: &[String], after: &[String]) -> bool {
     })
 }
 
+/// Opens a database; for odd seeds with cut keys.
+fn open(seed: u64, engine: Arc<dyn Engine>) -> Database {
+    let engine = match seed % 2 {
+        0 => engine,
+        _ => with_cut_keys(engine),
+    };
+    Database::with_engine(engine, Environment::default()).unwrap()
+}
+
 fn check_history(seed: u64) {
     let mut random = Random::new(seed);
     let engine = Arc::new(RecordingEngine::default());
-    let database = Database::with_engine(engine.clone(), Environment::default()).unwrap();
+    let database = open(seed, engine.clone());
     let mut fixture = Fixture::of(database);
     let mut plain = Fixture::new();
     // Few buckets, so that every statement is one batch.
@@ -255,8 +264,7 @@ fn check_history(seed: u64) {
 /// The documents after the first `cut` operations are those before or after the statement in flight.
 fn check_cut(seed: u64, engine: &RecordingEngine, cut: usize, history: &[RecordedState]) {
     let before = history.partition_point(|moment| moment.position <= cut) - 1;
-    let database =
-        Database::with_engine(Arc::new(engine.cut(cut)), Environment::default()).unwrap();
+    let database = open(seed, Arc::new(engine.cut(cut)));
     let mut fixture = Fixture::of(database);
     let found = contents(&mut fixture, "ts");
     let possible = history.iter().skip(before).take(2);

@@ -15,6 +15,7 @@ mod indexed_answers;
 mod indexed_changes;
 mod interrupts;
 mod language;
+mod long_keys;
 mod many_series;
 mod measurement_changes;
 mod outputs;

@@ -1,10 +1,14 @@
 //! A database in memory and commands as documents.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nilometer::services::Environment;
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_storage::{Engine, LongKeyEngine, MemoryEngine};
 
 static DIRECTORIES: AtomicU32 = AtomicU32::new(0);
 
@@ -50,6 +54,15 @@ impl Effort {
     }
 }
 
+/// Bytes after which tests cut keys, so that nearly all keys are stored as long ones.
+const CUT_KEY_BYTES: usize = 8;
+
+/// Returns the engine with keys that are cut after a few bytes.
+pub(crate) fn with_cut_keys(engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+    let engine = LongKeyEngine::with_lengths(engine, CUT_KEY_BYTES, CUT_KEY_BYTES);
+    Arc::new(engine.expect("companions that can be dropped"))
+}
+
 /// A database and one connection to it.
 pub(crate) struct Fixture {
     pub(crate) database: Database,
@@ -57,8 +70,23 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
+    /// Opens a database in memory. Every second one of a thread has cut keys, so that tests of many cases meet both.
     pub(crate) fn new() -> Self {
-        Self::of(Database::in_memory().unwrap())
+        thread_local! {
+            static CUTS_KEYS: Cell<bool> = const { Cell::new(true) };
+        }
+        let cuts_keys = !CUTS_KEYS.get();
+        CUTS_KEYS.set(cuts_keys);
+        match cuts_keys {
+            true => Self::with_cut_keys(),
+            false => Self::of(Database::in_memory().unwrap()),
+        }
+    }
+
+    /// Opens a database in memory whose keys are cut.
+    pub(crate) fn with_cut_keys() -> Self {
+        let engine = with_cut_keys(Arc::new(MemoryEngine::new()));
+        Self::of(Database::with_engine(engine, Environment::default()).unwrap())
     }
 
     /// Opens a database in a directory.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, doc};
-use nilometer_storage::{Direction, Engine, KeyspaceId, LsmOptions, SalvageEngine};
+use nilometer_storage::{Direction, Engine, KeyspaceId, LongKeyEngine, LsmOptions, SalvageEngine};
 
 use crate::catalog::pipeline_value;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, Storage, View};
@@ -124,7 +124,7 @@ fn working_copy(target: &Path) -> Result<PathBuf> {
 fn salvage_copy(work: &Path, target: &Path) -> Result<SalvageReport> {
     let engine = Arc::new(SalvageEngine::open(work, LsmOptions::default())?);
     let database = Database::open_with(target, super::quiet_environment()?)?;
-    let source = DamagedDatabase::open(engine.clone())?;
+    let source = DamagedDatabase::open(LongKeyEngine::over(engine.clone())?)?;
     let mut salvaged = SalvageReport::default();
     let mut views = Vec::new();
     for db in source.catalog.databases() {
@@ -156,7 +156,13 @@ fn salvage_copy(work: &Path, target: &Path) -> Result<SalvageReport> {
         salvaged.roles,
         salvaged.lost_users_and_roles,
     ) = authority.salvage(&source.catalog)?;
-    let names = source.keyspace_names();
+    let mut names = source.keyspace_names();
+    for companion in engine.keyspaces() {
+        let of = companion.options.long_keys_of;
+        if let Some(of) = of.and_then(|of| names.get(&of).cloned()) {
+            names.insert(companion.id, format!("long keys of {of}"));
+        }
+    }
     for loss in engine.losses() {
         let place = match loss.keyspace {
             None => "the log".to_owned(),
@@ -187,14 +193,14 @@ fn create_view(database: &Database, namespace: &Namespace, view: &View) -> Resul
 
 /// The damaged database with the parts needed to read it, without threads that write.
 struct DamagedDatabase {
-    engine: Arc<SalvageEngine>,
+    engine: Arc<dyn Engine>,
     catalog: Arc<Catalog>,
     records: Records,
     timeseries: Arc<Timeseries>,
 }
 
 impl DamagedDatabase {
-    fn open(engine: Arc<SalvageEngine>) -> Result<Self> {
+    fn open(engine: Arc<dyn Engine>) -> Result<Self> {
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let timeseries =
             Timeseries::new(engine.clone(), catalog.clone(), BucketLimits::default(), 0)?;

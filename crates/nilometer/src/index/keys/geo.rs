@@ -15,7 +15,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::visit_keys_with_gaps;
 use nilometer_bson::{DocRef, Value, ValueRef};
 
-use super::{DocumentKeys, refused};
+use super::{KeyCollector, refused};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::{LeafArrays, MatchPath};
 use crate::geo::{PlaneGrid, bucket_cells, index_cells};
@@ -36,16 +36,16 @@ pub(super) fn is_geo(part: &IndexPart) -> bool {
 }
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
-pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
-    let mut found = Vec::new();
+pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut KeyCollector) -> Result<()> {
+    let mut failed = None;
     let multikey = combinations(index.parts(), document, &mut |values| {
-        found.push(index.encode(values.iter().copied()));
+        if failed.is_none() {
+            let key = index.encode(values.iter().copied());
+            failed = key.and_then(|key| out.add(index, key)).err();
+        }
     })?;
-    for key in found {
-        out.keys.push(key?);
-    }
     out.multikey |= multikey;
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// Visits the component values of each key. Returns a bit for each part with several values.

@@ -24,8 +24,9 @@ use super::Index;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::{EvalContext, EvaluationLimits};
 
-/// Longest key string, in bytes: it fits an engine key together with the record key.
-pub const KEY_BYTES_MAX: usize = 60_000;
+/// Most bytes of the keys of one document: of the key strings in one index, and of its entries in all indexes. With
+/// this an entry fits an engine key, and the entries of a document a batch.
+pub const KEYS_BYTES_MAX: usize = 192 << 20;
 
 /// One key: the key string, and the type bits it does not contain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +44,35 @@ pub struct DocumentKeys {
     pub keys: Vec<IndexKey>,
     /// One bit per part that met an array.
     pub multikey: u32,
+}
+
+impl DocumentKeys {
+    /// Returns the bytes of the entries of the document under a record key.
+    pub fn entry_bytes(&self, record: &[u8]) -> usize {
+        let keys = self.keys.iter();
+        keys.map(|key| key.key.len() + key.type_bits.len() + record.len())
+            .sum()
+    }
+}
+
+/// Keys being collected, and their bytes.
+#[derive(Default)]
+struct KeyCollector {
+    keys: Vec<IndexKey>,
+    multikey: u32,
+    bytes: usize,
+}
+
+impl KeyCollector {
+    /// Adds a key. Fails if the document has too many, or too long ones.
+    fn add(&mut self, index: &Index, key: IndexKey) -> Result<()> {
+        self.bytes += key.key.len() + key.type_bits.len();
+        if self.bytes > KEYS_BYTES_MAX {
+            return Err(index.keys_too_long());
+        }
+        self.keys.push(key);
+        Ok(())
+    }
 }
 
 impl Index {
@@ -73,7 +103,7 @@ impl Index {
 
     /// Returns the keys of a document that [`Index::selects`].
     pub fn keys_of_selected(&self, document: DocRef<'_>) -> Result<DocumentKeys> {
-        let mut out = DocumentKeys::default();
+        let mut out = KeyCollector::default();
         if self.is_wildcard() {
             wildcard::keys(self, document, &mut out)?;
         } else if self.parts().iter().any(geo::is_geo) {
@@ -85,7 +115,10 @@ impl Index {
             out.keys.sort();
             out.keys.dedup_by(|a, b| a.key == b.key);
         }
-        Ok(out)
+        Ok(DocumentKeys {
+            keys: out.keys,
+            multikey: out.multikey,
+        })
     }
 
     /// Returns the values of a document that produced a key: they cannot be decoded from the key of a
@@ -106,29 +139,40 @@ impl Index {
     fn encode<'v>(&self, values: impl Iterator<Item = ValueRef<'v>>) -> Result<IndexKey> {
         let mut builder = self.key_builder();
         for value in values {
-            builder.push(or_null(value));
+            self.push_value(&mut builder, value)?;
         }
-        self.finish_key(builder)
+        Ok(finish_key(builder))
+    }
+
+    /// Appends a component to a key. A missing value becomes null.
+    fn push_value(&self, builder: &mut KeyBuilder<'_>, value: ValueRef<'_>) -> Result<()> {
+        builder.push(or_null(value));
+        match builder.bytes().len() > KEYS_BYTES_MAX {
+            true => Err(self.keys_too_long()),
+            false => Ok(()),
+        }
+    }
+
+    fn keys_too_long(&self) -> Error {
+        keys_too_long(&format!("the index '{}'", self.stored.spec.name))
     }
 
     fn key_builder(&self) -> KeyBuilder<'_> {
         KeyBuilder::with_collator(self.order(), self.collation().collator())
     }
+}
 
-    fn finish_key(&self, builder: KeyBuilder<'_>) -> Result<IndexKey> {
-        let (key, type_bits) = builder.finish();
-        if key.len() > KEY_BYTES_MAX {
-            return Err(Error::new(
-                ErrorCode::KeyTooLong,
-                format!(
-                    "Index key too large for index {}: {} bytes, at most {KEY_BYTES_MAX} are kept",
-                    self.stored.spec.name,
-                    key.len()
-                ),
-            ));
-        }
-        Ok(IndexKey { key, type_bits })
-    }
+fn finish_key(builder: KeyBuilder<'_>) -> IndexKey {
+    let (key, type_bits) = builder.finish();
+    IndexKey { key, type_bits }
+}
+
+/// Returns the error for a document whose keys have more than [`KEYS_BYTES_MAX`] bytes.
+pub(crate) fn keys_too_long(place: &str) -> Error {
+    Error::new(
+        ErrorCode::KeyTooLong,
+        format!("the keys of a document in {place} have more than {KEYS_BYTES_MAX} bytes"),
+    )
 }
 
 /// Calls `change` for each key that is only in `before` (`Less`), only in `after` (`Greater`), or in both

@@ -6,13 +6,13 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::{plain_value, visit_keys_with_gaps};
 use nilometer_bson::{DocRef, Value, ValueRef};
 
-use super::{DocumentKeys, IndexKey, or_null, refused};
+use super::{IndexKey, KeyCollector, finish_key, refused};
 use crate::error::{Error, Result, location};
 use crate::eval::expression::hashed_index_key;
 use crate::index::{Index, IndexPartKind};
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
-pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
+pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut KeyCollector) -> Result<()> {
     let mut hashes: Vec<Option<i64>> = Vec::new();
     if index
         .parts()
@@ -24,20 +24,17 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) 
     let hash = |at: usize| hashes.get(at).copied().flatten().map(ValueRef::Int64);
     let sparse = index.stored.spec.sparse;
     if let Some(key) = plain_key(index, document, &hash) {
-        out.keys.extend(key?);
-        return Ok(());
+        return key?.map_or(Ok(()), |key| out.add(index, key));
     }
     let mut failed = None;
     let expanded = visit_keys_with_gaps(index.paths(), document, &mut |key| {
-        if sparse && key.iter().all(|value| value.is_missing()) {
+        if failed.is_some() || sparse && key.iter().all(|value| value.is_missing()) {
             return;
         }
         let values = key.iter().enumerate();
         let values = values.map(|(at, value)| hash(at).unwrap_or(*value));
-        match index.encode(values) {
-            Ok(key) => out.keys.push(key),
-            Err(error) => failed = Some(error),
-        }
+        let added = index.encode(values).and_then(|key| out.add(index, key));
+        failed = added.err();
     });
     let expanded = expanded.map_err(|error| refused(&error))?;
     // With a hashed part no part may lead into an array, as in MongoDB.
@@ -67,12 +64,15 @@ fn plain_key<'v>(
     for (at, path) in index.paths().iter().enumerate() {
         let value = plain_value(path, document)?;
         found |= !value.is_missing();
-        builder.push(or_null(hash(at).unwrap_or(value)));
+        let value = hash(at).unwrap_or(value);
+        if let Err(error) = index.push_value(&mut builder, value) {
+            return Some(Err(error));
+        }
     }
     let is_left_out = index.stored.spec.sparse && !found;
     Some(match is_left_out {
         true => Ok(None),
-        false => index.finish_key(builder).map(Some),
+        false => Ok(Some(finish_key(builder))),
     })
 }
 

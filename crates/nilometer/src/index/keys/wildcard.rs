@@ -13,7 +13,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::visit_keys_with_gaps;
 use nilometer_bson::{ArrayRef, DocRef, ValueRef};
 
-use super::{DocumentKeys, refused};
+use super::{KeyCollector, refused};
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::{Index, IndexPartKind, WildcardFields};
 
@@ -24,7 +24,7 @@ const DEPTH_MAX: usize = 200;
 type WildcardLeaf<'a> = (String, ValueRef<'a>);
 
 /// Adds the keys of `document`, unsorted and possibly repeated.
-pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) -> Result<()> {
+pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut KeyCollector) -> Result<()> {
     let mut parts = index.parts().iter().enumerate();
     let (at, part) = parts
         .find(|(_, part)| matches!(part.kind, IndexPartKind::Wildcard { .. }))
@@ -40,7 +40,7 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) 
     if index.parts().len() == 1 {
         for (path, value) in leaves {
             let values = [ValueRef::String(&path), value];
-            out.keys.push(index.encode(values.into_iter())?);
+            out.add(index, index.encode(values.into_iter())?)?;
         }
         return Ok(());
     }
@@ -51,16 +51,17 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut DocumentKeys) 
     let mut failed = None;
     let expanded = visit_keys_with_gaps(index.paths(), document, &mut |key| {
         for (path, value) in &leaves {
+            if failed.is_some() {
+                return;
+            }
             let path = match none {
                 true => ValueRef::MinKey,
                 false => ValueRef::String(path),
             };
             let (before, after) = key.split_at(at);
             let values = before.iter().chain([&path, value]).chain(after).copied();
-            match index.encode(values) {
-                Ok(key) => out.keys.push(key),
-                Err(error) => failed = Some(error),
-            }
+            let added = index.encode(values).and_then(|key| out.add(index, key));
+            failed = added.err();
         }
     });
     let expanded = expanded.map_err(|error| refused(&error))?;

@@ -105,8 +105,13 @@ fn unindexable_values_are_refused() {
         ),
         16766
     );
+    // A hundred keys of two megabytes.
+    let many: nilometer_bson::Array = (0..100).map(Value::Int32).collect();
     assert_eq!(
-        code(doc! { "a": 1 }, doc! { "a": "x".repeat(61_000) }),
+        code(
+            doc! { "a": 1, "b": 1 },
+            doc! { "a": many, "b": "x".repeat(2 << 20) }
+        ),
         17280
     );
 }

@@ -46,7 +46,9 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::geo::bucket_cells;
 use crate::index::buckets::{BucketIndex, opening_document};
-use crate::index::{DocumentKeys, KEY_BYTES_MAX, delete_entries, diff_entries, put_entries};
+use crate::index::{
+    DocumentKeys, KEYS_BYTES_MAX, delete_entries, diff_entries, keys_too_long, put_entries,
+};
 use crate::timeseries::bucket_catalog::SeriesKey;
 use crate::timeseries::format::series_key::has_arrays;
 use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
@@ -380,7 +382,7 @@ impl<'c> IndexMaintainer<'c> {
             for path in index.points() {
                 bucket_cells([point_at(measurement, path)?])?;
             }
-            if bytes > KEY_BYTES_MAX {
+            if bytes > KEYS_BYTES_MAX {
                 return Err(Error::new(
                     ErrorCode::KeyTooLong,
                     format!(
@@ -400,20 +402,24 @@ impl<'c> IndexMaintainer<'c> {
         }
         let has_arrays = series.has_arrays;
         // The common case.
-        let may_be_long = series.meta.len() * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
+        let key_bytes = series.meta.len() * KEY_BYTES_PER_COLLATED_BYTE + KEY_BYTES_RESERVED;
+        let may_be_long = key_bytes * self.indexes.len() > KEYS_BYTES_MAX;
         let refusing = |index: &Arc<BucketIndex>| index.may_refuse_meta();
         if !has_arrays && !may_be_long && !self.indexes.iter().any(refusing) {
             return Ok(());
         }
         let meta = series.meta.value();
-        let is_long = bytes_of(meta) * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
+        let mut bytes = 0;
         for index in &self.indexes {
-            if has_arrays || is_long || index.may_refuse_meta() {
+            if has_arrays || may_be_long || index.may_refuse_meta() {
                 let opened = opening_document(meta, &self.options.time_field, 0);
-                index.keys(opened.as_ref())?;
+                bytes += index.keys(opened.as_ref())?.entry_bytes(&[0; 12]);
             }
         }
-        Ok(())
+        match bytes > KEYS_BYTES_MAX {
+            true => Err(keys_too_long("all indexes")),
+            false => Ok(()),
+        }
     }
 }
 
