@@ -35,3 +35,5 @@ pub use session::ClientSession;
 
 #[cfg(test)]
 mod compatibility_tests;
+#[cfg(test)]
+mod tests;

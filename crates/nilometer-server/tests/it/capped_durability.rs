@@ -13,7 +13,7 @@ use crate::server::{Directory, Repetitions, Server, nilometer};
 
 /// Kills of the server.
 const KILLS: Repetitions = Repetitions {
-    fast: 3,
+    fast: 2,
     long: 8,
     soak: 100,
 };

@@ -17,7 +17,7 @@ use crate::writer::{WHOLE_MAX, Work, Writer};
 
 /// Kills of the server.
 const KILLS: Repetitions = Repetitions {
-    fast: 4,
+    fast: 2,
     long: 15,
     soak: 300,
 };

@@ -17,7 +17,7 @@ use crate::server::{Directory, Repetitions};
 
 /// Kills of the server.
 const KILLS: Repetitions = Repetitions {
-    fast: 3,
+    fast: 2,
     long: 10,
     soak: 200,
 };

@@ -23,7 +23,7 @@ use crate::server::{Directory, Repetitions, Server, nilometer};
 
 /// Kills of the server on one directory in the fast suite: one round with expiry, one settling.
 const KILLS: Repetitions = Repetitions {
-    fast: 6,
+    fast: 3,
     long: 20,
     soak: 20,
 };

@@ -15,7 +15,7 @@ use crate::server::{Directory, Repetitions};
 
 /// Kills of the server.
 const KILLS: Repetitions = Repetitions {
-    fast: 3,
+    fast: 2,
     long: 8,
     soak: 200,
 };

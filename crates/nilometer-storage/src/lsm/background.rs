@@ -2,8 +2,8 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | keeper | every 50 ms: syncs buffered commits, prepares log segments, drops old versions |
-//! | flusher | flushes memtables: those requested, the largest when memory is short, and those that hold the oldest log segment when the log is long |
+//! | keeper | every 50 ms: syncs buffered commits, prepares log segments, drops old versions; lets the log rest |
+//! | flusher | flushes memtables: those requested, the largest when memory is short, and those that hold the oldest log segment when the log is long, or longer than at rest while nothing is written |
 //! | compactors | merge tables of flushed trees |
 //!
 //! A thread that fails records it in [`Health`](super::health::Health) and stops working. Closing joins all threads.
@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::tree::{Tree, panic_text};
@@ -154,9 +154,19 @@ fn spawn(core: &Arc<Core>, name: &str, work: fn(&Core)) -> Result<JoinHandle<()>
     started.map_err(|source| Error::io("start a thread for", std::path::Path::new(name), source))
 }
 
+/// The last batch written, and since when it is the last.
+struct LastWrite {
+    index: u64,
+    since: Instant,
+}
+
 fn keeper(core: &Core) {
+    let mut last = LastWrite {
+        index: 0,
+        since: Instant::now(),
+    };
     while core.work.pause(&core.work.keeper, KEEPER_PERIOD) {
-        if let Err(error) = keep(core) {
+        if let Err(error) = keep(core, &mut last) {
             match error {
                 // The next operation that needs space fails with the same error.
                 Error::Full { .. } => {}
@@ -166,7 +176,7 @@ fn keeper(core: &Core) {
     }
 }
 
-fn keep(core: &Core) -> Result<()> {
+fn keep(core: &Core, last: &mut LastWrite) -> Result<()> {
     let untidy = std::mem::take(&mut lock(&core.work.state).tidy);
     for id in untidy {
         if let Ok(tree) = core.tree(id) {
@@ -182,10 +192,29 @@ fn keep(core: &Core) -> Result<()> {
         core.log.note_durable()?;
     }
     core.remove_flushed_segments()?;
+    rest(core, last)?;
     // Without a spare the commit that needs the next segment creates it, and is refused if that fails. So a failure
     // here is ignored.
     let _ = core.log.prepare_spare();
     core.health.retry_segment(|| core.log.retry_segment());
+    Ok(())
+}
+
+/// Begins to shrink the log when nothing was written for the rest period, and ends it with the next write.
+fn rest(core: &Core, last: &mut LastWrite) -> Result<()> {
+    let index = core.log.lock().written_index();
+    if index != last.index {
+        let since = Instant::now();
+        *last = LastWrite { index, since };
+        core.log.end_rest();
+        return Ok(());
+    }
+    let options = &core.context.options;
+    let is_due = last.since.elapsed() >= options.rest_period && !core.log.is_resting();
+    if is_due && core.log.file_bytes() > options.log_rest_bytes {
+        core.log.rest()?;
+        core.work.wake_flusher();
+    }
     Ok(())
 }
 
@@ -245,8 +274,13 @@ fn next_flush(core: &Core) -> Option<Arc<Tree>> {
 
 /// If the log is long, returns the next tree that holds its oldest segment.
 fn shorten_log(core: &Core) -> Option<Arc<Tree>> {
-    {
-        if core.log.bytes() < core.context.options.log_flush_bytes() {
+    let options = &core.context.options;
+    if core.log.is_resting() {
+        if core.log.bytes() <= options.log_rest_bytes {
+            return None;
+        }
+    } else {
+        if core.log.bytes() < options.log_flush_bytes() {
             return None;
         }
         let mut log = core.log.lock();

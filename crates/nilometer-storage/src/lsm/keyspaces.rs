@@ -71,17 +71,42 @@ impl Core {
         Ok(())
     }
 
-    /// Syncs the log and ends it, at a clean close.
+    /// Syncs the log and ends it, at a clean close. A long log is flushed and removed.
     pub(crate) fn end_log(&self) -> Result<()> {
         if let Some(error) = self.health.failure() {
             return Err(error);
         }
         self.log.sync()?;
-        let mut log = self.log.lock();
-        match self.log.end(&mut log) {
+        match self.log.end(&mut self.log.lock()) {
             // Without space for a segment the end is not recorded, but no batch is missing.
-            Err(Error::Full { .. }) => Ok(()),
-            other => other,
+            Err(Error::Full { .. }) => return Ok(()),
+            other => other?,
+        }
+        // A flush that fails leaves the log as it is: the next opening reads it.
+        let _ = self.shrink_ended_log();
+        Ok(())
+    }
+
+    fn shrink_ended_log(&self) -> Result<()> {
+        if self.log.file_bytes() <= self.context.options.log_rest_bytes {
+            return Ok(());
+        }
+        self.log.shed_spares()?;
+        self.remove_flushed_segments()?;
+        let mut flushed = 0;
+        loop {
+            let blockers = self
+                .log
+                .blockers(|id, through| self.is_flushed(id, through));
+            let Some(id) = blockers.first() else {
+                return Ok(());
+            };
+            // One flush of each tree is enough: nothing is written any more.
+            flushed += 1;
+            if flushed > self.trees().len() {
+                return Ok(());
+            }
+            self.flush_tree(&self.tree(*id)?)?;
         }
     }
 }

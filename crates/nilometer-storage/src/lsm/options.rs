@@ -1,6 +1,7 @@
 //! Limits and sizes of the embedded engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::file_system::{FileSystem, RealFileSystem};
 
@@ -22,6 +23,11 @@ pub struct LsmOptions {
     pub log_bytes_max: u64,
     /// Bytes of one log file, at most a quarter of `log_bytes_max`. Default 64 MiB.
     pub segment_bytes: u64,
+    /// Bytes of log and spare files above which the log shrinks when the database is closed, or nothing was written for
+    /// `rest_period`: the memtables that need it are flushed. Default 16 MiB.
+    pub log_rest_bytes: u64,
+    /// Default 10 s.
+    pub rest_period: Duration,
     /// Size at which the memtable of one keyspace is flushed. Default 64 MiB.
     pub memtable_bytes: u64,
     /// Size of all memtables together at which commits wait. From three quarters of it on the largest is flushed. Real
@@ -46,6 +52,8 @@ impl Default for LsmOptions {
         Self {
             log_bytes_max: 384 * MIB,
             segment_bytes: 64 * MIB,
+            log_rest_bytes: 16 * MIB,
+            rest_period: Duration::from_secs(10),
             memtable_bytes: 64 * MIB,
             memory_bytes_max: 384 * MIB,
             block_cache_bytes: 256 * MIB,

@@ -26,7 +26,7 @@ fn the_bank_balances_under_constant_flushing() {
         memtable_bytes: 8 * 1024,
         ..LsmOptions::tiny()
     };
-    let rounds = effort(500, 4_000, 100_000);
+    let rounds = effort(200, 4_000, 100_000);
     let sums = contract::bank(&Lsm::new("bank", options), rounds);
     eprintln!("{sums} snapshots summed");
     assert!(sums > 0);

@@ -9,8 +9,9 @@ mod damage;
 mod dropped;
 mod faults;
 mod kill;
-mod long_keys;
 #[cfg(target_os = "linux")]
+mod log_rest;
+mod long_keys;
 mod memory;
 mod model;
 mod salvage;

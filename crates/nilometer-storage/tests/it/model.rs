@@ -44,6 +44,16 @@ fn histories_with_memtables_of_a_few_entries() {
 }
 
 #[test]
+fn histories_of_a_log_that_rests() {
+    let options = LsmOptions {
+        log_rest_bytes: 0,
+        rest_period: std::time::Duration::ZERO,
+        ..LsmOptions::tiny()
+    };
+    histories(&Lsm::new("rest", options), 4000, scaled(6), 200);
+}
+
+#[test]
 fn histories_with_default_sizes() {
     let options = LsmOptions {
         // Small segments, because each history reserves space for its log.

@@ -27,7 +27,7 @@ use crate::support::{Effort, Fixture, show, with_cut_keys};
 
 /// Histories of a run, commands and crashes of each.
 const HISTORIES: Effort = Effort {
-    fast: 3,
+    fast: 2,
     long: 24,
     soak: 300,
 };

@@ -17,7 +17,7 @@ const START_MS: i64 = 1_700_000_000_000;
 
 /// Generated databases of a run, and commands on each.
 const DATABASES: Effort = Effort {
-    fast: 4,
+    fast: 2,
     long: 24,
     soak: 500,
 };

@@ -14,7 +14,7 @@ use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
-    fast: 8,
+    fast: 4,
     long: 50,
     soak: 400,
 };

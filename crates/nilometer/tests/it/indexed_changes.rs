@@ -15,7 +15,7 @@ const START_MS: i64 = 1_700_000_000_000;
 
 /// Generated databases of a run, and steps on each.
 const DATABASES: Effort = Effort {
-    fast: 3,
+    fast: 2,
     long: 20,
     soak: 400,
 };

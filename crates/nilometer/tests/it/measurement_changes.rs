@@ -19,7 +19,7 @@ const START_MS: i64 = 1_700_000_000_000;
 
 /// Generated databases of a run, and commands on each.
 const DATABASES: Effort = Effort {
-    fast: 3,
+    fast: 1,
     long: 16,
     soak: 300,
 };

@@ -181,7 +181,7 @@ impl Log {
     }
 
     /// Names the active segment in the list of segments, before a batch in it is acknowledged.
-    fn list_active(&self, state: &LogState) -> Result<()> {
+    pub(super) fn list_active(&self, state: &LogState) -> Result<()> {
         self.noted_list(self.list.set_last(state.active.id))
     }
 

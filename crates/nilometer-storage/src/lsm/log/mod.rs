@@ -39,6 +39,9 @@
 //!   so running out of space is detected before a byte is written. A file system that copies on write may refuse a write
 //!   into the reserved space all the same: the batch is refused, the segment ends before it, and the next one begins when
 //!   there is space.
+//! - *A log at rest is small.* When nothing was written for [`rest_period`](super::LsmOptions::rest_period), and when the
+//!   engine is closed, spares and flushed segments are removed until at most
+//!   [`log_rest_bytes`](super::LsmOptions::log_rest_bytes) remain; the memtables that need the log are flushed for it.
 //! - *A failed sync ends writing.* The system may have dropped the pages, so the sync is never retried.
 //!
 //! The log does not know the meaning of operations. The caller says which batches are flushed, so that segments can be
@@ -54,7 +57,7 @@ mod spare;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use self::segment_list::SegmentList;
@@ -72,7 +75,8 @@ pub(crate) use segment_list::{SEGMENTS_FILE, SegmentRange, read_segment_list, wr
 /// The highest sequence number of each keyspace in a segment.
 pub(crate) type HighestSequences = HashMap<KeyspaceId, u64>;
 
-/// Bytes of the first segment after opening if there is no spare. It is filled with zeros immediately.
+/// Bytes of the first segment after opening if there is no spare, and of that at rest. It is filled with zeros
+/// immediately.
 const FIRST_SEGMENT_BYTES: u64 = 2 * 1024 * 1024;
 
 /// The log of one open database.
@@ -96,6 +100,8 @@ pub(crate) struct Log {
     syncs: AtomicU64,
     /// Bytes of all segment files, readable without the log lock.
     bytes: AtomicU64,
+    /// True while nothing is written: removed segments do not become spares.
+    is_resting: AtomicBool,
 }
 
 /// The state that appending changes. Its lock is the first in the commit protocol.
@@ -191,6 +197,7 @@ impl Log {
             removing: Mutex::default(),
             bytes_max,
             syncs: AtomicU64::new(0),
+            is_resting: AtomicBool::new(false),
         })
     }
 
@@ -202,6 +209,39 @@ impl Log {
     /// Bytes of all segment files.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Bytes of all segment files and spares.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.bytes() + self.spares.bytes()
+    }
+
+    /// True from [`Log::rest`] to [`Log::end_rest`].
+    pub(crate) fn is_resting(&self) -> bool {
+        self.is_resting.load(Ordering::Acquire)
+    }
+
+    /// Removes the spares and begins a small segment, so that the large ones can be removed once they are flushed.
+    pub(crate) fn rest(&self) -> Result<()> {
+        self.shed_spares()?;
+        let bytes = self.segment_bytes.min(FIRST_SEGMENT_BYTES);
+        let mut state = self.lock();
+        if state.active.size > bytes {
+            self.rotate(&mut state, bytes - segment::MIN_BYTES)?;
+            self.list_active(&state)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the spares; until [`Log::end_rest`] no removed segment becomes one.
+    pub(crate) fn shed_spares(&self) -> Result<()> {
+        self.is_resting.store(true, Ordering::Release);
+        self.spares.clear(&*self.file_system)
+    }
+
+    /// Lets removed segments become spares again.
+    pub(crate) fn end_rest(&self) {
+        self.is_resting.store(false, Ordering::Release);
     }
 
     /// Returns the number of syncs of segments since opening.
@@ -333,7 +373,10 @@ impl Log {
 
     /// Removes a segment file or recycles it as a spare.
     fn remove_segment(&self, segment: &SealedSegment) -> Result<()> {
-        let room = self.bytes_max.saturating_sub(self.bytes());
+        let room = match self.is_resting() {
+            true => 0,
+            false => self.bytes_max.saturating_sub(self.bytes()),
+        };
         let file_system = &*self.file_system;
         if !self
             .spares

@@ -108,6 +108,17 @@ impl Spares {
         self.wanted.store(true, Ordering::Relaxed);
     }
 
+    /// Removes all spares, and forgets a request for one.
+    pub(super) fn clear(&self, file_system: &dyn FileSystem) -> Result<()> {
+        self.wanted.store(false, Ordering::Relaxed);
+        let spares = std::mem::take(&mut *lock(&self.files));
+        for spare in spares {
+            let removed = file_system.remove(&spare.path);
+            removed.map_err(|source| Error::io("remove", &spare.path, source))?;
+        }
+        Ok(())
+    }
+
     /// Returns the bytes of all spares.
     pub(super) fn bytes(&self) -> u64 {
         lock(&self.files).len() as u64 * self.segment_bytes

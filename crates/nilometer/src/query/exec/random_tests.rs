@@ -15,10 +15,6 @@ use crate::query::planner::rules::RuleSet;
 use crate::query::planner::settings::PlanOptions;
 use crate::query::source::{Collections, Resolved};
 
-/// Generated collections per run, eight pipelines over each; with NILOMETER_LONG, SEEDS_LONG.
-const SEEDS: u64 = 50;
-const SEEDS_LONG: u64 = 3000;
-
 /// A small random number generator: the same on every machine, for every seed.
 pub(super) struct Draw(pub(super) u64);
 
@@ -611,8 +607,8 @@ fn every_way_gives_the_same_answer() {
         .filter(|value| !matches!(value, Value::Missing))
         .collect();
     let workers = Arc::<Workers>::default();
-    let long = std::env::var_os("NILOMETER_LONG").is_some();
-    for seed in 0..if long { SEEDS_LONG } else { SEEDS } {
+    // Generated collections, eight pipelines over each.
+    for seed in 0..crate::tests::effort(20, 3000) {
         check(seed, &awkward, &workers);
     }
     assert_eq!(

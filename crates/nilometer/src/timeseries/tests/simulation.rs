@@ -39,7 +39,7 @@ use crate::timeseries::modify::bucket_changes::ClaimResult;
 use crate::timeseries::scan::BucketRange;
 
 /// Histories of the fast suite.
-const HISTORIES: u64 = 500;
+const HISTORIES: u64 = 200;
 
 /// Histories of the long run that every change must pass.
 const HISTORIES_LONG: u64 = 10_000;

@@ -638,7 +638,7 @@ fn pipeline_groups(pipeline: &Value) -> bool {
 fn a_hint_answers_like_the_documents_of_its_index() {
     let mut draw = Draw::new(0x9E37_79B9_7F4A_7C15);
     let mut used = [0usize; 2];
-    for round in 0..300 {
+    for round in 0..crate::tests::effort(90, 300) {
         let world = World::drawn(&mut draw, round % 3 != 0);
         for (at, index) in world.source.indexes().unwrap().iter().enumerate() {
             // A wildcard index holds paths, not whole documents, so the hint must not change the result.

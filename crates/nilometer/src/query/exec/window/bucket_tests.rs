@@ -15,10 +15,6 @@ use crate::query::planner::rules::RuleSet;
 use crate::query::planner::settings::PlanOptions;
 use crate::query::source::Resolved;
 
-/// Generated collections per run, eight pipelines over each; with NILOMETER_LONG, SEEDS_LONG.
-const SEEDS: u64 = 35;
-const SEEDS_LONG: u64 = 3000;
-
 /// Returns `{name: argument}`.
 fn named(name: &str, argument: impl Into<Value>) -> Document {
     let mut out = DocumentBuilder::new();
@@ -257,8 +253,8 @@ fn check_all(rules: &[&str], write: Write) {
         .filter(|value| !matches!(value, Value::Missing))
         .collect();
     let folder = tempfile::tempdir().unwrap();
-    let long = std::env::var_os("NILOMETER_LONG").is_some();
-    for seed in 1..if long { SEEDS_LONG } else { SEEDS } {
+    // Generated collections, eight pipelines over each.
+    for seed in 1..crate::tests::effort(15, 3000) {
         check(seed, (rules, write), &awkward, folder.path());
     }
 }
