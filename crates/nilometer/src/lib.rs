@@ -24,6 +24,7 @@ pub mod parameters;
 pub mod query;
 pub mod services;
 pub mod session;
+pub mod text;
 pub mod timeseries;
 pub mod validation;
 pub mod write;

@@ -48,7 +48,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["operation"],
             &["session"],
             &["args", "auth", "eval"],
-            &["catalog", "geo", "insertion"],
+            &["catalog", "geo", "insertion", "text"],
             &["budget", "error", "ids", "limits", "validation"],
         ],
         exceptions: &[

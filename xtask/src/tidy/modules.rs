@@ -103,6 +103,17 @@ pub(crate) const RULES: &[Rule] = &[
         modules: Some(&["geo"]),
     },
     Rule {
+        place: "crates/nilometer/src/text",
+        never: &[
+            "nilometer_storage",
+            "std::fs",
+            "std::thread",
+            "std::time",
+            "rand",
+        ],
+        modules: Some(&["text"]),
+    },
+    Rule {
         place: "crates/nilometer/src/eval",
         never: &[
             "nilometer_storage",
@@ -111,7 +122,7 @@ pub(crate) const RULES: &[Rule] = &[
             "std::time",
             "rand",
         ],
-        modules: Some(&["eval", "geo"]),
+        modules: Some(&["eval", "geo", "text"]),
     },
     Rule {
         place: "crates/nilometer/src/catalog",
@@ -126,6 +137,7 @@ pub(crate) const RULES: &[Rule] = &[
             "catalog",
             "eval",
             "geo",
+            "text",
             "config",
             "operation",
             "stats",
@@ -173,6 +185,7 @@ pub(crate) const RULES: &[Rule] = &[
             "index",
             "eval",
             "geo",
+            "text",
             "config",
             "operation",
             "stats",

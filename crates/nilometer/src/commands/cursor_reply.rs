@@ -133,6 +133,7 @@ pub(crate) fn settings(
             now_ms: operation.now_ms,
             variables,
             collator: collation.shared(),
+            strict_api: operation.api.strict,
             options: PlanOptions {
                 disabled: RuleSet::from_number(given.internal_nilometer_disabled_rules()),
                 ..PlanOptions::default()

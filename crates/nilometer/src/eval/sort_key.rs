@@ -21,11 +21,16 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::{KeyError, plain_value, visit_keys};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
+use super::matcher::TextTest;
+use super::projection::MetaField;
 use super::{Collation, Dependencies, EvalContext, ParseContext, expression};
 use crate::error::{Error, Result, location};
 
 /// Most fields a sort pattern may name.
 pub const SORT_KEYS_MAX: usize = 32;
+
+/// The name of the text score in a pattern that explain shows.
+const SHOWN_TEXT_SCORE: &str = "$computed0";
 
 /// What one part of a pattern sorts by.
 #[derive(Clone, Debug)]
@@ -34,6 +39,8 @@ pub enum SortBy {
     Field(FieldPath),
     /// `{$meta: "randVal"}`: a random number for each document.
     Random,
+    /// `{$meta: "textScore"}` where no stage adds the score to documents: in writes.
+    TextScore(Arc<TextTest>),
 }
 
 /// One part of a pattern.
@@ -43,6 +50,17 @@ pub struct SortPart {
     pub by: SortBy,
     /// True for -1.
     pub descending: bool,
+}
+
+impl SortPart {
+    /// True if it sorts by the text score.
+    fn is_text_score(&self) -> bool {
+        match &self.by {
+            SortBy::Field(path) => path.as_str() == MetaField::TextScore.carrier(),
+            SortBy::TextScore(_) => true,
+            SortBy::Random => false,
+        }
+    }
 }
 
 /// A parsed sort pattern.
@@ -145,6 +163,24 @@ impl SortPattern {
         Self::parse(pattern.finish().as_ref(), ctx)
     }
 
+    /// True if it sorts by the text score.
+    pub fn reads_text_score(&self) -> bool {
+        self.parts.iter().any(SortPart::is_text_score)
+    }
+
+    /// Returns the pattern for documents that do not carry their text score: it is computed.
+    #[must_use]
+    pub fn scoring(mut self, test: &Arc<TextTest>) -> Self {
+        for part in &mut self.parts {
+            if part.is_text_score() {
+                part.by = SortBy::TextScore(Arc::clone(test));
+            }
+        }
+        let carrier = MetaField::TextScore.carrier();
+        self.paths.retain(|path| path.as_str() != carrier);
+        self
+    }
+
     /// Returns the parts of the pattern.
     pub fn parts(&self) -> &[SortPart] {
         &self.parts
@@ -189,10 +225,16 @@ impl SortPattern {
         let mut out = DocumentBuilder::new();
         for part in &self.parts {
             match &part.by {
+                _ if part.is_text_score() => {
+                    let operand = MetaField::TextScore.operand();
+                    out.append(SHOWN_TEXT_SCORE, doc! { "$meta": operand })
+                }
                 SortBy::Field(path) => {
                     out.append(path.as_str(), if part.descending { -1 } else { 1 })
                 }
-                SortBy::Random => out.append("$rand", doc! { "$meta": "randVal" }),
+                SortBy::Random | SortBy::TextScore(_) => {
+                    out.append("$rand", doc! { "$meta": "randVal" })
+                }
             };
         }
         out.finish()
@@ -203,10 +245,21 @@ impl SortPattern {
         if let [part] = &*self.parts {
             return Ok(SortKey::One(self.single_value(part, doc, ctx)?));
         }
-        match self.plain_key(doc, ctx) {
+        let score = self.score_of(doc, ctx)?;
+        match self.plain_key(doc, &score, ctx) {
             Some(key) => Ok(key),
-            None => self.array_key(doc, ctx),
+            None => self.array_key(doc, &score, ctx),
         }
+    }
+
+    /// Returns the text score of a document, if the pattern sorts by it.
+    fn score_of(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<Value> {
+        let mut parts = self.parts.iter();
+        let test = parts.find_map(|part| match &part.by {
+            SortBy::TextScore(test) => Some(test),
+            _ => None,
+        });
+        test.map_or(Ok(Value::Null), |test| score(test, doc, ctx))
     }
 
     fn single_value(
@@ -222,15 +275,17 @@ impl SortPattern {
                     .map_err(key_error)
             }
             SortBy::Random => Ok(random(ctx)),
+            SortBy::TextScore(test) => score(test, doc, ctx),
         }
     }
 
     /// Returns the key if no path meets an array.
-    fn plain_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<SortKey> {
+    fn plain_key(&self, doc: DocRef<'_>, score: &Value, ctx: &EvalContext<'_>) -> Option<SortKey> {
         self.key_from(|part| {
             Some(match &part.by {
                 SortBy::Field(path) => null_if_missing(plain_value(path, doc)?),
                 SortBy::Random => random(ctx),
+                SortBy::TextScore(_) => score.clone(),
             })
         })
     }
@@ -249,7 +304,7 @@ impl SortPattern {
     }
 
     /// Returns the first key in the pattern's order of those that a document with arrays has.
-    fn array_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<SortKey> {
+    fn array_key(&self, doc: DocRef<'_>, score: &Value, ctx: &EvalContext<'_>) -> Result<SortKey> {
         let mut best: Option<Vec<ValueRef<'_>>> = None;
         visit_keys(&self.paths, doc, &mut |key| {
             let better = best
@@ -264,6 +319,7 @@ impl SortPattern {
         let values = self.parts.iter().map(|part| match part.by {
             SortBy::Field(_) => fields.next().unwrap_or(ValueRef::Null).to_value(),
             SortBy::Random => random(ctx),
+            SortBy::TextScore(_) => score.clone(),
         });
         Ok(SortKey::from_values(values))
     }
@@ -320,6 +376,10 @@ pub(crate) fn null_if_missing(value: ValueRef<'_>) -> Value {
         ValueRef::Missing => Value::Null,
         value => value.to_value(),
     }
+}
+
+fn score(test: &TextTest, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<Value> {
+    Ok(test.score(doc, ctx)?.map_or(Value::Null, Value::Double))
 }
 
 fn random(ctx: &EvalContext<'_>) -> Value {
@@ -386,10 +446,11 @@ fn parse_meta(meta: DocRef<'_>) -> Result<SortPart> {
             by: SortBy::Random,
             descending: true,
         }),
-        Some("textScore") => Err(Error::location(
-            location::TEXT_SCORE_MISSING,
-            "query requires text score metadata, but it is not available",
-        )),
+        // The field that carries it.
+        Some("textScore") => Ok(SortPart {
+            by: SortBy::Field(FieldPath::parse_lenient(MetaField::TextScore.carrier())),
+            descending: true,
+        }),
         Some(other) => Err(Error::location(
             location::SORT_META_UNKNOWN,
             format!("Illegal $meta sort: $meta: \"{other}\""),
@@ -486,7 +547,6 @@ mod tests {
             (doc! {"a.": 1}, 40353),
             (doc! {"$a": 1}, 16410),
             (doc! {"a..b": 1}, 15998),
-            (doc! {"a": doc! {"$meta": "textScore"}}, 40218),
             (doc! {"a": doc! {"$meta": "sortKey"}}, 31138),
             (doc! {"a": doc! {"b": 1}}, 17312),
             (long.finish(), 13103),

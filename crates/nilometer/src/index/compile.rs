@@ -15,11 +15,17 @@ use crate::catalog::{IndexSpec, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, ParseContext};
+use crate::text::TextSpec;
 
 /// Default bits per coordinate of a `2d` index.
 const TWO_D_BITS: u32 = 26;
 /// Default bounds of a `2d` index.
 const TWO_D_LIMIT: f64 = 180.0;
+
+/// The name of the terms in the key pattern of a text index.
+pub const TEXT_TERMS: &str = "_fts";
+/// The name of their scores.
+pub const TEXT_SCORE: &str = "_ftsx";
 
 /// A compiled definition.
 #[derive(Debug)]
@@ -30,7 +36,9 @@ pub(super) struct CompiledIndex {
     pub(super) collation: Collation,
     pub(super) partial_filter: Option<MatchExpression>,
     pub(super) wildcard_fields: WildcardFields,
-    /// The paths of all parts but the wildcard, in order.
+    /// The strings of a text index.
+    pub(super) text: Option<Arc<TextSpec>>,
+    /// The paths of all parts but wildcards and text, in order.
     pub(super) paths: Vec<FieldPath>,
 }
 
@@ -59,6 +67,9 @@ impl CompiledIndex {
         let mut parts = Vec::new();
         let mut directions = Vec::new();
         for element in spec.key.iter() {
+            if is_score(&parts, element.name()) {
+                continue;
+            }
             let part = parse_part(
                 element.name(),
                 element.value(),
@@ -68,6 +79,7 @@ impl CompiledIndex {
             match part.kind {
                 IndexPartKind::Descending => directions.push(true),
                 IndexPartKind::Wildcard { descending } => directions.extend([false, descending]),
+                IndexPartKind::Text => directions.extend([false, false]),
                 _ => directions.push(false),
             }
             parts.push(part);
@@ -81,6 +93,10 @@ impl CompiledIndex {
         if wildcards.count() > 1 {
             return Err(refused("an index has at most one wildcard field"));
         }
+        let text = match parts.iter().any(|part| part.kind == IndexPartKind::Text) {
+            true => Some(text_of(spec, &parts)?),
+            false => None,
+        };
         let collation = collation_of(spec)?;
         let partial_filter = match &spec.partial_filter {
             Some(filter) => {
@@ -93,6 +109,7 @@ impl CompiledIndex {
             components: directions.len(),
             order: KeyOrder::new(directions),
             wildcard_fields: WildcardFields::parse(&spec.others, &parts)?,
+            text,
             paths: ordinary_paths(&parts),
             parts,
             collation,
@@ -101,10 +118,36 @@ impl CompiledIndex {
     }
 }
 
+/// True for the component behind the terms of a text index: it belongs to the same part.
+fn is_score(before: &[IndexPart], name: &str) -> bool {
+    name == TEXT_SCORE
+        && before
+            .last()
+            .is_some_and(|part| part.kind == IndexPartKind::Text)
+}
+
+/// Reads the fields of a text index.
+fn text_of(spec: &IndexSpec, parts: &[IndexPart]) -> Result<Arc<TextSpec>> {
+    let is_plain = |part: &IndexPart| part.is_ordered() || part.kind == IndexPartKind::Text;
+    let texts = parts.iter().filter(|part| part.kind == IndexPartKind::Text);
+    if texts.count() > 1 || !parts.iter().all(is_plain) {
+        return Err(refused(
+            "a text index has one list of terms, with ascending and descending fields beside it",
+        ));
+    }
+    match TextSpec::of(spec.others.as_ref()) {
+        Some(text) => Ok(Arc::new(text)),
+        None => Err(refused("a text index has weights and languages")),
+    }
+}
+
 fn ordinary_paths(parts: &[IndexPart]) -> Vec<FieldPath> {
-    let ordinary = parts
-        .iter()
-        .filter(|part| !matches!(part.kind, IndexPartKind::Wildcard { .. }));
+    let ordinary = parts.iter().filter(|part| {
+        !matches!(
+            part.kind,
+            IndexPartKind::Wildcard { .. } | IndexPartKind::Text
+        )
+    });
     ordinary.filter_map(|part| part.path.clone()).collect()
 }
 
@@ -140,6 +183,7 @@ fn parse_part(
         (_, ValueRef::String("2d")) => two_d(options),
         (_, ValueRef::String("2dsphere")) => IndexPartKind::TwoDSphere,
         (_, ValueRef::String("2dsphere_bucket")) => IndexPartKind::TwoDSphereBucket,
+        (_, ValueRef::String("text")) if name == TEXT_TERMS => IndexPartKind::Text,
         _ => {
             return Err(refused(&format!(
                 "the field '{name}' cannot be indexed that way"

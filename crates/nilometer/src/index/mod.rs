@@ -11,7 +11,8 @@
 //! the same engine batch.
 //!
 //! An index has *parts*, the fields of its key pattern, and *components*, the values of a key string. Each
-//! part has one component, except a wildcard part, which has two: the path and the value.
+//! part has one component, except two: a wildcard part has the path and the value, a text part (`_fts` and `_ftsx` of the
+//! key pattern) has the term and its score.
 //!
 //! Does not read indexes (the module `query` does) and does not know the contents of a collection: records
 //! or buckets. A key may have any length that the values of a document can make: the engine cuts long ones.
@@ -31,9 +32,10 @@ use nilometer_bson::path::FieldPath;
 use crate::catalog::StoredIndex;
 use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
+use crate::text::TextSpec;
 
 pub use build::{BuildSource, DocumentChunk, IndexBuild};
-pub use compile::WildcardFields;
+pub use compile::{TEXT_SCORE, TEXT_TERMS, WildcardFields};
 pub use entry::{KeyRange, delete_entries, diff_entries, put_entries};
 pub(crate) use keys::keys_too_long;
 pub use keys::{DocumentKeys, IndexKey, KEYS_BYTES_MAX};
@@ -66,6 +68,8 @@ pub enum IndexPartKind {
         /// True for -1.
         descending: bool,
     },
+    /// The terms of strings, with their scores: two components.
+    Text,
 }
 
 /// One field of the key pattern of an index.
@@ -88,7 +92,7 @@ impl IndexPart {
     /// Returns the number of its components.
     pub fn components(&self) -> usize {
         match self.kind {
-            IndexPartKind::Wildcard { .. } => 2,
+            IndexPartKind::Wildcard { .. } | IndexPartKind::Text => 2,
             _ => 1,
         }
     }
@@ -140,6 +144,11 @@ impl Index {
     /// Returns the fields a wildcard covers.
     pub fn wildcard_fields(&self) -> &WildcardFields {
         &self.compiled.wildcard_fields
+    }
+
+    /// Returns the strings that a text index covers; `None` for other indexes.
+    pub fn text(&self) -> Option<&Arc<TextSpec>> {
+        self.compiled.text.as_ref()
     }
 
     /// True if some part is a wildcard.

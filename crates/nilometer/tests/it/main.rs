@@ -33,5 +33,6 @@ mod short_memory;
 mod statistics;
 mod stuck_disk;
 mod support;
+mod text_search;
 mod validators;
 mod warm_reads;

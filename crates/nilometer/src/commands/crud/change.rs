@@ -16,12 +16,14 @@ use crate::commands::cursor_reply::settings;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
+use crate::eval::projection::MetaField;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::modify::{ModifyAction, ModifyStatement, Selector, StatementHint};
 use crate::operation::{Documents, OperationContext, Request};
 use crate::query::exec::ExecSettings;
 use crate::query::planner::access::hint::{self, Hint};
+use crate::query::planner::text;
 use crate::query::source::{Collections, Direction, Resolved};
 
 /// The command of a statement, and the collection it is for.
@@ -97,12 +99,37 @@ pub(crate) fn selector(
             }
         }
     }
-    let filter = MatchExpression::parse(filter, expressions)?.simplify();
+    let filter = MatchExpression::parse_with_text(filter, expressions)?.simplify();
+    let filter = with_text(database, namespace, filter, &hint)?;
+    if let Some(pattern) = sort.take_if(|pattern: &mut SortPattern| pattern.reads_text_score()) {
+        let test = filter.text();
+        let test = test.ok_or_else(|| MetaField::TextScore.unavailable())?;
+        sort = Some(pattern.scoring(test));
+    }
     Ok(Selector {
         filter: Cow::Owned(filter),
         sort,
         hint,
     })
+}
+
+/// Puts the `$text` of a filter in the words of the collection's text index.
+fn with_text(
+    database: &Database,
+    namespace: &Namespace,
+    filter: MatchExpression,
+    hint: &StatementHint,
+) -> Result<MatchExpression> {
+    if filter.text().is_none() {
+        return Ok(filter);
+    }
+    let collections = database.collections();
+    let source = match collections.resolve(&namespace.database, &namespace.collection)? {
+        Resolved::Ordinary(source) => Some(source),
+        _ => None,
+    };
+    let is_hinted = hint.natural.is_some() || hint.index.is_some() || hint.bucket_index.is_some();
+    text::settle_filter(filter, source.as_deref(), is_hinted)
 }
 
 /// Resolves a hint; refuses one that names no index.

@@ -130,7 +130,7 @@ pub(crate) fn plan(
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let mut stages = Vec::new();
     if let Some(query) = args.document("query")? {
-        let filter = MatchExpression::parse(query, &options.expressions)?.simplify();
+        let filter = MatchExpression::parse_with_text(query, &options.expressions)?.simplify();
         if !matches!(filter, MatchExpression::AlwaysTrue) {
             stages.push(Stage::Match(MatchStage {
                 filter,

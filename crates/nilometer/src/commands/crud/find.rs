@@ -29,7 +29,7 @@ use crate::operation::Request;
 use crate::query::cursor::{FIRST_BATCH_DEFAULT, Tail};
 use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{
-    GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
+    GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage, meta,
 };
 use crate::query::planner::access::choose::filter_shape_of;
 use crate::query::planner::access::hint::{self, Forced, Hint};
@@ -290,6 +290,7 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
     }
     if args.lenient_boolean("returnKey")?.unwrap_or(false) {
         stages.extend(key_stages(args, sort, expressions)?);
+        settle_text_score(args, &mut stages)?;
         return Ok(stages);
     }
     if let Some(projection) = args.document("projection")?.filter(|d| !d.is_empty()) {
@@ -307,7 +308,18 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
         }
         stages.push(Stage::Project(project));
     }
+    settle_text_score(args, &mut stages)?;
     Ok(stages)
+}
+
+/// Connects sort and projection with the score of the filter's `$text`.
+fn settle_text_score(args: &Args<'_>, stages: &mut Vec<Stage>) -> Result<()> {
+    let readers = [args.document("sort")?, args.document("projection")?];
+    let readers: Vec<_> = readers.into_iter().flatten().collect();
+    if meta::is_mentioned(&readers) {
+        meta::settle_text_score(stages)?;
+    }
+    Ok(())
 }
 
 fn is_natural(document: nilometer_bson::DocRef<'_>) -> Result<bool> {

@@ -2,6 +2,8 @@
 //!
 //! On a time series [`crate::modify`] runs the statement (`modify/measurements.rs`), which refuses a sort.
 
+use std::sync::Arc;
+
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
 use super::change::{StatementContext, durability, selector};
@@ -15,8 +17,9 @@ use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::EvalContext;
-use crate::eval::projection::{Projection, ProjectionInput};
-use crate::modify::{Modified, ModifyAction, WriteTarget};
+use crate::eval::matcher::TextTest;
+use crate::eval::projection::{MetaField, Projection, ProjectionInput};
+use crate::modify::{Modified, ModifyAction, Selector, WriteTarget};
 use crate::operation::Request;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
@@ -97,6 +100,7 @@ fn run(
         Some(fields) => Some(Projection::parse_find(fields, expressions)?),
         None => None,
     };
+    let projection = ReplyProjection::of(projection, &selector, &form)?;
     let place = StatementContext {
         database,
         operation,
@@ -116,7 +120,69 @@ fn run(
     counters
         .inserted
         .add(u64::from(modified.upserted.is_some()));
-    reply(&form, modified, projection.as_ref(), &statement.eval)
+    reply(&form, modified, &projection, &statement.eval)
+}
+
+/// The projection of the returned document.
+struct ReplyProjection {
+    projection: Option<Projection>,
+    /// The `$text` whose score it returns.
+    score: Option<Arc<TextTest>>,
+}
+
+impl ReplyProjection {
+    /// Checks that the score the projection returns exists: documents that are returned as they became have none.
+    fn of(
+        mut projection: Option<Projection>,
+        selector: &Selector<'_>,
+        form: &ModifyForm,
+    ) -> Result<Self> {
+        let field = MetaField::TextScore;
+        let reading = projection.as_mut().filter(|p| p.needs_meta(field));
+        let Some(reading) = reading else {
+            return Ok(Self {
+                projection,
+                score: None,
+            });
+        };
+        reading.leave_out(field);
+        let is_new = matches!(form, ModifyForm::Update { new: true, .. });
+        match selector.filter.text().filter(|_| !is_new).map(Arc::clone) {
+            Some(test) => Ok(Self {
+                projection,
+                score: Some(test),
+            }),
+            None => Err(field.unavailable()),
+        }
+    }
+
+    /// Returns the document as the reply shows it.
+    fn apply(
+        &self,
+        document: Document,
+        position: Option<usize>,
+        eval: &EvalContext<'_>,
+    ) -> Result<Document> {
+        let Some(projection) = &self.projection else {
+            return Ok(document);
+        };
+        let mut document = document;
+        if let Some(test) = &self.score
+            && let Some(score) = test.score(document.as_ref(), eval)?
+        {
+            let mut scored = DocumentBuilder::new();
+            document.iter().for_each(|element| {
+                scored.append_element(element);
+            });
+            scored.append(MetaField::TextScore.carrier(), score);
+            document = scored.finish();
+        }
+        let input = ProjectionInput {
+            position,
+            ..ProjectionInput::default()
+        };
+        projection.apply_with(document.as_ref(), eval, &input)
+    }
 }
 
 fn form(args: &Args<'_>, options: &QueryOptions) -> Result<ModifyForm> {
@@ -156,7 +222,7 @@ fn form(args: &Args<'_>, options: &QueryOptions) -> Result<ModifyForm> {
 fn reply(
     form: &ModifyForm,
     modified: Modified,
-    projection: Option<&Projection>,
+    projection: &ReplyProjection,
     eval: &EvalContext<'_>,
 ) -> Result<Document> {
     let mut out = DocumentBuilder::new();
@@ -175,15 +241,9 @@ fn reply(
         (ModifyForm::Update { new: true, .. }, Some(changed)) => (changed.after, changed.position),
         (_, Some(changed)) => (changed.before, changed.position),
     };
-    let shown = match (shown, projection) {
-        (Some(document), Some(projection)) => {
-            let input = ProjectionInput {
-                position,
-                ..ProjectionInput::default()
-            };
-            Some(projection.apply_with(document.as_ref(), eval, &input)?)
-        }
-        (shown, _) => shown,
+    let shown = match shown {
+        Some(document) => Some(projection.apply(document, position, eval)?),
+        None => None,
     };
     out.append("value", shown.map_or(Value::Null, Value::Document));
     Ok(out.finish())

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! indexes: [{key, name, …}] ── spec::parse ──▶ IndexSpec ── conflict::decide ──▶ new, or there already
-//!                               │ key, kinds, partial_filter                        │
+//!                               │ key, kinds, text, partial_filter                  │
 //!                               └ on time series: converted to buckets              └ build
 //! ```
 //!
@@ -14,6 +14,7 @@ mod key;
 mod kinds;
 mod partial_filter;
 mod spec;
+mod text;
 
 use std::sync::Arc;
 use std::time::Duration;

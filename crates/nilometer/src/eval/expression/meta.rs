@@ -1,8 +1,8 @@
 //! What the document does not say: `$meta`, `$rand`, `$createObjectId` and `$currentDate`.
 //!
 //! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). Sort key, distance, location,
-//! record id and index key are read from the field that carries them ([`MetaField`]). There is no text search and no
-//! score: the result of others is missing.
+//! record id, index key and text score are read from the field that carries them ([`MetaField`]). The result of others is
+//! missing.
 //!
 //! `$rand: {}` is a double from [0, 1), generated for each evaluation from the operation's random
 //! source; arguments are error 3040501. `$createObjectId: {}` draws from the same source.

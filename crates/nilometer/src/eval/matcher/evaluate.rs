@@ -40,6 +40,10 @@ impl MatchExpression {
                 ValueRef::Document(doc) => schema.matches(doc, ctx),
                 _ => Ok(false),
             },
+            Self::Text(test) => match root {
+                ValueRef::Document(doc) => Ok(test.score(doc, ctx)?.is_some()),
+                _ => Ok(false),
+            },
             Self::BucketGeo(test) => Ok(match root {
                 ValueRef::Document(doc) => test.matches(doc),
                 _ => true,

@@ -13,6 +13,7 @@ use nilometer_bson::{DocRef, Document, Element, ValueRef, doc};
 use super::MatchExpression;
 use super::parse::{FilterLevel, FilterParser};
 use super::path::{LeafArrays, MatchPath};
+use super::text::TextAllowance;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::ParseContext;
 use crate::geo::{GeoTest, NearQuery, find_near_operator, may_contain};
@@ -89,9 +90,13 @@ pub fn bucket_document(test: &GeoTest, field: &str) -> Document {
 pub type NearCondition = (MatchPath, Arc<NearQuery>);
 
 impl MatchExpression {
-    /// Parses a filter in which a `$near` may define the order.
+    /// Parses a filter in which a `$near` may define the order, and which may have a `$text`.
     pub fn parse_with_near(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
-        FilterParser::new(ctx, NearAllowance::Allowed).document(filter)
+        let mut parser = FilterParser::new(ctx, NearAllowance::Allowed);
+        parser.text = TextAllowance::Allowed;
+        let parsed = parser.document(filter)?;
+        parsed.check_texts()?;
+        Ok(parsed)
     }
 
     /// Splits the filter into its `$near` and the rest.

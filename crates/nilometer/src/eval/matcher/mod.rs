@@ -16,7 +16,7 @@
 //! which types a comparison compares ([`comparison`]), and how patterns differ from Rust's
 //! ([`regex`]).
 //!
-//! Not supported: `$where` (no JavaScript) and `$text`; both are parse errors.
+//! Not supported: `$where` (no JavaScript), which is a parse error.
 
 pub mod comparison;
 mod evaluate;
@@ -32,6 +32,7 @@ mod regex_search;
 mod regex_syntax;
 mod rewrite;
 mod serialize;
+pub mod text;
 pub mod value_tests;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub use operators::{PATH_OPERATOR_NAMES, REFUSED_OPERATOR_NAMES, TOP_LEVEL_OPERA
 pub use parse::FILTER_DEPTH_MAX;
 pub use path::{LeafArrays, MatchPath};
 pub use regex::Pattern;
+pub use text::TextTest;
 pub use value_tests::{BitTest, BitTestKind, ModTest, TypeSet};
 
 /// A parsed filter.
@@ -142,6 +144,8 @@ pub enum MatchExpression {
     Expr(Arc<ExprTest>),
     /// `$jsonSchema`.
     JsonSchema(Arc<JsonSchema>),
+    /// `$text`.
+    Text(Arc<TextTest>),
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The operators of the filter language in two tables, and the parsing of their operands.
 //!
-//! A name that is not in a table is an error. A known operator that is not supported (JavaScript,
-//! text) has a row that rejects it, so the tables are complete.
+//! A name that is not in a table is an error. A known operator that is not supported (JavaScript)
+//! has a row that rejects it, so the tables are complete.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::parse::{FilterLevel, FilterParser, is_operator_document};
 use super::path::MatchPath;
 use super::regex::Pattern;
 use super::value_tests::{BitTest, BitTestKind, ModTest, TypeSet, parse_size};
-use super::{MatchExpression, geo, rewrite};
-use crate::error::{Error, ErrorCode, Result, location};
+use super::{MatchExpression, geo, rewrite, text};
+use crate::error::{Error, Result, location};
 use crate::eval::Collation;
 use crate::eval::expression::is_true;
 
@@ -45,7 +45,7 @@ const TOP_LEVEL: &[(&str, TopLevelParser)] = &[
         geo::bucket(p, e).map(Some)
     }),
     ("$where", where_),
-    ("$text", text),
+    ("$text", |p, e| text::parse(p, e).map(Some)),
 ];
 
 /// Operators on a path.
@@ -142,8 +142,8 @@ pub const TOP_LEVEL_OPERATOR_NAMES: [&str; TOP_LEVEL.len()] = names(TOP_LEVEL);
 /// All operator names on a path.
 pub const PATH_OPERATOR_NAMES: [&str; ON_PATH.len()] = names(ON_PATH);
 
-/// Operators that are known and rejected: no JavaScript, no text index.
-pub const REFUSED_OPERATOR_NAMES: &[&str] = &["$where", "$text"];
+/// Operators that are known and rejected: no JavaScript.
+pub const REFUSED_OPERATOR_NAMES: &[&str] = &["$where"];
 
 /// Parses an operator in place of a field.
 pub(super) fn parse_top_level(parser: FilterParser<'_>, element: Element<'_>) -> ParseResult {
@@ -182,8 +182,13 @@ fn logical(
         .as_array()
         .ok_or_else(|| Error::bad_value(format!("{name} must be an array")))?;
     let mut inner = parser.deeper(parser.level)?;
-    if name == "$and" {
-        inner.near = parser.near;
+    match name {
+        "$and" => {
+            inner.near = parser.near;
+            inner.text = parser.text;
+        }
+        "$or" => inner.text = parser.text,
+        _ => {}
     }
     let mut parsed = Vec::new();
     for arm in arms.iter() {
@@ -198,7 +203,7 @@ fn logical(
     Ok(Some(join(parsed)))
 }
 
-fn only_top_level(parser: FilterParser<'_>, name: &str) -> Result<()> {
+pub(super) fn only_top_level(parser: FilterParser<'_>, name: &str) -> Result<()> {
     if parser.level == FilterLevel::Document {
         return Ok(());
     }
@@ -262,14 +267,6 @@ fn where_(parser: FilterParser<'_>, _: Element<'_>) -> ParseResult {
     only_top_level(parser, "$where")?;
     Err(Error::bad_value(
         "no globalScriptEngine in $where parsing: this server runs no JavaScript",
-    ))
-}
-
-fn text(parser: FilterParser<'_>, _: Element<'_>) -> ParseResult {
-    only_top_level(parser, "$text")?;
-    Err(Error::new(
-        ErrorCode::IndexNotFound,
-        "text index required for $text query",
     ))
 }
 

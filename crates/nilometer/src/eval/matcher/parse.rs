@@ -17,6 +17,7 @@ use super::geo::NearAllowance;
 use super::operators;
 use super::path::MatchPath;
 use super::regex::Pattern;
+use super::text::TextAllowance;
 use super::{MatchExpression, rewrite};
 use crate::error::{Error, Result};
 use crate::eval::{Collation, ParseContext};
@@ -39,6 +40,7 @@ pub(super) struct FilterParser<'c> {
     pub(super) ctx: &'c ParseContext,
     pub(super) level: FilterLevel,
     pub(super) near: NearAllowance,
+    pub(super) text: TextAllowance,
     depth: usize,
 }
 
@@ -56,6 +58,7 @@ impl<'c> FilterParser<'c> {
             ctx,
             level: FilterLevel::Document,
             near,
+            text: TextAllowance::Forbidden,
             depth: 0,
         }
     }
@@ -70,6 +73,7 @@ impl<'c> FilterParser<'c> {
         Ok(Self {
             level,
             near: self.near.deeper(),
+            text: self.text.deeper(),
             depth: self.depth + 1,
             ..self
         })

@@ -137,7 +137,7 @@ impl MatchExpression {
                 into.paths.insert(comparison.path.to_shared());
             }
             Self::Expr(test) => test.expression.dependencies(into),
-            Self::JsonSchema(_) => into.whole = true,
+            Self::JsonSchema(_) | Self::Text(_) => into.whole = true,
             Self::BucketGeo(test) => {
                 let paths = test.paths().into_iter().map(MatchPath::to_shared);
                 into.paths.extend(paths);
@@ -169,7 +169,7 @@ impl MatchExpression {
                 ..comparison.clone()
             }),
             Self::Expr(test) => Self::Expr(Arc::new(test.renamed(from, to)?)),
-            Self::JsonSchema(_) | Self::BucketGeo(_) => return None,
+            Self::JsonSchema(_) | Self::BucketGeo(_) | Self::Text(_) => return None,
             leaf => leaf.at_path(leaf.leaf_path()?.renamed(from, to)?)?,
         })
     }

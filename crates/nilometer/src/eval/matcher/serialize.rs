@@ -38,6 +38,9 @@ impl MatchExpression {
                 out.append("$jsonSchema", schema.source().clone());
             }
             Self::BucketGeo(test) => return test.to_document(),
+            Self::Text(test) => {
+                out.append("$text", test.to_document());
+            }
             Self::ExprCompare(Comparison { path, .. }) => {
                 out.append(path.as_str(), self.operators());
             }

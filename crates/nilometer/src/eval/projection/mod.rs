@@ -64,7 +64,7 @@ pub struct ProjectionInput<'a> {
     pub sort_key: Option<&'a Value>,
 }
 
-/// What `$meta` returns about a document besides relevance, which nothing here computes.
+/// What `$meta` returns about a document.
 ///
 /// The values travel with the document as fields with names of their own, which the stage that knows the value adds and
 /// the last stage that reads it removes.
@@ -80,16 +80,19 @@ pub enum MetaField {
     RecordId,
     /// The key of the index by which the document was found; missing without an index.
     IndexKey,
+    /// The score of a `$text`.
+    TextScore,
 }
 
 impl MetaField {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::SortKey,
         Self::GeoNearDistance,
         Self::GeoNearPoint,
         Self::RecordId,
         Self::IndexKey,
+        Self::TextScore,
     ];
 
     /// Returns the operand of `$meta` that names it.
@@ -105,6 +108,7 @@ impl MetaField {
             Self::GeoNearPoint => "$geoNearPoint",
             Self::RecordId => "$recordId",
             Self::IndexKey => "$indexKey",
+            Self::TextScore => "$textScore",
         }
     }
 
@@ -128,6 +132,7 @@ impl MetaField {
             Self::GeoNearPoint => "$geoNear point",
             Self::RecordId => "record id",
             Self::IndexKey => "index key",
+            Self::TextScore => "text score",
         };
         Error::location(
             location::TEXT_SCORE_MISSING,
@@ -323,7 +328,10 @@ impl ProjectionInput<'_> {
             return Ok(key.as_ref());
         }
         match root.get(field.carrier()) {
-            ValueRef::Missing if field.is_required() => Err(field.unavailable()),
+            // In an `$or`, a document that does not match the `$text` has no score.
+            ValueRef::Missing if field.is_required() && field != MetaField::TextScore => {
+                Err(field.unavailable())
+            }
             value => Ok(value),
         }
     }

@@ -260,8 +260,7 @@ impl<'c> ProjectionParser<'c> {
         })?;
         let field = match name {
             name if MetaField::of_operand(name).is_some() => MetaField::of_operand(name),
-            "textScore"
-            | "searchScore"
+            "searchScore"
             | "searchHighlights"
             | "searchScoreDetails"
             | "vectorSearchScore"

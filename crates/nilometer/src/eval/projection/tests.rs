@@ -440,7 +440,7 @@ fn refused() {
         (doc! {"a": doc! {"$nope": 1}}, 31_325),
         (doc! {"a": doc! {"$meta": 1}}, 17307),
         (doc! {"a": doc! {"$meta": "nope"}}, 17308),
-        (doc! {"a": doc! {"$meta": "textScore"}}, 40218),
+        (doc! {"a": doc! {"$meta": "searchScore"}}, 40218),
     ] {
         for (name, parsed) in [("find", find(&spec)), ("$project", project(&spec))] {
             let error = parsed.expect_err(&format!("{name} {spec:?}"));

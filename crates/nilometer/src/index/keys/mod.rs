@@ -5,6 +5,7 @@
 //! "hashed"    the hash of the value as a long; arrays are refused
 //! $**         path and value of every leaf
 //! "2d" …      cells and hashes of geometry; see geo
+//! "text"      each term of the strings, with its score
 //! ```
 //!
 //! A document has no keys if a partial filter does not match it, or if the index is sparse and the document
@@ -12,6 +13,7 @@
 
 mod geo;
 mod ordinary;
+mod text;
 mod wildcard;
 
 use std::cmp::Ordering;
@@ -106,6 +108,8 @@ impl Index {
         let mut out = KeyCollector::default();
         if self.is_wildcard() {
             wildcard::keys(self, document, &mut out)?;
+        } else if let Some(spec) = self.text() {
+            text::keys(self, spec, document, &mut out)?;
         } else if self.parts().iter().any(geo::is_geo) {
             geo::keys(self, document, &mut out)?;
         } else {

@@ -27,6 +27,7 @@ use super::row::project::Project;
 use super::row::redact::Redact;
 use super::row::replace_root::ReplaceRoot;
 use super::row::sample::Sample;
+use super::row::text_score::TextScore;
 use super::row::unwind::Unwind;
 use super::scan::bucket_sample::BucketSample;
 use super::scan::index_fetch::{AccessStats, IndexRead};
@@ -243,6 +244,7 @@ impl Builder {
             }
             Stage::Redact(stage) => Box::new(Redact::new(input, Arc::unwrap_or_clone(stage))),
             Stage::Sample(stage) => Box::new(Sample::new(input, stage.size)),
+            Stage::TextScore(stage) => Box::new(TextScore::new(input, stage)),
             Stage::UnionWith(stage) => {
                 let builder = self.nested(stage.depth);
                 let other = builder.pipeline(stage.collection.as_deref(), stage.stages.clone())?;

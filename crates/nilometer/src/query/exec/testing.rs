@@ -395,6 +395,7 @@ pub(crate) fn settings(options: PlanOptions, limits: ExecLimits) -> ExecSettings
             now_ms: 1_700_000_000_000,
             variables: Arc::new([]),
             collator: None,
+            strict_api: false,
             options,
         },
         user: None,

@@ -77,7 +77,7 @@ fn key_tree(access: &IndexAccess, counts: bool, stats: Option<&AccessStats>) -> 
     }
 }
 
-fn joined(
+pub(super) fn joined(
     name: &str,
     order: Option<&Document>,
     scans: &[IndexScanPlan],
@@ -102,7 +102,7 @@ fn joined(
     out.finish()
 }
 
-fn scan_step(scan: &IndexScanPlan, name: &str, stats: Option<&KeyStats>) -> Document {
+pub(super) fn scan_step(scan: &IndexScanPlan, name: &str, stats: Option<&KeyStats>) -> Document {
     let spec = &scan.index.stored.spec;
     let mut out = DocumentBuilder::new();
     out.append("stage", name);
@@ -113,6 +113,10 @@ fn scan_step(scan: &IndexScanPlan, name: &str, stats: Option<&KeyStats>) -> Docu
     out.append("indexName", spec.name.as_str());
     if let Some(collation) = &spec.collation {
         out.append("collation", collation.clone());
+    }
+    if scan.index.text().is_some() {
+        super::text::add_scan(scan, stats, &mut out);
+        return out.finish();
     }
     let multikey = scan.shape.parts.iter().any(|part| part.multikey);
     out.append("isMultiKey", multikey);
@@ -254,6 +258,6 @@ fn trial_document(trial: &TrialResult, tree: Document) -> Document {
     }
 }
 
-fn read(counter: &AtomicU64) -> i64 {
+pub(super) fn read(counter: &AtomicU64) -> i64 {
     i64::try_from(counter.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
 }

@@ -11,6 +11,7 @@
 //! nothing is estimated.
 
 mod by_index;
+mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,6 +79,9 @@ pub fn explain(
             }
             let sort = sort_of_buckets(plan);
             for (at, stage) in plan.stages.iter().enumerate() {
+                if text::is_hidden(stage) {
+                    continue;
+                }
                 if at == 0
                     && let Some(sort) = sort
                 {
@@ -141,7 +145,8 @@ fn as_find_tree(
     let base = match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::Records(input) => {
-            record_step(input, top.is_some_and(|top| top.name == "COUNT"), execution)
+            let counts = top.is_some_and(|top| top.name == "COUNT");
+            record_step(plan, input, counts, execution)
         }
         Input::FirstStage | Input::Buckets(_) | Input::Metas(_) => return None,
     };
@@ -149,7 +154,8 @@ fn as_find_tree(
         document: base,
         stats: None,
     }];
-    for (at, stage) in plan.stages.iter().enumerate() {
+    let shown = plan.stages.iter().enumerate();
+    for (at, stage) in shown.filter(|(_, stage)| !text::is_hidden(stage)) {
         let document = match stage {
             PhysicalStage::Sort(sort) => {
                 let mut out = DocumentBuilder::new();
@@ -234,12 +240,18 @@ fn shell_text(key: &Document) -> String {
     format!("{{ {} }}", parts.collect::<Vec<_>>().join(", "))
 }
 
-fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_>>) -> Document {
+fn record_step(
+    plan: &PhysicalPlan,
+    input: &RecordInput,
+    counts: bool,
+    execution: Option<Execution<'_>>,
+) -> Document {
     let mut out = DocumentBuilder::new();
     match &input.access {
         AccessPath::Index(access) => {
             let stats = execution.map(|e| &e.trace.access);
-            return by_index::tree(access, counts, stats);
+            return text::tree(plan, input, access, stats)
+                .unwrap_or_else(|| by_index::tree(access, counts, stats));
         }
         AccessPath::IdLookup(_) => {
             out.append("stage", "EXPRESS_IXSCAN");
@@ -410,7 +422,7 @@ fn scan_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document 
     match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
-        Input::Records(input) => record_step(input, false, execution),
+        Input::Records(input) => record_step(plan, input, false, execution),
         Input::Buckets(input) => above_buckets(plan, input),
         Input::Metas(input) => meta_step(input),
     }
@@ -638,7 +650,7 @@ fn execution_stats(plan: &PhysicalPlan, execution: Execution<'_>, stages: Docume
     if execution.all_plans {
         let all = match (&plan.input, index_access(plan)) {
             (Input::Records(input), Some(_)) => {
-                let chosen = record_step(input, false, None);
+                let chosen = record_step(plan, input, false, None);
                 by_index::all_plans(&input.choice, &chosen)
             }
             _ => Vec::new(),

@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, ValueRef};
 
 use super::needs::Needs;
-use super::{PipelineContext, Stage};
+use super::{PipelineContext, Place, Stage};
 use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
 
@@ -50,6 +50,14 @@ impl MatchStage {
     }
 }
 
+/// Returns the error for a `$text` that is not in the first stage.
+pub(crate) fn text_not_first() -> Error {
+    Error::location(
+        location::TEXT_MATCH_NOT_FIRST,
+        "$match with $text is only allowed as the first pipeline stage",
+    )
+}
+
 /// Parses `$match`.
 pub(super) fn parse(
     cx: &PipelineContext,
@@ -63,7 +71,18 @@ pub(super) fn parse(
             "the match filter must be an expression in an object",
         ));
     };
-    let filter = MatchExpression::parse(document, &cx.expressions)?.simplify();
+    let filter = MatchExpression::parse_with_text(document, &cx.expressions)?.simplify();
+    if filter.text().is_some() {
+        if cx.place == Place::Facet {
+            return Err(Error::location(
+                location::STAGE_NOT_IN_FACET,
+                "$match with $text is not allowed to be used within a $facet stage",
+            ));
+        }
+        if !out.is_empty() {
+            return Err(text_not_first());
+        }
+    }
     out.push(Stage::Match(MatchStage {
         filter,
         source: document.to_document(),

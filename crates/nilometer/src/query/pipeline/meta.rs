@@ -8,14 +8,16 @@
 //! |---|---|
 //! | `sortKey` | the last `$sort` before its first reader |
 //! | `geoNearDistance`, `geoNearPoint` | `$geoNear` |
+//! | `textScore` | a stage behind the first `$match`, if that has a `$text` |
 //! | `recordId`, `indexKey` | the collection; the command asks the plan for them ([`reads`]) |
 //!
 //! A stage that makes new documents, such as `$group`, ends the way: a reader behind it gets error 40218, for record ids
 //! and index keys a missing value.
 
 use super::needs::Needs;
-use super::{GeoNearStage, ProjectStage, Stage};
+use super::{GeoNearStage, ProjectStage, Stage, TextScoreStage};
 use crate::error::Result;
+use crate::eval::matcher::TextTest;
 use crate::eval::projection::MetaField;
 use nilometer_bson::DocRef;
 use std::sync::Arc;
@@ -31,34 +33,54 @@ pub fn is_mentioned(stages: &[DocRef<'_>]) -> bool {
 
 /// Connects the readers of metadata with the stages that know it.
 pub(super) fn settle(stages: &mut Vec<Stage>) -> Result<()> {
-    for field in MetaField::ALL {
-        let (Some(first), Some(last)) = (
-            stages.iter().position(|stage| is_reader(stage, field)),
-            stages.iter().rposition(|stage| is_reader(stage, field)),
-        ) else {
-            continue;
-        };
-        let start = match field {
-            MetaField::SortKey => {
-                let before = stages.get(..first).unwrap_or_default();
-                before
-                    .iter()
-                    .rposition(|stage| matches!(stage, Stage::Sort(_)))
-            }
-            MetaField::GeoNearDistance | MetaField::GeoNearPoint => {
-                matches!(stages.first(), Some(Stage::GeoNear(_))).then_some(0)
-            }
-            MetaField::RecordId | MetaField::IndexKey => Some(0),
-        };
-        let way = start.and_then(|start| stages.get(start..last));
-        let arrives = way.is_some_and(|way| way.iter().all(keeps_documents));
-        match (start, arrives) {
-            (Some(start), true) => carry(field, stages, start, last),
-            _ if field.is_required() => return Err(field.unavailable()),
-            _ => {}
+    let mut fields = MetaField::ALL.into_iter();
+    fields.try_for_each(|field| settle_one(stages, field))
+}
+
+/// Connects the readers of the text score of a `find` with its `$match`.
+pub fn settle_text_score(stages: &mut Vec<Stage>) -> Result<()> {
+    settle_one(stages, MetaField::TextScore)
+}
+
+fn settle_one(stages: &mut Vec<Stage>, field: MetaField) -> Result<()> {
+    let readers = |stages: &[Stage]| {
+        let first = stages.iter().position(|stage| is_reader(stage, field));
+        first.zip(stages.iter().rposition(|stage| is_reader(stage, field)))
+    };
+    let Some((first, last)) = readers(stages) else {
+        return Ok(());
+    };
+    let start = match field {
+        MetaField::SortKey => {
+            let before = stages.get(..first).unwrap_or_default();
+            before
+                .iter()
+                .rposition(|stage| matches!(stage, Stage::Sort(_)))
         }
+        MetaField::GeoNearDistance | MetaField::GeoNearPoint => {
+            matches!(stages.first(), Some(Stage::GeoNear(_))).then_some(0)
+        }
+        MetaField::RecordId | MetaField::IndexKey => Some(0),
+        MetaField::TextScore => text_of(stages).map(|_| 0),
+    };
+    let way = start.and_then(|start| stages.get(start..last));
+    let arrives = way.is_some_and(|way| way.iter().all(keeps_documents));
+    match (start, arrives) {
+        (Some(start), true) => {
+            carry(field, stages, start, last);
+            Ok(())
+        }
+        _ if field.is_required() => Err(field.unavailable()),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Returns the `$text` of the first stage.
+fn text_of(stages: &[Stage]) -> Option<&Arc<TextTest>> {
+    match stages.first() {
+        Some(Stage::Match(stage)) => stage.filter.text(),
+        _ => None,
+    }
 }
 
 /// True if a stage reads this metadata.
@@ -89,6 +111,7 @@ fn keeps_documents(stage: &Stage) -> bool {
             | Stage::Skip(_)
             | Stage::Unwind(_)
             | Stage::GeoNear(_)
+            | Stage::TextScore(_)
             | Stage::Sample(_)
     )
 }
@@ -114,8 +137,14 @@ fn carry(field: MetaField, stages: &mut Vec<Stage>, start: usize, last: usize) {
     if !matches!(stages.get(last), Some(Stage::Project(_) | Stage::Group(_))) {
         stages.insert(last + 1, Stage::Project(ProjectStage::without(field)));
     }
-    if field == MetaField::SortKey {
-        add_sort_keys(stages, start, last);
+    match field {
+        MetaField::SortKey => add_sort_keys(stages, start, last),
+        MetaField::TextScore => {
+            if let Some(test) = text_of(stages).map(Arc::clone) {
+                stages.insert(start + 1, TextScoreStage::of(test));
+            }
+        }
+        _ => {}
     }
 }
 

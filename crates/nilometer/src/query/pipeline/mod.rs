@@ -37,6 +37,7 @@ mod set_window_fields;
 mod sort;
 mod sort_by_count;
 mod target;
+mod text_score;
 mod union_with;
 mod unpack_bucket;
 mod unwind;
@@ -63,6 +64,7 @@ pub use group::{GroupStage, NamedPart, ShownField};
 pub use introspection::IntrospectionStage;
 pub use lookup::{LookupEquality, LookupStage, draws};
 pub use match_::MatchStage;
+pub(crate) use match_::text_not_first;
 pub use merge::{MergeStage, WhenMatched, WhenNotMatched};
 pub use out::OutStage;
 pub use project::{ProjectKind, ProjectStage};
@@ -73,6 +75,7 @@ pub use sample::SampleStage;
 pub use set_window_fields::SetWindowFieldsStage;
 pub use sort::SortStage;
 pub use target::OutputTarget;
+pub use text_score::TextScoreStage;
 pub use union_with::UnionWithStage;
 pub use unpack_bucket::UnpackBucketStage;
 pub use unwind::UnwindStage;
@@ -197,6 +200,8 @@ pub enum Stage {
     Sample(Arc<SampleStage>),
     /// `$setWindowFields`.
     SetWindowFields(Arc<SetWindowFieldsStage>),
+    /// Adds the score of the `$text` of the `$match` in front.
+    TextScore(Arc<TextScoreStage>),
     /// `$unionWith`.
     UnionWith(Arc<UnionWithStage>),
     /// `$_unpackBucket` and `$_internalUnpackBucket`.
@@ -261,6 +266,7 @@ impl Stage {
             Self::Redact(stage) => &**stage,
             Self::Sample(stage) => &**stage,
             Self::SetWindowFields(stage) => &**stage,
+            Self::TextScore(stage) => &**stage,
             Self::UnionWith(stage) => &**stage,
             Self::UnpackBucket(stage) => &**stage,
         })

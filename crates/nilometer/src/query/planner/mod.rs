@@ -24,6 +24,7 @@ pub mod physical;
 pub mod resolve;
 pub mod rules;
 pub mod settings;
+pub mod text;
 
 use std::sync::Arc;
 
@@ -80,6 +81,7 @@ pub fn plan(
             all.extend(stages);
             resolve::check_unpacking(&source, &all)?;
             let all = near::settle(&source, all, cx.settings)?;
+            let all = text::settle(&source, all)?;
             LogicalPlan::new(source, all)
         }
     };

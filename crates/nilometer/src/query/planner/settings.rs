@@ -16,6 +16,8 @@ pub struct PlanSettings {
     pub variables: Arc<[Value]>,
     /// The collation, if it is not the simple one.
     pub collator: Option<SharedCollator>,
+    /// `apiStrict`: text indexes are outside version 1 of the stable API.
+    pub strict_api: bool,
     /// Switches for tests and diagnosis.
     pub options: PlanOptions,
 }

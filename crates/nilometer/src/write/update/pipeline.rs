@@ -4,7 +4,7 @@
 use nilometer_bson::{ArrayRef, DocRef, Document, Element, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result, location};
-use crate::eval::projection::{AddFields, Projection};
+use crate::eval::projection::{AddFields, MetaField, Projection};
 use crate::eval::{EvalContext, Expression, ParseContext};
 
 /// Most stages of an update.
@@ -107,8 +107,12 @@ fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<UpdateStage> 
         }
         "$unset" => Projection::parse_unset(value, ctx).map(UpdateStage::Projection),
         "$project" => {
-            Projection::parse_project(operand("$project", location::PROJECT_NOT_OBJECT)?, ctx)
-                .map(UpdateStage::Projection)
+            let spec = operand("$project", location::PROJECT_NOT_OBJECT)?;
+            let projection = Projection::parse_project(spec, ctx)?;
+            match projection.needs_meta(MetaField::TextScore) {
+                true => Err(MetaField::TextScore.unavailable()),
+                false => Ok(UpdateStage::Projection(projection)),
+            }
         }
         "$replaceWith" => Ok(UpdateStage::Replace {
             expression: Expression::parse(value, ctx)?,

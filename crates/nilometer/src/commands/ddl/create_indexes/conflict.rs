@@ -13,6 +13,7 @@ use crate::catalog::{IndexSpec, Namespace, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
+use crate::index::TEXT_TERMS;
 
 /// The largest number of indexes of a collection, with that of `_id`.
 const INDEXES_MAX: usize = 64;
@@ -55,6 +56,8 @@ pub(super) fn decide(
                 ));
             }
         }
+        let before = there.iter().map(|index| &index.spec).chain(&decision.new);
+        refuse_second_text(spec, before)?;
         if others + there.len() + decision.new.len() >= INDEXES_MAX {
             return Err(refused(format!(
                 "add index fails, too many indexes for {namespace} key:{}",
@@ -64,6 +67,21 @@ pub(super) fn decide(
         decision.new.push(spec.clone());
     }
     Ok(decision)
+}
+
+/// A collection has one text index.
+fn refuse_second_text<'s>(
+    wanted: &IndexSpec,
+    mut before: impl Iterator<Item = &'s IndexSpec>,
+) -> Result<()> {
+    let is_text = |spec: &IndexSpec| !spec.key.get(TEXT_TERMS).is_missing();
+    match before.find(|spec| is_text(spec)) {
+        Some(other) if is_text(wanted) => Err(refused(format!(
+            "only one text index per collection allowed, found existing text index \"{}\"",
+            other.name
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// True if `there` is the same index; an error if both cannot exist.
@@ -155,6 +173,10 @@ fn has_same_options(a: &IndexSpec, b: &IndexSpec) -> bool {
         "2dsphereIndexVersion",
         "finestIndexedLevel",
         "coarsestIndexedLevel",
+        "weights",
+        "default_language",
+        "language_override",
+        "textIndexVersion",
     ];
     a.expire_after_seconds == b.expire_after_seconds
         && COMPARED

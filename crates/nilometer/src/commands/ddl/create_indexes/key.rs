@@ -49,10 +49,10 @@ pub(super) fn check(key: DocRef<'_>, target: IndexTarget) -> Result<KeyShape> {
         }
         let is_wildcard = name == WILDCARD || name.ends_with(".$**");
         let plugin = check_value(name, element.value(), target)?;
-        if is_wildcard && plugin.is_some() {
+        let is_whole_text = name == WILDCARD && plugin == Some("text");
+        if let (true, false, Some(plugin)) = (is_wildcard, is_whole_text, plugin) {
             return Err(refused(format!(
-                "A wildcard field is indexed by 1, not '{}'",
-                plugin.unwrap_or_default()
+                "A wildcard field is indexed by 1, not '{plugin}'"
             )));
         }
         let plugin = plugin.or(is_wildcard.then_some("wildcard"));
@@ -76,7 +76,7 @@ pub(super) fn check(key: DocRef<'_>, target: IndexTarget) -> Result<KeyShape> {
             (None, Some(_)) => shape.plugin = plugin,
             _ => {}
         }
-        shape.is_whole_wildcard |= name == WILDCARD;
+        shape.is_whole_wildcard |= name == WILDCARD && !is_whole_text;
         names.push(name);
     }
     if hashed > 1 {
@@ -154,7 +154,6 @@ fn check_value(
         Some(&"text") if target != IndexTarget::Ordinary => Err(Error::invalid_options(
             "Text indexes are not supported on time-series collections",
         )),
-        Some(&"text") => Err(refused("text indexes are not supported")),
         Some(&"2dsphere_bucket") if target != IndexTarget::Buckets => Err(refused(
             "Index type '2dsphere_bucket' is for buckets of time-series collections",
         )),
@@ -223,6 +222,7 @@ mod tests {
             doc! { "a.$**": 1, "b": -1 },
             doc! { "a.$**": 1, "b": 1 },
             doc! { "a.$id": 1 },
+            doc! { "a": "text", "b.c": "text", "$**": "text" },
         ] {
             assert_eq!(code(key.clone()), 0, "{key:?}");
         }
@@ -250,7 +250,9 @@ mod tests {
             doc! { "a": doc! {} },
             doc! { "a": Value::Null },
             doc! { "a": "" },
-            doc! { "a": "text" },
+            doc! { "a.$**": "text" },
+            doc! { "a": "text", "b": "2dsphere" },
+            doc! { "a": "text", "$**": 1 },
             doc! { "a": "geoHaystack" },
             doc! { "a": "2dsphere_bucket" },
             doc! { "$**": "hashed" },

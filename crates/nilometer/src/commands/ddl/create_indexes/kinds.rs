@@ -1,10 +1,11 @@
-//! Options and rules of hashed, geometric and wildcard indexes.
+//! Options and rules of hashed, geometric, wildcard and text indexes.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::key::{KeyShape, refused};
 use super::spec::{flag, keep};
+use super::text;
 use crate::args::Args;
 use crate::catalog::IndexSpec;
 use crate::error::{Error, Result, location};
@@ -19,21 +20,15 @@ const PLANE_BITS: std::ops::RangeInclusive<i64> = 1..=32;
 /// The levels of cells of a `2dsphere` index.
 const SPHERE_LEVELS: std::ops::RangeInclusive<i64> = 0..=30;
 
-/// Options of index types that are not supported.
-const OF_TEXT: &[&str] = &[
-    "weights",
-    "default_language",
-    "language_override",
-    "textIndexVersion",
-    "bucketSize",
-];
-
 /// Returns the options of one index type, checked, and stored unchanged.
 pub(super) fn options(args: &Args<'_>, shape: KeyShape) -> Result<Document> {
-    if let Some(name) = OF_TEXT.iter().find(|name| !args.value(name).is_missing()) {
-        return Err(refused(format!(
-            "'{name}' is for kinds of index that are not supported"
-        )));
+    if !args.value("bucketSize").is_missing() {
+        return Err(refused(
+            "'bucketSize' is for kinds of index that are not supported",
+        ));
+    }
+    if shape.plugin != Some("text") {
+        text::refuse_options(args)?;
     }
     let mut kept = DocumentBuilder::new();
     flag(args, "background")?;
@@ -168,9 +163,14 @@ pub(super) fn check(spec: &IndexSpec, shape: KeyShape, plugin: &str) -> Result<(
             ));
         }
     }
-    if plugin == "2d" && spec.collation.is_some() {
+    if matches!(plugin, "2d" | "text") && spec.collation.is_some() {
+        return Err(refused(format!(
+            "Index type '{plugin}' does not support collation; give it {{collation: {{locale: \"simple\"}}}}"
+        )));
+    }
+    if plugin == "text" && spec.expire_after_seconds.is_some() {
         return Err(refused(
-            "Index type '2d' does not support collation; give it {collation: {locale: \"simple\"}}",
+            "TTL indexes are single-field indexes, compound indexes do not support TTL",
         ));
     }
     Ok(())

@@ -9,7 +9,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use super::IndexTarget;
 use super::key;
 use super::key::{KeyShape, refused};
-use super::{kinds, partial_filter};
+use super::{kinds, partial_filter, text};
 use crate::args::{Args, truncated_i64};
 use crate::catalog::{Collection, IndexSpec};
 use crate::error::{Error, ErrorCode, Result, location};
@@ -126,6 +126,9 @@ fn parse_in(description: DocRef<'_>, place: &IndexPlace<'_>) -> Result<ParsedInd
         original_spec: args.document("originalSpec")?.map(DocRef::to_document),
         others: kinds::options(&args, shape)?,
     };
+    if shape.plugin == Some("text") {
+        text::settle(&mut spec, &args)?;
+    }
     check_together(&spec, shape, place.target)?;
     if let (IndexTarget::Timeseries, Some(buckets)) = (place.target, place.collection)
         && let Some(timeseries) = &buckets.timeseries

@@ -689,7 +689,7 @@ fn refused_filters() {
         (doc! {"$sampleRate": 2}, 2),
         (doc! {"$sampleRate": "x"}, 2),
         (doc! {"$where": "1"}, 2),
-        (doc! {"$text": doc! {"$search": "x"}}, 27),
+        (doc! {"$text": doc! {"$search": "x"}}, 2),
         (doc! {"a": doc! {"$near": array![0, 0]}}, 5_626_500),
         (doc! {"$jsonSchema": 1}, 14),
     ] {

@@ -288,7 +288,7 @@ impl Ranking {
                 matches!(time, Value::DateTime(_)).then(|| time.clone())
             }
             SortBy::Field(path) => block.plain_meta(path).map(null_if_missing),
-            SortBy::Random => None,
+            SortBy::Random | SortBy::TextScore(_) => None,
         });
         if let Some(key) = plain {
             return Ok(key);

@@ -6,6 +6,7 @@
 //! limit        $limit, $skip     replace_root   $replaceRoot
 //! sample       $sample           geo_near       distances of $geoNear
 //! documents    rows that come from the query itself
+//! text_score   scores of $text
 //! row_by_row   splits the output of one batch into batches of bounded size
 //! ```
 //!
@@ -20,4 +21,5 @@ pub mod redact;
 pub mod replace_root;
 pub(crate) mod row_by_row;
 pub mod sample;
+pub mod text_score;
 pub mod unwind;

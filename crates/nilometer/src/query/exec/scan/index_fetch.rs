@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::eval::projection::MetaField;
 use crate::query::batch::Batch;
 use crate::query::exec::{ExecContext, Operator, RowBatch};
-use crate::query::planner::access::{IndexAccess, IndexScanPlan, KeyPlan};
+use crate::query::planner::access::{IndexAccess, IndexScanPlan, KeyPlan, text};
 use crate::query::planner::physical::RecordInput;
 use crate::query::source::{IndexEntry, RecordKey, ScanCounters};
 
@@ -172,7 +172,7 @@ impl IndexRead {
             .iter()
             .zip(decoded.map(|(v, _)| v).unwrap_or_default())
         {
-            out.append(&part.path, value);
+            out.append(text::shown_name(&part.path), value);
         }
         out.finish()
     }

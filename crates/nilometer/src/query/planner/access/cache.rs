@@ -325,6 +325,7 @@ fn shape_of(filter: &MatchExpression, out: &mut String) {
         MatchExpression::AlwaysFalse => out.push_str("false"),
         MatchExpression::Expr(_) => out.push_str("$expr"),
         MatchExpression::JsonSchema(_) => out.push_str("$jsonSchema"),
+        MatchExpression::Text(_) => out.push_str("$text"),
         MatchExpression::Exists(path) => {
             let _ = write!(out, "$exists{}", path.as_str());
         }

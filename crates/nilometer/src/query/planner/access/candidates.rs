@@ -9,7 +9,8 @@ use super::covering::Covering;
 use super::order::{Provided, provided};
 use super::safety::{holds_all, is_inside_filter};
 use super::shape::shape_of;
-use super::{Candidate, IndexAccess, IndexScanPlan, KeyLimits, KeyPlan, MergeOrder, wildcard};
+use super::{Candidate, IndexAccess, IndexScanPlan, KeyLimits, KeyPlan, MergeOrder};
+use super::{text, wildcard};
 use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
@@ -85,6 +86,14 @@ impl Request<'_> {
                 .map(|(shape, assigned)| walk(shape, assigned, true))
                 .collect();
         }
+        if index.text().is_some() {
+            let reading = text::reading(index, conjuncts, self.collation);
+            return reading
+                .into_iter()
+                .filter(|(shape, _)| is_inside_filter(index, conjuncts, shape))
+                .map(|(shape, assigned)| walk(shape, assigned, true))
+                .collect();
+        }
         let Some(shape) = shape_of(index, self.collation) else {
             return Vec::new();
         };
@@ -143,9 +152,13 @@ impl Request<'_> {
             });
         }
         if bounded || sorted || distinct.is_some() || self.forced {
+            let keys = match text::by_term(&scan) {
+                Some(terms) => KeyPlan::Union(terms),
+                None => KeyPlan::Scan(Box::new(scan)),
+            };
             out.push(Candidate {
                 access: IndexAccess {
-                    keys: KeyPlan::Scan(Box::new(scan)),
+                    keys,
                     residual,
                     covering,
                     distinct,
@@ -191,6 +204,9 @@ impl Request<'_> {
                     .flat_map(|index| self.walks(index, &conjuncts))
             };
             let mut bounded: Vec<Walk> = all().filter(|walk| walk.bounded).collect();
+            if arm.text().is_some() {
+                bounded.retain(|walk| walk.scan.index.text().is_some());
+            }
             bounded.sort_by_key(|walk| std::cmp::Reverse(promise(&walk.scan)));
             if let (Some(list), Some(order)) = (&mut in_order, self.order) {
                 let mut sorted = all().filter_map(|walk| {

@@ -16,7 +16,7 @@ use super::candidates::Request;
 use super::cluster;
 use super::covering::paths_read;
 use super::filters::IndexFilter;
-use super::{Candidate, Choice, ID_INDEX, KeyLimits, KeyPlan, implied};
+use super::{Candidate, Choice, ID_INDEX, KeyLimits, KeyPlan, implied, text};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::sort_key::SortPattern;
@@ -62,6 +62,7 @@ pub fn choose(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
 fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     let settings = cx.settings;
     let filter = take_filter(plan, cx);
+    let is_text = prepare_text(plan, settings);
     let Input::Records(input) = &plan.input else {
         return Ok(());
     };
@@ -81,10 +82,13 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     if let Some(filter) = &filter {
         indexes.retain(|index| filter.allows(index));
     }
-    if indexes.is_empty() {
+    if indexes.is_empty() && !is_text {
         return Ok(());
     }
     let mut candidates = candidates_of(plan, input, settings, &indexes)?;
+    if is_text {
+        keep_text(&mut candidates, input, settings)?;
+    }
     if let (Some(forced), Some(index)) = (&forced, indexes.first()) {
         stay_within(&mut candidates, &forced.limits(index)?);
     }
@@ -120,6 +124,38 @@ fn choose_index(plan: &mut PhysicalPlan, cx: ChoiceContext<'_>) -> Result<()> {
     choice.rejected = candidates;
     take(plan, chosen, choice);
     Ok(())
+}
+
+/// True if the plan must read a text index: its filter has a `$text`. A look-up by `_id` is given up.
+fn prepare_text(plan: &mut PhysicalPlan, settings: &PlanSettings) -> bool {
+    let Input::Records(input) = &mut plan.input else {
+        return false;
+    };
+    let is_text = input
+        .filter
+        .as_ref()
+        .is_some_and(|filter| filter.text().is_some());
+    if !is_text || settings.options.no_rules {
+        return false;
+    }
+    input.access = AccessPath::CollectionScan;
+    true
+}
+
+/// Removes candidates that read no text index; fails if none is left.
+fn keep_text(
+    candidates: &mut Vec<Candidate>,
+    input: &RecordInput,
+    settings: &PlanSettings,
+) -> Result<()> {
+    if settings.strict_api {
+        return Err(text::not_in_api());
+    }
+    candidates.retain(text::is_text);
+    match &input.filter {
+        Some(filter) if candidates.is_empty() => Err(text::no_plan(filter)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the index filter of a plan's shape, and removes the hint it replaces.

@@ -27,6 +27,7 @@ mod implied;
 pub mod order;
 pub mod safety;
 mod shape;
+pub mod text;
 pub mod wildcard;
 
 use std::sync::Arc;
@@ -60,6 +61,10 @@ impl IndexScanPlan {
     /// True if a part that was planned without arrays has arrays now. A document may then have several keys, and one key does
     /// not describe the whole document.
     pub fn has_new_arrays(&self) -> bool {
+        // The parts beside the terms have no arrays.
+        if self.index.text().is_some() {
+            return false;
+        }
         let now = self.index.stored.multikey();
         let known = |at: usize| self.shape.parts.get(at).is_some_and(|part| part.multikey);
         if self.index.is_wildcard() {
