@@ -266,6 +266,36 @@ fn unique_indexes_compare_whole_values() {
     validate(&mut fixture, "c");
 }
 
+#[test]
+fn the_error_of_a_long_duplicate_shows_its_beginning() {
+    let mut fixture = Fixture::new();
+    let index = doc! {"key": doc! {"a": 1}, "name": "a", "unique": true};
+    fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+    let long = "x\u{e9}".repeat(400_000);
+    let mut error = |one: Document, other: Document| {
+        let documents = array![one, other];
+        let reply = fixture.run(doc! {"insert": "c", "documents": documents});
+        let errors = reply.get("writeErrors").as_array().unwrap();
+        let error = errors.iter().next().unwrap().as_document().unwrap();
+        error.to_document()
+    };
+    let id = doc! {"_id": long.as_str(), "a": 1};
+    let value = |id: i32| doc! {"_id": id, "a": long.as_str()};
+    for found in [error(id.clone(), id), error(value(1), value(2))] {
+        assert_eq!(found.get("code").as_exact_i64(), Some(11000));
+        let text = found.get("errmsg").as_str().unwrap();
+        assert!(
+            text.contains("dup key: { ") && text.contains("xéxé"),
+            "{text}"
+        );
+        assert!(text.ends_with("… }") && text.len() < 2000, "{text}");
+        assert!(found.get("keyValue").is_missing());
+        assert!(!found.get("keyPattern").is_missing());
+    }
+    let found = error(doc! {"_id": "short", "a": 2}, doc! {"_id": "short", "a": 3});
+    assert!(!found.get("keyValue").is_missing());
+}
+
 /// Of a command with `_id`s of every length all are stored; one that is longer than a clustered collection takes fails alone.
 #[test]
 fn one_bad_id_in_an_unordered_insert_fails_only_itself() {
