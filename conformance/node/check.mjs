@@ -51,7 +51,11 @@ async function defineIndexes() {
   assert.deepEqual(names, ["_id_", "a_1_b_-1", "one_of_a_kind", "d_1"]);
   assert.equal(await codeOf(() => indexed.insertOne({ _id: 100, b: 5 })), 11000);
   assert.equal(await codeOf(() => indexed.createIndex({ d: 1 }, { name: "other" })), 85);
-  assert.equal(await codeOf(() => indexed.createIndex({ c: "text" })), 67);
+  assert.equal(await indexed.createIndex({ c: "text" }), "c_text");
+  await indexed.insertOne({ _id: 200, b: 200, c: "running cats" });
+  const score = { $meta: "textScore" };
+  const texts = indexed.find({ $text: { $search: "run" } }).project({ _id: 1, score }).sort({ score });
+  assert.deepEqual(await texts.toArray(), [{ _id: 200, score: 0.75 }]);
   await indexed.dropIndex("a_1_b_-1");
   assert.equal(await codeOf(() => indexed.dropIndex("absent")), 27);
   assert.equal(await indexed.indexExists("d_1"), true);

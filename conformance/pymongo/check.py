@@ -219,6 +219,7 @@ def ordinary_collection():
     plain.drop()
     follow_collations()
     define_indexes()
+    search_texts()
     rename()
     validators()
     follow_a_log()
@@ -237,7 +238,7 @@ def define_indexes():
     equal(code_of(lambda: indexed.insert_one({"_id": 100, "b": 5})), 11000)
     equal(code_of(lambda: indexed.create_index([("b", 1)], name="another", unique=True)), 85)
     equal(code_of(lambda: indexed.create_index([("c", 1)], name="a_1")), 86)
-    equal(code_of(lambda: indexed.create_index([("c", "text")])), 67)
+    equal(code_of(lambda: indexed.create_index([("c", "text"), ("d", 2)])), 67)
     indexed.drop_index([("a", ASCENDING), ("b", DESCENDING)])
     equal(code_of(lambda: indexed.drop_index("absent")), 27)
     indexed.drop_indexes()
@@ -251,6 +252,26 @@ def define_indexes():
     equal(code_of(lambda: readings.create_index("value", unique=True)), 72)
     readings.drop_index("value_-1")
     equal("value_-1" in readings.index_information(), False)
+
+
+def search_texts():
+    texts = db["texts"]
+    equal(code_of(lambda: list(texts.find({"$text": {"$search": "cat"}}))), 27)
+    key = [("title", "text"), ("body", "text")]
+    equal(texts.create_index(key, weights={"title": 10}), "title_text_body_text")
+    equal(code_of(lambda: texts.create_index([("other", "text")])), 85)
+    texts.insert_many([
+        {"_id": 1, "title": "Cats", "body": "a cat and a dog"},
+        {"_id": 2, "title": "Dogs", "body": "no cats here"},
+        {"_id": 3, "title": "Birds"},
+    ])
+    score = {"$meta": "textScore"}
+    found = texts.find({"$text": {"$search": "cat"}}, {"score": score}).sort([("score", score)])
+    equal([d["_id"] for d in found], [1, 2])
+    equal([d["_id"] for d in texts.find({"$text": {"$search": "cat -dog"}})], [])
+    equal(texts.count_documents({"$text": {"$search": '"CATS here"'}}), 1)
+    equal(texts.index_information()["title_text_body_text"]["weights"], {"body": 1, "title": 10})
+    texts.drop()
 
 
 def rename():
