@@ -23,7 +23,16 @@ pub(super) fn is_delimiter(c: char, language: TextLanguage) -> bool {
         let is_syntax = c.is_ascii_punctuation() && c != '_' && !is_apostrophe;
         return is_syntax || matches!(c, '\t'..='\r' | ' ');
     }
-    // Most letters have none of the properties, and no letter is white space.
+    // No letter or digit ends a word, except those in blocks of symbols and punctuation. This spares most characters the
+    // search below.
+    let is_in_symbols = matches!(c, '\u{2190}'..='\u{2BFF}' | '\u{2E00}'..='\u{2E7F}');
+    if c.is_alphanumeric() && !is_in_symbols {
+        return false;
+    }
+    has_delimiter_property(c)
+}
+
+fn has_delimiter_property(c: char) -> bool {
     CodePointSetData::new::<WhiteSpace>().contains(c)
         || CodePointSetData::new::<PatternSyntax>().contains(c)
         || CodePointSetData::new::<TerminalPunctuation>().contains(c)
@@ -81,6 +90,17 @@ mod tests {
         }
         assert!(is_delimiter('\'', TextLanguage::French));
         assert!(!is_delimiter('\'', TextLanguage::English));
+    }
+
+    #[test]
+    fn letters_and_digits_end_no_word() {
+        for c in '\u{80}'..=char::MAX {
+            assert_eq!(
+                is_delimiter(c, TextLanguage::None),
+                has_delimiter_property(c),
+                "{c:?}"
+            );
+        }
     }
 
     #[test]
