@@ -16,6 +16,7 @@ mod format;
 mod guide;
 mod http;
 mod index_durability;
+mod interrupts;
 mod malformed;
 mod messages;
 mod monitoring;

@@ -12,8 +12,8 @@
 //! ([`EvalContext::mark`], [`EvalContext::hold`]). The first half MiB of an operation is not taken from the pool.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering as Memory};
+use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::{ArrayRef, Value, ValueRef};
 
@@ -180,16 +180,26 @@ const FOLD_CHECKS_MAX: u32 = 16;
 /// Checks that all folds of a command may use.
 const FOLDS_CHECKS_MAX: u32 = 256;
 
+/// Bytes that the compiled patterns of a command may take.
+const PATTERN_BYTES_MAX: u64 = 128 << 20;
+
 /// Bytes of the constants that folding may make for a command.
 const FOLDED_BYTES_MAX: u64 = 8 << 20;
 
 /// The work that constant folding may do for a command. What is above it is left to run time, where it can be
 /// interrupted and its memory is counted.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct FoldBudget {
     checks: AtomicU32,
     bytes: AtomicU64,
+    /// Bytes of the patterns compiled for the command.
+    pattern_bytes: AtomicU64,
+    /// The end of the command from outside, while it is parsed.
+    interrupt: OnceLock<SharedInterrupt>,
 }
+
+/// An interrupt that is checked while a command is parsed.
+pub(crate) type SharedInterrupt = Arc<dyn Interrupt + Send + Sync>;
 
 /// One fold.
 struct FoldInterrupt<'b> {
@@ -212,6 +222,30 @@ impl Interrupt for FoldInterrupt<'_> {
 }
 
 impl FoldBudget {
+    /// Lets the interrupt end the parsing.
+    pub(crate) fn set_interrupt(&self, interrupt: SharedInterrupt) {
+        let _ = self.interrupt.set(interrupt);
+    }
+
+    /// Fails if the command was interrupted while it was parsed.
+    pub(crate) fn check_interrupt(&self) -> Result<()> {
+        match self.interrupt.get() {
+            Some(interrupt) => interrupt.check_interrupt(),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the bytes that further patterns may take.
+    pub(crate) fn pattern_bytes_left(&self) -> usize {
+        let used = self.pattern_bytes.load(Memory::Relaxed);
+        usize::try_from(PATTERN_BYTES_MAX.saturating_sub(used)).unwrap_or(usize::MAX)
+    }
+
+    /// Counts a compiled pattern.
+    pub(crate) fn count_pattern(&self, bytes: usize) {
+        self.pattern_bytes.fetch_add(bytes as u64, Memory::Relaxed);
+    }
+
     /// Computes a constant; `None` if that takes more than the budget.
     pub(crate) fn compute(
         &self,
@@ -405,5 +439,39 @@ impl EvalContext<'_> {
         out.extend(left);
         out.extend(right);
         Ok(out)
+    }
+}
+
+/// An interrupt for tests.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::cell::Cell;
+
+    use super::{Error, ErrorCode, Interrupt, Result};
+
+    /// Interrupts at the check after some others.
+    pub(crate) struct InterruptAfter(Cell<u32>);
+
+    impl InterruptAfter {
+        pub(crate) fn new(checks: u32) -> Self {
+            Self(Cell::new(checks))
+        }
+
+        /// Returns the checks that may still be made.
+        pub(crate) fn left(&self) -> u32 {
+            self.0.get()
+        }
+    }
+
+    impl Interrupt for InterruptAfter {
+        fn check_interrupt(&self) -> Result<()> {
+            match self.0.get().checked_sub(1) {
+                Some(left) => {
+                    self.0.set(left);
+                    Ok(())
+                }
+                None => Err(Error::new(ErrorCode::Interrupted, "interrupted")),
+            }
+        }
     }
 }

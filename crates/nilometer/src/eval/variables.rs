@@ -15,7 +15,7 @@ use nilometer_bson::Value;
 use nilometer_bson::order::Collator;
 
 use super::collation::LocaleOrder;
-use super::limits::{EvaluationLimits, FoldBudget};
+use super::limits::{EvaluationLimits, FoldBudget, Interrupt};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Source of random numbers, used only by `$rand`.
@@ -84,6 +84,13 @@ impl ParseContext {
     /// Returns the collation, if there is one.
     pub fn collator(&self) -> Option<&SharedCollator> {
         self.collator.as_ref()
+    }
+
+    /// Lets the interrupt end the parsing, which may compile many patterns.
+    #[must_use]
+    pub fn with_interrupt(self, interrupt: Arc<dyn Interrupt + Send + Sync>) -> Self {
+        self.folding.set_interrupt(interrupt);
+        self
     }
 
     /// Returns the budget of constant folding.

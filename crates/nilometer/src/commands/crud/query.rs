@@ -56,7 +56,9 @@ impl QueryOptions {
         args: &Args<'_>,
         collation: &Collation,
     ) -> Result<Self> {
-        let constant = ParseContext::new().with_collator(collation.shared());
+        let constant = ParseContext::new()
+            .with_collator(collation.shared())
+            .with_interrupt(Arc::new(operation.for_worker()));
         let mut expressions = constant.clone();
         let mut variables = Vec::new();
         if let Some(list) = args.document("let")? {

@@ -32,6 +32,8 @@ mod saved;
 mod total;
 
 #[cfg(test)]
+mod interrupt_tests;
+#[cfg(test)]
 mod tests;
 
 use nilometer_bson::{DocRef, Value, ValueRef};
@@ -286,6 +288,7 @@ impl AccumulatorSpec {
         match (state, &self.sort) {
             (AccumulatorState::Count(count), _) => *count += 1,
             (AccumulatorState::Ranked(ranked), Some(sort)) => {
+                ctx.charge(1)?;
                 let key = sort.extract(doc, ctx)?;
                 if ranked.would_keep(&key, sort) {
                     let output = self.argument.evaluate(doc, ctx)?;

@@ -56,6 +56,8 @@ fn fold_strict(expression: &mut Expression, context: &ParseContext) -> Result<()
     match expression {
         Expression::Operation(operation) => {
             if let Some(prepare) = operation.spec.prepare {
+                // A pattern may be compiled.
+                context.folding().check_interrupt()?;
                 operation.prepared = prepare(operation);
             }
         }

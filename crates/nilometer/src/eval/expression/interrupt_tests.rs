@@ -3,33 +3,15 @@
 //! The interrupt is raised by the check itself, so that no clock decides: an operator that does not check computes its
 //! value, and the test fails.
 
-use std::cell::Cell;
-
 use nilometer_bson::{Binary, Decimal128, Document, DocumentBuilder, Value, array, doc};
 
 use super::testing::call;
 use super::{Expression, OPERATORS, SupportStatus};
 use crate::budget::MemoryPool;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{ErrorCode, Result};
 use crate::eval::limits::STEPS_PER_CHECK;
-use crate::eval::{EvalContext, EvaluationCounters, EvaluationLimits, Interrupt, ParseContext};
-
-/// Interrupts at the check after `left` others.
-struct InterruptAfter {
-    left: Cell<u32>,
-}
-
-impl Interrupt for InterruptAfter {
-    fn check_interrupt(&self) -> Result<()> {
-        match self.left.get().checked_sub(1) {
-            Some(left) => {
-                self.left.set(left);
-                Ok(())
-            }
-            None => Err(Error::new(ErrorCode::Interrupted, "interrupted")),
-        }
-    }
-}
+use crate::eval::limits::testing::InterruptAfter;
+use crate::eval::{EvalContext, EvaluationCounters, EvaluationLimits, ParseContext};
 
 const ELEMENTS: i32 = 20_000;
 
@@ -172,7 +154,7 @@ fn every_operator_is_interrupted_on_its_worst_input() {
         if matches!(spec.status, SupportStatus::Refused { .. }) || spec.name == "$meta" {
             continue;
         }
-        let interrupt = InterruptAfter { left: Cell::new(0) };
+        let interrupt = InterruptAfter::new(0);
         let counters = EvaluationCounters::default();
         let limits = EvaluationLimits {
             counters: &counters,
@@ -191,9 +173,7 @@ fn within_8_mib(source: Value) -> Result<Value> {
     let pool = std::sync::Arc::new(MemoryPool::default());
     pool.set_most(8 << 20);
     let counters = EvaluationCounters::new(std::sync::Arc::clone(&pool));
-    let interrupt = InterruptAfter {
-        left: Cell::new(u32::MAX),
-    };
+    let interrupt = InterruptAfter::new(u32::MAX);
     let limits = EvaluationLimits {
         counters: &counters,
         interrupt: &interrupt,
@@ -279,9 +259,7 @@ fn folding_leaves_large_constants_to_run_time() {
 #[test]
 fn checks_are_rare() {
     // A million steps are at most some hundred checks.
-    let checks = InterruptAfter {
-        left: Cell::new(u32::MAX),
-    };
+    let checks = InterruptAfter::new(u32::MAX);
     let counters = EvaluationCounters::default();
     let limits = EvaluationLimits {
         counters: &counters,
@@ -295,6 +273,6 @@ fn checks_are_rare() {
     for _ in 0..1_000_000 {
         context.charge(1).expect("not interrupted");
     }
-    let made = u32::MAX - checks.left.get();
+    let made = u32::MAX - checks.left();
     assert!(made <= 1_000_000 / STEPS_PER_CHECK + 1, "{made}");
 }

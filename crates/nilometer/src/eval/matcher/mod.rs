@@ -28,6 +28,7 @@ mod operators;
 mod parse;
 pub mod path;
 pub mod regex;
+mod regex_backtrack;
 mod regex_search;
 mod regex_syntax;
 mod rewrite;

@@ -224,7 +224,7 @@ fn json_schema(parser: FilterParser<'_>, element: Element<'_>) -> ParseResult {
         .value()
         .as_document()
         .ok_or_else(|| Error::type_mismatch("$jsonSchema must be an object"))?;
-    let schema = JsonSchema::parse(schema)?;
+    let schema = JsonSchema::parse_within(schema, parser.ctx.folding())?;
     Ok(Some(MatchExpression::JsonSchema(Arc::new(schema))))
 }
 
@@ -324,7 +324,11 @@ fn in_list(
                 ));
             }
             ValueRef::Regex { pattern, options } => {
-                patterns.push(Pattern::parse(pattern, options)?);
+                patterns.push(Pattern::parse_within(
+                    pattern,
+                    options,
+                    parser.ctx.folding(),
+                )?);
             }
             value => values.push(value.to_value()),
         }
@@ -346,7 +350,7 @@ fn not(
     let inner = match element.value() {
         ValueRef::Regex { pattern, options } => MatchExpression::Regex {
             path: path.clone(),
-            pattern: Pattern::parse(pattern, options)?,
+            pattern: Pattern::parse_within(pattern, options, parser.ctx.folding())?,
         },
         ValueRef::Document(doc) if doc.is_empty() => {
             return Err(Error::bad_value("$not cannot be empty"));
@@ -424,7 +428,7 @@ fn all(
             }
             ValueRef::Regex { pattern, options } => parts.push(MatchExpression::Regex {
                 path: path.clone(),
-                pattern: Pattern::parse(pattern, options)?,
+                pattern: Pattern::parse_within(pattern, options, parser.ctx.folding())?,
             }),
             value => parts.push(parser.compare(path.clone(), CompareOp::Eq, value)?),
         }
@@ -460,7 +464,7 @@ fn elem_match(
 }
 
 fn regex(
-    _: FilterParser<'_>,
+    parser: FilterParser<'_>,
     path: &MatchPath,
     element: Element<'_>,
     all: DocRef<'_>,
@@ -489,7 +493,7 @@ fn regex(
     }
     Ok(Some(MatchExpression::Regex {
         path: path.clone(),
-        pattern: Pattern::parse(pattern, given.unwrap_or(embedded))?,
+        pattern: Pattern::parse_within(pattern, given.unwrap_or(embedded), parser.ctx.folding())?,
     }))
 }
 

@@ -103,7 +103,7 @@ impl<'c> FilterParser<'c> {
             ValueRef::Regex { pattern, options } => {
                 parts.push(MatchExpression::Regex {
                     path,
-                    pattern: Pattern::parse(pattern, options)?,
+                    pattern: Pattern::parse_within(pattern, options, self.ctx.folding())?,
                 });
                 Ok(())
             }

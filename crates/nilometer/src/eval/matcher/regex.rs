@@ -9,17 +9,19 @@
 //! A pattern that compiles matches the same texts as in MongoDB. `\d`, `\w`, `\s`, `\b` are ASCII,
 //! `$` also matches before a final newline, options are `i m s u x`. Features that neither engine
 //! supports (recursion, conditions on code, control verbs) are errors when the pattern is parsed.
-//! Backtracking patterns have a step limit; exceeding it is an error of the query. Large texts are searched step by
-//! step ([`regex_search`](super::regex_search)), so that `maxTimeMS` and `killOp` end the search.
+//! Backtracking patterns have a step limit; exceeding it is an error of the query. They are run step by step
+//! ([`regex_backtrack`](super::regex_backtrack)), and so are large texts by linear patterns
+//! ([`regex_search`](super::regex_search)), so that `maxTimeMS` and `killOp` end the search.
 
 use std::sync::{Arc, OnceLock};
 
 use regex_automata::util::syntax;
 
+use super::regex_backtrack::BacktrackProgram;
 use super::regex_search::{Groups, SteppedSearch};
 use super::regex_syntax::{self, EndAnchor, Translation};
-use crate::error::{Error, Result, location};
-use crate::eval::EvalContext;
+use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::{EvalContext, FoldBudget};
 
 /// Maximum length of a pattern, in bytes.
 pub const PATTERN_BYTES_MAX: usize = 32_761;
@@ -42,11 +44,33 @@ const DIRECT_WORK_MAX: usize = 1 << 22;
 /// Steps counted for each position of a long text where a backtracking match is tried.
 const BACKTRACK_POSITION_STEPS: usize = 16;
 
+/// `\b` with ASCII letters and digits.
+const ASCII_WORD_BOUNDARY: &str =
+    "(?:(?<=[0-9A-Za-z_])(?![0-9A-Za-z_])|(?<![0-9A-Za-z_])(?=[0-9A-Za-z_]))";
+
+/// `\B` with ASCII letters and digits.
+const NOT_ASCII_WORD_BOUNDARY: &str =
+    "(?:(?<=[0-9A-Za-z_])(?=[0-9A-Za-z_])|(?<![0-9A-Za-z_])(?![0-9A-Za-z_]))";
+
 /// Maximum instructions of a backtracking pattern.
 const PROGRAM_INSTRUCTIONS_MAX: usize = 1 << 20;
 
 /// Maximum size of a compiled pattern in bytes, exceeded by large counted repetitions.
 const COMPILED_BYTES_MAX: usize = 10 << 20;
+
+/// Limits of memory that patterns are compiled with.
+const COMPILED_BYTES: [usize; 6] = [
+    1 << 10,
+    4 << 10,
+    32 << 10,
+    256 << 10,
+    2 << 20,
+    COMPILED_BYTES_MAX,
+];
+
+/// Memory that is counted for a backtracking pattern, and for each of its bytes.
+const BACKTRACKING_BYTES: usize = 16 << 10;
+const BACKTRACKING_BYTES_PER_BYTE: usize = 256;
 
 /// A compiled pattern with its source. Cheap to clone.
 #[derive(Clone)]
@@ -77,6 +101,8 @@ struct Linear {
 struct Backtracking {
     regex: fancy_regex::Regex,
     pattern: String,
+    /// Compiled for the first text; `None` if the pattern has a part that is not compiled there.
+    program: OnceLock<Option<BacktrackProgram>>,
     /// The same pattern with fewer steps for each position, compiled for the first long text.
     long: OnceLock<Option<fancy_regex::Regex>>,
 }
@@ -124,8 +150,15 @@ impl Flags {
 }
 
 impl Pattern {
-    /// Compiles `source` with the option letters.
+    /// Compiles `source` with the option letters, as the only pattern of a command.
     pub fn parse(source: &str, options: &str) -> Result<Self> {
+        Self::parse_within(source, options, &FoldBudget::default())
+    }
+
+    /// Compiles `source` with the option letters, within the memory for all patterns of a command. Fails if the command
+    /// was interrupted.
+    pub(crate) fn parse_within(source: &str, options: &str, budget: &FoldBudget) -> Result<Self> {
+        budget.check_interrupt()?;
         if source.contains('\0') || options.contains('\0') {
             return Err(Error::bad_value(
                 "Regular expression cannot contain an embedded null byte",
@@ -139,10 +172,10 @@ impl Pattern {
         let flags = Flags::parse(options)?;
         let translate = |end| regex_syntax::translate(source, flags, end).map_err(|e| invalid(&e));
         let translated = translate(EndAnchor::OfText)?;
-        let engine = Engine::compile(&translated, flags)?;
+        let engine = Engine::compile(&translated, flags, budget)?;
         let before_newline = translated
             .has_end
-            .then(|| Engine::compile(&translate(EndAnchor::BeforeNewline)?, flags))
+            .then(|| Engine::compile(&translate(EndAnchor::BeforeNewline)?, flags, budget))
             .transpose()?;
         Ok(Self {
             source: source.into(),
@@ -219,28 +252,50 @@ impl Pattern {
 }
 
 impl Engine {
-    fn compile(translated: &Translation, flags: Flags) -> Result<Self> {
+    /// Compiles with the smallest limit of memory that suffices, which is counted.
+    fn compile(translated: &Translation, flags: Flags, budget: &FoldBudget) -> Result<Self> {
         if translated.backtracking {
-            return Self::compile_backtracking(&translated.pattern, flags);
+            return Self::compile_backtracking(&translated.pattern, flags, budget);
         }
-        let linear = regex::RegexBuilder::new(&translated.pattern)
-            .case_insensitive(flags.case_insensitive)
-            .multi_line(flags.multi_line)
-            .dot_matches_new_line(flags.dot_matches_newline)
-            .size_limit(COMPILED_BYTES_MAX)
-            .build();
-        match linear {
-            Ok(regex) => Ok(Self::Linear(Arc::new(Linear {
-                regex,
-                flags,
-                stepped: OnceLock::new(),
-            }))),
-            Err(regex::Error::CompiledTooBig(_)) => Err(invalid("regular expression is too large")),
-            Err(_) => Self::compile_backtracking(&translated.pattern, flags),
+        let left = budget.pattern_bytes_left();
+        for bytes in COMPILED_BYTES.into_iter().filter(|bytes| *bytes <= left) {
+            let linear = regex::RegexBuilder::new(&translated.pattern)
+                .case_insensitive(flags.case_insensitive)
+                .multi_line(flags.multi_line)
+                .dot_matches_new_line(flags.dot_matches_newline)
+                .size_limit(bytes)
+                .build();
+            match linear {
+                Ok(regex) => {
+                    budget.count_pattern(bytes);
+                    return Ok(Self::Linear(Arc::new(Linear {
+                        regex,
+                        flags,
+                        stepped: OnceLock::new(),
+                    })));
+                }
+                Err(regex::Error::CompiledTooBig(_)) if bytes == COMPILED_BYTES_MAX => {
+                    return Err(invalid("regular expression is too large"));
+                }
+                Err(regex::Error::CompiledTooBig(_)) => {}
+                Err(_) => {
+                    return Self::compile_backtracking(&translated.pattern, flags, budget);
+                }
+            }
         }
+        Err(too_many_patterns())
     }
 
-    fn compile_backtracking(translated: &str, flags: Flags) -> Result<Self> {
+    fn compile_backtracking(translated: &str, flags: Flags, budget: &FoldBudget) -> Result<Self> {
+        let bytes = BACKTRACKING_BYTES + BACKTRACKING_BYTES_PER_BYTE * translated.len();
+        if bytes > budget.pattern_bytes_left() {
+            return Err(too_many_patterns());
+        }
+        budget.count_pattern(bytes);
+        // The engine has no ASCII mode.
+        let translated = &translated
+            .replace(regex_syntax::WORD_BOUNDARY, ASCII_WORD_BOUNDARY)
+            .replace(regex_syntax::NOT_WORD_BOUNDARY, NOT_ASCII_WORD_BOUNDARY);
         let mut prefix = String::new();
         for (on, letter) in [
             (flags.case_insensitive, 'i'),
@@ -261,6 +316,7 @@ impl Engine {
         Ok(Self::Backtracking(Arc::new(Backtracking {
             regex,
             pattern,
+            program: OnceLock::new(),
             long: OnceLock::new(),
         })))
     }
@@ -298,8 +354,8 @@ impl Backtracking {
             .build()
     }
 
-    /// Returns the groups of the first match at or after `from`. A long text is tried position by position, each with
-    /// fewer steps, so that the search can be interrupted.
+    /// Returns the groups of the first match at or after `from`. Without a program a long text is tried position by
+    /// position, each with fewer steps, so that the search can be interrupted between them.
     fn captures_at(
         &self,
         text: &str,
@@ -312,6 +368,10 @@ impl Backtracking {
                 .map(|group| group.map(|found| found.range()))
                 .collect()
         };
+        let program = || BacktrackProgram::compile(&self.pattern);
+        if let Some(program) = self.program.get_or_init(program) {
+            return program.captures(text, from, context);
+        }
         let long = || Self::compile(&self.pattern, LONG_TEXT_STEPS_MAX).ok();
         let regex = match text.len() <= SHORT_TEXT_BYTES_MAX {
             true => None,
@@ -336,6 +396,11 @@ impl Backtracking {
     }
 }
 
+fn too_many_patterns() -> Error {
+    let text = "The regular expressions of the command need too much memory";
+    Error::new(ErrorCode::ExceededMemoryLimit, text)
+}
+
 fn match_failed(reason: &fancy_regex::Error) -> Error {
     Error::location(
         location::REGEX_MATCH_FAILED,
@@ -352,6 +417,8 @@ fn invalid(reason: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use nilometer_bson::{ValueRef, array, doc};
+
     use super::*;
 
     fn matches(pattern: &str, options: &str, text: &str) -> bool {
@@ -394,6 +461,14 @@ mod tests {
             (r"(?<!a)b", "", "ab", false),
             (r"(a)\1", "", "aa", true),
             (r"(?=x)x$", "", "x\n", true),
+            (r"^\p{L}+$", "", "éa", true),
+            (r"^\p{Lu}{2}$", "", "Éa", false),
+            (r"^\x{e9}{2}$", "", "éé", true),
+            (r"^\P{L}$", "", "1", true),
+            (r"\b(\w+) \1\b", "", "the the", true),
+            (r"\b(\w+) \1\b", "", "the them", false),
+            (r"(?=é)\bé|\Bé", "", "é", true),
+            (r"(?!x)\bé", "", "é", false),
             ("(?>a+)b", "", "aab", true),
             ("a++b", "", "aab", true),
             ("a++a", "", "aaa", false),
@@ -469,6 +544,58 @@ mod tests {
         match slow.is_match(&text, &EvalContext::default()) {
             Ok(found) => assert!(!found),
             Err(e) => assert_eq!(e.code.0, location::REGEX_MATCH_FAILED),
+        }
+    }
+
+    #[test]
+    fn patterns_of_a_command_share_memory() {
+        let budget = FoldBudget::default();
+        let compile = |pattern: &str| Pattern::parse_within(pattern, "", &budget);
+        let mut large = 0;
+        let error = loop {
+            match compile(r"\p{L}{10}") {
+                Ok(_) => large += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.code, ErrorCode::ExceededMemoryLimit);
+        assert!((5..=100).contains(&large), "{large}");
+        // Many small ones have room.
+        let budget = FoldBudget::default();
+        for at in 0..5000 {
+            Pattern::parse_within(&format!("^name{at}$"), "", &budget).unwrap();
+        }
+    }
+
+    #[test]
+    fn compiling_many_patterns_is_interrupted() {
+        struct Ended;
+        impl crate::eval::Interrupt for Ended {
+            fn check_interrupt(&self) -> Result<()> {
+                Err(Error::new(ErrorCode::Interrupted, "ended"))
+            }
+        }
+        let context = crate::eval::ParseContext::new().with_interrupt(Arc::new(Ended));
+        let regex = || {
+            let (pattern, options) = ("x", "");
+            ValueRef::Regex { pattern, options }.to_value()
+        };
+        let a_schema = doc! {"properties": doc! {"a": doc! {"pattern": "x"}}};
+        let matches = doc! {"$regexMatch": doc! {"input": "$a", "regex": "x"}};
+        for filter in [
+            doc! {"a": regex()},
+            doc! {"a": doc! {"$in": array![regex()]}},
+            doc! {"a": doc! {"$not": regex()}},
+            doc! {"a": doc! {"$regex": "x"}},
+            doc! {"$jsonSchema": a_schema},
+            doc! {"$expr": matches},
+        ] {
+            let found = crate::eval::matcher::MatchExpression::parse(filter.as_ref(), &context);
+            assert_eq!(
+                found.err().map(|e| e.code),
+                Some(ErrorCode::Interrupted),
+                "{filter:?}"
+            );
         }
     }
 

@@ -44,6 +44,12 @@ const CLASSES: &[(char, &str, bool)] = &[
     ('V', r"\n\x0B\x0C\r\u{85}\u{2028}\u{2029}", true),
 ];
 
+/// `\b` in Rust's syntax.
+pub(super) const WORD_BOUNDARY: &str = r"(?-u:\b)";
+
+/// `\B` in Rust's syntax.
+pub(super) const NOT_WORD_BOUNDARY: &str = r"(?-u:\B)";
+
 struct Translator<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
@@ -162,9 +168,10 @@ impl Translator<'_> {
         let c = self.rest.next().ok_or("\\ at end of pattern")?;
         match c {
             'b' | 'B' => {
-                self.out.push_str(r"(?-u:\");
-                self.out.push(c);
-                self.out.push(')');
+                self.out.push_str(match c {
+                    'b' => WORD_BOUNDARY,
+                    _ => NOT_WORD_BOUNDARY,
+                });
             }
             'Z' => self.end(),
             'R' => self
@@ -186,10 +193,25 @@ impl Translator<'_> {
                 None => {
                     self.out.push('\\');
                     self.out.push(c);
+                    if matches!(c, 'p' | 'P' | 'x' | 'k' | 'g') {
+                        self.braced();
+                    }
                 }
             },
         }
         Ok(())
+    }
+
+    /// Copies `{…}` behind an escape that takes a name or a number.
+    fn braced(&mut self) {
+        if self.rest.peek() == Some(&'{') {
+            for c in self.rest.by_ref() {
+                self.out.push(c);
+                if c == '}' {
+                    break;
+                }
+            }
+        }
     }
 
     /// Translates `\cX`: a control character.

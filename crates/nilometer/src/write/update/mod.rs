@@ -42,6 +42,8 @@ mod tree;
 mod upsert;
 
 #[cfg(test)]
+mod interrupt_tests;
+#[cfg(test)]
 mod random_tests;
 #[cfg(test)]
 mod tests;

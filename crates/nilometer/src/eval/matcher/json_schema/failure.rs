@@ -6,10 +6,10 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use super::{JsonSchema, any_equal, parse};
+use super::{JsonSchema, SchemaPlace, any_equal, parse};
 use crate::error::Result;
-use crate::eval::EvalContext;
 use crate::eval::matcher::regex::Pattern;
+use crate::eval::{EvalContext, FoldBudget};
 
 /// Keywords that can be broken, in the order in which they are reported.
 const KEYWORDS: &[&str] = &[
@@ -76,7 +76,12 @@ fn rules(schema: DocRef<'_>, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Resu
 }
 
 fn accepts(schema: DocRef<'_>, value: ValueRef<'_>, ctx: &EvalContext<'_>) -> Result<bool> {
-    parse::schema(schema, 0)?.accepts(value, ctx)
+    let budget = FoldBudget::default();
+    let place = SchemaPlace {
+        depth: 0,
+        budget: &budget,
+    };
+    parse::schema(schema, place)?.accepts(value, ctx)
 }
 
 /// A keyword and the value it applies to.

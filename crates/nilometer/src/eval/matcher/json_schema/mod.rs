@@ -19,7 +19,8 @@ use super::comparison::is_nan;
 use super::regex::Pattern;
 use super::value_tests::TypeSet;
 use crate::error::Result;
-use crate::eval::{EvalContext, value_bytes};
+use crate::eval::{EvalContext, FoldBudget, value_bytes};
+use parse::SchemaPlace;
 
 /// Binary subtype of encrypted values.
 const ENCRYPTED_SUBTYPE: u8 = 6;
@@ -34,11 +35,16 @@ pub struct JsonSchema {
 }
 
 impl JsonSchema {
-    /// Parses the operand of `$jsonSchema`.
+    /// Parses the operand of `$jsonSchema`, alone in its command.
     pub fn parse(source: DocRef<'_>) -> Result<Self> {
+        Self::parse_within(source, &FoldBudget::default())
+    }
+
+    /// Parses the operand of `$jsonSchema`, within the memory for all patterns of a command.
+    pub(crate) fn parse_within(source: DocRef<'_>, budget: &FoldBudget) -> Result<Self> {
         Ok(Self {
             source: source.to_document(),
-            root: parse::schema(source, 0)?,
+            root: parse::schema(source, SchemaPlace { depth: 0, budget })?,
         })
     }
 

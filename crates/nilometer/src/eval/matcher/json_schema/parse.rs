@@ -5,6 +5,7 @@ use nilometer_bson::{DocRef, Element, ValueRef, type_code as t};
 
 use super::{AdditionalRule, ItemsRule, PropertyDependency, Rules, Schema};
 use crate::error::{Error, Result};
+use crate::eval::FoldBudget;
 use crate::eval::matcher::parse::FILTER_DEPTH_MAX;
 use crate::eval::matcher::regex::Pattern;
 use crate::eval::matcher::value_tests::{TypeSet, exact_i64};
@@ -21,16 +22,34 @@ const JSON_TYPES: &[(&str, u8)] = &[
     ("null", t::NULL),
 ];
 
+/// The place of a schema in a filter.
+#[derive(Clone, Copy)]
+pub(super) struct SchemaPlace<'b> {
+    /// The schemas around it.
+    pub(super) depth: usize,
+    /// The memory for the patterns of the command.
+    pub(super) budget: &'b FoldBudget,
+}
+
+impl SchemaPlace<'_> {
+    fn deeper(self) -> Self {
+        Self {
+            depth: self.depth + 1,
+            ..self
+        }
+    }
+}
+
 /// Parses a schema document.
-pub(super) fn schema(source: DocRef<'_>, depth: usize) -> Result<Schema> {
-    if depth >= FILTER_DEPTH_MAX {
+pub(super) fn schema(source: DocRef<'_>, place: SchemaPlace<'_>) -> Result<Schema> {
+    if place.depth >= FILTER_DEPTH_MAX {
         return Err(Error::failed_to_parse(format!(
             "Maximum number of nested $jsonSchema exceeded: {FILTER_DEPTH_MAX}"
         )));
     }
     let mut schema = Schema::default();
     for element in source {
-        keyword(&mut schema.0, element, depth + 1)?;
+        keyword(&mut schema.0, element, place.deeper())?;
     }
     check_combinations(&schema.0, source)?;
     Ok(schema)
@@ -38,7 +57,7 @@ pub(super) fn schema(source: DocRef<'_>, depth: usize) -> Result<Schema> {
 
 /// Parses one keyword of a schema.
 // long function: the table of all keywords, one short arm each
-fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()> {
+fn keyword(schema: &mut Rules, element: Element<'_>, place: SchemaPlace<'_>) -> Result<()> {
     let name = element.name();
     let (object, array) = (&mut schema.object, &mut schema.array);
     match name {
@@ -52,32 +71,32 @@ fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()>
             text(element)?;
         }
         "enum" => schema.allowed = Some(enum_values(element)?),
-        "allOf" => schema.all_of = schemas(element, depth)?,
-        "anyOf" => schema.any_of = schemas(element, depth)?,
-        "oneOf" => schema.one_of = schemas(element, depth)?,
-        "not" => schema.not = Some(self::schema(document(element)?, depth)?),
+        "allOf" => schema.all_of = schemas(element, place)?,
+        "anyOf" => schema.any_of = schemas(element, place)?,
+        "oneOf" => schema.one_of = schemas(element, place)?,
+        "not" => schema.not = Some(self::schema(document(element)?, place)?),
 
         "properties" => {
             for property in document(element)? {
-                let inner = self::schema(document(property)?, depth)?;
+                let inner = self::schema(document(property)?, place)?;
                 object.properties.push((property.name().to_owned(), inner));
             }
         }
         "patternProperties" => {
             for property in document(element)? {
-                let pattern = Pattern::parse(property.name(), "")?;
-                let inner = self::schema(document(property)?, depth)?;
+                let pattern = Pattern::parse_within(property.name(), "", place.budget)?;
+                let inner = self::schema(document(property)?, place)?;
                 object.pattern_properties.push((pattern, inner));
             }
         }
-        "additionalProperties" => object.additional = additional(element, depth)?,
+        "additionalProperties" => object.additional = additional(element, place)?,
         "required" => object.required = names(element)?,
         "dependencies" => {
             for dependency in document(element)? {
                 let parsed = match dependency.value() {
                     ValueRef::Array(_) => PropertyDependency::Fields(names(dependency)?),
                     ValueRef::Document(inner) => {
-                        PropertyDependency::Conforming(self::schema(inner, depth)?)
+                        PropertyDependency::Conforming(self::schema(inner, place)?)
                     }
                     _ => return Err(wrong_type(dependency, "an object or an array")),
                 };
@@ -91,11 +110,11 @@ fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()>
 
         "items" => {
             array.items = match element.value() {
-                ValueRef::Document(inner) => ItemsRule::Each(self::schema(inner, depth)?),
+                ValueRef::Document(inner) => ItemsRule::Each(self::schema(inner, place)?),
                 ValueRef::Array(list) => ItemsRule::ByPosition(
                     list.iter()
                         .map(|inner| match inner {
-                            ValueRef::Document(inner) => self::schema(inner, depth),
+                            ValueRef::Document(inner) => self::schema(inner, place),
                             _ => Err(wrong_type(element, "an array of objects")),
                         })
                         .collect::<Result<_>>()?,
@@ -103,7 +122,7 @@ fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()>
                 _ => return Err(wrong_type(element, "an object or an array")),
             }
         }
-        "additionalItems" => array.additional = additional(element, depth)?,
+        "additionalItems" => array.additional = additional(element, place)?,
         "minItems" => array.count_min = Some(count(element)?),
         "maxItems" => array.count_max = Some(count(element)?),
         "uniqueItems" => array.unique = boolean(element)?,
@@ -122,7 +141,9 @@ fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()>
 
         "minLength" => schema.string.length_min = Some(count(element)?),
         "maxLength" => schema.string.length_max = Some(count(element)?),
-        "pattern" => schema.string.pattern = Some(Pattern::parse(text(element)?, "")?),
+        "pattern" => {
+            schema.string.pattern = Some(Pattern::parse_within(text(element)?, "", place.budget)?)
+        }
 
         _ if UNSUPPORTED.contains(&name) => {
             return Err(invalid(element, "is not currently supported"));
@@ -209,7 +230,7 @@ fn count(element: Element<'_>) -> Result<i64> {
 }
 
 /// Parses a non-empty array of schemas.
-fn schemas(element: Element<'_>, depth: usize) -> Result<Vec<Schema>> {
+fn schemas(element: Element<'_>, place: SchemaPlace<'_>) -> Result<Vec<Schema>> {
     let array = element
         .value()
         .as_array()
@@ -217,7 +238,7 @@ fn schemas(element: Element<'_>, depth: usize) -> Result<Vec<Schema>> {
     let parsed = array
         .iter()
         .map(|inner| match inner {
-            ValueRef::Document(inner) => schema(inner, depth),
+            ValueRef::Document(inner) => schema(inner, place),
             _ => Err(wrong_type(element, "an array of objects")),
         })
         .collect::<Result<Vec<_>>>()?;
@@ -273,11 +294,11 @@ fn enum_values(element: Element<'_>) -> Result<Vec<nilometer_bson::Value>> {
     Ok(values.into_iter().map(ValueRef::to_value).collect())
 }
 
-fn additional(element: Element<'_>, depth: usize) -> Result<AdditionalRule> {
+fn additional(element: Element<'_>, place: SchemaPlace<'_>) -> Result<AdditionalRule> {
     match element.value() {
         ValueRef::Bool(true) => Ok(AdditionalRule::Allowed),
         ValueRef::Bool(false) => Ok(AdditionalRule::Forbidden),
-        ValueRef::Document(inner) => Ok(AdditionalRule::Conforming(schema(inner, depth)?)),
+        ValueRef::Document(inner) => Ok(AdditionalRule::Conforming(schema(inner, place)?)),
         _ => Err(wrong_type(element, "an object or a boolean")),
     }
 }
