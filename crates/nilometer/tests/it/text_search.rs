@@ -1,15 +1,14 @@
 //! `$text` finds the documents, with the scores, that a reading of all documents finds.
 //!
 //! The words of the documents have no stems and are no stop words, so the oracle needs neither: it splits at spaces, folds
-//! case, and adds up the scores by the formula. Documents change while the index exists; each database is compared in
-//! memory, and an index built behind the documents has the entries of one that was there before them.
+//! case, and adds up the scores by the formula. Some documents are there before the index, some come and change behind it.
 
 use std::collections::BTreeMap;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture};
+use crate::support::{Effort, Fixture, TemporaryDirectory};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
@@ -300,4 +299,26 @@ fn a_search_may_have_any_number_of_terms() {
     };
     assert_eq!(fixture.all(find(&words)).len(), 2);
     assert_eq!(fixture.all(find(&words[..8])), [doc! {"_id": 1}]);
+}
+
+#[test]
+fn a_text_index_is_there_after_a_restart() {
+    let directory = TemporaryDirectory::new();
+    let find = |search: &str| {
+        let text = doc! {"$search": search};
+        doc! {"find": "c", "filter": doc! {"$text": text}, "projection": doc! {"_id": 1}}
+    };
+    {
+        let mut fixture = Fixture::open(&directory.0);
+        fixture.run(doc! {"insert": "c", "documents": array![doc! {"_id": 1, "a": "red"}]});
+        create(&mut fixture, "c", &doc! {"a": "text"}, &doc! {});
+        fixture.run(doc! {"insert": "c", "documents": array![doc! {"_id": 2, "a": "red lava"}]});
+    }
+    let mut fixture = Fixture::open(&directory.0);
+    assert_eq!(fixture.all(find("red")).len(), 2);
+    assert_eq!(fixture.all(find("lava")), [doc! {"_id": 2}]);
+    fixture.run(doc! {"update": "c", "updates": array![doc! {"q": doc! {"_id": 2}, "u": doc! {}}]});
+    assert_eq!(fixture.all(find("lava")).len(), 0);
+    let validated = fixture.run(doc! {"validate": "c"});
+    assert!(matches!(validated.get("valid"), ValueRef::Bool(true)));
 }
