@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
@@ -344,6 +344,13 @@ impl BucketSource for StoredBucketSource {
             out.finish()
         });
         Ok((shown.collect(), page.next))
+    }
+
+    fn series(&self, index: &BucketIndex, at_most: usize) -> Result<Option<Arc<[Value]>>> {
+        let reader = &self.timeseries.reader;
+        let found = reader.series(&self.collection, index, at_most)?;
+        // The mark is set before any entry for an element of an array is written.
+        Ok(found.filter(|_| index.stored.multikey() == 0))
     }
 
     fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {

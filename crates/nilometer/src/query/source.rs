@@ -492,6 +492,13 @@ pub trait BucketSource: Send + Sync {
         ))
     }
 
+    /// Returns the metadata of each series, from a static index that begins with the whole metadata; null stands for
+    /// missing metadata. `None` if there are more than `at_most` series.
+    fn series(&self, index: &BucketIndex, at_most: usize) -> Result<Option<Arc<[Value]>>> {
+        let _ = (index, at_most);
+        Ok(None)
+    }
+
     /// Returns the ids of all buckets if there are at most `at_most` and they are known without reading buckets.
     fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
         let _ = at_most;

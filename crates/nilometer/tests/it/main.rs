@@ -29,6 +29,7 @@ mod resumed_scans;
 mod rewrites;
 mod rules;
 mod same_answers;
+mod series;
 mod short_memory;
 mod statistics;
 mod stuck_disk;

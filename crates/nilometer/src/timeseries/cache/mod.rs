@@ -3,6 +3,7 @@
 //! ```text
 //! scan ─► sealed_lists ─► opened buckets ─► columns of the query
 //!         latest_lists      │
+//! plan ─► series_lists      │
 //! seal ─► prefetch queue    └─ interner: ids of metadata and constants, names of columns
 //! ```
 //!
@@ -17,6 +18,7 @@ pub(crate) mod latest_bucket_list;
 pub(crate) mod opened_bucket;
 pub(crate) mod prefetch;
 pub(crate) mod sealed_bucket_list;
+pub(crate) mod series_list;
 
 use std::sync::Arc;
 
@@ -27,16 +29,17 @@ use interner::{INTERNER_BYTES_MAX, Interner};
 use latest_bucket_list::{LATEST_LIST_BYTES_MAX, LatestBucketLists};
 use prefetch::PrefetchQueue;
 use sealed_bucket_list::{SEALED_LIST_BYTES_MAX, SealedBucketLists};
+use series_list::{SERIES_LIST_BYTES_MAX, SeriesLists};
 
-/// The lists of latest buckets take at most one part in this many of the limit of all lists.
-const LATEST_LIST_SHARE: usize = 4;
+/// The lists of latest buckets, and those of series, each take at most one part in this many of the limit of all lists.
+const LIST_SHARE: usize = 4;
 
 /// Memory of the parts of the cache, in bytes: in use, or allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadCacheBytes {
     /// Opened buckets with their decoded columns.
     pub opened_buckets: usize,
-    /// Lists of sealed buckets and of the latest buckets of each series.
+    /// Lists of sealed buckets, of the latest buckets of each series, and of series.
     pub bucket_lists: usize,
     /// Ids of metadata and constants, names of columns.
     pub interned: usize,
@@ -46,7 +49,7 @@ impl ReadCacheBytes {
     /// The default limits.
     pub const DEFAULT_MAX: Self = Self {
         opened_buckets: BUCKET_CACHE_BYTES_MAX,
-        bucket_lists: SEALED_LIST_BYTES_MAX + LATEST_LIST_BYTES_MAX,
+        bucket_lists: SEALED_LIST_BYTES_MAX + LATEST_LIST_BYTES_MAX + SERIES_LIST_BYTES_MAX,
         interned: INTERNER_BYTES_MAX,
     };
 }
@@ -56,6 +59,7 @@ pub struct ReadCache {
     pub(crate) buckets: BucketCache,
     pub(crate) sealed_lists: SealedBucketLists,
     pub(crate) latest_lists: LatestBucketLists,
+    pub(crate) series_lists: SeriesLists,
     pub(crate) interner: Arc<Interner>,
     /// Buckets that were sealed lately, to be opened before a reader requests them.
     pub(crate) prefetch: Arc<PrefetchQueue>,
@@ -68,6 +72,7 @@ impl ReadCache {
             buckets: BucketCache::default(),
             sealed_lists: SealedBucketLists::default(),
             latest_lists: LatestBucketLists::default(),
+            series_lists: SeriesLists::default(),
             interner: Arc::default(),
             prefetch,
         }
@@ -75,10 +80,13 @@ impl ReadCache {
 
     /// Changes the limits. Opened buckets beyond theirs are evicted now, the other parts shrink with the next insertion.
     pub fn set_limits(&self, limits: ReadCacheBytes) {
-        let latest = (limits.bucket_lists / LATEST_LIST_SHARE).min(LATEST_LIST_BYTES_MAX);
+        let share = limits.bucket_lists / LIST_SHARE;
+        let latest = share.min(LATEST_LIST_BYTES_MAX);
+        let series = share.min(SERIES_LIST_BYTES_MAX);
         self.latest_lists.set_bytes_max(latest);
+        self.series_lists.set_bytes_max(series);
         self.sealed_lists
-            .set_bytes_max(limits.bucket_lists - latest);
+            .set_bytes_max(limits.bucket_lists - latest - series);
         self.interner.set_bytes_max(limits.interned);
         self.set_opened_bytes_max(limits.opened_buckets);
     }
@@ -92,7 +100,9 @@ impl ReadCache {
     pub fn memory_bytes(&self) -> ReadCacheBytes {
         ReadCacheBytes {
             opened_buckets: self.buckets.memory_bytes(),
-            bucket_lists: self.sealed_lists.memory_bytes() + self.latest_lists.memory_bytes(),
+            bucket_lists: self.sealed_lists.memory_bytes()
+                + self.latest_lists.memory_bytes()
+                + self.series_lists.memory_bytes(),
             interned: self.interner.memory_bytes(),
         }
     }

@@ -18,6 +18,7 @@ pub(crate) mod index_scan;
 pub(crate) mod latest_buckets;
 pub(crate) mod point_reads;
 pub(crate) mod prefetch;
+pub(crate) mod series;
 pub(crate) mod storage_iterator;
 
 use std::collections::VecDeque;

@@ -3,28 +3,32 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use nilometer_bson::Value;
 use nilometer_bson::key_string::KeyStringError;
 use nilometer_bson::order::compare_with;
+use nilometer_bson::{Value, ValueRef};
 
 use super::PhysicalRule;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::ParseContext;
-use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
+use crate::eval::matcher::{CompareOp, Comparison, InList, MatchExpression, MatchPath};
+use crate::index::IndexPartKind;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyPosition};
 use crate::query::planner::access::{safety, shape_of, wildcard};
 use crate::query::planner::bounds::{IndexBounds, IndexShape, KeyBounds, Position};
 use crate::query::planner::physical::{BucketInput, IndexChoice, Input, PhysicalPlan};
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, BucketPredicate};
-use crate::timeseries::rewrite::{BoundTest, Side, TimeRange};
+use crate::timeseries::rewrite::{BoundTest, MetaTest, Side, TimeRange};
 
 /// An index that leads to at most this many buckets is chosen without estimating the scan.
 const FEW_BUCKETS: u64 = 64;
 
 /// The number of adjacent buckets whose scan costs about as much as fetching one bucket by id.
 const FETCH_COST: u64 = 4;
+
+/// A scan of fewer buckets is not compared with reading the buckets of single series.
+const SERIES_SCAN_MIN: u64 = 256;
 
 /// Reads an index before a scan of buckets if it leads to few of them.
 ///
@@ -35,6 +39,9 @@ const FETCH_COST: u64 = 4;
 /// - it holds every bucket that can have a match: sparse and partial indexes only where that is proven;
 /// - its bounds on measurements are reliable: not if buckets may mix types in a field;
 /// - it has more parts than the time, for which bucket ids serve as well, unless dates lie outside the range of ids.
+///
+/// An index whose first part is the whole metadata, as the default index, also serves conditions on parts of the
+/// metadata: they are evaluated once for each series, and the index is read from one matching series to the next.
 ///
 /// A wildcard index serves as an index of one path at a time, as long as it holds no elements of arrays.
 ///
@@ -84,7 +91,10 @@ fn choose(input: &BucketInput, settings: &PlanSettings) -> Result<Option<IndexCh
         let mut found = if let Some(found) = by_points(input, &index) {
             found
         } else if may_use(input, &index, &conjuncts, &collation)?
-            && let Some(found) = candidate(input, &index, &conjuncts, &collation)
+            && let Some(found) = match candidate(input, &index, &conjuncts, &collation) {
+                Some(found) => Some(found),
+                None => by_series(input, &index, scan)?,
+            }
         {
             found
         } else {
@@ -108,6 +118,95 @@ fn choose(input: &BucketInput, settings: &PlanSettings) -> Result<Option<IndexCh
     Ok(best)
 }
 
+/// Returns an index that begins with the whole metadata, bounded to the series that pass all conditions on metadata.
+/// `None` if the scan is short or there are more series than it has buckets.
+fn by_series(
+    input: &BucketInput,
+    index: &Arc<BucketIndex>,
+    scan: u64,
+) -> Result<Option<IndexChoice>> {
+    let tests = conjuncts_of(&input.buckets.predicate).iter();
+    let tests = tests.filter_map(|part| match part {
+        BucketPredicate::Meta(test) if is_cheap(&test.filter) => Some(test),
+        _ => None,
+    });
+    let tests: Vec<_> = tests.collect();
+    if scan < SERIES_SCAN_MIN || tests.is_empty() || !begins_with_meta(index) {
+        return Ok(None);
+    }
+    let at_most = usize::try_from(scan).unwrap_or(usize::MAX);
+    let Some(series) = input.source.series(index, at_most)? else {
+        return Ok(None);
+    };
+    let mut metas = Vec::new();
+    for meta in &*series {
+        // An index has elements of arrays, and a list has patterns.
+        if matches!(meta, Value::Array(_) | Value::Regex { .. }) {
+            return Ok(None);
+        }
+        let mut passes = all_pass(&tests, meta.as_ref())?;
+        if matches!(meta, Value::Null) {
+            passes = passes || all_pass(&tests, ValueRef::Missing)?;
+        }
+        if passes {
+            metas.push(meta.clone());
+        }
+    }
+    if metas.len() as u64 > scan / FETCH_COST {
+        return Ok(None);
+    }
+    if metas.is_empty() {
+        return Ok(Some(by_ranges(index, Vec::new())));
+    }
+    let path = MatchPath::new("meta");
+    let list = InList::new(path, metas, Vec::new(), Collation::SIMPLE);
+    let mut conjuncts = vec![MatchExpression::In(list)];
+    conjuncts.extend(start_conjuncts(input));
+    Ok(candidate(input, index, &conjuncts, &Collation::SIMPLE))
+}
+
+fn all_pass(tests: &[&MetaTest], meta: ValueRef<'_>) -> Result<bool> {
+    for test in tests {
+        if !test.test(meta, None)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// True for filters whose evaluation is a few comparisons, because planning is not interrupted. Types are not compared:
+/// equal numbers of several types are one series.
+fn is_cheap(filter: &MatchExpression) -> bool {
+    match filter {
+        MatchExpression::And(parts) | MatchExpression::Or(parts) | MatchExpression::Nor(parts) => {
+            parts.iter().all(is_cheap)
+        }
+        MatchExpression::Not(inner) => is_cheap(inner),
+        MatchExpression::In(list) => list.patterns().is_empty(),
+        MatchExpression::AlwaysTrue
+        | MatchExpression::AlwaysFalse
+        | MatchExpression::Compare(_)
+        | MatchExpression::ExprCompare(_)
+        | MatchExpression::Exists(_) => true,
+        _ => false,
+    }
+}
+
+/// True if the first part of an index is the whole metadata of every bucket, stored as its value.
+fn begins_with_meta(index: &BucketIndex) -> bool {
+    let kept = index.index();
+    index.is_static()
+        && index.stored.multikey() == 0
+        && kept.collation().collator().is_none()
+        && kept.parts().first().is_some_and(|part| {
+            let is_value = matches!(
+                part.kind,
+                IndexPartKind::Ascending | IndexPartKind::Descending
+            );
+            is_value && part.name() == "meta"
+        })
+}
+
 /// Returns an index that begins with the points of a geographic test. A match of the test is a point, and the index
 /// holds every bucket with a point.
 fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoice> {
@@ -119,14 +218,18 @@ fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoic
         _ => None,
     })?;
     let ranges = ranges.into_iter().map(|range| index.cell_keys(range));
-    let keys: Arc<dyn IndexKeyFilter> = Arc::new(WantedRanges(ranges.collect::<Option<_>>()?));
-    Some(IndexChoice {
+    Some(by_ranges(index, ranges.collect::<Option<Vec<_>>>()?))
+}
+
+/// Returns the entries of an index with keys in `ranges`.
+fn by_ranges(index: &Arc<BucketIndex>, ranges: Vec<(Vec<u8>, Vec<u8>)>) -> IndexChoice {
+    IndexChoice {
         index: index.clone(),
-        entries: BucketEntries::Within(keys),
+        entries: BucketEntries::Within(Arc::new(WantedRanges(ranges))),
         scanned: None,
         shape: Arc::default(),
         bounds: IndexBounds::all(0),
-    })
+    }
 }
 
 /// True if an index may be used without a hint.
@@ -319,10 +422,16 @@ fn bucket_conjuncts(input: &BucketInput, collation: &Collation) -> Vec<MatchExpr
             all.extend(filter.into_conjuncts());
         }
     }
+    all.extend(start_conjuncts(input));
+    all
+}
+
+/// Returns the conditions on the starts of buckets.
+fn start_conjuncts(input: &BucketInput) -> impl Iterator<Item = MatchExpression> {
     let options = input.source.options();
     let start = format!("control.min.{}", options.time_field);
     let (earliest, latest) = starts(input.buckets.times, options.bucket_max_span_seconds);
-    let bound = |op, at: i64| {
+    let bound = move |op, at: i64| {
         MatchExpression::ExprCompare(Comparison {
             path: MatchPath::new(&start),
             op,
@@ -330,9 +439,10 @@ fn bucket_conjuncts(input: &BucketInput, collation: &Collation) -> Vec<MatchExpr
             collation: Collation::default(),
         })
     };
-    all.extend(earliest.map(|at| bound(CompareOp::Gt, at)));
-    all.extend(latest.map(|at| bound(CompareOp::Lte, at)));
-    all
+    let earliest = earliest.map(|at| (CompareOp::Gt, at));
+    let latest = latest.map(|at| (CompareOp::Lte, at));
+    let all = earliest.into_iter().chain(latest);
+    all.map(move |(op, at)| bound(op, at))
 }
 
 /// Returns the range of starts of buckets with measurements in `times`: lower end exclusive, upper end inclusive.
