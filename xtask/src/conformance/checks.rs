@@ -157,3 +157,24 @@ pub(crate) const TOOLS: &[&str] = &[
     "log_in_to_dump_and_restore",
     "export_and_import",
 ];
+
+/// The files of pymongo's own tests.
+pub(crate) const PYMONGO_SUITE: &[&str] = &[
+    "test_bulk",
+    "test_client_bulk_write",
+    "test_collation",
+    "test_collection",
+    "test_collection_management",
+    "test_command_monitoring",
+    "test_comment",
+    "test_crud_unified",
+    "test_cursor",
+    "test_custom_types",
+    "test_database",
+    "test_gridfs",
+    "test_handshake_unified",
+    "test_raw_bson",
+    "test_run_command",
+    "test_session",
+    "test_versioned_api_integration",
+];

@@ -5,16 +5,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::checks::{
-    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, SHELL, SHELL_CHANGES,
-    TOOLS, TOUR, WEB,
+    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, PYMONGO_SUITE, SHELL,
+    SHELL_CHANGES, TOOLS, TOUR, WEB,
 };
 use super::server::Server;
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
 /// A client that takes longer has failed.
-const RUN_MAX: Duration = Duration::from_secs(180);
+const RUN_MAX: Duration = Duration::from_secs(400);
 /// Attempts to install; registries are slow at times.
 const INSTALL_TRIES: usize = 2;
+
+/// The driver whose own tests `pymongo_suite` runs; `requirements.txt` installs the same version.
+const PYMONGO: &str = "pymongo==4.20.0";
 
 /// One client.
 #[derive(Clone, Copy)]
@@ -62,6 +65,30 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("pymongo", &python.to_string_lossy(), &["check.py"])
         },
         checks: &[DRIVER, TOUR, BULK_CHANGES, LOGINS],
+        is_optional: false,
+    },
+    Client {
+        name: "pymongo_suite",
+        runtime: &[("python3", "--version")],
+        packages: &[],
+        pins: &["requirements.txt"],
+        install: || {
+            let pip = folder("pymongo_suite").join("target/venv/bin/pip");
+            let pip =
+                |arguments: &[&str]| in_folder("pymongo_suite", &pip.to_string_lossy(), arguments);
+            let source = ["download", "--quiet", "--no-deps", "--no-binary", "pymongo"];
+            let source = [&source[..], &["--dest", "target", PYMONGO]].concat();
+            vec![
+                in_folder("pymongo_suite", "python3", &["-m", "venv", "target/venv"]),
+                pip(&["install", "--quiet", "--requirement", "requirements.txt"]),
+                pip(&source),
+            ]
+        },
+        start: || {
+            let python = folder("pymongo_suite").join("target/venv/bin/python");
+            in_folder("pymongo_suite", &python.to_string_lossy(), &["check.py"])
+        },
+        checks: &[PYMONGO_SUITE],
         is_optional: false,
     },
     Client {

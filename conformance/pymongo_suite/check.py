@@ -1,0 +1,82 @@
+"""pymongo's own tests, from the source distribution in the registry, against the server.
+
+Each test is a check, named after its file, class and function; skipped tests are not reported. A file is a check as
+well: it passes if at least one of its tests ran. Tests that fail are listed in ../expected_failures.toml with the
+cause.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+TARGET = pathlib.Path(__file__).parent / "target"
+
+# Files whose tests talk to a server and need no replica set. The order is that of the alphabet.
+FILES = [
+    "test_bulk",
+    "test_client_bulk_write",
+    "test_collation",
+    "test_collection",
+    "test_collection_management",
+    "test_command_monitoring",
+    "test_comment",
+    "test_crud_unified",
+    "test_cursor",
+    "test_custom_types",
+    "test_database",
+    "test_gridfs",
+    "test_handshake_unified",
+    "test_raw_bson",
+    "test_run_command",
+    "test_session",
+    "test_versioned_api_integration",
+]
+
+REASON_CHARS_MAX = 200
+
+
+def unpacked():
+    """Returns the folder of the tests, without the driver's own code: the installed driver is tested."""
+    archive = next(TARGET.glob("pymongo-*.tar.gz"))
+    folder = TARGET / archive.name.removesuffix(".tar.gz")
+    if not folder.exists():
+        with tarfile.open(archive) as tar:
+            tar.extractall(TARGET, filter="data")
+        for package in ["bson", "gridfs", "pymongo"]:
+            shutil.rmtree(folder / package)
+    return folder
+
+
+def run(folder, name, address):
+    """Runs one file; returns its tests as (name, error or None)."""
+    report = TARGET / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "--quiet", "-m", "default", "-W", "default"]
+    command += ["-p", "no:cacheprovider", f"--junitxml={report}", f"test/{name}.py"]
+    environment = os.environ | {"DB_IP": address.hostname, "DB_PORT": str(address.port)}
+    subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False)
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        if case.find("skipped") is not None:
+            continue
+        wrong = [error for kind in ("failure", "error") for error in case.findall(kind)]
+        error = " ".join(wrong[0].get("message", "").split())[:REASON_CHARS_MAX] if wrong else None
+        group = case.get("classname", "").split(".")[-1]
+        yield f"{name}::{group}::{case.get('name')}".replace(": ", ":"), error
+
+
+def main():
+    folder = unpacked()
+    address = urllib.parse.urlparse(os.environ["NILOMETER_URI"])
+    for name in FILES:
+        tests = list(run(folder, name, address))
+        for test, error in tests:
+            print(f"ok {test}" if error is None else f"not ok {test}: {error}", flush=True)
+        print(f"ok {name}" if tests else f"not ok {name}: no test ran", flush=True)
+
+
+main()
