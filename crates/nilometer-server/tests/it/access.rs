@@ -197,7 +197,9 @@ fn everybody_sees_the_operations_of_their_own_and_some_those_of_others() {
         assert!(is_ok(&reply), "{reply:?}");
         connections.push(client);
     }
-    let nobody = server.connect();
+    // A connection is there once the server has answered on it.
+    let mut nobody = server.connect();
+    assert!(is_ok(&nobody.run_on("admin", &doc! {"hello": 1})));
     let documents: Vec<Value> = (0..5).map(|n| doc! {"n": n}.into()).collect();
     let mut gauge = connections.pop().expect("a client");
     let insert = doc! {"insert": "c", "documents": documents};

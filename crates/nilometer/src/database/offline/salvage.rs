@@ -253,6 +253,10 @@ impl DamagedDatabase {
             is_bucketed: collection.timeseries.is_some(),
             ..SalvagedCollection::default()
         };
+        if !self.has_data(collection) {
+            salvaged.lose("it has no data: it was dropped, and the log lost that".to_owned());
+            return Ok(salvaged);
+        }
         let view = collection.namespace.timeseries_view();
         let view = view.filter(|view| self.catalog.timeseries(view).is_some());
         if let Err(error) = create(target, collection, view.as_ref()) {
@@ -300,6 +304,24 @@ impl DamagedDatabase {
             }
         }
         Ok(salvaged)
+    }
+
+    /// False if the keyspaces of a collection were dropped, and the record that removes it from the catalog is lost.
+    fn has_data(&self, collection: &Collection) -> bool {
+        let stored: HashSet<KeyspaceId> = self.engine.keyspaces().iter().map(|k| k.id).collect();
+        match collection.storage {
+            Storage::Records { records, id_index } => {
+                stored.contains(&records) && id_index.is_none_or(|id| stored.contains(&id))
+            }
+            Storage::Buckets {
+                open,
+                sealed,
+                tail,
+                series,
+            } => [open, sealed, tail, series]
+                .iter()
+                .all(|id| stored.contains(id)),
+        }
     }
 
     /// Adds the buckets that are in the series index but were not readable to the losses.
@@ -418,5 +440,33 @@ impl<'t> Inserter<'t> {
         }
         self.count = 0;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_storage::MemoryEngine;
+
+    #[test]
+    fn a_collection_whose_removal_was_lost_is_reported_and_the_rest_is_saved() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine.clone()).unwrap();
+        let create = |name: &str, uuid: u8| {
+            let namespace = Namespace::new("db", name).unwrap();
+            catalog
+                .create_collection(namespace, [uuid; 16], doc! {}, None)
+                .unwrap()
+        };
+        let (gone, there) = (create("gone", 1), create("there", 2));
+        for keyspace in gone.keyspaces() {
+            engine.drop_keyspace(keyspace).unwrap();
+        }
+        let source = DamagedDatabase::open(engine).unwrap();
+        let target = Database::in_memory().unwrap();
+        let report = source.copy(&gone, &target).unwrap();
+        assert_eq!(report.losses.len(), 1, "{:?}", report.losses);
+        let report = source.copy(&there, &target).unwrap();
+        assert!(report.losses.is_empty(), "{:?}", report.losses);
     }
 }
