@@ -266,25 +266,10 @@ fn sorted(document: Document) -> Document {
     out.finish()
 }
 
-/// Returns the number of documents by both ways that read none.
-pub(crate) fn count(fixture: &mut Fixture, collection: &str) -> i64 {
-    let counted = fixture
-        .run(doc! {"count": collection})
-        .get("n")
-        .as_exact_i64();
-    let group = doc! {"_id": 1, "n": doc! {"$sum": 1}};
-    let pipeline = array![doc! {"$match": doc! {}}, doc! {"$group": group}];
-    let grouped =
-        fixture.all(doc! {"aggregate": collection, "pipeline": pipeline, "cursor": doc! {}});
-    let grouped = grouped.first().map(|group| group.get("n").as_exact_i64());
-    assert_eq!(grouped.unwrap_or(Some(0)), counted, "{collection}");
-    counted.expect("a number")
-}
-
 pub(crate) fn contents(fixture: &mut Fixture, collection: &str) -> Vec<String> {
     let found = fixture.all(doc! {"find": collection, "sort": doc! {"_id": 1}});
     assert_eq!(
-        count(fixture, collection),
+        fixture.counted(collection),
         found.len() as i64,
         "{collection}"
     );

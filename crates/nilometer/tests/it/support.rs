@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nilometer::services::Environment;
 use nilometer::{ClientSession, Database, Request};
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::{Engine, LongKeyEngine, MemoryEngine};
 
 static DIRECTORIES: AtomicU32 = AtomicU32::new(0);
@@ -133,6 +133,18 @@ impl Fixture {
     pub(crate) fn all(&mut self, command: Document) -> Vec<Document> {
         let reply = self.run(command);
         self.rest(reply)
+    }
+
+    /// Returns the number of documents by both ways that read none.
+    pub(crate) fn counted(&mut self, collection: &str) -> i64 {
+        let counted = self.run(doc! {"count": collection}).get("n").as_exact_i64();
+        let group = doc! {"_id": 1, "n": doc! {"$sum": 1}};
+        let pipeline = array![doc! {"$match": doc! {}}, doc! {"$group": group}];
+        let grouped =
+            self.all(doc! {"aggregate": collection, "pipeline": pipeline, "cursor": doc! {}});
+        let grouped = grouped.first().map(|group| group.get("n").as_exact_i64());
+        assert_eq!(grouped.unwrap_or(Some(0)), counted, "{collection}");
+        counted.expect("a number")
     }
 
     /// Returns the documents of the cursor that `reply` opened.

@@ -1,0 +1,217 @@
+//! Compares the stepped matcher with fancy-regex on generated patterns.
+
+use super::*;
+use crate::error::ErrorCode;
+use crate::eval::EvaluationLimits;
+use crate::eval::limits::{EvaluationCounters, Interrupt};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A generator of patterns (SplitMix64).
+struct Generator {
+    state: u64,
+    groups: usize,
+}
+
+impl Generator {
+    fn below(&mut self, bound: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).unwrap()
+    }
+
+    fn pick(&mut self, of: &[&str]) -> String {
+        let at = self.below(of.len());
+        of[at].to_owned()
+    }
+
+    fn pattern(&mut self, depth: usize) -> String {
+        if depth == 0 || self.below(4) == 0 {
+            return self.pick(&[
+                "a",
+                "b",
+                "é",
+                ".",
+                "[ab]",
+                "[^a]",
+                "^",
+                "$",
+                r"(?-u:\b)",
+                r"(?-u:\B)",
+                "ab",
+            ]);
+        }
+        let deeper = depth - 1;
+        match self.below(12) {
+            0..=2 => format!("{}{}", self.pattern(deeper), self.pattern(deeper)),
+            3 => format!("(?:{}|{})", self.pattern(deeper), self.pattern(deeper)),
+            4 | 5 => {
+                self.groups += 1;
+                format!("({})", self.pattern(deeper))
+            }
+            6 | 7 => {
+                let inner = self.pattern(deeper);
+                let many = self.pick(&["*", "+", "?", "{1,2}", "{2}", "*?", "+?", "??", "{0,2}?"]);
+                format!("(?:{inner}){many}")
+            }
+            8 => {
+                let kind = self.pick(&["?=", "?!"]);
+                format!("({kind}{})", self.pattern(deeper))
+            }
+            9 => {
+                let kind = self.pick(&["?<=", "?<!"]);
+                let inner = self.pick(&["a", "[ab]", "(?:ab|ba)", "^", "éa"]);
+                format!("({kind}{inner})")
+            }
+            10 => format!("(?>{})", self.pattern(deeper)),
+            _ if self.groups > 0 => format!(r"(?:\{})", 1 + self.below(self.groups)),
+            _ => "b".to_owned(),
+        }
+    }
+}
+
+/// True if a part that is repeated may match nothing. There the groups differ: as in Perl, the last repetition of a
+/// program may be an empty one.
+fn repeats_nothing(expression: &Expr) -> bool {
+    match expression {
+        Expr::Repeat { child, .. } => {
+            widths(child, 0).is_none_or(|(least, _)| least == 0) || repeats_nothing(child)
+        }
+        Expr::Concat(parts) | Expr::Alt(parts) => parts.iter().any(repeats_nothing),
+        Expr::Group(inner) => repeats_nothing(inner),
+        Expr::LookAround(inner, _) | Expr::AtomicGroup(inner) => repeats_nothing(inner),
+        _ => false,
+    }
+}
+
+fn groups_of(found: &fancy_regex::Captures<'_, str>) -> Groups {
+    let groups = found.iter();
+    groups
+        .map(|group| group.map(|found| found.range()))
+        .collect()
+}
+
+#[test]
+fn programs_find_the_matches_of_fancy_regex() {
+    let texts = [
+        "",
+        "a",
+        "b",
+        "ab",
+        "ba",
+        "aab",
+        "abab",
+        "éab",
+        "aé b",
+        "ab ba\nab",
+        "bbaabé",
+    ];
+    let (mut compared, mut matched) = (0, 0);
+    for seed in 0..3000 {
+        let mut generator = Generator {
+            state: seed,
+            groups: 0,
+        };
+        let pattern = generator.pattern(4);
+        let flags = ["", "(?i)", "(?m)", "(?s)"][usize::try_from(seed % 4).unwrap()];
+        let pattern = format!("{flags}{pattern}");
+        let Ok(known) = fancy_regex::Regex::new(&pattern) else {
+            continue;
+        };
+        let Some(program) = BacktrackProgram::compile(&pattern) else {
+            continue;
+        };
+        let tree = Expr::parse_tree(&pattern).unwrap();
+        if repeats_nothing(&tree.expr) {
+            continue;
+        }
+        for text in texts {
+            let Ok(expected) = known.captures(text) else {
+                continue;
+            };
+            let expected = expected.as_ref().map(groups_of);
+            let found = program.captures(text, 0, &EvalContext::default()).unwrap();
+            assert_eq!(found, expected, "/{pattern}/ in {text:?}");
+            compared += 1;
+            matched += usize::from(found.is_some());
+        }
+    }
+    assert!(
+        compared > 10_000 && matched > 2_500,
+        "{compared}, {matched}"
+    );
+}
+
+#[test]
+fn usual_patterns_are_compiled() {
+    for pattern in [
+        r"(?<=a)b",
+        r"(?<!ab|c)b",
+        r"(a)\1",
+        r"(?=x)x\z",
+        "(?>a+)b",
+        "a++b",
+        r"(?i)(?=.*foo)(?=.*\d).{4,}",
+        r"([0-9a-z]+) \1",
+        r"(?m)^(?!#).*$",
+        "(?P<n>a)(?P=n)",
+        r"(?s)<(\w+)>.*?</\1>",
+        r"b(?=\n?\z)",
+    ] {
+        assert!(BacktrackProgram::compile(pattern).is_some(), "{pattern}");
+    }
+}
+
+/// Ends an operation at a check.
+struct EndsAt(usize, AtomicUsize);
+
+impl Interrupt for EndsAt {
+    fn check_interrupt(&self) -> Result<()> {
+        match self.1.fetch_add(1, Ordering::Relaxed) < self.0 {
+            true => Ok(()),
+            false => Err(Error::new(ErrorCode::Interrupted, "ended")),
+        }
+    }
+}
+
+/// Each of these takes very many steps at a single position, and none of them comes back to the caller in between.
+#[test]
+fn one_attempt_is_interrupted() {
+    let text = "a".repeat(200_000);
+    for pattern in [
+        r"^(?=(a+)+b)",
+        r"^(?:a|a)+(?=b)",
+        r"^(?:(?=.*c)|a)*b",
+        r"^(a*)*\1b(?!c)",
+        r"^(?>a*)(?<=b)|^(?:.*a){9}(?=b)",
+    ] {
+        let program = BacktrackProgram::compile(pattern).unwrap();
+        let counters = EvaluationCounters::default();
+        let interrupt = EndsAt(50, AtomicUsize::new(0));
+        let context = EvalContext {
+            limits: Some(EvaluationLimits {
+                counters: &counters,
+                interrupt: &interrupt,
+                clock: None,
+            }),
+            ..EvalContext::default()
+        };
+        let error = program.captures(&text, 0, &context).unwrap_err();
+        // Or its stack is full before.
+        let full = location::REGEX_MATCH_FAILED;
+        let ended = error.code == ErrorCode::Interrupted || error.code.0 == full;
+        assert!(ended, "{pattern}: {error:?}");
+        assert!(interrupt.1.load(Ordering::Relaxed) <= 51, "{pattern}");
+    }
+}
+
+#[test]
+fn a_search_has_a_number_of_steps() {
+    let text = "a".repeat(60);
+    let program = BacktrackProgram::compile("^(?:a|a)+(?=b)").unwrap();
+    let error = program
+        .captures(&text, 0, &EvalContext::default())
+        .unwrap_err();
+    assert_eq!(error.code.0, location::REGEX_MATCH_FAILED);
+}
