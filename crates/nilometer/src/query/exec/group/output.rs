@@ -44,10 +44,11 @@ impl RowMaker {
         results: &mut MemoryGauge,
         eval: &EvalContext<'_>,
     ) -> Result<Document> {
-        let values = self.fields.iter().zip(states);
-        let values: Vec<Value> = values
-            .map(|((_, spec), state)| spec.finish(state, eval))
-            .collect::<Result<_>>()?;
+        // Not `collect`, which does not know the number of results and grows its buffer.
+        let mut values = Vec::with_capacity(self.fields.len());
+        for ((_, spec), state) in self.fields.iter().zip(states) {
+            values.push(spec.finish(state, eval)?);
+        }
         let held: usize = values.iter().map(memory_bytes).sum();
         let count = self.shown.as_ref().map_or(self.fields.len(), |s| s.len());
         let room = memory_bytes(&key) + held + RESULT_BYTES * (1 + count);

@@ -45,7 +45,7 @@ impl Best {
 
     /// Returns the values as an array; missing ones are null.
     fn array(&self, block: &MeasurementBlock, all: &[Shown]) -> Result<Value> {
-        let mut out = DocumentBuilder::new();
+        let mut out = DocumentBuilder::with_capacity(OBJECT_FIELD_BYTES * all.len());
         for (at, shown) in all.iter().enumerate() {
             let value = match self.value(block, shown)? {
                 ValueRef::Undefined => ValueRef::Null,

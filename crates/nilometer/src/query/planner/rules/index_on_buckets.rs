@@ -85,37 +85,76 @@ fn choose(input: &BucketInput, settings: &PlanSettings) -> Result<Option<IndexCh
     let scan = input
         .source
         .buckets_between_estimate(input.buckets.id_min, input.buckets.id_max)?;
-    let mut limit = FEW_BUCKETS.max(scan / FETCH_COST);
-    let mut best = None;
+    let mut cheapest = Cheapest {
+        limit: FEW_BUCKETS.max(scan / FETCH_COST),
+        choice: None,
+    };
+    let mut others = Vec::new();
+    let mut is_meta_bounded = false;
     for index in input.source.indexes()? {
-        let mut found = if let Some(found) = by_points(input, &index) {
+        let found = if let Some(found) = by_points(input, &index) {
             found
-        } else if may_use(input, &index, &conjuncts, &collation)?
-            && let Some(found) = match candidate(input, &index, &conjuncts, &collation) {
-                Some(found) => Some(found),
-                None => by_series(input, &index, scan)?,
-            }
-        {
+        } else if !may_use(input, &index, &conjuncts, &collation)? {
+            continue;
+        } else if let Some(found) = candidate(input, &index, &conjuncts, &collation) {
             found
         } else {
+            others.push(index);
             continue;
         };
+        is_meta_bounded |= bounds_all_meta(&found, &conjuncts);
+        cheapest.consider(input, found)?;
+    }
+    // An index with bounds for all conditions on metadata leads to the buckets of the same series.
+    others.retain(|_| !is_meta_bounded);
+    for index in others {
+        if let Some(found) = by_series(input, &index, scan)? {
+            cheapest.consider(input, found)?;
+        }
+    }
+    Ok(cheapest.choice)
+}
+
+/// The choice with the fewest keys so far.
+struct Cheapest {
+    /// A choice has fewer keys than this.
+    limit: u64,
+    choice: Option<IndexChoice>,
+}
+
+impl Cheapest {
+    fn consider(&mut self, input: &BucketInput, mut found: IndexChoice) -> Result<()> {
         let count = match &found.entries {
             BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => {
-                let counted = input.source.count_keys(&index, &**keys, limit)?;
+                let source = &input.source;
+                let counted = source.count_keys(&found.index, &**keys, self.limit)?;
                 found.scanned = counted.scanned;
                 counted.keys
             }
             BucketEntries::InIndexOrder { .. }
             | BucketEntries::Newest(_)
-            | BucketEntries::Oldest(_) => limit,
+            | BucketEntries::Oldest(_) => self.limit,
         };
-        if count < limit {
-            limit = count;
-            best = Some(found);
+        if count < self.limit {
+            self.limit = count;
+            self.choice = Some(found);
         }
+        Ok(())
     }
-    Ok(best)
+}
+
+/// True if every condition on metadata is a comparison with a part of the index.
+fn bounds_all_meta(choice: &IndexChoice, conjuncts: &[MatchExpression]) -> bool {
+    let kept = choice.index.index();
+    conjuncts.iter().all(|condition| {
+        let path = match condition {
+            MatchExpression::Compare(test) | MatchExpression::ExprCompare(test) => &test.path,
+            MatchExpression::In(list) => &list.path,
+            _ => return false,
+        };
+        let of_bucket = path.as_str().starts_with("control.");
+        of_bucket || kept.parts().iter().any(|part| part.name() == path.as_str())
+    })
 }
 
 /// Returns an index that begins with the whole metadata, bounded to the series that pass all conditions on metadata.
@@ -152,7 +191,8 @@ fn by_series(
             metas.push(meta.clone());
         }
     }
-    if metas.len() as u64 > scan / FETCH_COST {
+    // If series have about as many buckets each, these have more than are worth fetching.
+    if metas.len() as u64 * FETCH_COST > scan.min(series.len() as u64).max(FEW_BUCKETS) {
         return Ok(None);
     }
     if metas.is_empty() {
