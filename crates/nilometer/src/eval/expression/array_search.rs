@@ -16,6 +16,7 @@ use super::operation::{CallContext, Operation, PreparedData, arg};
 use super::scope::Scope;
 use super::string_search::search_bound;
 use crate::error::{Error, Result, location};
+use crate::eval::FoldBudget;
 
 /// Minimum number of constants for which a set is built.
 const SET_ELEMENTS_MIN: usize = 16;
@@ -32,7 +33,7 @@ fn hash(value: ValueRef<'_>) -> u64 {
 }
 
 /// Converts a long list of constants to a set.
-pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
+pub(super) fn prepare(operation: &Operation, _: &FoldBudget) -> Option<PreparedData> {
     let Value::Array(array) = operation.constant(1)? else {
         return None;
     };

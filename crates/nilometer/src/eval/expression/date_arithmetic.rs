@@ -21,6 +21,7 @@ use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::FoldBudget;
 use crate::eval::date::{self, AddError, TimeZone, Unit, Weekday};
 
 pub(super) const ADD: NamedArguments = NamedArguments {
@@ -47,7 +48,7 @@ pub(super) const DIFF: NamedArguments = NamedArguments {
 };
 
 /// Returns the zone is the fourth argument of all three.
-pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
+pub(super) fn prepare(operation: &Operation, _: &FoldBudget) -> Option<PreparedData> {
     prepare_zone(operation, 3)
 }
 

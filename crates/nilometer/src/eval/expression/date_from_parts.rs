@@ -22,6 +22,7 @@ use super::parse::ExpressionParser;
 use super::registry::{NamedArguments, OperatorSpec, optional};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
+use crate::eval::FoldBudget;
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     not_object: location::DATE_FROM_PARTS_NOT_OBJECT,
@@ -81,7 +82,7 @@ pub(super) fn parse(
     Ok(Operation::new(spec, arguments).into_expression())
 }
 
-pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
+pub(super) fn prepare(operation: &Operation, _: &FoldBudget) -> Option<PreparedData> {
     prepare_zone(operation, 0)
 }
 

@@ -18,6 +18,7 @@ use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::FoldBudget;
 use crate::eval::date::{DateFormat, parse_date};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
@@ -32,7 +33,7 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     ],
 };
 
-pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
+pub(super) fn prepare(operation: &Operation, _: &FoldBudget) -> Option<PreparedData> {
     let format = read_format(operation.constant(1)?.as_ref()).ok()?;
     Some(Arc::new(format))
 }

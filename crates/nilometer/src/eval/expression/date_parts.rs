@@ -18,6 +18,7 @@ use super::parse::ExpressionParser;
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
+use crate::eval::FoldBudget;
 
 /// Arguments of the operation: date, timezone.
 pub(super) fn parse(
@@ -74,7 +75,7 @@ pub(super) fn parse(
 }
 
 /// Returns the zone is the second argument.
-pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
+pub(super) fn prepare(operation: &Operation, _: &FoldBudget) -> Option<PreparedData> {
     prepare_zone(operation, 1)
 }
 

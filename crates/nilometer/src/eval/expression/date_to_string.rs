@@ -18,6 +18,7 @@ use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
+use crate::eval::FoldBudget;
 use crate::eval::date::{DateFormat, FormatError, TimeZone};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
@@ -37,7 +38,7 @@ struct PreparedFormat {
     zone: TimeZone,
 }
 
-pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
+pub(super) fn prepare(operation: &Operation, _: &FoldBudget) -> Option<PreparedData> {
     let zone = match operation.argument(2) {
         None => TimeZone::Utc,
         Some(_) => zone(operation.constant(2)?.as_ref()).ok()?,

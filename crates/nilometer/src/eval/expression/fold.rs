@@ -58,7 +58,7 @@ fn fold_strict(expression: &mut Expression, context: &ParseContext) -> Result<()
             if let Some(prepare) = operation.spec.prepare {
                 // A pattern may be compiled.
                 context.folding().check_interrupt()?;
-                operation.prepared = prepare(operation);
+                operation.prepared = prepare(operation, context.folding());
             }
         }
         Expression::DateTrunc(trunc) => trunc.prepare(),

@@ -19,8 +19,9 @@ use super::operation::{Operation, PreparedData};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
+use crate::eval::limits::STEPS_PER_CHECK;
 use crate::eval::matcher::regex::Pattern;
-use crate::eval::{EvalContext, memory_bytes};
+use crate::eval::{EvalContext, FoldBudget, memory_bytes};
 
 /// Maximum size of all matches of `$regexFindAll` in bytes.
 const FOUND_BYTES_MAX: usize = 64 << 20;
@@ -35,14 +36,15 @@ pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     ],
 };
 
-/// Compiles a constant pattern; an invalid one is kept and fails during evaluation.
-pub(super) fn prepare(operation: &Operation) -> Option<PreparedData> {
+/// Compiles a constant pattern within the memory for all patterns of the command. One that has no room there is compiled for
+/// each document; an invalid one fails during evaluation.
+pub(super) fn prepare(operation: &Operation, budget: &FoldBudget) -> Option<PreparedData> {
     let regex = operation.constant(1)?;
     let options = match operation.argument(2) {
         None => None,
         Some(_) => Some(operation.constant(2)?.as_ref()),
     };
-    let pattern = compile(regex.as_ref(), options, operation.spec.name).ok()??;
+    let pattern = compile(regex.as_ref(), options, operation.spec.name, budget).ok()??;
     Some(Arc::new(pattern))
 }
 
@@ -51,6 +53,7 @@ fn compile(
     regex: ValueRef<'_>,
     options: Option<ValueRef<'_>>,
     name: &str,
+    budget: &FoldBudget,
 ) -> Result<Option<Pattern>> {
     let given = match options {
         None => "",
@@ -98,15 +101,15 @@ fn compile(
             ));
         }
     }
-    Pattern::parse(pattern, options).map(Some).map_err(|error| {
-        if error.code.0 == location::REGEX_FLAG_INVALID {
-            error
-        } else {
-            Error::location(
-                location::REGEX_INVALID,
-                format!("Invalid Regex in {name}: {}", error.message),
-            )
+    let pattern = Pattern::parse_within(pattern, options, budget);
+    pattern.map(Some).map_err(|error| {
+        if error.code.0 != location::REGEX_PATTERN_INVALID {
+            return error;
         }
+        Error::location(
+            location::REGEX_INVALID,
+            format!("Invalid Regex in {name}: {}", error.message),
+        )
     })
 }
 
@@ -132,10 +135,13 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
         None => {
             let regex = operation.value(1, scope)?;
             let options = operation.optional(2, scope)?;
+            // Compiling may take as long as many steps.
+            scope.context.charge(STEPS_PER_CHECK as usize)?;
             compiled = compile(
                 regex.as_ref(),
                 options.as_ref().map(Evaluated::as_ref),
                 name,
+                &FoldBudget::default(),
             )?;
             compiled.as_ref()
         }
@@ -354,6 +360,38 @@ mod tests {
             check_exact(&doc, call("$regexFindAll", arguments.clone()), array![]);
             check_exact(&doc, call("$regexMatch", arguments), false);
         }
+    }
+
+    #[test]
+    fn constant_patterns_count_against_the_memory_of_a_command() {
+        let context = crate::eval::ParseContext::new();
+        let left = || context.folding().pattern_bytes_left();
+        let parse = |at: i32| {
+            let arguments = doc! { "input": "$s", "regex": format!(r"\p{{L}}{{{}}}", 10 + at) };
+            let source = Value::from(call("$regexMatch", arguments));
+            crate::eval::Expression::parse(source.as_ref(), &context).unwrap()
+        };
+        let before = left();
+        parse(0);
+        assert!(left() < before);
+        // Above the limit they are compiled for each document.
+        (1..200).map(parse).for_each(drop);
+        let last = parse(0);
+        let one = before - left();
+        assert!(one > before / 2, "{one} of {before}");
+        let document = doc! { "s": "a".repeat(300) };
+        let evaluation = EvalContext::default();
+        let scope = Scope::new(document.as_ref(), &evaluation);
+        let found = last.eval(&scope).unwrap();
+        assert!(matches!(found.as_ref(), ValueRef::Bool(true)));
+    }
+
+    #[test]
+    fn all_matches_together_have_a_limit() {
+        let doc = doc! { "s": "a".repeat(100_000) };
+        let regex = format!("a{}", "()".repeat(100));
+        let all = doc! { "input": "$s", "regex": regex };
+        assert_eq!(eval_code(&doc, call("$regexFindAll", all)), 51151);
     }
 
     #[test]

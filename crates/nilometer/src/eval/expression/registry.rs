@@ -15,6 +15,7 @@ use super::parse::ExpressionParser;
 use super::scope::Scope;
 use super::{Expression, table};
 use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::FoldBudget;
 
 /// Called with all arguments evaluated.
 pub(crate) type EagerFn =
@@ -25,7 +26,7 @@ pub(crate) type LazyFn = for<'s> fn(&'s Operation, &Scope<'s>) -> Result<Evaluat
 pub(crate) type ParseFn =
     fn(&mut ExpressionParser<'_>, &'static OperatorSpec, ValueRef<'_>) -> Result<Expression>;
 /// Prepares data from constant arguments.
-pub(crate) type PrepareFn = fn(&Operation) -> Option<PreparedData>;
+pub(crate) type PrepareFn = fn(&Operation, &FoldBudget) -> Option<PreparedData>;
 
 /// The arguments of an operator.
 #[derive(Clone, Copy, Debug)]

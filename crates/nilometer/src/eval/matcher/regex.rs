@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! pattern + options ──[regex_syntax]──▶ Rust syntax ──▶ regex (linear time)
-//!                                                  └──▶ fancy-regex, only for look-around,
-//!                                                       back references, atomic groups
+//!                                                  └──▶ regex_backtrack, only for look-around,
+//!                                                       back references, atomic groups, conditions
 //! ```
 //!
 //! A pattern that compiles matches the same texts as in MongoDB. `\d`, `\w`, `\s`, `\b` are ASCII,
 //! `$` also matches before a final newline, options are `i m s u x`. Features that neither engine
-//! supports (recursion, conditions on code, control verbs) are errors when the pattern is parsed.
+//! supports (recursion, callouts, control verbs) are errors when the pattern is parsed.
 //! Backtracking patterns have a step limit; exceeding it is an error of the query. They are run step by step
 //! ([`regex_backtrack`](super::regex_backtrack)), and so are large texts by linear patterns
 //! ([`regex_search`](super::regex_search)), so that `maxTimeMS` and `killOp` end the search.
@@ -26,12 +26,6 @@ use crate::eval::{EvalContext, FoldBudget};
 /// Maximum length of a pattern, in bytes.
 pub const PATTERN_BYTES_MAX: usize = 32_761;
 
-/// Maximum steps of a backtracking match before the query fails.
-pub const BACKTRACK_STEPS_MAX: usize = 1_000_000;
-
-/// Maximum steps at one position of a text longer than [`SHORT_TEXT_BYTES_MAX`].
-const LONG_TEXT_STEPS_MAX: usize = 20_000;
-
 /// Bytes of a text that is searched without counting steps, unless the pattern is large.
 const SHORT_TEXT_BYTES_MAX: usize = 4096;
 
@@ -41,9 +35,6 @@ const SMALL_PATTERN_BYTES_MAX: usize = 256;
 /// States times bytes of text searched without counting steps: some tens of milliseconds at worst.
 const DIRECT_WORK_MAX: usize = 1 << 22;
 
-/// Steps counted for each position of a long text where a backtracking match is tried.
-const BACKTRACK_POSITION_STEPS: usize = 16;
-
 /// `\b` with ASCII letters and digits.
 const ASCII_WORD_BOUNDARY: &str =
     "(?:(?<=[0-9A-Za-z_])(?![0-9A-Za-z_])|(?<![0-9A-Za-z_])(?=[0-9A-Za-z_]))";
@@ -51,9 +42,6 @@ const ASCII_WORD_BOUNDARY: &str =
 /// `\B` with ASCII letters and digits.
 const NOT_ASCII_WORD_BOUNDARY: &str =
     "(?:(?<=[0-9A-Za-z_])(?=[0-9A-Za-z_])|(?<![0-9A-Za-z_])(?![0-9A-Za-z_]))";
-
-/// Maximum instructions of a backtracking pattern.
-const PROGRAM_INSTRUCTIONS_MAX: usize = 1 << 20;
 
 /// Maximum size of a compiled pattern in bytes, exceeded by large counted repetitions.
 const COMPILED_BYTES_MAX: usize = 10 << 20;
@@ -86,7 +74,7 @@ pub struct Pattern {
 #[derive(Clone)]
 enum Engine {
     Linear(Arc<Linear>),
-    Backtracking(Arc<Backtracking>),
+    Backtracking(Arc<BacktrackProgram>),
 }
 
 /// The engines of a pattern whose time is linear in the text.
@@ -95,16 +83,6 @@ struct Linear {
     flags: Flags,
     /// Compiled for the first large text; `None` if that is not possible.
     stepped: OnceLock<Option<SteppedSearch>>,
-}
-
-/// The engines of a pattern with look-around, back references or atomic groups.
-struct Backtracking {
-    regex: fancy_regex::Regex,
-    pattern: String,
-    /// Compiled for the first text; `None` if the pattern has a part that is not compiled there.
-    program: OnceLock<Option<BacktrackProgram>>,
-    /// The same pattern with fewer steps for each position, compiled for the first long text.
-    long: OnceLock<Option<fancy_regex::Regex>>,
 }
 
 impl std::fmt::Debug for Pattern {
@@ -211,9 +189,7 @@ impl Pattern {
                 Some(stepped) => stepped.is_match(text, context),
                 None => Ok(linear.regex.is_match(text)),
             },
-            Engine::Backtracking(backtracking) => {
-                Ok(backtracking.captures_at(text, 0, context)?.is_some())
-            }
+            Engine::Backtracking(program) => Ok(program.captures(text, 0, context)?.is_some()),
         }
     }
 
@@ -236,7 +212,7 @@ impl Pattern {
                         .collect()
                 })),
             },
-            Engine::Backtracking(backtracking) => backtracking.captures_at(text, from, context),
+            Engine::Backtracking(program) => program.captures(text, from, context),
         }
     }
 
@@ -311,14 +287,8 @@ impl Engine {
         } else {
             format!("(?{prefix}:{translated})")
         };
-        let regex = Backtracking::compile(&pattern, BACKTRACK_STEPS_MAX)
-            .map_err(|e| invalid(&e.to_string()))?;
-        Ok(Self::Backtracking(Arc::new(Backtracking {
-            regex,
-            pattern,
-            program: OnceLock::new(),
-            long: OnceLock::new(),
-        })))
+        let program = BacktrackProgram::compile(&pattern, budget)?;
+        Ok(Self::Backtracking(Arc::new(program)))
     }
 }
 
@@ -342,73 +312,12 @@ impl Linear {
     }
 }
 
-impl Backtracking {
-    fn compile(
-        pattern: &str,
-        steps: usize,
-    ) -> std::result::Result<fancy_regex::Regex, fancy_regex::Error> {
-        fancy_regex::RegexBuilder::new(pattern)
-            .backtrack_limit(steps)
-            .delegate_size_limit(COMPILED_BYTES_MAX)
-            .max_prog_size(PROGRAM_INSTRUCTIONS_MAX)
-            .build()
-    }
-
-    /// Returns the groups of the first match at or after `from`. Without a program a long text is tried position by
-    /// position, each with fewer steps, so that the search can be interrupted between them.
-    fn captures_at(
-        &self,
-        text: &str,
-        from: usize,
-        context: &EvalContext<'_>,
-    ) -> Result<Option<Groups>> {
-        let groups = |found: fancy_regex::Captures<'_, str>| -> Groups {
-            found
-                .iter()
-                .map(|group| group.map(|found| found.range()))
-                .collect()
-        };
-        let program = || BacktrackProgram::compile(&self.pattern);
-        if let Some(program) = self.program.get_or_init(program) {
-            return program.captures(text, from, context);
-        }
-        let long = || Self::compile(&self.pattern, LONG_TEXT_STEPS_MAX).ok();
-        let regex = match text.len() <= SHORT_TEXT_BYTES_MAX {
-            true => None,
-            false => self.long.get_or_init(long).as_ref(),
-        };
-        let Some(regex) = regex else {
-            let found = self.regex.captures_from_pos(text, from);
-            return Ok(found.map_err(|e| match_failed(&e))?.map(groups));
-        };
-        let mut at = from;
-        while at <= text.len() {
-            context.charge(BACKTRACK_POSITION_STEPS)?;
-            let input = fancy_regex::RegexInput::new(text)
-                .from_pos(at)
-                .anchored(true);
-            if let Some(found) = regex.captures_input(input).map_err(|e| match_failed(&e))? {
-                return Ok(Some(groups(found)));
-            }
-            at = text.ceil_char_boundary(at + 1).max(at + 1);
-        }
-        Ok(None)
-    }
-}
-
-fn too_many_patterns() -> Error {
+pub(super) fn too_many_patterns() -> Error {
     let text = "The regular expressions of the command need too much memory";
     Error::new(ErrorCode::ExceededMemoryLimit, text)
 }
 
-fn match_failed(reason: &fancy_regex::Error) -> Error {
-    Error::location(
-        location::REGEX_MATCH_FAILED,
-        format!("Error occurred while matching regular expression: {reason}"),
-    )
-}
-
-fn invalid(reason: &str) -> Error {
+pub(super) fn invalid(reason: &str) -> Error {
     Error::location(
         location::REGEX_PATTERN_INVALID,
         format!("Regular expression is invalid: {reason}"),
@@ -487,6 +396,15 @@ mod tests {
             ("é", "i", "É", true),
             ("", "", "", true),
             ("(?P<n>a)(?P=n)", "", "aa", true),
+            ("^(?<n>a)?(?(n)b|c)$", "", "ab", true),
+            ("^(?<n>a)?(?(n)b|c)$", "", "b", false),
+            ("^(a)?(?(1)b|c)$", "", "c", true),
+            ("^(?(?=a)ab|c)$", "i", "AB", true),
+            ("^(?(?!(a|b))c(d)|(b))e$", "", "cde", true),
+            ("^(?(?!(a|b))c(d)|(b))e$", "", "be", true),
+            ("^(?(?<=(x))a|b)$", "", "b", true),
+            ("(?U)a+b", "", "aab", true),
+            (r"^(\w+) \1$", "i", "The tHE", true),
         ];
         for (pattern, options, text, expected) in cases {
             assert_eq!(
@@ -527,6 +445,12 @@ mod tests {
             ("[z-a]", "", location::REGEX_PATTERN_INVALID),
             ("(*COMMIT)a", "", location::REGEX_PATTERN_INVALID),
             ("(?C)a", "", location::REGEX_PATTERN_INVALID),
+            ("(a)?(?(R)b|c)", "", location::REGEX_PATTERN_INVALID),
+            ("(a)?(?(n)b|c)", "", location::REGEX_PATTERN_INVALID),
+            ("(?R)", "", location::REGEX_PATTERN_INVALID),
+            ("a(?R)?b", "", location::REGEX_PATTERN_INVALID),
+            ("(?u)a", "", location::REGEX_PATTERN_INVALID),
+            ("(?iu:a)", "", location::REGEX_PATTERN_INVALID),
             ("a\\", "", location::REGEX_PATTERN_INVALID),
             ("a{1000}{1000}{1000}", "", location::REGEX_PATTERN_INVALID),
             ("a", "g", location::REGEX_FLAG_INVALID),

@@ -1,38 +1,34 @@
-//! Backtracking patterns (look-around, back references, atomic groups) on texts where a match may take long.
+//! Backtracking patterns: look-around, back references, atomic groups, conditions.
 //!
 //! ```text
 //! pattern ──fancy-regex's parser──▶ tree ──compile──▶ program ──run at each position──▶ groups
 //! ```
 //!
-//! The program is run by explicit backtracking: the stack holds the branches not yet taken and the values to set back.
-//! Every step is counted, so that a search can be interrupted at any place, and a search has [`STEPS_MAX`] of them.
-//! The engine of `fancy-regex` cannot be interrupted; it searches short texts, and patterns with parts that are not
-//! compiled here. Both find the same matches.
+//! The engine of `fancy-regex` cannot be interrupted, so only its parser is used. It accepts more than Perl's syntax; what is
+//! not compiled here (calls of groups, absent operators) makes a pattern invalid.
+
+mod run;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use fancy_regex::{Assertion, Expr, LookAround};
 
+use super::regex::{invalid, too_many_patterns};
 use super::regex_search::Groups;
 use crate::error::{Error, Result, location};
-use crate::eval::EvalContext;
-use crate::eval::limits::MemoryMark;
+use crate::eval::{EvalContext, FoldBudget};
+use run::{Run, STEPS_PER_CHARGE};
 
-/// Maximum steps of one search, as PCRE has it.
-const STEPS_MAX: usize = 10_000_000;
+/// Maximum instructions of a program: those of the longest pattern.
+const PROGRAM_MAX: usize = 1 << 17;
 
-/// Steps between two checks.
-const STEPS_PER_CHARGE: usize = 256;
+/// Maximum nesting of a tree. The parser allows 64 groups in each other, each of which may have a part, an alternative and a
+/// repetition.
+const DEPTH_MAX: usize = 300;
 
-/// Maximum entries of the stack, as `fancy-regex` has it.
-const STACK_MAX: usize = 1_000_000;
-
-/// Maximum instructions of a program.
-const PROGRAM_MAX: usize = 1 << 16;
-
-/// Maximum nesting of a pattern.
-const DEPTH_MAX: usize = 100;
+/// Limits of memory that sets of characters are compiled with.
+const SET_BYTES: [usize; 4] = [4 << 10, 32 << 10, 256 << 10, 2 << 20];
 
 /// Maximum characters that a look-behind may look back.
 const BEHIND_MAX: usize = 255;
@@ -54,18 +50,34 @@ struct CharSet {
 }
 
 impl CharSet {
-    fn compile(inner: &str, casei: bool) -> Option<Self> {
-        let others = regex::RegexBuilder::new(&format!(r"\A(?:{inner})\z"))
-            .case_insensitive(casei)
-            .dot_matches_new_line(true)
-            .build()
-            .ok()?;
-        let mut ascii = [false; 128];
-        for (code, is_in) in ascii.iter_mut().enumerate() {
-            let c = char::from(u8::try_from(code).ok()?);
-            *is_in = others.is_match(c.encode_utf8(&mut [0; 4]));
+    /// Compiles with the smallest limit of memory that suffices, which is counted.
+    fn compile(inner: &str, casei: bool, budget: &FoldBudget) -> Result<Self> {
+        let left = budget.pattern_bytes_left();
+        for bytes in SET_BYTES.into_iter().filter(|bytes| *bytes <= left) {
+            let others = regex::RegexBuilder::new(&format!(r"\A(?:{inner})\z"))
+                .case_insensitive(casei)
+                .dot_matches_new_line(true)
+                .size_limit(bytes)
+                .build();
+            match others {
+                Ok(others) => {
+                    budget.count_pattern(bytes);
+                    return Ok(Self::new(others));
+                }
+                Err(regex::Error::CompiledTooBig(_)) => {}
+                Err(error) => return Err(invalid(&error.to_string())),
+            }
         }
-        Some(Self { ascii, others })
+        Err(too_many_patterns())
+    }
+
+    fn new(others: regex::Regex) -> Self {
+        let is_in = |c: char| others.is_match(c.encode_utf8(&mut [0; 4]));
+        let mut ascii = [false; 128];
+        for (slot, c) in ascii.iter_mut().zip('\0'..='\x7F') {
+            *slot = is_in(c);
+        }
+        Self { ascii, others }
     }
 
     fn contains(&self, c: char) -> bool {
@@ -111,8 +123,16 @@ enum Instruction {
     Split(usize),
     Jump(usize),
     Save(usize),
-    /// Matches what a group matched.
-    Backref(usize),
+    /// Matches what a group matched, in any case if the second value is true.
+    Backref(usize, bool),
+    /// True if a group has matched.
+    GroupMatched(usize),
+    /// Runs the condition behind it, once; goes on at the first place if it matches, else at the second.
+    Condition(usize, usize),
+    /// Begins the match here.
+    KeepOut,
+    /// True where the search began.
+    SearchStart,
     /// Sets a counter to 0.
     RepeatBegin(usize),
     /// Goes on to the next instruction, which enters the body, or leaves for the place.
@@ -141,85 +161,64 @@ enum Instruction {
 }
 
 /// Compiles a tree.
-struct ProgramCompiler {
+struct ProgramCompiler<'b> {
     code: Vec<Instruction>,
     groups: usize,
     counters: usize,
-    sets: CharSets,
+    sets: CharSets<'b>,
+    /// The highest group that a back reference or a condition names.
+    highest_named: usize,
 }
 
 impl BacktrackProgram {
-    /// Compiles a pattern that `fancy-regex` accepts; `None` if it has a part that is not compiled here.
-    pub(super) fn compile(pattern: &str) -> Option<Self> {
-        let tree = Expr::parse_tree(pattern).ok()?;
+    /// Compiles a pattern, within the memory for all patterns of a command.
+    pub(super) fn compile(pattern: &str, budget: &FoldBudget) -> Result<Self> {
+        let tree = Expr::parse_tree(pattern).map_err(|e| invalid(&e.to_string()))?;
         let mut compiler = ProgramCompiler {
             code: Vec::new(),
             groups: 1,
             counters: 0,
-            sets: CharSets::default(),
+            sets: CharSets {
+                known: HashMap::new(),
+                budget,
+            },
+            highest_named: 0,
         };
         compiler.expression(&tree.expr, 0)?;
         compiler.push(Instruction::End)?;
-        Some(Self {
+        if compiler.highest_named >= compiler.groups {
+            let name = compiler.highest_named;
+            return Err(invalid(&format!("there is no group {name}")));
+        }
+        Ok(Self {
             code: compiler.code,
             groups: compiler.groups,
             counters: compiler.counters,
         })
     }
 
-    /// Returns the groups of the first match at or after `from`.
+    /// Returns the groups of the first match at or after `from`. Can be interrupted after every step.
     pub(super) fn captures(
         &self,
         text: &str,
         from: usize,
         context: &EvalContext<'_>,
     ) -> Result<Option<Groups>> {
-        let mut run = Run {
-            program: self,
-            text,
-            context,
-            slots: vec![None; 2 * self.groups],
-            counters: vec![(0, None); self.counters],
-            stack: Vec::new(),
-            behind_ends: Vec::new(),
-            steps: 0,
-            mark: context.mark(),
-        };
-        let found = run.search(from);
+        let mut run = Run::new(self, text, from, context);
+        let found = run.search();
         context.release(run.mark);
         context.charge(run.steps % STEPS_PER_CHARGE)?;
         found
     }
 }
 
-impl Run<'_> {
-    /// Returns the groups of the first match at or after `from`.
-    fn search(&mut self, from: usize) -> Result<Option<Groups>> {
-        let mut at = from;
-        while at <= self.text.len() {
-            if self.text.is_char_boundary(at)
-                && let Some(end) = self.run(0, at)?
-            {
-                let groups = self.slots.chunks(2).map(|pair| match pair {
-                    [Some(start), Some(end)] => Some(*start..*end),
-                    _ => None,
-                });
-                let mut groups: Groups = groups.collect();
-                if let Some(whole) = groups.first_mut() {
-                    *whole = Some(at..end);
-                }
-                return Ok(Some(groups));
-            }
-            at += 1;
+impl ProgramCompiler<'_> {
+    fn push(&mut self, instruction: Instruction) -> Result<usize> {
+        if self.code.len() >= PROGRAM_MAX {
+            return Err(invalid("regular expression is too large"));
         }
-        Ok(None)
-    }
-}
-
-impl ProgramCompiler {
-    fn push(&mut self, instruction: Instruction) -> Option<usize> {
         self.code.push(instruction);
-        (self.code.len() <= PROGRAM_MAX).then(|| self.code.len() - 1)
+        Ok(self.code.len() - 1)
     }
 
     /// Sets the place that an instruction refers to, to the next one.
@@ -230,6 +229,7 @@ impl ProgramCompiler {
                 Instruction::Split(place)
                 | Instruction::Jump(place)
                 | Instruction::Atomic(place)
+                | Instruction::Condition(_, place)
                 | Instruction::RepeatNext { exit: place, .. }
                 | Instruction::Look { end: place, .. },
             ) => *place = next,
@@ -237,18 +237,21 @@ impl ProgramCompiler {
         }
     }
 
-    fn expression(&mut self, expression: &Expr, depth: usize) -> Option<()> {
+    // long function: one arm for each part of a pattern
+    fn expression(&mut self, expression: &Expr, depth: usize) -> Result<()> {
         if depth > DEPTH_MAX {
-            return None;
+            return Err(invalid("regular expression is nested too deeply"));
         }
-        if let Some(one) = one(expression, &mut self.sets) {
-            self.push(Instruction::One(one?))?;
-            return Some(());
+        if let Some(one) = self.sets.one(expression)? {
+            self.push(Instruction::One(one))?;
+            return Ok(());
         }
         match expression {
             Expr::Empty => {}
             Expr::Assertion(assertion) => {
-                is_compiled(assertion).then_some(())?;
+                if !is_compiled(assertion) {
+                    return Err(unsupported());
+                }
                 self.push(Instruction::Assert(*assertion))?;
             }
             Expr::Literal { val, casei } => {
@@ -257,13 +260,20 @@ impl ProgramCompiler {
                     self.push(Instruction::One(one))?;
                 }
             }
+            Expr::LiteralBytes { bytes } => {
+                for byte in bytes {
+                    self.push(Instruction::One(One::Char(char::from(*byte))))?;
+                }
+            }
             Expr::Concat(parts) => {
                 for part in parts {
                     self.expression(part, depth + 1)?;
                 }
             }
             Expr::Alt(arms) => {
-                let (last, others) = arms.split_last()?;
+                let Some((last, others)) = arms.split_last() else {
+                    return Ok(());
+                };
                 let mut ends = Vec::new();
                 for arm in others {
                     let split = self.push(Instruction::Split(0))?;
@@ -290,12 +300,27 @@ impl ProgramCompiler {
                 hi,
                 greedy,
             } => self.repeat(child, (*lo, *hi, *greedy), depth)?,
-            // Texts that differ by case may differ in length.
-            Expr::Backref {
+            Expr::Backref { group, casei } => {
+                self.highest_named = self.highest_named.max(*group);
+                self.push(Instruction::Backref(*group, *casei))?;
+            }
+            Expr::BackrefExistsCondition {
                 group,
-                casei: false,
+                relative_recursion_level: None,
             } => {
-                self.push(Instruction::Backref(*group))?;
+                self.highest_named = self.highest_named.max(*group);
+                self.push(Instruction::GroupMatched(*group))?;
+            }
+            Expr::Conditional {
+                condition,
+                true_branch,
+                false_branch,
+            } => self.condition([condition, true_branch, false_branch], depth)?,
+            Expr::KeepOut => {
+                self.push(Instruction::KeepOut)?;
+            }
+            Expr::ContinueFromPreviousMatchEnd => {
+                self.push(Instruction::SearchStart)?;
             }
             Expr::AtomicGroup(inner) => {
                 let atomic = self.push(Instruction::Atomic(0))?;
@@ -303,16 +328,33 @@ impl ProgramCompiler {
                 self.push(Instruction::End)?;
                 self.set_place(atomic);
             }
-            _ => return None,
+            _ => return Err(unsupported()),
         }
-        Some(())
+        Ok(())
     }
 
-    fn look(&mut self, inner: &Expr, kind: &LookAround, depth: usize) -> Option<()> {
+    fn condition(&mut self, [condition, then, otherwise]: [&Expr; 3], depth: usize) -> Result<()> {
+        let start = self.push(Instruction::Condition(0, 0))?;
+        self.expression(condition, depth + 1)?;
+        self.push(Instruction::End)?;
+        let next = self.code.len();
+        if let Some(Instruction::Condition(place, _)) = self.code.get_mut(start) {
+            *place = next;
+        }
+        self.expression(then, depth + 1)?;
+        let jump = self.push(Instruction::Jump(0))?;
+        self.set_place(start);
+        self.expression(otherwise, depth + 1)?;
+        self.set_place(jump);
+        Ok(())
+    }
+
+    fn look(&mut self, inner: &Expr, kind: &LookAround, depth: usize) -> Result<()> {
         let behind = match kind {
             LookAround::LookAhead | LookAround::LookAheadNeg => None,
             LookAround::LookBehind | LookAround::LookBehindNeg => {
-                Some(widths(inner, 0).filter(|(_, most)| *most <= BEHIND_MAX)?)
+                let widths = widths(inner, 0).filter(|(_, most)| *most <= BEHIND_MAX);
+                Some(widths.ok_or_else(|| invalid("a lookbehind has no bounded length"))?)
             }
         };
         let look = self.push(Instruction::Look {
@@ -326,7 +368,7 @@ impl ProgramCompiler {
         }
         self.push(Instruction::End)?;
         self.set_place(look);
-        Some(())
+        Ok(())
     }
 
     fn repeat(
@@ -334,16 +376,15 @@ impl ProgramCompiler {
         child: &Expr,
         (lo, hi, greedy): (usize, usize, bool),
         depth: usize,
-    ) -> Option<()> {
-        if let Some(one) = one(child, &mut self.sets) {
-            let one = one?;
+    ) -> Result<()> {
+        if let Some(one) = self.sets.one(child)? {
             self.push(Instruction::Many {
                 one,
                 lo,
                 hi,
                 greedy,
             })?;
-            return Some(());
+            return Ok(());
         }
         let counter = self.counters;
         self.counters += 1;
@@ -359,52 +400,62 @@ impl ProgramCompiler {
         self.expression(child, depth + 1)?;
         self.push(Instruction::Jump(next))?;
         self.set_place(next);
-        Some(())
+        Ok(())
     }
 }
 
 /// The sets of a pattern, each compiled once.
-#[derive(Default)]
-struct CharSets(HashMap<(String, bool), Option<Arc<CharSet>>>);
+struct CharSets<'b> {
+    known: HashMap<(String, bool), Arc<CharSet>>,
+    budget: &'b FoldBudget,
+}
 
-impl CharSets {
-    fn of(&mut self, inner: &str, casei: bool) -> Option<One> {
-        let known = self.0.entry((inner.to_owned(), casei));
-        let set = known.or_insert_with(|| CharSet::compile(inner, casei).map(Arc::new));
-        set.clone().map(One::Set)
+impl CharSets<'_> {
+    fn of(&mut self, inner: &str, casei: bool) -> Result<One> {
+        let key = (inner.to_owned(), casei);
+        if let Some(set) = self.known.get(&key) {
+            return Ok(One::Set(Arc::clone(set)));
+        }
+        let set = Arc::new(CharSet::compile(inner, casei, self.budget)?);
+        self.known.insert(key, Arc::clone(&set));
+        Ok(One::Set(set))
     }
 
     /// Returns a character, which may be in several cases.
-    fn literal(&mut self, c: char, casei: bool) -> Option<One> {
+    fn literal(&mut self, c: char, casei: bool) -> Result<One> {
         let has_cases = !(c.to_lowercase().eq([c]) && c.to_uppercase().eq([c]));
         match casei && has_cases {
-            false => Some(One::Char(c)),
+            false => Ok(One::Char(c)),
             true => self.of(&regex::escape(c.encode_utf8(&mut [0; 4])), true),
+        }
+    }
+
+    /// Returns the character of an expression that matches exactly one.
+    fn one(&mut self, expression: &Expr) -> Result<Option<One>> {
+        match expression {
+            Expr::Any {
+                newline,
+                crlf: false,
+            } => Ok(Some(match newline {
+                true => One::Any,
+                false => One::AnyButNewline,
+            })),
+            Expr::Any { .. } => Err(unsupported()),
+            Expr::Literal { val, casei } => {
+                let mut chars = val.chars();
+                match (chars.next(), chars.next()) {
+                    (Some(c), None) => self.literal(c, *casei).map(Some),
+                    _ => Ok(None),
+                }
+            }
+            Expr::Delegate { inner, casei } => self.of(inner, *casei).map(Some),
+            _ => Ok(None),
         }
     }
 }
 
-/// Returns the character of an expression that matches exactly one, or `Some(None)` if it cannot be compiled.
-fn one(expression: &Expr, sets: &mut CharSets) -> Option<Option<One>> {
-    match expression {
-        Expr::Any {
-            newline,
-            crlf: false,
-        } => Some(Some(match newline {
-            true => One::Any,
-            false => One::AnyButNewline,
-        })),
-        Expr::Any { .. } => Some(None),
-        Expr::Literal { val, casei } => {
-            let mut chars = val.chars();
-            match (chars.next(), chars.next()) {
-                (Some(c), None) => Some(sets.literal(c, *casei)),
-                _ => None,
-            }
-        }
-        Expr::Delegate { inner, casei } => Some(sets.of(inner, *casei)),
-        _ => None,
-    }
+fn unsupported() -> Error {
+    invalid("a part of the regular expression is not supported")
 }
 
 fn is_compiled(assertion: &Assertion) -> bool {
@@ -425,11 +476,13 @@ fn widths(expression: &Expr, depth: usize) -> Option<(usize, usize)> {
     let deeper = depth + 1;
     match expression {
         Expr::Empty | Expr::Assertion(_) | Expr::LookAround(..) => Some((0, 0)),
+        Expr::BackrefExistsCondition { .. } => Some((0, 0)),
         Expr::Any { .. } | Expr::Delegate { .. } => Some((1, 1)),
         Expr::Literal { val, .. } => {
             let length = val.chars().count();
             Some((length, length))
         }
+        Expr::LiteralBytes { bytes } => Some((bytes.len(), bytes.len())),
         Expr::Concat(parts) => parts.iter().try_fold((0, 0), |(least, most), part| {
             let (less, more) = widths(part, deeper)?;
             Some((
@@ -453,342 +506,6 @@ fn widths(expression: &Expr, depth: usize) -> Option<(usize, usize)> {
         }
         _ => None,
     }
-}
-
-/// An entry of the stack.
-enum Entry {
-    /// Go on at an instruction and a position.
-    Branch(usize, usize),
-    /// Give back one character of a repetition: the instruction behind it, the earliest position, the current one.
-    GiveBack(usize, usize, usize),
-    /// Take one more character of a lazy repetition at an instruction: the position, how many more at most.
-    TakeMore(usize, usize, usize),
-    RestoreSlot(usize, Option<usize>),
-    RestoreCounter(usize, (usize, Option<usize>)),
-}
-
-/// One search.
-struct Run<'r> {
-    program: &'r BacktrackProgram,
-    text: &'r str,
-    context: &'r EvalContext<'r>,
-    slots: Vec<Option<usize>>,
-    /// Repetitions so far, and where the last one began.
-    counters: Vec<(usize, Option<usize>)>,
-    stack: Vec<Entry>,
-    /// The positions that look-behinds look back from.
-    behind_ends: Vec<usize>,
-    steps: usize,
-    mark: MemoryMark,
-}
-
-impl Run<'_> {
-    fn step(&mut self) -> Result<()> {
-        self.steps += 1;
-        if self.steps.is_multiple_of(STEPS_PER_CHARGE) {
-            self.context.charge(STEPS_PER_CHARGE)?;
-            if self.steps > STEPS_MAX {
-                return Err(failed("the pattern needs too many steps"));
-            }
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, entry: Entry) -> Result<()> {
-        if self.stack.len() >= STACK_MAX {
-            return Err(failed("the pattern needs too much memory"));
-        }
-        if self.stack.len() == self.stack.capacity() {
-            let bytes = 2 * self.stack.capacity() * size_of::<Entry>();
-            self.context.hold(self.mark, bytes)?;
-        }
-        self.stack.push(entry);
-        Ok(())
-    }
-
-    fn set_slot(&mut self, slot: usize, value: Option<usize>) -> Result<()> {
-        if let Some(known) = self.slots.get(slot).copied() {
-            self.push(Entry::RestoreSlot(slot, known))?;
-            self.slots[slot] = value;
-        }
-        Ok(())
-    }
-
-    fn set_counter(&mut self, counter: usize, value: (usize, Option<usize>)) -> Result<()> {
-        let known = self.counters[counter];
-        self.push(Entry::RestoreCounter(counter, known))?;
-        self.counters[counter] = value;
-        Ok(())
-    }
-
-    fn char_at(&self, at: usize) -> Option<char> {
-        self.text.get(at..)?.chars().next()
-    }
-
-    fn char_before(&self, at: usize) -> Option<char> {
-        self.text.get(..at)?.chars().next_back()
-    }
-
-    /// Runs from an instruction to an `End`; returns the position there, or `None` after setting everything back.
-    fn run(&mut self, start: usize, at: usize) -> Result<Option<usize>> {
-        let base = self.stack.len();
-        let mut next = Some((start, at));
-        loop {
-            let (place, at) = match next {
-                Some(next) => next,
-                None => match self.backtrack(base)? {
-                    Some(next) => next,
-                    None => return Ok(None),
-                },
-            };
-            self.step()?;
-            let program = self.program;
-            if matches!(program.code[place], Instruction::End) {
-                return Ok(Some(at));
-            }
-            next = self.execute(&program.code[place], place, at)?;
-        }
-    }
-
-    /// Takes the latest branch above `base`.
-    fn backtrack(&mut self, base: usize) -> Result<Option<(usize, usize)>> {
-        while self.stack.len() > base {
-            match self.stack.pop() {
-                None => break,
-                Some(Entry::RestoreSlot(slot, value)) => self.slots[slot] = value,
-                Some(Entry::RestoreCounter(counter, value)) => self.counters[counter] = value,
-                Some(Entry::Branch(place, at)) => return Ok(Some((place, at))),
-                Some(Entry::GiveBack(place, least, at)) => {
-                    let before = self.char_before(at).map_or(0, char::len_utf8);
-                    let at = at - before;
-                    if at > least {
-                        self.push(Entry::GiveBack(place, least, at))?;
-                    }
-                    return Ok(Some((place, at)));
-                }
-                Some(Entry::TakeMore(place, at, more)) => {
-                    let program = self.program;
-                    if let Instruction::Many { one, .. } = &program.code[place]
-                        && let Some(c) = self.char_at(at).filter(|c| one.accepts(*c))
-                    {
-                        let at = at + c.len_utf8();
-                        if more > 1 {
-                            self.push(Entry::TakeMore(place, at, more - 1))?;
-                        }
-                        return Ok(Some((place + 1, at)));
-                    }
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Runs one instruction; returns where to go on, or `None` if it fails.
-    // long function: one arm for each instruction
-    fn execute(
-        &mut self,
-        instruction: &Instruction,
-        place: usize,
-        at: usize,
-    ) -> Result<Option<(usize, usize)>> {
-        let goes_on = |to: usize| Ok(Some((place + 1, to)));
-        match instruction {
-            Instruction::One(one) => match self.char_at(at) {
-                Some(c) if one.accepts(c) => goes_on(at + c.len_utf8()),
-                _ => Ok(None),
-            },
-            Instruction::Many {
-                one,
-                lo,
-                hi,
-                greedy,
-            } => self.many((one, *lo, *hi, *greedy), place, at),
-            Instruction::Assert(assertion) => match self.holds(assertion, at) {
-                true => goes_on(at),
-                false => Ok(None),
-            },
-            Instruction::Split(later) => {
-                self.push(Entry::Branch(*later, at))?;
-                goes_on(at)
-            }
-            Instruction::Jump(to) => Ok(Some((*to, at))),
-            Instruction::Save(slot) => {
-                self.set_slot(*slot, Some(at))?;
-                goes_on(at)
-            }
-            Instruction::Backref(group) => match self.repeats(*group, at)? {
-                Some(end) => goes_on(end),
-                None => Ok(None),
-            },
-            Instruction::RepeatBegin(counter) => {
-                self.set_counter(*counter, (0, None))?;
-                goes_on(at)
-            }
-            Instruction::RepeatNext {
-                counter,
-                lo,
-                hi,
-                greedy,
-                exit,
-            } => {
-                let (count, began) = self.counters[*counter];
-                if count < *lo {
-                    return goes_on(at);
-                }
-                // After an empty repetition all others would be empty.
-                let was_empty = began == Some(at);
-                if count >= *hi || was_empty {
-                    return Ok(Some((*exit, at)));
-                }
-                let (first, later) = match greedy {
-                    true => (place + 1, *exit),
-                    false => (*exit, place + 1),
-                };
-                self.push(Entry::Branch(later, at))?;
-                Ok(Some((first, at)))
-            }
-            Instruction::RepeatEnter(counter) => {
-                let (count, _) = self.counters[*counter];
-                self.set_counter(*counter, (count + 1, Some(at)))?;
-                goes_on(at)
-            }
-            Instruction::Atomic(end) => match self.once(place + 1, at)? {
-                Some(to) => Ok(Some((*end, to))),
-                None => Ok(None),
-            },
-            Instruction::Look {
-                is_negative,
-                behind,
-                end,
-            } => {
-                let found = self.looks(place + 1, *behind, at, *is_negative)?;
-                Ok((found != *is_negative).then_some((*end, at)))
-            }
-            Instruction::BehindEnd => match self.behind_ends.last() == Some(&at) {
-                true => goes_on(at),
-                false => Ok(None),
-            },
-            Instruction::End => Ok(None),
-        }
-    }
-
-    /// Repeats one character, as often as possible or as seldom.
-    fn many(
-        &mut self,
-        (one, lo, hi, greedy): (&One, usize, usize, bool),
-        place: usize,
-        at: usize,
-    ) -> Result<Option<(usize, usize)>> {
-        let mut to = at;
-        let mut count = 0;
-        let wanted = if greedy { hi } else { lo };
-        let mut least = (lo == 0).then_some(at);
-        while count < wanted
-            && let Some(c) = self.char_at(to).filter(|c| one.accepts(*c))
-        {
-            self.step()?;
-            to += c.len_utf8();
-            count += 1;
-            if count == lo {
-                least = Some(to);
-            }
-        }
-        let Some(least) = least else {
-            return Ok(None);
-        };
-        if greedy && to > least {
-            self.push(Entry::GiveBack(place + 1, least, to))?;
-        }
-        if !greedy && hi > lo {
-            self.push(Entry::TakeMore(place, to, hi - lo))?;
-        }
-        Ok(Some((place + 1, to)))
-    }
-
-    /// Runs instructions and drops the branches they left, but not what has to be set back.
-    fn once(&mut self, start: usize, at: usize) -> Result<Option<usize>> {
-        let base = self.stack.len();
-        let end = self.run(start, at)?;
-        let restores =
-            |entry: &Entry| matches!(entry, Entry::RestoreSlot(..) | Entry::RestoreCounter(..));
-        if end.is_some() {
-            let left = self.stack.split_off(base);
-            self.stack.extend(left.into_iter().filter(restores));
-        }
-        Ok(end)
-    }
-
-    /// True if the instructions match ahead or behind. Groups stay set if `is_negative` is false.
-    fn looks(
-        &mut self,
-        start: usize,
-        behind: Option<(usize, usize)>,
-        at: usize,
-        is_negative: bool,
-    ) -> Result<bool> {
-        let base = self.stack.len();
-        let found = match behind {
-            None => self.once(start, at)?.is_some(),
-            Some((least, most)) => {
-                self.behind_ends.push(at);
-                let found = self.behind(start, (least, most), at);
-                self.behind_ends.pop();
-                found?
-            }
-        };
-        if found && is_negative {
-            // Sets everything back.
-            self.backtrack(base)?;
-        }
-        Ok(found)
-    }
-
-    fn behind(&mut self, start: usize, (least, most): (usize, usize), at: usize) -> Result<bool> {
-        let mut from = at;
-        for back in 0..=most {
-            self.step()?;
-            if back >= least && self.once(start, from)?.is_some() {
-                return Ok(true);
-            }
-            match self.char_before(from) {
-                Some(c) => from -= c.len_utf8(),
-                None => break,
-            }
-        }
-        Ok(false)
-    }
-
-    /// Returns the position behind a repetition of what a group matched.
-    fn repeats(&mut self, group: usize, at: usize) -> Result<Option<usize>> {
-        let slots = (self.slots.get(2 * group), self.slots.get(2 * group + 1));
-        let (Some(Some(start)), Some(Some(end))) = slots else {
-            return Ok(None);
-        };
-        let known = self.text.get(*start..*end).unwrap_or_default();
-        self.context.charge_bytes(known.len())?;
-        let Some(here) = self.text.get(at..at + known.len()) else {
-            return Ok(None);
-        };
-        Ok((known == here).then_some(at + known.len()))
-    }
-
-    fn holds(&self, assertion: &Assertion, at: usize) -> bool {
-        let (before, after) = (self.char_before(at), self.char_at(at));
-        match assertion {
-            Assertion::StartText => at == 0,
-            Assertion::EndText => at == self.text.len(),
-            Assertion::StartLine { .. } => before.is_none_or(|c| c == '\n'),
-            Assertion::EndLine { .. } => after.is_none_or(|c| c == '\n'),
-            _ => false,
-        }
-    }
-}
-
-fn failed(reason: &str) -> Error {
-    Error::location(
-        location::REGEX_MATCH_FAILED,
-        format!("Error occurred while matching regular expression: {reason}"),
-    )
 }
 
 #[cfg(test)]

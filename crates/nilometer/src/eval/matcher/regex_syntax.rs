@@ -59,6 +59,8 @@ struct Translator<'a> {
     /// State of quantifiers: what the next quantifier character would be.
     quantified: QuantifierState,
     backtracking: bool,
+    /// The open groups; true for an assertion that is a condition.
+    open: Vec<bool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,6 +102,7 @@ pub(super) fn translate(
         has_end: false,
         quantified: QuantifierState::No,
         backtracking: false,
+        open: Vec::new(),
     };
     translator.run()?;
     Ok(Translation {
@@ -130,6 +133,11 @@ impl Translator<'_> {
                 '\\' => self.escape()?,
                 '[' => self.class()?,
                 '(' => self.group()?,
+                // The engine takes an assertion as a condition in parentheses of its own.
+                ')' => self.out.push_str(match self.open.pop() {
+                    Some(true) => "))",
+                    _ => ")",
+                }),
                 '$' if !self.flags.multi_line => self.end(),
                 other => self.out.push(other),
             }
@@ -251,30 +259,65 @@ impl Translator<'_> {
 
     /// Translates after `(`.
     fn group(&mut self) -> Result<(), String> {
-        match self.rest.peek() {
-            Some('*') => self.verb(),
-            Some('?') => {
-                let mut ahead = self.rest.clone();
-                ahead.next();
-                match ahead.peek() {
-                    Some('#') => self
-                        .rest
-                        .by_ref()
-                        .find(|c| *c == ')')
-                        .map(|_| ())
-                        .ok_or_else(|| "missing ) after comment".to_owned()),
-                    Some('C') => Err("callouts are not supported".to_owned()),
-                    _ => {
-                        self.out.push('(');
-                        Ok(())
-                    }
+        if self.rest.peek() == Some(&'*') {
+            return self.verb();
+        }
+        if self.rest.peek() == Some(&'?') {
+            match self.rest.clone().nth(1) {
+                Some('#') => {
+                    let end = self.rest.by_ref().find(|c| *c == ')');
+                    return end.map(|_| ()).ok_or("missing ) after comment".to_owned());
                 }
-            }
-            _ => {
-                self.out.push('(');
-                Ok(())
+                Some('C') => return Err("callouts are not supported".to_owned()),
+                Some('(') => return self.condition(),
+                _ => self.check_flags()?,
             }
         }
+        self.open.push(false);
+        self.out.push('(');
+        Ok(())
+    }
+
+    /// Refuses letters behind `(?` that the engines understand as something else.
+    fn check_flags(&self) -> Result<(), String> {
+        let flags: String = self
+            .rest
+            .clone()
+            .skip(1)
+            .take_while(|c| c.is_ascii_alphabetic() || *c == '-')
+            .collect();
+        let end = self.rest.clone().nth(1 + flags.len());
+        if !matches!(end, Some(')' | ':')) {
+            return Ok(());
+        }
+        match flags.chars().find(|c| matches!(c, 'R' | 'u')) {
+            Some('R') => Err("recursion is not supported".to_owned()),
+            Some(_) => Err("unrecognized character after (? or (?-".to_owned()),
+            None => Ok(()),
+        }
+    }
+
+    /// Translates after `(` of `(?(…)…)`: the name of a group, which the engine takes in `<>`. Numbers and assertions stay.
+    fn condition(&mut self) -> Result<(), String> {
+        self.open.push(false);
+        self.out.push_str("(?(");
+        self.rest.by_ref().take(2).for_each(drop);
+        if self.rest.peek() == Some(&'?') {
+            self.open.push(true);
+            self.out.push('(');
+            return Ok(());
+        }
+        let name: String = self.rest.by_ref().take_while(|c| *c != ')').collect();
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        if matches!(name.as_str(), "R" | "DEFINE") {
+            return Err(format!("the condition ({name}) is not supported"));
+        }
+        let is_bare = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
+        match is_bare && name.chars().all(is_name) {
+            true => self.out.push_str(&format!("<{name}>)")),
+            false => self.out.push_str(&format!("{name})")),
+        }
+        Ok(())
     }
 
     /// Translates a verb after `(`. `(*UTF)` is the rule here, and `(*FAIL)` matches nothing.
