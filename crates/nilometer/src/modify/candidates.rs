@@ -70,8 +70,9 @@ impl ModifyStatement<'_> {
         collections: &Arc<dyn Collections>,
         settings: ExecSettings,
     ) -> Result<()> {
+        let memory = Arc::clone(&settings.memory);
         let planned = self.plan(collections, settings)?;
-        self.candidates = planned.and_then(|(_, plan)| Targets::of(&plan));
+        self.candidates = planned.and_then(|(_, plan)| Targets::of(&plan, &memory));
         Ok(())
     }
 }

@@ -554,3 +554,37 @@ fn the_current_date_moves_while_a_query_runs() {
         Some(50)
     );
 }
+
+/// As in MongoDB, a scan does not look for a record behind its last batch.
+#[test]
+fn a_cursor_stays_open_behind_a_last_batch_that_is_full() {
+    let mut fixture = Fixture::new();
+    let documents: Vec<Value> = (0..3).map(|i| doc! { "_id": i, "a": i }.into()).collect();
+    fixture.run(doc! { "insert": "c", "documents": documents });
+    let index = doc! { "key": doc! { "a": 1 }, "name": "a" };
+    fixture.run(doc! { "createIndexes": "c", "indexes": array![index] });
+    let opens = |fixture: &mut Fixture, command: Document| {
+        let reply = fixture.run(command);
+        let cursor = reply.get("cursor").as_document().unwrap();
+        cursor.get("id").as_exact_i64().unwrap()
+    };
+    let by_index = doc! { "a": doc! { "$gte": 0 } };
+    for filter in [doc! {}, by_index] {
+        let find = doc! { "find": "c", "filter": filter, "batchSize": 3 };
+        let id = opens(&mut fixture, find);
+        assert_ne!(id, 0);
+        let reply = fixture.run(doc! { "getMore": id, "collection": "c", "batchSize": 3 });
+        let cursor = reply.get("cursor").as_document().unwrap();
+        assert_eq!(cursor.get("id").as_exact_i64(), Some(0));
+        assert!(cursor.get("nextBatch").as_array().unwrap().is_empty());
+    }
+    // A limit, a sort in memory and a lookup of one _id know their end, and so does a batch with room.
+    for command in [
+        doc! { "find": "c", "batchSize": 3, "limit": 3 },
+        doc! { "find": "c", "batchSize": 3, "sort": doc! { "b": 1 } },
+        doc! { "find": "c", "batchSize": 1, "filter": doc! { "_id": 1 } },
+        doc! { "find": "c", "batchSize": 4 },
+    ] {
+        assert_eq!(opens(&mut fixture, command), 0);
+    }
+}

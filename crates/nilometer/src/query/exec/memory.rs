@@ -65,6 +65,14 @@ impl MemoryGauge {
         }
     }
 
+    /// Creates a gauge for `stage` that is limited only by the pool.
+    pub fn of_pool(stage: &'static str, pool: Arc<MemoryPool>) -> Self {
+        Self {
+            pool,
+            ..Self::new(stage, u64::MAX)
+        }
+    }
+
     /// Creates a gauge for `stage` of a query, limited to `most` bytes and by the query memory pool.
     pub fn of_query(stage: &'static str, most: u64, cx: &ExecContext<'_>) -> Self {
         Self {

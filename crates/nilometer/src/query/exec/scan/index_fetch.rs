@@ -81,6 +81,8 @@ pub struct IndexRead {
     /// Rows still to return.
     left: u64,
     done: bool,
+    /// True once a call has found no record.
+    is_ended: bool,
 }
 
 impl IndexRead {
@@ -101,6 +103,7 @@ impl IndexRead {
             stats,
             views: 0,
             done: false,
+            is_ended: false,
         }
     }
 
@@ -235,16 +238,19 @@ pub(crate) fn stream(keys: &KeyPlan, stats: &AccessStats) -> Box<dyn KeyStream> 
 impl Operator for IndexRead {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if self.done {
+            self.is_ended = true;
             return Ok(None);
         }
         let Some(view) = self.input.source.view()? else {
             self.done = true;
+            self.is_ended = true;
             return Ok(None);
         };
         self.views += 1;
         let at = ViewAt {
             view: &*view,
             number: self.views,
+            memory: &cx.settings.memory,
         };
         if self.views == 1 {
             for scan in self.access.keys.scans() {
@@ -281,6 +287,6 @@ impl Operator for IndexRead {
     }
 
     fn is_exhausted(&self) -> bool {
-        self.done
+        self.left == 0 || self.is_ended
     }
 }

@@ -6,16 +6,17 @@
 //!
 //! A multikey index returns a record once, with the first of its keys inside the bounds.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilometer_bson::key_string;
 
+use super::returned_records::ReturnedRecords;
 use crate::error::{Error, ErrorCode, Result};
+use crate::query::exec::memory::MemoryPool;
 use crate::query::planner::access::{ID_INDEX, IndexScanPlan};
 use crate::query::planner::bounds::{KeyBounds, Position};
-use crate::query::source::{Direction, EntryIter, IndexEntry, RecordKey, RecordView};
+use crate::query::source::{Direction, EntryIter, IndexEntry, RecordView};
 
 /// Counters of one step of reading by index, for explain.
 #[derive(Debug, Default)]
@@ -41,11 +42,16 @@ impl KeyStats {
 pub(crate) struct ViewAt<'a> {
     pub(crate) view: &'a dyn RecordView,
     pub(crate) number: u64,
+    /// The memory of queries.
+    pub(crate) memory: &'a Arc<MemoryPool>,
 }
 
 /// Skipped keys (outside the bounds, or repeated) after which a scan returns [`Next::NotYet`], so that the caller can check for
 /// interrupts.
 const FRUITLESS_MAX: usize = 64;
+
+/// The stage whose memory the returned records are.
+const STAGE: &str = "IXSCAN";
 
 /// Result of a step to the next entry.
 pub(crate) enum Next {
@@ -76,7 +82,7 @@ pub(crate) struct IndexScan {
     end: Option<Vec<u8>>,
     open: Option<(u64, EntryIter)>,
     last_key: Vec<u8>,
-    seen: Option<HashSet<RecordKey>>,
+    returned: Option<ReturnedRecords>,
     stats: Arc<KeyStats>,
     done: bool,
 }
@@ -105,7 +111,7 @@ impl IndexScan {
             end,
             open: None,
             last_key: Vec::new(),
-            seen: multikey.then(HashSet::new),
+            returned: multikey.then(|| ReturnedRecords::new(STAGE)),
             stats,
             done,
             plan,
@@ -173,11 +179,11 @@ impl KeyStream for IndexScan {
             match position.map_err(unreadable)? {
                 Position::Inside => {
                     self.pass(&entry);
-                    if self.seen.is_none() && self.plan.has_new_arrays() {
-                        self.seen = Some(HashSet::new());
+                    if self.returned.is_none() && self.plan.has_new_arrays() {
+                        self.returned = Some(ReturnedRecords::new(STAGE));
                     }
-                    if let Some(seen) = &mut self.seen
-                        && !seen.insert(entry.record.clone())
+                    if let Some(returned) = &mut self.returned
+                        && !returned.insert(&entry.record, at.memory)?
                     {
                         KeyStats::add(&self.stats.repeated);
                         continue;

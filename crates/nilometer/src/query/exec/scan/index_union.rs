@@ -1,17 +1,16 @@
 //! Several index scans one after another, each record once: `OR`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt};
+use super::returned_records::ReturnedRecords;
 use crate::error::Result;
-use crate::query::source::RecordKey;
 
 /// The records of all scans.
 pub(crate) struct IndexUnion {
     scans: Vec<IndexScan>,
     at: usize,
-    seen: HashSet<RecordKey>,
+    returned: ReturnedRecords,
     stats: Arc<KeyStats>,
 }
 
@@ -20,7 +19,7 @@ impl IndexUnion {
         Self {
             scans,
             at: 0,
-            seen: HashSet::new(),
+            returned: ReturnedRecords::new("OR"),
             stats,
         }
     }
@@ -34,7 +33,7 @@ impl KeyStream for IndexUnion {
         match scan.next(at)? {
             Next::End => self.at += 1,
             Next::NotYet => {}
-            Next::Entry(entry, _) if self.seen.insert(entry.record.clone()) => {
+            Next::Entry(entry, _) if self.returned.insert(&entry.record, at.memory)? => {
                 KeyStats::add(&self.stats.returned);
                 return Ok(Next::Entry(entry, self.at));
             }

@@ -19,6 +19,7 @@ pub mod index_scan;
 mod index_tests;
 pub mod index_union;
 pub mod nearest;
+pub(crate) mod returned_records;
 pub mod sort_merge;
 pub mod trial;
 pub mod unpack_bucket;
@@ -70,6 +71,8 @@ pub struct RecordScan {
     state: RecordState,
     /// The record read last, if the scan is tailable; before, the record after which it starts.
     last: Option<RecordKey>,
+    /// True once a call has found no record.
+    is_ended: bool,
 }
 
 enum RecordState {
@@ -86,6 +89,7 @@ impl RecordScan {
             input,
             counters,
             state: RecordState::Unopened,
+            is_ended: false,
         }
     }
 
@@ -174,6 +178,7 @@ impl Operator for RecordScan {
             self.open()?;
         }
         let RecordState::Open(records) = &mut self.state else {
+            self.is_ended = true;
             return Ok(None);
         };
         let mut last = None;
@@ -211,6 +216,7 @@ impl Operator for RecordScan {
                 _ => RecordState::Done,
             };
             if read == 0 {
+                self.is_ended = true;
                 return Ok(None);
             }
         }
@@ -220,8 +226,10 @@ impl Operator for RecordScan {
         Ok(Some(Batch::Rows(rows)))
     }
 
+    /// As in MongoDB, a scan knows its end only after looking for another record: a cursor whose last batch is full stays open.
     fn is_exhausted(&self) -> bool {
-        matches!(self.state, RecordState::Done)
+        let is_single = matches!(self.input.access, AccessPath::IdLookup(_));
+        matches!(self.state, RecordState::Done) && (self.is_ended || is_single)
     }
 }
 

@@ -4,15 +4,15 @@
 //! has the opposite direction. Equal entries are returned in the order of the scans. A record is returned once.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use nilometer_bson::key_string;
 
 use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt, unreadable};
+use super::returned_records::ReturnedRecords;
 use crate::error::Result;
 use crate::query::planner::access::{IndexScanPlan, MergeOrder};
-use crate::query::source::{IndexEntry, RecordKey};
+use crate::query::source::IndexEntry;
 
 /// Merge key of an entry: one byte string for each part of the order, ascending.
 type MergeKey = Vec<Vec<u8>>;
@@ -30,7 +30,7 @@ struct Arm {
 pub(crate) struct SortMerge {
     arms: Vec<Arm>,
     descending: Vec<bool>,
-    seen: HashSet<RecordKey>,
+    returned: ReturnedRecords,
     stats: Arc<KeyStats>,
 }
 
@@ -53,7 +53,7 @@ impl SortMerge {
                 })
                 .collect(),
             descending: order.descending.clone(),
-            seen: HashSet::new(),
+            returned: ReturnedRecords::new("SORT_MERGE"),
             stats,
         }
     }
@@ -127,7 +127,7 @@ impl KeyStream for SortMerge {
         let Some((_, entry)) = taken else {
             return Ok(Next::End);
         };
-        if self.seen.insert(entry.record.clone()) {
+        if self.returned.insert(&entry.record, at.memory)? {
             KeyStats::add(&self.stats.returned);
             return Ok(Next::Entry(entry, number));
         }

@@ -60,6 +60,7 @@ impl TrialRunner for Trials<'_> {
         let at = ViewAt {
             view: &*view,
             number: 1,
+            memory: &self.settings.memory,
         };
         let cx = ExecContext::new(self.operation, self.settings);
         'trial: for step in 0..steps_max {

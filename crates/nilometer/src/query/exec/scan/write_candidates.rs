@@ -1,6 +1,9 @@
 //! The record keys of an access path, for writes, which test the records themselves.
 
+use std::sync::Arc;
+
 use crate::error::Result;
+use crate::query::exec::memory::MemoryPool;
 use crate::query::exec::scan::index_fetch::{AccessStats, stream};
 use crate::query::exec::scan::index_scan::{KeyStream, Next, ViewAt};
 use crate::query::planner::access::IndexAccess;
@@ -16,6 +19,8 @@ pub struct Targets {
     input: RecordInput,
     way: Way,
     in_order: bool,
+    /// The memory of queries.
+    memory: Arc<MemoryPool>,
 }
 
 /// The access path.
@@ -31,7 +36,7 @@ enum Way {
 impl Targets {
     /// Returns the targets of a plan that reads by index or a part of a clustered collection; `None` for
     /// others.
-    pub fn of(plan: &PhysicalPlan) -> Option<Self> {
+    pub fn of(plan: &PhysicalPlan, memory: &Arc<MemoryPool>) -> Option<Self> {
         let Input::Records(input) = &plan.input else {
             return None;
         };
@@ -53,6 +58,7 @@ impl Targets {
                 .stages
                 .iter()
                 .any(|stage| matches!(stage, PhysicalStage::Sort(_))),
+            memory: Arc::clone(memory),
         })
     }
 }
@@ -122,6 +128,7 @@ impl CandidateKeys for TargetKeys<'_> {
         let at = ViewAt {
             view: &*view,
             number: self.views,
+            memory: &self.targets.memory,
         };
         while found.len() < most {
             match self.keys.next(at)? {
