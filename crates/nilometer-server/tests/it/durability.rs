@@ -94,8 +94,14 @@ fn measurement(random: &mut Random, id: i64) -> Document {
     };
     let mut document = DocumentBuilder::new();
     document.append("t", Value::DateTime(1_700_000_000_000 + id * 500 - late));
-    if random.below(10) > 0 {
-        document.append("m", doc! {"host": format!("h{}", random.below(6))});
+    let host = match random.below(200) {
+        0..=19 => None,
+        // Longer than a key of the engine.
+        20 => Some("h".repeat(70_000 + random.below(2) as usize)),
+        _ => Some(format!("h{}", random.below(6))),
+    };
+    if let Some(host) = host {
+        document.append("m", doc! {"host": host});
     }
     document.append("_id", id);
     document.append("n", random.below(1000) as i32);

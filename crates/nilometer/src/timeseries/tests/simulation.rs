@@ -8,6 +8,8 @@
 //! the machine        ends: everything in memory is gone, and with power cut what was not synced
 //! ```
 //!
+//! In every second history keys are cut after a few bytes, so that nearly all are stored as long ones.
+//!
 //! One thread does it all, so a seed is one history. The engine keeps a log of its operations, and each write has its place in
 //! that log; so the contents expected after a crash are known exactly. A failing seed is printed with the command that replays it.
 //!
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{
     Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, MemoryEngine, Snapshot, WriteBatch,
+    KeyspaceStatistics, LongKeyEngine, MemoryEngine, Snapshot, WriteBatch,
 };
 
 use super::{Draw, measurements, sorted_fields, stage};
@@ -49,6 +51,9 @@ const HISTORIES_SOAK: u64 = 100_000;
 
 /// Concurrent writers.
 const WRITERS: usize = 4;
+
+/// Bytes after which keys are cut.
+const CUT_KEY_BYTES: usize = 8;
 
 /// Start time of all histories, about, in ms.
 const BASE_MS: i64 = 1_700_000_000_000;
@@ -81,6 +86,14 @@ struct LoggedEngine {
 impl LoggedEngine {
     fn position(&self) -> usize {
         self.log.lock().unwrap().operations.len()
+    }
+
+    /// Returns the positions after each commit since a position. Beside commits there are new companions of cut keys.
+    fn commits_since(&self, position: usize) -> Vec<usize> {
+        let log = self.log.lock().unwrap();
+        let later = log.operations.iter().enumerate().skip(position);
+        let commits = later.filter(|(_, operation)| matches!(operation, Operation::Commit(_)));
+        commits.map(|(at, _)| at + 1).collect()
     }
 
     /// An engine that performed the first `count` operations of this one.
@@ -210,6 +223,8 @@ enum Writer {
 struct Simulation {
     draw: Draw,
     engine: Arc<LoggedEngine>,
+    /// True if keys are cut, so that nearly all are stored as long ones.
+    cuts_keys: bool,
     catalog: Arc<Catalog>,
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
@@ -240,13 +255,22 @@ fn collection(catalog: &Catalog, uuid: u8) -> Arc<Collection> {
     })
 }
 
+/// Returns the engine that the database uses.
+fn opened(engine: &Arc<LoggedEngine>, cuts_keys: bool) -> Arc<dyn Engine> {
+    match cuts_keys {
+        true => Arc::new(
+            LongKeyEngine::with_lengths(engine.clone(), CUT_KEY_BYTES, CUT_KEY_BYTES).unwrap(),
+        ),
+        false => engine.clone(),
+    }
+}
+
 fn start(
-    engine: &Arc<LoggedEngine>,
+    engine: Arc<dyn Engine>,
     catalog: &Arc<Catalog>,
     limits: BucketLimits,
     starts: u64,
 ) -> Arc<Timeseries> {
-    let engine: Arc<dyn Engine> = engine.clone();
     let bucket_catalog = Arc::new(BucketCatalog::new(limits, starts << 40));
     // Histories are short.
     let dictionaries = Dictionaries::open(catalog.clone(), 8).unwrap();
@@ -281,8 +305,10 @@ impl Simulation {
             cache_bytes: [0, 4000][draw.below(2) as usize],
         };
         let engine = Arc::new(LoggedEngine::default());
-        let catalog = Arc::new(Catalog::open(engine.clone()).unwrap());
-        let timeseries = start(&engine, &catalog, limits, 1);
+        let cuts_keys = seed % 2 == 1;
+        let store = opened(&engine, cuts_keys);
+        let catalog = Arc::new(Catalog::open(store.clone()).unwrap());
+        let timeseries = start(store, &catalog, limits, 1);
         if draw.below(3) == 0 {
             timeseries
                 .bucket_catalog
@@ -292,6 +318,7 @@ impl Simulation {
         Self {
             draw,
             engine,
+            cuts_keys,
             catalog,
             timeseries,
             collection,
@@ -369,8 +396,7 @@ impl Simulation {
                 };
                 let before = self.engine.position();
                 let committed = staged.commit(&*self.timeseries.engine, durability);
-                let position = self.engine.position();
-                if position > before {
+                if let Some(position) = self.engine.commits_since(before).pop() {
                     let written = documents.iter().map(|d| sorted_fields(d.as_ref()));
                     self.events
                         .push((position, Event::Inserted(written.collect())));
@@ -472,10 +498,10 @@ impl Simulation {
         }
         let before = self.engine.position();
         let committed = changes.commit(&self.catalog, Durability::Buffered);
-        let position = self.engine.position();
-        assert!(committed.is_err() || position == before + 1);
-        if let (Some(event), true) = (event, position > before) {
-            self.events.push((position, event));
+        let commits = self.engine.commits_since(before);
+        assert!(committed.is_err() || commits.len() == 1);
+        if let (Some(event), Some(position)) = (event, commits.last()) {
+            self.events.push((*position, event));
         }
     }
 
@@ -503,8 +529,8 @@ impl Simulation {
     fn drop_collection(&mut self) {
         let before = self.engine.position();
         let dropped = self.catalog.remove(&[name(), name().buckets()]);
-        if self.engine.position() > before {
-            self.events.push((before + 1, Event::Dropped));
+        if let Some(position) = self.engine.commits_since(before).first() {
+            self.events.push((*position, Event::Dropped));
         }
         if dropped.is_err() {
             // As after a crash: memory and storage disagree.
@@ -539,8 +565,9 @@ impl Simulation {
         self.events.retain(|(position, _)| *position <= cut);
         self.engine = Arc::new(self.engine.replay(cut));
         self.starts += 1;
-        self.catalog = Arc::new(Catalog::open(self.engine.clone()).unwrap());
-        self.timeseries = start(&self.engine, &self.catalog, self.limits, self.starts);
+        let store = opened(&self.engine, self.cuts_keys);
+        self.catalog = Arc::new(Catalog::open(store.clone()).unwrap());
+        self.timeseries = start(store, &self.catalog, self.limits, self.starts);
         self.collection = collection(&self.catalog, self.next_uuid);
         self.next_uuid += 1;
         self.timeseries.seal_unsealed(&self.collection).unwrap();
