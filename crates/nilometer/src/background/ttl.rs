@@ -52,7 +52,13 @@ impl TtlMonitor {
             }
             let now_ms = services.clock.now_ms();
             // A collection that fails, for instance because it was dropped, is tried again in the next pass.
-            let _ = expire(&context.catalog, &collection, &context.timeseries, now_ms);
+            let _ = expire(
+                &context.catalog,
+                &collection,
+                &context.timeseries,
+                now_ms,
+                &check_interrupt,
+            );
             let _ = expire_records(&collection, &context.records, now_ms, &check_interrupt);
         }
     }
@@ -64,8 +70,9 @@ fn expire(
     collection: &Arc<Collection>,
     timeseries: &Arc<Timeseries>,
     now_ms: i64,
+    check_interrupt: &dyn Fn() -> Result<()>,
 ) -> Result<usize> {
-    let by_indexes = timeseries.expire_by_indexes(catalog, collection, now_ms)?;
+    let by_indexes = timeseries.expire_by_indexes(catalog, collection, now_ms, check_interrupt)?;
     let of_buckets = expire_after_ms(collection).filter(|_| collection.timeseries.is_some());
     match of_buckets {
         Some(after) => {
@@ -120,24 +127,43 @@ fn expire_after_ms(collection: &Collection) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use nilometer_bson::doc;
+    use nilometer_storage::{LongKeyEngine, MemoryEngine};
 
     use super::*;
     use crate::Database;
     use crate::catalog::{IndexSpec, Namespace};
     use crate::operation::OperationContext;
+    use crate::services::Environment;
+
+    /// Returns a database in memory, and one whose keys are cut after a few bytes, so that nearly all are stored as long ones.
+    fn databases() -> [Database; 2] {
+        let cut = LongKeyEngine::with_lengths(Arc::new(MemoryEngine::new()), 8, 8).unwrap();
+        let cut = Database::with_engine(Arc::new(cut), Environment::default());
+        [Database::in_memory().unwrap(), cut.unwrap()]
+    }
 
     /// Returns the ids of the remaining documents, whose dates are around the expiry limit.
     fn left(key: nilometer_bson::Document, partial: Option<nilometer_bson::Document>) -> Vec<i32> {
-        const NOW_MS: i64 = 1_700_000_000_000;
+        let [plain, cut] =
+            databases().map(|database| left_in(&database, key.clone(), partial.clone()));
+        assert_eq!(plain, cut);
+        plain
+    }
+
+    fn left_in(
+        database: &Database,
+        key: nilometer_bson::Document,
+        partial: Option<nilometer_bson::Document>,
+    ) -> Vec<i32> {
         const AFTER_SECONDS: i64 = 10;
-        let database = Database::in_memory().unwrap();
         let ms = |back: i64| bson::DateTime::from_millis(NOW_MS - AFTER_SECONDS * 1000 - back);
         let plain = database.collection::<bson::Document>("db", "c");
         plain
             .insert_many([
                 bson::doc! { "_id": 1, "d": ms(0) },
                 bson::doc! { "_id": 2, "d": ms(-1) },
-                bson::doc! { "_id": 3, "d": [ms(-5), ms(5), "x"] },
+                // An entry that is long in every database.
+                bson::doc! { "_id": 3, "d": [ms(-5), ms(5), "x".repeat(70_000)] },
                 bson::doc! { "_id": 4, "d": bson::DateTime::from_millis(i64::MIN), "k": 1 },
                 bson::doc! { "_id": 5, "d": "x" },
                 bson::doc! { "_id": 6, "d": 5 },
@@ -161,6 +187,10 @@ mod tests {
             .create_indexes(&collection, &operation, |_| Ok(vec![spec]))
             .unwrap();
         expire_records(&collection, database.records(), NOW_MS, &|| Ok(())).unwrap();
+        let check = database
+            .command("db", &bson::doc! { "validate": "c" })
+            .unwrap();
+        assert!(check.get_bool("valid").unwrap(), "{check:?}");
         let found = plain.find(bson::doc! {}).unwrap();
         found.map(|d| d.unwrap().get_i32("_id").unwrap()).collect()
     }
@@ -175,9 +205,55 @@ mod tests {
         assert_eq!(left(doc! { "d": 1, "e": 1 }, None).len(), 2908);
     }
 
+    /// A filter of many conditions on a document with a long array.
+    #[test]
+    fn a_slow_partial_filter_is_interrupted_while_documents_expire() {
+        let database = Database::in_memory().unwrap();
+        let plain = database.collection::<bson::Document>("db", "c");
+        let numbers: Vec<i32> = (0..20_000).collect();
+        let date = bson::DateTime::from_millis(NOW_MS - 3_600_000);
+        plain
+            .insert_many([bson::doc! { "_id": 1, "d": date, "a": numbers }])
+            .unwrap();
+        let name = Namespace::new("db", "c").unwrap();
+        let collection = database.catalog().collection(&name).unwrap();
+        let operation = OperationContext::internal(database.services().clock.clone(), "db");
+        let below = |limit: i32| -> nilometer_bson::Value {
+            doc! { "a": doc! { "$lt": -1 - limit } }.into()
+        };
+        let mut clauses: Vec<_> = (0..100).map(below).collect();
+        clauses.push(doc! { "a": 19_999 }.into());
+        let spec = IndexSpec {
+            key: doc! { "d": 1 },
+            name: "ttl".into(),
+            partial_filter: Some(doc! { "$or": clauses }),
+            expire_after_seconds: Some(10),
+            ..IndexSpec::default()
+        };
+        database
+            .create_indexes(&collection, &operation, |_| Ok(vec![spec]))
+            .unwrap();
+        let checks = std::cell::Cell::new(0);
+        let check_interrupt = || {
+            checks.set(checks.get() + 1);
+            match checks.get() > 100 {
+                true => Err(Error::new(ErrorCode::InterruptedAtShutdown, "the end")),
+                false => Ok(()),
+            }
+        };
+        let ended = expire_records(&collection, database.records(), NOW_MS, &check_interrupt);
+        assert_eq!(ended.unwrap_err().code, ErrorCode::InterruptedAtShutdown);
+        assert_eq!(plain.count(bson::doc! {}).unwrap(), 1);
+        let gone = expire_records(&collection, database.records(), NOW_MS, &|| Ok(())).unwrap();
+        assert_eq!(gone, 1);
+    }
+
     #[test]
     fn a_clustered_collection_expires_by_its_ids() {
-        let database = Database::in_memory().unwrap();
+        databases().iter().for_each(expires_by_ids);
+    }
+
+    fn expires_by_ids(database: &Database) {
         let create = bson::doc! {
             "create": "c",
             "clusteredIndex": { "key": { "_id": 1 }, "unique": true },
@@ -202,7 +278,14 @@ mod tests {
         // The expiry of buckets ignores ordinary collections.
         let catalog = database.catalog();
         assert_eq!(
-            expire(catalog, &collection, database.timeseries(), i64::MAX).unwrap(),
+            expire(
+                catalog,
+                &collection,
+                database.timeseries(),
+                i64::MAX,
+                &|| Ok(())
+            )
+            .unwrap(),
             0
         );
     }
@@ -218,15 +301,21 @@ mod tests {
 
     impl Series {
         fn new(options: nilometer_bson::Document, times: &[i64]) -> Self {
+            Self::of(Database::in_memory().unwrap(), options, times)
+        }
+
+        fn of(database: Database, options: nilometer_bson::Document, times: &[i64]) -> Self {
             let mut series = Self {
-                database: Database::in_memory().unwrap(),
+                database,
                 session: crate::session::ClientSession::embedded(),
             };
             series.run(options);
+            // The metadata has a key that is long in every database.
+            let long = "x".repeat(70_000);
             for name in ["a", "b"] {
                 let at = |ms: &i64| -> nilometer_bson::Value {
                     let time = nilometer_bson::Value::DateTime(*ms);
-                    doc! { "t": time, "m": doc! { "s": name } }.into()
+                    doc! { "t": time, "m": doc! { "s": name, "x": long.as_str() } }.into()
                 };
                 let documents: Vec<_> = times.iter().map(at).collect();
                 series.run(doc! { "insert": "ts", "documents": documents });
@@ -262,7 +351,14 @@ mod tests {
             let catalog = self.database.catalog();
             let name = Namespace::new("db", "ts").unwrap();
             let collection = catalog.timeseries(&name).unwrap();
-            expire(catalog, &collection, self.database.timeseries(), now_ms).unwrap()
+            expire(
+                catalog,
+                &collection,
+                self.database.timeseries(),
+                now_ms,
+                &|| Ok(()),
+            )
+            .unwrap()
         }
 
         /// Returns the remaining measurements as series and ms before now.
@@ -311,10 +407,13 @@ mod tests {
 
     #[test]
     fn an_index_on_the_time_expires_whole_buckets_its_filter_selects() {
-        for direction in [1, -1] {
+        let both = databases().into_iter().map(|database| (1, database));
+        let both = both.chain(databases().into_iter().map(|database| (-1, database)));
+        for (direction, database) in both {
             let old = SPAN_MS + 100_000;
             // The second measurement has expired, but its bucket may still hold later ones.
-            let mut series = Series::new(create(None), &[NOW_MS - old, NOW_MS - 90_000]);
+            let times = [NOW_MS - old, NOW_MS - 90_000];
+            let mut series = Series::of(database, create(None), &times);
             series.expiring(direction, 10, doc! { "m.s": "a" });
             assert_eq!(series.expire(NOW_MS), 1);
             is_left(&mut series, &[("a", 90_000), ("b", 90_000), ("b", old)]);

@@ -106,6 +106,15 @@ impl EvaluationCounters {
         }
     }
 
+    /// Returns the limits of an operation that ends at the interrupt.
+    pub fn limits<'a>(&'a self, interrupt: &'a dyn Interrupt) -> EvaluationLimits<'a> {
+        EvaluationLimits {
+            counters: self,
+            interrupt,
+            clock: None,
+        }
+    }
+
     /// Sets the live bytes; error 146 if the pool has too few.
     fn set_live(&self, bytes: u64) -> Result<()> {
         self.live_bytes.store(bytes, Memory::Relaxed);

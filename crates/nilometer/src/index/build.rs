@@ -198,7 +198,15 @@ impl IndexBuild<'_> {
         let (mut done, mut last) = (0, after);
         for (record, document) in chunk {
             for one in building.iter_mut() {
-                one.add(self.collection, &*snapshot, &mut batch, &record, &document)?;
+                let limits = Some(self.operation.evaluation_limits());
+                let keys = one.index.keys_within(document.as_ref(), limits)?;
+                one.add(
+                    self.collection,
+                    &*snapshot,
+                    &mut batch,
+                    (&record, &document),
+                    keys,
+                )?;
             }
             done += 1;
             last = Some(record);
@@ -265,10 +273,9 @@ impl BuildingIndex {
         collection: &Collection,
         snapshot: &dyn Snapshot,
         batch: &mut WriteBatch,
-        record: &[u8],
-        document: &Document,
+        (record, document): (&[u8], &Document),
+        keys: DocumentKeys,
     ) -> Result<()> {
-        let keys = self.index.keys(document.as_ref())?;
         if self.index.stored.spec.unique {
             let pending = &self.pending;
             if let Some(key) = pending.find_duplicate(

@@ -64,7 +64,7 @@ impl Timeseries {
             if twice {
                 problems.push("it is stored twice, as open and as sealed".to_owned());
             }
-            problems.extend(indexes.missing_entries(id.0)?);
+            problems.extend(indexes.missing_entries(id.0, check_interrupt)?);
             let id = id.to_hex();
             found.add(
                 problems

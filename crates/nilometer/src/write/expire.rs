@@ -13,8 +13,8 @@ use super::change::{RecordChange, Selection};
 use super::records::{CollectionState, KeyBounds, Records, id_key};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
+use crate::eval::{EvalContext, EvaluationCounters, EvaluationLimits, InterruptCheck};
 use crate::index::{Index, KeyRange};
 use crate::operation::Bypass;
 
@@ -93,7 +93,9 @@ impl Records {
         next: &mut dyn FnMut(&CollectionState) -> Result<Batch>,
     ) -> Result<u64> {
         let filter = MatchExpression::AlwaysTrue;
-        let selection = everything(&filter, check_interrupt);
+        let interrupt = InterruptCheck(check_interrupt);
+        let counters = EvaluationCounters::default();
+        let selection = everything(&filter, counters.limits(&interrupt), check_interrupt);
         let state = self.state(collection)?;
         let mut removed = 0;
         loop {
@@ -114,12 +116,17 @@ impl Records {
 /// Selects all given records, without waiting for the disk.
 fn everything<'a>(
     filter: &'a MatchExpression,
+    limits: EvaluationLimits<'a>,
     check_interrupt: &'a dyn Fn() -> Result<()>,
 ) -> Selection<'a> {
+    let context = EvalContext {
+        limits: Some(limits),
+        ..EvalContext::default()
+    };
     Selection {
         multi: true,
         bypass: Bypass::ALL,
-        ..Selection::first(filter, EvalContext::default(), check_interrupt)
+        ..Selection::first(filter, context, check_interrupt)
     }
 }
 

@@ -8,14 +8,14 @@
 //! Writers wait. Queries proceed: at every moment all entries exist that were right before, so no answer
 //! lacks a document. After a crash the indexes are no worse than before.
 
-use nilometer_bson::Document;
+use nilometer_bson::{DocRef, Document};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
 use super::records::{Records, document, id_key, keyspaces};
 use crate::catalog::Collection;
 use crate::error::Result;
-use crate::eval::Collation;
-use crate::index::{Index, duplicate_key, entry};
+use crate::eval::{Collation, EvaluationCounters, InterruptCheck};
+use crate::index::{DocumentKeys, Index, duplicate_key, entry};
 
 /// The repairs made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +45,7 @@ impl Records {
                 collection,
                 collation: Collation::of_stored(collection.options.as_ref())?,
                 check_interrupt,
+                counters: EvaluationCounters::default(),
             };
             rebuild.ids()?;
             for index in &indexes {
@@ -68,6 +69,8 @@ struct IndexRebuild<'r> {
     collection: &'r Collection,
     collation: Collation,
     check_interrupt: &'r dyn Fn() -> Result<()>,
+    /// Counts the steps of partial filters.
+    counters: EvaluationCounters,
     done: RebuildCounts,
 }
 
@@ -130,6 +133,12 @@ impl IndexRebuild<'_> {
         Ok(())
     }
 
+    /// Returns the keys of a record in an index; fails if the rebuild is interrupted.
+    fn keys(&self, index: &Index, document: DocRef<'_>) -> Result<DocumentKeys> {
+        let interrupt = InterruptCheck(self.check_interrupt);
+        index.keys_within(document, Some(self.counters.limits(&interrupt)))
+    }
+
     fn note(&mut self, done: RebuildCounts) {
         self.done.added += done.added;
         self.done.removed += done.removed;
@@ -141,7 +150,7 @@ impl IndexRebuild<'_> {
         let keyspace = index.stored.keyspace;
         let mut done = RebuildCounts::default();
         self.walk(records, &mut |snapshot, batch, record, value| {
-            let keys = index.keys(document(value)?.as_ref())?;
+            let keys = self.keys(index, document(value)?.as_ref())?;
             let catalog = &self.records.catalog;
             catalog.mark_multikey(self.collection, &index.stored, keys.multikey)?;
             for key in &keys.keys {
@@ -169,7 +178,7 @@ impl IndexRebuild<'_> {
                 let bytes = snapshot.get(records, record)?;
                 let found = bytes.map(|bytes| document(&bytes)).transpose()?;
                 let found = found.unwrap_or_default();
-                let keys = index.keys(found.as_ref())?;
+                let keys = self.keys(index, found.as_ref())?;
                 if let Some(twice) = keys.keys.iter().find(|own| own.key == key) {
                     let namespace = &self.collection.namespace;
                     return Err(duplicate_key(namespace, index, twice, Some(found.as_ref())));
@@ -190,7 +199,7 @@ impl IndexRebuild<'_> {
             let is_asked_for = match entry::split(found, order, components) {
                 Ok((key, record)) => match snapshot.get(records, record)? {
                     Some(bytes) => {
-                        let keys = index.keys(document(&bytes)?.as_ref())?;
+                        let keys = self.keys(index, document(&bytes)?.as_ref())?;
                         keys.keys.iter().any(|own| own.key == key)
                     }
                     None => false,

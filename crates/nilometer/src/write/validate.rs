@@ -13,8 +13,8 @@ use super::records::{CollectionState, Records, document, id_key, keyspaces};
 use super::validator::Validator;
 use crate::catalog::Collection;
 use crate::error::Result;
-use crate::eval::{EvaluationCounters, EvaluationLimits, InterruptCheck};
-use crate::index::{Index, entry};
+use crate::eval::{EvaluationCounters, InterruptCheck};
+use crate::index::{DocumentKeys, Index, entry};
 use crate::validation::Validation;
 
 /// The context of the check of one collection.
@@ -97,12 +97,8 @@ impl CollectionCheck<'_> {
     fn conforms(&self, value: &[u8]) -> Result<bool> {
         match (&self.validator, document(value)) {
             (Some(validator), Ok(document)) => {
-                let limits = EvaluationLimits {
-                    counters: &self.counters,
-                    interrupt: &InterruptCheck(self.check_interrupt),
-                    clock: None,
-                };
-                validator.accepts(document.as_ref(), limits)
+                let interrupt = InterruptCheck(self.check_interrupt);
+                validator.accepts(document.as_ref(), self.counters.limits(&interrupt))
             }
             _ => Ok(true),
         }
@@ -128,7 +124,7 @@ impl CollectionCheck<'_> {
             ));
         }
         for index in &self.indexes {
-            if let Some(problem) = missing_entry(index, snapshot, key, &document)? {
+            if let Some(problem) = self.missing_entry(index, snapshot, key, &document)? {
                 problems.push(format!("{problem} with _id {}", value_to_relaxed(id)));
             }
         }
@@ -166,7 +162,11 @@ impl CollectionCheck<'_> {
                     "the index {name} has an entry without a record"
                 )));
             }
-            Some(bytes) => document(&bytes).and_then(|d| index.keys(d.as_ref())),
+            Some(bytes) => match document(&bytes) {
+                Ok(document) if !self.selects(index, &document)? => Ok(DocumentKeys::default()),
+                Ok(document) => index.keys_of_selected(document.as_ref()),
+                Err(error) => Err(error),
+            },
         };
         let agrees = asks.is_ok_and(|asks| {
             let mut keys = asks.keys.iter();
@@ -175,37 +175,47 @@ impl CollectionCheck<'_> {
         Ok((!agrees)
             .then(|| format!("the index {name} has an entry that does not belong to its record")))
     }
-}
 
-/// Returns a problem if an index lacks an entry of a record.
-fn missing_entry(
-    index: &Index,
-    snapshot: &dyn Snapshot,
-    record: &[u8],
-    document: &Document,
-) -> Result<Option<String>> {
-    let name = &index.stored.spec.name;
-    let keys = match index.keys(document.as_ref()) {
-        Ok(keys) => keys,
-        Err(error) => {
+    /// True if the partial filter of an index selects a record; fails if the check is interrupted.
+    fn selects(&self, index: &Index, document: &Document) -> Result<bool> {
+        let interrupt = InterruptCheck(self.check_interrupt);
+        index.selects(document.as_ref(), Some(self.counters.limits(&interrupt)))
+    }
+
+    /// Returns a problem if an index lacks an entry of a record.
+    fn missing_entry(
+        &self,
+        index: &Index,
+        snapshot: &dyn Snapshot,
+        record: &[u8],
+        document: &Document,
+    ) -> Result<Option<String>> {
+        let name = &index.stored.spec.name;
+        if !self.selects(index, document)? {
+            return Ok(None);
+        }
+        let keys = match index.keys_of_selected(document.as_ref()) {
+            Ok(keys) => keys,
+            Err(error) => {
+                return Ok(Some(format!(
+                    "the index {name} cannot hold the record ({})",
+                    error.message
+                )));
+            }
+        };
+        if index.stored.multikey() & keys.multikey != keys.multikey {
             return Ok(Some(format!(
-                "the index {name} cannot hold the record ({})",
-                error.message
+                "the index {name} is not marked as multikey for the record"
             )));
         }
-    };
-    if index.stored.multikey() & keys.multikey != keys.multikey {
-        return Ok(Some(format!(
-            "the index {name} is not marked as multikey for the record"
-        )));
-    }
-    for key in &keys.keys {
-        let stored = snapshot.get(index.stored.keyspace, &entry::key(key, record))?;
-        if stored.as_deref() != Some(&key.type_bits[..]) {
-            return Ok(Some(format!(
-                "the index {name} lacks an entry of the record"
-            )));
+        for key in &keys.keys {
+            let stored = snapshot.get(index.stored.keyspace, &entry::key(key, record))?;
+            if stored.as_deref() != Some(&key.type_bits[..]) {
+                return Ok(Some(format!(
+                    "the index {name} lacks an entry of the record"
+                )));
+            }
         }
+        Ok(None)
     }
-    Ok(None)
 }

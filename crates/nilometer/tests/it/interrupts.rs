@@ -201,3 +201,99 @@ fn constants_of_geo_near_are_bounded() {
         assert_eq!(code(&reply), expected, "{}", show(&reply));
     }
 }
+
+/// Partial filters have no expressions, but may have many conditions on a long array.
+#[test]
+fn a_slow_partial_filter_is_interrupted_while_an_index_is_built_and_checked() {
+    let mut fixture = fixture();
+    let numbers: Vec<Value> = (0..20_000).map(Value::from).collect();
+    let below = |limit: i32| -> Value { doc! { "m.a": doc! { "$lt": -1 - limit } }.into() };
+    let clauses: Vec<Value> = (0..100).map(below).collect();
+    let meta = doc! { "a": numbers };
+    let document = doc! { "_id": 1, "t": Value::DateTime(0), "m": meta };
+    let timeseries = doc! { "timeField": "t", "metaField": "m" };
+    fixture.run(doc! { "create": "ts", "timeseries": timeseries });
+    for collection in ["d", "ts"] {
+        fixture.run(doc! { "insert": collection, "documents": array![document.clone()] });
+        let index = doc! {
+            "key": doc! { "t": 1 }, "name": "slow",
+            "partialFilterExpression": doc! { "$or": clauses.clone() },
+        };
+        let build = doc! { "createIndexes": collection, "indexes": array![index] };
+        let reply = fixture.reply(with_limit(build.clone()));
+        assert_eq!(code(&reply), 50, "{collection}: {}", show(&reply));
+        fixture.run(build);
+        let mut commands = vec![doc! { "validate": collection }];
+        if collection == "d" {
+            commands.push(doc! { "reIndex": collection });
+        }
+        for command in commands {
+            let reply = fixture.reply(with_limit(command.clone()));
+            assert_eq!(code(&reply), 50, "{}", show(&reply));
+            fixture.run(command);
+        }
+    }
+}
+
+/// An index with several keys of a document leads to it several times, so a scan remembers the documents it has returned.
+#[test]
+fn documents_that_a_scan_remembers_count_as_memory_of_queries() {
+    let mut fixture = Fixture::new();
+    let documents: Vec<Value> = (0..20_000)
+        .map(|i| doc! { "_id": i, "a": array![i, i + 1], "b": i, "c": i }.into())
+        .collect();
+    fixture.run(doc! { "insert": "c", "documents": documents });
+    let with = |name: &str, value: Value| {
+        let mut out = DocumentBuilder::new();
+        out.append(name, value);
+        out.finish()
+    };
+    let index = |name: &str| doc! { "key": with(name, 1.into()), "name": name };
+    let indexes = array![index("a"), index("b"), index("c")];
+    fixture.run(doc! { "createIndexes": "c", "indexes": indexes });
+    let at_least = |name: &str| with(name, doc! { "$gte": 0 }.into());
+    let either = doc! { "$or": array![at_least("b"), at_least("c")] };
+    let all: i32 = 1000;
+    let commands = [
+        doc! { "aggregate": "c", "pipeline": array![doc! { "$match": at_least("a") }, doc! { "$count": "n" }],
+        "cursor": doc! {}, "hint": "a" },
+        doc! { "aggregate": "c", "pipeline": array![doc! { "$match": either }, doc! { "$count": "n" }],
+        "cursor": doc! {} },
+        doc! { "update": "c", "updates": array![doc! { "q": at_least("a"), "u": doc! { "$set": doc! { "d": all } },
+        "multi": true, "hint": "a" }] },
+    ];
+    let limit = |fixture: &mut Fixture, bytes: i64| {
+        let command = doc! { "setParameter": 1, "nilometerQueryMemoryBytes": bytes };
+        assert_eq!(
+            fixture.reply_on("admin", command).get("ok").as_exact_i64(),
+            Some(1)
+        );
+    };
+    for command in &commands {
+        limit(&mut fixture, 700_000);
+        let refused = fixture.reply(command.clone());
+        assert_eq!(code(&refused), 292, "{}", show(&refused));
+        limit(&mut fixture, 0);
+        let reply = fixture.reply(command.clone());
+        assert_eq!(code(&reply), 0, "{}", show(&reply));
+    }
+}
+
+/// What has no room is compiled for each document, and the command goes on.
+#[test]
+fn constant_patterns_of_expressions_share_the_memory_of_a_command() {
+    let mut fixture = Fixture::new();
+    fixture.run(doc! { "insert": "c", "documents": array![doc! { "_id": 1, "s": "abcdefghijk" }] });
+    let one = |at: i32| -> Value {
+        let regex = format!(
+            "^\\p{{L}}{{1,8}}{}",
+            "k".repeat(usize::try_from(at % 2).unwrap())
+        );
+        doc! { "$regexMatch": doc! { "input": "$s", "regex": regex } }.into()
+    };
+    let all: Vec<Value> = (0..150).map(one).collect();
+    let stage = doc! { "$project": doc! { "all": doc! { "$and": all } } };
+    let command = doc! { "aggregate": "c", "pipeline": array![stage], "cursor": doc! {} };
+    let found = fixture.all(command);
+    assert_eq!(show(&found[0]), show(&doc! { "_id": 1, "all": false }));
+}

@@ -78,9 +78,18 @@ impl KeyCollector {
 }
 
 impl Index {
-    /// Returns the keys of a document; empty if the index leaves it out.
+    /// Returns the keys of a document, without a limit of the work; empty if the index leaves it out.
     pub fn keys(&self, document: DocRef<'_>) -> Result<DocumentKeys> {
-        match self.selects(document, None)? {
+        self.keys_within(document, None)
+    }
+
+    /// Returns the keys of a document; empty if the index leaves it out. Evaluates within the limits of an operation.
+    pub fn keys_within(
+        &self,
+        document: DocRef<'_>,
+        limits: Option<EvaluationLimits<'_>>,
+    ) -> Result<DocumentKeys> {
+        match self.selects(document, limits)? {
             true => self.keys_of_selected(document),
             false => Ok(DocumentKeys::default()),
         }

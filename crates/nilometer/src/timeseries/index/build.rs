@@ -16,6 +16,7 @@ use nilometer_storage::{Direction, Durability, Snapshot, WriteBatch};
 use super::maintenance::IndexMaintainer;
 use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, Result};
+use crate::eval::EvaluationLimits;
 use crate::index::{self, BuildSource, IndexBuild};
 use crate::timeseries::Timeseries;
 use crate::timeseries::format::bucket_document::{Layout, damaged};
@@ -64,7 +65,8 @@ impl BuildSource for BucketWalk<'_> {
         after: Option<&[u8]>,
     ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
         let from = after.and_then(|key| key.try_into().ok());
-        let filled = self.build_chunk(build.catalog, build.indexes, from);
+        let limits = Some(build.operation.evaluation_limits());
+        let filled = self.build_chunk(build.catalog, build.indexes, from, limits);
         Some(filled.map(|chunk| match chunk.last {
             Some(last) => (chunk.buckets, Some(last.to_vec())),
             None => (0, None),
@@ -86,6 +88,7 @@ impl<'w> BucketWalk<'w> {
         catalog: &Catalog,
         indexes: &[Arc<StoredIndex>],
         after: Option<[u8; 12]>,
+        limits: Option<EvaluationLimits<'_>>,
     ) -> Result<Chunk> {
         let (timeseries, collection) = (self.timeseries, self.collection);
         let (Some(keyspaces), Some(options)) =
@@ -96,6 +99,7 @@ impl<'w> BucketWalk<'w> {
         let layout = &Layout::of(collection, options)?;
         let _rewriting = timeseries.maintenance.lock_rewriting();
         let made = IndexMaintainer::only(collection, indexes)?;
+        let made = made.within(limits);
         let snapshot = timeseries.engine.snapshot()?;
         let start = after.map(end_of).unwrap_or_default();
         let bounds = ChunkBounds {

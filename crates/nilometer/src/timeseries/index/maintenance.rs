@@ -43,7 +43,7 @@ use nilometer_storage::WriteBatch;
 use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::MatchExpression;
-use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::eval::{Collation, EvalContext, EvaluationLimits, ParseContext};
 use crate::geo::bucket_cells;
 use crate::index::buckets::{BucketIndex, opening_document};
 use crate::index::{
@@ -67,6 +67,8 @@ pub(crate) struct IndexMaintainer<'c> {
     collection: &'c Collection,
     options: &'c TimeseriesOptions,
     indexes: Vec<Arc<BucketIndex>>,
+    /// The limits of partial filters. A fold has none: once begun, it is completed.
+    limits: Option<EvaluationLimits<'c>>,
     _list: Option<IndexListGuard<'c>>,
     /// Multikey flags to record in the catalog before the commit of the batch.
     multikey: RefCell<Vec<(Arc<StoredIndex>, u32)>>,
@@ -100,9 +102,16 @@ impl<'c> IndexMaintainer<'c> {
             collection,
             options,
             indexes: made.collect::<Result<_>>()?,
+            limits: None,
             _list: list,
             multikey: RefCell::default(),
         })
+    }
+
+    /// Evaluates partial filters within the limits of an operation.
+    pub(crate) fn within(mut self, limits: Option<EvaluationLimits<'c>>) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// True if there are no indexes.
@@ -322,6 +331,7 @@ impl<'c> IndexMaintainer<'c> {
         let collation = index.index();
         let context = EvalContext {
             collator: collation.collation().collator(),
+            limits: self.limits,
             ..EvalContext::default()
         };
         if filter.matches(document, &context)? {
@@ -331,8 +341,7 @@ impl<'c> IndexMaintainer<'c> {
             return Ok(false);
         };
         match self.user_filter(index)? {
-            // Partial filters have no expressions, so the work is small.
-            Some(predicate) => predicate.may_match(&DocumentHeader(header), None),
+            Some(predicate) => predicate.may_match(&DocumentHeader(header), self.limits),
             None => Ok(false),
         }
     }

@@ -11,6 +11,7 @@ use nilometer_storage::{Direction, Engine, Snapshot};
 use super::maintenance::IndexMaintainer;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
+use crate::eval::{EvaluationCounters, InterruptCheck};
 use crate::index::DocumentKeys;
 use crate::index::buckets::BucketIndex;
 use crate::index::entry;
@@ -30,9 +31,18 @@ pub(crate) struct IndexValidator<'v> {
 
 impl IndexValidator<'_> {
     /// Describes the missing entries of one bucket. Indexes under construction are skipped.
-    pub(crate) fn missing_entries(&self, id: [u8; 12]) -> Result<Vec<String>> {
+    pub(crate) fn missing_entries(
+        &self,
+        id: [u8; 12],
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<Vec<String>> {
         let collection = self.collection;
+        let (interrupt, counters) = (
+            InterruptCheck(check_interrupt),
+            EvaluationCounters::default(),
+        );
         let indexes = IndexMaintainer::lock(collection)?;
+        let indexes = indexes.within(Some(counters.limits(&interrupt)));
         let snapshot = self.engine.snapshot()?;
         let mut missing = Vec::new();
         for (index, keys) in expected(&*snapshot, collection, &indexes, id)? {
@@ -57,6 +67,10 @@ impl IndexValidator<'_> {
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let collection = self.collection;
+        let (interrupt, counters) = (
+            InterruptCheck(check_interrupt),
+            EvaluationCounters::default(),
+        );
         for stored in collection.indexes.all().iter() {
             let name = &stored.spec.name;
             let mut from = Vec::new();
@@ -64,6 +78,7 @@ impl IndexValidator<'_> {
             loop {
                 check_interrupt()?;
                 let indexes = IndexMaintainer::lock(collection)?;
+                let indexes = indexes.within(Some(counters.limits(&interrupt)));
                 let there = collection.indexes.all();
                 if !there.iter().any(|index| index.keyspace == stored.keyspace) {
                     break;

@@ -16,7 +16,7 @@ use nilometer_storage::{Direction, Durability};
 use super::bucket_changes::ClaimResult;
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
-use crate::eval::EvalContext;
+use crate::eval::{EvalContext, EvaluationCounters, EvaluationLimits, InterruptCheck};
 use crate::index::buckets::BucketIndex;
 use crate::timeseries::Timeseries;
 use crate::timeseries::format::bucket_document::BucketDocument;
@@ -75,7 +75,13 @@ pub(super) fn expire_by_indexes(
     catalog: &Catalog,
     collection: &Arc<Collection>,
     now_ms: i64,
+    check_interrupt: &dyn Fn() -> Result<()>,
 ) -> Result<usize> {
+    let (interrupt, counters) = (
+        InterruptCheck(check_interrupt),
+        EvaluationCounters::default(),
+    );
+    let limits = counters.limits(&interrupt);
     let Some(options) = &collection.timeseries else {
         return Ok(0);
     };
@@ -89,7 +95,13 @@ pub(super) fn expire_by_indexes(
         if stored.is_ready() && on_time {
             let cutoff_ms = now_ms.saturating_sub(seconds.saturating_mul(1000));
             let latest_start = cutoff_ms.saturating_sub(options.span_ms());
-            removed += expire_by_index(timeseries, catalog, collection, &index, latest_start)?;
+            removed += expire_by_index(
+                timeseries,
+                catalog,
+                collection,
+                (&index, latest_start),
+                limits,
+            )?;
         }
     }
     Ok(removed)
@@ -99,8 +111,8 @@ fn expire_by_index(
     timeseries: &Timeseries,
     catalog: &Catalog,
     collection: &Arc<Collection>,
-    index: &BucketIndex,
-    latest_start: i64,
+    (index, latest_start): (&BucketIndex, i64),
+    limits: EvaluationLimits<'_>,
 ) -> Result<usize> {
     let time_field = collection
         .timeseries
@@ -112,6 +124,7 @@ fn expire_by_index(
             Some(filter) => {
                 let context = EvalContext {
                     collator: kept.collation().collator(),
+                    limits: Some(limits),
                     ..EvalContext::default()
                 };
                 filter.matches(document, &context)?
@@ -129,6 +142,7 @@ fn expire_by_index(
     };
     let mut removed = 0;
     loop {
+        limits.interrupt.check_interrupt()?;
         let snapshot = timeseries.engine.snapshot()?;
         let keyspace = index.stored.keyspace;
         let scan = snapshot.scan(keyspace, &start, end.as_deref(), Direction::Forward)?;

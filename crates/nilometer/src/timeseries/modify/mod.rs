@@ -252,8 +252,9 @@ impl Timeseries {
         catalog: &Catalog,
         collection: &Arc<Collection>,
         now_ms: i64,
+        check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<usize> {
-        expire::expire_by_indexes(self, catalog, collection, now_ms)
+        expire::expire_by_indexes(self, catalog, collection, now_ms, check_interrupt)
     }
 
     /// Begins to change buckets of a collection. Waits for other changes.

@@ -70,7 +70,7 @@ impl Shared {
         while let Some(last) = self
             .timeseries
             .walk(&self.collection)
-            .build_chunk(&self.catalog, &added, after)
+            .build_chunk(&self.catalog, &added, after, None)
             .unwrap()
             .last
         {
