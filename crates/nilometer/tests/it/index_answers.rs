@@ -431,6 +431,83 @@ fn joins_look_up_in_an_index() {
     assert!(used, "{stats:?}");
 }
 
+/// Joins of hundreds of documents read the other collection for several of them at a time.
+#[test]
+fn joins_of_many_documents_answer_as_without_an_index() {
+    let mut random = Random::new(20);
+    let mut fixture = Fixture::new();
+    let document = |at: i32, key: Value| -> Value {
+        let mut out = DocumentBuilder::new();
+        out.append("_id", at).append("v", at % 5);
+        // A time series of that many buckets is read by its index.
+        out.append("m", at)
+            .append("t", Value::DateTime(i64::from(at) * 60_000));
+        if !key.is_missing() {
+            out.append("k", key);
+        }
+        out.finish().into()
+    };
+    let key = |random: &mut Random, arrays: bool| match random.below(9) {
+        0 => Value::Missing,
+        1 => value(random, arrays),
+        2 => Value::from(format!("word{}", random.int(40))),
+        _ => Value::Int32(random.int(600)),
+    };
+    let mut foreign = |arrays: bool| -> Vec<Value> {
+        let keys = (0..1_300).map(|at| document(at, key(&mut random, arrays && at % 3 == 0)));
+        keys.collect()
+    };
+    // An index on a field of measurements takes no arrays.
+    let (documents, measurements) = (foreign(true), foreign(false));
+    let series = doc! {"timeField": "t", "metaField": "m"};
+    for (plain, indexed) in [("plain", "indexed"), ("plain_series", "indexed_series")] {
+        for name in [plain, indexed] {
+            let documents = match name.ends_with("series") {
+                true => {
+                    fixture.run(doc! {"create": name, "timeseries": series.clone()});
+                    &measurements
+                }
+                false => &documents,
+            };
+            fixture.run(doc! {"insert": name, "documents": documents.clone()});
+        }
+        let index = doc! {"key": doc! {"k": 1}, "name": "k_1"};
+        fixture.run(doc! {"createIndexes": indexed, "indexes": array![index]});
+    }
+    let local: Vec<Value> = (0..700)
+        .map(|at| document(at, key(&mut random, true)))
+        .collect();
+    fixture.run(doc! {"insert": "local", "documents": local});
+    let by_id = array![doc! {"$sort": doc! {"_id": 1}}];
+    let some = array![
+        doc! {"$match": doc! {"$expr": doc! {"$ne": array!["$v", "$$v"]}}},
+        doc! {"$sort": doc! {"_id": -1}},
+        doc! {"$limit": 3},
+    ];
+    for (plain, indexed) in [("plain", "indexed"), ("plain_series", "indexed_series")] {
+        for (inner, limit) in [(&by_id, 700), (&some, 700), (&by_id, 1), (&by_id, 18)] {
+            let mut joined = |from: &str| {
+                let lookup = doc! {
+                    "from": from, "localField": "k", "foreignField": "k",
+                    "let": doc! {"v": "$v"}, "pipeline": inner.clone(), "as": "found",
+                };
+                let pipeline = array![
+                    doc! {"$sort": doc! {"_id": 1}},
+                    doc! {"$lookup": lookup},
+                    doc! {"$limit": limit},
+                ];
+                fixture.all(doc! {"aggregate": "local", "pipeline": pipeline, "cursor": doc! {}})
+            };
+            let (expected, found) = (joined(plain), joined(indexed));
+            assert_eq!(expected.len(), usize::try_from(limit).unwrap());
+            for (expected, found) in expected.iter().zip(&found) {
+                assert_eq!(show(expected), show(found), "{plain}");
+            }
+            assert_eq!(expected.len(), found.len());
+        }
+    }
+}
+
 #[test]
 fn dropping_an_index_ends_its_readers() {
     let mut fixture = Fixture::new();

@@ -58,6 +58,17 @@ impl ForeignTable {
         Ok(Some(kept))
     }
 
+    /// Returns a table without documents.
+    #[cfg(test)]
+    pub(super) fn empty() -> Self {
+        Self {
+            documents: Vec::new(),
+            by_value: HashMap::new(),
+            collation: Collation::default(),
+            memory: MemoryGauge::new("$lookup", 0),
+        }
+    }
+
     fn index(&mut self, path: &MatchPath, document: &Document) -> Result<()> {
         let at = self.documents.len();
         for value in foreign_values(path, document)? {
@@ -151,13 +162,14 @@ impl PendingRows {
         Ok(true)
     }
 
-    /// Returns a batch of rows, each with the result of `find` at `target`; memory is counted for `stage`.
+    /// Returns a batch of rows, each with the result of `find` at `target`; memory is counted for `stage`. `find` also sees
+    /// the rows that follow.
     pub(crate) fn with_found(
         &mut self,
         stage: &'static str,
         target: &FieldPath,
         cx: &ExecContext<'_>,
-        mut find: impl FnMut(&Document) -> Result<Value>,
+        mut find: impl FnMut(&Document, &[Document]) -> Result<Value>,
     ) -> Result<Batch> {
         let mut out = RowBatch::default();
         let memory = self
@@ -167,7 +179,7 @@ impl PendingRows {
         while !out.is_full()
             && let Some(row) = self.rows.next()
         {
-            let found = find(&row)?;
+            let found = find(&row, self.rows.as_slice())?;
             let bytes = memory_bytes(&found);
             // Value and row exist at the same time.
             memory.add(2 * bytes + row.as_bytes().len())?;

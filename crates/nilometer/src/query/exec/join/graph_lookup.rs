@@ -212,7 +212,7 @@ impl Operator for GraphLookup {
             self.others = self.read(cx)?;
         }
         let target = &self.stage.target;
-        let rows = waiting.with_found("$graphLookup", target, cx, |row| self.walk(row, cx))?;
+        let rows = waiting.with_found("$graphLookup", target, cx, |row, _| self.walk(row, cx))?;
         self.waiting = waiting;
         Ok(Some(rows))
     }

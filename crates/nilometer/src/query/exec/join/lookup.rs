@@ -1,9 +1,10 @@
 //! `$lookup`: adds to each document the matching ones of another collection.
 //!
 //! ```text
-//! large, indexed by the field  an index lookup for each document
+//! large, indexed by the field  one index scan for the values of several documents, until reading it once costs less
 //! no variables, fits memory    the other documents are read once (with fields: before the pipeline, hashed by the
 //!                              foreign field; without: after it)
+//! too large, equal fields      read again for the values of several documents
 //! otherwise                    the pipeline runs again for each document, also if it draws at random
 //! ```
 //!
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, Value, ValueRef};
 
 use super::foreign_table::{ForeignTable, PendingRows, foreign_values, local_values};
+use super::rows_ahead::RowsAhead;
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
@@ -46,10 +48,10 @@ enum ForeignRows {
     Unread,
     /// In memory.
     ForeignTable(ForeignTable),
-    /// Too large for memory: read again for each document.
-    TooMany,
-    /// Looked up by an index for each document.
-    Indexed,
+    /// Too large for memory: read again, with an equality for several documents at a time.
+    TooMany(RowsAhead),
+    /// Looked up by an index, for several documents at a time.
+    Indexed(RowsAhead),
 }
 
 /// Documents in the other collection from which on index lookups are preferred to reading it once.
@@ -70,34 +72,54 @@ impl Lookup {
         }
     }
 
-    fn joined(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+    /// Returns the documents that join `row`, after which `upcoming` rows follow.
+    fn joined(
+        &mut self,
+        row: &Document,
+        upcoming: &[Document],
+        cx: &ExecContext<'_>,
+    ) -> Result<Vec<Document>> {
         let settings = self.settings_for(row, cx)?;
         let nested = ExecContext::new(cx.operation, &settings);
         // Without an equality the output of the whole pipeline is kept, so it must be the same for every document.
         let may_keep =
             !self.is_random && (self.stage.equality.is_some() || self.stage.variables.is_empty());
         if may_keep && matches!(self.others, ForeignRows::Unread) {
-            self.others = if self.is_indexed(row, &settings)? {
-                ForeignRows::Indexed
-            } else {
-                self.read(&nested)?
+            self.others = match self.indexed(row, &settings)? {
+                Some(ahead) => ForeignRows::Indexed(ahead),
+                None => self.read(&nested)?,
             };
         }
-        let stage = &self.stage;
-        match (&self.others, &stage.equality) {
-            (ForeignRows::ForeignTable(kept), None) => Ok(kept.documents.clone()),
-            (ForeignRows::ForeignTable(kept), Some(equality)) => {
+        if let ForeignRows::Indexed(ahead) = &mut self.others
+            && ahead.may_read_all()
+            && let all @ ForeignRows::ForeignTable(_) = self.read(&nested)?
+        {
+            self.others = all;
+        }
+        let (stage, builder) = (&self.stage, &self.builder);
+        let kept = match &mut self.others {
+            ForeignRows::ForeignTable(kept) => Some(&*kept),
+            ForeignRows::Indexed(ahead) => ahead.table(row, upcoming, |rows| {
+                read_for_rows(stage, builder, (rows, true), &settings, cx)
+            })?,
+            ForeignRows::TooMany(ahead) => ahead.table(row, upcoming, |rows| {
+                read_for_rows(stage, builder, (rows, false), &settings, cx)
+            })?,
+            ForeignRows::Unread => None,
+        };
+        let builder = builder.with_settings(Arc::clone(&settings));
+        match (kept, &stage.equality) {
+            (Some(kept), None) => Ok(kept.documents.clone()),
+            (Some(kept), Some(equality)) => {
                 let matched = kept.matching(&equality.local, row)?;
                 if stage.stages.is_empty() {
                     return Ok(matched);
                 }
-                let builder = self.builder.with_settings(Arc::clone(&settings));
                 let given = Box::new(GivenDocuments::new(matched));
                 let mut pipeline = builder.over(given, stage.stages.clone())?;
                 drain(&mut pipeline, &nested)
             }
-            (_, equality) => {
-                let builder = self.builder.with_settings(Arc::clone(&settings));
+            (None, equality) => {
                 let from = stage.from.as_deref();
                 let Some(equality) = equality else {
                     let mut pipeline = builder.pipeline(from, stage.stages.clone())?;
@@ -113,25 +135,28 @@ impl Lookup {
         }
     }
 
-    /// True if the other collection is large and an index supports the equality with the local field.
-    fn is_indexed(&self, row: &Document, settings: &Arc<ExecSettings>) -> Result<bool> {
+    /// Returns the state of looking up in an index if the other collection is large and an index supports the equality with
+    /// the local field.
+    fn indexed(&self, row: &Document, settings: &Arc<ExecSettings>) -> Result<Option<RowsAhead>> {
         let (Some(equality), Some(from)) = (&self.stage.equality, self.stage.from.as_deref())
         else {
-            return Ok(false);
+            return Ok(None);
         };
         let before = look_up(equality, row, settings)?;
         let builder = self.builder.with_settings(Arc::clone(settings));
-        match builder.plan(Some(from), before)?.input {
-            Input::Records(input) => Ok(matches!(
-                input.access,
-                AccessPath::Index(_) | AccessPath::IdLookup(_)
-            ) && input.source.count_estimate()? >= INDEXED_MIN),
-            Input::Buckets(input) => {
-                let is_indexed = input.buckets.index.is_some();
-                Ok(is_indexed && input.source.bucket_count_estimate()? >= INDEXED_MIN)
-            }
-            _ => Ok(false),
+        let input = builder.plan(Some(from), before)?.input;
+        if !uses_index(&input) {
+            return Ok(None);
         }
+        let (size, all) = match input {
+            Input::Records(input) => {
+                let count = input.source.count_estimate()?;
+                (count, Some(count))
+            }
+            Input::Buckets(input) => (input.source.bucket_count_estimate()?, None),
+            _ => return Ok(None),
+        };
+        Ok((size >= INDEXED_MIN).then(|| RowsAhead::new(all)))
     }
 
     /// Returns the settings of the pipeline for one document: its variables follow the outer ones.
@@ -162,8 +187,56 @@ impl Lookup {
         let collation = Collation::from(cx.settings.plan.collator.clone());
         let memory = MemoryGauge::gather("$lookup", cx);
         let kept = ForeignTable::read(pipeline, path, collation, memory, cx)?;
-        Ok(kept.map_or(ForeignRows::TooMany, ForeignRows::ForeignTable))
+        Ok(match kept {
+            Some(kept) => ForeignRows::ForeignTable(kept),
+            None => ForeignRows::TooMany(RowsAhead::new(None)),
+        })
     }
+}
+
+/// True if an index leads to the documents or the buckets.
+fn uses_index(input: &Input) -> bool {
+    match input {
+        Input::Records(input) => {
+            matches!(input.access, AccessPath::Index(_) | AccessPath::IdLookup(_))
+        }
+        Input::Buckets(input) => input.buckets.index.is_some(),
+        _ => false,
+    }
+}
+
+/// Reads the documents of the other collection that may equal one of the rows; `None` if they do not fit into memory, or if
+/// an index serves one row but not all of them.
+fn read_for_rows(
+    stage: &LookupStage,
+    builder: &Builder,
+    (rows, is_indexed): (&[&Document], bool),
+    settings: &Arc<ExecSettings>,
+    cx: &ExecContext<'_>,
+) -> Result<Option<ForeignTable>> {
+    let Some(equality) = &stage.equality else {
+        return Ok(None);
+    };
+    let mut values = Vec::new();
+    for row in rows {
+        values.extend(local_values(&equality.local, row)?);
+    }
+    let before = match_any(equality, values, settings);
+    if before.is_empty() {
+        return Ok(None);
+    }
+    let builder = builder.with_settings(Arc::clone(settings));
+    let plan = builder.plan(stage.from.as_deref(), before)?;
+    // One scan of buckets by their headers costs less than many, ordinary documents would all be read.
+    if is_indexed && !uses_index(&plan.input) && !matches!(plan.input, Input::Buckets(_)) {
+        return Ok(None);
+    }
+    let nested = ExecContext::new(cx.operation, settings);
+    let collation = Collation::from(settings.plan.collator.clone());
+    let memory = MemoryGauge::gather("$lookup", &nested);
+    let pipeline = builder.build(plan)?;
+    let path = Some(&equality.foreign);
+    ForeignTable::read(pipeline, path, collation, memory, &nested)
 }
 
 /// True if `from` is a view whose documents are drawn at random.
@@ -191,19 +264,26 @@ fn look_up(
     row: &Document,
     settings: &ExecSettings,
 ) -> Result<Vec<Stage>> {
-    let mut values = local_values(&equality.local, row)?;
+    let values = local_values(&equality.local, row)?;
+    Ok(match_any(equality, values, settings))
+}
+
+/// Returns a `$match` for all documents whose foreign field may equal one of the values; empty if no filter expresses it.
+fn match_any(
+    equality: &LookupEquality,
+    mut values: Vec<Value>,
+    settings: &ExecSettings,
+) -> Vec<Stage> {
     for value in &mut values {
         match value {
-            Value::Undefined => return Ok(Vec::new()),
+            Value::Undefined => return Vec::new(),
             Value::Missing => *value = Value::Null,
             _ => {}
         }
     }
     let collation = Collation::from(settings.plan.collator.clone());
     let list = InList::new(equality.foreign.clone(), values, Vec::new(), collation);
-    Ok(vec![Stage::Match(MatchStage::new(MatchExpression::In(
-        list,
-    )))])
+    vec![Stage::Match(MatchStage::new(MatchExpression::In(list)))]
 }
 
 /// Passes documents whose foreign field equals the local one.
@@ -269,9 +349,9 @@ impl Operator for Lookup {
             return Ok(None);
         }
         let target = self.stage.target.clone();
-        let rows = waiting.with_found("$lookup", &target, cx, |row| {
+        let rows = waiting.with_found("$lookup", &target, cx, |row, upcoming| {
             cx.operation.check_interrupt()?;
-            let joined = self.joined(row, cx)?;
+            let joined = self.joined(row, upcoming, cx)?;
             let joined: Vec<Value> = joined.into_iter().map(Value::Document).collect();
             Ok(Value::from(joined))
         })?;
@@ -359,6 +439,24 @@ mod tests {
                 doc! {"x": Value::from(expected)},
                 "{local:?}"
             );
+        }
+    }
+
+    #[test]
+    fn many_documents_join_a_collection_that_exceeds_memory() {
+        let other: Vec<Document> = (0..300)
+            .map(|at| doc! {"_id": at, "f": at % 40, "s": "x".repeat(40)})
+            .collect();
+        let own: Vec<Document> = (0..120).map(|at| doc! {"l": at * 7 % 60}).collect();
+        let plain = doc! {"from": "other", "localField": "l", "foreignField": "f", "as": "x"};
+        let first = doc! {"$limit": 2};
+        let some = doc! {
+            "from": "other", "localField": "l", "foreignField": "f", "as": "x",
+            "let": doc! {"n": "$l"}, "pipeline": array![first],
+        };
+        for lookup in [plain, some] {
+            let rows = both_ways(array![doc! {"$lookup": lookup}], &own, &other);
+            assert_eq!(rows.len(), 120);
         }
     }
 

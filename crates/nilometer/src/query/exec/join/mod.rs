@@ -4,6 +4,7 @@
 //! lookup          each document with the matching documents of another collection
 //! graph_lookup    the same along a graph, level by level
 //! foreign_table   the other collection in memory, hashed by a field; shared by both
+//! rows_ahead      reads it for several rows of a lookup by one index scan
 //! union_with      one input after another
 //! facet           several pipelines over one gathered input
 //! ```
@@ -14,4 +15,5 @@ pub mod facet;
 pub(crate) mod foreign_table;
 pub mod graph_lookup;
 pub mod lookup;
+pub(super) mod rows_ahead;
 pub mod union_with;
