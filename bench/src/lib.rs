@@ -9,11 +9,14 @@
 //! Loading is measured from sending a batch to its acknowledgement, without generating documents; a query from sending
 //! it to receiving all its batches.
 //!
-//! Two programs use it: `nilometer-bench` (`cargo xtask bench`) has all options, a minimal client and the patterns of
+//! [`sets`] are look-alikes of other published benchmarks, each a program of its own.
+//!
+//! Two programs use the load generator: `nilometer-bench` (`cargo xtask bench`) has all options, a minimal client and the patterns of
 //! [`pattern`]; `nilometer bench` is for users and has a client that logs in.
 
 mod data;
 mod disk;
+mod export;
 mod growth;
 mod load;
 pub mod options;
@@ -21,6 +24,7 @@ pub mod pattern;
 mod queries;
 mod reference;
 mod report;
+pub mod sets;
 mod target;
 mod whole;
 
@@ -50,6 +54,9 @@ pub fn measure(
         let (loaded, ticks) = load::run(&mut target.connections, &data, options)?;
         data.cut(ticks);
         load = Some(loaded);
+    }
+    if let Some(folder) = &options.export {
+        export::write(&data, options, std::path::Path::new(folder))?;
     }
     let mut report = Report::new(options, &data);
     report.load = load;

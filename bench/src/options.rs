@@ -37,6 +37,7 @@ work
                               fewer draws                         [no limit]
 output
   --json FILE                 all figures
+  --export DIR                the values and the draws, for other databases
   --beside FILE               figures of another run (its --json), to show how each query has grown
 ";
 
@@ -113,6 +114,8 @@ pub struct Options {
     pub settle_s: u64,
     /// File for all results.
     pub json: Option<String>,
+    /// Folder for values and draws.
+    pub export: Option<String>,
     /// File with the results of another run.
     pub beside: Option<String>,
     /// Maximum seconds for loading, and for all queries together.
@@ -147,6 +150,7 @@ impl Default for Options {
             index: false,
             settle_s: 60,
             json: None,
+            export: None,
             beside: None,
             seconds: None,
         }
@@ -214,6 +218,7 @@ impl Options {
             "--settle" => self.settle_s = number(word, value)?,
             "--seconds" => self.seconds = Some(number(word, value)?),
             "--json" => self.json = Some(value.to_string()),
+            "--export" => self.export = Some(value.to_string()),
             "--beside" => self.beside = Some(value.to_string()),
             "--shape" => {
                 self.shape = match value {

@@ -71,7 +71,7 @@ const fn query(
 }
 
 /// The set.
-pub(crate) const QUERIES: [Query; 18] = [
+pub(crate) static QUERIES: [Query; 18] = [
     query("single-groupby-1-1-1", MINUTE, 1, 1, 1),
     query("single-groupby-1-1-12", MINUTE, 1, 1, 12),
     query("single-groupby-1-8-1", MINUTE, 8, 1, 1),
@@ -120,6 +120,27 @@ pub(crate) struct QueryResult {
     pub(crate) wrong: Option<String>,
 }
 
+/// Returns the requested queries with their drawn parameters.
+pub(crate) fn drawn(data: &DataSet, options: &Options) -> Vec<(&'static Query, Vec<Draw>)> {
+    let chosen = chosen(options).into_iter();
+    chosen
+        .map(|(number, query)| (query, draws(query, number, data, options)))
+        .collect()
+}
+
+/// Returns the requested queries with their numbers.
+fn chosen(options: &Options) -> Vec<(usize, &'static Query)> {
+    let chosen = QUERIES.iter().enumerate();
+    // A name that equals one query and is a prefix of others selects the one.
+    let is_name = QUERIES.iter().any(|query| query.name == options.only);
+    chosen
+        .filter(|(_, query)| match is_name {
+            true => query.name == options.only,
+            false => query.name.starts_with(&options.only),
+        })
+        .collect()
+}
+
 /// Runs every requested query.
 pub(crate) fn run(
     connection: &mut dyn Connection,
@@ -127,15 +148,7 @@ pub(crate) fn run(
     options: &Options,
 ) -> Outcome<Vec<QueryResult>> {
     let mut all = Vec::new();
-    let chosen = QUERIES.iter().enumerate();
-    // A name that equals one query and is a prefix of others selects the one.
-    let is_name = QUERIES.iter().any(|query| query.name == options.only);
-    let chosen: Vec<_> = chosen
-        .filter(|(_, query)| match is_name {
-            true => query.name == options.only,
-            false => query.name.starts_with(&options.only),
-        })
-        .collect();
+    let chosen = chosen(options);
     let longest = options.seconds.map(Duration::from_secs);
     // Unused time of one query is available to the others.
     let end = longest.and_then(|longest| Instant::now().checked_add(longest));

@@ -202,12 +202,12 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.2} MB", bytes as f64 / 1e6)
 }
 
-fn millis(duration: Duration) -> f64 {
+pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
 /// Returns the quantile `part` of the durations; zero if there are none.
-fn quantile(durations: &[Duration], part: f64) -> Duration {
+pub(crate) fn quantile(durations: &[Duration], part: f64) -> Duration {
     let mut sorted = durations.to_vec();
     sorted.sort_unstable();
     let at = (sorted.len() as f64 * part) as usize;
@@ -218,7 +218,7 @@ fn quantile(durations: &[Duration], part: f64) -> Duration {
 }
 
 /// A JSON string.
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {
@@ -237,7 +237,7 @@ fn quote(text: &str) -> String {
 }
 
 /// Describes the processor, its threads, and the load of the machine.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info
         .lines()

@@ -218,19 +218,6 @@ pub(crate) fn rewrite_compatibility() -> Outcome {
         .env("UPDATE_EXPECT", "1"))
 }
 
-/// The load generator, optimised.
-pub(crate) fn bench(arguments: &[&str]) -> Outcome {
-    let fixed = [
-        "run",
-        "--release",
-        "--quiet",
-        "--package",
-        "nilometer-bench",
-        "--",
-    ];
-    run(&mut cargo(fixed.iter().chain(arguments)))
-}
-
 /// Measures connections, TLS and authorization, optimised, one after the other.
 pub(crate) fn figures() -> Outcome {
     let test = [

@@ -10,6 +10,7 @@
     reason = "a command line program talks to its terminal"
 )]
 
+mod bench;
 mod budget;
 mod ci;
 mod code;
@@ -52,7 +53,9 @@ cargo xtask TASK
   deny                      licences, sources and advisories of dependencies (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   the cost of connections, TLS and authorization
-  bench ARGS...             the load generator, optimised (ARGS: see its `--help`)
+  bench [SET] ARGS...       the load generator, or jsonbench or rtabench, optimised (ARGS: see its `--help`)
+  bench [SET] --peers ARGS... [--threads N] [--query-seconds N]
+                            the same beside DuckDB (and ClickHouse) over the same data, in one table
 ";
 
 fn main() -> ExitCode {
@@ -79,7 +82,7 @@ fn main() -> ExitCode {
         ["conformance", clients @ ..] => conformance::run(clients),
         ["figures"] => ci::figures(),
         ["compatibility"] => ci::rewrite_compatibility(),
-        ["bench", rest @ ..] => ci::bench(rest),
+        ["bench", rest @ ..] => bench::bench(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())
