@@ -16,7 +16,7 @@ const SETS: [&str; 2] = ["jsonbench", "rtabench"];
 const PEERS: &str = "--peers";
 
 /// Options that the peers receive instead of Nilometer.
-const OF_PEERS: [&str; 2] = ["--threads", "--query-seconds"];
+const OF_PEERS: [&str; 3] = ["--threads", "--query-seconds", "--rounds"];
 
 /// Runs the load generator or a set.
 pub(crate) fn bench(arguments: &[&str]) -> Outcome {

@@ -54,7 +54,7 @@ cargo xtask TASK
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   the cost of connections, TLS and authorization
   bench [SET] ARGS...       the load generator, or jsonbench or rtabench, optimised (ARGS: see its `--help`)
-  bench [SET] --peers ARGS... [--threads N] [--query-seconds N]
+  bench [SET] --peers ARGS... [--threads N] [--query-seconds N] [--rounds N]
                             the same beside DuckDB (and ClickHouse) over the same data, in one table
 ";
 
