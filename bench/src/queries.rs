@@ -10,7 +10,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 use crate::data::{DataSet, METRICS, Random, START_MS, stream};
 use crate::options::{Options, Shape};
 use crate::reference;
-use crate::target::{Connection, Outcome, drain};
+use crate::target::{Batch, Connection, Outcome, drain};
 
 /// Draws to run before measuring.
 const WARM_UP: usize = 3;
@@ -118,6 +118,59 @@ pub(crate) struct QueryResult {
     pub(crate) bytes: usize,
     /// The first wrong answer or error.
     pub(crate) wrong: Option<String>,
+}
+
+/// A query with drawn parameters.
+pub(crate) struct DrawnQuery {
+    query: &'static Query,
+    draw: Draw,
+    pub(crate) command: Document,
+}
+
+impl DrawnQuery {
+    pub(crate) fn name(&self) -> &'static str {
+        self.query.name
+    }
+
+    /// True if the answer changes while newer measurements are loaded.
+    pub(crate) fn is_of_last_points(&self) -> bool {
+        matches!(
+            self.query.kind,
+            QueryKind::LastPointFirst | QueryKind::LastPointTop | QueryKind::LastPointLast
+        )
+    }
+
+    /// Compares an answer with the reference.
+    pub(crate) fn check(&self, data: &DataSet, batches: &[Batch]) -> Outcome {
+        let documents = batches.iter().flat_map(|b| b.documents());
+        let checked = reference::check(self.query.kind, &self.draw, data, documents);
+        checked
+            .map(drop)
+            .map_err(|e| format!("{}: {e}", self.name()))
+    }
+}
+
+/// Returns the requested queries, each with the commands of all its draws.
+pub(crate) fn drawn_commands(data: &DataSet, options: &Options) -> Vec<Vec<DrawnQuery>> {
+    let commands = |(query, draws): (&'static Query, Vec<Draw>)| {
+        let drawn = |draw| DrawnQuery {
+            query,
+            command: command(query, &draw, data, options),
+            draw,
+        };
+        draws.into_iter().map(drawn).collect()
+    };
+    drawn(data, options).into_iter().map(commands).collect()
+}
+
+/// Returns the commands of one query.
+pub(crate) fn commands(name: &str, data: &DataSet, options: &Options) -> Vec<Document> {
+    let only = Options {
+        only: name.to_string(),
+        ..options.clone()
+    };
+    let drawn = drawn_commands(data, &only).into_iter().flatten();
+    drawn.map(|drawn| drawn.command).collect()
 }
 
 /// Returns the requested queries with their drawn parameters.

@@ -41,6 +41,8 @@ pub(crate) mod stream {
     pub(crate) const ORDERS: u64 = 3;
     /// Plus the number of the query.
     pub(crate) const PARAMETERS: u64 = 100;
+    /// Plus the number of the client.
+    pub(crate) const CLIENTS: u64 = 1000;
 }
 
 /// The tags of a host, in the order of [`TAGS`].

@@ -1,11 +1,13 @@
-//! Ingest patterns: the order of arrival determines the cost of storing measurements.
+//! Patterns of use. Most are of ingest: the order of arrival determines the cost of storing measurements.
 //!
 //! ```text
 //! cargo xtask bench pattern NAME --in-process DIR
 //! cargo xtask bench pattern single --uri mongodb://127.0.0.1:27018 --connections 64
+//! cargo xtask bench pattern wire --uri mongodb://127.0.0.1:27018 --days 0.25
+//! cargo xtask bench pattern mixed --uri mongodb://127.0.0.1:27018 --no-id
 //! ```
 //!
-//! Each pattern loads an empty collection and reports measurements per second, and, in process, the bytes written to
+//! [`wire`] compares the costs of messages, [`mixed`] asks and loads at once. Each other pattern loads an empty collection and reports measurements per second, and, in process, the bytes written to
 //! files (as the kernel counts them for this process: log, tables, merges) per byte of BSON; beside it the bytes that
 //! rewriting each bucket's document at each commit would have written, derived from the sizes of the resulting buckets.
 
@@ -16,9 +18,11 @@
 )]
 
 mod figures;
+mod mixed;
 mod order;
 mod single;
 mod trucks;
+mod wire;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,6 +49,9 @@ nilometer-bench pattern NAME [options as without a pattern]
   single      inserts of one measurement, from --connections [64]
   trucks      TSBS iot, readings and diagnostics, as they are
   trucks-dirt the same with TSBS's dirt: late, out of order, lost, fields and tags missing
+  wire        a ping beside a bare echo, a narrow query over the wire beside the same in process
+  mixed       clients (--connections [16]) that ask at random beside one connection that loads,
+              --seconds [10] for each part
 ";
 
 /// Returns hosts, ticks, batch size and order of arrival of a pattern.
@@ -64,9 +71,14 @@ pub fn run(arguments: &[String]) -> Outcome {
     let Some((name, rest)) = arguments.split_first() else {
         return Err(format!("which pattern?\n{HELP}"));
     };
+    if let (wire::ECHO, [bytes]) = (&**name, rest) {
+        return wire::echo(bytes);
+    }
     let mut options = Options::parse(rest)?;
     let figures = match &**name {
         "single" => single::run(&mut options)?,
+        "wire" => wire::run(&options)?,
+        "mixed" => mixed::run(&mut options)?,
         "trucks" => trucks::run(&options, false)?,
         "trucks-dirt" => trucks::run(&options, true)?,
         name => {

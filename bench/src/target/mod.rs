@@ -57,6 +57,21 @@ impl Target {
         })
     }
 
+    /// Opens `count` further connections.
+    pub(crate) fn more(
+        &self,
+        options: &Options,
+        count: usize,
+    ) -> Outcome<Vec<Box<dyn Connection>>> {
+        let open = |_| -> Outcome<Box<dyn Connection>> {
+            match &self.embedded {
+                Some(database) => Ok(Box::new(embedded::Embedded::new(database))),
+                None => Ok(Box::new(wire::Wire::connect(&options.address)?)),
+            }
+        };
+        (0..count).map(open).collect()
+    }
+
     /// Returns the first connection.
     pub fn first(&mut self) -> &mut dyn Connection {
         &mut *self.connections[0]
