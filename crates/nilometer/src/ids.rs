@@ -4,6 +4,7 @@
 //! values are not predictable from earlier ones. Not for secrets: the module `auth` reads those from the
 //! system. A seeded source repeats the same values, for tests.
 
+use std::cell::Cell;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -75,6 +76,18 @@ impl IdSource {
         self.object_id_of(now_ms, count)
     }
 
+    /// Returns a source of object ids for one command: in most cases their counters follow each other, also while other
+    /// commands draw ids. Ids that count up within a bucket take almost no space.
+    pub fn object_ids(&self, now_ms: i64) -> ObjectIds<'_> {
+        ObjectIds {
+            source: self,
+            now_ms,
+            reserved: Cell::new(0),
+            next: Cell::new(0),
+            left: Cell::new(0),
+        }
+    }
+
     /// Returns the object id that identifies a process which began at `started_ms`. It does not count as drawn.
     pub fn process_id(&self, started_ms: i64) -> ObjectId {
         self.object_id_of(started_ms, 0)
@@ -86,6 +99,37 @@ impl IdSource {
         let [.., s0, s1, s2, s3] = now_ms.div_euclid(1000).to_be_bytes();
         let [_, n0, n1, n2] = count.to_be_bytes();
         ObjectId([s0, s1, s2, s3, a, b, c, d, e, n0, n1, n2])
+    }
+}
+
+/// Object ids reserved at a time, at most.
+const RESERVED_MAX: u32 = 1024;
+
+/// Object ids for one command. See [`IdSource::object_ids`].
+#[derive(Debug)]
+pub struct ObjectIds<'s> {
+    source: &'s IdSource,
+    now_ms: i64,
+    /// Ids reserved last. Each time twice as many are: a command with few documents leaves few unused.
+    reserved: Cell<u32>,
+    next: Cell<u32>,
+    left: Cell<u32>,
+}
+
+impl ObjectIds<'_> {
+    /// Returns the next id.
+    pub fn draw(&self) -> ObjectId {
+        if self.left.get() == 0 {
+            let count = (self.reserved.get() * 2).clamp(1, RESERVED_MAX);
+            let counter = &self.source.object_ids;
+            self.next.set(counter.fetch_add(count, Ordering::Relaxed));
+            self.left.set(count);
+            self.reserved.set(count);
+        }
+        let count = self.next.get();
+        self.next.set(count.wrapping_add(1));
+        self.left.set(self.left.get() - 1);
+        self.source.object_id_of(self.now_ms, count)
     }
 }
 
@@ -111,6 +155,28 @@ mod tests {
         let uuid = ids.uuid();
         assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (4, 0b10));
         assert_ne!(uuid, ids.uuid());
+    }
+
+    #[test]
+    fn ids_of_one_command_follow_each_other() {
+        let ids = IdSource::default();
+        let (a, b) = (ids.object_ids(0), ids.object_ids(0));
+        let mut seen = std::collections::BTreeSet::new();
+        let mut breaks = 0;
+        for of in [&a, &b] {
+            let mut last = None;
+            for other in [&a, &b].into_iter().cycle().take(2000) {
+                assert!(seen.insert(other.draw().0));
+                let id = of.draw().0;
+                assert!(seen.insert(id));
+                let count = u32::from_be_bytes([0, id[9], id[10], id[11]]);
+                let follows =
+                    last.is_some_and(|last: u32| count.wrapping_sub(last) & 0xFF_FFFF <= 2);
+                breaks += usize::from(!follows);
+                last = Some(count);
+            }
+        }
+        assert!(breaks < 40, "{breaks}");
     }
 
     #[test]

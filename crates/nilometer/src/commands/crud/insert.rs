@@ -82,7 +82,8 @@ pub(crate) fn insert_documents<'a>(
         Durability::Buffered
     };
     let (ids, now_ms) = (&database.services().ids, operation.now_ms);
-    let new_id = || ids.object_id(now_ms);
+    let ids = ids.object_ids(now_ms);
+    let new_id = || ids.draw();
     let catalog = database.catalog();
     let options = InsertOptions {
         ordered,
