@@ -123,6 +123,7 @@ impl Database {
         let plans = Arc::<PlanCache>::default();
         apply_parameters(&services, &timeseries, &memory, &plans);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
+        catalog.add_summaries()?;
         for collection in catalog.collections() {
             timeseries.seal_unsealed(&collection)?;
         }

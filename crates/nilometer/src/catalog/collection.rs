@@ -42,6 +42,8 @@ pub enum Storage {
         tail: KeyspaceId,
         /// The buckets of each series, in the order of their start times.
         series: KeyspaceId,
+        /// Summaries of sealed buckets; `None` if the collection was made before there were any.
+        summaries: Option<KeyspaceId>,
     },
 }
 
@@ -55,7 +57,11 @@ impl Storage {
                 sealed,
                 tail,
                 series,
-            } => vec![open, sealed, tail, series],
+                summaries,
+            } => [open, sealed, tail, series]
+                .into_iter()
+                .chain(summaries)
+                .collect(),
         }
     }
 }
@@ -167,6 +173,17 @@ impl Collection {
             (Some(now), Some(then)) => !now.has_widths_of(then),
             _ => false,
         }
+    }
+
+    /// Returns the same collection with other keyspaces.
+    pub(super) fn with_storage(&self, storage: Storage) -> Self {
+        let mut changed = self.modified(
+            self.options.clone(),
+            self.timeseries.clone(),
+            self.mixed_schema,
+        );
+        changed.storage = storage;
+        changed
     }
 
     /// Returns the same collection under another namespace.
@@ -292,10 +309,19 @@ impl Collection {
                 sealed,
                 tail,
                 series,
+                summaries,
             } => {
                 append_keyspace(&mut out, "series", series);
                 append_keyspace(&mut out, "open", open);
-                append_keyspace(&mut out, "sealed", sealed);
+                // Builds without summaries would change buckets and leave the summaries as they are. They find no `sealed`,
+                // and refuse the collection.
+                match summaries {
+                    Some(summaries) => {
+                        append_keyspace(&mut out, "summarized", sealed);
+                        append_keyspace(&mut out, "summaries", summaries);
+                    }
+                    None => append_keyspace(&mut out, "sealed", sealed),
+                }
                 append_keyspace(&mut out, "tail", tail);
             }
         }
@@ -419,9 +445,10 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<CatalogEntry>
     let storage = if timeseries.is_some() {
         Storage::Buckets {
             open: keyspace("open")?,
-            sealed: keyspace("sealed")?,
+            sealed: keyspace("summarized").or_else(|_| keyspace("sealed"))?,
             tail: keyspace("tail")?,
             series: keyspace("series")?,
+            summaries: keyspace("summaries").ok(),
         }
     } else {
         Storage::Records {

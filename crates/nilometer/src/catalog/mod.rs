@@ -410,6 +410,34 @@ impl Catalog {
         Ok(())
     }
 
+    /// Gives each bucket collection that was made before there were summaries a keyspace for them.
+    pub fn add_summaries(&self) -> Result<()> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = Vec::new();
+        for collection in self.collections() {
+            let mut storage = collection.storage;
+            let Storage::Buckets { summaries, .. } = &mut storage else {
+                continue;
+            };
+            if summaries.is_some() {
+                continue;
+            }
+            let uuid: String = collection.uuid.iter().map(|b| format!("{b:02x}")).collect();
+            let name = format!("summaries/{uuid}");
+            let created = self
+                .engine
+                .create_keyspace(&name, KeyspaceOptions::default())?;
+            *summaries = Some(created);
+            let namespace = collection.namespace.clone();
+            let entry = Arc::new(collection.with_storage(storage));
+            changed.push((namespace, Some(CatalogEntry::Collection(entry))));
+        }
+        match changed.is_empty() {
+            true => Ok(()),
+            false => self.commit_entries(changed),
+        }
+    }
+
     /// Stores a collection whose flags have changed.
     fn store_collection(&self, collection: Arc<Collection>) -> Result<()> {
         let namespace = collection.namespace.clone();
@@ -448,6 +476,7 @@ impl Catalog {
                     },
                 )?,
                 series: create("series")?,
+                summaries: Some(create("summaries")?),
             },
             StorageKind::Records => Storage::Records {
                 records: create("records")?,

@@ -23,7 +23,8 @@ use crate::query::source::{
 };
 use crate::timeseries::index::spec;
 use crate::timeseries::{
-    BucketRange, BucketView, IndexStream, StoredBucket, StoredBuckets, Timeseries,
+    BucketRange, BucketView, IndexStream, ScannedBucket, StoredBucket, StoredBuckets,
+    SummarizedBucket, Timeseries,
 };
 
 /// Distinct metadata read from an index at a time.
@@ -249,11 +250,22 @@ impl BucketSource for StoredBucketSource {
             max: scan.id_max,
             backward: scan.direction == Direction::Backward,
         };
+        let examined = scan.examined.clone();
+        let reader = &self.timeseries.reader;
+        if scan.summaries && scan.index.is_none() {
+            let buckets = reader.scan_summarized(&self.collection, range)?;
+            return Ok(Box::new(buckets.map(move |bucket| {
+                examined.documents.fetch_add(1, Ordering::Relaxed);
+                bucket.map(|bucket| match bucket {
+                    ScannedBucket::Stored(bucket) => bucket as Arc<dyn Bucket>,
+                    ScannedBucket::Summarized(bucket) => bucket,
+                })
+            })));
+        }
         let buckets = match &scan.index {
             Some(index) => self.by_index(index, range, &scan.examined)?,
-            None => self.timeseries.reader.scan(&self.collection, range)?,
+            None => reader.scan(&self.collection, range)?,
         };
-        let examined = scan.examined.clone();
         Ok(Box::new(buckets.map(move |bucket| {
             examined.documents.fetch_add(1, Ordering::Relaxed);
             bucket.map(|bucket| bucket as Arc<dyn Bucket>)
@@ -456,5 +468,85 @@ impl Bucket for StoredBucket {
 
     fn constants_id(&self) -> Result<Option<NonZeroU64>> {
         self.constants_id()
+    }
+}
+
+impl BucketHeader for SummarizedBucket {
+    fn id(&self) -> ObjectId {
+        self.id()
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.meta()
+    }
+
+    fn meta_id(&self) -> Option<NonZeroU64> {
+        self.meta_id()
+    }
+
+    fn known_constants_id(&self) -> Option<NonZeroU64> {
+        self.constants_id()
+    }
+
+    fn constants(&self) -> Result<Document> {
+        self.constants()
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        self.bounds(field).0
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        self.bounds(field).1
+    }
+
+    fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
+        self.bounds(field)
+    }
+
+    fn count(&self) -> u32 {
+        self.count()
+    }
+}
+
+impl Bucket for SummarizedBucket {
+    fn version(&self) -> i32 {
+        self.version()
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.version() == 2
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        self.columns()
+    }
+
+    fn place_shown(&self, nth: usize) -> Option<usize> {
+        self.place_shown(nth)
+    }
+
+    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        self.column_at(at)
+    }
+
+    fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        self.bounds_at(at)
+    }
+
+    fn has_column_at(&self, at: usize) -> bool {
+        at >= self.columns().len() || self.known().is_some_and(|bucket| bucket.has_column_at(at))
+    }
+
+    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        Ok(self.total_at(at))
+    }
+
+    fn has_total_at(&self, at: usize) -> bool {
+        self.total_at(at).is_some()
+    }
+
+    fn constants_id(&self) -> Result<Option<NonZeroU64>> {
+        Ok(self.constants_id())
     }
 }

@@ -45,9 +45,10 @@ impl StoredCollections {
                 sealed,
                 tail,
                 series,
+                summaries,
             } => {
                 sizes.count = self.timeseries.reader.count_buckets(collection)?;
-                for keyspace in [open, sealed, tail, series] {
+                for keyspace in [open, sealed, tail, series].into_iter().chain(summaries) {
                     let data = self.engine.keyspace_statistics(keyspace)?;
                     sizes.data_bytes += data.disk_bytes + data.memory_bytes;
                     sizes.storage_bytes += data.disk_bytes;

@@ -371,6 +371,8 @@ pub struct BucketScanOptions {
     pub id_max: Option<[u8; 12]>,
     /// An index, read by the source. Buckets without an entry may be omitted; the rest stay in `_id` order.
     pub index: Option<BucketIndexScan>,
+    /// Buckets may be returned by their summaries: few of their columns will be read, and the whole scan is consumed at once.
+    pub summaries: bool,
     /// The columns to be read; `None` means all. A hint: the source need not read others.
     pub columns: Option<Arc<[Arc<str>]>>,
     /// Counts the keys and buckets read.

@@ -58,6 +58,7 @@ pub use modify::{
 };
 pub use scan::distinct_metas::MetaPage;
 pub use scan::index_scan::{BucketCandidates, CANDIDATES_MAX, IndexStream};
+pub use scan::summarized::{ScannedBucket, SummarizedBucket};
 pub use scan::{BucketRange, BucketReader, StoredBuckets};
 
 use crate::catalog::{Catalog, Collection};
@@ -146,7 +147,7 @@ impl Timeseries {
         self.dictionaries.forget(uuid);
         self.counts.forget(uuid);
         if let Some(keyspaces) = BucketKeyspaces::of(collection) {
-            self.cache.forget(keyspaces.sealed);
+            self.cache.forget(keyspaces);
         }
         self.maintenance.unregister(uuid);
     }

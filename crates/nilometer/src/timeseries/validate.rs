@@ -11,9 +11,12 @@ use super::format::keyspaces::BucketKeyspaces;
 use super::format::min_max::{Extreme, Side};
 use super::format::series_index;
 use super::format::series_key::SeriesMeta;
+use super::format::summary;
 use super::index::validate::IndexValidator;
 use super::scan::BucketRange;
 use super::scan::bucket_parts;
+use super::scan::summarized;
+use super::scan::summarized::ScannedBucket;
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::Collation;
@@ -74,11 +77,46 @@ impl Timeseries {
             );
         }
         self.validate_series_index(keyspaces, options, &mut found, check_interrupt)?;
+        self.validate_summaries(collection, &mut found, check_interrupt)?;
         indexes.check_entries(&mut found, check_interrupt)?;
         if found.invalid == 0 {
             found.miscount = self.miscount(collection, check_interrupt)?;
         }
         Ok(found)
+    }
+
+    /// Compares the summaries of sealed buckets with the buckets.
+    fn validate_summaries(
+        &self,
+        collection: &Arc<Collection>,
+        found: &mut Validation,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        if let Some(summaries) = BucketKeyspaces::of(collection).and_then(|k| k.summaries) {
+            let snapshot = self.engine.snapshot()?;
+            let (start, end) = (summary::block_key([0; 12]), summary::blocks_end());
+            for item in snapshot.scan(summaries, &start, Some(&end), Direction::Forward)? {
+                check_interrupt()?;
+                let (key, value) = item?;
+                if let Err(error) = summarized::read_block(&*snapshot, summaries, &key, &value) {
+                    found.note(error.message);
+                }
+            }
+        }
+        let scan = self
+            .reader
+            .scan_summarized(collection, BucketRange::default())?;
+        for bucket in scan.exhaustive() {
+            check_interrupt()?;
+            // An unreadable bucket was reported with the buckets.
+            if let Ok(ScannedBucket::Summarized(bucket)) = bucket
+                && let Ok(Some(difference)) = bucket.difference()
+            {
+                let id = bucket.id().to_hex();
+                found.note(format!("the summary of bucket {id} has {difference}"));
+            }
+        }
+        Ok(())
     }
 
     /// Compares the counters of measurements with the buckets, both in one snapshot; `None` if they agree.

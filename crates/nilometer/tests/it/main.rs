@@ -33,6 +33,7 @@ mod series;
 mod short_memory;
 mod statistics;
 mod stuck_disk;
+mod summaries;
 mod support;
 mod text_search;
 mod validators;

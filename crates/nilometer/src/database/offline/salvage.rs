@@ -232,7 +232,9 @@ impl DamagedDatabase {
                     sealed,
                     tail,
                     series,
+                    summaries,
                 } => vec![
+                    (summaries, "the summaries of buckets, made again,"),
                     (Some(open), "the open buckets"),
                     (Some(sealed), "the sealed buckets"),
                     (Some(tail), "the newest measurements"),
@@ -318,6 +320,7 @@ impl DamagedDatabase {
                 sealed,
                 tail,
                 series,
+                ..
             } => [open, sealed, tail, series]
                 .iter()
                 .all(|id| stored.contains(id)),

@@ -4,6 +4,7 @@
 //! scan ─► sealed_lists ─► opened buckets ─► columns of the query
 //!         latest_lists      │
 //! plan ─► series_lists      │
+//! scan ─► summary_blocks ───┤   headers and totals, many buckets in a block
 //! seal ─► prefetch queue    └─ interner: ids of metadata and constants, names of columns
 //! ```
 //!
@@ -19,10 +20,11 @@ pub(crate) mod opened_bucket;
 pub(crate) mod prefetch;
 pub(crate) mod sealed_bucket_list;
 pub(crate) mod series_list;
+pub(crate) mod summary_blocks;
 
 use std::sync::Arc;
 
-use nilometer_storage::KeyspaceId;
+use super::format::keyspaces::BucketKeyspaces;
 
 use bucket_cache::{BUCKET_CACHE_BYTES_MAX, BucketCache};
 use interner::{INTERNER_BYTES_MAX, Interner};
@@ -30,6 +32,7 @@ use latest_bucket_list::{LATEST_LIST_BYTES_MAX, LatestBucketLists};
 use prefetch::PrefetchQueue;
 use sealed_bucket_list::{SEALED_LIST_BYTES_MAX, SealedBucketLists};
 use series_list::{SERIES_LIST_BYTES_MAX, SeriesLists};
+use summary_blocks::{SUMMARY_BYTES_MAX, SummaryBlocks};
 
 /// The lists of latest buckets, and those of series, each take at most one part in this many of the limit of all lists.
 const LIST_SHARE: usize = 4;
@@ -39,7 +42,7 @@ const LIST_SHARE: usize = 4;
 pub struct ReadCacheBytes {
     /// Opened buckets with their decoded columns.
     pub opened_buckets: usize,
-    /// Lists of sealed buckets, of the latest buckets of each series, and of series.
+    /// Lists of sealed buckets, of the latest buckets of each series, and of series; summaries of buckets.
     pub bucket_lists: usize,
     /// Ids of metadata and constants, names of columns.
     pub interned: usize,
@@ -49,7 +52,10 @@ impl ReadCacheBytes {
     /// The default limits.
     pub const DEFAULT_MAX: Self = Self {
         opened_buckets: BUCKET_CACHE_BYTES_MAX,
-        bucket_lists: SEALED_LIST_BYTES_MAX + LATEST_LIST_BYTES_MAX + SERIES_LIST_BYTES_MAX,
+        bucket_lists: SEALED_LIST_BYTES_MAX
+            + LATEST_LIST_BYTES_MAX
+            + SERIES_LIST_BYTES_MAX
+            + SUMMARY_BYTES_MAX,
         interned: INTERNER_BYTES_MAX,
     };
 }
@@ -60,6 +66,7 @@ pub struct ReadCache {
     pub(crate) sealed_lists: SealedBucketLists,
     pub(crate) latest_lists: LatestBucketLists,
     pub(crate) series_lists: SeriesLists,
+    pub(crate) summary_blocks: SummaryBlocks,
     pub(crate) interner: Arc<Interner>,
     /// Buckets that were sealed lately, to be opened before a reader requests them.
     pub(crate) prefetch: Arc<PrefetchQueue>,
@@ -73,6 +80,7 @@ impl ReadCache {
             sealed_lists: SealedBucketLists::default(),
             latest_lists: LatestBucketLists::default(),
             series_lists: SeriesLists::default(),
+            summary_blocks: SummaryBlocks::default(),
             interner: Arc::default(),
             prefetch,
         }
@@ -80,13 +88,15 @@ impl ReadCache {
 
     /// Changes the limits. Opened buckets beyond theirs are evicted now, the other parts shrink with the next insertion.
     pub fn set_limits(&self, limits: ReadCacheBytes) {
-        let share = limits.bucket_lists / LIST_SHARE;
+        let summaries = (limits.bucket_lists / 2).min(SUMMARY_BYTES_MAX);
+        self.summary_blocks.set_bytes_max(summaries);
+        let lists = limits.bucket_lists - summaries;
+        let share = lists / LIST_SHARE;
         let latest = share.min(LATEST_LIST_BYTES_MAX);
         let series = share.min(SERIES_LIST_BYTES_MAX);
         self.latest_lists.set_bytes_max(latest);
         self.series_lists.set_bytes_max(series);
-        self.sealed_lists
-            .set_bytes_max(limits.bucket_lists - latest - series);
+        self.sealed_lists.set_bytes_max(lists - latest - series);
         self.interner.set_bytes_max(limits.interned);
         self.set_opened_bytes_max(limits.opened_buckets);
     }
@@ -102,7 +112,8 @@ impl ReadCache {
             opened_buckets: self.buckets.memory_bytes(),
             bucket_lists: self.sealed_lists.memory_bytes()
                 + self.latest_lists.memory_bytes()
-                + self.series_lists.memory_bytes(),
+                + self.series_lists.memory_bytes()
+                + self.summary_blocks.memory_bytes(),
             interned: self.interner.memory_bytes(),
         }
     }
@@ -112,8 +123,11 @@ impl ReadCache {
         self.buckets.clear();
     }
 
-    /// Removes the list of a dropped collection, given the keyspace of its sealed documents.
-    pub(crate) fn forget(&self, sealed: KeyspaceId) {
-        self.sealed_lists.forget(sealed);
+    /// Removes what it keeps of a dropped collection.
+    pub(crate) fn forget(&self, keyspaces: BucketKeyspaces) {
+        self.sealed_lists.forget(keyspaces.sealed);
+        if let Some(summaries) = keyspaces.summaries {
+            self.summary_blocks.forget(summaries);
+        }
     }
 }

@@ -508,7 +508,7 @@ impl StoredBucket {
         self.known_total_at(at)
     }
 
-    fn known_total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+    pub(crate) fn known_total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
         let totals = || self.names.iter().map(|_| Total::new()).collect();
         let totals = self.totals.get_or_init(totals);
         let Some(total) = totals.get(at) else {

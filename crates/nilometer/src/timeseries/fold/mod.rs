@@ -10,6 +10,7 @@
 //! there again. [`queue`] says when buckets are folded.
 
 pub(crate) mod queue;
+pub(crate) mod summarize;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use super::format::bucket_document::{BucketImage, Layout};
 use super::format::keyspaces::BucketKeyspaces;
 use super::format::sealed;
 use super::format::sealed::{Columns, Dictionaries};
+use super::format::summary;
 use super::index::maintenance::IndexMaintainer;
 use super::scan::bucket_parts::{BucketParts, read_parts};
 use crate::catalog::Collection;
@@ -99,6 +101,7 @@ impl BucketFolder<'_> {
                 let packed = self.store(sealed::load(stored)?.as_ref(), Columns::Packed)?;
                 batch.put(keyspaces.sealed, id.to_vec(), packed);
                 batch.delete(keyspaces.open, id.to_vec());
+                summary::mark(&mut batch, keyspaces, id);
                 engine.commit(batch, Durability::Buffered)?;
                 return Ok(FoldResult {
                     written: None,
@@ -175,6 +178,9 @@ impl BucketFolder<'_> {
             (stored, document.as_bytes().len())
         };
         batch.put(to, id.to_vec(), stored);
+        if to == keyspaces.sealed || (parts.stored.is_some() && !parts.in_open) {
+            summary::mark(&mut batch, keyspaces, id);
+        }
         if parts.stored.is_some() && parts.in_open == (target == FoldTarget::Sealed) {
             batch.delete(from, id.to_vec());
         }

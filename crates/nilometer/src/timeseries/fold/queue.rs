@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! insert ─► tasks ─► queue ─► one thread ─┬─► fold: waits some seconds, is dropped if the bucket is sealed meanwhile
-//!                      │ full             ├─► seal
+//!                      │ full             ├─► seal ─► summarize, when many are sealed or the queue is idle
 //!                      ▼                  └─► idle: the engine compacts keyspaces that lost most of their entries
 //!                 done by the insert
 //! ```
@@ -20,10 +20,12 @@ use std::time::{Duration, Instant};
 
 use nilometer_storage::{Direction, Engine, KeyspaceId};
 
+use super::summarize::{SummarizeStep, Summarizer};
 use super::{BucketFolder, FoldTarget};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::bucket_catalog::{BucketCatalog, MaintenanceTask};
+use crate::timeseries::cache::interner::Interner;
 use crate::timeseries::cache::prefetch::PrefetchQueue;
 use crate::timeseries::format::bucket_document::Layout;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
@@ -45,6 +47,9 @@ const DELAYED_FOLDS_MAX: usize = 65_536;
 
 /// How long a dropped collection's dictionaries are kept for its readers, at least.
 const DROPPED_KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// Sealed buckets after which their collection is summarized although the queue is busy.
+const UNSUMMARIZED_MAX: usize = 1024;
 
 /// Removed entries of a keyspace below which it is not compacted.
 const COMPACTED_ENTRIES_MIN: usize = 1000;
@@ -111,20 +116,24 @@ impl DelayedFolds {
     }
 }
 
+type Registered = RwLock<HashMap<[u8; 16], Arc<Collection>>>;
+
 /// The queue and its thread. Dropping it ends the thread; queued tasks are left for the next start.
 pub(crate) struct MaintenanceQueue {
     worker: Arc<MaintenanceWorker>,
     /// Collections that were inserted into: tasks name them by UUID.
-    collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
+    collections: Arc<Registered>,
     /// The queue of a simulation, which has no thread.
     queued: Option<Mutex<Vec<QueuedTask>>>,
     sender: Option<SyncSender<QueueMessage>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Entries that folding removed from the keyspaces of a collection since they were compacted.
+/// Entries that were removed from a keyspace since it was compacted.
+#[derive(Default)]
 struct RemovedEntries {
-    open: KeyspaceId,
+    /// Compacted with it.
+    open: Option<KeyspaceId>,
     entries: usize,
 }
 
@@ -135,8 +144,13 @@ struct MaintenanceWorker {
     dictionaries: Arc<Dictionaries>,
     /// Locked while a bucket is rewritten or removed.
     rewriting: Mutex<()>,
-    /// By the keyspace of the tails.
+    /// By the keyspace of the tails, or of the summaries.
     removed: Mutex<HashMap<KeyspaceId, RemovedEntries>>,
+    /// Buckets whose summaries are out of date, by collection; about.
+    unsummarized: Mutex<HashMap<[u8; 16], usize>>,
+    /// See [`Summarizer`].
+    next_numbers: Mutex<HashMap<KeyspaceId, u64>>,
+    interner: Arc<Interner>,
     /// Buckets sealed lately, to be prefetched.
     prefetch: Arc<PrefetchQueue>,
     /// The last failure of a task; the data stays readable from the tail.
@@ -155,19 +169,25 @@ impl MaintenanceWorker {
             dictionaries,
             rewriting: Mutex::default(),
             removed: Mutex::default(),
+            unsummarized: Mutex::default(),
+            next_numbers: Mutex::default(),
+            interner: Arc::default(),
             prefetch: Arc::default(),
             failure: Mutex::default(),
         }
     }
 
-    fn run(&self, messages: &Receiver<QueueMessage>) {
+    fn run(&self, messages: &Receiver<QueueMessage>, collections: &Registered) {
         let mut folds = DelayedFolds::default();
         loop {
             let patience = folds.next_in().unwrap_or(IDLE);
             match messages.recv_timeout(patience) {
                 Ok(QueueMessage::Task(collection, task)) => match folds.delay(collection, task) {
                     Ok(()) => {}
-                    Err((collection, task)) => self.perform(&collection, &task),
+                    Err((collection, task)) => {
+                        self.perform(&collection, &task);
+                        self.summarize_noted(collections, UNSUMMARIZED_MAX);
+                    }
                 },
                 Ok(QueueMessage::Barrier(done)) => {
                     for (collection, task) in folds.take_all() {
@@ -178,8 +198,12 @@ impl MaintenanceWorker {
                 }
                 Err(RecvTimeoutError::Timeout) => match folds.take_due() {
                     Some((collection, task)) => self.perform(&collection, &task),
-                    None if folds.waiting.is_empty() => self.compact_removed(),
-                    None => {}
+                    None => {
+                        self.summarize_noted(collections, 1);
+                        if folds.waiting.is_empty() {
+                            self.compact_removed();
+                        }
+                    }
                 },
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -198,7 +222,8 @@ impl MaintenanceWorker {
             if removed.entries < COMPACTED_ENTRIES_MIN || !most {
                 return true;
             }
-            due.extend([tail, removed.open]);
+            due.push(tail);
+            due.extend(removed.open);
             false
         });
         for keyspace in due {
@@ -261,6 +286,7 @@ impl MaintenanceWorker {
                 let folded = folder.fold(*id, None, FoldTarget::Sealed)?;
                 if folded.written.is_some() {
                     self.prefetch.add(collection.uuid, *id);
+                    self.note_marks(collection.uuid, 1);
                 }
                 folded
             }
@@ -276,11 +302,73 @@ impl MaintenanceWorker {
             }
         };
         let mut removed = self.lock_removed();
-        let removed = removed.entry(keyspaces.tail).or_insert(RemovedEntries {
-            open: keyspaces.open,
-            entries: 0,
-        });
+        let removed = removed.entry(keyspaces.tail).or_default();
+        removed.open = Some(keyspaces.open);
         removed.entries += folded.removed;
+        Ok(())
+    }
+
+    /// Notes that the summaries of buckets are out of date. Returns the number of such buckets.
+    fn note_marks(&self, collection: [u8; 16], marks: usize) -> usize {
+        let mut noted = self.lock_unsummarized();
+        let noted = noted.entry(collection).or_default();
+        *noted += marks;
+        *noted
+    }
+
+    fn lock_unsummarized(&self) -> MutexGuard<'_, HashMap<[u8; 16], usize>> {
+        let noted = self.unsummarized.lock();
+        noted.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Summarizes the collections with at least so many buckets out of date. A failure leaves the marks for the next time.
+    fn summarize_noted(&self, collections: &Registered, at_least: usize) {
+        let noted = self.lock_unsummarized();
+        let due = noted.iter().filter(|(_, marks)| **marks >= at_least);
+        let due: Vec<[u8; 16]> = due.map(|(uuid, _)| *uuid).collect();
+        drop(noted);
+        for uuid in due {
+            let known = collections.read().unwrap_or_else(PoisonError::into_inner);
+            let collection = known.get(&uuid).cloned();
+            drop(known);
+            match collection {
+                Some(collection) => {
+                    let _ = self.summarize(&collection);
+                }
+                // It was dropped.
+                None => drop(self.lock_unsummarized().remove(&uuid)),
+            }
+        }
+    }
+
+    /// Brings the summaries of a collection up to date.
+    fn summarize(&self, collection: &Collection) -> Result<()> {
+        self.lock_unsummarized().remove(&collection.uuid);
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
+            return Ok(());
+        };
+        let summarizer = Summarizer {
+            engine: &*self.engine,
+            keyspaces,
+            time_field: &options.time_field,
+            interner: &self.interner,
+            next_numbers: &self.next_numbers,
+        };
+        let mut removed = 0;
+        loop {
+            // Others change buckets between the steps.
+            let _rewriting = self.lock_rewriting();
+            match summarizer.step()? {
+                SummarizeStep::Marks(handled) => removed += handled,
+                SummarizeStep::Done => break,
+            }
+        }
+        if let Some(summaries) = keyspaces.summaries {
+            let mut entries = self.lock_removed();
+            entries.entry(summaries).or_default().entries += removed;
+        }
         Ok(())
     }
 }
@@ -293,11 +381,12 @@ impl MaintenanceQueue {
     ) -> Self {
         let worker = Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries));
         let (sender, messages) = sync_channel(TASKS_MAX);
+        let collections = Arc::<Registered>::default();
         let thread = std::thread::Builder::new()
             .name("bucket-upkeep".into())
             .spawn({
-                let worker = worker.clone();
-                move || worker.run(&messages)
+                let (worker, collections) = (worker.clone(), collections.clone());
+                move || worker.run(&messages, &collections)
             });
         // Without a thread each insert performs its own tasks.
         let (sender, thread) = match thread {
@@ -306,7 +395,7 @@ impl MaintenanceQueue {
         };
         Self {
             worker,
-            collections: RwLock::default(),
+            collections,
             queued: None,
             sender,
             thread,
@@ -322,7 +411,7 @@ impl MaintenanceQueue {
     ) -> Self {
         Self {
             worker: Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries)),
-            collections: RwLock::default(),
+            collections: Arc::default(),
             queued: Some(Mutex::default()),
             sender: None,
             thread: None,
@@ -426,6 +515,9 @@ impl MaintenanceQueue {
                 self.add(collection, MaintenanceTask::Seal(collection.uuid, id));
             }
         }
+        // A crash may have left marks.
+        self.register(collection);
+        self.note_marks(collection.uuid, 1);
         Ok(found)
     }
 
@@ -443,7 +535,19 @@ impl MaintenanceQueue {
                 }
             }
         }
-        self.wait()
+        self.wait()?;
+        self.worker.summarize(collection)
+    }
+
+    /// Brings the summaries of a collection up to date.
+    #[cfg(test)]
+    pub(crate) fn summarize(&self, collection: &Collection) -> Result<()> {
+        self.worker.summarize(collection)
+    }
+
+    /// Notes that the summaries of buckets are out of date.
+    pub(crate) fn note_marks(&self, collection: [u8; 16], marks: usize) {
+        self.worker.note_marks(collection, marks);
     }
 
     /// Waits until everything queued so far is done; fails with the last failure of a task.

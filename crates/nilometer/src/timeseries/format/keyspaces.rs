@@ -11,6 +11,8 @@ pub(crate) struct BucketKeyspaces {
     pub(crate) sealed: KeyspaceId,
     pub(crate) tail: KeyspaceId,
     pub(crate) series: KeyspaceId,
+    /// `None` for a collection made before there were summaries, until it is opened for writing.
+    pub(crate) summaries: Option<KeyspaceId>,
 }
 
 impl BucketKeyspaces {
@@ -22,11 +24,13 @@ impl BucketKeyspaces {
                 sealed,
                 tail,
                 series,
+                summaries,
             } => Some(Self {
                 open,
                 sealed,
                 tail,
                 series,
+                summaries,
             }),
             Storage::Records { .. } => None,
         }

@@ -6,6 +6,7 @@
 //! sealed          the stored form of a bucket that no longer grows      ◄─ dictionary: what buckets share
 //! series_key      normalised metadata: names a series
 //! series_index    series and time of a bucket ─► its id
+//! summary         headers and totals of many sealed buckets in a block
 //! ```
 //!
 //! Each format is written and read in one module. These modules hold no state and read no storage; the exception is
@@ -19,4 +20,5 @@ pub(crate) mod schema;
 pub(crate) mod sealed;
 pub(crate) mod series_index;
 pub(crate) mod series_key;
+pub(crate) mod summary;
 pub(crate) mod tail;

@@ -245,11 +245,11 @@ fn put_small(out: &mut Vec<u8>, tag: u8, value: i64) {
     }
 }
 
-fn zigzag(value: i64) -> u64 {
+pub(super) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-fn unzigzag(value: u64) -> i64 {
+pub(super) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 

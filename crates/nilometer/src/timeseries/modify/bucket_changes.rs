@@ -35,6 +35,7 @@ use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::sealed::Columns;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
+use crate::timeseries::format::summary;
 use crate::timeseries::index::maintenance::IndexMaintainer;
 use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::bucket_parts::BucketParts;
@@ -244,6 +245,7 @@ impl BucketChanges<'_> {
                 false => self.keyspaces.sealed,
             };
             self.batch.delete(from, id.to_vec());
+            summary::mark(&mut self.batch, self.keyspaces, id);
         }
         if !self.indexes.is_empty()
             && let Some((meta, start_ms)) = parts.opened_as(&self.options.time_field)?
@@ -276,6 +278,7 @@ impl BucketChanges<'_> {
         self.bytes += stored.len();
         self.batch
             .put(self.keyspaces.sealed, bucket.id.to_vec(), stored);
+        summary::mark(&mut self.batch, self.keyspaces, bucket.id);
         Ok(())
     }
 
@@ -313,6 +316,11 @@ impl BucketChanges<'_> {
         if let Some(count) = count {
             count.committed();
         }
+        let maintenance = &timeseries.maintenance;
+        maintenance.note_marks(
+            self.collection.uuid,
+            self.added.len() + self.changed_series.len(),
+        );
         // The sync does not keep others out.
         drop(self);
         let metrics = &timeseries.metrics;

@@ -20,6 +20,7 @@ pub(crate) mod point_reads;
 pub(crate) mod prefetch;
 pub(crate) mod series;
 pub(crate) mod storage_iterator;
+pub(crate) mod summarized;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -217,6 +218,64 @@ impl BucketReader {
 }
 
 impl BucketReader {
+    /// Returns a bucket from the cache, or opens it.
+    fn assemble(
+        &self,
+        collection: &Collection,
+        bucket: RawBucket,
+        versions: Option<KeyspaceVersions>,
+    ) -> Result<Arc<StoredBucket>> {
+        let ReadCache {
+            buckets: cache,
+            interner,
+            ..
+        } = &*self.cache;
+        let RawBucket {
+            id, document, tail, ..
+        } = bucket;
+        let stored = match document {
+            Some(StoredForm::Opened(opened)) if tail.is_empty() => return Ok(opened),
+            Some(document) => Some(document.stored().clone()),
+            None => None,
+        };
+        if let Some(stored) = stored.as_deref().filter(|_| tail.is_empty())
+            && let Some(cached) = cache.get_opened_from(id, stored, versions)
+        {
+            return Ok(cached);
+        }
+        let fingerprint = bucket_cache::fingerprint(stored.as_deref(), &tail);
+        if let Some(cached) = cache.get(id, fingerprint, versions) {
+            return Ok(cached);
+        }
+        let options = collection.timeseries.as_ref();
+        let time_field = options.map_or("", |options| &*options.time_field);
+        let bucket = match stored {
+            Some(stored) if tail.is_empty() => StoredBucket::open(stored, time_field, interner)?,
+            stored => {
+                let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
+                let document = document.as_ref().map(Document::as_ref);
+                let mut entries = Vec::with_capacity(tail.len());
+                for (key, value) in tail {
+                    entries.push((key.to_vec(), tail::decode(&value)?));
+                }
+                let layout = Layout {
+                    time_field,
+                    collation: Collation::of_stored(collection.options.as_ref())?,
+                };
+                let image = bucket_parts::image(document, &entries, id, &layout)?;
+                let image = image.ok_or_else(|| {
+                    damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
+                })?;
+                StoredBucket::from_folded(image.into_document(), time_field, interner)?
+            }
+        };
+        let bucket = Arc::new(bucket);
+        cache.insert(id, fingerprint, bucket.clone(), versions);
+        Ok(bucket)
+    }
+}
+
+impl BucketReader {
     /// Counts the measurements in a snapshot by the headers and tails of all buckets.
     pub(crate) fn count_at(
         self: &Arc<Self>,
@@ -240,7 +299,7 @@ impl BucketReader {
             let mut last = None;
             for raw in chunk.buckets {
                 last = Some(raw.id);
-                let bucket = scan.assemble(raw, None)?;
+                let bucket = self.assemble(collection, raw, None)?;
                 count += i64::try_from(bucket.count()).unwrap_or(i64::MAX);
             }
             match last {
@@ -288,7 +347,7 @@ impl StoredBuckets {
             let bucket = match cached {
                 Some(bucket) => Ok(bucket),
                 None => match read.next_if(|raw| raw.id == *id) {
-                    Some(raw) => self.assemble(raw, versions),
+                    Some(raw) => self.reader.assemble(&self.collection, raw, versions),
                     None => continue,
                 },
             };
@@ -352,7 +411,7 @@ impl StoredBuckets {
             let id = raw.id;
             self.after = Some(id);
             let (is_sealed, is_alone) = (raw.is_sealed, raw.is_sealed_alone());
-            let bucket = self.assemble(raw, versions);
+            let bucket = self.reader.assemble(&self.collection, raw, versions);
             if is_sealed {
                 // A damaged bucket, or one with a tail, is read again by the next scan.
                 let opened = bucket.as_ref().ok().filter(|_| is_alone);
@@ -392,59 +451,13 @@ impl StoredBuckets {
         lists.record(versions, range, sealed);
     }
 
-    /// Returns a bucket from the cache, or opens it.
-    fn assemble(
-        &self,
-        bucket: RawBucket,
-        versions: Option<KeyspaceVersions>,
-    ) -> Result<Arc<StoredBucket>> {
-        let ReadCache {
-            buckets: cache,
-            interner,
-            ..
-        } = &*self.reader.cache;
-        let RawBucket {
-            id, document, tail, ..
-        } = bucket;
-        let stored = match document {
-            Some(StoredForm::Opened(opened)) if tail.is_empty() => return Ok(opened),
-            Some(document) => Some(document.stored().clone()),
-            None => None,
-        };
-        if let Some(stored) = stored.as_deref().filter(|_| tail.is_empty())
-            && let Some(cached) = cache.get_opened_from(id, stored, versions)
-        {
-            return Ok(cached);
-        }
-        let fingerprint = bucket_cache::fingerprint(stored.as_deref(), &tail);
-        if let Some(cached) = cache.get(id, fingerprint, versions) {
-            return Ok(cached);
-        }
-        let options = self.collection.timeseries.as_ref();
-        let time_field = options.map_or("", |options| &*options.time_field);
-        let bucket = match stored {
-            Some(stored) if tail.is_empty() => StoredBucket::open(stored, time_field, interner)?,
-            stored => {
-                let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
-                let document = document.as_ref().map(Document::as_ref);
-                let mut entries = Vec::with_capacity(tail.len());
-                for (key, value) in tail {
-                    entries.push((key.to_vec(), tail::decode(&value)?));
-                }
-                let layout = Layout {
-                    time_field,
-                    collation: Collation::of_stored(self.collection.options.as_ref())?,
-                };
-                let image = bucket_parts::image(document, &entries, id, &layout)?;
-                let image = image.ok_or_else(|| {
-                    damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
-                })?;
-                StoredBucket::from_folded(image.into_document(), time_field, interner)?
-            }
-        };
-        let bucket = Arc::new(bucket);
-        cache.insert(id, fingerprint, bucket.clone(), versions);
-        Ok(bucket)
+    /// True if the first buckets of a range are in memory, and nothing else is in the range.
+    fn is_listed(&self, range: &KeyRange) -> Result<bool> {
+        let snapshot = self.reader.engine.snapshot()?;
+        let lists = &self.reader.cache.sealed_lists;
+        let listed = KeyspaceVersions::of(&*snapshot, self.keyspaces)
+            .and_then(|versions| lists.first_of(versions, range, Direction::Forward, self.chunk));
+        Ok(listed.is_some_and(|listed| listed.is_settled))
     }
 }
 

@@ -222,6 +222,7 @@ mod tests {
             open,
             tail: tails,
             series,
+            summaries: None,
         };
         let mut batch = WriteBatch::default();
         // Every third is sealed, every fifth open, every seventh has a tail of its number.

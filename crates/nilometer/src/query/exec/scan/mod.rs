@@ -296,6 +296,7 @@ impl BucketScan {
             id_min: choice.id_min.map(lowest_id),
             id_max: choice.id_max.map(highest_id),
             index: choice.index.as_ref().map(IndexChoice::scan),
+            summaries: choice.summaries,
             columns: needed_columns(&self.input.unpack),
             examined: Arc::clone(&self.counters),
         };

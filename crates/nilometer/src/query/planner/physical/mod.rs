@@ -167,6 +167,8 @@ pub struct BucketChoice {
     pub times: TimeRange,
     /// The index that leads to the buckets; `None` to scan all between the ids.
     pub index: Option<IndexChoice>,
+    /// Buckets are read by their summaries as far as these suffice.
+    pub summaries: bool,
 }
 
 /// The entries of an index that lead to the buckets.
@@ -224,6 +226,7 @@ impl Default for BucketChoice {
             predicate: BucketPredicate::Always,
             times: TimeRange::ALL,
             index: None,
+            summaries: false,
         }
     }
 }
@@ -253,6 +256,7 @@ impl BucketInput {
             predicate,
             times: _,
             index,
+            summaries: _,
         } = &self.buckets;
         id_min.is_none()
             && id_max.is_none()

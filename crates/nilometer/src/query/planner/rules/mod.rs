@@ -18,6 +18,7 @@
 //! | [`ComputedKeys`] | `$addFields` and a `$group` by its computed fields become one |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
 //! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
+//! | [`SummariesOfBuckets`] | sums, averages, extremes and counts of whole buckets are read from blocks of summaries |
 //! | [`CountOfAll`] | a count of all measurements is read from the counters of the collection |
 //! | [`SampleFromBuckets`] | a `$sample` of few measurements reads random buckets |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
@@ -55,6 +56,7 @@ mod matches;
 mod sample;
 mod sort_by_buckets;
 mod streaming_group;
+mod summaries;
 #[cfg(test)]
 mod tests;
 mod times;
@@ -83,6 +85,7 @@ pub use sort_by_buckets::{
     DensifyOverBuckets, SortByBuckets, WindowsBehindDensify, WindowsInOrder, WindowsOverBlocks,
 };
 pub use streaming_group::GroupInOrder;
+pub use summaries::SummariesOfBuckets;
 pub use times::{DatesOutOfRange, FixedBuckets};
 
 /// Maximum number of rounds: far more than any pipeline needs, and a bound should two rules ever undo each other.
@@ -143,6 +146,7 @@ pub static PHYSICAL_RULES: &[&dyn PhysicalRule] = &[
     &GroupFromBounds,
     &CountOfAll,
     &GroupInOrder,
+    &SummariesOfBuckets,
     &NeededFields,
 ];
 

@@ -1,0 +1,199 @@
+//! Decoded blocks of summaries ([`format::summary`](crate::timeseries::format::summary)) for the next reader. A block has a number
+//! that is never used again, so no entry becomes invalid.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_storage::{Bytes, KeyspaceId};
+
+use super::interner::{ColumnOrder, Interner};
+use crate::budget::Budgeted;
+use crate::error::Result;
+use crate::timeseries::format::summary::{SummaryBlock, SummaryColumn, SummaryRow};
+
+/// Default limit of all decoded blocks, in bytes.
+pub(crate) const SUMMARY_BYTES_MAX: usize = 64 << 20;
+
+/// A decoded block with what readers share.
+pub(crate) struct OpenedSummaries {
+    block: SummaryBlock,
+    /// The columns of each layout.
+    orders: Vec<LayoutColumns>,
+    /// The ids of the metadata of each row, from the first request on.
+    meta_ids: Box<[OnceLock<Option<NonZeroU64>>]>,
+    /// The ids of the constant fields of each row, likewise.
+    constants_ids: Box<[OnceLock<Option<NonZeroU64>>]>,
+    interner: Arc<Interner>,
+    was_read: AtomicBool,
+    bytes: usize,
+}
+
+/// The columns of a layout by place.
+struct LayoutColumns {
+    order: Arc<ColumnOrder>,
+    /// For each place the position in `data`.
+    sections: Box<[u32]>,
+}
+
+impl OpenedSummaries {
+    /// Decodes a block.
+    pub(crate) fn open(bytes: Bytes, interner: &Arc<Interner>) -> Result<Self> {
+        let block = SummaryBlock::decode(bytes)?;
+        let orders = block.layouts.iter().map(|layout| {
+            let order = interner.column_order(layout.names.iter().map(|name| &**name));
+            let mut sections = vec![0; order.shown.len()].into_boxed_slice();
+            for (nth, place) in (0..).zip(&order.shown) {
+                sections[*place as usize] = nth;
+            }
+            LayoutColumns { order, sections }
+        });
+        let orders = orders.collect();
+        let meta_ids: Box<[_]> = block.rows.iter().map(|_| OnceLock::new()).collect();
+        let constants_ids: Box<[_]> = block.rows.iter().map(|_| OnceLock::new()).collect();
+        let bytes = block.memory_bytes() + 2 * size_of_val(&*meta_ids);
+        Ok(Self {
+            block,
+            orders,
+            meta_ids,
+            constants_ids,
+            interner: Arc::clone(interner),
+            was_read: AtomicBool::new(false),
+            bytes,
+        })
+    }
+
+    /// The rows, ids ascending.
+    pub(crate) fn rows(&self) -> &[SummaryRow] {
+        &self.block.rows
+    }
+
+    /// Returns the columns of a row.
+    pub(crate) fn order(&self, row: &SummaryRow) -> Option<&Arc<ColumnOrder>> {
+        Some(&self.orders.get(row.layout as usize)?.order)
+    }
+
+    /// Returns the metadata of a row.
+    pub(crate) fn meta(&self, row: &SummaryRow) -> ValueRef<'_> {
+        self.block.meta(row)
+    }
+
+    /// Returns the id of the metadata of a row, if that is a document.
+    pub(crate) fn meta_id(&self, at: usize) -> Option<NonZeroU64> {
+        let row = self.block.rows.get(at)?;
+        *self
+            .meta_ids
+            .get(at)?
+            .get_or_init(|| match self.block.meta(row) {
+                ValueRef::Document(meta) => self.interner.id_of(meta.as_bytes()),
+                _ => None,
+            })
+    }
+
+    /// Returns the fields of a row that have one value in all measurements, in the order of their names.
+    pub(crate) fn constants(&self, row: &SummaryRow) -> Result<Document> {
+        let mut out = DocumentBuilder::new();
+        let names = self.order(row).map(|order| order.names.iter());
+        for (at, name) in names.into_iter().flatten().enumerate() {
+            if let Some(column) = self.column(row, at)?
+                && column.is_constant(row.place as usize)
+            {
+                out.append_ref(name, column.bounds(row.place as usize).0);
+            }
+        }
+        Ok(out.finish())
+    }
+
+    /// Returns the id of the constant fields of a row; `None` if there are none.
+    pub(crate) fn constants_id(&self, at: usize) -> Option<NonZeroU64> {
+        let row = self.block.rows.get(at)?;
+        *self.constants_ids.get(at)?.get_or_init(|| {
+            let constants = self.constants(row).ok().filter(|found| !found.is_empty())?;
+            self.interner.id_of(constants.as_bytes())
+        })
+    }
+
+    /// Returns the summaries of the column of a row at a place; `None` if there is no such column.
+    pub(crate) fn column(&self, row: &SummaryRow, at: usize) -> Result<Option<&SummaryColumn>> {
+        let layout = self.orders.get(row.layout as usize);
+        match layout.and_then(|layout| layout.sections.get(at)) {
+            Some(section) => self.block.column(row.layout, *section as usize).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+type Blocks = HashMap<(KeyspaceId, u64), Arc<OpenedSummaries>>;
+
+/// The decoded blocks of one database.
+pub(crate) struct SummaryBlocks(Budgeted<CachedBlocks>);
+
+#[derive(Default)]
+struct CachedBlocks {
+    blocks: Blocks,
+    bytes: usize,
+}
+
+impl Default for SummaryBlocks {
+    fn default() -> Self {
+        Self(Budgeted::new(SUMMARY_BYTES_MAX))
+    }
+}
+
+impl SummaryBlocks {
+    /// Changes the limit. It takes effect with the next insertion.
+    pub(crate) fn set_bytes_max(&self, bytes: usize) {
+        self.0.set_bytes_max(bytes);
+    }
+
+    /// Returns the memory in use, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.0.lock().bytes
+    }
+
+    /// Returns a block.
+    pub(crate) fn get(&self, keyspace: KeyspaceId, number: u64) -> Option<Arc<OpenedSummaries>> {
+        let cached = self.0.lock();
+        let found = cached.blocks.get(&(keyspace, number))?;
+        found.was_read.store(true, Ordering::Relaxed);
+        Some(Arc::clone(found))
+    }
+
+    /// Adds a block. Others that were not read since the last pass are evicted if the limit is exceeded.
+    pub(crate) fn insert(&self, keyspace: KeyspaceId, number: u64, block: &Arc<OpenedSummaries>) {
+        let most = self.0.bytes_max();
+        if block.bytes > most {
+            return;
+        }
+        let mut cached = self.0.lock();
+        let CachedBlocks { blocks, bytes } = &mut *cached;
+        while *bytes + block.bytes > most && !blocks.is_empty() {
+            blocks.retain(|_, old| {
+                let stays =
+                    *bytes + block.bytes <= most || old.was_read.swap(false, Ordering::Relaxed);
+                if !stays {
+                    *bytes -= old.bytes;
+                }
+                stays
+            });
+        }
+        let replaced = blocks.insert((keyspace, number), Arc::clone(block));
+        *bytes += block.bytes;
+        *bytes -= replaced.map_or(0, |replaced| replaced.bytes);
+    }
+
+    /// Removes the blocks of a dropped collection.
+    pub(crate) fn forget(&self, keyspace: KeyspaceId) {
+        let mut cached = self.0.lock();
+        let CachedBlocks { blocks, bytes } = &mut *cached;
+        blocks.retain(|(of, _), block| {
+            let stays = *of != keyspace;
+            if !stays {
+                *bytes -= block.bytes;
+            }
+            stays
+        });
+    }
+}

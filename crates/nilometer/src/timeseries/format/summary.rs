@@ -1,0 +1,800 @@
+//! Summaries of sealed buckets: what queries read of a bucket before its columns, many buckets in a block.
+//!
+//! ```text
+//! keyspace  01                                     present once every sealed bucket has a summary or a mark
+//!           02 | first bucket id ─► last bucket id | block number      the blocks; their ranges of ids are disjoint
+//!           03 | block number    ─► block                              a number is never used again
+//!           04 | bucket id       ─► nothing                            a mark: the summary is out of date
+//!
+//! block     form 01 | sum | varint rows | row … | metas | varint layouts | layout …
+//! sum       xxh3-64 of what follows, little-endian
+//! row       bucket id | flags | varint layout | varint count           ids ascend
+//! flags     bit 0: times ascend (version 2) | bit 1: closed | bit 2: the bucket itself must be read
+//! metas     varint length | varint length, zstd of: document … of each row, {"": metadata}
+//! layout    varint columns | (varint length, name | varint length, section) …      in the order of `data`
+//! section   bounds | total …                       for the rows of the layout, in their order
+//! bounds    type: int32, int64, date | (varint zigzag min, varint max - min) …
+//!           type: double | (min, max: 8 bytes each) …
+//!           00 | (varint length, document {"min", "max"}) …            any other values
+//! total     0 none | 1 ints, 2 longs: varint zigzag sum | 3 doubles: varint zigzag sum, which is whole |
+//!           4 doubles: sum, rest: 8 bytes each; plus 8 if all measurements have the same value
+//! ```
+//!
+//! Summaries are derived from buckets: they may be removed at any time together with the first key, and are then made again. A
+//! writer that changes a sealed bucket puts a mark in the same batch, so no summary is used that is out of date.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, type_code, varint};
+use nilometer_storage::{Bytes, WriteBatch};
+
+use super::keyspaces::BucketKeyspaces;
+use super::tail::{ByteReader, unzigzag, zigzag};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::accumulator::ColumnTotal;
+
+const FORM: u8 = 1;
+
+/// Length of form and checksum.
+const HEAD_BYTES: usize = 9;
+
+/// Buckets of the largest block that is written. Small in tests, so that they meet the ends of blocks.
+pub(crate) const ROWS_MAX: usize = if cfg!(test) { 8 } else { 256 };
+
+/// Buckets that a stored block may have; more is damage.
+const STORED_ROWS_MAX: u64 = 1 << 16;
+
+/// The largest metadata of a block, in bytes: larger metadata is left to its bucket.
+pub(crate) const META_BYTES_MAX: usize = 16 << 10;
+
+const ZSTD_LEVEL: i32 = 1;
+
+const IS_SORTED: u8 = 1;
+const IS_CLOSED: u8 = 2;
+const IS_OPAQUE: u8 = 4;
+
+/// Added to the kind of a total.
+const IS_CONSTANT: u8 = 8;
+
+/// The key that says that every sealed bucket has a summary or a mark.
+pub(crate) const COMPLETE: [u8; 1] = [1];
+
+const BLOCK: u8 = 2;
+const BODY: u8 = 3;
+const MARK: u8 = 4;
+
+/// Returns the key under which the block that begins with a bucket is listed.
+pub(crate) fn block_key(first: [u8; 12]) -> Vec<u8> {
+    prefixed(BLOCK, &first)
+}
+
+/// Returns the end of the list of blocks.
+pub(crate) fn blocks_end() -> [u8; 1] {
+    [BLOCK + 1]
+}
+
+/// Returns the key of a block.
+pub(crate) fn body_key(number: u64) -> Vec<u8> {
+    prefixed(BODY, &number.to_be_bytes())
+}
+
+/// Returns the number of a block.
+pub(crate) fn body_number(key: &[u8]) -> Result<u64> {
+    let number = key.get(1..).and_then(|number| number.try_into().ok());
+    number
+        .map(u64::from_be_bytes)
+        .ok_or_else(|| damage("the key of a block has another length"))
+}
+
+/// Returns the key of the mark of a bucket.
+pub(crate) fn mark_key(id: [u8; 12]) -> Vec<u8> {
+    prefixed(MARK, &id)
+}
+
+/// Returns the key of the first mark at or after a bucket key.
+pub(crate) fn marks_from(start: &[u8]) -> Vec<u8> {
+    prefixed(MARK, start)
+}
+
+/// Returns the end of all marks.
+pub(crate) fn marks_end() -> [u8; 1] {
+    [MARK + 1]
+}
+
+fn prefixed(kind: u8, rest: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + rest.len());
+    key.push(kind);
+    key.extend_from_slice(rest);
+    key
+}
+
+/// Returns the bucket of a mark.
+pub(crate) fn marked_bucket(key: &[u8]) -> Result<[u8; 12]> {
+    let id = key.get(1..).and_then(|id| id.try_into().ok());
+    id.ok_or_else(|| damage("a mark has another length"))
+}
+
+/// Marks a bucket whose sealed document the batch puts or deletes.
+pub(crate) fn mark(batch: &mut WriteBatch, keyspaces: BucketKeyspaces, id: [u8; 12]) {
+    if let Some(summaries) = keyspaces.summaries {
+        batch.put(summaries, mark_key(id), Vec::new());
+    }
+}
+
+/// A block in the list of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListedBlock {
+    /// Its first bucket.
+    pub(crate) first: [u8; 12],
+    /// Its last bucket.
+    pub(crate) last: [u8; 12],
+    /// Its number.
+    pub(crate) number: u64,
+}
+
+impl ListedBlock {
+    /// Returns the value of its entry in the list.
+    pub(crate) fn to_value(self) -> Vec<u8> {
+        [&self.last[..], &self.number.to_be_bytes()].concat()
+    }
+
+    /// Reads an entry of the list.
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
+        let parts = || {
+            let first = key.get(1..)?.try_into().ok()?;
+            let (last, number) = value.split_first_chunk()?;
+            let number = u64::from_be_bytes(number.try_into().ok()?);
+            Some(Self {
+                first,
+                last: *last,
+                number,
+            })
+        };
+        parts().ok_or_else(|| damage("the entry of a block has another length"))
+    }
+}
+
+fn damage(what: &str) -> Error {
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        format!("summaries of buckets cannot be read: {what}"),
+    )
+}
+
+/// The summary of a bucket, to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct BucketSummary {
+    /// The bucket.
+    pub(crate) id: [u8; 12],
+    /// `None` if the bucket itself must be read.
+    pub(crate) header: Option<SummaryHeader>,
+}
+
+/// The header of a summarized bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct SummaryHeader {
+    /// Version 2; otherwise 3.
+    pub(crate) is_sorted: bool,
+    /// It takes no more measurements.
+    pub(crate) is_closed: bool,
+    /// Number of measurements.
+    pub(crate) count: u32,
+    /// The metadata, missing if there is none.
+    pub(crate) meta: Value,
+    /// In the order of `data`.
+    pub(crate) columns: Vec<ColumnSummary>,
+}
+
+/// The summary of a column.
+#[derive(Clone, Debug)]
+pub(crate) struct ColumnSummary {
+    /// The field.
+    pub(crate) name: Arc<str>,
+    /// `control.min`.
+    pub(crate) min: Value,
+    /// `control.max`.
+    pub(crate) max: Value,
+    /// The total, if the column has one.
+    pub(crate) total: Option<ColumnTotal>,
+    /// All measurements have the same value.
+    pub(crate) is_constant: bool,
+}
+
+/// Returns the block of these summaries, whose ids ascend.
+pub(crate) fn encode(summaries: &[BucketSummary]) -> Result<Vec<u8>> {
+    let mut layouts: Vec<Vec<&SummaryHeader>> = Vec::new();
+    let mut out = vec![0; HEAD_BYTES];
+    varint::put(&mut out, summaries.len() as u64);
+    let mut metas = Vec::new();
+    for summary in summaries {
+        out.extend_from_slice(&summary.id);
+        let mut meta = DocumentBuilder::new();
+        if let Some(header) = &summary.header {
+            let same = |of: &Vec<&SummaryHeader>| {
+                let names = |h: &SummaryHeader| h.columns.iter().map(|c| c.name.clone()).collect();
+                let known: Option<Vec<_>> = of.first().map(|first| names(first));
+                known.is_some_and(|known| known == names(header))
+            };
+            let layout = layouts.iter().position(same).unwrap_or_else(|| {
+                layouts.push(Vec::new());
+                layouts.len() - 1
+            });
+            layouts[layout].push(header);
+            let flags =
+                u8::from(header.is_sorted) * IS_SORTED + u8::from(header.is_closed) * IS_CLOSED;
+            out.push(flags);
+            varint::put(&mut out, layout as u64);
+            varint::put(&mut out, u64::from(header.count));
+            meta.append_ref("", header.meta.as_ref());
+        } else {
+            out.push(IS_OPAQUE);
+            varint::put(&mut out, 0);
+            varint::put(&mut out, 0);
+        }
+        metas.extend_from_slice(meta.finish().as_bytes());
+    }
+    let packed = zstd::bulk::compress(&metas, ZSTD_LEVEL);
+    let packed = packed.map_err(|e| Error::new(ErrorCode::InternalError, e.to_string()))?;
+    varint::put(&mut out, metas.len() as u64);
+    put_counted(&mut out, &packed);
+    varint::put(&mut out, layouts.len() as u64);
+    for headers in &layouts {
+        let columns = headers.first().map_or(0, |first| first.columns.len());
+        varint::put(&mut out, columns as u64);
+        for at in 0..columns {
+            let of: Vec<&ColumnSummary> =
+                headers.iter().map(|header| &header.columns[at]).collect();
+            put_counted(&mut out, of[0].name.as_bytes());
+            put_counted(&mut out, &section(&of));
+        }
+    }
+    let sum = xxhash_rust::xxh3::xxh3_64(&out[HEAD_BYTES..]);
+    out[0] = FORM;
+    out[1..HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
+    Ok(out)
+}
+
+fn put_counted(out: &mut Vec<u8>, bytes: &[u8]) {
+    varint::put(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Returns an int, a long or a date as a number.
+fn whole(value: &Value) -> Option<(u8, i64)> {
+    match value {
+        Value::Int32(v) => Some((type_code::INT32, i64::from(*v))),
+        Value::Int64(v) => Some((type_code::INT64, *v)),
+        Value::DateTime(v) => Some((type_code::DATE_TIME, *v)),
+        _ => None,
+    }
+}
+
+/// The type that all bounds of a column have, if numbers of that type are stored as such.
+fn common_type(columns: &[&ColumnSummary]) -> Option<u8> {
+    let bounds = || columns.iter().flat_map(|column| [&column.min, &column.max]);
+    let (of_first, _) = bounds().next().and_then(whole).or_else(|| {
+        let all = bounds().all(|bound| matches!(bound, Value::Double(_)));
+        all.then_some((type_code::DOUBLE, 0))
+    })?;
+    let is_same = |bound| {
+        of_first == type_code::DOUBLE || whole(bound).is_some_and(|(code, _)| code == of_first)
+    };
+    bounds().all(is_same).then_some(of_first)
+}
+
+fn section(columns: &[&ColumnSummary]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let common = common_type(columns);
+    out.push(common.unwrap_or(0));
+    for ColumnSummary { min, max, .. } in columns {
+        match (common, min, max) {
+            (Some(type_code::DOUBLE), Value::Double(min), Value::Double(max)) => {
+                out.extend_from_slice(&min.to_le_bytes());
+                out.extend_from_slice(&max.to_le_bytes());
+            }
+            (Some(_), min, max) => {
+                let number = |bound| whole(bound).map_or(0, |(_, number)| number);
+                let (min, max) = (number(min), number(max));
+                varint::put(&mut out, zigzag(min));
+                varint::put(&mut out, max.wrapping_sub(min).cast_unsigned());
+            }
+            (None, min, max) => {
+                let mut both = DocumentBuilder::new();
+                both.append_ref("min", min.as_ref());
+                both.append_ref("max", max.as_ref());
+                put_counted(&mut out, both.finish().as_bytes());
+            }
+        }
+    }
+    for column in columns {
+        put_total(&mut out, column);
+    }
+    out
+}
+
+/// The largest sum of doubles that is written as a whole number: up to it doubles hold each of them.
+const WHOLE_DOUBLE_MAX: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
+
+fn put_total(out: &mut Vec<u8>, column: &ColumnSummary) {
+    let constant = u8::from(column.is_constant) * IS_CONSTANT;
+    match column.total {
+        None => out.push(constant),
+        Some(ColumnTotal::Whole { is_long, sum, .. }) => {
+            out.push(constant + 1 + u8::from(is_long));
+            varint::put(out, zigzag(sum));
+        }
+        Some(ColumnTotal::Doubles { sum, rest, .. }) => {
+            let is_whole = sum.trunc() == sum && sum.abs() <= WHOLE_DOUBLE_MAX;
+            // Negative zeros keep their sign in the other form.
+            let is_plain = is_whole && rest.to_bits() == 0 && (sum != 0.0 || sum.to_bits() == 0);
+            if is_plain {
+                out.push(constant + 3);
+                varint::put(out, zigzag(sum as i64));
+            } else {
+                out.push(constant + 4);
+                out.extend_from_slice(&sum.to_le_bytes());
+                out.extend_from_slice(&rest.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// A bucket in a decoded block.
+#[derive(Clone, Debug)]
+pub(crate) struct SummaryRow {
+    /// The bucket.
+    pub(crate) id: [u8; 12],
+    flags: u8,
+    /// Its layout.
+    pub(crate) layout: u32,
+    /// Its place among the rows of the layout.
+    pub(crate) place: u32,
+    /// Number of measurements.
+    pub(crate) count: u32,
+    meta: Range<u32>,
+}
+
+impl SummaryRow {
+    /// True if the bucket itself must be read.
+    pub(crate) fn is_opaque(&self) -> bool {
+        self.flags & IS_OPAQUE != 0
+    }
+
+    /// True for version 2.
+    pub(crate) fn is_sorted(&self) -> bool {
+        self.flags & IS_SORTED != 0
+    }
+
+    /// True if the bucket takes no more measurements.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.flags & IS_CLOSED != 0
+    }
+}
+
+/// The columns that some buckets of a block have.
+#[derive(Debug)]
+pub(crate) struct SummaryLayout {
+    /// In the order of `data`.
+    pub(crate) names: Vec<Arc<str>>,
+    /// The sections of the columns.
+    sections: Vec<Range<usize>>,
+    decoded: Vec<OnceLock<SummaryColumn>>,
+    rows: usize,
+}
+
+/// A decoded block. Columns are decoded on request.
+#[derive(Debug)]
+pub(crate) struct SummaryBlock {
+    bytes: Bytes,
+    metas: Vec<u8>,
+    /// The buckets, ids ascending.
+    pub(crate) rows: Vec<SummaryRow>,
+    /// The layouts.
+    pub(crate) layouts: Vec<SummaryLayout>,
+}
+
+#[derive(Debug)]
+enum SummaryBounds {
+    Whole(u8, Vec<[i64; 2]>),
+    Doubles(Vec<[f64; 2]>),
+    Values(Vec<Document>),
+}
+
+/// The decoded summaries of a column.
+#[derive(Debug)]
+pub(crate) struct SummaryColumn {
+    bounds: SummaryBounds,
+    /// Each total, and whether the column is constant. Counts are those of the rows.
+    totals: Vec<(StoredTotal, bool)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StoredTotal {
+    None,
+    Whole(bool, i64),
+    Doubles([f64; 2]),
+}
+
+impl SummaryColumn {
+    /// Returns the bounds of a row.
+    pub(crate) fn bounds(&self, place: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        match &self.bounds {
+            SummaryBounds::Whole(type_code, all) => all.get(place).map_or(MISSING, |[min, max]| {
+                (number(*type_code, *min), number(*type_code, *max))
+            }),
+            SummaryBounds::Doubles(all) => all.get(place).map_or(MISSING, |[min, max]| {
+                (ValueRef::Double(*min), ValueRef::Double(*max))
+            }),
+            SummaryBounds::Values(all) => all
+                .get(place)
+                .map_or(MISSING, |both| (both.get("min"), both.get("max"))),
+        }
+    }
+
+    /// Returns the total of a row with `count` measurements.
+    pub(crate) fn total(&self, place: usize, count: u32) -> Option<ColumnTotal> {
+        match self.totals.get(place)?.0 {
+            StoredTotal::None => None,
+            StoredTotal::Whole(is_long, sum) => Some(ColumnTotal::Whole {
+                count,
+                is_long,
+                sum,
+            }),
+            StoredTotal::Doubles([sum, rest]) => Some(ColumnTotal::Doubles { count, sum, rest }),
+        }
+    }
+}
+
+impl SummaryColumn {
+    /// True if all measurements of a row have the same value.
+    pub(crate) fn is_constant(&self, place: usize) -> bool {
+        self.totals
+            .get(place)
+            .is_some_and(|(_, constant)| *constant)
+    }
+}
+
+const MISSING: (ValueRef<'static>, ValueRef<'static>) = (ValueRef::Missing, ValueRef::Missing);
+
+fn number(type_code: u8, number: i64) -> ValueRef<'static> {
+    match type_code {
+        type_code::INT32 => ValueRef::Int32(i32::try_from(number).unwrap_or(0)),
+        type_code::INT64 => ValueRef::Int64(number),
+        _ => ValueRef::DateTime(number),
+    }
+}
+
+impl SummaryBlock {
+    /// Decodes a block, except for its columns.
+    pub(crate) fn decode(bytes: Bytes) -> Result<Self> {
+        let (head, rest) = bytes
+            .split_first_chunk::<HEAD_BYTES>()
+            .ok_or_else(|| damage("a block is too short"))?;
+        let sum = xxhash_rust::xxh3::xxh3_64(rest).to_le_bytes();
+        if head[0] != FORM || head[1..] != sum {
+            return Err(damage("the checksum of a block does not fit"));
+        }
+        let parts = decode_parts(bytes.len(), rest);
+        let (metas, rows, layouts) = parts.ok_or_else(|| damage("a block does not parse"))?;
+        Ok(Self {
+            bytes,
+            metas,
+            rows,
+            layouts,
+        })
+    }
+
+    /// Returns the metadata of a row, missing if there is none.
+    pub(crate) fn meta(&self, row: &SummaryRow) -> ValueRef<'_> {
+        let bytes = self
+            .metas
+            .get(row.meta.start as usize..row.meta.end as usize);
+        let document = bytes.and_then(nilometer_bson::DocRef::new);
+        let first = document.and_then(|document| document.iter().next());
+        first.map_or(ValueRef::Missing, |element| element.value())
+    }
+
+    /// Returns the summaries of a column, given its place in the layout.
+    pub(crate) fn column(&self, layout: u32, at: usize) -> Result<&SummaryColumn> {
+        let parts = || {
+            let layout = self.layouts.get(layout as usize)?;
+            let section = self.bytes.get(layout.sections.get(at)?.clone())?;
+            Some((layout.decoded.get(at)?, section, layout.rows))
+        };
+        let (decoded, section, rows) =
+            parts().ok_or_else(|| damage("a block has no such column"))?;
+        if let Some(known) = decoded.get() {
+            return Ok(known);
+        }
+        let found =
+            decode_section(section, rows).ok_or_else(|| damage("a column does not parse"))?;
+        Ok(decoded.get_or_init(|| found))
+    }
+
+    /// Returns the summaries that the block was made of.
+    pub(crate) fn summaries(&self) -> Result<Vec<BucketSummary>> {
+        let mut out = Vec::with_capacity(self.rows.len());
+        for row in &self.rows {
+            let header = match row.is_opaque() {
+                true => None,
+                false => Some(self.header(row)?),
+            };
+            out.push(BucketSummary { id: row.id, header });
+        }
+        Ok(out)
+    }
+
+    fn header(&self, row: &SummaryRow) -> Result<SummaryHeader> {
+        let layout = self.layouts.get(row.layout as usize);
+        let names = layout.map_or(&[][..], |layout| &layout.names);
+        let place = row.place as usize;
+        let mut columns = Vec::with_capacity(names.len());
+        for (at, name) in names.iter().enumerate() {
+            let column = self.column(row.layout, at)?;
+            let (min, max) = column.bounds(place);
+            columns.push(ColumnSummary {
+                name: name.clone(),
+                min: min.to_value(),
+                max: max.to_value(),
+                total: column.total(place, row.count),
+                is_constant: column.is_constant(place),
+            });
+        }
+        Ok(SummaryHeader {
+            is_sorted: row.is_sorted(),
+            is_closed: row.is_closed(),
+            count: row.count,
+            meta: self.meta(row).to_value(),
+            columns,
+        })
+    }
+
+    /// Returns the memory of the block with all its columns, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let columns = self.layouts.iter().map(|layout| {
+            let each = size_of::<OnceLock<SummaryColumn>>() + size_of::<Range<usize>>();
+            layout.names.len() * (each + layout.rows * (16 + size_of::<(StoredTotal, bool)>()))
+        });
+        let rows = self.rows.len() * size_of::<SummaryRow>();
+        size_of::<Self>() + self.bytes.len() + self.metas.len() + rows + columns.sum::<usize>()
+    }
+}
+
+type Parts = (Vec<u8>, Vec<SummaryRow>, Vec<SummaryLayout>);
+
+fn decode_parts(length: usize, rest: &[u8]) -> Option<Parts> {
+    let mut reader = ByteReader(rest);
+    let count = reader.varint().filter(|rows| *rows <= STORED_ROWS_MAX)?;
+    let mut rows = Vec::with_capacity(count as usize);
+    let mut in_layout: Vec<u32> = Vec::new();
+    for _ in 0..count {
+        let id = reader.take(12)?.try_into().ok()?;
+        let flags = *reader.take(1)?.first()?;
+        let layout = reader.varint().filter(|layout| *layout < STORED_ROWS_MAX)? as usize;
+        let count = u32::try_from(reader.varint()?).ok()?;
+        let mut place = 0;
+        if flags & IS_OPAQUE == 0 {
+            if layout >= in_layout.len() {
+                in_layout.resize(layout + 1, 0);
+            }
+            place = in_layout[layout];
+            in_layout[layout] += 1;
+        }
+        rows.push(SummaryRow {
+            id,
+            flags,
+            layout: layout as u32,
+            place,
+            count,
+            meta: 0..0,
+        });
+    }
+    let length_of_metas = usize::try_from(reader.varint()?).ok()?;
+    // Each row has at most the largest metadata and a document around it.
+    if length_of_metas > rows.len() * (META_BYTES_MAX + 16) {
+        return None;
+    }
+    let metas = zstd::bulk::decompress(reader.counted()?, length_of_metas).ok()?;
+    let mut at = 0usize;
+    for row in &mut rows {
+        let size = metas.get(at..)?.first_chunk::<4>()?;
+        let end = at.checked_add(usize::try_from(i32::from_le_bytes(*size)).ok()?)?;
+        nilometer_bson::DocRef::new(metas.get(at..end)?)?;
+        row.meta = u32::try_from(at).ok()?..u32::try_from(end).ok()?;
+        at = end;
+    }
+    let layouts = usize::try_from(reader.varint()?).ok()?;
+    if layouts != in_layout.len() {
+        return None;
+    }
+    let mut found = Vec::with_capacity(layouts);
+    for rows in in_layout {
+        let columns = reader
+            .varint()
+            .filter(|columns| *columns <= rest.len() as u64)?;
+        let mut layout = SummaryLayout {
+            names: Vec::new(),
+            sections: Vec::new(),
+            decoded: Vec::new(),
+            rows: rows as usize,
+        };
+        for _ in 0..columns {
+            layout
+                .names
+                .push(std::str::from_utf8(reader.counted()?).ok()?.into());
+            let section = reader.counted()?;
+            let end = length - reader.0.len();
+            layout.sections.push(end - section.len()..end);
+            layout.decoded.push(OnceLock::new());
+        }
+        found.push(layout);
+    }
+    reader.0.is_empty().then_some((metas, rows, found))
+}
+
+fn f64_of(reader: &mut ByteReader<'_>) -> Option<f64> {
+    Some(f64::from_le_bytes(reader.take(8)?.try_into().ok()?))
+}
+
+fn decode_section(section: &[u8], rows: usize) -> Option<SummaryColumn> {
+    let mut reader = ByteReader(section);
+    let bounds = match *reader.take(1)?.first()? {
+        0 => {
+            let one = |_| Document::from_bytes(reader.counted()?.to_vec());
+            SummaryBounds::Values((0..rows).map(one).collect::<Option<_>>()?)
+        }
+        type_code::DOUBLE => {
+            let mut all = Vec::with_capacity(rows);
+            for _ in 0..rows {
+                all.push([f64_of(&mut reader)?, f64_of(&mut reader)?]);
+            }
+            SummaryBounds::Doubles(all)
+        }
+        code @ (type_code::INT32 | type_code::INT64 | type_code::DATE_TIME) => {
+            let mut all = Vec::with_capacity(rows);
+            for _ in 0..rows {
+                let min = unzigzag(reader.varint()?);
+                all.push([min, min.wrapping_add(reader.varint()?.cast_signed())]);
+            }
+            SummaryBounds::Whole(code, all)
+        }
+        _ => return None,
+    };
+    let mut totals = Vec::with_capacity(rows);
+    for _ in 0..rows {
+        let kind = *reader.take(1)?.first()?;
+        let total = match kind & !IS_CONSTANT {
+            0 => StoredTotal::None,
+            kind @ (1 | 2) => StoredTotal::Whole(kind == 2, unzigzag(reader.varint()?)),
+            3 => StoredTotal::Doubles([unzigzag(reader.varint()?) as f64, 0.0]),
+            4 => StoredTotal::Doubles([f64_of(&mut reader)?, f64_of(&mut reader)?]),
+            _ => return None,
+        };
+        totals.push((total, kind & IS_CONSTANT != 0));
+    }
+    reader
+        .0
+        .is_empty()
+        .then_some(SummaryColumn { bounds, totals })
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{array, doc};
+
+    use super::*;
+
+    fn column(name: &str, min: Value, max: Value, total: Option<ColumnTotal>) -> ColumnSummary {
+        ColumnSummary {
+            name: name.into(),
+            is_constant: matches!(&min, Value::String(_)),
+            min,
+            max,
+            total,
+        }
+    }
+
+    /// Buckets with all kinds of bounds and totals, in two layouts, one of them opaque.
+    fn summaries() -> Vec<BucketSummary> {
+        let one = |at: u8| {
+            let number = i64::from(at) * 1_000_003 - 5;
+            let (count, is_long) = (u32::from(at) + 1, at.is_multiple_of(2));
+            let whole = ColumnTotal::Whole {
+                count,
+                is_long,
+                sum: number,
+            };
+            let doubles = |sum, rest| Some(ColumnTotal::Doubles { count, sum, rest });
+            let mut columns = vec![
+                column(
+                    "t",
+                    Value::DateTime(number),
+                    Value::DateTime(number + 7),
+                    None,
+                ),
+                column("i", Value::Int32(-3), Value::Int32(at.into()), Some(whole)),
+                column("l", Value::Int64(i64::MIN), Value::Int64(i64::MAX), None),
+                column(
+                    "d",
+                    Value::Double(-0.0),
+                    Value::Double(0.1),
+                    doubles(0.3, 1e-17),
+                ),
+                column(
+                    "e",
+                    Value::Double(f64::NAN),
+                    Value::Double(2.0),
+                    doubles(-7.0, 0.0),
+                ),
+                column(
+                    "z",
+                    Value::Double(0.0),
+                    Value::Double(0.0),
+                    doubles(-0.0, 0.0),
+                ),
+                column("s", "a".into(), "a".into(), None),
+            ];
+            if at.is_multiple_of(3) {
+                columns.push(column(
+                    "x",
+                    array![1, "y"],
+                    doc! { "q": at as i32 }.into(),
+                    None,
+                ));
+                columns.push(column("y", Value::Int32(1), Value::Int64(2), None));
+            }
+            let header = SummaryHeader {
+                is_sorted: at.is_multiple_of(2),
+                is_closed: at.is_multiple_of(5),
+                count,
+                meta: [Value::Missing, doc! { "h": at as i32 }.into(), "m".into()][at as usize % 3]
+                    .clone(),
+                columns,
+            };
+            BucketSummary {
+                id: [at; 12],
+                header: (at % 7 != 3).then_some(header),
+            }
+        };
+        (0..40).map(one).collect()
+    }
+
+    #[test]
+    fn a_block_returns_what_it_was_made_of() {
+        let all = summaries();
+        let block = SummaryBlock::decode(encode(&all).unwrap().into()).unwrap();
+        let found = block.summaries().unwrap();
+        assert_eq!(format!("{found:?}"), format!("{all:?}"));
+        assert!(block.memory_bytes() > 1000);
+        let empty = SummaryBlock::decode(encode(&[]).unwrap().into()).unwrap();
+        assert!(empty.rows.is_empty());
+    }
+
+    #[test]
+    fn every_flipped_or_missing_byte_of_a_block_is_damage() {
+        let bytes = encode(&summaries()).unwrap();
+        for at in 0..bytes.len() {
+            assert!(SummaryBlock::decode(bytes[..at].to_vec().into()).is_err());
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x20;
+            assert!(SummaryBlock::decode(flipped.into()).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn bytes_with_a_right_checksum_are_parsed_or_refused() {
+        let bytes = encode(&summaries()).unwrap();
+        for at in HEAD_BYTES..bytes.len() {
+            for change in [0x01, 0x80, 0xFF] {
+                let mut changed = bytes.clone();
+                changed[at] ^= change;
+                let sum = xxhash_rust::xxh3::xxh3_64(&changed[HEAD_BYTES..]);
+                changed[1..HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
+                if let Ok(block) = SummaryBlock::decode(changed.into()) {
+                    let _ = block.summaries();
+                }
+            }
+        }
+    }
+}

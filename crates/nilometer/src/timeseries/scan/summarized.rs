@@ -1,0 +1,648 @@
+//! Scans of buckets by their summaries: the bucket itself is read when a column of it is requested.
+//!
+//! ```text
+//! list of blocks ─► block ─► rows in the range ─┬─ no mark, no open document, no tail ─► SummarizedBucket
+//! marks, open documents, tails ─► ids           └─ else ─► the bucket, as in any scan
+//! beyond the last block ─► as in any scan
+//! ```
+//!
+//! A [`SummarizedBucket`] keeps the snapshot of its chunk, from which it reads its columns. So only queries that consume
+//! the whole scan within one command may ask for summaries. If most buckets of a scan are read anyway, summaries do not pay, and the
+//! scan goes on without them, and tries them again from time to time: a range of times cuts the first buckets, and not those behind.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::{Document, ObjectId, ValueRef};
+use nilometer_storage::{Direction, KeyspaceId, Snapshot};
+
+use super::{BucketRange, BucketReader, StoredBuckets, point_reads};
+use crate::catalog::Collection;
+use crate::error::Result;
+use crate::eval::accumulator::ColumnTotal;
+use crate::timeseries::cache::opened_bucket::StoredBucket;
+use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
+use crate::timeseries::cache::summary_blocks::OpenedSummaries;
+use crate::timeseries::format::bucket_document::damaged;
+use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
+use crate::timeseries::format::summary;
+use crate::timeseries::format::summary::{ListedBlock, SummaryBlock, SummaryColumn, SummaryRow};
+
+/// Summaries pay while at most one bucket in this many is read.
+const READ_SHARE_MAX: usize = 2;
+
+/// Chunks that are read without summaries before they are tried again, at most.
+const PLAIN_CHUNKS_MAX: usize = 32;
+
+/// A bucket of such a scan.
+pub enum ScannedBucket {
+    /// A bucket that was read.
+    Stored(Arc<StoredBucket>),
+    /// A bucket of which the summary was read.
+    Summarized(Arc<SummarizedBucket>),
+}
+
+/// Reads the buckets of one chunk that are requested after all.
+struct ChunkReader {
+    reader: Arc<BucketReader>,
+    collection: Arc<Collection>,
+    keyspaces: BucketKeyspaces,
+    snapshot: Arc<dyn Snapshot>,
+    versions: Option<KeyspaceVersions>,
+    /// How many buckets of the scan were read.
+    read: Arc<AtomicUsize>,
+}
+
+impl ChunkReader {
+    fn bucket(&self, id: [u8; 12]) -> Result<Arc<StoredBucket>> {
+        self.read.fetch_add(1, Ordering::Relaxed);
+        let cache = &self.reader.cache.buckets;
+        let mut cached = cache.get_at(self.versions, &[id]);
+        if let Some(Some(bucket)) = cached.pop() {
+            return Ok(bucket);
+        }
+        let mut found = point_reads::buckets_of(&*self.snapshot, self.keyspaces, &[id])?;
+        let found = found.pop().ok_or_else(|| {
+            damaged(
+                ValueRef::ObjectId(ObjectId(id)),
+                "it has a summary and is not stored",
+            )
+        })?;
+        self.reader.assemble(&self.collection, found, self.versions)
+    }
+}
+
+/// A sealed bucket by its summary.
+pub struct SummarizedBucket {
+    block: Arc<OpenedSummaries>,
+    row: usize,
+    chunk: Arc<ChunkReader>,
+    whole: OnceLock<Arc<StoredBucket>>,
+}
+
+impl SummarizedBucket {
+    fn row(&self) -> &SummaryRow {
+        &self.block.rows()[self.row]
+    }
+
+    /// Its `_id`.
+    pub fn id(&self) -> ObjectId {
+        ObjectId(self.row().id)
+    }
+
+    /// Number of measurements.
+    pub fn count(&self) -> u32 {
+        self.row().count
+    }
+
+    /// Format version: 2 or 3.
+    pub fn version(&self) -> i32 {
+        match self.row().is_sorted() {
+            true => 2,
+            false => 3,
+        }
+    }
+
+    /// True if it takes no more measurements.
+    pub fn is_closed(&self) -> bool {
+        self.row().is_closed()
+    }
+
+    /// The metadata, missing if there is none.
+    pub fn meta(&self) -> ValueRef<'_> {
+        self.block.meta(self.row())
+    }
+
+    /// Returns the id of the metadata, if that is a document. Equal ids mean equal metadata.
+    pub fn meta_id(&self) -> Option<NonZeroU64> {
+        self.block.meta_id(self.row)
+    }
+
+    /// Returns the names of the columns by place.
+    pub fn columns(&self) -> &[Arc<str>] {
+        self.block
+            .order(self.row())
+            .map_or(&[], |order| &order.names)
+    }
+
+    /// Returns the place of the `nth` column of `data`.
+    pub fn place_shown(&self, nth: usize) -> Option<usize> {
+        let order = self.block.order(self.row())?;
+        order.shown.get(nth).map(|at| *at as usize)
+    }
+
+    fn summary(&self, at: usize) -> Option<(&SummaryColumn, usize)> {
+        let row = self.row();
+        let column = self.block.column(row, at).ok().flatten()?;
+        Some((column, row.place as usize))
+    }
+
+    /// Returns the bounds of a field.
+    pub fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
+        let place = self.columns().iter().position(|name| **name == *field);
+        place.map_or((ValueRef::Missing, ValueRef::Missing), |at| {
+            self.bounds_at(at)
+        })
+    }
+
+    /// Returns the bounds of the column at a place.
+    pub fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        match self.summary(at) {
+            Some((column, place)) => column.bounds(place),
+            // There is no such column, or its summary does not parse.
+            None => match self.whole() {
+                Ok(bucket) => bucket.bounds_at(at),
+                Err(_) => (ValueRef::Missing, ValueRef::Missing),
+            },
+        }
+    }
+
+    /// Returns the total of the column at a place; `None` if it has none.
+    pub fn total_at(&self, at: usize) -> Option<ColumnTotal> {
+        let (column, place) = self.summary(at)?;
+        column.total(place, self.count())
+    }
+
+    /// Returns the bucket, which it reads if necessary.
+    pub fn whole(&self) -> Result<&Arc<StoredBucket>> {
+        if let Some(known) = self.whole.get() {
+            return Ok(known);
+        }
+        let read = self.chunk.bucket(self.row().id)?;
+        Ok(self.whole.get_or_init(|| read))
+    }
+
+    /// Returns the bucket if it was read.
+    pub fn known(&self) -> Option<&Arc<StoredBucket>> {
+        self.whole.get()
+    }
+
+    /// Compares the summary with the bucket. Returns how they differ.
+    pub(crate) fn difference(&self) -> Result<Option<&'static str>> {
+        let bucket = self.whole()?;
+        let same_header = self.id() == bucket.id()
+            && self.count() as usize == bucket.count()
+            && self.version() == bucket.version()
+            && self.is_closed() == bucket.is_closed()
+            && self.columns() == bucket.columns();
+        if !same_header {
+            return Ok(Some("another header"));
+        }
+        let shown = |nth| self.place_shown(nth);
+        if !(0..self.columns().len())
+            .map(shown)
+            .eq((0..self.columns().len()).map(|nth| bucket.place_shown(nth)))
+        {
+            return Ok(Some("another order of fields"));
+        }
+        let is_same = |a: ValueRef<'_>, b: ValueRef<'_>| {
+            let document = |value| nilometer_bson::doc! { "": ValueRef::to_value(value) };
+            a.is_missing() == b.is_missing() && document(a) == document(b)
+        };
+        if !is_same(self.meta(), bucket.meta()) {
+            return Ok(Some("other metadata"));
+        }
+        if self.constants()? != bucket.constants()? {
+            return Ok(Some("other constant fields"));
+        }
+        for at in 0..self.columns().len() {
+            let ((min, max), (least, greatest)) = (self.bounds_at(at), bucket.bounds_at(at));
+            if !is_same(min, least) || !is_same(max, greatest) {
+                return Ok(Some("other bounds"));
+            }
+            if self.total_at(at) != bucket.known_total_at(at)? {
+                return Ok(Some("other totals"));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the column at a place.
+    pub fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        self.whole()?.column_at(at)
+    }
+
+    /// Returns the fields that have one value in all measurements.
+    pub fn constants(&self) -> Result<Document> {
+        self.block.constants(self.row())
+    }
+
+    /// Returns the id of these fields; `None` if there are none. Equal ids mean equal fields and values.
+    pub fn constants_id(&self) -> Option<NonZeroU64> {
+        self.block.constants_id(self.row)
+    }
+}
+
+/// Decides whether summaries pay.
+#[derive(Default)]
+struct SummaryTrial {
+    /// Buckets returned by their summaries since the last decision.
+    given: usize,
+    /// Buckets that had been read then.
+    read_before: usize,
+    /// Chunks to read without summaries.
+    plain_left: usize,
+    /// The same after the last trial that did not pay; 0 if it paid.
+    plain_last: usize,
+}
+
+impl SummaryTrial {
+    /// Returns whether the next chunk is read without summaries. `read` buckets were read so far.
+    fn is_plain(&mut self, read: usize) -> bool {
+        if self.plain_left > 0 {
+            self.plain_left -= 1;
+            return true;
+        }
+        if self.given == 0 {
+            // There is nothing to judge yet.
+            return false;
+        }
+        let read_since = read - self.read_before;
+        let pays = read_since * READ_SHARE_MAX <= self.given;
+        self.given = 0;
+        self.read_before = read;
+        if pays {
+            self.plain_last = 0;
+            return false;
+        }
+        self.plain_last = (self.plain_last * 2).clamp(1, PLAIN_CHUNKS_MAX);
+        self.plain_left = self.plain_last - 1;
+        true
+    }
+}
+
+/// A forward scan of a bucket collection by summaries.
+pub struct SummarizedBuckets {
+    scan: StoredBuckets,
+    summaries: KeyspaceId,
+    ready: VecDeque<Result<ScannedBucket>>,
+    read: Arc<AtomicUsize>,
+    trial: SummaryTrial,
+    /// There is no further block.
+    is_plain: bool,
+    /// Every summary is read, whether that pays or not.
+    is_exhaustive: bool,
+}
+
+impl BucketReader {
+    /// Reads the buckets of a collection in the order of their ids, sealed ones by their summaries where they have any.
+    pub fn scan_summarized(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        range: BucketRange,
+    ) -> Result<SummarizedBuckets> {
+        let scan = self.scan(collection, range)?;
+        let summaries = scan.keyspaces.summaries;
+        let mut is_plain = summaries.is_none() || range.backward;
+        let summaries = summaries.unwrap_or(scan.keyspaces.sealed);
+        if !is_plain {
+            let snapshot = self.engine.snapshot()?;
+            is_plain = snapshot.get(summaries, &summary::COMPLETE)?.is_none();
+        }
+        Ok(SummarizedBuckets {
+            scan,
+            summaries,
+            ready: VecDeque::new(),
+            read: Arc::default(),
+            trial: SummaryTrial::default(),
+            is_plain,
+            is_exhaustive: false,
+        })
+    }
+
+    /// Returns a block of summaries from the cache, or reads it. `None` if it cannot be read: buckets are read instead.
+    fn summaries(
+        &self,
+        snapshot: &dyn Snapshot,
+        keyspace: KeyspaceId,
+        number: u64,
+    ) -> Option<Arc<OpenedSummaries>> {
+        let blocks = &self.cache.summary_blocks;
+        if let Some(known) = blocks.get(keyspace, number) {
+            return Some(known);
+        }
+        let bytes = snapshot.get(keyspace, &summary::body_key(number)).ok()??;
+        let opened = Arc::new(OpenedSummaries::open(bytes, &self.cache.interner).ok()?);
+        blocks.insert(keyspace, number, &opened);
+        Some(opened)
+    }
+}
+
+/// Reads a block, given its entry in the list of blocks.
+pub(crate) fn read_block(
+    snapshot: &dyn Snapshot,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<SummaryBlock> {
+    let listed = ListedBlock::decode(key, value)?;
+    let bytes = snapshot.get(keyspace, &summary::body_key(listed.number))?;
+    SummaryBlock::decode(bytes.unwrap_or_default())
+}
+
+/// Returns the first block with buckets at or after a key.
+pub(crate) fn first_block(
+    snapshot: &dyn Snapshot,
+    keyspace: KeyspaceId,
+    start: &[u8],
+) -> Result<Option<ListedBlock>> {
+    let from = |id: &[u8]| -> Vec<u8> {
+        let mut id = id.to_vec();
+        id.resize(12, 0);
+        summary::block_key(id.try_into().unwrap_or([0; 12]))
+    };
+    let listed = |item: (nilometer_storage::Bytes, nilometer_storage::Bytes)| {
+        ListedBlock::decode(&item.0, &item.1)
+    };
+    let start_key = from(start.get(..12).unwrap_or(start));
+    // The block that begins before the key may end after it.
+    let lowest = summary::block_key([0; 12]);
+    let upto = [&start_key[..], &[0]].concat();
+    let mut before = snapshot.scan(keyspace, &lowest, Some(&upto), Direction::Backward)?;
+    if let Some(item) = before.next() {
+        let block = listed(item?)?;
+        if block.last[..] >= *start {
+            return Ok(Some(block));
+        }
+    }
+    let end = summary::blocks_end();
+    let mut after = snapshot.scan(keyspace, &start_key, Some(&end), Direction::Forward)?;
+    match after.next() {
+        Some(item) => {
+            let block = listed(item?)?;
+            match block.last[..] >= *start {
+                true => Ok(Some(block)),
+                // It is the block before.
+                false => after.next().map(|item| listed(item?)).transpose(),
+            }
+        }
+        None => Ok(None),
+    }
+}
+
+/// Returns the marked buckets in a range, ascending.
+pub(crate) fn marked(
+    snapshot: &dyn Snapshot,
+    keyspace: KeyspaceId,
+    range: &KeyRange,
+    at_most: usize,
+) -> Result<Vec<[u8; 12]>> {
+    let start = summary::marks_from(&range.start);
+    let end = match &range.end {
+        Some(end) => summary::marks_from(end),
+        None => summary::marks_end().to_vec(),
+    };
+    let mut found = Vec::new();
+    for item in snapshot.scan(keyspace, &start, Some(&end), Direction::Forward)? {
+        if found.len() >= at_most {
+            break;
+        }
+        found.push(summary::marked_bucket(&item?.0)?);
+    }
+    Ok(found)
+}
+
+impl SummarizedBuckets {
+    /// Reads every summary, whether that pays or not.
+    pub(crate) fn exhaustive(self) -> Self {
+        Self {
+            is_exhaustive: true,
+            ..self
+        }
+    }
+
+    fn refill(&mut self) -> Result<()> {
+        let range = self.scan.remaining();
+        if !range.ends_after(&range.start) {
+            self.scan.done = true;
+            return Ok(());
+        }
+        if self.is_plain {
+            return self.refill_plain();
+        }
+        let read = self.read.load(Ordering::Relaxed);
+        if !self.is_exhaustive && (self.trial.is_plain(read) || self.scan.is_listed(&range)?) {
+            return self.refill_plain();
+        }
+        let reader = self.scan.reader.clone();
+        let snapshot: Arc<dyn Snapshot> = reader.engine.snapshot()?.into();
+        let block = first_block(&*snapshot, self.summaries, &range.start)?;
+        let Some(block) = block.filter(|block| range.ends_after(&block.first)) else {
+            self.is_plain = true;
+            return self.refill_plain();
+        };
+        let Some(opened) = reader.summaries(&*snapshot, self.summaries, block.number) else {
+            self.is_plain = true;
+            return self.refill_plain();
+        };
+        let end = end_of(block.last);
+        let ends_scan = !range.ends_after(&end);
+        let end = match ends_scan {
+            true => range.end.clone(),
+            false => Some(end),
+        };
+        let covered = KeyRange {
+            start: range.start,
+            end,
+        };
+        self.take(snapshot, &opened, &covered)?;
+        self.scan.after = Some(block.last);
+        self.scan.done = ends_scan;
+        Ok(())
+    }
+
+    /// Takes the next chunk of buckets that are read.
+    fn refill_plain(&mut self) -> Result<()> {
+        self.scan.refill()?;
+        let read = self.scan.ready.drain(..);
+        let read = read.map(|bucket| bucket.map(ScannedBucket::Stored));
+        self.ready.extend(read);
+        Ok(())
+    }
+
+    /// Takes the buckets in a range that ends with a block of summaries, or within it.
+    fn take(
+        &mut self,
+        snapshot: Arc<dyn Snapshot>,
+        block: &Arc<OpenedSummaries>,
+        covered: &KeyRange,
+    ) -> Result<()> {
+        let keyspaces = self.scan.keyspaces;
+        let mut changed: BTreeSet<[u8; 12]> = BTreeSet::new();
+        changed.extend(marked(&*snapshot, self.summaries, covered, usize::MAX)?);
+        for keyspace in [keyspaces.open, keyspaces.tail] {
+            let (start, end) = (&covered.start, covered.end.as_deref());
+            for item in snapshot.scan(keyspace, start, end, Direction::Forward)? {
+                changed.insert(bucket_of(&item?.0)?);
+            }
+        }
+        let rows = block.rows();
+        let from = rows.partition_point(|row| row.id[..] < covered.start[..]);
+        let to = rows.partition_point(|row| covered.ends_after(&row.id));
+        let rows = rows.get(from..to).unwrap_or(&[]);
+        changed.extend(rows.iter().filter(|row| row.is_opaque()).map(|row| row.id));
+        let versions = KeyspaceVersions::of(&*snapshot, keyspaces);
+        let changed: Vec<_> = changed.into_iter().collect();
+        let mut read = point_reads::neighbours(&*snapshot, keyspaces, &changed)?
+            .into_iter()
+            .peekable();
+        let chunk = Arc::new(ChunkReader {
+            reader: self.scan.reader.clone(),
+            collection: self.scan.collection.clone(),
+            keyspaces,
+            snapshot,
+            versions,
+            read: self.read.clone(),
+        });
+        let assembled = |raw| {
+            let bucket = chunk.reader.assemble(&chunk.collection, raw, versions);
+            bucket.map(ScannedBucket::Stored)
+        };
+        for (at, row) in (from..).zip(rows) {
+            while let Some(raw) = read.next_if(|raw| raw.id < row.id) {
+                self.ready.push_back(assembled(raw));
+            }
+            if changed.binary_search(&row.id).is_ok() {
+                if let Some(raw) = read.next_if(|raw| raw.id == row.id) {
+                    self.ready.push_back(assembled(raw));
+                }
+                continue;
+            }
+            self.trial.given += 1;
+            let bucket = SummarizedBucket {
+                block: block.clone(),
+                row: at,
+                chunk: chunk.clone(),
+                whole: OnceLock::new(),
+            };
+            self.ready
+                .push_back(Ok(ScannedBucket::Summarized(Arc::new(bucket))));
+        }
+        self.ready.extend(read.map(assembled));
+        Ok(())
+    }
+}
+
+impl Iterator for SummarizedBuckets {
+    type Item = Result<ScannedBucket>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() && !self.scan.done {
+            if let Err(error) = self.refill() {
+                self.scan.done = true;
+                return Some(Err(error));
+            }
+        }
+        self.ready.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_storage::{Durability, WriteBatch};
+
+    use super::*;
+    use crate::timeseries::tests::{Fixture, at};
+
+    /// Returns how many buckets a scan returns by their summaries, and how many it returns in all.
+    fn counts(f: &Fixture) -> (usize, usize) {
+        let reader = &f.timeseries.reader;
+        let scan = reader.scan_summarized(&f.collection, BucketRange::default());
+        let found: Vec<_> = scan.unwrap().exhaustive().map(Result::unwrap).collect();
+        let is_summary = |bucket: &&ScannedBucket| matches!(bucket, ScannedBucket::Summarized(_));
+        (found.iter().filter(is_summary).count(), found.len())
+    }
+
+    fn problems(f: &Fixture) -> Vec<String> {
+        let found = f.timeseries.validate(&f.collection, &|| Ok(()));
+        found.unwrap().problems
+    }
+
+    #[test]
+    fn a_damaged_block_is_named_and_made_again() {
+        let f = Fixture::new();
+        for hour in 0..30 {
+            f.insert(
+                &[at(hour * 3600, "a", 1), at(hour * 3600 + 1, "a", 2)],
+                true,
+            );
+        }
+        f.timeseries.seal_all(&f.collection).unwrap();
+        assert_eq!(counts(&f), (30, 30));
+        assert_eq!(problems(&f), Vec::<String>::new());
+        let keyspaces = BucketKeyspaces::of(&f.collection).unwrap();
+        let summaries = keyspaces.summaries.unwrap();
+        let snapshot = f.engine.snapshot().unwrap();
+        let first = first_block(&*snapshot, summaries, &[]).unwrap().unwrap();
+        let mut batch = WriteBatch::new();
+        batch.put(summaries, summary::body_key(first.number), vec![1, 2, 3]);
+        f.engine.commit(batch, Durability::Sync).unwrap();
+        let f = f.reopened();
+        let (summarized, all) = counts(&f);
+        assert!(summarized < 30 && all == 30);
+        assert!(!problems(&f).is_empty());
+        // A change of one of its buckets.
+        let mut batch = WriteBatch::new();
+        summary::mark(&mut batch, keyspaces, first.first);
+        f.engine.commit(batch, Durability::Sync).unwrap();
+        f.timeseries.seal_all(&f.collection).unwrap();
+        assert_eq!(counts(&f), (30, 30));
+        assert_eq!(problems(&f), Vec::<String>::new());
+    }
+
+    #[test]
+    fn buckets_of_a_collection_without_summaries_are_marked_once() {
+        let f = Fixture::new();
+        for hour in 0..20 {
+            f.insert(&[at(hour * 3600, "a", 1)], true);
+        }
+        f.timeseries.seal_all(&f.collection).unwrap();
+        let summaries = BucketKeyspaces::of(&f.collection)
+            .unwrap()
+            .summaries
+            .unwrap();
+        let snapshot = f.engine.snapshot().unwrap();
+        let mut batch = WriteBatch::new();
+        for item in snapshot
+            .scan(summaries, &[], None, Direction::Forward)
+            .unwrap()
+        {
+            batch.delete(summaries, item.unwrap().0.to_vec());
+        }
+        f.engine.commit(batch, Durability::Sync).unwrap();
+        let f = f.reopened();
+        assert_eq!(counts(&f), (0, 20));
+        f.timeseries.seal_all(&f.collection).unwrap();
+        assert_eq!(counts(&f), (20, 20));
+    }
+
+    #[test]
+    fn summaries_that_do_not_pay_are_tried_less_and_less() {
+        let mut trial = SummaryTrial::default();
+        let mut read = 0;
+        let mut plain = Vec::new();
+        for _ in 0..8 {
+            let mut chunks = 0;
+            while trial.is_plain(read) {
+                chunks += 1;
+            }
+            plain.push(chunks);
+            // A block, of which every bucket is read.
+            trial.given += 10;
+            read += 10;
+        }
+        assert_eq!(plain, [0, 1, 2, 4, 8, 16, 32, 32]);
+        while trial.is_plain(read) {}
+        trial.given += 10;
+        assert!(!trial.is_plain(read + 5), "half of them were read");
+        trial.given += 10;
+        assert!(
+            trial.is_plain(read + 15) && !trial.is_plain(read + 15),
+            "it begins with one again"
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Groups over the summaries of sealed buckets: the answer is that of the same documents in an ordinary collection, also
+//! when buckets were changed since they were summarized.
+
+use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, ValueRef, array, doc};
+
+use crate::rules::{aggregate, explained_of, rules_of, stages_of};
+use crate::support::{Effort, Fixture, show};
+
+const HOUR_MS: i64 = 3_600_000;
+const HOURS: i64 = 24;
+const HOSTS: i64 = 30;
+const RULE: &str = "SummariesOfBuckets";
+
+/// A measurement with numbers of all types, texts, and values that are sometimes missing or of another type.
+fn measurement(id: i64, host: i64, at: i64) -> Value {
+    let mut out = DocumentBuilder::new();
+    out.append("_id", id);
+    out.append("t", Value::DateTime(at));
+    match host {
+        0 => {}
+        1 => {
+            out.append("m", "a text");
+        }
+        _ => {
+            let meta = doc! { "h": format!("host {host}"), "rack": host % 4 };
+            out.append("m", meta);
+        }
+    };
+    out.append("int", (id % 13) as i32);
+    out.append("long", id * 1_000_000_007);
+    out.append("double", (id % 101) as f64 / 8.0 - 3.0);
+    out.append("unit", if host % 9 == 5 { "K" } else { "C" });
+    match id % 17 {
+        3 => {}
+        5 => {
+            out.append("odd", Value::Null);
+        }
+        7 => {
+            out.append("odd", "text");
+        }
+        9 => {
+            out.append("odd", Decimal128::from(id as i32));
+        }
+        11 => {
+            out.append("odd", f64::NAN);
+        }
+        _ => {
+            out.append("odd", id % 5);
+        }
+    }
+    if host % 6 == 2 {
+        out.append("object", doc! { "a": id % 3, "b": array![id % 2] });
+    }
+    out.finish().into()
+}
+
+fn insert(fixture: &mut Fixture, documents: &[Value]) {
+    for collection in ["ts", "plain"] {
+        fixture.run(doc! { "insert": collection, "documents": documents.to_vec() });
+    }
+}
+
+/// Buckets of an hour each, sealed and summarized.
+fn filled() -> Fixture {
+    let mut fixture = Fixture::new();
+    let options = doc! { "timeField": "t", "metaField": "m" };
+    fixture.run(doc! { "create": "ts", "timeseries": options });
+    fixture.run(doc! { "create": "plain" });
+    let mut documents = Vec::new();
+    for hour in 0..HOURS {
+        for minute in [0, 7, 58] {
+            for host in 0..HOSTS {
+                let at = hour * HOUR_MS + minute * 60_000 + host;
+                documents.push(measurement(documents.len() as i64, host, at));
+            }
+        }
+    }
+    insert(&mut fixture, &documents);
+    fixture.run(doc! { "compact": "system.buckets.ts" });
+    fixture
+}
+
+fn pipelines() -> Vec<Value> {
+    let hour = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "hour" } };
+    let day = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "day" } };
+    let minutes = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "minute", "binSize": 30 } };
+    let keys = [
+        Value::Null,
+        "$m".into(),
+        "$m.h".into(),
+        hour.clone().into(),
+        doc! { "host": "$m.h", "hour": hour }.into(),
+        doc! { "rack": "$m.rack", "day": day }.into(),
+        minutes.into(),
+    ];
+    let filters = [
+        doc! {},
+        doc! { "t": doc! { "$gte": Value::DateTime(3 * HOUR_MS), "$lt": Value::DateTime(19 * HOUR_MS) } },
+        doc! { "t": doc! { "$gte": Value::DateTime(3 * HOUR_MS + 400_000), "$lt": Value::DateTime(9 * HOUR_MS + 1) } },
+        doc! { "m.rack": doc! { "$in": array![1, 3] } },
+        doc! { "unit": "C" },
+        doc! { "int": doc! { "$gte": 5 } },
+        doc! { "double": doc! { "$gt": 9.0 }, "m.h": doc! { "$ne": "host 7" } },
+        doc! { "odd": Value::Null },
+    ];
+    let mut out = Vec::new();
+    for key in &keys {
+        for filter in &filters {
+            let group = doc! {
+                "_id": key.clone(), "n": doc! { "$sum": 1 }, "count": doc! { "$count": doc! {} },
+                "int": doc! { "$sum": "$int" }, "long": doc! { "$sum": "$long" }, "avg": doc! { "$avg": "$double" },
+                "min": doc! { "$min": "$double" }, "max": doc! { "$max": "$int" }, "unit": doc! { "$min": "$unit" },
+                "odd": doc! { "$sum": "$odd" }, "odder": doc! { "$avg": "$odd" }, "oddest": doc! { "$max": "$odd" },
+                "object": doc! { "$max": "$object" }, "last": doc! { "$max": "$t" }, "none": doc! { "$sum": "$none" },
+            };
+            out.push(array![
+                doc! { "$match": filter.clone() },
+                doc! { "$group": group }
+            ]);
+        }
+    }
+    out
+}
+
+fn answers(fixture: &mut Fixture, collection: &str, stages: &Value) -> Vec<String> {
+    let found = fixture.all(aggregate(collection, stages));
+    let mut found: Vec<String> = found.iter().map(show).collect();
+    found.sort_unstable();
+    found
+}
+
+/// One pipeline in this many is compared.
+const STEP: Effort = Effort {
+    fast: 5,
+    long: 1,
+    soak: 1,
+};
+
+fn check(fixture: &mut Fixture) {
+    for stages in pipelines().into_iter().step_by(STEP.requested() as usize) {
+        let expected = answers(fixture, "plain", &stages);
+        assert_eq!(answers(fixture, "ts", &stages), expected, "{stages:?}");
+    }
+}
+
+#[test]
+fn groups_by_summaries() {
+    let mut fixture = filled();
+    let stages = &pipelines()[1];
+    let explained = explained_of(&mut fixture, "ts", stages);
+    let (_, cursor) = stages_of(&explained);
+    assert!(rules_of(&cursor).iter().any(|rule| rule == RULE));
+    check(&mut fixture);
+    let by_rows =
+        array![doc! { "$group": doc! { "_id": "$m.h", "all": doc! { "$push": "$int" } } }];
+    let explained = explained_of(&mut fixture, "ts", &by_rows);
+    let (_, cursor) = stages_of(&explained);
+    assert!(!rules_of(&cursor).iter().any(|rule| rule == RULE));
+}
+
+#[test]
+fn buckets_that_change_are_read_instead_of_their_summaries() {
+    let mut fixture = filled();
+    let both = |fixture: &mut Fixture, command: &dyn Fn(&str) -> Document| {
+        for collection in ["ts", "plain"] {
+            fixture.run(command(collection));
+        }
+    };
+    // Late measurements, a change, a removal.
+    let late: Vec<Value> = (0..90)
+        .map(|n| measurement(100_000 + n, n % HOSTS, n % HOURS * HOUR_MS + 1_000_000))
+        .collect();
+    insert(&mut fixture, &late);
+    check(&mut fixture);
+    both(&mut fixture, &|collection| {
+        let update = doc! { "q": doc! { "m.h": "host 9" }, "u": doc! { "$set": doc! { "m.h": "host 10" } }, "multi": true };
+        doc! { "update": collection, "updates": array![update] }
+    });
+    check(&mut fixture);
+    both(&mut fixture, &|collection| {
+        let delete = doc! { "q": doc! { "int": 4 }, "limit": 0 };
+        doc! { "delete": collection, "deletes": array![delete] }
+    });
+    check(&mut fixture);
+    fixture.run(doc! { "compact": "system.buckets.ts" });
+    check(&mut fixture);
+    let found = fixture.run(doc! { "validate": "ts", "full": true });
+    assert!(
+        matches!(found.get("valid"), ValueRef::Bool(true)),
+        "{}",
+        show(&found)
+    );
+}
