@@ -399,7 +399,7 @@ fn dropping_an_index_aborts_its_build() {
 #[test]
 fn writers_proceed_while_indexes_are_built() {
     let database = with_indexes(Vec::new());
-    for chunk in 0..4u64 {
+    for chunk in 0..crate::tests::effort(1, 4) {
         insert(
             &database,
             (chunk * 1000..(chunk + 1) * 1000).map(random_document),

@@ -169,9 +169,9 @@ fn every_operator_is_interrupted_on_its_worst_input() {
 }
 
 /// Evaluates with a pool of 8 MiB; asserts that all memory is returned.
-fn within_8_mib(source: Value) -> Result<Value> {
+fn within_1_mib(source: Value) -> Result<Value> {
     let pool = std::sync::Arc::new(MemoryPool::default());
-    pool.set_most(8 << 20);
+    pool.set_most(1 << 20);
     let counters = EvaluationCounters::new(std::sync::Arc::clone(&pool));
     let interrupt = InterruptAfter::new(u32::MAX);
     let limits = EvaluationLimits {
@@ -179,8 +179,8 @@ fn within_8_mib(source: Value) -> Result<Value> {
         interrupt: &interrupt,
         clock: None,
     };
-    let outcome = evaluate(&source, &doc! { "n": 25_000 }, limits);
-    assert!(pool.used() < 8 << 20);
+    let outcome = evaluate(&source, &doc! { "n": 3_000 }, limits);
+    assert!(pool.used() < 1 << 20);
     drop(counters);
     assert_eq!(pool.used(), 0);
     outcome
@@ -211,7 +211,7 @@ fn values_computed_for_one_document_count_against_the_query_memory() {
         .into(),
     ];
     for source in too_large {
-        let error = within_8_mib(source.clone()).expect_err("more than 8 MiB");
+        let error = within_1_mib(source.clone()).expect_err("more than 1 MiB");
         assert_eq!(error.code, ErrorCode::ExceededMemoryLimit, "{error}");
     }
 }
@@ -221,17 +221,17 @@ fn values_that_were_dropped_do_not_count() {
     let size = doc! { "$size": doc! { "$range": array![0, "$n"] } };
     let sums =
         doc! { "$map": doc! { "input": doc! { "$range": array![0, 100] }, "in": size.clone() } };
-    assert!(within_8_mib(sums.into()).is_ok());
+    assert!(within_1_mib(sums.into()).is_ok());
     let conditions: Vec<Value> = (0..100)
         .map(|_| doc! { "$range": array![0, "$n"] }.into())
         .collect();
-    assert!(within_8_mib(doc! { "$and": conditions }.into()).is_ok());
+    assert!(within_1_mib(doc! { "$and": conditions }.into()).is_ok());
     let reduced = doc! { "$reduce": doc! {
         "input": doc! { "$range": array![0, 2_000] },
         "initialValue": array![],
         "in": doc! { "$concatArrays": array!["$$value", array!["$$this", "$n"]] },
     } };
-    assert!(within_8_mib(reduced.into()).is_ok());
+    assert!(within_1_mib(reduced.into()).is_ok());
 }
 
 #[test]

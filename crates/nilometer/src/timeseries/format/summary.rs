@@ -785,7 +785,8 @@ mod tests {
     #[test]
     fn bytes_with_a_right_checksum_are_parsed_or_refused() {
         let bytes = encode(&summaries()).unwrap();
-        for at in HEAD_BYTES..bytes.len() {
+        let step = crate::tests::effort(5, 1) as usize;
+        for at in (HEAD_BYTES..bytes.len()).step_by(step) {
             for change in [0x01, 0x80, 0xFF] {
                 let mut changed = bytes.clone();
                 changed[at] ^= change;
