@@ -55,14 +55,14 @@ impl ConnectionEntry {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// True if a command has been running for at least `time` and the client has disconnected.
-    fn is_abandoned(&self, time: Duration) -> bool {
-        let Some(began) = self.command_began.load(Ordering::Relaxed).checked_sub(1) else {
-            return false;
-        };
-        if self.epoch.elapsed() < Duration::from_millis(began) + time {
-            return false;
-        }
+    /// True if a command has been running for at least `time`.
+    fn has_run_for(&self, time: Duration) -> bool {
+        let began = self.command_began.load(Ordering::Relaxed).checked_sub(1);
+        began.is_some_and(|began| self.epoch.elapsed() >= Duration::from_millis(began) + time)
+    }
+
+    /// True if the client has disconnected while a command runs, whose input was read.
+    fn is_abandoned(&self) -> bool {
         if self.tls.load(Ordering::Relaxed) {
             return self.is_closed_by_client();
         }
@@ -183,8 +183,11 @@ impl Registry {
 
     /// Returns the connections whose client has disconnected while a command runs for at least `time`.
     pub(crate) fn abandoned(&self, time: Duration) -> Vec<i64> {
-        let entries: Vec<_> = self.lock().values().cloned().collect();
-        let gone = entries.iter().filter(|entry| entry.is_abandoned(time));
+        let entries = self.lock();
+        let busy = entries.values().filter(|entry| entry.has_run_for(time));
+        let busy: Vec<_> = busy.cloned().collect();
+        drop(entries);
+        let gone = busy.iter().filter(|entry| entry.is_abandoned());
         gone.map(|entry| entry.id).collect()
     }
 

@@ -21,7 +21,7 @@ const KILLS: Repetitions = Repetitions {
 };
 
 /// Documents before the first kill, so that a build takes a while.
-const FIRST: i64 = 6000;
+const FIRST: i64 = 3000;
 
 /// Maximum time from the start of the first build to a kill, in ms.
 const WRITING_MS_MAX: u64 = 250;

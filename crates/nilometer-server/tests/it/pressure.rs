@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,8 +24,8 @@ use crate::random::Random;
 use crate::server::{Directory, Server};
 
 /// Space for a few segments of the log, and a reserve: a segment, and memtables that wait to be flushed.
-const DISK_MIB: u64 = 420;
-const FILLER_MIB: u64 = 200;
+const DISK_MIB: u64 = 720;
+const FILLER_MIB: u64 = 500;
 
 /// Bytes of a document that does not compress.
 const DOCUMENT_BYTES: usize = 1 << 20;
@@ -75,12 +76,15 @@ fn outcome(reply: &Document) -> i64 {
 }
 
 fn insert(client: &mut Client, random: &mut Random, id: i64) -> i64 {
-    let bytes: Vec<u8> = (0..DOCUMENT_BYTES / 8)
-        .flat_map(|_| random.below(u64::MAX).to_le_bytes())
-        .collect();
+    // Nothing repeats within a document, and nothing is compressed across documents.
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| {
+        let words = (0..DOCUMENT_BYTES / 8).map(|_| random.below(u64::MAX).to_le_bytes());
+        words.flatten().collect()
+    });
     let bytes = Value::from(Binary {
         subtype: 0,
-        bytes: bytes.into(),
+        bytes: bytes.as_slice().into(),
     });
     let insert = doc! {"insert": "c", "$db": "test"};
     let documents = sequence("documents", &[doc! {"_id": id, "b": bytes}]);
@@ -408,13 +412,14 @@ const CROWD_BYTES: usize = 4000;
 /// Fills a collection. Returns the number of acknowledged documents.
 fn fill(client: &mut Client, collection: &str, random: &mut Random) -> i64 {
     let mut stored = 0;
+    let words = (0..CROWD_BYTES).map(|_| format!("{:016x}", random.below(u64::MAX)));
+    let words: String = words.collect();
     for first in (0..CROWD_DOCUMENTS).step_by(500) {
         let documents: Vec<Document> = (first..first + 500)
             .map(|id| {
-                let text: String = (0..CROWD_BYTES / 16)
-                    .map(|_| format!("{:016x}", random.below(u64::MAX)))
-                    .collect();
-                doc! {"_id": id, "text": text}
+                let from = random.below((words.len() - CROWD_BYTES) as u64) as usize;
+                let part = &words[from..from + CROWD_BYTES - 16];
+                doc! {"_id": id, "text": format!("{id:016x}{part}")}
             })
             .collect();
         let insert = doc! {"insert": collection, "$db": "test"};

@@ -194,12 +194,13 @@ fn entries_follow_documents_through_every_kind_of_change() {
 #[test]
 fn built_indexes_equal_maintained_ones() {
     let database = with_indexes(Vec::new());
-    insert(&database, (0..2500).map(random_document));
+    let documents = crate::tests::effort(800, 2500);
+    insert(&database, (0..documents).map(random_document));
     let built = create(&database, kinds()).unwrap();
     assert!(built.iter().all(|index| index.is_usable()));
     let of_build = validate(&database);
     let maintained = with_indexes(kinds());
-    insert(&maintained, (0..2500).map(random_document));
+    insert(&maintained, (0..documents).map(random_document));
     assert_eq!(validate(&maintained), of_build);
     let bits = |database: &Database| -> Vec<u32> {
         let all = collection(database).indexes.all();

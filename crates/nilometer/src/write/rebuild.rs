@@ -243,7 +243,7 @@ mod tests {
     fn repair_restores_damaged_indexes() {
         let database = Database::in_memory().unwrap();
         let plain = database.collection::<bson::Document>("db", "c");
-        let made = (0..3000).map(|i| bson::doc! { "_id": i, "a": i % 10, "b": [i, -i] });
+        let made = (0..1000).map(|i| bson::doc! { "_id": i, "a": i % 10, "b": [i, -i] });
         plain.insert_many(made).unwrap();
         let indexes = bson::doc! { "createIndexes": "c", "indexes": [
             { "key": { "a": 1 }, "name": "a_1" },
@@ -287,7 +287,7 @@ mod tests {
             reply.get_i64("numRemovedExtraIndexEntries").unwrap(),
         );
         let grown = before.len() as i64 - damaged.len() as i64;
-        assert!(added > 1000 && removed > 100 && added - removed == grown);
+        assert!(added > 300 && removed > 30 && added - removed == grown);
         assert_eq!(contents(&database, &collection), before);
         let reply = database
             .command("db", &bson::doc! { "reIndex": "c" })

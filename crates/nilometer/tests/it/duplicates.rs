@@ -533,7 +533,7 @@ fn race(rule: &'static str) {
         }
         let mut client = share();
         scope.spawn(move || {
-            for round in 0..40 {
+            for round in 0..Effort::of(15, 40).cast_signed() {
                 let q = doc! {"m.s": round % 3, "_id": doc! {"$mod": array![10, round % 10]}};
                 let statement = doc! {"q": q, "u": doc! {"$inc": doc! {"seen": 1}}, "multi": true};
                 client.run(doc! {"update": "ts", "updates": array![statement]});

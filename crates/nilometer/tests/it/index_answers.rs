@@ -14,7 +14,7 @@ use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
-    fast: 4,
+    fast: 2,
     long: 50,
     soak: 400,
 };
@@ -474,7 +474,8 @@ fn joins_of_many_documents_answer_as_without_an_index() {
         let index = doc! {"key": doc! {"k": 1}, "name": "k_1"};
         fixture.run(doc! {"createIndexes": indexed, "indexes": array![index]});
     }
-    let local: Vec<Value> = (0..700)
+    let many = Effort::of(300, 700).cast_signed() as i32;
+    let local: Vec<Value> = (0..many)
         .map(|at| document(at, key(&mut random, true)))
         .collect();
     fixture.run(doc! {"insert": "local", "documents": local});
@@ -485,7 +486,7 @@ fn joins_of_many_documents_answer_as_without_an_index() {
         doc! {"$limit": 3},
     ];
     for (plain, indexed) in [("plain", "indexed"), ("plain_series", "indexed_series")] {
-        for (inner, limit) in [(&by_id, 700), (&some, 700), (&by_id, 1), (&by_id, 18)] {
+        for (inner, limit) in [(&by_id, many), (&some, many), (&by_id, 1), (&by_id, 18)] {
             let mut joined = |from: &str| {
                 let lookup = doc! {
                     "from": from, "localField": "k", "foreignField": "k",
@@ -628,7 +629,8 @@ fn geographic_indexes_change_no_answer() {
     ];
     fixture.run(doc! {"createIndexes": "indexed", "indexes": indexes});
     let mut by_index = 0;
-    for _ in 0..30 {
+    let rounds = Effort::of(8, 30) as usize;
+    for _ in 0..rounds {
         let (x, y) = place(300);
         let sphere = doc! {"$geoWithin": doc! {"$centerSphere": array![array![x, y], 0.2]}};
         let corners = array![array![x - 9.0, y - 4.0], array![x + 9.0, y + 4.0]];
@@ -646,7 +648,7 @@ fn geographic_indexes_change_no_answer() {
             by_index += usize::from(plan.contains("IXSCAN"));
         }
     }
-    assert_eq!(by_index, 90);
+    assert_eq!(by_index, 3 * rounds);
 }
 
 #[test]
@@ -681,7 +683,8 @@ fn near_equals_measuring_all_documents() {
         fixture.run(doc! {"createIndexes": name, "indexes": indexes});
     }
     let mut by_index = 0;
-    for round in 0..30 {
+    let rounds = Effort::of(8, 30) as usize;
+    for round in 0..rounds {
         let (x, y) = place(800);
         let from = doc! {"type": "Point", "coordinates": array![x, y]};
         let max = [0.0, 300_000.0, 3_000_000.0, 3e7][round % 4];
@@ -717,7 +720,7 @@ fn near_equals_measuring_all_documents() {
             assert_eq!(fixture.all(find), few, "{filter:?}");
         }
     }
-    assert_eq!(by_index, 210);
+    assert_eq!(by_index, 7 * rounds);
     let from = doc! {"type": "Point", "coordinates": array![5, 5]};
     let near = |of: &str, limit: i32| {
         let stage =

@@ -16,7 +16,7 @@ use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
-    fast: 3,
+    fast: 2,
     long: 32,
     soak: 400,
 };

@@ -206,7 +206,7 @@ fn constants_of_geo_near_are_bounded() {
 #[test]
 fn a_slow_partial_filter_is_interrupted_while_an_index_is_built_and_checked() {
     let mut fixture = fixture();
-    let numbers: Vec<Value> = (0..20_000).map(Value::from).collect();
+    let numbers: Vec<Value> = (0..8_000).map(Value::from).collect();
     let below = |limit: i32| -> Value { doc! { "m.a": doc! { "$lt": -1 - limit } }.into() };
     let clauses: Vec<Value> = (0..100).map(below).collect();
     let meta = doc! { "a": numbers };

@@ -8,7 +8,7 @@ use nilometer_bson::extjson::value_to_canonical;
 use nilometer_bson::{Array, Binary, Document, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::support::{Fixture, TemporaryDirectory, show};
+use crate::support::{Effort, Fixture, TemporaryDirectory, show};
 
 /// Texts longer than a key that is stored as it is, most of them with the same beginning.
 fn texts(random: &mut Random, count: usize) -> Vec<String> {
@@ -328,7 +328,8 @@ fn one_bad_id_in_an_unordered_insert_fails_only_itself() {
 /// Eight megabytes of metadata, one bucket each.
 #[test]
 fn metadata_of_eight_megabytes_has_a_bucket_of_its_own() {
-    let meta = |n: i32| doc! {"long": "m".repeat(8 << 20), "n": n};
+    let length = (Effort::of(1, 8) << 20) as usize;
+    let meta = |n: i32| doc! {"long": "m".repeat(length), "n": n};
     let at = |minute: i64| Value::DateTime(1_700_000_040_000 + minute * 60_000);
     let fill = |fixture: &mut Fixture| {
         fixture.run(doc! {"create": "ts", "timeseries": doc! {"timeField": "t", "metaField": "m"}});
@@ -352,7 +353,7 @@ fn metadata_of_eight_megabytes_has_a_bucket_of_its_own() {
             (doc! {"m": meta(1)}, vec![1, 1]),
             (doc! {"m.n": 0}, vec![0, 0]),
             (
-                doc! {"m.long": "m".repeat(8 << 20), "m.n": doc! {"$gt": 0}},
+                doc! {"m.long": "m".repeat(length), "m.n": doc! {"$gt": 0}},
                 vec![1, 1],
             ),
             (doc! {"m.long": "m"}, vec![]),

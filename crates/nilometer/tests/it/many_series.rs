@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
-use crate::support::{Fixture, TemporaryDirectory};
+use crate::support::{Fixture, TemporaryDirectory, is_long};
 
 /// More than the cache holds, in two buckets each.
 const SERIES: i64 = 10_400;
@@ -80,6 +80,9 @@ fn check(fixture: &mut Fixture) {
 
 #[test]
 fn more_series_than_the_cache_holds_are_grouped_alike() {
+    if !is_long() {
+        return;
+    }
     let directory = TemporaryDirectory::new();
     let mut fixture = Fixture::open(&directory.0);
     load(&mut fixture);

@@ -131,7 +131,7 @@ fn answers(fixture: &mut Fixture, collection: &str, stages: &Value) -> Vec<Strin
 
 /// One pipeline in this many is compared.
 const STEP: Effort = Effort {
-    fast: 5,
+    fast: 9,
     long: 1,
     soak: 1,
 };

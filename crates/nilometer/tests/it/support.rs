@@ -40,7 +40,18 @@ pub(crate) struct Effort {
     pub(crate) soak: u64,
 }
 
+/// Returns whether the long tests are asked for. What takes seconds and has no size to shorten runs only then.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("NILOMETER_LONG").is_some()
+}
+
 impl Effort {
+    /// Returns the size of a test that a soak does not lengthen.
+    pub(crate) fn of(fast: u64, long: u64) -> u64 {
+        let soak = long;
+        Self { fast, long, soak }.requested()
+    }
+
     /// Returns the size of this run.
     pub(crate) fn requested(self) -> u64 {
         let is_set = |name: &str| std::env::var_os(name).is_some();

@@ -12,7 +12,7 @@ use crate::support::{Effort, Fixture, TemporaryDirectory};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
-    fast: 6,
+    fast: 2,
     long: 60,
     soak: 600,
 };

@@ -26,7 +26,7 @@ use crate::server::{Directory, Server, nilometer};
 use crate::writer::{Work, Writer};
 
 /// Length of the run in the fast suite, in seconds.
-const FAST_SECONDS: u64 = 4;
+const FAST_SECONDS: u64 = 2;
 
 /// Kills and clean shutdowns in the first third of a run.
 const ENDS: u32 = 20;

@@ -42,7 +42,7 @@ use crate::timeseries::scan::BucketRange;
 use crate::timeseries::scan::summarized::ScannedBucket;
 
 /// Histories of the fast suite.
-const HISTORIES: u64 = 200;
+const HISTORIES: u64 = 60;
 
 /// Histories of the long run that every change must pass.
 const HISTORIES_LONG: u64 = 10_000;
@@ -787,7 +787,7 @@ fn traced(seed: u64) -> (Vec<String>, BTreeMap<i64, Document>) {
 
 #[test]
 fn a_seed_gives_the_same_history_twice() {
-    for seed in 0..12 {
+    for seed in 0..crate::tests::effort(3, 12) {
         let (first, second) = (traced(seed), traced(seed));
         assert!(
             first.0.len() > 10,

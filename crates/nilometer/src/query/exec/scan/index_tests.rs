@@ -569,7 +569,8 @@ fn every_candidate_answers_like_the_collection() {
     let mut draw = Draw::new(0x2545_F491_4F6C_DD1D);
     let operation = operation();
     let mut used = [0usize; 8];
-    for round in 0..500 {
+    let rounds = crate::tests::effort(120, 500);
+    for round in 0..rounds {
         let world = World::drawn(&mut draw, round % 3 != 0);
         let indexes = world.source.indexes().unwrap();
         for _ in 0..6 {
@@ -619,7 +620,7 @@ fn every_candidate_answers_like_the_collection() {
     }
     // Each kind of plan was used often enough: all, covered, distinct, sorted, several scans,
     // no residual filter, partial index, wildcard index.
-    let wanted = [1000, 40, 10, 60, 80, 200, 40, 4];
+    let wanted = [1000, 40, 10, 60, 80, 200, 40, 4].map(|least| least * rounds as usize / 500);
     assert!(
         used.iter().zip(wanted).all(|(n, least)| *n >= least),
         "{used:?}"

@@ -12,11 +12,12 @@ use nilometer_storage::{Durability, Engine, MemoryEngine};
 use super::{Load, Shared, assert_all_seen, on_disk};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyPosition};
+use crate::tests::effort;
 use crate::timeseries::BucketRange;
 use crate::timeseries::index::spec::{CollationOrigin, to_buckets};
 
 /// How long each engine is exercised in each way.
-const DURATION: Duration = Duration::from_millis(1200);
+const DURATION: fn() -> Duration = || Duration::from_millis(effort(400, 1200));
 
 /// Arrays now and then, so that an index becomes multikey while it is in use.
 const LOAD: Load = Load {
@@ -198,7 +199,7 @@ fn readers(engine: Arc<dyn Engine>) {
         }
         scope.spawn(|| shared.change_indexes());
         let reading = [0, 1].map(|_| scope.spawn(|| shared.read_by(&index)));
-        shared.wait(DURATION, &reading);
+        shared.wait(DURATION(), &reading);
         for reader in reading {
             assert!(reader.join().unwrap() > 0);
         }
@@ -216,7 +217,7 @@ fn removals(engine: Arc<dyn Engine>) {
         }
         scope.spawn(|| shared.change_indexes());
         scope.spawn(|| shared.remove());
-        shared.wait(DURATION, &[]);
+        shared.wait(DURATION(), &[]);
     });
     shared.validate();
 }

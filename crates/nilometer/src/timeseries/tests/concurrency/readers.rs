@@ -7,10 +7,11 @@ use std::time::Duration;
 use nilometer_storage::{Engine, MemoryEngine};
 
 use super::{Load, NUMBERS_PER_WRITER, Shared, assert_all_seen, on_disk};
+use crate::tests::effort;
 use crate::timeseries::BucketRange;
 
 /// How long each engine is exercised.
-const DURATION: Duration = Duration::from_millis(1500);
+const DURATION: fn() -> Duration = || Duration::from_millis(effort(400, 1500));
 
 /// Two series.
 const LOAD: Load = Load {
@@ -65,7 +66,7 @@ fn exercise(engine: Arc<dyn Engine>) {
             scope.spawn(move || shared.write(writer));
         }
         let readers = [false, true].map(|backward| scope.spawn(move || shared.read(backward)));
-        shared.wait(DURATION, &readers);
+        shared.wait(DURATION(), &readers);
         for reader in readers {
             assert!(reader.join().unwrap() > 0);
         }
