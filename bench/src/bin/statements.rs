@@ -15,6 +15,15 @@ use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Documents in tables of which the first is removed again and again.
+const STORED: i32 = 24_000;
+
+/// Documents in one insert.
+const BATCH: i32 = 1000;
+
+/// Deletes whose time is shown.
+const SHOWN: i32 = 200;
+
 /// Documents of the collection in which one is removed and inserted again.
 const OTHERS: i32 = 1000;
 
@@ -60,6 +69,30 @@ impl Client {
             assert_eq!(changed.and_then(|n| n.as_exact_i64()), Some(1), "{reply:?}");
         }
         println!("{name:<60} {:>10.2?}", began.elapsed());
+    }
+}
+
+/// Deletes the first document of many in tables, and prints the time of the first deletes and of the last ones.
+fn first_of_tables(c: &mut Client, count: i32) {
+    for first in (0..STORED).step_by(BATCH as usize) {
+        let some: Vec<Value> = (first..first + BATCH)
+            .map(|id| doc! { "_id": id, "x": id, "n": 0 }.into())
+            .collect();
+        c.run(doc! { "insert": "stored", "documents": some });
+    }
+    c.database.settle().expect("settled");
+    let deletes = count.min(STORED);
+    let mut began = Instant::now();
+    for at in 1..=deletes {
+        let delete = doc! { "q": doc! {}, "limit": 1 };
+        c.run(doc! { "delete": "stored", "deletes": array![delete], "writeConcern": doc! { "j": false } });
+        if at == SHOWN || at == deletes {
+            let what = format!("the {SHOWN} deletes of the first document up to the {at}th");
+            println!("{what:<60} {:>10.2?}", began.elapsed());
+        }
+        if at == deletes - SHOWN {
+            began = Instant::now();
+        }
     }
 }
 
@@ -119,6 +152,7 @@ fn main() {
         format!("{half} deletes of the first document, {half} inserts"),
         began.elapsed()
     );
+    first_of_tables(c, count);
     c.time("updates of one measurement", count / 10, |_| {
         update("ts", doc! { "m": 1 })
     });

@@ -249,6 +249,7 @@ impl Core {
             let sequence = batch.record.sequence;
             for group in batch.groups {
                 let tree = &group.tree;
+                tree.empty_ranges.note_batch(&group.entries, sequence);
                 let is_full = match tree.active_write_buffer() {
                     Some(write_buffer) => {
                         self.apply_to(&write_buffer, group.entries, sequence);

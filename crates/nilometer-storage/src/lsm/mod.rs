@@ -15,6 +15,7 @@
 //! | sequence numbers and what readers may see; taking a snapshot | [`read_sequences`], rules in [`tree`] |
 //! | reading from a snapshot | [`snapshot`] |
 //! | keyspaces with short-lived entries | [`write_buffer`] |
+//! | scans that begin with deleted entries | [`empty_ranges`] |
 //! | keys that are written again and again | [`superseded`] |
 //! | when to flush and merge, which versions to drop | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |
@@ -38,6 +39,7 @@ mod copy;
 mod core;
 mod describe;
 mod directory;
+mod empty_ranges;
 mod flush;
 mod health;
 mod keyspaces;

@@ -43,6 +43,8 @@ pub struct LsmOptions {
     pub table_bytes: u64,
     /// Threads that merge tables. Default 1. Flushing has a separate thread.
     pub compaction_threads: usize,
+    /// Time a scan takes to its first entry from which on later scans begin behind the keys it passed. Default 20 µs.
+    pub slow_search: Duration,
     /// The file system of the log. Only tests replace it.
     pub file_system: Arc<dyn FileSystem>,
 }
@@ -61,6 +63,7 @@ impl Default for LsmOptions {
             separation_bytes: 1024,
             table_bytes: 64 * MIB,
             compaction_threads: 1,
+            slow_search: Duration::from_micros(20),
             file_system: Arc::new(RealFileSystem),
         }
     }
@@ -91,6 +94,7 @@ impl LsmOptions {
             open_files_max: 16,
             separation_bytes: 128,
             table_bytes: 64 * 1024,
+            slow_search: Duration::ZERO,
             ..Self::default()
         }
     }

@@ -2,6 +2,7 @@
 
 use std::iter::Peekable;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lsm_tree::{AbstractTree, Guard, IterGuardImpl, Slice};
 
@@ -69,6 +70,13 @@ impl Snapshot for LsmSnapshot {
             return Ok(Box::new(std::iter::empty()));
         }
         let at = self.sequence.at;
+        let narrowed = tree.empty_ranges.narrowed(start, end, direction, at);
+        let (start, end) = match &narrowed {
+            None => (start, end),
+            Some(Some((start, end))) => (&start[..], end.as_deref()),
+            Some(None) => return Ok(Box::new(std::iter::empty())),
+        };
+        let began = Instant::now();
         // Order matters: entries that leave a write buffer are in the tree before they leave.
         let write_buffers = tree.write_buffers_for(at);
         let entries = fenced(&tree.path, "read", || {
@@ -77,13 +85,21 @@ impl Snapshot for LsmSnapshot {
                 None => tree.inner.range(start.., at, None),
             })
         })?;
-        let scan = LsmScan {
+        let mut scan = LsmScan {
             entries,
             direction,
+            search: None,
             finished: false,
             tree: Arc::clone(tree),
         };
+        let search = Some(FirstSearch {
+            start: start.to_vec(),
+            end: end.map(<[u8]>::to_vec),
+            at,
+            took: began.elapsed(),
+        });
         if write_buffers.is_empty() {
+            scan.search = search;
             return Ok(Box::new(scan));
         }
         let write_buffers = write_buffers.into_iter();
@@ -93,6 +109,8 @@ impl Snapshot for LsmSnapshot {
             write_buffers: write_buffers.collect(),
             tables: scan.peekable(),
             direction,
+            tree: Arc::clone(tree),
+            search,
             _instant: self.sequence.again(),
         }))
     }
@@ -127,19 +145,58 @@ impl<'b> Bound<'b> {
     }
 }
 
+/// The search for the first entry of a scan.
+struct FirstSearch {
+    start: Vec<u8>,
+    end: Option<Vec<u8>>,
+    /// The number of the reader.
+    at: u64,
+    /// Time it took so far.
+    took: Duration,
+}
+
+impl FirstSearch {
+    /// Looks for the first entry. If that takes long, notes that there are none before it.
+    fn find(
+        self,
+        tree: &Tree,
+        direction: Direction,
+        next: impl FnOnce() -> Option<Result<(Bytes, Bytes)>>,
+    ) -> Option<Result<(Bytes, Bytes)>> {
+        let began = Instant::now();
+        let first = next();
+        if self.took + began.elapsed() < tree.slow_search {
+            return first;
+        }
+        let (from, to) = (&self.start[..], self.end.as_deref());
+        let ranges = &tree.empty_ranges;
+        match (&first, direction) {
+            (None, _) => ranges.note_empty(from, to, self.at),
+            (Some(Ok((key, _))), Direction::Forward) => {
+                ranges.note_empty(from, Some(key), self.at);
+            }
+            (Some(Ok((key, _))), Direction::Backward) => {
+                ranges.note_empty(&[key, &[0][..]].concat(), to, self.at);
+            }
+            (Some(Err(_)), _) => {}
+        }
+        first
+    }
+}
+
 /// An open scan. It holds the version of the tree it reads, so it needs no read sequence.
 struct LsmScan {
     entries: Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>,
     direction: Direction,
+    /// Until the first entry, unless this is part of another scan.
+    search: Option<FirstSearch>,
     finished: bool,
     /// Must be the last field, so that it is dropped last: see `Tree::drop`.
     tree: Arc<Tree>,
 }
 
-impl Iterator for LsmScan {
-    type Item = Result<(Bytes, Bytes)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl LsmScan {
+    fn step(&mut self) -> Option<Result<(Bytes, Bytes)>> {
         if self.finished {
             return None;
         }
@@ -166,6 +223,18 @@ impl Iterator for LsmScan {
     }
 }
 
+impl Iterator for LsmScan {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(search) = self.search.take() else {
+            return self.step();
+        };
+        let tree = Arc::clone(&self.tree);
+        search.find(&tree, self.direction, || self.step())
+    }
+}
+
 /// An open scan of a short-lived keyspace. Of several entries for one key the newest counts. Unlike trees, write
 /// buffers release entries that no open read sequence needs, so the scan holds one.
 struct BufferedScan {
@@ -173,6 +242,9 @@ struct BufferedScan {
     write_buffers: Vec<WriteBufferScan>,
     tables: Peekable<LsmScan>,
     direction: Direction,
+    tree: Arc<Tree>,
+    /// Until the first entry.
+    search: Option<FirstSearch>,
     _instant: ReadSequence,
 }
 
@@ -205,6 +277,16 @@ impl Iterator for BufferedScan {
     type Item = Result<(Bytes, Bytes)>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let Some(search) = self.search.take() else {
+            return self.step();
+        };
+        let tree = Arc::clone(&self.tree);
+        search.find(&tree, self.direction, || self.step())
+    }
+}
+
+impl BufferedScan {
+    fn step(&mut self) -> Option<Result<(Bytes, Bytes)>> {
         loop {
             let Ok(key) = self.next_key() else {
                 return self.tables.next();

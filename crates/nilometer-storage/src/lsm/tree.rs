@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use lsm_tree::config::RestartIntervalPolicy;
 use lsm_tree::{
@@ -25,6 +26,7 @@ use lsm_tree::{
 
 use super::batch::memtable_entry;
 use super::directory::{self, Directory, DirectoryLock};
+use super::empty_ranges::EmptyRanges;
 use super::log::LogState;
 use super::manifest;
 use super::options::LsmOptions;
@@ -79,6 +81,10 @@ pub(crate) struct Tree {
     l0_runs: AtomicUsize,
     /// Versions inserted into the active memtable over an older one of their key; see [`super::superseded`].
     superseded: AtomicUsize,
+    /// Where scans need not look.
+    pub(super) empty_ranges: EmptyRanges,
+    /// Time to the first entry of a scan that is long.
+    pub(super) slow_search: Duration,
     dropped: AtomicBool,
     /// True if a failed step may have left files; see [`super::orphaned_files`].
     pub(super) orphaned_files: AtomicBool,
@@ -147,6 +153,8 @@ impl Tree {
             sealed_count: AtomicUsize::new(0),
             l0_runs: AtomicUsize::new(0),
             superseded: AtomicUsize::new(0),
+            empty_ranges: EmptyRanges::default(),
+            slow_search: options.slow_search,
             dropped: AtomicBool::new(false),
             orphaned_files: AtomicBool::new(false),
             memory: Arc::clone(&context.memory),

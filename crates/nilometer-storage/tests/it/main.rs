@@ -7,6 +7,7 @@ mod contract;
 mod damage;
 #[cfg(target_os = "linux")]
 mod dropped;
+mod empty_ranges;
 mod faults;
 mod kill;
 #[cfg(target_os = "linux")]
