@@ -201,7 +201,8 @@ const FOLDED_BYTES_MAX: u64 = 8 << 20;
 pub(crate) struct FoldBudget {
     checks: AtomicU32,
     bytes: AtomicU64,
-    /// Bytes of the patterns compiled for the command.
+    /// The patterns compiled for the command, and their bytes.
+    patterns: AtomicU64,
     pattern_bytes: AtomicU64,
     /// The end of the command from outside, while it is parsed.
     interrupt: OnceLock<SharedInterrupt>,
@@ -250,8 +251,14 @@ impl FoldBudget {
         usize::try_from(PATTERN_BYTES_MAX.saturating_sub(used)).unwrap_or(usize::MAX)
     }
 
+    /// Returns the number of patterns compiled so far.
+    pub(crate) fn patterns(&self) -> u64 {
+        self.patterns.load(Memory::Relaxed)
+    }
+
     /// Counts a compiled pattern.
     pub(crate) fn count_pattern(&self, bytes: usize) {
+        self.patterns.fetch_add(1, Memory::Relaxed);
         self.pattern_bytes.fetch_add(bytes as u64, Memory::Relaxed);
     }
 

@@ -1,7 +1,7 @@
 //! Regular expressions in Perl's dialect, run by Rust's engines.
 //!
 //! ```text
-//! pattern + options ──[regex_syntax]──▶ Rust syntax ──▶ regex (linear time)
+//! pattern + options ──[regex_syntax]──▶ Rust syntax ──▶ regex-automata (linear time)
 //!                                                  └──▶ regex_backtrack, only for look-around,
 //!                                                       back references, atomic groups, conditions
 //! ```
@@ -15,6 +15,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use regex_automata::Input;
+use regex_automata::meta;
 use regex_automata::util::syntax;
 
 use super::regex_backtrack::BacktrackProgram;
@@ -46,19 +48,17 @@ const NOT_ASCII_WORD_BOUNDARY: &str =
 /// Maximum size of a compiled pattern in bytes, exceeded by large counted repetitions.
 const COMPILED_BYTES_MAX: usize = 10 << 20;
 
-/// Limits of memory that patterns are compiled with.
-const COMPILED_BYTES: [usize; 6] = [
-    1 << 10,
-    4 << 10,
-    32 << 10,
-    256 << 10,
-    2 << 20,
-    COMPILED_BYTES_MAX,
-];
+/// Bytes of a pattern above which no literals are extracted, which takes longer than linear time.
+const LITERALS_EXTRACTED_BYTES_MAX: usize = 4096;
 
-/// Memory that is counted for a backtracking pattern, and for each of its bytes.
-const BACKTRACKING_BYTES: usize = 16 << 10;
-const BACKTRACKING_BYTES_PER_BYTE: usize = 256;
+/// Memory that is counted for a pattern beside its engine.
+const PATTERN_OVERHEAD_BYTES: usize = 1 << 10;
+
+/// Patterns of a command whose searches may build many states, and the memory of those for each direction; and that of
+/// the searches of later patterns.
+const SPACIOUS_PATTERNS: u64 = 16;
+const SPACIOUS_CACHE_BYTES: usize = 2 << 20;
+const CACHE_BYTES: usize = 32 << 10;
 
 /// A compiled pattern with its source. Cheap to clone.
 #[derive(Clone)]
@@ -79,7 +79,9 @@ enum Engine {
 
 /// The engines of a pattern whose time is linear in the text.
 struct Linear {
-    regex: regex::Regex,
+    /// The translated pattern.
+    source: Box<str>,
+    regex: meta::Regex,
     flags: Flags,
     /// Compiled for the first large text; `None` if that is not possible.
     stepped: OnceLock<Option<SteppedSearch>>,
@@ -124,6 +126,14 @@ impl Flags {
             }
         }
         Ok(flags)
+    }
+
+    /// Returns the options of a translated pattern.
+    fn syntax(self) -> syntax::Config {
+        syntax::Config::new()
+            .case_insensitive(self.case_insensitive)
+            .multi_line(self.multi_line)
+            .dot_matches_new_line(self.dot_matches_newline)
     }
 }
 
@@ -205,12 +215,7 @@ impl Pattern {
         match self.engine(text) {
             Engine::Linear(linear) => match linear.stepped(text) {
                 Some(stepped) => stepped.captures(text, from, context),
-                None => Ok(linear.regex.captures_at(text, from).map(|groups| {
-                    groups
-                        .iter()
-                        .map(|group| group.map(|found| found.range()))
-                        .collect()
-                })),
+                None => Ok(linear.groups(text, from)),
             },
             Engine::Backtracking(program) => program.captures(text, from, context),
         }
@@ -228,46 +233,50 @@ impl Pattern {
 }
 
 impl Engine {
-    /// Compiles with the smallest limit of memory that suffices, which is counted.
+    /// Compiles within the memory left for the patterns of the command. The engine of large texts, which is compiled when
+    /// it is needed, has no more states than this one, so its memory is counted now.
     fn compile(translated: &Translation, flags: Flags, budget: &FoldBudget) -> Result<Self> {
+        let pattern = &translated.pattern;
         if translated.backtracking {
-            return Self::compile_backtracking(&translated.pattern, flags, budget);
+            return Self::compile_backtracking(pattern, flags, budget);
         }
         let left = budget.pattern_bytes_left();
-        for bytes in COMPILED_BYTES.into_iter().filter(|bytes| *bytes <= left) {
-            let linear = regex::RegexBuilder::new(&translated.pattern)
-                .case_insensitive(flags.case_insensitive)
-                .multi_line(flags.multi_line)
-                .dot_matches_new_line(flags.dot_matches_newline)
-                .size_limit(bytes)
-                .build();
-            match linear {
-                Ok(regex) => {
-                    budget.count_pattern(bytes);
-                    return Ok(Self::Linear(Arc::new(Linear {
-                        regex,
-                        flags,
-                        stepped: OnceLock::new(),
-                    })));
-                }
-                Err(regex::Error::CompiledTooBig(_)) if bytes == COMPILED_BYTES_MAX => {
-                    return Err(invalid("regular expression is too large"));
-                }
-                Err(regex::Error::CompiledTooBig(_)) => {}
-                Err(_) => {
-                    return Self::compile_backtracking(&translated.pattern, flags, budget);
-                }
+        let is_short = pattern.len() <= LITERALS_EXTRACTED_BYTES_MAX;
+        let cache_bytes = match budget.patterns() < SPACIOUS_PATTERNS {
+            true => SPACIOUS_CACHE_BYTES,
+            false => CACHE_BYTES,
+        };
+        let config = meta::Config::new()
+            .nfa_size_limit(Some(COMPILED_BYTES_MAX.min(left)))
+            .hybrid_cache_capacity(cache_bytes)
+            .auto_prefilter(is_short)
+            .onepass(is_short);
+        let compiled = meta::Builder::new()
+            .configure(config)
+            .syntax(flags.syntax())
+            .build(pattern);
+        let regex = match compiled {
+            Ok(regex) => regex,
+            Err(error) if error.size_limit().is_some() && left >= COMPILED_BYTES_MAX => {
+                return Err(invalid("regular expression is too large"));
             }
-        }
-        Err(too_many_patterns())
-    }
-
-    fn compile_backtracking(translated: &str, flags: Flags, budget: &FoldBudget) -> Result<Self> {
-        let bytes = BACKTRACKING_BYTES + BACKTRACKING_BYTES_PER_BYTE * translated.len();
-        if bytes > budget.pattern_bytes_left() {
+            Err(error) if error.size_limit().is_some() => return Err(too_many_patterns()),
+            Err(_) => return Self::compile_backtracking(pattern, flags, budget),
+        };
+        let bytes = PATTERN_OVERHEAD_BYTES + pattern.len() + 2 * regex.memory_usage();
+        if bytes > left {
             return Err(too_many_patterns());
         }
         budget.count_pattern(bytes);
+        Ok(Self::Linear(Arc::new(Linear {
+            source: pattern.as_str().into(),
+            regex,
+            flags,
+            stepped: OnceLock::new(),
+        })))
+    }
+
+    fn compile_backtracking(translated: &str, flags: Flags, budget: &FoldBudget) -> Result<Self> {
         // The engine has no ASCII mode.
         let translated = &translated
             .replace(regex_syntax::WORD_BOUNDARY, ASCII_WORD_BOUNDARY)
@@ -288,25 +297,33 @@ impl Engine {
             format!("(?{prefix}:{translated})")
         };
         let program = BacktrackProgram::compile(&pattern, budget)?;
+        let bytes = PATTERN_OVERHEAD_BYTES + program.memory_bytes();
+        if bytes > budget.pattern_bytes_left() {
+            return Err(too_many_patterns());
+        }
+        budget.count_pattern(bytes);
         Ok(Self::Backtracking(Arc::new(program)))
     }
 }
 
 impl Linear {
+    /// Returns the groups of the first match at or after `from`.
+    fn groups(&self, text: &str, from: usize) -> Option<Groups> {
+        let mut found = self.regex.create_captures();
+        self.regex
+            .search_captures(&Input::new(text).range(from..), &mut found);
+        let groups = (0..found.group_len()).map(|at| found.get_group(at).map(|span| span.range()));
+        found.is_match().then(|| groups.collect())
+    }
+
     /// Returns the engine that counts steps, if a search of `text` may take long.
     fn stepped(&self, text: &str) -> Option<&SteppedSearch> {
-        let pattern = self.regex.as_str();
+        let pattern = &*self.source;
         let is_large = pattern.len() > SMALL_PATTERN_BYTES_MAX || pattern.contains('{');
         if !is_large && text.len() <= SHORT_TEXT_BYTES_MAX {
             return None;
         }
-        let compile = || {
-            let config = syntax::Config::new()
-                .case_insensitive(self.flags.case_insensitive)
-                .multi_line(self.flags.multi_line)
-                .dot_matches_new_line(self.flags.dot_matches_newline);
-            SteppedSearch::compile(pattern, config, COMPILED_BYTES_MAX)
-        };
+        let compile = || SteppedSearch::compile(pattern, self.flags.syntax(), COMPILED_BYTES_MAX);
         let stepped = self.stepped.get_or_init(compile).as_ref()?;
         (stepped.states().saturating_mul(text.len()) > DIRECT_WORK_MAX).then_some(stepped)
     }
@@ -483,7 +500,7 @@ mod tests {
             }
         };
         assert_eq!(error.code, ErrorCode::ExceededMemoryLimit);
-        assert!((5..=100).contains(&large), "{large}");
+        assert!((5..=200).contains(&large), "{large}");
         // Many small ones have room.
         let budget = FoldBudget::default();
         for at in 0..5000 {
@@ -520,6 +537,49 @@ mod tests {
                 Some(ErrorCode::Interrupted),
                 "{filter:?}"
             );
+        }
+    }
+
+    /// Both engines of a pattern are counted when it is compiled, whatever they are made of.
+    #[test]
+    fn the_engine_of_large_texts_is_counted_with_the_pattern() {
+        let words: Vec<String> = (0..6500).map(|at| format!("{at:04x}")).collect();
+        for (pattern, options) in [
+            ("abcdefgh".repeat(4000), ""),
+            ("abcdefgh".repeat(4000), "i"),
+            (words.join("|"), ""),
+            (words.join("|"), "i"),
+            (format!("x.*(?:{})", words.join("|")), ""),
+            ("a|".repeat(16_000) + "b", ""),
+            ("a?".repeat(16_000) + "b", ""),
+            ("(a)".repeat(10_000) + "b", ""),
+            (r"\p{L}{10}".to_owned(), ""),
+            (r"\p{L}".to_owned(), "s"),
+            ("^name17$".to_owned(), ""),
+            ("a.*b".to_owned(), ""),
+            (r"(\w+)@(\w+)".to_owned(), "m"),
+        ] {
+            let budget = FoldBudget::default();
+            let left = budget.pattern_bytes_left();
+            let pattern = Pattern::parse_within(&pattern, options, &budget).unwrap();
+            let counted = left - budget.pattern_bytes_left();
+            let engines = [Some(pattern.engine), pattern.before_newline];
+            let bytes: usize = engines
+                .iter()
+                .flatten()
+                .map(|engine| match engine {
+                    Engine::Linear(linear) => {
+                        let stepped = SteppedSearch::compile(
+                            &linear.source,
+                            linear.flags.syntax(),
+                            COMPILED_BYTES_MAX,
+                        );
+                        linear.regex.memory_usage() + stepped.expect("engines").memory_bytes()
+                    }
+                    Engine::Backtracking(_) => 0,
+                })
+                .sum();
+            assert!(bytes <= counted, "{bytes} of {counted} are counted");
         }
     }
 

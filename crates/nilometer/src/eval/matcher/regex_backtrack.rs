@@ -197,6 +197,11 @@ impl BacktrackProgram {
         })
     }
 
+    /// Returns the bytes of the program without its sets, which are counted when they are compiled.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.code.capacity() * size_of::<Instruction>()
+    }
+
     /// Returns the groups of the first match at or after `from`. Can be interrupted after every step.
     pub(super) fn captures(
         &self,

@@ -85,6 +85,12 @@ impl SteppedSearch {
         self.nfa.states().len()
     }
 
+    /// Returns the bytes of the compiled engines.
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.nfa.memory_usage() + self.forward.memory_usage() + self.backward.memory_usage()
+    }
+
     /// True if the pattern matches anywhere.
     pub(super) fn is_match(&self, text: &str, context: &EvalContext<'_>) -> Result<bool> {
         Ok(self.find_end(text, 0, true, context)?.is_some())
