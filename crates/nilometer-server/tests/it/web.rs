@@ -103,6 +103,25 @@ impl Page {
         assert!(is_ok(&self.server.connect().run_on("a", &insert)));
     }
 
+    /// Waits until the page runs so many commands.
+    fn wait_for_operations(&self, count: usize) {
+        let mut client = self.server.connect();
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let reply = client.run(&doc! {"currentOp": 1});
+            let all = reply.get("inprog").as_array().expect("operations");
+            let names = all.iter().filter_map(|one| one.as_document());
+            let of_page = |one: &nilometer_bson::DocRef<'_>| {
+                one.get("appName").as_str() == Some("Nilometer web page")
+            };
+            if names.filter(of_page).count() == count {
+                return;
+            }
+            assert!(Instant::now() < end, "{count} were expected");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn log_in(&self, user: &str, password: &str) -> HttpResponse {
         let body = json!({"user": user, "password": password, "db": "admin"});
         self.post("/api/login", &body.to_string(), "")
@@ -283,14 +302,6 @@ fn a_command_ends_in_time_or_when_nobody_waits_for_it() {
     command["maxTimeMS"] = json!(50);
     let reply = page.reply("a", &command);
     assert_eq!(reply["codeName"], "MaxTimeMSExpired", "{reply}");
-    let running = || {
-        let reply = page.server.connect().run(&doc! {"currentOp": 1});
-        let all = reply.get("inprog").as_array().expect("operations");
-        let names = all.iter().filter_map(|one| one.as_document());
-        names
-            .filter(|one| one.get("appName").as_str() == Some("Nilometer web page"))
-            .count()
-    };
     let body = json!({"db": "a", "command": endless()}).to_string();
     let request = format!(
         "POST /api/command HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -299,25 +310,70 @@ fn a_command_ends_in_time_or_when_nobody_waits_for_it() {
     );
     let mut stream = TcpStream::connect(("127.0.0.1", page.port)).expect("a connection");
     stream.write_all(request.as_bytes()).expect("sent");
-    let wait_for = |count: usize| {
-        let end = Instant::now() + Duration::from_secs(20);
-        while running() != count {
-            assert!(Instant::now() < end, "{count} were expected");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    wait_for(1);
+    page.wait_for_operations(1);
     drop(stream);
-    wait_for(0);
+    page.wait_for_operations(0);
     // The shutdown does not wait for it, either.
     let mut stream = TcpStream::connect(("127.0.0.1", page.port)).expect("a connection");
     stream.write_all(request.as_bytes()).expect("sent");
-    wait_for(1);
+    page.wait_for_operations(1);
     let started = Instant::now();
     let Page { mut server, .. } = page;
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
     assert!(started.elapsed() < Duration::from_secs(15));
+}
+
+/// Returns a command with work for years inside one document.
+fn endless_inside_one_document() -> Value {
+    let range = json!({"$range": [0, "$n"]});
+    let mut work = range.clone();
+    for _ in 0..4 {
+        work = json!({"$map": {"input": range, "in": {"$sum": work}}});
+    }
+    json!({"aggregate": 1, "cursor": {}, "pipeline": [
+        {"$documents": [{"n": 100_000}]},
+        {"$set": {"x": {"$sum": work}}},
+    ]})
+}
+
+/// Each slow command has one of twelve turns, until it ends: by its time limit, or because the browser has left.
+#[test]
+fn slow_expressions_do_not_leave_the_page_without_turns() {
+    let page = Page::start(&[]);
+    let request = |command: &Value| {
+        let body = json!({"db": "a", "command": command}).to_string();
+        let length = body.len();
+        format!(
+            "POST /api/command HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )
+    };
+    let mut limited = endless_inside_one_document();
+    limited["maxTimeMS"] = json!(50);
+    let (limited, port) = (request(&limited), page.port);
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                let answer = HttpResponse::parse(&exchange(port, limited.as_bytes()));
+                assert_eq!(answer.status, 200, "{answer:?}");
+                let name = &answer.json()["reply"]["codeName"];
+                assert_eq!(name, "MaxTimeMSExpired", "{answer:?}");
+            });
+        }
+    });
+    let endless = request(&endless_inside_one_document());
+    let send = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        stream.write_all(endless.as_bytes()).expect("sent");
+        stream
+    };
+    let browsers: Vec<TcpStream> = (0..12).map(|_| send()).collect();
+    page.wait_for_operations(12);
+    drop(browsers);
+    page.wait_for_operations(0);
+    let reply = page.reply("a", &json!({"ping": 1}));
+    assert_eq!(reply["ok"]["$numberDouble"], "1.0", "{reply}");
 }
 
 #[test]

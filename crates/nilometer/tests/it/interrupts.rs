@@ -262,21 +262,186 @@ fn documents_that_a_scan_remembers_count_as_memory_of_queries() {
         doc! { "update": "c", "updates": array![doc! { "q": at_least("a"), "u": doc! { "$set": doc! { "d": all } },
         "multi": true, "hint": "a" }] },
     ];
-    let limit = |fixture: &mut Fixture, bytes: i64| {
-        let command = doc! { "setParameter": 1, "nilometerQueryMemoryBytes": bytes };
-        assert_eq!(
-            fixture.reply_on("admin", command).get("ok").as_exact_i64(),
-            Some(1)
-        );
-    };
     for command in &commands {
-        limit(&mut fixture, 700_000);
+        limit_query_memory(&mut fixture, 700_000);
         let refused = fixture.reply(command.clone());
         assert_eq!(code(&refused), 292, "{}", show(&refused));
-        limit(&mut fixture, 0);
+        limit_query_memory(&mut fixture, 0);
         let reply = fixture.reply(command.clone());
         assert_eq!(code(&reply), 0, "{}", show(&reply));
     }
+}
+
+fn limit_query_memory(fixture: &mut Fixture, bytes: i64) {
+    let command = doc! { "setParameter": 1, "nilometerQueryMemoryBytes": bytes };
+    let reply = fixture.reply_on("admin", command);
+    assert_eq!(reply.get("ok").as_exact_i64(), Some(1));
+}
+
+/// Each command joins, walks or windows more bytes than the limit. It is refused by name, and runs without the limit.
+#[test]
+fn products_of_joins_and_windows_count_as_memory_of_queries() {
+    let mut fixture = Fixture::new();
+    let pad = "x".repeat(1000);
+    let documents: Vec<Value> = (0..3000)
+        .map(|i| doc! { "_id": i, "k": 1, "next": i + 1, "v": i, "pad": pad.as_str() }.into())
+        .collect();
+    fixture.run(doc! { "insert": "many", "documents": documents });
+    fixture.run(doc! { "insert": "one", "documents": array![doc! { "_id": 1, "k": 1, "n": 0 }] });
+    let lookup = |more: Document| {
+        let mut spec = DocumentBuilder::new();
+        spec.append("as", "found");
+        for element in more.iter() {
+            spec.append_element(element);
+        }
+        array![
+            doc! { "$lookup": spec.finish() },
+            doc! { "$project": doc! { "n": doc! { "$size": "$found" } } }
+        ]
+    };
+    let equal = || doc! { "$expr": doc! { "$eq": array!["$k", "$$k"] } };
+    let walk = doc! {
+        "from": "many", "startWith": "$n", "connectFromField": "next", "connectToField": "_id", "as": "found",
+    };
+    let window = |output: Document| {
+        let output = doc! { "r": output };
+        array![
+            doc! { "$setWindowFields": doc! { "sortBy": doc! { "v": 1 }, "output": output } },
+            doc! { "$count": "n" },
+        ]
+    };
+    let two = || doc! { "documents": array![-1, "current"] };
+    let cases = [
+        (
+            "one",
+            lookup(doc! { "from": "many", "localField": "k", "foreignField": "k" }),
+            292,
+        ),
+        (
+            "one",
+            lookup(doc! { "from": "many", "pipeline": array![] }),
+            292,
+        ),
+        (
+            "one",
+            lookup(
+                doc! { "from": "many", "let": doc! { "k": "$k" }, "pipeline": array![doc! { "$match": equal() }] },
+            ),
+            292,
+        ),
+        (
+            "one",
+            lookup(doc! {
+                "from": "many", "localField": "k", "foreignField": "k", "pipeline": array![doc! { "$set": doc! { "x": 1 } }],
+            }),
+            292,
+        ),
+        (
+            "one",
+            array![
+                doc! { "$graphLookup": walk },
+                doc! { "$project": doc! { "n": doc! { "$size": "$found" } } }
+            ],
+            40099,
+        ),
+        (
+            "many",
+            window(doc! { "$push": "$pad", "window": two() }),
+            292,
+        ),
+        (
+            "many",
+            window(doc! { "$addToSet": "$$ROOT", "window": two() }),
+            292,
+        ),
+        (
+            "many",
+            window(doc! { "$shift": doc! { "output": "$$ROOT", "by": 1 } }),
+            292,
+        ),
+    ];
+    for (collection, pipeline, expected) in cases {
+        let command = doc! { "aggregate": collection, "pipeline": pipeline, "cursor": doc! {}, "allowDiskUse": false };
+        limit_query_memory(&mut fixture, 700_000);
+        let refused = fixture.reply(command.clone());
+        assert_eq!(
+            code(&refused),
+            expected,
+            "{}: {}",
+            show(&command),
+            show(&refused)
+        );
+        limit_query_memory(&mut fixture, 0);
+        let reply = fixture.reply(command.clone());
+        assert_eq!(code(&reply), 0, "{}: {}", show(&command), show(&reply));
+    }
+}
+
+/// A pattern of thirty thousand literals is compiled and searched in steps.
+#[test]
+fn patterns_of_thirty_thousand_literals_are_interrupted_and_longer_ones_are_refused() {
+    let mut fixture = fixture();
+    let search = |pattern: &str| {
+        let filter = doc! { "s": doc! { "$regex": pattern } };
+        let command = doc! { "aggregate": "c", "pipeline": array![doc! { "$match": filter }], "cursor": doc! {} };
+        (command.clone(), with_limit(command))
+    };
+    // As many states as literals at each byte of the text.
+    for slow in ["a?".repeat(16_000) + "c", "(a|b)".repeat(6000) + "c"] {
+        let (_, limited) = search(&slow);
+        let reply = fixture.reply(limited);
+        assert_eq!(code(&reply), 50, "{}", show(&reply));
+    }
+    // The time of these does not depend on the number of literals.
+    let words: Vec<String> = (0..6500).map(|at| format!("{at:04x}")).collect();
+    for fast in [
+        "abcdefgh".repeat(4000),
+        words.join("|"),
+        "c|".repeat(16_000) + "c",
+    ] {
+        let (command, _) = search(&fast);
+        let reply = fixture.reply(command);
+        assert_eq!(code(&reply), 0, "{}", show(&reply));
+    }
+    for (length, expected) in [(32_761, 0), (32_762, 51091)] {
+        let (command, _) = search(&"x".repeat(length));
+        assert_eq!(code(&fixture.reply(command)), expected);
+    }
+}
+
+/// A document of `$facet` may be larger than one that a client can receive, up to 100 MiB, if a later stage makes it small.
+#[test]
+fn facets_may_have_a_hundred_megabytes_of_output() {
+    let mut fixture = Fixture::new();
+    let pad = "x".repeat(1 << 20);
+    let documents: Vec<Value> = (0..10)
+        .map(|i| doc! { "_id": i, "pad": pad.as_str() }.into())
+        .collect();
+    fixture.run(doc! { "insert": "c", "documents": documents });
+    let command = |facets: usize, later: Value| {
+        let mut spec = DocumentBuilder::new();
+        for at in 0..facets {
+            spec.append(&format!("f{at}"), array![doc! { "$match": doc! {} }]);
+        }
+        let facet = doc! { "$facet": spec.finish() };
+        doc! { "aggregate": "c", "pipeline": array![facet, later], "cursor": doc! {} }
+    };
+    let sizes = || {
+        let size = |name: &str| doc! { "$size": name };
+        Value::from(doc! { "$project": doc! { "first": size("$f0"), "last": size("$f8") } })
+    };
+    let found = fixture.all(command(9, sizes()));
+    assert_eq!(show(&found[0]), show(&doc! { "first": 10, "last": 10 }));
+    let found = fixture.all(command(
+        2,
+        doc! { "$replaceWith": doc! { "$first": "$f1" } }.into(),
+    ));
+    assert_eq!(found[0].get("_id").as_exact_i64(), Some(0));
+    // A client cannot receive it.
+    let whole = fixture.reply(command(2, doc! { "$match": doc! {} }.into()));
+    assert_eq!(code(&whole), 10334, "{}", show(&whole));
+    let too_large = fixture.reply(command(11, sizes()));
+    assert_eq!(code(&too_large), 4_031_700, "{}", show(&too_large));
 }
 
 /// What has no room is compiled for each document, and the command goes on.

@@ -18,6 +18,10 @@ use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::with_value_at;
 use crate::query::exec::{BoxOperator, ExecContext, RowBatch, next_filled};
 
+/// Bytes of a hashed value outside its heap: the entry of the table, and the room of its positions.
+const INDEXED_VALUE_BYTES: usize =
+    size_of::<(CollatedValue, Vec<usize>)>() + 4 * size_of::<usize>();
+
 /// Documents of the other collection, in memory.
 pub(crate) struct ForeignTable {
     /// In read order.
@@ -46,11 +50,16 @@ impl ForeignTable {
         };
         while let Some(batch) = next_filled(&mut pipeline, cx)? {
             for document in batch.into_rows()? {
-                if kept.memory.add(document.as_bytes().len()).is_err() {
+                let index_bytes = match path {
+                    Some(path) => kept.index(path, &document)?,
+                    None => 0,
+                };
+                if kept
+                    .memory
+                    .add(document.as_bytes().len() + index_bytes)
+                    .is_err()
+                {
                     return Ok(None);
-                }
-                if let Some(path) = path {
-                    kept.index(path, &document)?;
                 }
                 kept.documents.push(document);
             }
@@ -69,15 +78,22 @@ impl ForeignTable {
         }
     }
 
-    fn index(&mut self, path: &MatchPath, document: &Document) -> Result<()> {
+    /// Hashes the next document by its values; returns the bytes that takes.
+    fn index(&mut self, path: &MatchPath, document: &Document) -> Result<usize> {
         let at = self.documents.len();
+        let mut bytes = 0;
         for value in foreign_values(path, document)? {
+            let value_bytes = memory_bytes(&value);
             let places = self.by_value.entry(self.collation.key(value)).or_default();
+            if places.is_empty() {
+                bytes += value_bytes + INDEXED_VALUE_BYTES;
+            }
             if places.last() != Some(&at) {
                 places.push(at);
+                bytes += size_of::<usize>();
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Returns the documents that match the field `local` of `row`.
@@ -187,5 +203,33 @@ impl PendingRows {
             memory.release(bytes);
         }
         Ok(Batch::Rows(out.into_rows()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn the_values_of_arrays_are_counted_as_they_are_hashed() {
+        let mut table = ForeignTable::empty();
+        let path = MatchPath::new("k");
+        let numbers: Vec<Value> = (0..1000).map(Value::from).collect();
+        let document = doc! {"k": numbers};
+        let bytes = table.index(&path, &document).unwrap();
+        assert!(bytes >= 1000 * size_of::<CollatedValue>(), "{bytes}");
+        table.documents.push(document.clone());
+        // The values are there; the array itself, too.
+        assert_eq!(
+            table.index(&path, &document).unwrap(),
+            1001 * size_of::<usize>()
+        );
+        table.documents.push(document.clone());
+        assert_eq!(
+            table.with_any(table.by_value.keys().take(1)),
+            [document.clone(), document]
+        );
     }
 }
