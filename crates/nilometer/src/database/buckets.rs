@@ -391,162 +391,51 @@ fn is_same_key(a: nilometer_bson::DocRef<'_>, b: nilometer_bson::DocRef<'_>) -> 
     }
 }
 
-impl BucketHeader for StoredBucket {
-    fn id(&self) -> ObjectId {
-        self.id()
-    }
-
-    fn meta(&self) -> ValueRef<'_> {
-        self.meta()
-    }
-
-    fn meta_id(&self) -> Option<NonZeroU64> {
-        self.meta_id()
-    }
-
-    fn known_constants_id(&self) -> Option<NonZeroU64> {
-        self.known_constants_id()
-    }
-
-    fn constants(&self) -> Result<Document> {
-        self.constants()
-    }
-
-    fn min(&self, field: &str) -> ValueRef<'_> {
-        self.min(field)
-    }
-
-    fn max(&self, field: &str) -> ValueRef<'_> {
-        self.max(field)
-    }
-
-    fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
-        self.bounds(field)
-    }
-
-    fn count(&self) -> u32 {
-        u32::try_from(self.count()).unwrap_or(u32::MAX)
-    }
+/// Implements methods of a trait by inherent methods of the same names.
+macro_rules! forward {
+    ($($name:ident($($argument:ident: $type:ty)?) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $type)?) -> $result {
+            self.$name($($argument)?)
+        })*
+    };
 }
 
-impl Bucket for StoredBucket {
-    fn version(&self) -> i32 {
-        self.version()
-    }
+/// Implements the traits of queries for a bucket of the module `timeseries`.
+macro_rules! impl_bucket {
+    ($bucket:ty) => {
+        impl BucketHeader for $bucket {
+            forward! {
+                id() -> ObjectId;
+                meta() -> ValueRef<'_>;
+                meta_id() -> Option<NonZeroU64>;
+                known_constants_id() -> Option<NonZeroU64>;
+                constants() -> Result<Document>;
+                min(field: &str) -> ValueRef<'_>;
+                max(field: &str) -> ValueRef<'_>;
+                bounds(field: &str) -> (ValueRef<'_>, ValueRef<'_>);
+            }
 
-    fn is_sorted(&self) -> bool {
-        self.is_sorted()
-    }
+            fn count(&self) -> u32 {
+                u32::try_from(self.count()).unwrap_or(u32::MAX)
+            }
+        }
 
-    fn columns(&self) -> &[Arc<str>] {
-        self.columns()
-    }
-
-    fn place_shown(&self, nth: usize) -> Option<usize> {
-        self.place_shown(nth)
-    }
-
-    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
-        self.column_at(at)
-    }
-
-    fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
-        self.bounds_at(at)
-    }
-
-    fn has_column_at(&self, at: usize) -> bool {
-        self.has_column_at(at)
-    }
-
-    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
-        self.total_at(at)
-    }
-
-    fn has_total_at(&self, at: usize) -> bool {
-        self.has_total_at(at)
-    }
-
-    fn constants_id(&self) -> Result<Option<NonZeroU64>> {
-        self.constants_id()
-    }
+        impl Bucket for $bucket {
+            forward! {
+                version() -> i32;
+                is_sorted() -> bool;
+                columns() -> &[Arc<str>];
+                place_shown(nth: usize) -> Option<usize>;
+                column_at(at: usize) -> Result<Option<&Arc<ColumnBlock>>>;
+                bounds_at(at: usize) -> (ValueRef<'_>, ValueRef<'_>);
+                has_column_at(at: usize) -> bool;
+                total_at(at: usize) -> Result<Option<ColumnTotal>>;
+                has_total_at(at: usize) -> bool;
+                constants_id() -> Result<Option<NonZeroU64>>;
+            }
+        }
+    };
 }
 
-impl BucketHeader for SummarizedBucket {
-    fn id(&self) -> ObjectId {
-        self.id()
-    }
-
-    fn meta(&self) -> ValueRef<'_> {
-        self.meta()
-    }
-
-    fn meta_id(&self) -> Option<NonZeroU64> {
-        self.meta_id()
-    }
-
-    fn known_constants_id(&self) -> Option<NonZeroU64> {
-        self.constants_id()
-    }
-
-    fn constants(&self) -> Result<Document> {
-        self.constants()
-    }
-
-    fn min(&self, field: &str) -> ValueRef<'_> {
-        self.bounds(field).0
-    }
-
-    fn max(&self, field: &str) -> ValueRef<'_> {
-        self.bounds(field).1
-    }
-
-    fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
-        self.bounds(field)
-    }
-
-    fn count(&self) -> u32 {
-        self.count()
-    }
-}
-
-impl Bucket for SummarizedBucket {
-    fn version(&self) -> i32 {
-        self.version()
-    }
-
-    fn is_sorted(&self) -> bool {
-        self.version() == 2
-    }
-
-    fn columns(&self) -> &[Arc<str>] {
-        self.columns()
-    }
-
-    fn place_shown(&self, nth: usize) -> Option<usize> {
-        self.place_shown(nth)
-    }
-
-    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
-        self.column_at(at)
-    }
-
-    fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
-        self.bounds_at(at)
-    }
-
-    fn has_column_at(&self, at: usize) -> bool {
-        at >= self.columns().len() || self.known().is_some_and(|bucket| bucket.has_column_at(at))
-    }
-
-    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
-        Ok(self.total_at(at))
-    }
-
-    fn has_total_at(&self, at: usize) -> bool {
-        self.total_at(at).is_some()
-    }
-
-    fn constants_id(&self) -> Result<Option<NonZeroU64>> {
-        Ok(self.constants_id())
-    }
-}
+impl_bucket!(StoredBucket);
+impl_bucket!(SummarizedBucket);

@@ -11,12 +11,11 @@ use super::format::keyspaces::BucketKeyspaces;
 use super::format::min_max::{Extreme, Side};
 use super::format::series_index;
 use super::format::series_key::SeriesMeta;
-use super::format::summary;
 use super::index::validate::IndexValidator;
 use super::scan::BucketRange;
 use super::scan::bucket_parts;
-use super::scan::summarized;
 use super::scan::summarized::ScannedBucket;
+use super::scan::summary_reader::SummaryReader;
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::Collation;
@@ -94,11 +93,13 @@ impl Timeseries {
     ) -> Result<()> {
         if let Some(summaries) = BucketKeyspaces::of(collection).and_then(|k| k.summaries) {
             let snapshot = self.engine.snapshot()?;
-            let (start, end) = (summary::block_key([0; 12]), summary::blocks_end());
-            for item in snapshot.scan(summaries, &start, Some(&end), Direction::Forward)? {
+            let summaries = SummaryReader {
+                snapshot: &*snapshot,
+                keyspace: summaries,
+            };
+            for block in summaries.blocks()? {
                 check_interrupt()?;
-                let (key, value) = item?;
-                if let Err(error) = summarized::read_block(&*snapshot, summaries, &key, &value) {
+                if let Err(error) = block.and_then(|block| summaries.block(block)) {
                     found.note(error.message);
                 }
             }

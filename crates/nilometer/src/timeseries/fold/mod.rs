@@ -101,7 +101,7 @@ impl BucketFolder<'_> {
                 let packed = self.store(sealed::load(stored)?.as_ref(), Columns::Packed)?;
                 batch.put(keyspaces.sealed, id.to_vec(), packed);
                 batch.delete(keyspaces.open, id.to_vec());
-                summary::mark(&mut batch, keyspaces, id);
+                summary::keys::mark(&mut batch, keyspaces, id);
                 engine.commit(batch, Durability::Buffered)?;
                 return Ok(FoldResult {
                     written: None,
@@ -179,7 +179,7 @@ impl BucketFolder<'_> {
         };
         batch.put(to, id.to_vec(), stored);
         if to == keyspaces.sealed || (parts.stored.is_some() && !parts.in_open) {
-            summary::mark(&mut batch, keyspaces, id);
+            summary::keys::mark(&mut batch, keyspaces, id);
         }
         if parts.stored.is_some() && parts.in_open == (target == FoldTarget::Sealed) {
             batch.delete(from, id.to_vec());

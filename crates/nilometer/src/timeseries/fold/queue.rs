@@ -349,9 +349,13 @@ impl MaintenanceWorker {
         else {
             return Ok(());
         };
+        let Some(summaries) = keyspaces.summaries else {
+            return Ok(());
+        };
         let summarizer = Summarizer {
             engine: &*self.engine,
             keyspaces,
+            summaries,
             time_field: &options.time_field,
             interner: &self.interner,
             next_numbers: &self.next_numbers,
@@ -365,10 +369,8 @@ impl MaintenanceWorker {
                 SummarizeStep::Done => break,
             }
         }
-        if let Some(summaries) = keyspaces.summaries {
-            let mut entries = self.lock_removed();
-            entries.entry(summaries).or_default().entries += removed;
-        }
+        let mut entries = self.lock_removed();
+        entries.entry(summaries).or_default().entries += removed;
         Ok(())
     }
 }

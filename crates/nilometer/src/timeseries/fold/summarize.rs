@@ -21,12 +21,11 @@ use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::format::bucket_document::Version;
 use crate::timeseries::format::key_range::{KeyRange, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
-use crate::timeseries::format::summary;
+use crate::timeseries::format::summary::keys::{self, ListedBlock};
 use crate::timeseries::format::summary::{
-    BucketSummary, ColumnSummary, ListedBlock, META_BYTES_MAX, ROWS_MAX, SummaryBlock,
-    SummaryHeader,
+    self, BucketSummary, ColumnSummary, META_BYTES_MAX, ROWS_MAX, SummaryHeader,
 };
-use crate::timeseries::scan::summarized::{first_block, marked};
+use crate::timeseries::scan::summary_reader::SummaryReader;
 
 /// Marks that are handled in one step.
 const STEP_MARKS_MAX: usize = 2 * ROWS_MAX;
@@ -38,6 +37,8 @@ const MARKED_AT_ONCE: usize = 10_000;
 pub(crate) struct Summarizer<'s> {
     pub(crate) engine: &'s dyn Engine,
     pub(crate) keyspaces: BucketKeyspaces,
+    /// The keyspace of the summaries.
+    pub(crate) summaries: KeyspaceId,
     pub(crate) time_field: &'s str,
     pub(crate) interner: &'s Arc<Interner>,
     /// The highest number of a block in each keyspace that was written to.
@@ -56,38 +57,40 @@ pub(crate) enum SummarizeStep {
 impl Summarizer<'_> {
     /// Handles the first marks, of one block. The caller holds the lock on rewriting buckets.
     pub(crate) fn step(&self) -> Result<SummarizeStep> {
-        let Some(keyspace) = self.keyspaces.summaries else {
-            return Ok(SummarizeStep::Done);
-        };
         let snapshot = self.engine.snapshot()?;
-        if snapshot.get(keyspace, &summary::COMPLETE)?.is_none() {
+        let keyspace = self.summaries;
+        let stored = SummaryReader {
+            snapshot: &*snapshot,
+            keyspace,
+        };
+        if !stored.is_complete()? {
             return self.mark_all(&*snapshot);
         }
         let all = KeyRange {
             start: Vec::new(),
             end: None,
         };
-        let mut marks = marked(&*snapshot, keyspace, &all, STEP_MARKS_MAX)?;
+        let mut marks = stored.marked(&all, STEP_MARKS_MAX)?;
         let Some(first) = marks.first().copied() else {
             return Ok(SummarizeStep::Done);
         };
         let mut batch = WriteBatch::new();
-        let old = self.block_for(&*snapshot, first)?;
+        let old = block_for(stored, first)?;
         // Marks up to the next block belong to this one.
         let start = old.map_or(first, |block| block.last.max(first));
-        let next = first_block(&*snapshot, keyspace, &end_of(start))?;
+        let next = stored.block_after(&end_of(start))?;
         if let Some(next) = next {
             marks.retain(|id| *id < next.first);
         }
         let mut summaries = Vec::new();
         if let Some(block) = old {
-            summaries = self.unmarked_rows(&*snapshot, block, &marks)?;
-            batch.delete(keyspace, summary::block_key(block.first));
-            batch.delete(keyspace, summary::body_key(block.number));
+            summaries = self.unmarked_rows(stored, block, &marks)?;
+            batch.delete(keyspace, keys::block_key(block.first));
+            batch.delete(keyspace, keys::body_key(block.number));
         }
         for id in &marks {
             summaries.extend(self.summarize(&*snapshot, *id)?);
-            batch.delete(keyspace, summary::mark_key(*id));
+            batch.delete(keyspace, keys::mark_key(*id));
         }
         summaries.sort_unstable_by_key(|summary| summary.id);
         // At the end full blocks are left behind; in between, two halves have room for more.
@@ -104,12 +107,12 @@ impl Summarizer<'_> {
             let block = ListedBlock {
                 first: first.id,
                 last: last.id,
-                number: self.next_number(&*snapshot)?,
+                number: self.next_number(stored)?,
             };
-            batch.put(keyspace, summary::block_key(block.first), block.to_value());
+            batch.put(keyspace, keys::block_key(block.first), block.to_value());
             batch.put(
                 keyspace,
-                summary::body_key(block.number),
+                keys::body_key(block.number),
                 summary::encode(rows)?,
             );
         }
@@ -119,67 +122,33 @@ impl Summarizer<'_> {
 
     /// Marks all buckets: the collection was made before there were summaries, or they were removed.
     fn mark_all(&self, snapshot: &dyn Snapshot) -> Result<SummarizeStep> {
-        let Some(keyspace) = self.keyspaces.summaries else {
-            return Ok(SummarizeStep::Done);
-        };
         let mut batch = WriteBatch::new();
         for item in snapshot.scan(self.keyspaces.series, &[], None, Direction::Forward)? {
             let (key, _) = item?;
             if let Some(id) = key.last_chunk::<12>() {
-                summary::mark(&mut batch, self.keyspaces, *id);
+                keys::mark(&mut batch, self.keyspaces, *id);
             }
             if batch.len() >= MARKED_AT_ONCE {
                 self.engine
                     .commit(std::mem::take(&mut batch), Durability::Buffered)?;
             }
         }
-        batch.put(keyspace, summary::COMPLETE.to_vec(), Vec::new());
+        batch.put(self.summaries, keys::COMPLETE.to_vec(), Vec::new());
         self.engine.commit(batch, Durability::Buffered)?;
         Ok(SummarizeStep::Marks(0))
-    }
-
-    /// Returns the block that the summary of a bucket belongs to: one that holds its id, or the last before it if it has
-    /// room.
-    fn block_for(&self, snapshot: &dyn Snapshot, id: [u8; 12]) -> Result<Option<ListedBlock>> {
-        let Some(keyspace) = self.keyspaces.summaries else {
-            return Ok(None);
-        };
-        let (start, end) = (
-            summary::block_key([0; 12]),
-            [&summary::block_key(id)[..], &[0]].concat(),
-        );
-        let mut before = snapshot.scan(keyspace, &start, Some(&end), Direction::Backward)?;
-        let Some(item) = before.next() else {
-            return Ok(None);
-        };
-        let (key, value) = item?;
-        let block = ListedBlock::decode(&key, &value)?;
-        if block.last >= id {
-            return Ok(Some(block));
-        }
-        let rows = self.block(snapshot, block)?.rows.len();
-        Ok((rows < ROWS_MAX).then_some(block))
-    }
-
-    fn block(&self, snapshot: &dyn Snapshot, block: ListedBlock) -> Result<SummaryBlock> {
-        let keyspace = self.keyspaces.summaries.unwrap_or(self.keyspaces.sealed);
-        let bytes = snapshot.get(keyspace, &summary::body_key(block.number))?;
-        SummaryBlock::decode(bytes.unwrap_or_default())
     }
 
     /// Returns the summaries of a block that are up to date. A damaged block is made again from its buckets.
     fn unmarked_rows(
         &self,
-        snapshot: &dyn Snapshot,
+        stored: SummaryReader<'_>,
         listed: ListedBlock,
         marks: &[[u8; 12]],
     ) -> Result<Vec<BucketSummary>> {
-        let kept = self
-            .block(snapshot, listed)
-            .and_then(|block| block.summaries());
+        let kept = stored.block(listed).and_then(|block| block.summaries());
         let mut kept = match kept {
             Ok(kept) => kept,
-            Err(_) => return self.summarize_between(snapshot, listed, marks),
+            Err(_) => return self.summarize_between(stored.snapshot, listed, marks),
         };
         kept.retain(|summary| marks.binary_search(&summary.id).is_err());
         Ok(kept)
@@ -218,25 +187,28 @@ impl Summarizer<'_> {
     }
 
     /// Returns a number that no block of the collection has had while this process runs.
-    fn next_number(&self, snapshot: &dyn Snapshot) -> Result<u64> {
-        let keyspace = self.keyspaces.summaries.unwrap_or(self.keyspaces.sealed);
+    fn next_number(&self, stored: SummaryReader<'_>) -> Result<u64> {
         let mut numbers = self
             .next_numbers
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(next) = numbers.get_mut(&keyspace) {
-            *next += 1;
-            return Ok(*next);
-        }
-        let (start, end) = (summary::body_key(0), summary::body_key(u64::MAX));
-        let mut blocks = snapshot.scan(keyspace, &start, Some(&end), Direction::Backward)?;
-        let highest = match blocks.next() {
-            Some(item) => summary::body_number(&item?.0)?,
-            None => 0,
+        let number = match numbers.get(&self.summaries) {
+            Some(last) => last + 1,
+            None => stored.highest_number()? + 1,
         };
-        numbers.insert(keyspace, highest + 1);
-        Ok(highest + 1)
+        numbers.insert(self.summaries, number);
+        Ok(number)
     }
+}
+
+/// Returns the block that the summary of a bucket belongs to: one that holds its id, or the last before it if it has
+/// room.
+fn block_for(stored: SummaryReader<'_>, id: [u8; 12]) -> Result<Option<ListedBlock>> {
+    let Some(block) = stored.block_before(id)? else {
+        return Ok(None);
+    };
+    let has_room = block.last >= id || stored.block(block)?.rows.len() < ROWS_MAX;
+    Ok(has_room.then_some(block))
 }
 
 /// Returns the header to summarize; `None` if the bucket must be read: a plain one, one whose bounds are not those of its

@@ -245,7 +245,7 @@ impl BucketChanges<'_> {
                 false => self.keyspaces.sealed,
             };
             self.batch.delete(from, id.to_vec());
-            summary::mark(&mut self.batch, self.keyspaces, id);
+            summary::keys::mark(&mut self.batch, self.keyspaces, id);
         }
         if !self.indexes.is_empty()
             && let Some((meta, start_ms)) = parts.opened_as(&self.options.time_field)?
@@ -278,7 +278,7 @@ impl BucketChanges<'_> {
         self.bytes += stored.len();
         self.batch
             .put(self.keyspaces.sealed, bucket.id.to_vec(), stored);
-        summary::mark(&mut self.batch, self.keyspaces, bucket.id);
+        summary::keys::mark(&mut self.batch, self.keyspaces, bucket.id);
         Ok(())
     }
 

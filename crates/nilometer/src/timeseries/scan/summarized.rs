@@ -19,6 +19,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
+use super::summary_reader::SummaryReader;
 use super::{BucketRange, BucketReader, StoredBuckets, point_reads};
 use crate::catalog::Collection;
 use crate::error::Result;
@@ -29,8 +30,7 @@ use crate::timeseries::cache::summary_blocks::OpenedSummaries;
 use crate::timeseries::format::bucket_document::damaged;
 use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
-use crate::timeseries::format::summary;
-use crate::timeseries::format::summary::{ListedBlock, SummaryBlock, SummaryColumn, SummaryRow};
+use crate::timeseries::format::summary::{SummaryColumn, SummaryRow};
 
 /// Summaries pay while at most one bucket in this many is read.
 const READ_SHARE_MAX: usize = 2;
@@ -95,8 +95,8 @@ impl SummarizedBucket {
     }
 
     /// Number of measurements.
-    pub fn count(&self) -> u32 {
-        self.row().count
+    pub fn count(&self) -> usize {
+        self.row().count as usize
     }
 
     /// Format version: 2 or 3.
@@ -105,6 +105,11 @@ impl SummarizedBucket {
             true => 2,
             false => 3,
         }
+    }
+
+    /// True if times ascend.
+    pub fn is_sorted(&self) -> bool {
+        self.row().is_sorted()
     }
 
     /// True if it takes no more measurements.
@@ -149,6 +154,16 @@ impl SummarizedBucket {
         })
     }
 
+    /// Returns `control.min.<field>`.
+    pub fn min(&self, field: &str) -> ValueRef<'_> {
+        self.bounds(field).0
+    }
+
+    /// Returns `control.max.<field>`.
+    pub fn max(&self, field: &str) -> ValueRef<'_> {
+        self.bounds(field).1
+    }
+
     /// Returns the bounds of the column at a place.
     pub fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
         match self.summary(at) {
@@ -162,9 +177,18 @@ impl SummarizedBucket {
     }
 
     /// Returns the total of the column at a place; `None` if it has none.
-    pub fn total_at(&self, at: usize) -> Option<ColumnTotal> {
+    pub fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        Ok(self.known_total_at(at))
+    }
+
+    fn known_total_at(&self, at: usize) -> Option<ColumnTotal> {
         let (column, place) = self.summary(at)?;
-        column.total(place, self.count())
+        column.total(place, self.row().count)
+    }
+
+    /// True if the column at a place has a total.
+    pub fn has_total_at(&self, at: usize) -> bool {
+        self.known_total_at(at).is_some()
     }
 
     /// Returns the bucket, which it reads if necessary.
@@ -176,16 +200,11 @@ impl SummarizedBucket {
         Ok(self.whole.get_or_init(|| read))
     }
 
-    /// Returns the bucket if it was read.
-    pub fn known(&self) -> Option<&Arc<StoredBucket>> {
-        self.whole.get()
-    }
-
     /// Compares the summary with the bucket. Returns how they differ.
     pub(crate) fn difference(&self) -> Result<Option<&'static str>> {
         let bucket = self.whole()?;
         let same_header = self.id() == bucket.id()
-            && self.count() as usize == bucket.count()
+            && self.count() == bucket.count()
             && self.version() == bucket.version()
             && self.is_closed() == bucket.is_closed()
             && self.columns() == bucket.columns();
@@ -214,7 +233,7 @@ impl SummarizedBucket {
             if !is_same(min, least) || !is_same(max, greatest) {
                 return Ok(Some("other bounds"));
             }
-            if self.total_at(at) != bucket.known_total_at(at)? {
+            if self.known_total_at(at) != bucket.known_total_at(at)? {
                 return Ok(Some("other totals"));
             }
         }
@@ -226,13 +245,27 @@ impl SummarizedBucket {
         self.whole()?.column_at(at)
     }
 
+    /// True if the column at a place is known without reading anything.
+    pub fn has_column_at(&self, at: usize) -> bool {
+        at >= self.columns().len()
+            || self
+                .whole
+                .get()
+                .is_some_and(|bucket| bucket.has_column_at(at))
+    }
+
     /// Returns the fields that have one value in all measurements.
     pub fn constants(&self) -> Result<Document> {
         self.block.constants(self.row())
     }
 
     /// Returns the id of these fields; `None` if there are none. Equal ids mean equal fields and values.
-    pub fn constants_id(&self) -> Option<NonZeroU64> {
+    pub fn constants_id(&self) -> Result<Option<NonZeroU64>> {
+        Ok(self.known_constants_id())
+    }
+
+    /// The same; a summary always knows it.
+    pub fn known_constants_id(&self) -> Option<NonZeroU64> {
         self.block.constants_id(self.row)
     }
 }
@@ -278,12 +311,11 @@ impl SummaryTrial {
 /// A forward scan of a bucket collection by summaries.
 pub struct SummarizedBuckets {
     scan: StoredBuckets,
-    summaries: KeyspaceId,
+    /// `None` if there is no further block.
+    summaries: Option<KeyspaceId>,
     ready: VecDeque<Result<ScannedBucket>>,
     read: Arc<AtomicUsize>,
     trial: SummaryTrial,
-    /// There is no further block.
-    is_plain: bool,
     /// Every summary is read, whether that pays or not.
     is_exhaustive: bool,
 }
@@ -296,12 +328,12 @@ impl BucketReader {
         range: BucketRange,
     ) -> Result<SummarizedBuckets> {
         let scan = self.scan(collection, range)?;
-        let summaries = scan.keyspaces.summaries;
-        let mut is_plain = summaries.is_none() || range.backward;
-        let summaries = summaries.unwrap_or(scan.keyspaces.sealed);
-        if !is_plain {
-            let snapshot = self.engine.snapshot()?;
-            is_plain = snapshot.get(summaries, &summary::COMPLETE)?.is_none();
+        let mut summaries = scan.keyspaces.summaries.filter(|_| !range.backward);
+        if let Some(keyspace) = summaries {
+            let snapshot = &*self.engine.snapshot()?;
+            if !(SummaryReader { snapshot, keyspace }).is_complete()? {
+                summaries = None;
+            }
         }
         Ok(SummarizedBuckets {
             scan,
@@ -309,101 +341,21 @@ impl BucketReader {
             ready: VecDeque::new(),
             read: Arc::default(),
             trial: SummaryTrial::default(),
-            is_plain,
             is_exhaustive: false,
         })
     }
 
     /// Returns a block of summaries from the cache, or reads it. `None` if it cannot be read: buckets are read instead.
-    fn summaries(
-        &self,
-        snapshot: &dyn Snapshot,
-        keyspace: KeyspaceId,
-        number: u64,
-    ) -> Option<Arc<OpenedSummaries>> {
+    fn summaries(&self, summaries: SummaryReader<'_>, number: u64) -> Option<Arc<OpenedSummaries>> {
         let blocks = &self.cache.summary_blocks;
-        if let Some(known) = blocks.get(keyspace, number) {
+        if let Some(known) = blocks.get(summaries.keyspace, number) {
             return Some(known);
         }
-        let bytes = snapshot.get(keyspace, &summary::body_key(number)).ok()??;
+        let bytes = summaries.block_bytes(number).ok()??;
         let opened = Arc::new(OpenedSummaries::open(bytes, &self.cache.interner).ok()?);
-        blocks.insert(keyspace, number, &opened);
+        blocks.insert(summaries.keyspace, number, &opened);
         Some(opened)
     }
-}
-
-/// Reads a block, given its entry in the list of blocks.
-pub(crate) fn read_block(
-    snapshot: &dyn Snapshot,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    value: &[u8],
-) -> Result<SummaryBlock> {
-    let listed = ListedBlock::decode(key, value)?;
-    let bytes = snapshot.get(keyspace, &summary::body_key(listed.number))?;
-    SummaryBlock::decode(bytes.unwrap_or_default())
-}
-
-/// Returns the first block with buckets at or after a key.
-pub(crate) fn first_block(
-    snapshot: &dyn Snapshot,
-    keyspace: KeyspaceId,
-    start: &[u8],
-) -> Result<Option<ListedBlock>> {
-    let from = |id: &[u8]| -> Vec<u8> {
-        let mut id = id.to_vec();
-        id.resize(12, 0);
-        summary::block_key(id.try_into().unwrap_or([0; 12]))
-    };
-    let listed = |item: (nilometer_storage::Bytes, nilometer_storage::Bytes)| {
-        ListedBlock::decode(&item.0, &item.1)
-    };
-    let start_key = from(start.get(..12).unwrap_or(start));
-    // The block that begins before the key may end after it.
-    let lowest = summary::block_key([0; 12]);
-    let upto = [&start_key[..], &[0]].concat();
-    let mut before = snapshot.scan(keyspace, &lowest, Some(&upto), Direction::Backward)?;
-    if let Some(item) = before.next() {
-        let block = listed(item?)?;
-        if block.last[..] >= *start {
-            return Ok(Some(block));
-        }
-    }
-    let end = summary::blocks_end();
-    let mut after = snapshot.scan(keyspace, &start_key, Some(&end), Direction::Forward)?;
-    match after.next() {
-        Some(item) => {
-            let block = listed(item?)?;
-            match block.last[..] >= *start {
-                true => Ok(Some(block)),
-                // It is the block before.
-                false => after.next().map(|item| listed(item?)).transpose(),
-            }
-        }
-        None => Ok(None),
-    }
-}
-
-/// Returns the marked buckets in a range, ascending.
-pub(crate) fn marked(
-    snapshot: &dyn Snapshot,
-    keyspace: KeyspaceId,
-    range: &KeyRange,
-    at_most: usize,
-) -> Result<Vec<[u8; 12]>> {
-    let start = summary::marks_from(&range.start);
-    let end = match &range.end {
-        Some(end) => summary::marks_from(end),
-        None => summary::marks_end().to_vec(),
-    };
-    let mut found = Vec::new();
-    for item in snapshot.scan(keyspace, &start, Some(&end), Direction::Forward)? {
-        if found.len() >= at_most {
-            break;
-        }
-        found.push(summary::marked_bucket(&item?.0)?);
-    }
-    Ok(found)
 }
 
 impl SummarizedBuckets {
@@ -421,22 +373,25 @@ impl SummarizedBuckets {
             self.scan.done = true;
             return Ok(());
         }
-        if self.is_plain {
+        let Some(keyspace) = self.summaries else {
             return self.refill_plain();
-        }
+        };
         let read = self.read.load(Ordering::Relaxed);
         if !self.is_exhaustive && (self.trial.is_plain(read) || self.scan.is_listed(&range)?) {
             return self.refill_plain();
         }
         let reader = self.scan.reader.clone();
         let snapshot: Arc<dyn Snapshot> = reader.engine.snapshot()?.into();
-        let block = first_block(&*snapshot, self.summaries, &range.start)?;
-        let Some(block) = block.filter(|block| range.ends_after(&block.first)) else {
-            self.is_plain = true;
-            return self.refill_plain();
+        let summaries = SummaryReader {
+            snapshot: &*snapshot,
+            keyspace,
         };
-        let Some(opened) = reader.summaries(&*snapshot, self.summaries, block.number) else {
-            self.is_plain = true;
+        let block = summaries.block_after(&range.start)?;
+        let block = block.filter(|block| range.ends_after(&block.first));
+        let opened =
+            block.and_then(|block| Some((block, reader.summaries(summaries, block.number)?)));
+        let Some((block, opened)) = opened else {
+            self.summaries = None;
             return self.refill_plain();
         };
         let end = end_of(block.last);
@@ -449,7 +404,8 @@ impl SummarizedBuckets {
             start: range.start,
             end,
         };
-        self.take(snapshot, &opened, &covered)?;
+        let marked = summaries.marked(&covered, usize::MAX)?;
+        self.take(snapshot, &opened, &covered, marked)?;
         self.scan.after = Some(block.last);
         self.scan.done = ends_scan;
         Ok(())
@@ -470,10 +426,10 @@ impl SummarizedBuckets {
         snapshot: Arc<dyn Snapshot>,
         block: &Arc<OpenedSummaries>,
         covered: &KeyRange,
+        marked: Vec<[u8; 12]>,
     ) -> Result<()> {
         let keyspaces = self.scan.keyspaces;
-        let mut changed: BTreeSet<[u8; 12]> = BTreeSet::new();
-        changed.extend(marked(&*snapshot, self.summaries, covered, usize::MAX)?);
+        let mut changed = BTreeSet::from_iter(marked);
         for keyspace in [keyspaces.open, keyspaces.tail] {
             let (start, end) = (&covered.start, covered.end.as_deref());
             for item in snapshot.scan(keyspace, start, end, Direction::Forward)? {
@@ -546,6 +502,7 @@ mod tests {
     use nilometer_storage::{Durability, WriteBatch};
 
     use super::*;
+    use crate::timeseries::format::summary::keys;
     use crate::timeseries::tests::{Fixture, at};
 
     /// Returns how many buckets a scan returns by their summaries, and how many it returns in all.
@@ -576,10 +533,13 @@ mod tests {
         assert_eq!(problems(&f), Vec::<String>::new());
         let keyspaces = BucketKeyspaces::of(&f.collection).unwrap();
         let summaries = keyspaces.summaries.unwrap();
-        let snapshot = f.engine.snapshot().unwrap();
-        let first = first_block(&*snapshot, summaries, &[]).unwrap().unwrap();
+        let reader = SummaryReader {
+            snapshot: &*f.engine.snapshot().unwrap(),
+            keyspace: summaries,
+        };
+        let first = reader.block_after(&[]).unwrap().unwrap();
         let mut batch = WriteBatch::new();
-        batch.put(summaries, summary::body_key(first.number), vec![1, 2, 3]);
+        batch.put(summaries, keys::body_key(first.number), vec![1, 2, 3]);
         f.engine.commit(batch, Durability::Sync).unwrap();
         let f = f.reopened();
         let (summarized, all) = counts(&f);
@@ -587,7 +547,7 @@ mod tests {
         assert!(!problems(&f).is_empty());
         // A change of one of its buckets.
         let mut batch = WriteBatch::new();
-        summary::mark(&mut batch, keyspaces, first.first);
+        keys::mark(&mut batch, keyspaces, first.first);
         f.engine.commit(batch, Durability::Sync).unwrap();
         f.timeseries.seal_all(&f.collection).unwrap();
         assert_eq!(counts(&f), (30, 30));

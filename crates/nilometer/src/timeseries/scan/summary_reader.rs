@@ -1,0 +1,112 @@
+//! Reading a keyspace of summaries: its list of blocks, its blocks, and the marks of buckets whose summary is out of date.
+
+use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
+
+use crate::error::Result;
+use crate::timeseries::format::key_range::KeyRange;
+use crate::timeseries::format::summary::SummaryBlock;
+use crate::timeseries::format::summary::keys::{self, ListedBlock};
+
+/// A keyspace of summaries at one instant.
+#[derive(Clone, Copy)]
+pub(crate) struct SummaryReader<'s> {
+    pub(crate) snapshot: &'s dyn Snapshot,
+    pub(crate) keyspace: KeyspaceId,
+}
+
+impl SummaryReader<'_> {
+    /// True once every sealed bucket has a summary or a mark.
+    pub(crate) fn is_complete(self) -> Result<bool> {
+        Ok(self.snapshot.get(self.keyspace, &keys::COMPLETE)?.is_some())
+    }
+
+    /// Returns the list of blocks, ascending.
+    pub(crate) fn blocks(self) -> Result<impl Iterator<Item = Result<ListedBlock>> + use<>> {
+        let (start, end) = (keys::block_key([0; 12]), keys::blocks_end());
+        self.listed(&start, &end, Direction::Forward)
+    }
+
+    fn listed(
+        self,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+    ) -> Result<impl Iterator<Item = Result<ListedBlock>> + use<>> {
+        let entries = self
+            .snapshot
+            .scan(self.keyspace, start, Some(end), direction)?;
+        Ok(entries.map(|entry| {
+            let (key, value) = entry?;
+            ListedBlock::decode(&key, &value)
+        }))
+    }
+
+    /// Returns the last block that begins at or before a bucket.
+    pub(crate) fn block_before(self, id: [u8; 12]) -> Result<Option<ListedBlock>> {
+        let start = keys::block_key([0; 12]);
+        let end = [&keys::block_key(id)[..], &[0]].concat();
+        let mut blocks = self.listed(&start, &end, Direction::Backward)?;
+        blocks.next().transpose()
+    }
+
+    /// Returns the first block with buckets at or after a key.
+    pub(crate) fn block_after(self, key: &[u8]) -> Result<Option<ListedBlock>> {
+        let mut first = [0; 12];
+        let length = key.len().min(first.len());
+        first[..length].copy_from_slice(&key[..length]);
+        // The block that begins before the key may end after it.
+        if let Some(block) = self.block_before(first)?
+            && block.last[..] >= *key
+        {
+            return Ok(Some(block));
+        }
+        let (start, end) = (keys::block_key(first), keys::blocks_end());
+        for block in self.listed(&start, &end, Direction::Forward)? {
+            let block = block?;
+            // Otherwise it is the block before.
+            if block.last[..] >= *key {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the bytes of a block; `None` if there are none.
+    pub(crate) fn block_bytes(self, number: u64) -> Result<Option<Bytes>> {
+        let bytes = self.snapshot.get(self.keyspace, &keys::body_key(number))?;
+        Ok(bytes)
+    }
+
+    /// Reads a block.
+    pub(crate) fn block(self, listed: ListedBlock) -> Result<SummaryBlock> {
+        SummaryBlock::decode(self.block_bytes(listed.number)?.unwrap_or_default())
+    }
+
+    /// Returns the highest number of a block; 0 if there is none.
+    pub(crate) fn highest_number(self) -> Result<u64> {
+        let (start, end) = (keys::body_key(0), keys::body_key(u64::MAX));
+        let mut blocks =
+            self.snapshot
+                .scan(self.keyspace, &start, Some(&end), Direction::Backward)?;
+        match blocks.next() {
+            Some(entry) => keys::body_number(&entry?.0),
+            None => Ok(0),
+        }
+    }
+
+    /// Returns the marked buckets in a range, ascending.
+    pub(crate) fn marked(self, range: &KeyRange, at_most: usize) -> Result<Vec<[u8; 12]>> {
+        let start = keys::marks_from(&range.start);
+        let end = match &range.end {
+            Some(end) => keys::marks_from(end),
+            None => keys::marks_end().to_vec(),
+        };
+        let marks = self
+            .snapshot
+            .scan(self.keyspace, &start, Some(&end), Direction::Forward)?;
+        marks
+            .take(at_most)
+            .map(|entry| keys::marked_bucket(&entry?.0))
+            .collect()
+    }
+}
