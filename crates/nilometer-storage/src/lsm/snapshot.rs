@@ -85,34 +85,33 @@ impl Snapshot for LsmSnapshot {
                 None => tree.inner.range(start.., at, None),
             })
         })?;
-        let mut scan = LsmScan {
+        let scan = LsmScan {
             entries,
             direction,
-            search: None,
             finished: false,
             tree: Arc::clone(tree),
         };
-        let search = Some(FirstSearch {
+        let search = FirstSearch {
             start: start.to_vec(),
             end: end.map(<[u8]>::to_vec),
+            direction,
             at,
             took: began.elapsed(),
-        });
+            tree: Arc::clone(tree),
+        };
         if write_buffers.is_empty() {
-            scan.search = search;
-            return Ok(Box::new(scan));
+            return Ok(Box::new(SearchedScan::new(scan, search)));
         }
         let write_buffers = write_buffers.into_iter();
         let write_buffers = write_buffers
             .map(|write_buffer| WriteBufferScan::new(write_buffer, at, start, end, direction));
-        Ok(Box::new(BufferedScan {
+        let scan = BufferedScan {
             write_buffers: write_buffers.collect(),
             tables: scan.peekable(),
             direction,
-            tree: Arc::clone(tree),
-            search,
             _instant: self.sequence.again(),
-        }))
+        };
+        Ok(Box::new(SearchedScan::new(scan, search)))
     }
 
     /// Returns the sequence number of the last batch applied to the tree, if the snapshot shows it. A batch is noted
@@ -149,28 +148,29 @@ impl<'b> Bound<'b> {
 struct FirstSearch {
     start: Vec<u8>,
     end: Option<Vec<u8>>,
+    direction: Direction,
     /// The number of the reader.
     at: u64,
     /// Time it took so far.
     took: Duration,
+    /// Must be the last field, so that it is dropped last: see `Tree::drop`.
+    tree: Arc<Tree>,
 }
 
 impl FirstSearch {
     /// Looks for the first entry. If that takes long, notes that there are none before it.
     fn find(
         self,
-        tree: &Tree,
-        direction: Direction,
         next: impl FnOnce() -> Option<Result<(Bytes, Bytes)>>,
     ) -> Option<Result<(Bytes, Bytes)>> {
         let began = Instant::now();
         let first = next();
-        if self.took + began.elapsed() < tree.slow_search {
+        if self.took + began.elapsed() < self.tree.slow_search {
             return first;
         }
         let (from, to) = (&self.start[..], self.end.as_deref());
-        let ranges = &tree.empty_ranges;
-        match (&first, direction) {
+        let ranges = &self.tree.empty_ranges;
+        match (&first, self.direction) {
             (None, _) => ranges.note_empty(from, to, self.at),
             (Some(Ok((key, _))), Direction::Forward) => {
                 ranges.note_empty(from, Some(key), self.at);
@@ -184,19 +184,44 @@ impl FirstSearch {
     }
 }
 
+/// A scan with the search for its first entry.
+struct SearchedScan<S> {
+    scan: S,
+    /// Until the first entry.
+    search: Option<FirstSearch>,
+}
+
+impl<S> SearchedScan<S> {
+    fn new(scan: S, search: FirstSearch) -> Self {
+        let search = Some(search);
+        Self { scan, search }
+    }
+}
+
+impl<S: Iterator<Item = Result<(Bytes, Bytes)>>> Iterator for SearchedScan<S> {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.search.take() {
+            Some(search) => search.find(|| self.scan.next()),
+            None => self.scan.next(),
+        }
+    }
+}
+
 /// An open scan. It holds the version of the tree it reads, so it needs no read sequence.
 struct LsmScan {
     entries: Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>,
     direction: Direction,
-    /// Until the first entry, unless this is part of another scan.
-    search: Option<FirstSearch>,
     finished: bool,
     /// Must be the last field, so that it is dropped last: see `Tree::drop`.
     tree: Arc<Tree>,
 }
 
-impl LsmScan {
-    fn step(&mut self) -> Option<Result<(Bytes, Bytes)>> {
+impl Iterator for LsmScan {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
         if self.finished {
             return None;
         }
@@ -223,18 +248,6 @@ impl LsmScan {
     }
 }
 
-impl Iterator for LsmScan {
-    type Item = Result<(Bytes, Bytes)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let Some(search) = self.search.take() else {
-            return self.step();
-        };
-        let tree = Arc::clone(&self.tree);
-        search.find(&tree, self.direction, || self.step())
-    }
-}
-
 /// An open scan of a short-lived keyspace. Of several entries for one key the newest counts. Unlike trees, write
 /// buffers release entries that no open read sequence needs, so the scan holds one.
 struct BufferedScan {
@@ -242,9 +255,6 @@ struct BufferedScan {
     write_buffers: Vec<WriteBufferScan>,
     tables: Peekable<LsmScan>,
     direction: Direction,
-    tree: Arc<Tree>,
-    /// Until the first entry.
-    search: Option<FirstSearch>,
     _instant: ReadSequence,
 }
 
@@ -277,16 +287,6 @@ impl Iterator for BufferedScan {
     type Item = Result<(Bytes, Bytes)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Some(search) = self.search.take() else {
-            return self.step();
-        };
-        let tree = Arc::clone(&self.tree);
-        search.find(&tree, self.direction, || self.step())
-    }
-}
-
-impl BufferedScan {
-    fn step(&mut self) -> Option<Result<(Bytes, Bytes)>> {
         loop {
             let Ok(key) = self.next_key() else {
                 return self.tables.next();
