@@ -177,24 +177,26 @@ impl Collection {
 
     /// Returns the same collection with other keyspaces.
     pub(super) fn with_storage(&self, storage: Storage) -> Self {
-        let mut changed = self.modified(
-            self.options.clone(),
-            self.timeseries.clone(),
-            self.mixed_schema,
-        );
-        changed.storage = storage;
-        changed
+        Self {
+            storage,
+            ..self.again()
+        }
     }
 
     /// Returns the same collection under another namespace.
     pub(super) fn renamed(&self, namespace: Namespace) -> Self {
-        let mut renamed = self.modified(
+        Self {
+            namespace,
+            ..self.again()
+        }
+    }
+
+    fn again(&self) -> Self {
+        self.modified(
             self.options.clone(),
             self.timeseries.clone(),
             self.mixed_schema,
-        );
-        renamed.namespace = namespace;
-        renamed
+        )
     }
 
     /// Returns all keyspaces, including those of its indexes.

@@ -43,18 +43,9 @@ fn measurement(id: i64, series: i64, at: i64) -> Value {
     out.finish().into()
 }
 
-fn insert(fixture: &mut Fixture, documents: &[Value]) {
-    for collection in ["ts", "plain"] {
-        fixture.run(doc! { "insert": collection, "documents": documents.to_vec() });
-    }
-}
-
 /// Buckets of a day each, of all series.
 fn filled() -> Fixture {
-    let mut fixture = Fixture::new();
-    let options = doc! { "timeField": "t", "metaField": "m" };
-    fixture.run(doc! { "create": "ts", "timeseries": options });
-    fixture.run(doc! { "create": "plain" });
+    let mut fixture = Fixture::with_oracle();
     let mut documents = Vec::new();
     for day in 0..DAYS {
         for series in 0..HOSTS {
@@ -64,7 +55,7 @@ fn filled() -> Fixture {
             }
         }
     }
-    insert(&mut fixture, &documents);
+    fixture.insert_into_both(&documents);
     fixture
 }
 
@@ -130,7 +121,7 @@ fn conditions_on_parts_of_metadata_answer_as_plain_documents() {
             )
         })
         .collect();
-    insert(&mut fixture, &late);
+    fixture.insert_into_both(&late);
     for collection in ["ts", "plain"] {
         let delete =
             doc! { "q": doc! { "m.h": doc! { "$in": array!["host 7", "host 9"] } }, "limit": 0 };

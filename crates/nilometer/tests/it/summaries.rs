@@ -54,18 +54,9 @@ fn measurement(id: i64, host: i64, at: i64) -> Value {
     out.finish().into()
 }
 
-fn insert(fixture: &mut Fixture, documents: &[Value]) {
-    for collection in ["ts", "plain"] {
-        fixture.run(doc! { "insert": collection, "documents": documents.to_vec() });
-    }
-}
-
 /// Buckets of an hour each, sealed and summarized.
 fn filled() -> Fixture {
-    let mut fixture = Fixture::new();
-    let options = doc! { "timeField": "t", "metaField": "m" };
-    fixture.run(doc! { "create": "ts", "timeseries": options });
-    fixture.run(doc! { "create": "plain" });
+    let mut fixture = Fixture::with_oracle();
     let mut documents = Vec::new();
     for hour in 0..HOURS {
         for minute in [0, 7, 58] {
@@ -75,7 +66,7 @@ fn filled() -> Fixture {
             }
         }
     }
-    insert(&mut fixture, &documents);
+    fixture.insert_into_both(&documents);
     fixture.run(doc! { "compact": "system.buckets.ts" });
     fixture
 }
@@ -170,7 +161,7 @@ fn buckets_that_change_are_read_instead_of_their_summaries() {
     let late: Vec<Value> = (0..90)
         .map(|n| measurement(100_000 + n, n % HOSTS, n % HOURS * HOUR_MS + 1_000_000))
         .collect();
-    insert(&mut fixture, &late);
+    fixture.insert_into_both(&late);
     check(&mut fixture);
     both(&mut fixture, &|collection| {
         let update = doc! { "q": doc! { "m.h": "host 9" }, "u": doc! { "$set": doc! { "m.h": "host 10" } }, "multi": true };

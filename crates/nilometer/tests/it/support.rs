@@ -100,6 +100,22 @@ impl Fixture {
         Self::of(Database::with_engine(engine, Environment::default()).unwrap())
     }
 
+    /// Opens a database with a time series "ts" and an ordinary collection "plain", the oracle of its answers.
+    pub(crate) fn with_oracle() -> Self {
+        let mut fixture = Self::new();
+        let options = doc! { "timeField": "t", "metaField": "m" };
+        fixture.run(doc! { "create": "ts", "timeseries": options });
+        fixture.run(doc! { "create": "plain" });
+        fixture
+    }
+
+    /// Inserts documents into the time series and the oracle.
+    pub(crate) fn insert_into_both(&mut self, documents: &[Value]) {
+        for collection in ["ts", "plain"] {
+            self.run(doc! { "insert": collection, "documents": documents.to_vec() });
+        }
+    }
+
     /// Opens a database in a directory.
     pub(crate) fn open(path: &Path) -> Self {
         Self::of(Database::open(path).unwrap())

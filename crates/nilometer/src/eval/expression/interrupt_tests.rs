@@ -168,7 +168,7 @@ fn every_operator_is_interrupted_on_its_worst_input() {
     }
 }
 
-/// Evaluates with a pool of 8 MiB; asserts that all memory is returned.
+/// Evaluates with a pool of 1 MiB; asserts that all memory is returned.
 fn within_1_mib(source: Value) -> Result<Value> {
     let pool = std::sync::Arc::new(MemoryPool::default());
     pool.set_most(1 << 20);

@@ -750,10 +750,8 @@ fn fuzz_bucket_catalog() {
     let asked = |name: &str| std::env::var_os(name).is_some();
     let default = if asked("NILOMETER_SOAK") {
         HISTORIES_SOAK
-    } else if asked("NILOMETER_LONG") {
-        HISTORIES_LONG
     } else {
-        HISTORIES
+        crate::tests::effort(HISTORIES, HISTORIES_LONG)
     };
     let first = setting("NILOMETER_FUZZ_SEED").unwrap_or(0);
     let runs = setting("NILOMETER_FUZZ_RUNS").unwrap_or(default);

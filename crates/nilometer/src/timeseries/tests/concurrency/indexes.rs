@@ -17,7 +17,9 @@ use crate::timeseries::BucketRange;
 use crate::timeseries::index::spec::{CollationOrigin, to_buckets};
 
 /// How long each engine is exercised in each way.
-const DURATION: fn() -> Duration = || Duration::from_millis(effort(400, 1200));
+fn duration() -> Duration {
+    Duration::from_millis(effort(400, 1200))
+}
 
 /// Arrays now and then, so that an index becomes multikey while it is in use.
 const LOAD: Load = Load {
@@ -199,7 +201,7 @@ fn readers(engine: Arc<dyn Engine>) {
         }
         scope.spawn(|| shared.change_indexes());
         let reading = [0, 1].map(|_| scope.spawn(|| shared.read_by(&index)));
-        shared.wait(DURATION(), &reading);
+        shared.wait(duration(), &reading);
         for reader in reading {
             assert!(reader.join().unwrap() > 0);
         }
@@ -217,7 +219,7 @@ fn removals(engine: Arc<dyn Engine>) {
         }
         scope.spawn(|| shared.change_indexes());
         scope.spawn(|| shared.remove());
-        shared.wait(DURATION(), &[]);
+        shared.wait(duration(), &[]);
     });
     shared.validate();
 }

@@ -11,7 +11,9 @@ use crate::tests::effort;
 use crate::timeseries::BucketRange;
 
 /// How long each engine is exercised.
-const DURATION: fn() -> Duration = || Duration::from_millis(effort(400, 1500));
+fn duration() -> Duration {
+    Duration::from_millis(effort(400, 1500))
+}
 
 /// Two series.
 const LOAD: Load = Load {
@@ -66,7 +68,7 @@ fn exercise(engine: Arc<dyn Engine>) {
             scope.spawn(move || shared.write(writer));
         }
         let readers = [false, true].map(|backward| scope.spawn(move || shared.read(backward)));
-        shared.wait(DURATION(), &readers);
+        shared.wait(duration(), &readers);
         for reader in readers {
             assert!(reader.join().unwrap() > 0);
         }
