@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::budget::{self, Budget, Cost};
-use crate::process::{Outcome, cargo, read, root, run};
+use crate::process::{Outcome, WORKSPACE, cargo, read, root, run};
 use crate::{conformance, deny, fuzz, soak, tidy};
 
 /// All tests, from an empty target folder.
@@ -52,6 +52,7 @@ pub(crate) fn all() -> Outcome {
     step(&mut steps, "conformance", || conformance::run(&[]));
     step(&mut steps, "guide", conformance::guide);
     step(&mut steps, "features", features);
+    step(&mut steps, "cluster", cluster);
     step(&mut steps, "deny", deny::all);
     step(&mut steps, "budgets", || {
         budget::report(&[
@@ -72,8 +73,9 @@ pub(crate) fn verify() -> Outcome {
 
 /// Repairs what tools can repair: clippy's suggestions, generated tables, line ends, format.
 pub(crate) fn fix() -> Outcome {
-    let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--fix"];
-    run(cargo(clippy).args(["--allow-dirty", "--allow-staged"]))?;
+    let clippy = ["--all-targets", "--quiet", "--fix", "--allow-dirty"];
+    let clippy = cargo(["clippy"].iter().chain(&WORKSPACE).chain(&clippy));
+    run({ clippy }.arg("--allow-staged"))?;
     rewrite_compatibility()?;
     tidy::fix()?;
     run(&mut cargo(["fmt", "--all"]))
@@ -130,17 +132,17 @@ pub(crate) fn format() -> Outcome {
 
 /// Clippy finds nothing.
 pub(crate) fn lint() -> Outcome {
-    run(&mut cargo([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--quiet",
-        "--",
-        "--deny",
-        "warnings",
-    ]))
+    run(cargo(["clippy"]).args(WORKSPACE).args(LINT))
 }
+
+const LINT: [&str; 6] = [
+    "--all-targets",
+    "--locked",
+    "--quiet",
+    "--",
+    "--deny",
+    "warnings",
+];
 
 /// Builds all tests, then runs them.
 pub(crate) fn test() -> Outcome {
@@ -148,18 +150,27 @@ pub(crate) fn test() -> Outcome {
     run_tests()
 }
 
-const ALL_TESTS: [&str; 4] = ["test", "--workspace", "--locked", "--quiet"];
+fn all_tests() -> Command {
+    let mut test = cargo(["test", "--locked", "--quiet"]);
+    test.args(WORKSPACE);
+    test
+}
 
 fn build_tests() -> Outcome {
-    run(cargo(ALL_TESTS).arg("--no-run"))
+    run(all_tests().arg("--no-run"))
 }
 
 /// Runs the fast tests. Many wait: for the disk, for servers, for each other. So there are twice as many threads as
 /// cores, and files are in memory where there is room; `histories` uses the disk. Golden files are compared, never
 /// rewritten.
 fn run_tests() -> Outcome {
-    let mut test = cargo(ALL_TESTS);
+    let mut test = all_tests();
     test.arg("--no-fail-fast").env_remove("UPDATE_EXPECT");
+    run(with_threads_and_memory(&mut test))
+}
+
+/// Makes the fast tests faster.
+fn with_threads_and_memory(test: &mut Command) -> &mut Command {
     if std::env::var_os("RUST_TEST_THREADS").is_none()
         && let Ok(cores) = std::thread::available_parallelism()
     {
@@ -168,7 +179,7 @@ fn run_tests() -> Outcome {
     if std::env::var_os("TMPDIR").is_none() && has_room_in_memory() {
         test.env("TMPDIR", FILES_IN_MEMORY);
     }
-    run(&mut test)
+    test
 }
 
 /// A file system in memory, on Linux.
@@ -187,8 +198,11 @@ fn has_room_in_memory() -> bool {
 
 /// Runs all tests of the crates with the long version of those that the fast suite shortens.
 pub(crate) fn histories() -> Outcome {
-    let test = ["test", "--workspace", "--quiet", "--lib", "--tests"];
-    run(cargo(test).env("NILOMETER_LONG", "1"))
+    let test = ["--quiet", "--lib", "--tests"];
+    run(cargo(["test"])
+        .args(WORKSPACE)
+        .args(test)
+        .env("NILOMETER_LONG", "1"))
 }
 
 /// Tests code behind Cargo features, apart from the other steps, which see the default build.
@@ -201,11 +215,21 @@ pub(crate) fn features() -> Outcome {
         .args(["--", "parquet"]))
 }
 
+/// Lints and tests the crate of object storage, which the other steps leave out.
+pub(crate) fn cluster() -> Outcome {
+    let package = ["--package", "nilometer-cluster"];
+    run(cargo(["clippy"]).args(package).args(LINT))?;
+    let mut test = cargo(["test", "--locked", "--quiet"]);
+    run(with_threads_and_memory(test.args(package)))
+}
+
 /// Documentation builds without a warning, private items included.
 pub(crate) fn docs() -> Outcome {
     let flags = "--deny warnings --allow rustdoc::private_intra_doc_links";
-    let build = ["doc", "--workspace", "--no-deps", "--locked", "--quiet"];
-    run(cargo(build)
+    let build = ["--no-deps", "--locked", "--quiet"];
+    run(cargo(["doc"])
+        .args(WORKSPACE)
+        .args(build)
         .arg("--document-private-items")
         .env("RUSTDOCFLAGS", flags))
 }

@@ -7,7 +7,9 @@
 //! `fuzz --inputs N` runs a campaign instead: that many inputs against every entry, by the program in `fuzz/campaign`,
 //! optimised and with the checks of a debug build.
 
-use crate::process::{self, Outcome, cargo, read};
+use std::process::Command;
+
+use crate::process::{self, Outcome, WORKSPACE, cargo, read};
 
 /// Seeds for each target in the smoke run, from [`SMOKE_SEED`] on, beyond those of `cargo test`.
 const SMOKE_RUNS: &str = "1000";
@@ -17,7 +19,11 @@ const NAMED_RUNS: &str = "10000";
 
 /// All crates together, as the tests are built: a single crate would be built with other features of its dependencies,
 /// and so would they.
-const TESTS: [&str; 5] = ["test", "--workspace", "--quiet", "--lib", "--tests"];
+fn tests() -> Command {
+    let mut test = cargo(["test", "--quiet", "--lib", "--tests"]);
+    test.args(WORKSPACE);
+    test
+}
 
 /// Runs the targets whose name contains `filter`.
 fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
@@ -27,7 +33,7 @@ fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
         ));
     }
     process::run(
-        cargo(TESTS)
+        tests()
             .arg(filter)
             .env("NILOMETER_FUZZ_SEED", seed)
             .env("NILOMETER_FUZZ_RUNS", runs),
@@ -36,7 +42,7 @@ fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
 
 /// Names of all targets.
 fn targets() -> Outcome<Vec<String>> {
-    let list = read(cargo(TESTS).args(["fuzz_", "--", "--list", "--format", "terse"]))?;
+    let list = read(tests().args(["fuzz_", "--", "--list", "--format", "terse"]))?;
     Ok(list
         .lines()
         .filter_map(|line| line.strip_suffix(": test"))

@@ -50,6 +50,7 @@ cargo xtask TASK
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh mongoose web go java spring rust; default: all)
   features                  code behind Cargo features: Parquet
+  cluster                   lint and tests of object storage, which the other tasks leave out
   deny                      licences, sources and advisories of dependencies (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   the cost of connections, TLS and authorization
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         ["docs"] => ci::docs(),
         ["deny"] => deny::all(),
         ["features"] => ci::features(),
+        ["cluster"] => ci::cluster(),
         ["tidy"] => tidy::run(),
         ["imports", rest @ ..] => imports::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),

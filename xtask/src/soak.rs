@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: the soak test of the server (`tests/it/soak`) for minutes or hours. The head of the test says
 //! what must hold at the end.
 
-use crate::process::{Outcome, cargo, run};
+use crate::process::{Outcome, WORKSPACE, cargo, run};
 
 /// Minutes unless `--minutes` says otherwise.
 const MINUTES: u64 = 30;
@@ -37,8 +37,10 @@ pub(crate) fn long(arguments: &[&str]) -> Outcome {
 
 /// The step of `ci`.
 pub(crate) fn short() -> Outcome {
-    let test = ["test", "--workspace", "--quiet", "--lib", "--tests", "--"];
-    run(cargo(test)
+    let test = ["--quiet", "--lib", "--tests", "--"];
+    run(cargo(["test"])
+        .args(WORKSPACE)
+        .args(test)
         .args([TEST, "--nocapture"])
         .env("NILOMETER_SOAK_SECONDS", CI_SECONDS.to_string()))
 }

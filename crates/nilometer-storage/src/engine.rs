@@ -72,12 +72,15 @@ pub enum Operation {
     Delete,
 }
 
+/// Changes to keys of keyspaces, in order.
+pub type Operations = Vec<(KeyspaceId, Vec<u8>, Operation)>;
+
 /// Changes to several keyspaces that become visible and durable together.
 ///
 /// The last operation on a key wins.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
-    pub(crate) operations: Vec<(KeyspaceId, Vec<u8>, Operation)>,
+    pub(crate) operations: Operations,
     pub(crate) annotation: Vec<u8>,
     /// Bytes of the keys and values of the operations.
     bytes: u64,
@@ -122,8 +125,12 @@ impl WriteBatch {
     pub(crate) fn longest_key(&self) -> usize {
         self.longest_key
     }
+    /// Returns the operations, in order, and the annotation. For engines.
+    pub fn into_parts(self) -> (Operations, Vec<u8>) {
+        (self.operations, self.annotation)
+    }
     /// Fails for keys, values and batches that exceed the limits.
-    pub(crate) fn check(&self, key_bytes_max: usize) -> Result<()> {
+    pub fn check(&self, key_bytes_max: usize) -> Result<()> {
         let mut total = self.annotation.len() as u64;
         for (_, key, operation) in &self.operations {
             if key.is_empty() || key.len() > key_bytes_max {
@@ -162,6 +169,28 @@ pub struct Keyspace {
     pub name: String,
     /// The options it was created with.
     pub options: KeyspaceOptions,
+}
+
+impl Keyspace {
+    /// Fails if the id may have been in use, or if one of `others` has the name. For engines.
+    pub fn check_new<'k>(
+        &self,
+        next_id: u64,
+        mut others: impl Iterator<Item = &'k Keyspace>,
+    ) -> Result<()> {
+        if others.any(|other| other.name == self.name) {
+            return Err(Error::KeyspaceExists {
+                name: self.name.clone(),
+            });
+        }
+        if self.id.0 < next_id {
+            return Err(Error::UsedKeyspace {
+                id: self.id.0,
+                next: next_id,
+            });
+        }
+        Ok(())
+    }
 }
 
 /// Returns the sizes of one keyspace.
@@ -222,6 +251,14 @@ pub struct DiskWaits {
 pub trait Engine: Send + Sync {
     /// Creates a keyspace with a new name. It is durable when this returns.
     fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId>;
+    /// Creates a keyspace that has the id, name and options of one in another engine, from which its entries are copied.
+    /// The id must be above those of all keyspaces that this engine ever had.
+    fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
+        let _ = keyspace;
+        Err(Error::Unsupported {
+            operation: "importing a keyspace",
+        })
+    }
     /// Returns all keyspaces, ordered by id.
     fn keyspaces(&self) -> Vec<Keyspace>;
     /// Drops a keyspace. Open scans of it continue; its files are removed with the last of them.
@@ -275,6 +312,8 @@ pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes)>> + Send>;
 
 /// A consistent view of an engine at one point of the commit order.
 pub trait Snapshot: Send + Sync {
+    /// Returns the keyspaces of the view, ordered by id.
+    fn keyspaces(&self) -> Vec<Keyspace>;
     /// Returns the value of `key`.
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>>;
     /// Scans the entries with `start <= key < end` (`end` `None`: to the last key). Bounds may be longer than keys. The scan

@@ -98,6 +98,14 @@ pub enum Error {
         /// The largest allowed.
         maximum: u64,
     },
+    /// A keyspace was imported whose id may have been in use.
+    #[error("keyspace {id} cannot be imported: the next id is {next}")]
+    UsedKeyspace {
+        /// The id.
+        id: u64,
+        /// The lowest id that was never in use.
+        next: u64,
+    },
     /// No keyspace has this id: it was never created, or it was dropped.
     #[error("no keyspace {id}")]
     UnknownKeyspace {
@@ -121,6 +129,19 @@ pub enum Error {
     #[error("storage refuses writes: {reason}")]
     Failed {
         /// What failed first.
+        reason: String,
+    },
+    /// Another process opened the database for writing. This engine neither writes nor reads any more. It is unknown
+    /// whether the batch of a commit that failed survives.
+    #[error("another process has taken over the database: {reason}")]
+    Fenced {
+        /// The report of the store.
+        reason: String,
+    },
+    /// The object store did not do what was asked.
+    #[error("object storage: {reason}")]
+    Store {
+        /// The report of the store.
         reason: String,
     },
     /// The engine does not support the operation.

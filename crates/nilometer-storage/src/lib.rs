@@ -20,6 +20,7 @@ pub mod lsm;
 pub mod memory;
 #[doc(hidden)]
 pub mod testing;
+mod transfer;
 
 pub use bytes::Bytes;
 pub use engine::{
@@ -32,3 +33,4 @@ pub use lsm::{
     Gap, LogCut, Loss, LsmEngine, LsmOptions, Recovery, SalvageEngine, copy_database, describe_file,
 };
 pub use memory::MemoryEngine;
+pub use transfer::{CopyProgress, copy_contents, copy_into_directory};

@@ -48,6 +48,23 @@ struct MemoryState {
     shadowed: VecDeque<(u64, KeyspaceId, Bytes)>,
 }
 
+impl MemoryState {
+    /// Adds a keyspace with an id that was never in use.
+    fn add(&mut self, keyspace: Keyspace) -> Result<KeyspaceId> {
+        keyspace.check_new(self.next_id, self.keyspaces.values().map(|s| &s.keyspace))?;
+        let id = keyspace.id;
+        self.next_id = id.0 + 1;
+        let space = MemoryKeyspace {
+            keyspace,
+            entries: RwLock::default(),
+            bytes: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+        };
+        Arc::make_mut(&mut self.keyspaces).insert(id, Arc::new(space));
+        Ok(id)
+    }
+}
+
 /// The published version and the pins on older ones.
 #[derive(Default)]
 struct PublishedVersions {
@@ -204,25 +221,16 @@ fn visible_at(versions: &Versions, version: u64) -> Option<Bytes> {
 impl Engine for MemoryEngine {
     fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
         let mut state = self.state()?;
-        if state.keyspaces.values().any(|s| s.keyspace.name == name) {
-            return Err(Error::KeyspaceExists {
-                name: name.to_owned(),
-            });
-        }
-        let id = KeyspaceId(state.next_id);
-        state.next_id += 1;
-        let space = MemoryKeyspace {
-            keyspace: Keyspace {
-                id,
-                name: name.to_owned(),
-                options,
-            },
-            entries: RwLock::default(),
-            bytes: AtomicU64::new(0),
-            changed: AtomicU64::new(0),
+        let keyspace = Keyspace {
+            id: KeyspaceId(state.next_id),
+            name: name.to_owned(),
+            options,
         };
-        Arc::make_mut(&mut state.keyspaces).insert(id, Arc::new(space));
-        Ok(id)
+        state.add(keyspace)
+    }
+
+    fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
+        self.state()?.add(keyspace.clone()).map(drop)
     }
 
     fn keyspaces(&self) -> Vec<Keyspace> {
@@ -342,6 +350,11 @@ struct MemorySnapshot {
 }
 
 impl Snapshot for MemorySnapshot {
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        let spaces = self.keyspaces.values();
+        spaces.map(|space| space.keyspace.clone()).collect()
+    }
+
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(find(&self.keyspaces, keyspace)?.get(key, self.pin.version))
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::process::{Outcome, cargo, run, target_folder};
+use crate::process::{Outcome, WORKSPACE, cargo, run, target_folder};
 
 /// From start to the first accepted connection.
 const START_MAX: Duration = Duration::from_secs(20);
@@ -25,13 +25,7 @@ pub(crate) struct Server {
 /// Builds the server; returns its path.
 pub(crate) fn build() -> Outcome<PathBuf> {
     // With the features of the whole workspace, so that the build of the tests is reused.
-    run(&mut cargo([
-        "build",
-        "--quiet",
-        "--workspace",
-        "--bin",
-        "nilometer",
-    ]))?;
+    run(cargo(["build", "--quiet", "--bin", "nilometer"]).args(WORKSPACE))?;
     Ok(target_folder().join("debug/nilometer"))
 }
 

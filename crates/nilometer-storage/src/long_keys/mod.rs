@@ -184,10 +184,12 @@ impl Engine for LongKeyEngine {
         self.inner.create_keyspace(name, options)
     }
 
+    fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
+        self.inner.import_keyspace(keyspace)
+    }
+
     fn keyspaces(&self) -> Vec<Keyspace> {
-        let mut listed = self.inner.keyspaces();
-        listed.retain(|keyspace| keyspace.options.long_keys_of.is_none());
-        listed
+        without_companions(self.inner.keyspaces())
     }
 
     fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
@@ -304,6 +306,11 @@ impl Engine for LongKeyEngine {
     }
 }
 
+fn without_companions(mut listed: Vec<Keyspace>) -> Vec<Keyspace> {
+    listed.retain(|keyspace| keyspace.options.long_keys_of.is_none());
+    listed
+}
+
 /// A snapshot of keyspaces of which some have companions.
 struct LongKeySnapshot {
     inner: Arc<dyn Snapshot>,
@@ -312,6 +319,10 @@ struct LongKeySnapshot {
 }
 
 impl Snapshot for LongKeySnapshot {
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        without_companions(self.inner.keyspaces())
+    }
+
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         if key.len() <= self.lengths.plain_max {
             return self.inner.get(keyspace, key);

@@ -93,7 +93,7 @@ impl Drop for LogPin<'_> {
 }
 
 /// Creates the empty directory `target`. Refuses one that is not empty or lies within `source`.
-pub(super) fn make_empty(target: &Path, source: &Path) -> Result<()> {
+pub(crate) fn make_empty(target: &Path, source: &Path) -> Result<()> {
     if lies_within(target, source) {
         return Err(Error::Within {
             path: target.to_path_buf(),

@@ -10,6 +10,7 @@ use super::TreeMap;
 use super::core::Core;
 use super::directory::write_format;
 use super::tree::Tree;
+use super::tree_list::TreeList;
 use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -23,23 +24,30 @@ impl Core {
     ) -> Result<KeyspaceId> {
         self.health.check_writable()?;
         let mut list = lock(&self.list);
-        if list.keyspaces.iter().any(|keyspace| keyspace.name == name) {
-            return Err(Error::KeyspaceExists {
-                name: name.to_owned(),
-            });
-        }
         let keyspace = Keyspace {
             id: KeyspaceId(list.next_id),
             name: name.to_owned(),
             options,
         };
+        self.add_keyspace(&mut list, keyspace)
+    }
+
+    /// Creates a keyspace with an id of another engine. It is durable when this returns.
+    pub(crate) fn import_keyspace(&self, keyspace: Keyspace) -> Result<()> {
+        self.health.check_writable()?;
+        let mut list = lock(&self.list);
+        self.add_keyspace(&mut list, keyspace).map(drop)
+    }
+
+    fn add_keyspace(&self, list: &mut TreeList, keyspace: Keyspace) -> Result<KeyspaceId> {
+        keyspace.check_new(list.next_id, list.keyspaces.iter())?;
         let directory = self.context.directory.path();
         let _wait = self.context.pending_io.begin("create a tree in", directory);
         let tree = Tree::create(&self.context, keyspace.clone())?;
         let mut longer = list.clone();
-        longer.next_id += 1;
+        longer.next_id = keyspace.id.0 + 1;
         longer.keyspaces.push(keyspace.clone());
-        if options.long_keys_of.is_some() {
+        if keyspace.options.long_keys_of.is_some() {
             write_format(directory, longer.format_version())?;
         }
         longer.write(directory)?;

@@ -75,8 +75,10 @@ use crate::engine::{
 use crate::error::Result;
 use crate::lock::lock;
 
+pub(crate) use self::checkpoint::make_empty;
 pub use self::copy::copy_database;
 pub use self::describe::describe_file;
+pub(crate) use self::directory::sync;
 pub use self::log::replay::LogCut;
 pub use self::options::LsmOptions;
 pub use self::recovery::Recovery;
@@ -124,6 +126,10 @@ impl LsmEngine {
 impl Engine for LsmEngine {
     fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
         self.core.create_keyspace(name, options)
+    }
+
+    fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
+        self.core.import_keyspace(keyspace.clone())
     }
 
     fn keyspaces(&self) -> Vec<Keyspace> {

@@ -166,6 +166,10 @@ struct SalvageSnapshot {
 }
 
 impl Snapshot for SalvageSnapshot {
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        self.engine.keyspaces()
+    }
+
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         match self.engine.snapshot()?.get(keyspace, key) {
             Err(Error::Corruption { .. }) => Ok(None),

@@ -12,7 +12,7 @@ use super::separated_value::unseal;
 use super::tree::{Tree, fenced};
 use super::write_buffer::WriteBufferScan;
 use crate::bytes::Bytes;
-use crate::engine::{Direction, KEY_BYTES_MAX, KeyspaceId, Scan, Snapshot};
+use crate::engine::{Direction, KEY_BYTES_MAX, Keyspace, KeyspaceId, Scan, Snapshot};
 use crate::error::{Error, Result};
 use crate::long_keys::end_of_prefix;
 
@@ -31,6 +31,11 @@ impl LsmSnapshot {
 }
 
 impl Snapshot for LsmSnapshot {
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        let trees = self.trees.values();
+        trees.map(|tree| tree.keyspace.clone()).collect()
+    }
+
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         let tree = self.tree(keyspace)?;
         if key.is_empty() || key.len() > KEY_BYTES_MAX {

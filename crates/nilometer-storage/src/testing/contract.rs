@@ -8,7 +8,8 @@ use std::thread;
 
 use super::random::Random;
 use crate::engine::{
-    Direction, Durability, Engine, KEY_BYTES_MAX, KeyspaceId, KeyspaceOptions, Snapshot, WriteBatch,
+    Direction, Durability, Engine, KEY_BYTES_MAX, Keyspace, KeyspaceId, KeyspaceOptions, Snapshot,
+    WriteBatch,
 };
 use crate::error::Error;
 
@@ -332,6 +333,43 @@ pub fn keyspaces_are_named_and_dropped(factory: &dyn Factory) {
     if let Some(engine) = factory.reopen("keyspaces", engine) {
         assert_eq!(list(&*engine), expected);
         assert!(create(&*engine, "m", TOGETHER) > third);
+    }
+}
+
+/// An imported keyspace has its id and options; ids go on above it, also after reopening. Used ids and names are refused.
+pub fn imported_keyspaces_keep_their_ids(factory: &dyn Factory) {
+    let engine = factory.create("imported");
+    let keyspace = |id, name: &str| Keyspace {
+        id: KeyspaceId(id),
+        name: name.to_owned(),
+        options: APART,
+    };
+    let first = create(&*engine, "k", TOGETHER);
+    let far = keyspace(first.0 + 40, "far");
+    engine.import_keyspace(&far).expect("import");
+    let used = engine.import_keyspace(&keyspace(first.0 + 39, "between"));
+    assert!(matches!(used, Err(Error::UsedKeyspace { .. })));
+    let named = engine.import_keyspace(&keyspace(first.0 + 50, "far"));
+    assert!(matches!(named, Err(Error::KeyspaceExists { .. })));
+    put(&*engine, far.id, b"a", b"1");
+    let listed = engine.keyspaces();
+    assert_eq!(listed.len(), 2);
+    assert_eq!(listed[1], far);
+    assert_eq!(snapshot(&*engine).keyspaces(), listed);
+    let mut next = far.id;
+    let mut engine = Some(engine);
+    while let Some(current) = engine.take() {
+        let made = create(&*current, &format!("after {}", next.0), TOGETHER);
+        assert_eq!(made.0, next.0 + 1);
+        if made.0 > far.id.0 + 2 {
+            return;
+        }
+        next = made;
+        engine = factory.reopen("imported", current);
+        if let Some(current) = &engine {
+            let value = snapshot(&**current).get(far.id, b"a").expect("get");
+            assert_eq!(value, Some(b"1".to_vec().into()));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use nilometer_storage::{
     Direction, Durability, Engine, KeyspaceId, LsmEngine, LsmOptions, Snapshot, WriteBatch,
 };
 
-use crate::support::Scratch;
+use crate::support::{Scratch, scratch_on_disk};
 
 const VALUE_BYTES: usize = 500;
 
@@ -29,7 +29,7 @@ fn wait_until_unpinned(engine: &LsmEngine) {
 
 #[test]
 fn memory_is_bounded_by_the_life_of_snapshots() {
-    let directory = Scratch::on_disk("pinned");
+    let directory = scratch_on_disk("pinned");
     let options = LsmOptions::tiny();
     let memtable_bytes = options.memtable_bytes;
     let engine = LsmEngine::open(directory.path(), options).expect("open");

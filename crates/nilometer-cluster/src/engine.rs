@@ -1,0 +1,254 @@
+//! The engine: opening a database in an object store, and the contract of storage over it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nilometer_storage::{
+    DiskWaits, Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
+    KeyspaceStatistics, Result, Snapshot, WriteBatch, copy_into_directory,
+};
+use object_store::ObjectStore;
+use slatedb::compactor::CompactorBuilder;
+use slatedb::config::{FlushOptions, FlushType, Settings};
+use slatedb::{Db, SstReader};
+use slatedb_common::clock::{DefaultSystemClock, SystemClock};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::cache::BlockCache;
+use crate::commit::{Order, View};
+use crate::core::{Core, Readers};
+use crate::error::convert;
+use crate::keyspaces;
+use crate::lock::lock;
+use crate::options::SlateOptions;
+use crate::requests::{ObservedStore, RequestCounts, Requests};
+use crate::retained::{Retained, RetainedFilter};
+use crate::sizes::Sizes;
+use crate::snapshot::SlateSnapshot;
+
+/// The engine over an object store. One engine writes to a path: opening it fences the one before.
+///
+/// Differences to the local engine: a batch committed with `Durability::Buffered` is lost when the process is killed
+/// before the next flush of the log, at most the flush interval later; one keyspace cannot be merged alone.
+pub struct SlateEngine {
+    core: Arc<Core>,
+    commits: AtomicU64,
+}
+
+impl SlateEngine {
+    /// Opens the database at `path` in `store`; creates it if there is none.
+    pub fn open(store: Arc<dyn ObjectStore>, path: &str, options: &SlateOptions) -> Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(options.threads)
+            .thread_name("object storage")
+            .enable_all()
+            .build()
+            .map_err(|source| Error::Io {
+                operation: "start threads for",
+                path: path.into(),
+                source: Arc::new(source),
+            })?;
+        let requests = Arc::new(Requests::default());
+        let store: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
+        let retained = Arc::new(Retained::default());
+        let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
+        let clock: Arc<dyn SystemClock> = Arc::new(DefaultSystemClock::new());
+        let parts = (cache.clone(), clock.clone());
+        let built = build(path, &store, options, &runtime, &retained, parts);
+        let db = runtime
+            .block_on(built)
+            .map_err(|error| convert(path, &error))?;
+        let loaded = runtime.block_on(keyspaces::load(&db, path));
+        let loaded = loaded.inspect_err(|_| {
+            let _ = runtime.block_on(db.close());
+        })?;
+        retained.begin(loaded.keyspaces.keys().copied(), loaded.next_id);
+        let reader = SstReader::new(path, store.clone(), Some(cache.clone()), None);
+        let sizes = Arc::new(Sizes::new(reader));
+        runtime.spawn(Arc::clone(&sizes).follow(db.subscribe()));
+        let order = Order::new(loaded);
+        let view = View {
+            snapshot: db.snapshot().map_err(|error| convert(path, &error))?,
+            keyspaces: Arc::clone(&order.keyspaces),
+        };
+        let core = Core {
+            db,
+            runtime,
+            store,
+            path: path.to_owned(),
+            clock,
+            requests,
+            cache,
+            order: order.into(),
+            visible: Arc::new(view).into(),
+            retained,
+            sizes,
+            readers: Arc::new(Readers::default()),
+            is_closed: AtomicBool::new(false),
+        };
+        Ok(Self {
+            core: Arc::new(core),
+            commits: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the requests to the store since the engine was opened.
+    pub fn requests(&self) -> RequestCounts {
+        self.core.requests.counts()
+    }
+}
+
+/// Opens SlateDB. Its last writer is fenced when this returns.
+async fn build(
+    path: &str,
+    store: &Arc<dyn ObjectStore>,
+    options: &SlateOptions,
+    runtime: &Runtime,
+    retained: &Arc<Retained>,
+    (cache, clock): (Arc<BlockCache>, Arc<dyn SystemClock>),
+) -> std::result::Result<Db, slatedb::Error> {
+    let mut settings: Settings = options.settings();
+    let mut compactor = CompactorBuilder::new(path.to_owned(), store.clone())
+        .with_runtime(runtime.handle().clone())
+        .with_system_clock(clock.clone())
+        .with_compaction_filter_supplier(Arc::new(RetainedFilter(retained.clone())));
+    if let Some(options) = settings.compactor_options.take() {
+        compactor = compactor.with_options(options);
+    }
+    Db::builder(path.to_owned(), store.clone())
+        .with_settings(settings)
+        .with_db_cache(cache, 0)
+        .with_system_clock(clock)
+        .with_compactor_builder(compactor)
+        .build()
+        .await
+}
+
+impl Engine for SlateEngine {
+    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
+        self.core.add_keyspace(|next_id| Keyspace {
+            id: KeyspaceId(next_id),
+            name: name.to_owned(),
+            options,
+        })
+    }
+
+    fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
+        self.core.add_keyspace(|_| keyspace.clone()).map(drop)
+    }
+
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        let view = self.core.view();
+        let known = view.keyspaces.values();
+        known.map(|known| known.keyspace.clone()).collect()
+    }
+
+    fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
+        self.core.drop_keyspace(id)
+    }
+
+    fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
+        let position = self.core.commit(batch, durability)?;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(position)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        self.core.check_open()?;
+        Ok(Box::new(SlateSnapshot {
+            view: self.core.view(),
+            reader: Arc::new(self.core.readers.add()),
+            core: Arc::clone(&self.core),
+        }))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.core.check_open()?;
+        let flush = FlushOptions {
+            flush_type: FlushType::Wal,
+        };
+        self.core.wait_for(self.core.db.flush_with_options(flush))
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.core.settle()
+    }
+
+    /// Writes a database of the local engine.
+    fn checkpoint(&self, target: &Path) -> Result<()> {
+        self.core.check_open()?;
+        copy_into_directory(self, target, &mut |_| {}).map(drop)
+    }
+
+    fn verify(&self) -> Result<()> {
+        self.core.verify()
+    }
+
+    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
+        self.core.check_open()?;
+        let sizes = &self.core.sizes;
+        self.core.wait_for(sizes.update(&self.core.db.manifest()))?;
+        let keys_estimate = self.keys_estimate(id)?;
+        Ok(KeyspaceStatistics {
+            disk_bytes: sizes.in_tables(id).bytes,
+            memory_bytes: sizes.unflushed(Some(id)).bytes,
+            keys_estimate,
+        })
+    }
+
+    fn keys_estimate(&self, id: KeyspaceId) -> Result<u64> {
+        self.core.check_open()?;
+        keyspaces::find(&self.core.view().keyspaces, id)?;
+        let sizes = &self.core.sizes;
+        Ok(sizes.in_tables(id).entries + sizes.unflushed(Some(id)).entries)
+    }
+
+    fn statistics(&self) -> EngineStatistics {
+        let sizes = &self.core.sizes;
+        let unflushed = sizes.unflushed(None).bytes;
+        let (snapshots, oldest) = self.core.readers.count_and_age();
+        EngineStatistics {
+            // The log has what is not yet in tables.
+            disk_bytes: sizes.table_bytes() + unflushed,
+            log_bytes: unflushed,
+            memory_bytes: unflushed,
+            commits: self.commits.load(Ordering::Relaxed),
+            syncs: self.core.requests.counts().log_puts,
+            snapshots: snapshots as u64,
+            oldest_snapshot_ms: u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX),
+            pinned_bytes: 0,
+            cache_bytes: self.core.cache.bytes(),
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.core.check_open()
+    }
+
+    fn disk_waits(&self) -> DiskWaits {
+        self.core.requests.waits()
+    }
+
+    /// Makes everything durable. SlateDB is closed with the last snapshot or scan.
+    fn close(&self) -> Result<()> {
+        if self.core.is_closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let flushed = self.sync();
+        // After the flush, and not while a batch is written.
+        let _order = lock(&self.core.order);
+        self.core.is_closed.store(true, Ordering::Release);
+        match flushed {
+            Err(Error::Closed) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl Drop for SlateEngine {
+    fn drop(&mut self) {
+        // Callers that need the result call `close` first.
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,122 @@
+//! Sizes and intervals of the engine, and the settings of SlateDB that follow from them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use slatedb::config::{
+    CompactionWorkerOptions, CompactorOptions, CompressionCodec, GarbageCollectorDirectoryOptions,
+    GarbageCollectorOptions, ObjectStoreCacheOptions, Settings,
+};
+
+/// Least age at which an object of the log or a table that is no longer referred to is deleted. A reader or an old
+/// writer that is paused for longer may find objects missing.
+const GARBAGE_AGE: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// Interval of the garbage collection.
+const GARBAGE_INTERVAL: Duration = Duration::from_secs(10 * 60);
+
+/// Options of a [`SlateEngine`](crate::SlateEngine).
+#[derive(Clone, Debug)]
+pub struct SlateOptions {
+    /// Longest time between a commit and the start of the request that stores it. At most one object of the log is
+    /// written in this time, so it bounds the cost of requests.
+    pub flush_interval: Duration,
+    /// Bytes of a memtable. After a kill at most about this much of the log is read again.
+    pub memtable_bytes: usize,
+    /// Bytes of memtables and of the log in memory at which writers wait.
+    pub memory_bytes_max: usize,
+    /// Bytes of the cache of blocks in memory.
+    pub block_cache_bytes: u64,
+    /// The folder of a cache on a local disk, if there is to be one.
+    pub cache_path: Option<PathBuf>,
+    /// Bytes of that cache.
+    pub cache_path_bytes: usize,
+    /// Interval at which tables are looked over and merged.
+    pub merge_interval: Duration,
+    /// True if the store replaces an object only if it is a certain version. Without this an old writer must not be
+    /// paused for longer than garbage is kept.
+    pub has_conditional_overwrites: bool,
+    /// Threads of the runtime.
+    pub threads: usize,
+}
+
+impl Default for SlateOptions {
+    fn default() -> Self {
+        Self {
+            flush_interval: Duration::from_millis(20),
+            memtable_bytes: 16 * 1024 * 1024,
+            memory_bytes_max: 128 * 1024 * 1024,
+            block_cache_bytes: 256 * 1024 * 1024,
+            cache_path: None,
+            cache_path_bytes: 16 * 1024 * 1024 * 1024,
+            merge_interval: Duration::from_secs(5),
+            has_conditional_overwrites: true,
+            threads: 4,
+        }
+    }
+}
+
+impl SlateOptions {
+    /// Returns options with which every step comes soon. For tests.
+    #[doc(hidden)]
+    pub fn tiny() -> Self {
+        Self {
+            flush_interval: Duration::from_millis(1),
+            memtable_bytes: 64 * 1024,
+            memory_bytes_max: 1024 * 1024,
+            block_cache_bytes: 1024 * 1024,
+            merge_interval: Duration::from_millis(10),
+            threads: 2,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        let compression_codec = Some(CompressionCodec::Lz4);
+        let worker = CompactionWorkerOptions {
+            compactions_poll_interval: self.merge_interval,
+            compression_codec,
+            ..CompactionWorkerOptions::default()
+        };
+        let compactor = CompactorOptions {
+            poll_interval: self.merge_interval,
+            commit_compacted_interval: self.merge_interval.min(Duration::from_secs(1)),
+            worker: Some(worker),
+            ..CompactorOptions::default()
+        };
+        Settings {
+            flush_interval: Some(self.flush_interval),
+            l0_sst_size_bytes: self.memtable_bytes,
+            max_unflushed_bytes: self.memory_bytes_max,
+            compression_codec,
+            compactor_options: Some(compactor),
+            garbage_collector_options: Some(self.garbage_options()),
+            object_store_cache_options: ObjectStoreCacheOptions {
+                root_folder: self.cache_path.clone(),
+                max_cache_size_bytes: Some(self.cache_path_bytes),
+                cache_on_flush: true,
+                cache_on_compaction: true,
+                ..ObjectStoreCacheOptions::default()
+            },
+            ..Settings::default()
+        }
+    }
+
+    fn garbage_options(&self) -> GarbageCollectorOptions {
+        let directory = Some(GarbageCollectorDirectoryOptions {
+            interval: Some(GARBAGE_INTERVAL),
+            min_age: GARBAGE_AGE,
+            dry_run: false,
+        });
+        GarbageCollectorOptions {
+            manifest_options: directory,
+            wal_options: directory,
+            // A fence that is deleted would let an old writer write again.
+            wal_fence_options: None,
+            compacted_options: directory,
+            compactions_options: directory,
+            boundary_files_enabled: self.has_conditional_overwrites,
+            ..GarbageCollectorOptions::default()
+        }
+    }
+}

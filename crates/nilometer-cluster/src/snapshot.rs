@@ -1,0 +1,58 @@
+//! Snapshots: a snapshot of SlateDB and the keyspaces of the same moment.
+
+use std::sync::Arc;
+
+use nilometer_storage::engine::KEY_BYTES_MAX;
+use nilometer_storage::{Bytes, Direction, Keyspace, KeyspaceId, Result, Scan, Snapshot};
+
+use crate::commit::View;
+use crate::core::{Core, Reader};
+use crate::keyspaces::find;
+use crate::layout;
+use crate::scan::SlateScan;
+
+/// A snapshot of a [`SlateEngine`](crate::SlateEngine).
+pub(crate) struct SlateSnapshot {
+    pub(crate) view: Arc<View>,
+    pub(crate) reader: Arc<Reader>,
+    /// Last, so that SlateDB is closed after its snapshots.
+    pub(crate) core: Arc<Core>,
+}
+
+impl Snapshot for SlateSnapshot {
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        let known = self.view.keyspaces.values();
+        known.map(|known| known.keyspace.clone()).collect()
+    }
+
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
+        find(&self.view.keyspaces, keyspace)?;
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Ok(None);
+        }
+        let stored = layout::entry_key(keyspace, key);
+        let value = self.core.wait_for(self.view.snapshot.get(stored))?;
+        // Copied, so that a cached value does not keep its block in memory.
+        Ok(value.map(|value| Bytes::copy_from(&value)))
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Scan> {
+        find(&self.view.keyspaces, keyspace)?;
+        if end.is_some_and(|end| end <= start) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let range = layout::range(keyspace, start, end);
+        Ok(Box::new(SlateScan::new(self, range, direction)))
+    }
+
+    fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let changed = self.view.keyspaces.get(&keyspace)?.changed();
+        (changed <= self.view.snapshot.seq()).then_some(changed)
+    }
+}

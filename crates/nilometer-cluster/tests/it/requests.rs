@@ -1,0 +1,66 @@
+//! The requests to the store, which somebody pays for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nilometer_cluster::{SlateEngine, SlateOptions};
+use nilometer_storage::testing::contract::{TOGETHER, put};
+use nilometer_storage::{Durability, Engine, WriteBatch};
+use object_store::memory::InMemory;
+
+#[test]
+fn an_idle_engine_stores_nothing() {
+    let options = SlateOptions::tiny();
+    let engine = SlateEngine::open(Arc::new(InMemory::new()), "db", &options).expect("open");
+    let id = engine.create_keyspace("k", TOGETHER).expect("create");
+    put(&engine, id, b"a", b"1");
+    engine.settle().expect("settle");
+    let stored = || {
+        let requests = engine.requests();
+        (requests.puts, requests.log_puts)
+    };
+    // What a merge left to be written comes soon.
+    let mut before = stored();
+    let mut quiet = Instant::now();
+    while quiet.elapsed() < Duration::from_millis(300) {
+        // Time has to pass: nothing may happen in it.
+        std::thread::sleep(Duration::from_millis(20));
+        if stored() != before {
+            (before, quiet) = (stored(), Instant::now());
+        }
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(stored(), before);
+    assert_eq!(engine.disk_waits().in_flight, []);
+}
+
+#[test]
+fn one_object_of_the_log_is_stored_in_a_flush_interval() {
+    let options = SlateOptions {
+        flush_interval: Duration::from_millis(50),
+        ..SlateOptions::default()
+    };
+    let engine = SlateEngine::open(Arc::new(InMemory::new()), "db", &options).expect("open");
+    let id = engine.create_keyspace("k", TOGETHER).expect("create");
+    let (start, before) = (Instant::now(), engine.requests().log_puts);
+    std::thread::scope(|scope| {
+        for writer in 0..8u64 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for number in 0..10u64 {
+                    let mut batch = WriteBatch::new();
+                    let key = [writer.to_be_bytes(), number.to_be_bytes()].concat();
+                    batch.put(id, key, vec![1; 100]);
+                    engine.commit(batch, Durability::Sync).expect("commit");
+                }
+            });
+        }
+    });
+    let intervals = start.elapsed().as_millis() as u64 / 50 + 2;
+    let stored = engine.requests().log_puts - before;
+    assert!(
+        stored <= intervals,
+        "{stored} objects in {intervals} intervals"
+    );
+    assert!(stored < 40, "{stored} objects for 80 commits");
+}
