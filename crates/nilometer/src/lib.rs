@@ -36,5 +36,3 @@ pub use session::ClientSession;
 
 #[cfg(test)]
 mod compatibility_tests;
-#[cfg(test)]
-mod tests;

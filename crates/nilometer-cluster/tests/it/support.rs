@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub(crate) use nilometer_storage::testing::support::{LongKeys, Scratch, effort};
+pub(crate) use nilometer_storage::testing::effort;
+pub(crate) use nilometer_storage::testing::support::{LongKeys, Scratch};
 
 use nilometer_cluster::{SlateEngine, SlateOptions};
 use nilometer_storage::testing::contract::Factory;

@@ -4,15 +4,16 @@
 //! beyond, and never more than its limit; a clustered one holds everything acknowledged, in order; `validate` agrees.
 //! Conversions to capped collections are complete or did not happen.
 
+use nilometer_storage::testing::Effort;
 use std::time::Duration;
 
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Repetitions, Server, nilometer};
+use crate::server::{Directory, Server, nilometer};
 
 /// Kills of the server.
-const KILLS: Repetitions = Repetitions {
+const KILLS: Effort = Effort {
     fast: 2,
     long: 8,
     soak: 100,
@@ -122,7 +123,7 @@ fn capped_and_clustered_collections_outlive_kills() {
     let path = directory.0.to_str().expect("a path");
     let start = || Server::spawn(&mut nilometer(&["serve", "--dbpath", path, "--port", "0"]));
     let (mut log, mut ordered) = (SentInserts::default(), SentInserts::default());
-    let kills = KILLS.asked();
+    let kills = KILLS.requested();
     for kill in 0..=kills {
         let mut server = start();
         let mut client = server.connect();

@@ -6,17 +6,18 @@
 //!
 //! With NILOMETER_SOAK=1 there are more kills; NILOMETER_SEED repeats the choices of a run, but not its timing.
 
+use nilometer_storage::testing::Effort;
 use std::time::Duration;
 
 use nilometer_bson::{ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg};
 use crate::random::Random;
-use crate::server::{Directory, Repetitions};
+use crate::server::Directory;
 use crate::writer::{WHOLE_MAX, Work, Writer};
 
 /// Kills of the server.
-const KILLS: Repetitions = Repetitions {
+const KILLS: Effort = Effort {
     fast: 2,
     long: 15,
     soak: 300,
@@ -49,7 +50,7 @@ fn read(port: u16) {
 #[test]
 #[expect(clippy::print_stdout, reason = "what a run did")]
 fn each_change_of_measurements_is_there_once_after_kills() {
-    let kills = KILLS.asked();
+    let kills = KILLS.requested();
     let mut random = Random::of_run(11);
     let directory = Directory::new();
     let mut server = directory.serve();

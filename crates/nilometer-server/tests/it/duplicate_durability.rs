@@ -5,6 +5,7 @@
 //! twice in one command; the answers under `error` say which was first. With NILOMETER_SOAK=1 there are more kills;
 //! NILOMETER_SEED repeats the choices of a run, but not its timing.
 
+use nilometer_storage::testing::Effort;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;
-use crate::server::{Directory, Repetitions};
+use crate::server::Directory;
 
 /// Kills of the server.
-const KILLS: Repetitions = Repetitions {
+const KILLS: Effort = Effort {
     fast: 2,
     long: 10,
     soak: 200,
@@ -170,7 +171,7 @@ fn check(client: &mut Client, rule: &str, writers: &[Writer]) {
 #[test]
 #[expect(clippy::print_stdout, reason = "what a run did")]
 fn what_is_sent_again_after_a_kill_is_there_once() {
-    let kills = KILLS.asked();
+    let kills = KILLS.requested();
     let mut random = Random::of_run(5);
     let directory = Directory::new();
     let mut server = directory.serve();

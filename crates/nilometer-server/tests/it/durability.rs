@@ -8,6 +8,7 @@
 //! The fast suite kills a few times; NILOMETER_LONG=1, which every change must pass, twenty times; NILOMETER_SOAK=1
 //! does so on 25 directories. NILOMETER_SEED repeats the choices of a run, but not its timing.
 
+use nilometer_storage::testing::Effort;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,17 +20,17 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, column,
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;
-use crate::server::{Directory, Repetitions, Server, nilometer};
+use crate::server::{Directory, Server, nilometer};
 
 /// Kills of the server on one directory in the fast suite: one round with expiry, one settling.
-const KILLS: Repetitions = Repetitions {
+const KILLS: Effort = Effort {
     fast: 3,
     long: 20,
     soak: 20,
 };
 
 /// Directories, one after the other.
-const DIRECTORIES: Repetitions = Repetitions {
+const DIRECTORIES: Effort = Effort {
     fast: 1,
     long: 1,
     soak: 25,
@@ -482,8 +483,8 @@ fn seed() -> u64 {
 #[test]
 fn acknowledged_writes_outlive_kills() {
     let seed = seed();
-    for at in 0..DIRECTORIES.asked() {
-        kill_on_one_directory(seed.wrapping_add(at), KILLS.asked());
+    for at in 0..DIRECTORIES.requested() {
+        kill_on_one_directory(seed.wrapping_add(at), KILLS.requested());
     }
 }
 

@@ -4,6 +4,7 @@
 //! agrees, and index lookups return what a scan finds. NILOMETER_SEED repeats the choices of a run, but not its timing;
 //! NILOMETER_LONG=1, which every change must pass, kills more often, NILOMETER_SOAK=1 many times.
 
+use nilometer_storage::testing::Effort;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, d
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;
-use crate::server::{Directory, Repetitions};
+use crate::server::Directory;
 
 /// Kills of the server.
-const KILLS: Repetitions = Repetitions {
+const KILLS: Effort = Effort {
     fast: 2,
     long: 8,
     soak: 200,
@@ -237,7 +238,7 @@ fn fill(client: &mut Client, random: &mut Random) {
 #[test]
 #[expect(clippy::print_stdout, reason = "what a run did")]
 fn indexes_agree_after_kills_and_builds_go_on() {
-    let kills = KILLS.asked();
+    let kills = KILLS.requested();
     let mut random = Random::of_run(7);
     let directory = Directory::new();
     let mut server = directory.serve();

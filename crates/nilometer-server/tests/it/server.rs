@@ -151,29 +151,6 @@ impl Drop for Server {
     }
 }
 
-/// How often to repeat: few times in the fast suite, more with NILOMETER_LONG, which every change must pass (`cargo
-/// xtask histories`), for minutes with NILOMETER_SOAK.
-#[derive(Clone, Copy)]
-pub(crate) struct Repetitions {
-    pub(crate) fast: u64,
-    pub(crate) long: u64,
-    pub(crate) soak: u64,
-}
-
-impl Repetitions {
-    /// Returns the number for this run.
-    pub(crate) fn asked(self) -> u64 {
-        let asked = |name: &str| std::env::var_os(name).is_some();
-        if asked("NILOMETER_SOAK") {
-            self.soak
-        } else if asked("NILOMETER_LONG") {
-            self.long
-        } else {
-            self.fast
-        }
-    }
-}
-
 /// Returns the flags of a server with logins and an audit log at `path`.
 pub(crate) fn with_audit(path: &Path) -> [&str; 7] {
     [

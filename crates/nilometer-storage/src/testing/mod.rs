@@ -2,11 +2,14 @@
 //!
 //! [`contract`] states the properties, one function each; [`model`] compares random histories with an ordered map;
 //! [`kill`] kills processes that write; [`fault`] injects faults into the file system. Production code does not use this
-//! module.
+//! module. [`effort()`] gives the sizes of tests.
 
 pub mod contract;
+mod effort;
 pub mod fault;
 pub mod kill;
 pub mod model;
 pub mod random;
 pub mod support;
+
+pub use effort::{Effort, effort, is_long};

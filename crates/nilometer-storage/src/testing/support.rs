@@ -1,4 +1,4 @@
-//! Directories, sizes of tests, and engines with long keys.
+//! Directories, and engines with long keys.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,18 +36,6 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The size of a repeated test: `fast`, or `long` with NILOMETER_LONG (`cargo xtask histories`), or `soak` with
-/// NILOMETER_SOAK.
-pub fn effort(fast: u64, long: u64, soak: u64) -> u64 {
-    if std::env::var_os("NILOMETER_SOAK").is_some() {
-        soak
-    } else if std::env::var_os("NILOMETER_LONG").is_some() {
-        long
-    } else {
-        fast
     }
 }
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) use nilometer_storage::testing::support::{LongKeys, Scratch, effort};
+pub(crate) use nilometer_storage::testing::effort;
+pub(crate) use nilometer_storage::testing::support::{LongKeys, Scratch};
 
 use nilometer_storage::testing::contract::Factory;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};

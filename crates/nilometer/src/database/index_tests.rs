@@ -194,7 +194,7 @@ fn entries_follow_documents_through_every_kind_of_change() {
 #[test]
 fn built_indexes_equal_maintained_ones() {
     let database = with_indexes(Vec::new());
-    let documents = crate::tests::effort(800, 2500);
+    let documents = nilometer_storage::testing::effort(800, 2500, 2500);
     insert(&database, (0..documents).map(random_document));
     let built = create(&database, kinds()).unwrap();
     assert!(built.iter().all(|index| index.is_usable()));
@@ -400,7 +400,7 @@ fn dropping_an_index_aborts_its_build() {
 #[test]
 fn writers_proceed_while_indexes_are_built() {
     let database = with_indexes(Vec::new());
-    for chunk in 0..crate::tests::effort(1, 4) {
+    for chunk in 0..nilometer_storage::testing::effort(1, 4, 4) {
         insert(
             &database,
             (chunk * 1000..(chunk + 1) * 1000).map(random_document),

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn letters_and_digits_end_no_word() {
-        let step = crate::tests::effort(11, 1) as usize;
+        let step = nilometer_storage::testing::effort(11, 1, 1) as usize;
         for c in ('\u{80}'..=char::MAX).step_by(step) {
             assert_eq!(
                 is_delimiter(c, TextLanguage::None),

@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_document_has_only_so_many_terms() {
-        if !crate::tests::is_long() {
+        if !nilometer_storage::testing::is_long() {
             return;
         }
         let words: Vec<String> = (0..=TERMS_MAX).map(|at| format!("{at:x}z")).collect();

@@ -1,5 +1,6 @@
 //! Capped collections against a model that keeps the newest documents; crashes; tailable cursors.
 
+use nilometer_storage::testing::effort;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use nilometer::Database;
 use nilometer_bson::{Array, Document, Value, doc};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory, cursor, show};
+use crate::support::{Fixture, TemporaryDirectory, cursor, show};
 
 /// The model of a capped collection: documents in insertion order, the oldest removed.
 #[derive(Clone)]
@@ -144,7 +145,7 @@ fn validate(fixture: &mut Fixture) {
 
 #[test]
 fn fuzz_capped_collections_keep_the_newest_documents() {
-    for seed in 0..Effort::of(12, 60) {
+    for seed in 0..effort(12, 60, 60) {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
         let mut model = begin(&mut fixture);

@@ -2,8 +2,9 @@
 
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
+use nilometer_storage::testing::effort;
 
-use crate::support::{Effort, Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 fn parsed(text: &str) -> Document {
     parse_document(text).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -470,7 +471,7 @@ type Model = Vec<(i64, i64)>;
 
 #[test]
 fn random_changes_agree_with_a_list() {
-    for seed in 1..Effort::of(15, 60) {
+    for seed in 1..effort(15, 60, 60) {
         let mut draw = NumberGenerator(seed * 0x9E37_79B9);
         let mut f = Fixture::new();
         let mut model = Model::new();

@@ -9,6 +9,7 @@
 //! A statement about many buckets is several batches; cut within it, each document is as before it or as
 //! after it.
 
+use nilometer_storage::testing::Effort;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ use nilometer_storage::{
 
 use crate::measurement_changes::{command, contents, measurement, merged};
 use crate::random::Random;
-use crate::support::{Effort, Fixture, show, with_cut_keys};
+use crate::support::{Fixture, show, with_cut_keys};
 
 /// Histories of a run, commands and crashes of each.
 const HISTORIES: Effort = Effort {

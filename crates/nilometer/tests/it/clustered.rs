@@ -1,9 +1,10 @@
 //! A clustered collection gives the answers of an ordinary one with the same documents, and examines less.
 
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, array, doc};
+use nilometer_storage::testing::effort;
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, show};
+use crate::support::{Fixture, show};
 
 /// Returns an `_id`, of several types, with few values of each so that some repeat.
 fn id(random: &mut Random) -> Value {
@@ -129,7 +130,7 @@ fn step(both: &mut CollectionPair, random: &mut Random) {
 
 #[test]
 fn fuzz_clustered_collections_answer_like_ordinary_ones() {
-    for seed in 0..Effort::of(10, 40) {
+    for seed in 0..effort(10, 40, 40) {
         let mut random = Random::new(seed);
         let mut both = CollectionPair::new(seed);
         for _ in 0..50 {

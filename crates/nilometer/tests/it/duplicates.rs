@@ -4,6 +4,7 @@
 //! view; other bucket widths, other rules, folding, reopening. Replies and documents are compared with
 //! those of the map after every command.
 
+use nilometer_storage::testing::{Effort, effort};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,7 +12,7 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory, cursor, show};
+use crate::support::{Fixture, TemporaryDirectory, cursor, show};
 
 const START_MS: i64 = 1_700_000_000_000;
 
@@ -533,7 +534,7 @@ fn race(rule: &'static str) {
         }
         let mut client = share();
         scope.spawn(move || {
-            for round in 0..Effort::of(15, 40).cast_signed() {
+            for round in 0..effort(15, 40, 40).cast_signed() {
                 let q = doc! {"m.s": round % 3, "_id": doc! {"$mod": array![10, round % 10]}};
                 let statement = doc! {"q": q, "u": doc! {"$inc": doc! {"seen": 1}}, "multi": true};
                 client.run(doc! {"update": "ts", "updates": array![statement]});

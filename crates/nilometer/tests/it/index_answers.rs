@@ -8,9 +8,10 @@
 use nilometer_bson::extjson::value_to_canonical;
 use nilometer_bson::order::compare;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::{Effort, effort};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
@@ -474,7 +475,7 @@ fn joins_of_many_documents_answer_as_without_an_index() {
         let index = doc! {"key": doc! {"k": 1}, "name": "k_1"};
         fixture.run(doc! {"createIndexes": indexed, "indexes": array![index]});
     }
-    let many = Effort::of(300, 700).cast_signed() as i32;
+    let many = effort(300, 700, 700).cast_signed() as i32;
     let local: Vec<Value> = (0..many)
         .map(|at| document(at, key(&mut random, true)))
         .collect();
@@ -629,7 +630,7 @@ fn geographic_indexes_change_no_answer() {
     ];
     fixture.run(doc! {"createIndexes": "indexed", "indexes": indexes});
     let mut by_index = 0;
-    let rounds = Effort::of(8, 30) as usize;
+    let rounds = effort(8, 30, 30) as usize;
     for _ in 0..rounds {
         let (x, y) = place(300);
         let sphere = doc! {"$geoWithin": doc! {"$centerSphere": array![array![x, y], 0.2]}};
@@ -683,7 +684,7 @@ fn near_equals_measuring_all_documents() {
         fixture.run(doc! {"createIndexes": name, "indexes": indexes});
     }
     let mut by_index = 0;
-    let rounds = Effort::of(8, 30) as usize;
+    let rounds = effort(8, 30, 30) as usize;
     for round in 0..rounds {
         let (x, y) = place(800);
         let from = doc! {"type": "Point", "coordinates": array![x, y]};

@@ -9,10 +9,11 @@
 //! ordinary collection either.
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::random::Random;
 use crate::same_answers::{Compare, Fold, Question, answer, documents, question, scalar, time};
-use crate::support::{Effort, Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {

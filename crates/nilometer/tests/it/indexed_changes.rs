@@ -7,9 +7,10 @@
 //! Afterwards `validate` compares every entry with a recomputed one.
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::{Effort, effort};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 const START_MS: i64 = 1_700_000_000_000;
 
@@ -595,7 +596,7 @@ fn changes_under_indexes_and_collations_change_no_answer() {
 
 #[test]
 fn an_index_on_bucket_points_finds_the_same_measurements() {
-    for seed in 0..Effort::of(1, 4) {
+    for seed in 0..effort(1, 4, 4) {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
         let options = doc! {"timeField": "t", "metaField": "m"};

@@ -6,9 +6,10 @@
 use nilometer::Database;
 use nilometer_bson::extjson::value_to_canonical;
 use nilometer_bson::{Array, Binary, Document, Value, ValueRef, array, doc};
+use nilometer_storage::testing::effort;
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 /// Texts longer than a key that is stored as it is, most of them with the same beginning.
 fn texts(random: &mut Random, count: usize) -> Vec<String> {
@@ -328,7 +329,7 @@ fn one_bad_id_in_an_unordered_insert_fails_only_itself() {
 /// Eight megabytes of metadata, one bucket each.
 #[test]
 fn metadata_of_eight_megabytes_has_a_bucket_of_its_own() {
-    let length = (Effort::of(1, 8) << 20) as usize;
+    let length = (effort(1, 8, 8) << 20) as usize;
     let meta = |n: i32| doc! {"long": "m".repeat(length), "n": n};
     let at = |minute: i64| Value::DateTime(1_700_000_040_000 + minute * 60_000);
     let fill = |fixture: &mut Fixture| {

@@ -1,10 +1,11 @@
 //! Groups of more series than the cache of metadata numbers holds (10,000): first each once, then each again.
 
+use nilometer_storage::testing::is_long;
 use std::collections::HashMap;
 
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
-use crate::support::{Fixture, TemporaryDirectory, is_long};
+use crate::support::{Fixture, TemporaryDirectory};
 
 /// More than the cache holds, in two buckets each.
 const SERIES: i64 = 10_400;

@@ -5,6 +5,7 @@
 //! a time series `_id` may change and the time must stay a date. Statements about one document select it by
 //! `_id`, as otherwise the choice is unspecified.
 
+use nilometer_storage::testing::Effort;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -13,7 +14,7 @@ use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc, order};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory, cursor, show};
+use crate::support::{Fixture, TemporaryDirectory, cursor, show};
 
 const START_MS: i64 = 1_700_000_000_000;
 

@@ -2,9 +2,10 @@
 //! when buckets were changed since they were summarized.
 
 use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::rules::{aggregate, explained_of, rules_of, stages_of};
-use crate::support::{Effort, Fixture, show};
+use crate::support::{Fixture, show};
 
 const HOUR_MS: i64 = 3_600_000;
 const HOURS: i64 = 24;

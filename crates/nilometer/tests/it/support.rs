@@ -31,40 +31,6 @@ impl Drop for TemporaryDirectory {
     }
 }
 
-/// The size of a generated test: small in the fast suite, larger with NILOMETER_LONG (`cargo xtask histories`), and
-/// for minutes with NILOMETER_SOAK.
-#[derive(Clone, Copy)]
-pub(crate) struct Effort {
-    pub(crate) fast: u64,
-    pub(crate) long: u64,
-    pub(crate) soak: u64,
-}
-
-/// Returns whether the long tests are asked for. What takes seconds and has no size to shorten runs only then.
-pub(crate) fn is_long() -> bool {
-    std::env::var_os("NILOMETER_LONG").is_some()
-}
-
-impl Effort {
-    /// Returns the size of a test that a soak does not lengthen.
-    pub(crate) fn of(fast: u64, long: u64) -> u64 {
-        let soak = long;
-        Self { fast, long, soak }.requested()
-    }
-
-    /// Returns the size of this run.
-    pub(crate) fn requested(self) -> u64 {
-        let is_set = |name: &str| std::env::var_os(name).is_some();
-        if is_set("NILOMETER_SOAK") {
-            self.soak
-        } else if is_set("NILOMETER_LONG") {
-            self.long
-        } else {
-            self.fast
-        }
-    }
-}
-
 /// Bytes after which tests cut keys, so that nearly all keys are stored as long ones.
 const CUT_KEY_BYTES: usize = 8;
 

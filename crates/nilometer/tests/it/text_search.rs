@@ -3,12 +3,13 @@
 //! The words of the documents have no stems and are no stop words, so the oracle needs neither: it splits at spaces, folds
 //! case, and adds up the scores by the formula. Some documents are there before the index, some come and change behind it.
 
+use nilometer_storage::testing::Effort;
 use std::collections::BTreeMap;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory};
+use crate::support::{Fixture, TemporaryDirectory};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {

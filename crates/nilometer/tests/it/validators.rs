@@ -2,9 +2,10 @@
 //! reports the reason of a failure.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+use nilometer_storage::testing::effort;
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, show};
+use crate::support::{Fixture, show};
 
 fn value(random: &mut Random, depth: u32) -> Value {
     match random.below(if depth == 0 { 6 } else { 9 }) {
@@ -124,7 +125,7 @@ fn with_id(id: i32, fields: &Document) -> Document {
 
 #[test]
 fn fuzz_validators_accept_what_queries_find() {
-    for seed in 0..Effort::of(40, 150) {
+    for seed in 0..effort(40, 150, 150) {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
         let validator = filter(&mut random, 2);

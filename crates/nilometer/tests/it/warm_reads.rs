@@ -1,12 +1,13 @@
 //! Caches between queries agree with the store: the same queries repeated, between writes of all kinds,
 //! against a list of the writes.
 
+use nilometer_storage::testing::Effort;
 use std::collections::BTreeMap;
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use crate::support::{Effort, TemporaryDirectory, show};
+use crate::support::{TemporaryDirectory, show};
 
 const HOUR_MS: i64 = 3_600_000;
 const FROM_MS: i64 = 1_700_000_000_000 / HOUR_MS * HOUR_MS;

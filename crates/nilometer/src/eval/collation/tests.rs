@@ -349,7 +349,7 @@ fn check_keys(collation: &Collation, a: &str, b: &str) {
 #[test]
 fn sort_keys_order_like_strings() {
     let orders = orders();
-    for seed in 1..=crate::tests::effort(4, 30) {
+    for seed in 1..=nilometer_storage::testing::effort(4, 30, 30) {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut next = move |below: usize| {
             state ^= state << 13;

@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn truncation_is_monotonic_and_never_later() {
-        let step = crate::tests::effort(101, 17).cast_signed();
+        let step = nilometer_storage::testing::effort(101, 17, 17).cast_signed();
         for zone in [
             "UTC",
             "America/New_York",

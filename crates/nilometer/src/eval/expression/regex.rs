@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn all_matches_together_have_a_limit() {
-        if !crate::tests::is_long() {
+        if !nilometer_storage::testing::is_long() {
             return;
         }
         let doc = doc! { "s": "a".repeat(100_000) };

@@ -197,7 +197,7 @@ fn operators_do_not_panic_on_any_argument() {
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
     let context = EvalContext::default();
     for spec in OPERATORS {
-        for _ in 0..crate::tests::effort(60, 400) {
+        for _ in 0..nilometer_storage::testing::effort(60, 400, 400) {
             let mut call = DocumentBuilder::new();
             call.append(spec.name, argument(spec, &values, &mut dice));
             let mut doc = DocumentBuilder::new();

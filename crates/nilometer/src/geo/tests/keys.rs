@@ -19,7 +19,7 @@ fn random_shape(draw: &mut TestRandom, middle: Degrees, size: f64) -> Document {
 fn shapes_that_touch_a_region_have_a_key_in_its_ranges() {
     let mut draw = TestRandom::new(8);
     let mut met = 0;
-    for _ in 0..crate::tests::effort(80, 200) {
+    for _ in 0..nilometer_storage::testing::effort(80, 200, 200) {
         let middle = draw.place();
         let size = 10f64.powf(draw.within(-4.0, 1.6));
         let wanted = random_shape(&mut draw, middle, size);

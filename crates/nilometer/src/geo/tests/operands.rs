@@ -153,7 +153,9 @@ fn degenerate_shape(draw: &mut TestRandom) -> Document {
 fn fuzz_geometry_of_any_form() {
     let first: u64 = std::env::var("NILOMETER_FUZZ_SEED").map_or(0, |s| s.parse().unwrap());
     let runs: u64 = std::env::var("NILOMETER_FUZZ_RUNS")
-        .map_or(crate::tests::effort(30, 200), |s| s.parse().unwrap());
+        .map_or(nilometer_storage::testing::effort(30, 200, 200), |s| {
+            s.parse().unwrap()
+        });
     let tests = [
         within(polygon(&[vec![
             (0.0, 0.0),

@@ -513,7 +513,7 @@ impl Draw {
 
 #[test]
 fn whatever_is_inserted_is_read_back() {
-    for seed in 0..crate::tests::effort(3, 16) {
+    for seed in 0..nilometer_storage::testing::effort(3, 16, 16) {
         let mut draw = Draw(seed);
         let mut f = Fixture::new();
         let mut given = Vec::new();

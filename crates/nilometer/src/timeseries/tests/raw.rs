@@ -300,7 +300,8 @@ fn writers_lose_nothing_to_changes_of_their_buckets() {
         let writers: Vec<_> = (0..3).map(|n| scope.spawn(move || write(n))).collect();
         let change = &change;
         let changers: Vec<_> = (0..2).map(|n| scope.spawn(move || change(n))).collect();
-        let end = Instant::now() + Duration::from_millis(crate::tests::effort(400, 1200));
+        let end = Instant::now()
+            + Duration::from_millis(nilometer_storage::testing::effort(400, 1200, 1200));
         while Instant::now() < end && changers.iter().all(|c| !c.is_finished()) {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -370,7 +371,7 @@ fn damage_is_reported_and_never_read_as_measurements() {
         .collect();
     let mut draw = Draw::new(1);
     for place in stored(&f) {
-        for _ in 0..crate::tests::effort(50, 150) {
+        for _ in 0..nilometer_storage::testing::effort(50, 150, 150) {
             let mut damaged = place.clone();
             let at = draw.below(damaged.2.len() as u64) as usize;
             damaged.2[at] ^= 1 << draw.below(8);

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 use nilometer_storage::{
     Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
     KeyspaceStatistics, LongKeyEngine, MemoryEngine, Snapshot, WriteBatch,
@@ -41,14 +42,12 @@ use crate::timeseries::modify::bucket_changes::ClaimResult;
 use crate::timeseries::scan::BucketRange;
 use crate::timeseries::scan::summarized::ScannedBucket;
 
-/// Histories of the fast suite.
-const HISTORIES: u64 = 60;
-
-/// Histories of the long run that every change must pass.
-const HISTORIES_LONG: u64 = 10_000;
-
-/// Histories of a run that takes minutes.
-const HISTORIES_SOAK: u64 = 100_000;
+/// Histories of a run.
+const HISTORIES: Effort = Effort {
+    fast: 60,
+    long: 10_000,
+    soak: 100_000,
+};
 
 /// Concurrent writers.
 const WRITERS: usize = 4;
@@ -747,14 +746,8 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn fuzz_bucket_catalog() {
-    let asked = |name: &str| std::env::var_os(name).is_some();
-    let default = if asked("NILOMETER_SOAK") {
-        HISTORIES_SOAK
-    } else {
-        crate::tests::effort(HISTORIES, HISTORIES_LONG)
-    };
     let first = setting("NILOMETER_FUZZ_SEED").unwrap_or(0);
-    let runs = setting("NILOMETER_FUZZ_RUNS").unwrap_or(default);
+    let runs = setting("NILOMETER_FUZZ_RUNS").unwrap_or_else(|| HISTORIES.requested());
     let next = AtomicU64::new(first);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -785,7 +778,7 @@ fn traced(seed: u64) -> (Vec<String>, BTreeMap<i64, Document>) {
 
 #[test]
 fn a_seed_gives_the_same_history_twice() {
-    for seed in 0..crate::tests::effort(3, 12) {
+    for seed in 0..nilometer_storage::testing::effort(3, 12, 12) {
         let (first, second) = (traced(seed), traced(seed));
         assert!(
             first.0.len() > 10,

@@ -15,6 +15,7 @@ mod texts;
 
 use nilometer_bson::extjson::value_to_canonical;
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 pub(crate) use documents::{documents, scalar, time};
 pub(crate) use questions::question;
@@ -22,7 +23,7 @@ pub(crate) use texts::Fold;
 use texts::{FOLDS, text_filter, vary_fields, with_texts};
 
 use crate::random::Random;
-use crate::support::{Effort, Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {

@@ -569,7 +569,7 @@ fn every_candidate_answers_like_the_collection() {
     let mut draw = Draw::new(0x2545_F491_4F6C_DD1D);
     let operation = operation();
     let mut used = [0usize; 8];
-    let rounds = crate::tests::effort(120, 500);
+    let rounds = nilometer_storage::testing::effort(120, 500, 500);
     for round in 0..rounds {
         let world = World::drawn(&mut draw, round % 3 != 0);
         let indexes = world.source.indexes().unwrap();
@@ -639,7 +639,7 @@ fn pipeline_groups(pipeline: &Value) -> bool {
 fn a_hint_answers_like_the_documents_of_its_index() {
     let mut draw = Draw::new(0x9E37_79B9_7F4A_7C15);
     let mut used = [0usize; 2];
-    for round in 0..crate::tests::effort(90, 300) {
+    for round in 0..nilometer_storage::testing::effort(90, 300, 300) {
         let world = World::drawn(&mut draw, round % 3 != 0);
         for (at, index) in world.source.indexes().unwrap().iter().enumerate() {
             // A wildcard index holds paths, not whole documents, so the hint must not change the result.

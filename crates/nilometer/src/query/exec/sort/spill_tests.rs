@@ -150,7 +150,7 @@ fn what_must_write_to_disk_answers_the_same() {
         .filter(|value| memory_bytes(value) < 200)
         .collect();
     let folder = tempfile::tempdir().unwrap();
-    for seed in 1..crate::tests::effort(40, 120) {
+    for seed in 1..nilometer_storage::testing::effort(40, 120, 120) {
         let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
         let documents = documents(draw, &awkward);
         let bytes: usize = documents.iter().map(|d| d.as_bytes().len()).sum();

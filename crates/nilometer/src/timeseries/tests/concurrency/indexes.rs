@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, Value, ValueRef, doc};
+use nilometer_storage::testing::effort;
 use nilometer_storage::{Durability, Engine, MemoryEngine};
 
 use super::{Load, Shared, assert_all_seen, on_disk};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyPosition};
-use crate::tests::effort;
 use crate::timeseries::BucketRange;
 use crate::timeseries::index::spec::{CollationOrigin, to_buckets};
 
 /// How long each engine is exercised in each way.
 fn duration() -> Duration {
-    Duration::from_millis(effort(400, 1200))
+    Duration::from_millis(effort(400, 1200, 1200))
 }
 
 /// Arrays now and then, so that an index becomes multikey while it is in use.

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nilometer_storage::testing::effort;
 use nilometer_storage::{Engine, MemoryEngine};
 
 use super::{Load, NUMBERS_PER_WRITER, Shared, assert_all_seen, on_disk};
-use crate::tests::effort;
 use crate::timeseries::BucketRange;
 
 /// How long each engine is exercised.
 fn duration() -> Duration {
-    Duration::from_millis(effort(400, 1500))
+    Duration::from_millis(effort(400, 1500, 1500))
 }
 
 /// Two series.
