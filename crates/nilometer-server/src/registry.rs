@@ -61,8 +61,13 @@ impl ConnectionEntry {
         began.is_some_and(|began| self.epoch.elapsed() >= Duration::from_millis(began) + time)
     }
 
-    /// True if the client has disconnected while a command runs, whose input was read.
+    /// True if the client has disconnected while a command runs, whose input was read. A connection that was asked to
+    /// end also finds the end of its stream; its command has time to finish.
     fn is_abandoned(&self) -> bool {
+        self.is_at_end() && !self.is_closing()
+    }
+
+    fn is_at_end(&self) -> bool {
         if self.tls.load(Ordering::Relaxed) {
             return self.is_closed_by_client();
         }
@@ -240,6 +245,17 @@ mod tests {
         assert!(registry.abandoned(Duration::from_secs(3600)).is_empty());
         entry.end_command();
         assert!(abandoned().is_empty());
+    }
+
+    #[test]
+    fn a_command_whose_connection_is_asked_to_end_is_not_abandoned() {
+        let registry = Registry::default();
+        let (_client, stream) = pair();
+        let entry = registry.add(7, stream, 1).expect("there is room");
+        entry.begin_command();
+        registry.close_all();
+        assert_eq!((&entry.stream).read(&mut [0]).unwrap(), 0);
+        assert!(registry.abandoned(Duration::ZERO).is_empty());
     }
 
     #[test]
