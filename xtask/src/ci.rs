@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::budget::{self, Budget, Cost};
+use crate::object_store::ObjectStore;
 use crate::process::{Outcome, WORKSPACE, cargo, read, root, run};
 use crate::{conformance, deny, fuzz, soak, tidy};
 
@@ -215,12 +216,18 @@ pub(crate) fn features() -> Outcome {
         .args(["--", "parquet"]))
 }
 
-/// Lints and tests the crate of object storage, which the other steps leave out.
+/// Lints and tests the crate of object storage, which the other steps leave out. Its tests depend on the server with the
+/// feature of that crate, so both are linted and tested with one build of the dependencies.
 pub(crate) fn cluster() -> Outcome {
     let package = ["--package", "nilometer-cluster"];
     run(cargo(["clippy"]).args(package).args(LINT))?;
     let mut test = cargo(["test", "--locked", "--quiet"]);
-    run(with_threads_and_memory(test.args(package)))
+    test.args(package);
+    let store = ObjectStore::start()?;
+    if let Some(store) = &store {
+        test.envs(store.environment());
+    }
+    run(with_threads_and_memory(&mut test))
 }
 
 /// Documentation builds without a warning, private items included.

@@ -19,6 +19,7 @@ mod deny;
 mod dist;
 mod fuzz;
 mod imports;
+mod object_store;
 mod process;
 mod soak;
 mod tidy;
@@ -50,7 +51,7 @@ cargo xtask TASK
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh mongoose web go java spring rust; default: all)
   features                  code behind Cargo features: Parquet
-  cluster                   lint and tests of object storage, which the other tasks leave out
+  cluster                   lint and tests of object storage, which the other tasks leave out, also over versitygw
   deny                      licences, sources and advisories of dependencies (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   the cost of connections, TLS and authorization

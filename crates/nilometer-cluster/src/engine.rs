@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use futures::StreamExt;
 use nilometer_storage::{
     DiskWaits, Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
     KeyspaceStatistics, Result, Snapshot, WriteBatch, copy_into_directory,
 };
 use object_store::ObjectStore;
+use object_store::path::Path as ObjectPath;
 use slatedb::compactor::CompactorBuilder;
 use slatedb::config::{FlushOptions, FlushType, Settings};
 use slatedb::{Db, SstReader};
@@ -18,8 +20,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::cache::BlockCache;
 use crate::commit::{Order, View};
 use crate::core::{Core, Readers};
-use crate::error::convert;
-use crate::keyspaces;
+use crate::error::{convert, store_error};
+use crate::keyspaces::{self, Purpose};
 use crate::lock::lock;
 use crate::options::SlateOptions;
 use crate::requests::{ObservedStore, RequestCounts, Requests};
@@ -39,27 +41,48 @@ pub struct SlateEngine {
 impl SlateEngine {
     /// Opens the database at `path` in `store`; creates it if there is none.
     pub fn open(store: Arc<dyn ObjectStore>, path: &str, options: &SlateOptions) -> Result<Self> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(options.threads)
-            .thread_name("object storage")
-            .enable_all()
-            .build()
-            .map_err(|source| Error::Io {
-                operation: "start threads for",
-                path: path.into(),
-                source: Arc::new(source),
-            })?;
+        Self::open_for(Purpose::Use, store, path, options)
+    }
+
+    /// Creates a database at `path`, where there is no object, as the target of a copy. Until [`Self::finish_copy`]
+    /// returns, the database cannot be opened again.
+    pub fn create_for_copy(
+        store: Arc<dyn ObjectStore>,
+        path: &str,
+        options: &SlateOptions,
+    ) -> Result<Self> {
+        Self::open_for(Purpose::CopyTarget, store, path, options)
+    }
+
+    /// Marks a copy as complete.
+    pub fn finish_copy(&self) -> Result<()> {
+        self.core.finish_copy()
+    }
+
+    fn open_for(
+        purpose: Purpose,
+        store: Arc<dyn ObjectStore>,
+        path: &str,
+        options: &SlateOptions,
+    ) -> Result<Self> {
+        let runtime = runtime(path, options.threads)?;
         let requests = Arc::new(Requests::default());
         let store: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
         let retained = Arc::new(Retained::default());
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         let clock: Arc<dyn SystemClock> = Arc::new(DefaultSystemClock::new());
+        if purpose == Purpose::CopyTarget {
+            // Before the opening, which would fence a writer.
+            if !runtime.block_on(is_empty(&store, path))? {
+                return Err(Error::NotEmpty { path: path.into() });
+            }
+        }
         let parts = (cache.clone(), clock.clone());
         let built = build(path, &store, options, &runtime, &retained, parts);
         let db = runtime
             .block_on(built)
             .map_err(|error| convert(path, &error))?;
-        let loaded = runtime.block_on(keyspaces::load(&db, path));
+        let loaded = runtime.block_on(keyspaces::load(&db, path, purpose));
         let loaded = loaded.inspect_err(|_| {
             let _ = runtime.block_on(db.close());
         })?;
@@ -96,6 +119,30 @@ impl SlateEngine {
     /// Returns the requests to the store since the engine was opened.
     pub fn requests(&self) -> RequestCounts {
         self.core.requests.counts()
+    }
+}
+
+/// Starts the threads for the database at `path`.
+pub(crate) fn runtime(path: &str, threads: usize) -> Result<Runtime> {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("object storage")
+        .enable_all()
+        .build();
+    runtime.map_err(|source| Error::Io {
+        operation: "start threads for",
+        path: path.into(),
+        source: Arc::new(source),
+    })
+}
+
+/// True if there is no object below `path`.
+pub(crate) async fn is_empty(store: &Arc<dyn ObjectStore>, path: &str) -> Result<bool> {
+    let mut objects = store.list(Some(&ObjectPath::from(path)));
+    match objects.next().await {
+        None => Ok(true),
+        Some(Ok(_)) => Ok(false),
+        Some(Err(error)) => Err(store_error("list its objects", &error)),
     }
 }
 
@@ -177,8 +224,8 @@ impl Engine for SlateEngine {
 
     /// Writes a database of the local engine.
     fn checkpoint(&self, target: &Path) -> Result<()> {
-        self.core.check_open()?;
-        copy_into_directory(self, target, &mut |_| {}).map(drop)
+        let view = self.snapshot()?;
+        copy_into_directory(&*view, None, target, &mut |_| {}).map(drop)
     }
 
     fn verify(&self) -> Result<()> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilometer_storage::{Error, Keyspace, KeyspaceId, Result};
-use slatedb::{Db, WriteBatch};
+use slatedb::{Db, DbReadOps, WriteBatch};
 
 use crate::core::Core;
 use crate::error::convert;
@@ -55,30 +55,73 @@ pub(crate) struct LoadedRecords {
     pub(crate) own_batches: u64,
 }
 
+/// What a database is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Reading and writing.
+    Use,
+    /// Being the target of a copy: it must be new.
+    CopyTarget,
+}
+
 /// Reads the records of the database at `path`. Writes those of a new database.
-pub(crate) async fn load(db: &Db, path: &str) -> Result<LoadedRecords> {
+pub(crate) async fn load(db: &Db, path: &str, purpose: Purpose) -> Result<LoadedRecords> {
     let failed = |error: slatedb::Error| convert(path, &error);
-    match db.get(layout::format_key()).await.map_err(failed)? {
-        None => initialize(db, path).await?,
-        Some(version) => check_format(path, &version)?,
+    let version = db.get(layout::format_key()).await.map_err(failed)?;
+    match (version, purpose) {
+        (None, _) => initialize(db, path, purpose).await?,
+        (Some(_), Purpose::CopyTarget) => return Err(Error::NotEmpty { path: path.into() }),
+        (Some(version), Purpose::Use) => {
+            check_format(path, &version)?;
+            check_is_whole(db, path).await?;
+        }
     }
     let next_id = number(db, path, layout::next_key()).await?;
     let own_batches = number(db, path, layout::own_batches_key()).await?;
-    let mut keyspaces = KeyspaceMap::new();
-    let mut records = db.scan(layout::records()).await.map_err(failed)?;
-    while let Some(record) = records.next().await.map_err(failed)? {
-        let keyspace = layout::decode_record(&record.key, &record.value);
-        let keyspace = keyspace.ok_or_else(|| damaged(path, "the record of a keyspace"))?;
-        if keyspace.id.0 >= next_id {
-            return Err(damaged(path, "the record of a keyspace"));
-        }
-        keyspaces.insert(keyspace.id, KnownKeyspace::new(keyspace));
+    let keyspaces = read_records(db, path).await?.into_iter();
+    let keyspaces = keyspaces.map(|keyspace| (keyspace.id, KnownKeyspace::new(keyspace)));
+    let keyspaces = keyspaces.collect::<KeyspaceMap>();
+    if keyspaces.keys().any(|id| id.0 >= next_id) {
+        return Err(damaged(path, "the record of a keyspace"));
     }
     Ok(LoadedRecords {
         keyspaces,
         next_id,
         own_batches,
     })
+}
+
+/// Reads the keyspaces of a database that others may write. Fails if there is no database.
+pub(crate) async fn read_keyspaces(
+    db: &(impl DbReadOps + Sync),
+    path: &str,
+) -> Result<Vec<Keyspace>> {
+    let failed = |error: slatedb::Error| convert(path, &error);
+    let version = db.get(layout::format_key()).await.map_err(failed)?;
+    let version = version.ok_or_else(|| Error::ForeignDirectory { path: path.into() })?;
+    check_format(path, &version)?;
+    check_is_whole(db, path).await?;
+    read_records(db, path).await
+}
+
+async fn read_records(db: &(impl DbReadOps + Sync), path: &str) -> Result<Vec<Keyspace>> {
+    let failed = |error: slatedb::Error| convert(path, &error);
+    let mut keyspaces = Vec::new();
+    let mut records = db.scan(layout::records()).await.map_err(failed)?;
+    while let Some(record) = records.next().await.map_err(failed)? {
+        let keyspace = layout::decode_record(&record.key, &record.value);
+        keyspaces.push(keyspace.ok_or_else(|| damaged(path, "the record of a keyspace"))?);
+    }
+    Ok(keyspaces)
+}
+
+/// Fails if a copy into the database was interrupted.
+async fn check_is_whole(db: &(impl DbReadOps + Sync), path: &str) -> Result<()> {
+    let mark = db.get(layout::copy_key()).await;
+    match mark.map_err(|error| convert(path, &error))? {
+        Some(_) => Err(Error::UnfinishedCopy { path: path.into() }),
+        None => Ok(()),
+    }
 }
 
 async fn number(db: &Db, path: &str, key: bytes::Bytes) -> Result<u64> {
@@ -110,7 +153,7 @@ fn check_format(path: &str, version: &[u8]) -> Result<()> {
 }
 
 /// Writes the first records of a database, which must have no contents of somebody else.
-async fn initialize(db: &Db, path: &str) -> Result<()> {
+async fn initialize(db: &Db, path: &str, purpose: Purpose) -> Result<()> {
     let failed = |error: slatedb::Error| convert(path, &error);
     let mut contents = db.scan::<std::ops::RangeFull>(..).await.map_err(failed)?;
     if contents.next().await.map_err(failed)?.is_some() {
@@ -120,6 +163,9 @@ async fn initialize(db: &Db, path: &str) -> Result<()> {
     batch.put(layout::format_key(), layout::FORMAT_VERSION.to_be_bytes());
     batch.put(layout::next_key(), 1u64.to_be_bytes());
     batch.put(layout::own_batches_key(), 1u64.to_be_bytes());
+    if purpose == Purpose::CopyTarget {
+        batch.put(layout::copy_key(), []);
+    }
     let written = db.write(batch).await.map_err(failed)?;
     written.await_durable().await.map_err(failed)
 }
@@ -144,6 +190,18 @@ impl Core {
         drop(order);
         self.finish(turn)?;
         Ok(id)
+    }
+
+    /// Removes the mark of an unfinished copy. The removal is durable when this returns.
+    pub(crate) fn finish_copy(&self) -> Result<()> {
+        self.check_open()?;
+        let mut order = lock(&self.order);
+        let mut batch = WriteBatch::new();
+        batch.delete(layout::copy_key());
+        let keyspaces = KeyspaceMap::clone(&order.keyspaces);
+        let turn = self.write_keyspaces(&mut order, batch, keyspaces)?;
+        drop(order);
+        self.finish(turn).map(drop)
     }
 
     /// Drops a keyspace. The drop is durable when this returns.

@@ -4,6 +4,7 @@
 //! id u64                    one of our keyspaces: id, then the key             (big-endian, so that ids sort)
 //!
 //! 0, "annotation"           the annotation of the last batch that has one, or has no operation
+//! 0, "copy"                 present while a copy into the database runs; until it is removed the database is incomplete
 //! 0, "format"               FORMAT_VERSION u32
 //! 0, "keyspace", id u64     a keyspace: flags u8 (1: separated values, 2: short-lived entries, 4: long keys),
 //!                           with flag 4 the id of the keyspace whose long keys it has u64, then its name
@@ -61,6 +62,11 @@ pub(crate) fn range(
 /// The key of the annotation.
 pub(crate) fn annotation_key() -> Bytes {
     entry_key(KeyspaceId(OWN), b"annotation")
+}
+
+/// The key of the mark of a copy that is not finished.
+pub(crate) fn copy_key() -> Bytes {
+    entry_key(KeyspaceId(OWN), b"copy")
 }
 
 /// The key of the format version.
@@ -163,6 +169,7 @@ mod tests {
         assert_eq!(next_key()[..], *b"\0\0\0\0\0\0\0\0next");
         assert_eq!(own_batches_key()[..], *b"\0\0\0\0\0\0\0\0own batches");
         assert_eq!(format_key()[..], *b"\0\0\0\0\0\0\0\0format");
+        assert_eq!(copy_key()[..], *b"\0\0\0\0\0\0\0\0copy");
         assert_eq!(annotation_key()[..], *b"\0\0\0\0\0\0\0\0annotation");
         let key = b"\0\0\0\0\0\0\0\0keyspace\0\0\0\0\0\0\x01\x02";
         assert_eq!(record_key(KeyspaceId(258))[..], *key);

@@ -14,6 +14,8 @@
 //! | sizes of keyspaces | [`sizes`] |
 //! | a cache that knows its bytes | [`cache`] |
 //! | requests in flight and their count | [`requests`] |
+//! | the store of a URL; refusing stores in which two writers could be at work | [`url`], [`mod@probe`] |
+//! | reading without disturbing a writer, for copies | [`source`] |
 
 mod cache;
 mod commit;
@@ -25,13 +27,19 @@ mod layout;
 mod lock;
 mod merge;
 mod options;
+mod probe;
 mod requests;
 mod retained;
 mod scan;
 mod sizes;
 mod snapshot;
+mod source;
+mod url;
 mod verify;
 
 pub use engine::SlateEngine;
 pub use options::SlateOptions;
+pub use probe::{StoreAbilities, probe};
 pub use requests::RequestCounts;
+pub use source::SlateSource;
+pub use url::{InvalidUrl, StorageUrl};

@@ -15,6 +15,9 @@ const GARBAGE_AGE: Duration = Duration::from_secs(6 * 60 * 60);
 /// Interval of the garbage collection.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
+/// Least bytes of memtables, and of cached blocks, on small machines.
+const MEMORY_MIN: usize = 8 * 1024 * 1024;
+
 /// Options of a [`SlateEngine`](crate::SlateEngine).
 #[derive(Clone, Debug)]
 pub struct SlateOptions {
@@ -57,6 +60,20 @@ impl Default for SlateOptions {
 }
 
 impl SlateOptions {
+    /// Returns the defaults for a process that may use `memory_bytes`, if known: at most an eighth for memtables and the
+    /// log, and a sixteenth for the cache of blocks.
+    pub fn within(memory_bytes: Option<u64>) -> Self {
+        let mut options = Self::default();
+        if let Some(bytes) = memory_bytes {
+            let eighth = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
+            options.memory_bytes_max = options.memory_bytes_max.min(eighth).max(MEMORY_MIN);
+            options.memtable_bytes = options.memtable_bytes.min(options.memory_bytes_max / 4);
+            let sixteenth = (bytes / 16).max(MEMORY_MIN as u64);
+            options.block_cache_bytes = options.block_cache_bytes.min(sixteenth);
+        }
+        options
+    }
+
     /// Returns options with which every step comes soon. For tests.
     #[doc(hidden)]
     pub fn tiny() -> Self {

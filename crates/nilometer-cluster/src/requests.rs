@@ -1,7 +1,8 @@
 //! An object store that counts its requests and knows which are in flight.
 //!
 //! The counts are what a bill is made of. The requests in flight are what [`Engine::disk_waits`] reports, so that a store
-//! that does not answer is noticed as a disk is.
+//! that does not answer is noticed as a disk is. SlateDB repeats a request that failed until it succeeds; so an object whose
+//! request failed counts as in flight from then on until a request for it ends otherwise.
 //!
 //! [`Engine::disk_waits`]: nilometer_storage::Engine::disk_waits
 
@@ -19,10 +20,12 @@ use futures::stream::BoxStream;
 use nilometer_storage::{DiskWait, DiskWaits};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, UploadPart,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    UploadPart,
 };
 
+use crate::error::report;
 use crate::lock::lock;
 
 /// The folder of the log in a database of SlateDB.
@@ -54,11 +57,59 @@ pub(crate) struct Requests {
     in_flight: Mutex<InFlight>,
 }
 
+/// Most failing objects that are remembered.
+const FAILING_MAX: usize = 64;
+
 #[derive(Debug, Default)]
 struct InFlight {
     next: u64,
     started: BTreeMap<u64, (String, Instant)>,
+    /// What could not be stored, by object: a number like that of a request, its report, and the time of its first failure.
+    failing: BTreeMap<String, (u64, String, Instant)>,
     longest: Duration,
+}
+
+impl InFlight {
+    fn next_id(&mut self) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        id
+    }
+
+    /// Notes how a request to store an object ended.
+    fn note<T>(&mut self, path: &Path, outcome: &Result<T>) {
+        let Err(error) = outcome.as_ref().map_err(|error| (error, may_pass(error))) else {
+            self.end(path);
+            return;
+        };
+        if !error.1 {
+            self.end(path);
+        } else if !self.failing.contains_key(path.as_ref()) && self.failing.len() < FAILING_MAX {
+            let what = format!("put {path}, which fails: {}", report(error.0));
+            let id = self.next_id();
+            let failing = (id, what, Instant::now());
+            self.failing.insert(path.to_string(), failing);
+        }
+    }
+
+    fn end(&mut self, path: &Path) {
+        if let Some((_, _, start)) = self.failing.remove(path.as_ref()) {
+            self.longest = self.longest.max(start.elapsed());
+        }
+    }
+}
+
+/// True if SlateDB repeats a request that ended with this error.
+fn may_pass(error: &Error) -> bool {
+    !matches!(
+        error,
+        Error::AlreadyExists { .. }
+            | Error::Precondition { .. }
+            | Error::NotFound { .. }
+            | Error::NotModified { .. }
+            | Error::NotImplemented { .. }
+            | Error::NotSupported { .. }
+    )
 }
 
 impl Requests {
@@ -77,12 +128,16 @@ impl Requests {
     /// Returns the requests in flight.
     pub(crate) fn waits(&self) -> DiskWaits {
         let requests = lock(&self.in_flight);
-        let waits = requests.started.iter().map(|(id, (what, start))| DiskWait {
+        let wait = |(id, what, start): (&u64, &String, &Instant)| DiskWait {
             id: *id,
             what: what.clone(),
             age: start.elapsed(),
-        });
-        let in_flight = waits.collect::<Vec<_>>();
+        };
+        let started = requests.started.iter();
+        let started = started.map(|(id, (what, start))| wait((id, what, start)));
+        let failing = requests.failing.values();
+        let failing = failing.map(|(id, what, start)| wait((id, what, start)));
+        let in_flight = started.chain(failing).collect::<Vec<_>>();
         let oldest = in_flight.iter().map(|wait| wait.age).max();
         DiskWaits {
             longest: requests.longest.max(oldest.unwrap_or_default()),
@@ -93,8 +148,7 @@ impl Requests {
     fn begin(self: &Arc<Self>, counter: &AtomicU64, verb: &str, path: Option<&Path>) -> Request {
         counter.fetch_add(1, Ordering::Relaxed);
         let mut requests = lock(&self.in_flight);
-        let id = requests.next;
-        requests.next += 1;
+        let id = requests.next_id();
         let what = match path {
             Some(path) => format!("{verb} {path}"),
             None => verb.to_owned(),
@@ -162,8 +216,11 @@ impl ObjectStore for ObservedStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        let _request = self.requests.put(location);
-        self.inner.put_opts(location, payload, options).await
+        let request = self.requests.put(location);
+        let outcome = self.inner.put_opts(location, payload, options).await;
+        drop(request);
+        lock(&self.requests.in_flight).note(location, &outcome);
+        outcome
     }
 
     async fn put_multipart_opts(
@@ -270,5 +327,42 @@ impl MultipartUpload for ObservedUpload {
             .requests
             .begin(&self.requests.others, "abort", Some(&self.location));
         self.inner.abort().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_whose_requests_fail_is_in_flight_until_one_ends_otherwise() {
+        let requests = Arc::new(Requests::default());
+        let path = Path::from("db/wal/1.sst");
+        let failure = || {
+            Err::<(), _>(Error::Generic {
+                store: "S3",
+                source: "503 Slow Down".into(),
+            })
+        };
+        let note = |outcome: Result<()>| lock(&requests.in_flight).note(&path, &outcome);
+        note(failure());
+        let first = requests.waits().in_flight;
+        assert!(first[0].what.contains("db/wal/1.sst") && first[0].what.contains("503"));
+        note(failure());
+        let again = requests.waits().in_flight;
+        assert_eq!((again.len(), again[0].id), (1, first[0].id));
+        note(Ok(()));
+        assert_eq!(requests.waits().in_flight, []);
+        note(failure());
+        note(Err(Error::AlreadyExists {
+            path: path.to_string(),
+            source: "it does".into(),
+        }));
+        assert_eq!(requests.waits().in_flight, []);
+        for number in 0..2 * FAILING_MAX {
+            let path = Path::from(format!("db/wal/{number}.sst"));
+            lock(&requests.in_flight).note(&path, &failure());
+        }
+        assert_eq!(requests.waits().in_flight.len(), FAILING_MAX);
     }
 }

@@ -34,7 +34,7 @@ const CHUNK_BYTES: usize = 128 * 1024;
 const AHEAD_AFTER_BYTES: usize = 256 * 1024;
 
 /// Chunks that wait for the caller.
-const AHEAD_CHUNKS: usize = 8;
+pub(crate) const AHEAD_CHUNKS: usize = 8;
 
 /// Bytes of one read of the store, before and after a task reads ahead.
 const READ_BYTES: [usize; 2] = [32 * 1024, 1024 * 1024];
@@ -43,7 +43,7 @@ const READ_BYTES: [usize; 2] = [32 * 1024, 1024 * 1024];
 const READS: [usize; 2] = [1, 8];
 
 type Range = (Bound<bytes::Bytes>, Bound<bytes::Bytes>);
-type Chunk = VecDeque<(Bytes, Bytes)>;
+pub(crate) type Chunk = VecDeque<(Bytes, Bytes)>;
 
 /// A scan of one keyspace.
 pub(crate) struct SlateScan {
@@ -101,7 +101,7 @@ impl SlateScan {
             self.source = Source::Ahead(self.read_ahead());
         }
         if matches!(self.source, Source::Unopened) {
-            let options = options(self.direction, 0);
+            let options = scan_options(self.direction, 0);
             let opened = self
                 .view
                 .snapshot
@@ -139,7 +139,7 @@ impl SlateScan {
     fn read_ahead(&self) -> Ahead {
         let (sender, chunks) = channel(AHEAD_CHUNKS);
         let snapshot = Arc::clone(&self.view.snapshot);
-        let (rest, options) = (self.rest.clone(), options(self.direction, 1));
+        let (rest, options) = (self.rest.clone(), scan_options(self.direction, 1));
         let path = self.core.path.clone();
         let task = self.core.runtime.spawn(async move {
             let mut iterator = match snapshot.scan_with_options(rest, &options).await {
@@ -166,7 +166,8 @@ impl SlateScan {
     }
 }
 
-fn options(direction: Direction, stage: usize) -> ScanOptions {
+/// Returns the options of a scan, before (0) and after (1) a task reads ahead.
+pub(crate) fn scan_options(direction: Direction, stage: usize) -> ScanOptions {
     ScanOptions::default()
         .with_cache_blocks(true)
         .with_read_ahead_bytes(READ_BYTES[stage])
@@ -178,7 +179,7 @@ fn options(direction: Direction, stage: usize) -> ScanOptions {
 }
 
 /// Reads up to a number of entries, and about `CHUNK_BYTES`. Returns them, their bytes, and the last stored key.
-async fn read_chunk(
+pub(crate) async fn read_chunk(
     iterator: &mut DbIterator,
     entries_max: usize,
 ) -> std::result::Result<(Chunk, usize, Option<bytes::Bytes>), slatedb::Error> {

@@ -14,6 +14,8 @@ pub enum ShutdownReason {
     Signal(i32),
     /// It was requested.
     Request,
+    /// Another process has taken over the database.
+    TakenOver,
 }
 
 /// Requests and awaits a shutdown.

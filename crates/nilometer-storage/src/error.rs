@@ -66,6 +66,22 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A copy into this place was interrupted, so its contents are incomplete.
+    #[error("{} holds an unfinished copy: delete it and copy again", path.display())]
+    UnfinishedCopy {
+        /// The directory, or the path in the object store.
+        path: PathBuf,
+    },
+    /// What a copy contains is not what was written into it.
+    #[error("the copy of keyspace {keyspace} has {found} entries instead of {expected}")]
+    DifferentCopy {
+        /// The id of the keyspace.
+        keyspace: u64,
+        /// The entries that were copied.
+        expected: u64,
+        /// The entries of the copy.
+        found: u64,
+    },
     /// The target of a copy lies within its source.
     #[error("{} lies within {}, the source of the copy", path.display(), database.display())]
     Within {

@@ -106,6 +106,16 @@ impl Database {
         Self::assemble(engine, environment, None)
     }
 
+    /// Opens the database stored by `engine`. Queries spill to unnamed files in the directory `spill`, which is created
+    /// when it is needed.
+    pub fn with_engine_and_spill(
+        engine: Arc<dyn Engine>,
+        environment: Environment,
+        spill: impl AsRef<Path>,
+    ) -> Result<Self> {
+        Self::assemble(engine, environment, Some(Arc::from(spill.as_ref())))
+    }
+
     // long function: builds the parts in order, each from the ones before
     fn assemble(
         engine: Arc<dyn Engine>,

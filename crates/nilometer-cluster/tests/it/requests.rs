@@ -34,6 +34,29 @@ fn an_idle_engine_stores_nothing() {
     assert_eq!(engine.disk_waits().in_flight, []);
 }
 
+/// Looking for a newer writer and for merges costs a few requests a second, which are the price of an idle database.
+#[test]
+fn an_idle_engine_asks_seldom() {
+    let options = SlateOptions::default();
+    let engine = SlateEngine::open(Arc::new(InMemory::new()), "db", &options).expect("open");
+    let id = engine.create_keyspace("k", TOGETHER).expect("create");
+    put(&engine, id, b"a", b"1");
+    let asked = || {
+        let requests = engine.requests();
+        (requests.gets, requests.lists, requests.others)
+    };
+    let (gets, lists, others) = asked();
+    // Time has to pass: a request may be due in it.
+    std::thread::sleep(Duration::from_secs(6));
+    let now = asked();
+    let (gets, lists, others) = (now.0 - gets, now.1 - lists, now.2 - others);
+    eprintln!("{gets} gets, {lists} lists, {others} others in 6 s");
+    assert!(
+        gets <= 18 && lists <= 2 && others == 0,
+        "{gets}, {lists}, {others}"
+    );
+}
+
 #[test]
 fn one_object_of_the_log_is_stored_in_a_flush_interval() {
     let options = SlateOptions {

@@ -30,6 +30,15 @@ impl Slate {
         }
     }
 
+    /// Returns a factory of engines over `store`.
+    pub(crate) fn over(store: Arc<dyn ObjectStore>, options: SlateOptions) -> Self {
+        Self {
+            store,
+            options,
+            directory: Scratch::new("slate-store"),
+        }
+    }
+
     /// Returns a factory of engines in synced files.
     pub(crate) fn in_files(name: &str, options: SlateOptions) -> Self {
         let directory = Scratch::new(name);

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::connect::ServerArgs;
 use super::security::SecurityArgs;
+use super::storage::StorageArgs;
 use super::transfer::CollectionArgs;
 
 /// A time-series document database that speaks the MongoDB wire protocol.
@@ -36,6 +37,11 @@ pub(crate) enum Command {
     Backup(Backup),
     /// Make a database directory from a backup.
     Restore(SourceAndTarget),
+    /// Copy a database into another kind of storage.
+    ///
+    /// FROM and TO are directories or URLs as of `serve --storage`. TO must be empty or absent. A directory must not be
+    /// served meanwhile. A database on object storage may be; the copy has what was stored when it began.
+    Copy(CopyArgs),
     /// Check every checksum, document, bucket and index of a database that is not served.
     Verify(Directory),
     /// Copy the readable part of a damaged database into a new one, and list the losses.
@@ -141,6 +147,21 @@ pub(crate) struct SourceAndTarget {
     pub(crate) target: PathBuf,
 }
 
+/// Options of `copy`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CopyArgs {
+    /// Directory or URL of the database
+    pub(crate) from: String,
+    /// Directory or URL of the copy
+    pub(crate) to: String,
+    /// Endpoint of s3:// or az:// storage; default: AWS_ENDPOINT_URL and the like
+    #[arg(long = "storageEndpoint", value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// Region of s3:// storage; default: AWS_REGION
+    #[arg(long = "storageRegion", value_name = "NAME")]
+    pub(crate) region: Option<String>,
+}
+
 /// A directory.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Directory {
@@ -174,6 +195,9 @@ pub(crate) struct ServeArgs {
         help_heading = "Storage"
     )]
     pub(crate) dbpath: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs,
 
     /// Port to listen on; 0 lets the system choose one [default: 27017]
     #[arg(long, env = "NILOMETER_PORT", help_heading = "Network")]
@@ -273,12 +297,21 @@ pub(crate) struct ServeArgs {
 impl ServeArgs {
     /// Returns these options, completed with those of `file`.
     pub(crate) fn or(self, file: Self) -> Self {
+        let directory_given = self.dbpath.is_some();
+        let storage_given = self.storage.storage.is_some();
         let bind_ip_given = self.bind_ip.is_some() || self.bind_ip_all;
         // Later settings override earlier ones, so those of the file come first.
         let mut set_parameter = file.set_parameter;
         set_parameter.extend(self.set_parameter);
         Self {
-            dbpath: self.dbpath.or(file.dbpath),
+            dbpath: match storage_given {
+                true => self.dbpath,
+                false => self.dbpath.or(file.dbpath),
+            },
+            storage: match directory_given {
+                true => self.storage,
+                false => self.storage.or(file.storage),
+            },
             port: self.port.or(file.port),
             bind_ip: if bind_ip_given {
                 self.bind_ip
@@ -336,5 +369,27 @@ mod tests {
         assert_eq!(both.port, Some(1));
         assert_eq!((both.bind_ip, both.bind_ip_all), (None, true));
         assert_eq!(both.dbpath, Some("/x".into()));
+        let url = |url: &str| ServeArgs {
+            storage: StorageArgs {
+                storage: Some(url.into()),
+                cache_path: Some("/cache".into()),
+                ..StorageArgs::default()
+            },
+            ..ServeArgs::default()
+        };
+        let directory = || ServeArgs {
+            dbpath: Some("/x".into()),
+            ..ServeArgs::default()
+        };
+        let both = directory().or(url("s3://a/b"));
+        assert_eq!(
+            (both.storage.storage, both.storage.cache_path),
+            (None, None)
+        );
+        let both = url("s3://a/b").or(directory());
+        assert_eq!(
+            (both.dbpath, both.storage.storage),
+            (None, Some("s3://a/b".into()))
+        );
     }
 }

@@ -91,7 +91,7 @@ fn walk(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> 
 
 fn set(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> {
     let text = scalar(path, value)?;
-    if given.security.set(path, &text)? {
+    if given.security.set(path, &text)? || given.storage.set(path, &text)? {
         return Ok(());
     }
     match path {

@@ -3,11 +3,12 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::Path;
+
+use super::Storage;
 
 /// The content of the message.
 pub(super) struct Greeting<'a> {
-    pub(super) data: &'a Path,
+    pub(super) data: &'a Storage,
     pub(super) address: Option<SocketAddr>,
     pub(super) http: Option<SocketAddr>,
     pub(super) has_page: bool,
@@ -24,8 +25,13 @@ impl Greeting<'_> {
         );
         let tls = if self.is_tls { "--tls " } else { "" };
         let user = if self.asks_for_logins { "-u USER " } else { "" };
-        let data = self.data.canonicalize();
-        let data = data.as_deref().unwrap_or(self.data).display();
+        let data = match self.data {
+            Storage::Directory(path) => {
+                let whole = path.canonicalize();
+                whole.as_deref().unwrap_or(path).display().to_string()
+            }
+            Storage::Objects(storage) => storage.to_string(),
+        };
         let address = self.address.map(reachable).unwrap_or_default();
         // Writing to a String does not fail.
         let _ = writeln!(out, "  data      {data}");
@@ -61,7 +67,7 @@ mod tests {
     #[test]
     fn five_lines_say_where_and_how() {
         let mut greeting = Greeting {
-            data: Path::new("/no/such/place"),
+            data: &Storage::Directory("/no/such/place".into()),
             address: "127.0.0.1:27017".parse().ok(),
             http: None,
             has_page: false,

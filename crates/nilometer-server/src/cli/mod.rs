@@ -7,22 +7,27 @@ mod args;
 mod bench;
 mod config;
 mod connect;
+mod copy;
 mod demo;
 mod greeting;
+mod object_storage;
 mod pages;
 mod security;
 mod serve;
 mod settings;
+mod storage;
 mod transfer;
 mod upkeep;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
+pub use object_storage::ObjectStorage;
 pub use security::Security;
 pub use settings::Settings;
+pub use storage::Storage;
 
 /// Bad command line or configuration file; the code of clap and of mongod.
 const EXIT_BAD_OPTIONS: u8 = 2;
@@ -36,6 +41,9 @@ const EXIT_NETWORK: u8 = 48;
 /// The database cannot be opened, or failed.
 const EXIT_FAILURE: u8 = 100;
 
+/// Another process took over the database. A restart would take it back.
+const EXIT_TAKEN_OVER: u8 = 102;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -48,6 +56,9 @@ pub enum Failure {
     /// Stored data is damaged.
     #[error("{0}")]
     Damaged(String),
+    /// Another process took over the database.
+    #[error("{0}")]
+    TakenOver(String),
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -59,6 +70,7 @@ impl Failure {
             Self::Options(_) => EXIT_BAD_OPTIONS,
             Self::Network(_) => EXIT_NETWORK,
             Self::Damaged(_) => EXIT_DAMAGE,
+            Self::TakenOver(_) => EXIT_TAKEN_OVER,
             Self::Other(_) => EXIT_FAILURE,
         }
     }
@@ -79,16 +91,22 @@ impl From<std::io::Error> for Failure {
 
 /// Runs the program with the command line `argv`.
 pub fn main(argv: Vec<OsString>) -> ExitCode {
+    ExitCode::from(run(argv))
+}
+
+/// Runs the program with the command line `argv` and returns its exit code.
+pub fn run(argv: Vec<OsString>) -> u8 {
     let shown = argv
         .iter()
         .map(|arg| arg.to_string_lossy().into_owned())
         .collect();
-    let outcome = match args::Cli::try_parse_from(argv) {
+    let outcome = match parse(argv) {
         Ok(cli) => match cli.command {
             args::Command::Serve(given) => serve::run(*given, shown),
             args::Command::Demo(given) => demo::run(&given.dbpath),
             args::Command::Backup(given) => upkeep::backup(&given),
             args::Command::Restore(given) => upkeep::restore(&given),
+            args::Command::Copy(given) => copy::run(&given),
             args::Command::Verify(given) => upkeep::verify(&given.directory),
             args::Command::Salvage(given) => upkeep::salvage(&given),
             args::Command::Inspect(given) => upkeep::inspect(&given.path),
@@ -102,16 +120,28 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         Err(problem) => {
             // Help and version are reported as errors with code 0. A closed stdout is ignored.
             drop(problem.print());
-            return ExitCode::from(u8::try_from(problem.exit_code()).unwrap_or(EXIT_BAD_OPTIONS));
+            return u8::try_from(problem.exit_code()).unwrap_or(EXIT_BAD_OPTIONS);
         }
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => {
             report(&failure);
-            ExitCode::from(failure.exit_code())
+            failure.exit_code()
         }
     }
+}
+
+/// Parses a command line, with what the environment adds to it.
+fn parse(argv: Vec<OsString>) -> Result<args::Cli, clap::Error> {
+    let matches = args::Cli::command().try_get_matches_from(argv)?;
+    let mut cli = args::Cli::from_arg_matches(&matches)?;
+    if let args::Command::Serve(given) = &mut cli.command
+        && let Some(matches) = matches.subcommand_matches("serve")
+    {
+        storage::prefer_command_line(given, matches);
+    }
+    Ok(cli)
 }
 
 /// Parses an arbitrary configuration file and resolves its settings.

@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 
 use super::args::ServeArgs;
 use super::greeting::Greeting;
-use super::{Failure, Security, Settings, config};
+use super::{Failure, Security, Settings, Storage, config};
 use crate::audit::AuditLog;
 use crate::http::{Http, HttpOptions};
 use crate::log::Sink;
@@ -76,7 +76,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     };
     // Log and process id file are open already: other programs may read those.
     machine::make_new_files_private();
-    let database = open(&settings.data_directory, environment, &signal)?;
+    let database = open(&settings.storage, environment, &signal)?;
     let message_memory_bytes = warn_about_memory(&database);
     set_audit(&database, settings.security.audit.as_deref())?;
     let ssl = if tls.is_some() { "on" } else { "off" };
@@ -108,7 +108,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         "Waiting for connections"
     );
     greet(&Greeting {
-        data: &settings.data_directory,
+        data: &settings.storage,
         address: server.addresses().first().copied(),
         http: http
             .as_ref()
@@ -117,12 +117,19 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         is_tls: ssl == "on",
         asks_for_logins: settings.security.access_control,
     });
-    await_end(&signal);
+    let reason = await_end(&signal);
     if let Some(http) = http {
         http.shut_down();
     }
     server.shut_down();
-    if let Err(problem) = database.close() {
+    let closed = database.close();
+    if reason == ShutdownReason::TakenOver {
+        return Err(Failure::TakenOver(format!(
+            "another process has taken over the database in {}",
+            settings.storage
+        )));
+    }
+    if let Err(problem) = closed {
         warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
     }
     info!(c = "CONTROL", id = 23_138, exitCode = 0, "Shut down");
@@ -174,26 +181,35 @@ fn set_audit(database: &Database, path: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the database; the `shutdown` command then ends this process.
+/// Opens the database; the `shutdown` command, or another process that takes it over, then ends this process.
 fn open(
-    directory: &Path,
+    storage: &Storage,
     environment: Environment,
     signal: &ShutdownSignal,
 ) -> Result<Arc<Database>, Failure> {
-    let database = Database::open_with(directory, environment).map_err(|e| {
-        Failure::Other(format!(
-            "cannot open {}: {}",
-            directory.display(),
-            e.message
-        ))
-    })?;
-    let requested = signal.handle();
-    let end = move || {
-        // The receiver is gone only if the server is ending already.
-        let _ = requested.send(ShutdownReason::Request);
+    let database = match storage {
+        Storage::Directory(directory) => {
+            Database::open_with(directory, environment).map_err(|e| {
+                Failure::Other(format!(
+                    "cannot open {}: {}",
+                    directory.display(),
+                    e.message
+                ))
+            })?
+        }
+        Storage::Objects(storage) => storage.open(environment)?,
     };
-    // The database is new, so it is not set yet.
-    drop(database.services().shutdown.set(Box::new(end)));
+    let end = |reason: ShutdownReason| {
+        let requested = signal.handle();
+        Box::new(move || {
+            // The receiver is gone only if the server is ending already.
+            let _ = requested.send(reason);
+        })
+    };
+    // The database is new, so they are not set yet.
+    let services = database.services();
+    drop(services.shutdown.set(end(ShutdownReason::Request)));
+    drop(services.taken_over.set(end(ShutdownReason::TakenOver)));
     Ok(Arc::new(database))
 }
 
@@ -206,9 +222,10 @@ fn greet(greeting: &Greeting<'_>) {
     }
 }
 
-/// Waits for a shutdown and logs the reason.
-fn await_end(signal: &ShutdownSignal) {
-    match signal.wait() {
+/// Waits for a shutdown, logs the reason and returns it.
+fn await_end(signal: &ShutdownSignal) -> ShutdownReason {
+    let reason = signal.wait();
+    match reason {
         ShutdownReason::Signal(number) => {
             info!(
                 c = "CONTROL",
@@ -218,7 +235,13 @@ fn await_end(signal: &ShutdownSignal) {
             );
         }
         ShutdownReason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
+        ShutdownReason::TakenOver => error!(
+            c = "CONTROL",
+            id = 23_379,
+            "Shutting down because another process has taken over the database"
+        ),
     }
+    reason
 }
 
 /// Logs the start and writes the process id file.
@@ -228,13 +251,13 @@ fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
         std::fs::write(path, format!("{pid}\n"))
             .map_err(|e| Failure::Other(format!("cannot write {}: {e}", path.display())))?;
     }
-    let data_directory = settings.data_directory.display().to_string();
+    let storage = settings.storage.to_string();
     info!(
         c = "CONTROL",
         id = 4_615_611,
         pid,
         port,
-        dbPath = data_directory,
+        dbPath = storage,
         version = crate::VERSION,
         "Nilometer starting"
     );

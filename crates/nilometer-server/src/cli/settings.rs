@@ -6,7 +6,7 @@ use nilometer::parameters::Parameters;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::args::ServeArgs;
-use super::{Failure, Security};
+use super::{Failure, Security, Storage};
 use crate::limits;
 use crate::log::Sink;
 use crate::wire::Compressor;
@@ -14,14 +14,11 @@ use crate::wire::Compressor;
 /// The default port of MongoDB clients.
 const DEFAULT_PORT: u16 = 27017;
 
-/// The default directory of the database.
-const DEFAULT_DATA_DIRECTORY: &str = "./nilometer-data";
-
 /// The settings of a server.
 #[derive(Debug)]
 pub struct Settings {
-    /// Directory of the database.
-    pub data_directory: PathBuf,
+    /// The place of the database.
+    pub storage: Storage,
     /// Port; 0 if the system chooses.
     pub port: u16,
     /// Hosts to listen on.
@@ -75,10 +72,7 @@ impl Settings {
         }
         let web_hosts = web_hosts(given, &hosts)?;
         Ok(Self {
-            data_directory: given
-                .dbpath
-                .clone()
-                .unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIRECTORY)),
+            storage: given.storage.resolve(given.dbpath.as_ref())?,
             port: given.port.unwrap_or(DEFAULT_PORT),
             hosts,
             http_port: given.http_port,
@@ -198,7 +192,12 @@ fn parsed(given: &ServeArgs) -> Document {
                 .map(|(name, value)| (name, Some(Value::from(value))))
                 .collect(),
         ),
-        ("storage", vec![("dbPath", given.dbpath.as_ref().map(path))]),
+        (
+            "storage",
+            std::iter::once(("dbPath", given.dbpath.as_ref().map(path)))
+                .chain(given.storage.parsed())
+                .collect(),
+        ),
         (
             "systemLog",
             vec![

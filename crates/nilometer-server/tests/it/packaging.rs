@@ -115,7 +115,7 @@ fn the_container_file_builds_and_starts_what_there_is() {
     assert!(
         build
             .expect("a build")
-            .contains("--release --locked -p nilometer-server")
+            .contains("--release --locked -p nilometer-server --features cluster")
     );
     assert!(root().join("Cargo.lock").exists());
     // Read by build.rs.
@@ -126,7 +126,7 @@ fn the_container_file_builds_and_starts_what_there_is() {
     );
     let copied = format!("/source/target/release/nilometer {INSTALLED}");
     assert!(of("COPY").iter().any(|line| line.ends_with(&copied)));
-    // The same command with a directory and a port of the test.
+    // The same command with a port of the test, and the same environment with a directory of the test.
     let entry = of("ENTRYPOINT")[0];
     let words = entry.trim_matches(['[', ']']).split(',');
     let words: Vec<&str> = words.map(|word| word.trim().trim_matches('"')).collect();
@@ -135,13 +135,10 @@ fn the_container_file_builds_and_starts_what_there_is() {
     let data = directory.0.join("data");
     let data = data.to_str().expect("a path");
     assert_eq!(of("VOLUME"), ["/data"]);
-    assert!(words.contains(&"/data"));
-    let words = words[1..]
-        .iter()
-        .map(|word| if *word == "/data" { data } else { word });
-    let mut arguments: Vec<&str> = words.collect();
+    assert!(of("ENV").contains(&"NILOMETER_DBPATH=/data"));
+    let mut arguments: Vec<&str> = words[1..].to_vec();
     arguments.extend(["--port", "0"]);
-    let mut server = Server::spawn(&mut nilometer(&arguments));
+    let mut server = Server::spawn(nilometer(&arguments).env("NILOMETER_DBPATH", data));
     assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
     // A container engine sends this signal.
     server.signal("TERM");

@@ -71,6 +71,22 @@ fn bad_options_are_told_plainly() {
     }
 }
 
+#[cfg(not(feature = "cluster"))]
+#[test]
+fn object_storage_that_was_not_built_is_told_plainly() {
+    for arguments in [
+        &["serve", "--storage", "s3://bucket/prefix"][..],
+        &["copy", "data", "s3://bucket/prefix"],
+        &["copy", "s3://bucket/prefix", "data"],
+    ] {
+        let ended = nilometer(arguments).output().expect("the program runs");
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}");
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(told.contains("s3://bucket/prefix"), "{told}");
+        assert!(told.contains("the feature `cluster`"), "{told}");
+    }
+}
+
 #[test]
 fn a_configuration_file_is_checked_without_a_server() {
     let directory = Directory::new();

@@ -6,14 +6,15 @@
 //! meanwhile. [`DiskMonitor::status`] feeds `serverStatus` and the health check.
 //!
 //! The engine refuses writes when the disk is full or cannot be written; the start, with the reason, and
-//! the end are logged.
+//! the end are logged. An engine over which another process has taken the database never serves again: the process is
+//! asked to end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nilometer_storage::{DiskWait, Engine, Error};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::services::Services;
 
@@ -110,8 +111,15 @@ impl DiskMonitor {
             Err(Error::Closed) => return,
             outcome => outcome.err(),
         };
+        if matches!(refusal, Some(Error::Fenced { .. }))
+            && let Some(end) = self.services.taken_over.get()
+        {
+            // Again each time: the process may have been starting.
+            end();
+        }
         let refused_before = std::mem::replace(&mut self.logged().refuses, refusal.is_some());
         match (refusal, refused_before) {
+            (Some(Error::Fenced { reason }), false) => Self::report_takeover(&reason),
             (Some(reason), false) => warn!(
                 c = "STORAGE",
                 id = 22_444,
@@ -121,6 +129,15 @@ impl DiskMonitor {
             (None, true) => info!(c = "STORAGE", id = 22_445, "Writes are accepted again"),
             _ => {}
         }
+    }
+
+    fn report_takeover(reason: &str) {
+        error!(
+            c = "STORAGE",
+            id = 22_446,
+            reason,
+            "Another process has taken over the database; this one can neither read nor write it any more"
+        );
     }
 
     fn limit(&self) -> Duration {

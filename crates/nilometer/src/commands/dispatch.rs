@@ -40,11 +40,20 @@ pub fn run(database: &Database, session: &mut ClientSession, request: &Request) 
         ));
     };
     let outcome = run_known(database, session, request, spec).and_then(check_size);
+    let outcome = outcome.map_err(|error| of_taken_over(error, spec));
     count(services, index, spec, outcome.as_ref().err());
     match outcome {
         Ok(reply) => ok_reply(reply),
         Err(error) => error_reply(&error),
     }
+}
+
+/// Gives the error of a database that another process has taken over the code by which drivers retry reads elsewhere.
+fn of_taken_over(mut error: Error, spec: &CommandSpec) -> Error {
+    if error.is_takeover() && spec.access != Access::Write {
+        error.code = ErrorCode::NotPrimaryOrSecondary;
+    }
+    error
 }
 
 // long function: the steps of every command in their order

@@ -118,6 +118,7 @@ codes! {
     OutOfDiskSpace = 14031;
     DataCorruptionDetected = 282;
     NotWritablePrimary = 10107;
+    NotPrimaryOrSecondary = 13436;
     BSONObjectTooLarge = 10334;
     DuplicateKey = 11000;
     InterruptedAtShutdown = 11600;

@@ -68,6 +68,12 @@ impl Error {
         self
     }
 
+    /// True if another process has taken over the database. Nothing succeeds any more, so this is the error of the whole
+    /// command, never of one of its documents: drivers look for it there.
+    pub(crate) fn is_takeover(&self) -> bool {
+        self.code == ErrorCode::NotWritablePrimary
+    }
+
     /// Prefixes the message with `context`.
     #[must_use]
     pub fn context(mut self, context: &str) -> Self {
@@ -93,7 +99,9 @@ impl From<nilometer_storage::Error> for Error {
             Storage::InvalidKey { .. } => ErrorCode::KeyTooLong,
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
             Storage::Closed => ErrorCode::InterruptedAtShutdown,
+            Storage::Fenced { .. } => ErrorCode::NotWritablePrimary,
             Storage::NotEmpty { .. }
+            | Storage::UnfinishedCopy { .. }
             | Storage::Within { .. }
             | Storage::ForeignDirectory { .. } => ErrorCode::BadValue,
             // The caller still held a collection that was dropped.

@@ -105,7 +105,7 @@ pub struct Environment {
 
 impl Environment {
     /// Returns the memory limit of the process in bytes, if known.
-    pub(crate) fn memory_limit(&self) -> Option<u64> {
+    pub fn memory_limit(&self) -> Option<u64> {
         memory_limit(&self.parameters, &self.host)
     }
 }

@@ -69,6 +69,8 @@ pub struct Services {
     pub ids: Arc<IdSource>,
     /// How the command `shutdown` ends the process, if it can.
     pub shutdown: OnceLock<ShutdownRequest>,
+    /// How the process ends when another has taken over the database, if it can.
+    pub taken_over: OnceLock<ShutdownRequest>,
     /// The audit log, if there is one.
     pub audit: OnceLock<AuditSink>,
     /// How the transport reloads its certificates, if it has any.
@@ -111,6 +113,7 @@ impl Services {
             host,
             ids: Arc::new(ids),
             shutdown: OnceLock::new(),
+            taken_over: OnceLock::new(),
             audit: OnceLock::new(),
             rotate_certificates: OnceLock::new(),
             memory_is_short: AtomicBool::new(false),

@@ -155,7 +155,7 @@ fn run(
         totals: Totals::default(),
         results: Vec::new(),
     };
-    bulk.perform();
+    bulk.perform()?;
     make_durable(database, operation)?;
     let Bulk {
         totals, results, ..
@@ -234,7 +234,7 @@ fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
 }
 
 impl Bulk<'_> {
-    fn perform(&mut self) {
+    fn perform(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(op) = self.ops.get(at) {
             let (outcomes, failed) = match op.kind {
@@ -243,13 +243,17 @@ impl Bulk<'_> {
                 OpKind::Delete => single(self.delete(op)),
             };
             for outcome in outcomes {
+                if let Some(error) = outcome.error.as_ref().filter(|error| error.is_takeover()) {
+                    return Err(error.clone());
+                }
                 self.record(at, outcome);
                 at += 1;
             }
             if failed && self.ordered {
-                return;
+                return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Inserts the run of inserts at `at` into one collection; true if one failed.

@@ -275,17 +275,20 @@ impl<'r> Statements<'r> {
     pub(crate) fn run(
         &self,
         mut statement: impl FnMut(usize, DocRef<'_>) -> Result<()>,
-    ) -> Vec<Value> {
+    ) -> Result<Vec<Value>> {
         let mut errors = Vec::new();
         for (index, document) in self.documents.clone().enumerate() {
             if let Err(error) = statement(index, document) {
+                if error.is_takeover() {
+                    return Err(error);
+                }
                 errors.push(write_error(index, &error));
                 if self.ordered {
                     break;
                 }
             }
         }
-        errors
+        Ok(errors)
     }
 }
 

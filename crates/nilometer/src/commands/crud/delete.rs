@@ -80,7 +80,7 @@ fn run(
         let filter = statement.required_document("q")?;
         deleted += one(place, &statement, filter, is_multi(&statement)?)?;
         Ok(())
-    });
+    })?;
     if !only_one {
         make_durable(database, operation)?;
     }

@@ -124,6 +124,9 @@ pub(crate) fn insert_documents<'a>(
             }
         }
     };
+    if let Some(taken_over) = outcome.errors.iter().find(|e| e.error.is_takeover()) {
+        return Err(taken_over.error.clone());
+    }
     let inserted = outcome.inserted;
     let errors: Vec<_> = outcome
         .errors

@@ -118,7 +118,7 @@ fn run(
             totals.upserted.push((index, id));
         }
         Ok(())
-    });
+    })?;
     if !only_one {
         make_durable(database, operation)?;
     }

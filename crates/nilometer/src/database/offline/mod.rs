@@ -3,6 +3,7 @@
 //! | function | applies to | changes |
 //! |---|---|---|
 //! | [`Database::checkpoint`] | a database that is open | nothing |
+//! | [`copy`] | a database in a directory or in an object store | nothing; creates a new database |
 //! | [`restore`] | a copy that is not open | nothing; makes a new directory |
 //! | [`verify`] | a directory that is not open | what any opening changes: the log starts a new file |
 //! | [`inspect()`] | the same | the same |
@@ -10,6 +11,7 @@
 //!
 //! Losses and errors are returned as text for the operator; nothing here prints.
 
+mod copy;
 mod inspect;
 mod salvage;
 
@@ -17,6 +19,7 @@ use std::path::Path;
 
 use nilometer_storage::{Direction, Engine, KeyspaceId, LogCut, LsmEngine, LsmOptions, Recovery};
 
+pub use copy::{CopyProgress, CopySource, CopyTarget, copy};
 pub use inspect::{CollectionKind, CollectionReport, ColumnReport, DirectoryReport, inspect};
 pub use salvage::{SalvageReport, SalvagedCollection, salvage};
 

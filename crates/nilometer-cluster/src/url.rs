@@ -1,0 +1,278 @@
+//! The store that a URL names.
+//!
+//! | URL | store | credentials, endpoint |
+//! |---|---|---|
+//! | `s3://bucket/prefix` | S3 and what speaks its protocol | the environment: `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, … |
+//! | `gs://bucket/prefix` | Google Cloud Storage | `GOOGLE_SERVICE_ACCOUNT`, … |
+//! | `az://container/prefix` | Azure Blob Storage | `AZURE_STORAGE_ACCOUNT_NAME`, … |
+//! | `file:///directory` | files, synced | |
+//!
+//! The variables are those of the crate `object_store`. A store is probed before it is used (see [`crate::probe()`]).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nilometer_storage::{Error, Result};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, RetryConfig};
+
+use crate::engine::runtime;
+use crate::error::store_error;
+use crate::probe::probe;
+use crate::{SlateEngine, SlateOptions, SlateSource};
+
+/// The path of the database below the directory of a `file` URL.
+const PATH_IN_DIRECTORY: &str = "nilometer";
+
+/// Time after which a store that does not answer the probe is given up.
+const PROBE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Retries of a request of the probe.
+const PROBE_RETRIES_MAX: usize = 3;
+
+/// A URL of a database, and how its store is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageUrl {
+    text: String,
+    place: Place,
+    /// The path of the database in the store.
+    path: String,
+    endpoint: Option<String>,
+    region: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    S3(String),
+    Google(String),
+    Azure(String),
+    Directory(PathBuf),
+}
+
+/// Why a URL is not one of a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidUrl(String);
+
+impl fmt::Display for InvalidUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidUrl {}
+
+impl fmt::Display for StorageUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl StorageUrl {
+    /// Parses a URL, with the endpoint and the region of its store if they are not those of the environment.
+    pub fn parse(
+        text: &str,
+        endpoint: Option<&str>,
+        region: Option<&str>,
+    ) -> std::result::Result<Self, InvalidUrl> {
+        let refused = |why: &str| InvalidUrl(format!("{text}: {why}"));
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(refused("not a URL such as s3://bucket/prefix"));
+        };
+        let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let path = path.trim_matches('/').to_owned();
+        let bucket = bucket.to_owned();
+        let place = match scheme {
+            "s3" => Place::S3(bucket),
+            "gs" => Place::Google(bucket),
+            "az" => Place::Azure(bucket),
+            "file" if rest.starts_with('/') => Place::Directory(PathBuf::from(rest)),
+            "file" => return Err(refused("the directory must begin with a slash: file:///…")),
+            _ => {
+                return Err(refused(
+                    "the scheme is none of s3, gs, az and file; for a directory of the local engine use --dbpath",
+                ));
+            }
+        };
+        let path = match &place {
+            Place::Directory(_) => PATH_IN_DIRECTORY.to_owned(),
+            Place::S3(bucket) | Place::Google(bucket) | Place::Azure(bucket) => {
+                if bucket.is_empty() || path.is_empty() {
+                    return Err(refused("it must name a bucket and a prefix"));
+                }
+                if object_store::path::Path::parse(&path).is_err() {
+                    return Err(refused("its prefix is not a path of an object"));
+                }
+                path
+            }
+        };
+        let is_s3 = matches!(place, Place::S3(_));
+        if region.is_some() && !is_s3 {
+            return Err(refused("only a store with s3:// has a region"));
+        }
+        if endpoint.is_some() && !is_s3 && !matches!(place, Place::Azure(_)) {
+            return Err(refused("only stores with s3:// and az:// have an endpoint"));
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            place,
+            path,
+            endpoint: endpoint.map(str::to_owned),
+            region: region.map(str::to_owned),
+        })
+    }
+
+    /// Probes the store and opens the database for reading and writing. A writer that has it open is fenced.
+    pub fn open(&self, options: SlateOptions) -> Result<SlateEngine> {
+        let options = self.probed(options)?;
+        let (store, path) = self.connect()?;
+        SlateEngine::open(store, path, &options)
+    }
+
+    /// Probes the store and creates a database as the target of a copy: see [`SlateEngine::create_for_copy`].
+    pub fn create_for_copy(&self, options: SlateOptions) -> Result<SlateEngine> {
+        let options = self.probed(options)?;
+        let (store, path) = self.connect()?;
+        SlateEngine::create_for_copy(store, path, &options)
+    }
+
+    /// Opens the database for reading. A writer that has it open is not disturbed.
+    pub fn open_source(&self) -> Result<SlateSource> {
+        if let Place::Directory(directory) = &self.place
+            && !directory.is_dir()
+        {
+            return Err(Error::Store {
+                reason: format!("{} is not a directory", directory.display()),
+            });
+        }
+        let (store, path) = self.connect()?;
+        SlateSource::open(store, path)
+    }
+
+    /// Returns the store and the path of the database in it, without a probe.
+    pub fn connect(&self) -> Result<(Arc<dyn ObjectStore>, &str)> {
+        Ok((self.store(RetryConfig::default())?, &self.path))
+    }
+
+    /// Probes the store, and returns the options with what it cannot do.
+    fn probed(&self, options: SlateOptions) -> Result<SlateOptions> {
+        let store = self.store(RetryConfig {
+            max_retries: PROBE_RETRIES_MAX,
+            retry_timeout: PROBE_RETRY_TIMEOUT,
+            ..RetryConfig::default()
+        })?;
+        let abilities = runtime(&self.path, 1)?.block_on(probe(&store, &self.path))?;
+        Ok(SlateOptions {
+            has_conditional_overwrites: options.has_conditional_overwrites
+                && abilities.has_conditional_overwrites,
+            ..options
+        })
+    }
+
+    fn store(&self, retry: RetryConfig) -> Result<Arc<dyn ObjectStore>> {
+        install_cryptography();
+        let failed = |error| store_error("use this store", &error);
+        Ok(match &self.place {
+            Place::S3(bucket) => {
+                let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+                if let Some(endpoint) = &self.endpoint {
+                    builder = builder.with_endpoint(endpoint);
+                }
+                if let Some(region) = &self.region {
+                    builder = builder.with_region(region);
+                }
+                let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+                let builder = builder.with_allow_http(is_plain(endpoint.as_deref()));
+                Arc::new(builder.with_retry(retry).build().map_err(failed)?)
+            }
+            Place::Google(bucket) => {
+                let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+                Arc::new(builder.with_retry(retry).build().map_err(failed)?)
+            }
+            Place::Azure(container) => {
+                let mut builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
+                if let Some(endpoint) = &self.endpoint {
+                    builder = builder.with_endpoint(endpoint.clone());
+                }
+                let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+                let builder = builder.with_allow_http(is_plain(endpoint.as_deref()));
+                Arc::new(builder.with_retry(retry).build().map_err(failed)?)
+            }
+            Place::Directory(directory) => {
+                create_directory(directory)?;
+                let store = LocalFileSystem::new_with_prefix(directory).map_err(failed)?;
+                Arc::new(store.with_fsync(true))
+            }
+        })
+    }
+}
+
+/// True if an endpoint was given that does not encrypt: whoever gives it wants it.
+fn is_plain(endpoint: Option<&str>) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"))
+}
+
+/// Creates the directory of a store.
+fn create_directory(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory).map_err(|source| Error::Io {
+        operation: "create",
+        path: directory.to_path_buf(),
+        source: Arc::new(source),
+    })
+}
+
+/// Sets the cryptography of TLS, once: that of the server.
+fn install_cryptography() {
+    // Fails if another part of the process has set it, which is as good.
+    drop(rustls::crypto::ring::default_provider().install_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_a_store_and_a_path() {
+        let parse = |text| StorageUrl::parse(text, None, None).expect("a URL");
+        let s3 = parse("s3://garden/databases/soil/");
+        assert_eq!(s3.place, Place::S3("garden".to_owned()));
+        assert_eq!(s3.path, "databases/soil");
+        assert_eq!(s3.to_string(), "s3://garden/databases/soil/");
+        assert_eq!(parse("gs://b/p").place, Place::Google("b".to_owned()));
+        assert_eq!(parse("az://b/p").place, Place::Azure("b".to_owned()));
+        let files = parse("file:///var/lib/soil");
+        assert_eq!(files.place, Place::Directory("/var/lib/soil".into()));
+        assert_eq!(files.path, PATH_IN_DIRECTORY);
+    }
+
+    #[test]
+    fn other_urls_are_refused() {
+        let refusal = |text: &str, endpoint, region| {
+            let parsed = StorageUrl::parse(text, endpoint, region);
+            parsed.expect_err("refused").to_string()
+        };
+        for (text, why) in [
+            ("data", "not a URL"),
+            (
+                "http://host/path",
+                "the scheme is none of s3, gs, az and file",
+            ),
+            ("file://data", "must begin with a slash"),
+            ("s3://bucket", "a bucket and a prefix"),
+            ("s3:///prefix", "a bucket and a prefix"),
+            ("gs://b/a//c", "not a path"),
+        ] {
+            let refusal = refusal(text, None, None);
+            assert!(
+                refusal.starts_with(text) && refusal.contains(why),
+                "{refusal}"
+            );
+        }
+        assert!(refusal("gs://b/p", None, Some("us")).contains("region"));
+        assert!(refusal("file:///d", Some("http://h"), None).contains("endpoint"));
+    }
+}

@@ -1,0 +1,99 @@
+//! `nilometer copy`: a database from one kind of storage into another, with the progress on the standard error stream.
+
+use std::io::Write;
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use nilometer::database::offline::{self, CopyProgress, CopySource, CopyTarget};
+
+use super::Failure;
+use super::args::CopyArgs;
+use super::object_storage::ObjectStorage;
+use super::storage::ObjectStorageSizes;
+use crate::machine::make_new_files_private;
+
+/// One end of a copy.
+enum Place<'a> {
+    Directory(&'a Path),
+    Objects(ObjectStorage),
+}
+
+/// Copies a database.
+pub(super) fn run(given: &CopyArgs) -> Result<(), Failure> {
+    let ends = [&given.from, &given.to];
+    let none_of = |schemes: &[&str]| {
+        let takes = |end: &&String| schemes.iter().any(|scheme| end.starts_with(scheme));
+        !ends.iter().any(takes)
+    };
+    if given.region.is_some() && none_of(&["s3://"]) {
+        return Err(Failure::Options(
+            "--storageRegion needs a URL with s3://".into(),
+        ));
+    }
+    if given.endpoint.is_some() && none_of(&["s3://", "az://"]) {
+        return Err(Failure::Options(
+            "--storageEndpoint needs a URL with s3:// or az://".into(),
+        ));
+    }
+    let (from, to) = (place(&given.from, given)?, place(&given.to, given)?);
+    make_new_files_private();
+    let source = match from {
+        Place::Directory(path) => CopySource::directory(path)?,
+        Place::Objects(storage) => storage.source()?,
+    };
+    let style = ProgressStyle::with_template("{spinner} {elapsed} {bytes} {bytes_per_sec} {msg}");
+    let style = style.map_err(|error| Failure::Other(error.to_string()))?;
+    let bar = ProgressBar::new_spinner().with_style(style);
+    let mut report = |progress: &CopyProgress| {
+        bar.set_position(progress.bytes);
+        bar.set_message(told(progress));
+    };
+    let copied = match &to {
+        Place::Directory(path) => offline::copy(&source, CopyTarget::Directory(path), &mut report)?,
+        Place::Objects(storage) => storage.copy_here(&source, &mut report)?,
+    };
+    bar.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    let option = match to {
+        Place::Directory(_) => "--dbpath",
+        Place::Objects(_) => "--storage",
+    };
+    writeln!(
+        out,
+        "{} entries of {} keyspaces, {} bytes, copied to {to} and counted there.\nServe it with:  nilometer serve {option} {to}",
+        copied.entries,
+        copied.keyspaces,
+        copied.bytes,
+        to = given.to
+    )?;
+    Ok(())
+}
+
+fn place<'a>(text: &'a str, given: &CopyArgs) -> Result<Place<'a>, Failure> {
+    if !text.contains("://") {
+        return Ok(Place::Directory(Path::new(text)));
+    }
+    // Either end may be without them.
+    let is_s3 = text.starts_with("s3://");
+    let endpoint = given
+        .endpoint
+        .as_deref()
+        .filter(|_| is_s3 || text.starts_with("az://"));
+    let region = given.region.as_deref().filter(|_| is_s3);
+    let sizes = ObjectStorageSizes::default();
+    let storage = ObjectStorage::new(text, endpoint, region, sizes)?;
+    Ok(Place::Objects(storage))
+}
+
+/// Describes how far a copy is.
+fn told(progress: &CopyProgress) -> String {
+    if progress.entries_counted > 0 {
+        let (counted, all) = (progress.entries_counted, progress.entries);
+        return format!("counting: {counted} of {all} entries");
+    }
+    let (copied, all) = (progress.keyspaces_copied, progress.keyspaces);
+    format!(
+        "copying: {} entries, {copied} of {all} keyspaces complete",
+        progress.entries
+    )
+}
