@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use nilometer_storage::{Error, Result};
 use object_store::ObjectStore;
 use slatedb::Db;
-use slatedb_common::clock::SystemClock;
 use tokio::runtime::Runtime;
 
 use crate::cache::BlockCache;
@@ -21,6 +20,7 @@ use crate::error::{closed, convert};
 use crate::lock::{lock, read};
 use crate::requests::Requests;
 use crate::retained::Retained;
+use crate::schedule::CompleteMerges;
 use crate::sizes::Sizes;
 
 /// An open engine.
@@ -31,13 +31,12 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn ObjectStore>,
     /// The path of the database in the store.
     pub(crate) path: String,
-    /// One clock for all parts of SlateDB: they refuse a time before one that another part has stored.
-    pub(crate) clock: Arc<dyn SystemClock>,
     pub(crate) requests: Arc<Requests>,
     pub(crate) order: Mutex<Order>,
     pub(crate) visible: RwLock<Arc<View>>,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) retained: Arc<Retained>,
+    pub(crate) merges: Arc<CompleteMerges>,
     pub(crate) sizes: Arc<Sizes>,
     pub(crate) readers: Arc<Readers>,
     pub(crate) is_closed: AtomicBool,

@@ -26,6 +26,7 @@ use crate::lock::lock;
 use crate::options::SlateOptions;
 use crate::requests::{ObservedStore, RequestCounts, Requests};
 use crate::retained::{Retained, RetainedFilter};
+use crate::schedule::{CompleteMerges, MergeSchedule};
 use crate::sizes::Sizes;
 use crate::snapshot::SlateSnapshot;
 
@@ -77,7 +78,8 @@ impl SlateEngine {
                 return Err(Error::NotEmpty { path: path.into() });
             }
         }
-        let parts = (cache.clone(), clock.clone());
+        let merges = Arc::new(CompleteMerges::default());
+        let parts = (cache.clone(), clock, merges.clone());
         let built = build(path, &store, options, &runtime, &retained, parts);
         let db = runtime
             .block_on(built)
@@ -100,12 +102,12 @@ impl SlateEngine {
             runtime,
             store,
             path: path.to_owned(),
-            clock,
             requests,
             cache,
             order: order.into(),
             visible: Arc::new(view).into(),
             retained,
+            merges,
             sizes,
             readers: Arc::new(Readers::default()),
             is_closed: AtomicBool::new(false),
@@ -153,12 +155,13 @@ async fn build(
     options: &SlateOptions,
     runtime: &Runtime,
     retained: &Arc<Retained>,
-    (cache, clock): (Arc<BlockCache>, Arc<dyn SystemClock>),
+    (cache, clock, merges): (Arc<BlockCache>, Arc<dyn SystemClock>, Arc<CompleteMerges>),
 ) -> std::result::Result<Db, slatedb::Error> {
     let mut settings: Settings = options.settings();
     let mut compactor = CompactorBuilder::new(path.to_owned(), store.clone())
         .with_runtime(runtime.handle().clone())
         .with_system_clock(clock.clone())
+        .with_scheduler_supplier(Arc::new(MergeSchedule(merges)))
         .with_compaction_filter_supplier(Arc::new(RetainedFilter(retained.clone())));
     if let Some(options) = settings.compactor_options.take() {
         compactor = compactor.with_options(options);

@@ -10,7 +10,7 @@
 //! | positions, and what readers may see of commits in flight | [`commit`] |
 //! | blocking calls; scans with read-ahead | [`core`], [`scan`] |
 //! | removing the entries of dropped keyspaces | [`retained`] |
-//! | merging everything | [`merge`] |
+//! | merging everything | [`merge`], [`schedule`] |
 //! | sizes of keyspaces | [`sizes`] |
 //! | a cache that knows its bytes | [`cache`] |
 //! | requests in flight and their count | [`requests`] |
@@ -31,6 +31,7 @@ mod probe;
 mod requests;
 mod retained;
 mod scan;
+mod schedule;
 mod sizes;
 mod snapshot;
 mod source;
