@@ -11,7 +11,8 @@ pub(crate) fn convert(path: &str, error: &slatedb::Error) -> Error {
     match error.kind() {
         ErrorKind::Closed(CloseReason::Clean) => Error::Closed,
         ErrorKind::Closed(CloseReason::Fenced) => Error::Fenced { reason },
-        ErrorKind::Closed(_) | ErrorKind::Internal => Error::Failed { reason },
+        ErrorKind::Closed(_) => Error::Ended { reason },
+        ErrorKind::Internal => Error::Failed { reason },
         ErrorKind::Data => Error::Corruption {
             what: "object",
             file: PathBuf::from(path),
@@ -58,7 +59,7 @@ pub(crate) fn closed(reason: CloseReason) -> Error {
         CloseReason::Fenced => Error::Fenced {
             reason: "a newer writer has opened it".to_owned(),
         },
-        _ => Error::Failed {
+        _ => Error::Ended {
             reason: "a background task of SlateDB failed".to_owned(),
         },
     }

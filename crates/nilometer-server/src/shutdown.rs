@@ -4,6 +4,7 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
+use nilometer::services::StorageEnd;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -14,8 +15,8 @@ pub enum ShutdownReason {
     Signal(i32),
     /// It was requested.
     Request,
-    /// Another process has taken over the database.
-    TakenOver,
+    /// The storage of the database has ended.
+    Storage(StorageEnd),
 }
 
 /// Requests and awaits a shutdown.

@@ -147,6 +147,13 @@ pub enum Error {
         /// What failed first.
         reason: String,
     },
+    /// A part of the engine ended. It neither writes nor reads any more, until it is opened again. It is unknown whether
+    /// the batch of a commit that failed survives.
+    #[error("storage has ended and must be opened again: {reason}")]
+    Ended {
+        /// What is known of the cause.
+        reason: String,
+    },
     /// Another process opened the database for writing. This engine neither writes nor reads any more. It is unknown
     /// whether the batch of a commit that failed survives.
     #[error("another process has taken over the database: {reason}")]

@@ -1,12 +1,44 @@
 //! A whole database over object storage.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{DateTime, Document, doc};
-use nilometer::Database;
-use nilometer::services::Environment;
+use nilometer::services::{Environment, StorageEnd};
+use nilometer::{Database, ErrorCode};
 use nilometer_cluster::{SlateEngine, SlateOptions};
 use object_store::memory::InMemory;
+
+use crate::faulty::{Faults, FaultyStore};
+
+/// A database whose engine has ended asks its process to end, and its clients to look elsewhere.
+#[test]
+fn a_database_whose_storage_has_ended_says_so() {
+    let (store, plan) = FaultyStore::over(Arc::new(InMemory::new()), 1, Faults::default());
+    let engine = SlateEngine::open(store, "db", &SlateOptions::tiny()).expect("open");
+    let database = Database::with_engine(Arc::new(engine), Environment::default());
+    let database = database.expect("a database");
+    let (sender, ends) = std::sync::mpsc::channel();
+    let request = Box::new(move |why| {
+        let _ = sender.send(why);
+    });
+    assert!(database.services().storage_ended.set(request).is_ok());
+    let beds = database.collection::<Document>("garden", "beds");
+    beds.insert_one(doc! { "_id": 1 }).expect("inserted");
+    plan.set(Faults {
+        refuses_puts: true,
+        ..Faults::default()
+    });
+    let refused = beds.insert_one(doc! { "_id": 2 });
+    assert!(refused.is_err());
+    let why = ends.recv_timeout(Duration::from_secs(60));
+    assert_eq!(why, Ok(StorageEnd::Failed));
+    let found = beds
+        .find(doc! {})
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let refused = found.expect_err("nothing can be read");
+    assert_eq!(refused.code, ErrorCode::InterruptedAtShutdown, "{refused}");
+}
 
 #[test]
 fn a_time_series_is_there_after_reopening() {

@@ -221,7 +221,7 @@ fn a_lost_reply_without_metadata_is_an_error_and_loses_nothing() {
         let (acknowledged, errors) = write(&engine, id, 100_000);
         assert_eq!(errors.len() as u64, WRITERS);
         for error in errors {
-            let ends = matches!(error, Error::Fenced { .. } | Error::Failed { .. });
+            let ends = matches!(error, Error::Fenced { .. } | Error::Ended { .. });
             assert!(ends, "seed {seed}: {error:?}");
         }
         assert!(engine.check_writable().is_err());
@@ -246,7 +246,8 @@ fn a_store_that_takes_no_objects_any_more_ends_the_engine() {
     let refused = engine.commit(batch(id, 0, 5), Durability::Sync);
     assert!(refused.is_err());
     let refused = engine.check_writable();
-    assert!(refused.is_err(), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Ended { .. })), "{refused:?}");
+    assert!(engine.snapshot().is_err());
     drop(engine);
     compare(&reopen(&store), id, &acknowledged);
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use nilometer::Database;
 use nilometer::operation::SystemClock;
-use nilometer::services::{Environment, IdSource, LogRing};
+use nilometer::services::{Environment, IdSource, LogRing, StorageEnd};
 use nilometer_bson::Document;
 use tracing::{error, info, warn};
 
@@ -123,11 +123,19 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     }
     server.shut_down();
     let closed = database.close();
-    if reason == ShutdownReason::TakenOver {
-        return Err(Failure::TakenOver(format!(
-            "another process has taken over the database in {}",
-            settings.storage
-        )));
+    let storage = &settings.storage;
+    match reason {
+        ShutdownReason::Storage(StorageEnd::TakenOver) => {
+            return Err(Failure::TakenOver(format!(
+                "another process has taken over the database in {storage}"
+            )));
+        }
+        ShutdownReason::Storage(StorageEnd::Failed) => {
+            return Err(Failure::Other(format!(
+                "the storage of the database in {storage} has ended; start again"
+            )));
+        }
+        ShutdownReason::Signal(_) | ShutdownReason::Request => {}
     }
     if let Err(problem) = closed {
         warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
@@ -181,7 +189,7 @@ fn set_audit(database: &Database, path: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the database; the `shutdown` command, or another process that takes it over, then ends this process.
+/// Opens the database; the `shutdown` command, or the end of its storage, then ends this process.
 fn open(
     storage: &Storage,
     environment: Environment,
@@ -199,17 +207,18 @@ fn open(
         }
         Storage::Objects(storage) => storage.open(environment)?,
     };
-    let end = |reason: ShutdownReason| {
-        let requested = signal.handle();
-        Box::new(move || {
-            // The receiver is gone only if the server is ending already.
-            let _ = requested.send(reason);
-        })
+    let (requested, ended) = (signal.handle(), signal.handle());
+    // The receivers are gone only if the server is ending already.
+    let end = move || {
+        let _ = requested.send(ShutdownReason::Request);
+    };
+    let storage_end = move |why| {
+        let _ = ended.send(ShutdownReason::Storage(why));
     };
     // The database is new, so they are not set yet.
     let services = database.services();
-    drop(services.shutdown.set(end(ShutdownReason::Request)));
-    drop(services.taken_over.set(end(ShutdownReason::TakenOver)));
+    drop(services.shutdown.set(Box::new(end)));
+    drop(services.storage_ended.set(Box::new(storage_end)));
     Ok(Arc::new(database))
 }
 
@@ -235,10 +244,10 @@ fn await_end(signal: &ShutdownSignal) -> ShutdownReason {
             );
         }
         ShutdownReason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
-        ShutdownReason::TakenOver => error!(
+        ShutdownReason::Storage(_) => error!(
             c = "CONTROL",
             id = 23_379,
-            "Shutting down because another process has taken over the database"
+            "Shutting down because the storage of the database has ended"
         ),
     }
     reason

@@ -6,8 +6,8 @@
 //! meanwhile. [`DiskMonitor::status`] feeds `serverStatus` and the health check.
 //!
 //! The engine refuses writes when the disk is full or cannot be written; the start, with the reason, and
-//! the end are logged. An engine over which another process has taken the database never serves again: the process is
-//! asked to end.
+//! the end are logged. An engine that has ended, or whose database another process has taken over, serves nothing any more:
+//! the process is asked to end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use nilometer_storage::{DiskWait, Engine, Error};
 use tracing::{error, info, warn};
 
-use crate::services::Services;
+use crate::services::{Services, StorageEnd};
 
 /// Observes slow calls to the disk.
 pub(crate) struct DiskMonitor {
@@ -111,15 +111,29 @@ impl DiskMonitor {
             Err(Error::Closed) => return,
             outcome => outcome.err(),
         };
-        if matches!(refusal, Some(Error::Fenced { .. }))
-            && let Some(end) = self.services.taken_over.get()
-        {
+        let end = match &refusal {
+            Some(Error::Fenced { .. }) => Some(StorageEnd::TakenOver),
+            Some(Error::Ended { .. }) => Some(StorageEnd::Failed),
+            _ => None,
+        };
+        if let (Some(end), Some(request)) = (end, self.services.storage_ended.get()) {
             // Again each time: the process may have been starting.
-            end();
+            request(end);
         }
         let refused_before = std::mem::replace(&mut self.logged().refuses, refusal.is_some());
         match (refusal, refused_before) {
-            (Some(Error::Fenced { reason }), false) => Self::report_takeover(&reason),
+            (Some(Error::Fenced { reason }), false) => error!(
+                c = "STORAGE",
+                id = 22_446,
+                reason,
+                "Another process has taken over the database; this one can neither read nor write it any more"
+            ),
+            (Some(Error::Ended { reason }), false) => error!(
+                c = "STORAGE",
+                id = 22_447,
+                reason,
+                "Storage has ended; nothing can be read or written until the database is opened again"
+            ),
             (Some(reason), false) => warn!(
                 c = "STORAGE",
                 id = 22_444,
@@ -129,15 +143,6 @@ impl DiskMonitor {
             (None, true) => info!(c = "STORAGE", id = 22_445, "Writes are accepted again"),
             _ => {}
         }
-    }
-
-    fn report_takeover(reason: &str) {
-        error!(
-            c = "STORAGE",
-            id = 22_446,
-            reason,
-            "Another process has taken over the database; this one can neither read nor write it any more"
-        );
     }
 
     fn limit(&self) -> Duration {

@@ -98,7 +98,8 @@ impl From<nilometer_storage::Error> for Error {
             Storage::Corruption { .. } => ErrorCode::DataCorruptionDetected,
             Storage::InvalidKey { .. } => ErrorCode::KeyTooLong,
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
-            Storage::Closed => ErrorCode::InterruptedAtShutdown,
+            // The process is about to end.
+            Storage::Closed | Storage::Ended { .. } => ErrorCode::InterruptedAtShutdown,
             Storage::Fenced { .. } => ErrorCode::NotWritablePrimary,
             Storage::NotEmpty { .. }
             | Storage::UnfinishedCopy { .. }

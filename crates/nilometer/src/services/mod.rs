@@ -43,6 +43,18 @@ pub type RotateCertificates = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 /// Requests the shutdown of the process.
 pub type ShutdownRequest = Box<dyn Fn() + Send + Sync>;
 
+/// Why the storage of a database neither writes nor reads any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageEnd {
+    /// Another process has taken over the database.
+    TakenOver,
+    /// A part of it failed; it may be opened again.
+    Failed,
+}
+
+/// Requests the end of the process because its storage has ended. May be called again and again.
+pub type StorageEndRequest = Box<dyn Fn(StorageEnd) + Send + Sync>;
+
 /// The shared services of one database.
 pub struct Services {
     /// The clock.
@@ -69,8 +81,8 @@ pub struct Services {
     pub ids: Arc<IdSource>,
     /// How the command `shutdown` ends the process, if it can.
     pub shutdown: OnceLock<ShutdownRequest>,
-    /// How the process ends when another has taken over the database, if it can.
-    pub taken_over: OnceLock<ShutdownRequest>,
+    /// How the process ends when its storage has ended, if it can.
+    pub storage_ended: OnceLock<StorageEndRequest>,
     /// The audit log, if there is one.
     pub audit: OnceLock<AuditSink>,
     /// How the transport reloads its certificates, if it has any.
@@ -113,7 +125,7 @@ impl Services {
             host,
             ids: Arc::new(ids),
             shutdown: OnceLock::new(),
-            taken_over: OnceLock::new(),
+            storage_ended: OnceLock::new(),
             audit: OnceLock::new(),
             rotate_certificates: OnceLock::new(),
             memory_is_short: AtomicBool::new(false),
