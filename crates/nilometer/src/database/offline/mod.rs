@@ -3,7 +3,7 @@
 //! | function | applies to | changes |
 //! |---|---|---|
 //! | [`Database::checkpoint`] | a database that is open | nothing |
-//! | [`copy`] | a database in a directory or in an object store | nothing; creates a new database |
+//! | [`copy()`] | a database in a directory or in an object store | nothing; creates a new database |
 //! | [`restore`] | a copy that is not open | nothing; makes a new directory |
 //! | [`verify`] | a directory that is not open | what any opening changes: the log starts a new file |
 //! | [`inspect()`] | the same | the same |
