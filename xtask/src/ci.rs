@@ -161,7 +161,7 @@ fn build_tests() -> Outcome {
     run(all_tests().arg("--no-run"))
 }
 
-/// Runs the fast tests. Many wait: for the disk, for servers, for each other. So there are twice as many threads as
+/// Runs the fast tests. Many wait: for the disk, for servers, for each other. So there are three times as many threads as
 /// cores, and files are in memory where there is room; `histories` uses the disk. Golden files are compared, never
 /// rewritten.
 fn run_tests() -> Outcome {
@@ -175,7 +175,7 @@ fn with_threads_and_memory(test: &mut Command) -> &mut Command {
     if std::env::var_os("RUST_TEST_THREADS").is_none()
         && let Ok(cores) = std::thread::available_parallelism()
     {
-        test.env("RUST_TEST_THREADS", (2 * cores.get()).to_string());
+        test.env("RUST_TEST_THREADS", (3 * cores.get()).to_string());
     }
     if std::env::var_os("TMPDIR").is_none() && has_room_in_memory() {
         test.env("TMPDIR", FILES_IN_MEMORY);

@@ -4,10 +4,10 @@
 //! beyond, and never more than its limit; a clustered one holds everything acknowledged, in order; `validate` agrees.
 //! Conversions to capped collections are complete or did not happen.
 
-use nilometer_storage::testing::Effort;
 use std::time::Duration;
 
 use nilometer_bson::{Document, Value, ValueRef, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::server::{Directory, Server, nilometer};

@@ -6,10 +6,10 @@
 //!
 //! With NILOMETER_SOAK=1 there are more kills; NILOMETER_SEED repeats the choices of a run, but not its timing.
 
-use nilometer_storage::testing::Effort;
 use std::time::Duration;
 
 use nilometer_bson::{ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::client::{Client, body, is_ok, op_msg};
 use crate::random::Random;

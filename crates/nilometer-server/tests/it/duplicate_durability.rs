@@ -5,12 +5,12 @@
 //! twice in one command; the answers under `error` say which was first. With NILOMETER_SOAK=1 there are more kills;
 //! NILOMETER_SEED repeats the choices of a run, but not its timing.
 
-use nilometer_storage::testing::Effort;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use nilometer_bson::Value;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;

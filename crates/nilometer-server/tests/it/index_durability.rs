@@ -4,11 +4,11 @@
 //! agrees, and index lookups return what a scan finds. NILOMETER_SEED repeats the choices of a run, but not its timing;
 //! NILOMETER_LONG=1, which every change must pass, kills more often, NILOMETER_SOAK=1 many times.
 
-use nilometer_storage::testing::Effort;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::random::Random;

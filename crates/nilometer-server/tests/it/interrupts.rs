@@ -3,6 +3,7 @@
 //! The expression would take years. So a test that ends at all shows that the work was ended; no time is measured.
 
 use nilometer_bson::{Document, Value, array, doc};
+use nilometer_storage::testing::effort;
 
 use crate::client::{Client, body, is_ok, op_msg};
 use crate::server::Server;
@@ -98,7 +99,7 @@ fn a_closed_socket_ends_it() {
 fn a_signal_ends_it_with_the_server() {
     let mut server = Server::start();
     let mut client = with_document(&server);
-    let workers: Vec<Client> = (0..4)
+    let workers: Vec<Client> = (0..effort(1, 4, 4))
         .map(|at| begin(&server, &mut client, &format!("stopped {at}")).0)
         .collect();
     server.signal("TERM");

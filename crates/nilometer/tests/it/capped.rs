@@ -1,6 +1,5 @@
 //! Capped collections against a model that keeps the newest documents; crashes; tailable cursors.
 
-use nilometer_storage::testing::effort;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nilometer::Database;
 use nilometer_bson::{Array, Document, Value, doc};
+use nilometer_storage::testing::effort;
 
 use crate::random::Random;
 use crate::support::{Fixture, TemporaryDirectory, cursor, show};

@@ -9,7 +9,6 @@
 //! A statement about many buckets is several batches; cut within it, each document is as before it or as
 //! after it.
 
-use nilometer_storage::testing::Effort;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -17,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use nilometer::Database;
 use nilometer::services::Environment;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 use nilometer_storage::{
     Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
     KeyspaceStatistics, MemoryEngine, Result, Snapshot, WriteBatch,

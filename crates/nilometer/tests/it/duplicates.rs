@@ -4,12 +4,12 @@
 //! view; other bucket widths, other rules, folding, reopening. Replies and documents are compared with
 //! those of the map after every command.
 
-use nilometer_storage::testing::{Effort, effort};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::{Effort, effort};
 
 use crate::random::Random;
 use crate::support::{Fixture, TemporaryDirectory, cursor, show};

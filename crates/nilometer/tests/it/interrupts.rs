@@ -11,6 +11,7 @@ use nilometer::Database;
 use nilometer::operation::Clock;
 use nilometer::services::Environment;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+use nilometer_storage::testing::effort;
 
 use crate::support::{Fixture, show};
 
@@ -206,7 +207,9 @@ fn constants_of_geo_near_are_bounded() {
 #[test]
 fn a_slow_partial_filter_is_interrupted_while_an_index_is_built_and_checked() {
     let mut fixture = fixture();
-    let numbers: Vec<Value> = (0..8_000).map(Value::from).collect();
+    let numbers: Vec<Value> = (0..effort(4_000, 8_000, 8_000) as i32)
+        .map(Value::from)
+        .collect();
     let below = |limit: i32| -> Value { doc! { "m.a": doc! { "$lt": -1 - limit } }.into() };
     let clauses: Vec<Value> = (0..100).map(below).collect();
     let meta = doc! { "a": numbers };

@@ -146,7 +146,7 @@ fn long_indexed_values_give_the_answers_of_a_collection_without_indexes() {
             _ => text.into(),
         }
     };
-    let documents: Vec<Document> = (0..40)
+    let documents: Vec<Document> = (0..effort(24, 40, 40).cast_signed())
         .map(|n| doc! {"_id": n, "n": n, "a": value(&mut random), "b": random.int(3)})
         .collect();
     let mut fixture = Fixture::new();

@@ -1,9 +1,9 @@
 //! Groups of more series than the cache of metadata numbers holds (10,000): first each once, then each again.
 
-use nilometer_storage::testing::is_long;
 use std::collections::HashMap;
 
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
+use nilometer_storage::testing::is_long;
 
 use crate::support::{Fixture, TemporaryDirectory};
 

@@ -5,13 +5,13 @@
 //! a time series `_id` may change and the time must stay a date. Statements about one document select it by
 //! `_id`, as otherwise the choice is unspecified.
 
-use nilometer_storage::testing::Effort;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc, order};
+use nilometer_storage::testing::{Effort, effort};
 
 use crate::random::Random;
 use crate::support::{Fixture, TemporaryDirectory, cursor, show};
@@ -24,7 +24,6 @@ const DATABASES: Effort = Effort {
     long: 16,
     soak: 300,
 };
-const COMMANDS: u64 = 40;
 
 fn time(random: &mut Random) -> Value {
     let spread = *random.pick(&[60_000, 3_600_000, 40 * 3_600_000]);
@@ -302,7 +301,7 @@ fn random_changes_answer_as_on_ordinary_documents() {
                 fixture.run(doc! {"insert": collection, "documents": first.clone()});
             }
         }
-        for step in 0..COMMANDS {
+        for step in 0..effort(20, 40, 40) {
             if random.below(12) == 0 {
                 drop(fixture);
                 fixture = Fixture::open(&directory.0);
@@ -379,7 +378,7 @@ fn concurrent_changes_are_applied_once() {
         for thread in 0..2i64 {
             let (mut fixture, inserted) = (share(), &inserted);
             scope.spawn(move || {
-                for round in 0..60 {
+                for round in 0..effort(20, 60, 60).cast_signed() {
                     let of = |at: i64| -> Value {
                         let id = thread * 1_000_000 + round * 100 + at;
                         let time = Value::DateTime(START_MS + round * 20_000 + at);
@@ -524,7 +523,7 @@ fn inserts_updates_deletes_and_reads_share_a_series() {
         let (mut client, changed_by, updated) = (share(), &changed, &done);
         scope.spawn(move || {
             let mut random = Random::new(1);
-            for _ in 0..60 {
+            for _ in 0..effort(20, 60, 60) {
                 let q = doc! {"m": random.int(2), "keep": 0, "_id": doc! {"$mod": array![5, random.int(5)]}};
                 let later = doc! {"$add": array!["$t", i64::from(random.int(2)) * 7_200_000]};
                 let more = |field: &str| doc! {"$add": array![field, 1]};

@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::support::{TemporaryDirectory, show};
 
-/// How long writers and readers run; with NILOMETER_SOAK set, longer.
-const DURATION: Duration = Duration::from_millis(800);
-const DURATION_SOAK: Duration = Duration::from_secs(20);
+/// How long writers and readers run, in ms.
+const DURATION_MS: Effort = Effort {
+    fast: 300,
+    long: 800,
+    soak: 20_000,
+};
 
 /// Series that are written continuously, each by a thread.
 const BUSY: i64 = 3;
@@ -157,10 +161,7 @@ fn exercise(database: &Database) {
         main.insert(series, 0);
     }
     let progress = &Progress::default();
-    let duration = match std::env::var_os("NILOMETER_SOAK") {
-        Some(_) => DURATION_SOAK,
-        None => DURATION,
-    };
+    let duration = Duration::from_millis(DURATION_MS.requested());
     std::thread::scope(|scope| {
         for series in 0..BUSY {
             scope.spawn(move || {

@@ -4,13 +4,13 @@
 //! `same_answers` runs random pipelines; here are those that a rewrite is made for, and similar ones that
 //! it must not apply to. The last test compares docs/rewrites.md, which lists the rewrites, with the code.
 
-use nilometer_storage::testing::is_long;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use nilometer_bson::extjson::{parse_value, value_to_canonical};
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
+use nilometer_storage::testing::is_long;
 
 use crate::rules::{aggregate, explained_of, rules_of, stages_of};
 use crate::support::{Fixture, show};

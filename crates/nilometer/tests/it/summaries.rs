@@ -123,7 +123,7 @@ fn answers(fixture: &mut Fixture, collection: &str, stages: &Value) -> Vec<Strin
 
 /// One pipeline in this many is compared.
 const STEP: Effort = Effort {
-    fast: 9,
+    fast: 19,
     long: 1,
     soak: 1,
 };

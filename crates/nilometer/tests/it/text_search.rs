@@ -3,10 +3,10 @@
 //! The words of the documents have no stems and are no stop words, so the oracle needs neither: it splits at spaces, folds
 //! case, and adds up the scores by the formula. Some documents are there before the index, some come and change behind it.
 
-use nilometer_storage::testing::Effort;
 use std::collections::BTreeMap;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::random::Random;
 use crate::support::{Fixture, TemporaryDirectory};

@@ -1,11 +1,11 @@
 //! Caches between queries agree with the store: the same queries repeated, between writes of all kinds,
 //! against a list of the writes.
 
-use nilometer_storage::testing::Effort;
 use std::collections::BTreeMap;
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
 
 use crate::support::{TemporaryDirectory, show};
 

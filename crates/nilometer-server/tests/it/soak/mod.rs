@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer_bson::{ValueRef, array, doc};
+use nilometer_storage::testing::is_long;
 
 use self::clients::{Definer, Expirer, Saver, leave_cursors};
 use self::watch::Watch;
@@ -25,8 +26,8 @@ use crate::random::Random;
 use crate::server::{Directory, Server, nilometer};
 use crate::writer::{Work, Writer};
 
-/// Length of the run in the fast suite, in seconds.
-const FAST_SECONDS: u64 = 2;
+/// Length of the run with NILOMETER_LONG, in seconds.
+const LONG_SECONDS: u64 = 2;
 
 /// Kills and clean shutdowns in the first third of a run.
 const ENDS: u32 = 20;
@@ -184,11 +185,14 @@ impl Clients {
     }
 }
 
-/// Returns the length of the run.
-fn length() -> Duration {
-    let asked = std::env::var("NILOMETER_SOAK_SECONDS");
-    let seconds = asked.map_or(FAST_SECONDS, |text| text.parse().expect("a number"));
-    Duration::from_secs(seconds)
+/// Returns the length of the run; `None` in the fast suite.
+fn length() -> Option<Duration> {
+    let seconds = match std::env::var("NILOMETER_SOAK_SECONDS") {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) if is_long() => LONG_SECONDS,
+        Err(_) => return None,
+    };
+    Some(Duration::from_secs(seconds))
 }
 
 fn start(directory: &Directory, data: &str) -> Server {
@@ -221,7 +225,9 @@ fn create(client: &mut Client) {
 #[test]
 #[expect(clippy::print_stdout, reason = "what a run did")]
 fn soak_ends_with_equal_contents_flat_memory_and_no_leaked_files() {
-    let length = length();
+    let Some(length) = length() else {
+        return;
+    };
     let mut random = Random::of_run(23);
     let directory = Directory::new();
     let shared = SoakState::default();
