@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer_bson::doc;
@@ -9,10 +10,24 @@ use nilometer_bson::doc;
 use crate::client::is_ok;
 use crate::server::Server;
 
-/// Returns a port that was free a moment ago.
+/// The first port that tests choose. It lies below those that the system chooses, which other tests use at the same time.
+const FIRST_PORT: u16 = 10_000;
+
+/// Ports for the tests of one process, so that two processes choose different ones.
+const PORTS_OF_PROCESS: u16 = 100;
+
+/// Returns a free port that no other test gets.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let process = (std::process::id() % 200) as u16;
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(number < PORTS_OF_PROCESS, "no port is free");
+        let port = FIRST_PORT + process * PORTS_OF_PROCESS + number;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 fn start() -> (Server, u16) {
