@@ -16,8 +16,10 @@
 //! | requests in flight and their count | [`requests`] |
 //! | the store of a URL; refusing stores in which two writers could be at work | [`url`], [`mod@probe`] |
 //! | reading without disturbing a writer, for copies | [`source`] |
+//! | which of several processes writes | [`claim`] |
 
 mod cache;
+mod claim;
 mod commit;
 mod core;
 mod engine;
@@ -38,6 +40,7 @@ mod source;
 mod url;
 mod verify;
 
+pub use claim::{Claim, ClaimIntervals, Claimant};
 pub use engine::SlateEngine;
 pub use options::SlateOptions;
 pub use probe::{StoreAbilities, probe};

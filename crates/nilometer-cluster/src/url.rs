@@ -24,16 +24,16 @@ use object_store::{ObjectStore, RetryConfig};
 use crate::engine::runtime;
 use crate::error::store_error;
 use crate::probe::probe;
-use crate::{SlateEngine, SlateOptions, SlateSource};
+use crate::{ClaimIntervals, Claimant, SlateEngine, SlateOptions, SlateSource};
 
 /// The path of the database below the directory of a `file` URL.
 const PATH_IN_DIRECTORY: &str = "nilometer";
 
-/// Time after which a store that does not answer the probe is given up.
-const PROBE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a store that does not answer the probe, or a heartbeat, is given up.
+const SHORT_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Retries of a request of the probe.
-const PROBE_RETRIES_MAX: usize = 3;
+/// Retries of such a request.
+const SHORT_RETRIES_MAX: usize = 3;
 
 /// A URL of a database, and how its store is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +69,15 @@ impl std::error::Error for InvalidUrl {}
 impl fmt::Display for StorageUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.text)
+    }
+}
+
+/// Returns the retries of requests whose failure is reported, or that are repeated otherwise.
+fn impatient() -> RetryConfig {
+    RetryConfig {
+        max_retries: SHORT_RETRIES_MAX,
+        retry_timeout: SHORT_RETRY_TIMEOUT,
+        ..RetryConfig::default()
     }
 }
 
@@ -153,6 +162,12 @@ impl StorageUrl {
         SlateSource::open(store, path)
     }
 
+    /// Returns a process that waits for its turn to write to the database.
+    pub fn claimant(&self, intervals: ClaimIntervals) -> Result<Claimant> {
+        let store = self.store(impatient())?;
+        Claimant::new(store, &self.path, intervals)
+    }
+
     /// Returns the store and the path of the database in it, without a probe.
     pub fn connect(&self) -> Result<(Arc<dyn ObjectStore>, &str)> {
         Ok((self.store(RetryConfig::default())?, &self.path))
@@ -160,11 +175,7 @@ impl StorageUrl {
 
     /// Probes the store, and returns the options with what it cannot do.
     fn probed(&self, options: SlateOptions) -> Result<SlateOptions> {
-        let store = self.store(RetryConfig {
-            max_retries: PROBE_RETRIES_MAX,
-            retry_timeout: PROBE_RETRY_TIMEOUT,
-            ..RetryConfig::default()
-        })?;
+        let store = self.store(impatient())?;
         let abilities = runtime(&self.path, 1)?.block_on(probe(&store, &self.path))?;
         Ok(SlateOptions {
             has_conditional_overwrites: options.has_conditional_overwrites

@@ -54,6 +54,11 @@ impl ShutdownSignal {
         self.handle.clone()
     }
 
+    /// Returns whether a shutdown was requested. The request is used up.
+    pub fn is_requested(&self) -> bool {
+        self.requested.try_recv().is_ok()
+    }
+
     /// Blocks until a shutdown is requested.
     pub fn wait(&self) -> ShutdownReason {
         self.requested.recv().unwrap_or(ShutdownReason::Request)

@@ -68,6 +68,18 @@ impl Server {
     }
 
     fn spawn(command: &mut Command) -> Self {
+        Self::begin(command).ready()
+    }
+
+    /// Starts one that stands by while another serves the database.
+    fn stand_by(url: &str) -> Self {
+        let arguments = ["serve", "--port", "0", "--storage", url, "--standby"];
+        let server = Self::begin(&mut nilometer(&arguments));
+        server.line("Standing by");
+        server
+    }
+
+    fn begin(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a child");
         let output = child.stdout.take().expect("its output");
         let (sender, lines) = channel();
@@ -77,16 +89,21 @@ impl Server {
                 drop(sender.send(line));
             }
         });
-        let mut server = Self {
+        Self {
             child,
             port: 0,
             lines,
-        };
+        }
+    }
+
+    /// Waits until it serves clients.
+    fn ready(mut self) -> Self {
+        let server = &mut self;
         let line = server.line("Waiting for connections");
         let port = line.split("\"port\":").nth(1).expect("a port");
         let digits = port.chars().take_while(char::is_ascii_digit);
         server.port = digits.collect::<String>().parse().expect("a port");
-        server
+        self
     }
 
     /// Waits for a line of the log.
@@ -271,6 +288,29 @@ fn take_over(url: &str) {
     assert_eq!(first.child.wait().expect("its end").code(), Some(102));
     assert_eq!(contents(&second), expected);
     fill_more(&second);
+}
+
+/// With `--standby` one server at a time has the database. The next one takes over from a server that was stopped, and
+/// from one that was killed.
+#[test]
+fn a_server_that_stands_by_takes_over() {
+    let directory = Scratch::new("standby");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url).ready();
+    fill(&first);
+    let expected = contents(&first);
+    let second = Server::stand_by(&url);
+    first.stop();
+    let second = second.ready();
+    assert_eq!(contents(&second), expected);
+    let third = Server::stand_by(&url);
+    drop(second);
+    let third = third.ready();
+    assert_eq!(contents(&third), expected);
+    fill_more(&third);
+    // One that stands by ends when it is stopped.
+    Server::stand_by(&url).stop();
+    assert!(refused(&["serve", "--standby"], 2).contains("--standby needs --storage"));
 }
 
 fn fill_more(server: &Server) {

@@ -9,7 +9,7 @@ use nilometer::database::offline::{self, CopyProgress, CopySource, CopyTarget};
 use super::Failure;
 use super::args::CopyArgs;
 use super::object_storage::ObjectStorage;
-use super::storage::ObjectStorageSizes;
+use super::storage::ObjectStorageOptions;
 use crate::machine::make_new_files_private;
 
 /// One end of a copy.
@@ -80,7 +80,7 @@ fn place<'a>(text: &'a str, given: &CopyArgs) -> Result<Place<'a>, Failure> {
         .as_deref()
         .filter(|_| is_s3 || text.starts_with("az://"));
     let region = given.region.as_deref().filter(|_| is_s3);
-    let sizes = ObjectStorageSizes::default();
+    let sizes = ObjectStorageOptions::default();
     let storage = ObjectStorage::new(text, endpoint, region, sizes)?;
     Ok(Place::Objects(storage))
 }

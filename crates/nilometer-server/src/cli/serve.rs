@@ -55,6 +55,14 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     // First, so that a signal during the start is not lost.
     let signal = ShutdownSignal::listen()
         .map_err(|e| Failure::Other(format!("cannot handle signals: {e}")))?;
+    // Before the port is bound: clients look for another server while this one waits.
+    let turn = match &settings.storage {
+        Storage::Directory(_) => None,
+        Storage::Objects(storage) => match storage.stand_by(&|| signal.is_requested())? {
+            None => return Ok(()),
+            turn => turn,
+        },
+    };
     let listeners = bind(&settings, settings.port)?;
     let port = match listeners.first().map(TcpListener::local_addr) {
         Some(Ok(address)) => address.port(),
@@ -139,6 +147,10 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     }
     if let Err(problem) = closed {
         warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
+    }
+    if let Some(turn) = turn {
+        drop(database);
+        turn.end();
     }
     info!(c = "CONTROL", id = 23_138, exitCode = 0, "Shut down");
     if let Some(path) = &settings.pid_file

@@ -57,6 +57,10 @@ pub(crate) struct StorageArgs {
     /// Longest time before a write to object storage is sent; fewer requests, later answers [default: 20]
     #[arg(long = "flushIntervalMS", value_name = "MS", help_heading = "Storage")]
     pub(crate) flush_interval_ms: Option<u32>,
+
+    /// Wait until no other server with this option serves the database, and take over when it ends
+    #[arg(long = "standby", help_heading = "Storage")]
+    pub(crate) standby: bool,
 }
 
 /// The place of the database.
@@ -77,16 +81,18 @@ impl fmt::Display for Storage {
     }
 }
 
-/// The cache and the flush interval of object storage, where they are given.
+/// How object storage is used, where it is given.
 #[derive(Debug, Default)]
 #[cfg_attr(
     not(feature = "cluster"),
     expect(dead_code, reason = "only object storage reads them")
 )]
-pub(super) struct ObjectStorageSizes {
+pub(super) struct ObjectStorageOptions {
     pub(super) cache_path: Option<PathBuf>,
     pub(super) cache_bytes: Option<u64>,
     pub(super) flush_interval: Option<Duration>,
+    /// The server waits until no other one serves the database.
+    pub(super) standby: bool,
 }
 
 impl StorageArgs {
@@ -99,6 +105,7 @@ impl StorageArgs {
             cache_path: self.cache_path.or(file.cache_path),
             cache_size_gb: self.cache_size_gb.or(file.cache_size_gb),
             flush_interval_ms: self.flush_interval_ms.or(file.flush_interval_ms),
+            standby: self.standby || file.standby,
         }
     }
 
@@ -116,6 +123,15 @@ impl StorageArgs {
             "storage.flushIntervalMS" => {
                 self.flush_interval_ms = Some(text.parse().map_err(|_| wrong())?);
             }
+            "storage.standby" => match text {
+                "true" => self.standby = true,
+                "false" => self.standby = false,
+                _ => {
+                    return Err(Failure::Options(format!(
+                        "{path} must be true or false, not {text}"
+                    )));
+                }
+            },
             _ => return Ok(false),
         }
         Ok(true)
@@ -131,6 +147,7 @@ impl StorageArgs {
                 ("--cachePath", self.cache_path.is_some()),
                 ("--cacheSizeGB", self.cache_size_gb.is_some()),
                 ("--flushIntervalMS", self.flush_interval_ms.is_some()),
+                ("--standby", self.standby),
             ];
             if let Some((name, _)) = needing.iter().find(|(_, is_given)| *is_given) {
                 return refused(format!("{name} needs --storage"));
@@ -165,18 +182,23 @@ impl StorageArgs {
                 ));
             }
         };
-        let sizes = ObjectStorageSizes {
+        let options = ObjectStorageOptions {
             cache_path: self.cache_path.clone(),
             cache_bytes,
             flush_interval,
+            standby: self.standby,
         };
-        let storage =
-            ObjectStorage::new(url, self.endpoint.as_deref(), self.region.as_deref(), sizes)?;
+        let storage = ObjectStorage::new(
+            url,
+            self.endpoint.as_deref(),
+            self.region.as_deref(),
+            options,
+        )?;
         Ok(Storage::Objects(storage))
     }
 
     /// Returns the given options of the section `storage`.
-    pub(super) fn parsed(&self) -> [(&'static str, Option<Value>); 6] {
+    pub(super) fn parsed(&self) -> [(&'static str, Option<Value>); 7] {
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let cache_path = self.cache_path.as_ref();
         let cache_path = cache_path.map(|path| Value::from(path.display().to_string()));
@@ -188,6 +210,7 @@ impl StorageArgs {
             ("cachePath", cache_path),
             ("cacheSizeGB", self.cache_size_gb.map(Value::Double)),
             ("flushIntervalMS", flush_interval),
+            ("standby", self.standby.then_some(Value::Bool(true))),
         ]
     }
 }

@@ -6,16 +6,31 @@ use std::sync::Arc;
 use nilometer::Database;
 use nilometer::database::offline::{self, CopyProgress, CopySource, CopyTarget};
 use nilometer::services::Environment;
-use nilometer_cluster::{SlateOptions, StorageUrl};
+use nilometer_cluster::{Claim, ClaimIntervals, SlateOptions, StorageUrl};
+use tracing::{info, warn};
 
 use crate::cli::Failure;
-use crate::cli::storage::ObjectStorageSizes;
+use crate::cli::storage::ObjectStorageOptions;
+
+/// The turn of this process to serve a database; it has a claim with `--standby`.
+pub(in crate::cli) struct Turn(Option<Claim>);
+
+impl Turn {
+    /// Hands over to a server that stands by. The database is closed.
+    pub(in crate::cli) fn end(self) {
+        if let Some(claim) = self.0
+            && let Err(problem) = claim.release()
+        {
+            warn!(c = "STORAGE", id = 22_435, error = %problem, "Others wait for the silence of this server");
+        }
+    }
+}
 
 /// A database on object storage.
 #[derive(Debug)]
 pub struct ObjectStorage {
     url: StorageUrl,
-    sizes: ObjectStorageSizes,
+    given: ObjectStorageOptions,
 }
 
 impl fmt::Display for ObjectStorage {
@@ -30,11 +45,38 @@ impl ObjectStorage {
         url: &str,
         endpoint: Option<&str>,
         region: Option<&str>,
-        sizes: ObjectStorageSizes,
+        given: ObjectStorageOptions,
     ) -> Result<Self, Failure> {
         let url = StorageUrl::parse(url, endpoint, region);
         let url = url.map_err(|error| Failure::Options(error.to_string()))?;
-        Ok(Self { url, sizes })
+        Ok(Self { url, given })
+    }
+
+    /// With `--standby`, waits until no other process serves the database. `None` if `is_ended` says so meanwhile.
+    pub(in crate::cli) fn stand_by(
+        &self,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<Option<Turn>, Failure> {
+        if !self.given.standby {
+            return Ok(Some(Turn(None)));
+        }
+        let claimant = self.url.claimant(ClaimIntervals::default());
+        let claimant = claimant.map_err(|error| self.failure(error))?;
+        info!(
+            c = "STORAGE",
+            id = 22_433,
+            "Standing by until no other server has the database"
+        );
+        let claim = claimant.wait(is_ended);
+        if let Some(claim) = &claim {
+            info!(
+                c = "STORAGE",
+                id = 22_434,
+                term = claim.term(),
+                "Taking over the database"
+            );
+        }
+        Ok(claim.map(|claim| Turn(Some(claim))))
     }
 
     /// Opens the database to serve it. Queries spill into the cache's directory, else into that of the system for temporary
@@ -45,7 +87,7 @@ impl ObjectStorage {
             .url
             .open(options)
             .map_err(|error| self.failure(error))?;
-        let spill = match &self.sizes.cache_path {
+        let spill = match &self.given.cache_path {
             Some(cache) => cache.join("spill"),
             None => std::env::temp_dir(),
         };
@@ -76,14 +118,14 @@ impl ObjectStorage {
     fn options(&self, memory_bytes: Option<u64>) -> SlateOptions {
         let mut options = SlateOptions::within(memory_bytes);
         options.cache_path = self
-            .sizes
+            .given
             .cache_path
             .as_ref()
             .map(|path| path.join("objects"));
-        if let Some(bytes) = self.sizes.cache_bytes {
+        if let Some(bytes) = self.given.cache_bytes {
             options.cache_path_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
-        if let Some(interval) = self.sizes.flush_interval {
+        if let Some(interval) = self.given.flush_interval {
             options.flush_interval = interval;
         }
         options

@@ -1,0 +1,99 @@
+//! Processes take turns: one at a time has a claim.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use nilometer_cluster::{Claim, ClaimIntervals, Claimant};
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+
+/// Far more than a heartbeat, so that a busy machine ends no claim.
+const SILENCE: Duration = Duration::from_secs(2);
+
+fn claimant(store: &Arc<dyn ObjectStore>) -> Claimant {
+    let intervals = ClaimIntervals {
+        heartbeat: Duration::from_millis(20),
+        look: Duration::from_millis(5),
+        silence: SILENCE,
+    };
+    Claimant::new(store.clone(), "garden", intervals).expect("threads")
+}
+
+fn claim(store: &Arc<dyn ObjectStore>) -> Claim {
+    claimant(store).wait(|| false).expect("a claim")
+}
+
+fn store() -> Arc<dyn ObjectStore> {
+    Arc::new(InMemory::new())
+}
+
+#[test]
+fn the_first_process_need_not_wait_and_the_second_does() {
+    let store = store();
+    let first = claim(&store);
+    assert_eq!(first.term(), 1);
+    let looks = AtomicUsize::new(0);
+    let second = claimant(&store).wait(|| looks.fetch_add(1, Ordering::Relaxed) == 50);
+    assert!(second.is_none());
+}
+
+#[test]
+fn a_process_that_has_closed_the_database_hands_over_at_once() {
+    let store = store();
+    let first = claim(&store);
+    let waiting = std::thread::spawn({
+        let store = store.clone();
+        move || (claim(&store).term(), Instant::now())
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waiting.is_finished());
+    let released = Instant::now();
+    first.release().expect("the store works");
+    let (term, at) = waiting.join().expect("a claim");
+    assert_eq!(term, 2);
+    assert!(at - released < SILENCE / 2);
+}
+
+#[test]
+fn a_process_that_falls_silent_is_replaced() {
+    let store = store();
+    let first = claim(&store);
+    drop(first);
+    let began = Instant::now();
+    assert_eq!(claim(&store).term(), 2);
+    assert!(began.elapsed() >= SILENCE);
+}
+
+#[test]
+fn of_many_processes_one_at_a_time_has_a_claim() {
+    let store = store();
+    let (writing, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    let claim = claim(&store);
+                    assert!(!writing.swap(true, Ordering::SeqCst), "two at once");
+                    std::thread::sleep(Duration::from_millis(3));
+                    writing.store(false, Ordering::SeqCst);
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    claim.release().expect("the store works");
+                }
+            });
+        }
+    });
+    assert_eq!(turns.into_inner(), 24);
+    let last = claim(&store);
+    assert_eq!(last.term(), 25);
+    // Old claims are deleted.
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.expect("a runtime");
+    let kept = || runtime.block_on(store.list(None).count());
+    let end = Instant::now() + SILENCE;
+    while kept() > 8 {
+        assert!(Instant::now() < end, "{} objects", kept());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
