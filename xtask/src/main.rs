@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         ["docs"] => ci::docs(),
         ["deny"] => deny::all(),
         ["features"] => ci::features(),
-        ["cluster"] => ci::cluster(true),
+        ["cluster"] => ci::cluster(false),
         ["tidy"] => tidy::run(),
         ["imports", rest @ ..] => imports::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
