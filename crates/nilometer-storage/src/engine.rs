@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
+use crate::lsm::BackupSource;
 
 /// Longest key of an engine without long keys, in bytes.
 pub const KEY_BYTES_MAX: usize = 65_535;
@@ -265,6 +266,11 @@ pub trait Engine: Send + Sync {
     fn drop_keyspace(&self, id: KeyspaceId) -> Result<()>;
     /// Applies `batch` atomically and returns its log position, which grows by one with every batch.
     fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64>;
+    /// Fails if another process may have written since: what this engine shows may be old. Before a command is answered
+    /// from what the process has in memory, too.
+    fn confirm(&self) -> Result<()> {
+        Ok(())
+    }
     /// Returns a snapshot of everything committed so far. Keep it short: about one second, one batch of a scan.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>>;
     /// Makes every buffered commit durable.
@@ -280,6 +286,10 @@ pub trait Engine: Send + Sync {
     /// Copies the current database into the empty or absent directory `target`, without stopping writers. The copy
     /// opens as a database.
     fn checkpoint(&self, target: &Path) -> Result<()>;
+    /// Returns what a backup reads; `None` if the engine has no directory.
+    fn backup_source(&self) -> Option<BackupSource> {
+        None
+    }
     /// Reads every stored byte and returns the first damage found.
     fn verify(&self) -> Result<()>;
     /// Returns the sizes of one keyspace.
@@ -294,6 +304,10 @@ pub trait Engine: Send + Sync {
     }
     /// Returns the sizes and counts of the whole engine.
     fn statistics(&self) -> EngineStatistics;
+    /// True if the engine never accepts a write.
+    fn is_read_only(&self) -> bool {
+        false
+    }
     /// Fails if writes are currently refused.
     fn check_writable(&self) -> Result<()> {
         Ok(())

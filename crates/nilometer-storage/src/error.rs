@@ -48,6 +48,9 @@ pub enum Error {
     /// The engine was closed.
     #[error("the storage engine is closed")]
     Closed,
+    /// The engine shows what another process writes, and writes nothing itself.
+    #[error("the database is open for reading alone")]
+    ReadOnly,
     /// Another process, or another engine in this one, has the directory open.
     #[error("{} is in use by another process", path.display())]
     Locked {

@@ -30,7 +30,9 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use long_keys::LongKeyEngine;
 pub use lsm::{
-    Gap, LogCut, Loss, LsmEngine, LsmOptions, Recovery, SalvageEngine, copy_database, describe_file,
+    BackupFile, BackupFiles, BackupSource, Gap, KeyspaceChange, LogCut, LogPart, LogPosition,
+    LogReader, Loss, LsmEngine, LsmOptions, Moment, Recovery, SalvageEngine, complete_restore,
+    copy_database, describe_file,
 };
 pub use memory::MemoryEngine;
 pub use transfer::{CopyProgress, copy_contents, copy_into_directory};

@@ -30,6 +30,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::lock::{lock, read, write};
+use crate::lsm::BackupSource;
 
 pub(crate) use self::form::end_of_prefix;
 
@@ -85,7 +86,7 @@ impl LongKeyEngine {
             };
             if listed.iter().any(|keyspace| keyspace.id == of) {
                 companions.insert(of, companion.id);
-            } else {
+            } else if !inner.is_read_only() {
                 // A crash came between the two drops.
                 inner.drop_keyspace(companion.id)?;
             }
@@ -240,6 +241,10 @@ impl Engine for LongKeyEngine {
         }
     }
 
+    fn confirm(&self) -> Result<()> {
+        self.inner.confirm()
+    }
+
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
@@ -258,6 +263,10 @@ impl Engine for LongKeyEngine {
 
     fn checkpoint(&self, target: &Path) -> Result<()> {
         self.inner.checkpoint(target)
+    }
+
+    fn backup_source(&self) -> Option<BackupSource> {
+        self.inner.backup_source()
     }
 
     fn verify(&self) -> Result<()> {
@@ -291,6 +300,10 @@ impl Engine for LongKeyEngine {
 
     fn statistics(&self) -> EngineStatistics {
         self.inner.statistics()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
     }
 
     fn check_writable(&self) -> Result<()> {

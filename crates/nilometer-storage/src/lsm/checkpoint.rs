@@ -13,13 +13,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lsm_tree::AbstractTree;
 
 use super::core::Core;
 use super::directory::{log_path, sync, tree_path, trees_path, write_format};
-use super::log::{SegmentRange, write_segment_list};
+use super::log::{SealedSegment, SegmentRange, write_segment_list};
 use super::manifest;
 use super::tree::Tree;
 use crate::error::{Error, Result};
@@ -34,28 +34,8 @@ impl Core {
     pub(crate) fn checkpoint(&self, target: &Path) -> Result<()> {
         self.health.check_writable()?;
         make_empty(target, self.context.directory.path())?;
-        let list = lock(&self.list);
-        let pinned = LogPin::new(self);
-        create(&trees_path(target))?;
-        for tree in self.trees().values() {
-            link_tree(tree, &tree_path(&trees_path(target), tree.keyspace.id.0))?;
-        }
-        sync(&trees_path(target))?;
-        let log = log_path(target);
-        create(&log)?;
-        let segments = self.seal_log()?;
-        for (_, segment) in &segments {
-            link(segment, &log)?;
-        }
-        drop(pinned);
-        let range = SegmentRange {
-            first: segments.first().map_or(0, |(id, _)| *id),
-            last: segments.last().map_or(0, |(id, _)| *id),
-        };
-        write_segment_list(&log, &*self.context.options.file_system, range)?;
-        sync(&log)?;
-        list.write(target)?;
-        write_format(target, list.format_version())?;
+        let linked = self.link_files(target)?;
+        write_format(target, linked.format_version)?;
         if let Some(parent) = target
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty())
@@ -65,15 +45,56 @@ impl Core {
         Ok(())
     }
 
-    /// Begins a new segment and returns all sealed ones with their ids.
-    fn seal_log(&self) -> Result<Vec<(u64, PathBuf)>> {
+    /// Links the files of the current database, `FORMAT` apart, into the empty directory `target`.
+    pub(crate) fn link_files(&self, target: &Path) -> Result<LinkedFiles> {
+        let list = lock(&self.list);
+        let pinned = LogPin::new(self);
+        create(&trees_path(target))?;
+        for tree in self.trees().values() {
+            link_tree(tree, &tree_path(&trees_path(target), tree.keyspace.id.0))?;
+        }
+        sync(&trees_path(target))?;
+        let log = log_path(target);
+        create(&log)?;
+        let linked = self.seal_log(list.format_version())?;
+        for segment in &linked.segments {
+            link(&segment.path, &log)?;
+        }
+        drop(pinned);
+        let range = SegmentRange {
+            first: linked.segments.first().map_or(0, |segment| segment.id),
+            last: linked.segments.last().map_or(0, |segment| segment.id),
+        };
+        write_segment_list(&log, &*self.context.options.file_system, range)?;
+        sync(&log)?;
+        list.write(target)?;
+        Ok(linked)
+    }
+
+    /// Begins a new segment and returns all sealed ones.
+    fn seal_log(&self, format_version: u32) -> Result<LinkedFiles> {
         let mut log = self.log.lock();
         self.log.begin_segment(&mut log)?;
-        let sealed = log.sealed.iter();
-        Ok(sealed
-            .map(|segment| (segment.id, segment.path.clone()))
-            .collect())
+        Ok(LinkedFiles {
+            segments: log.sealed.iter().cloned().collect(),
+            next_segment: log.segment(),
+            next_index: log.next_index(),
+            last_sequence: log.last_sequence(),
+            format_version,
+        })
     }
+}
+
+/// What a checkpoint has linked.
+pub(crate) struct LinkedFiles {
+    pub(crate) segments: Vec<SealedSegment>,
+    /// The segment with the batches after the checkpoint.
+    pub(crate) next_segment: u64,
+    /// Index of the first of them.
+    pub(crate) next_index: u64,
+    /// Sequence number of the batch before it.
+    pub(crate) last_sequence: u64,
+    pub(crate) format_version: u32,
 }
 
 /// Pins the segments of the log while it lives.
@@ -120,6 +141,18 @@ fn lies_within(target: &Path, source: &Path) -> bool {
     nearest
         .zip(named(source).ok())
         .is_some_and(|(target, source)| target.starts_with(source))
+}
+
+/// Makes the entries of a folder and of all folders in it durable.
+pub(super) fn sync_folders(folder: &Path) -> Result<()> {
+    let failed = |source| Error::io("list", folder, source);
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_dir() {
+            sync_folders(&path)?;
+        }
+    }
+    sync(folder)
 }
 
 fn create(path: &Path) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Offline copies of a database, file by file.
 //!
 //! Files are copied as bytes, so a damaged database can be copied. The copy shares no file with its source. Files that
-//! exist only while a database is open are skipped: the lock and spare log files. `FORMAT` is written last, so that an
+//! exist only while a database is open are skipped: the lock, spare log files, and those of a backup. `FORMAT` is written last, so that an
 //! interrupted copy is not a database.
 
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::make_empty;
-use super::directory::{FORMAT_FILE, LOCK_FILE, lock_existing, sync};
+use super::directory::{BACKUP_FOLDER, FORMAT_FILE, LOCK_FILE, lock_existing, sync};
 use crate::error::{Error, Result};
 use crate::file_system::{copy_private, create_private_directory};
 
@@ -37,6 +37,9 @@ fn copy_folder(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -
     create_private_directory(target).map_err(|error| Error::io("create", target, error))?;
     for path in entries(source)? {
         let name = path.file_name().expect("a listed file has a name");
+        if name == BACKUP_FOLDER {
+            continue;
+        }
         if path.is_dir() {
             copy_folder(&path, &target.join(name), each)?;
         } else if !is_skipped(name) {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use super::TreeMap;
 use super::background::BackgroundWork;
+use super::backup::KeyspaceChanges;
 use super::commit::CommitQueue;
 use super::health::Health;
 use super::log::Log;
@@ -41,6 +42,7 @@ pub(crate) struct Core {
     pub(crate) health: Health,
     pub(crate) work: BackgroundWork,
     pub(crate) list: Mutex<TreeList>,
+    pub(crate) keyspace_changes: KeyspaceChanges,
     pub(crate) commits: AtomicU64,
     trees: RwLock<Arc<TreeMap>>,
 }
@@ -62,6 +64,7 @@ impl Core {
             health: Health::default(),
             work: BackgroundWork::default(),
             list: Mutex::new(list),
+            keyspace_changes: KeyspaceChanges::default(),
             commits: AtomicU64::new(0),
             trees: RwLock::new(Arc::new(trees)),
         }

@@ -6,6 +6,7 @@
 //!               checkpoint
 //! TREES         the list of keyspaces, see tree_list.rs
 //! wal/          the log and the list of its files, see log/mod.rs
+//! backup/       links to files, while a backup reads them, see backup.rs
 //! trees/<id>/   the tables of one keyspace
 //! ```
 //!
@@ -34,6 +35,9 @@ const FORMAT_PREFIX: &str = "nilometer storage format ";
 
 pub(super) const FORMAT_FILE: &str = "FORMAT";
 pub(super) const LOCK_FILE: &str = "LOCK";
+
+/// The folder of files that a backup reads. It exists while one runs.
+pub(super) const BACKUP_FOLDER: &str = "backup";
 
 /// An open, locked database directory.
 #[derive(Debug)]
@@ -81,8 +85,17 @@ impl Directory {
         for sub in [directory.log(), directory.trees()] {
             create_private_directory(&sub).map_err(|source| Error::io("create", &sub, source))?;
         }
+        remove_backup_files(&directory.path)?;
         sync(&directory.path)?;
         Ok(directory)
+    }
+
+    /// Locks a directory whose files are being restored. It has no `FORMAT` yet.
+    pub(crate) fn of_restore(path: &Path) -> Result<Self> {
+        Ok(Self {
+            path: path.to_path_buf(),
+            lock: Mutex::new(Some(Arc::new(lock_directory(path)?))),
+        })
     }
 
     /// Returns the path of the directory.
@@ -119,6 +132,17 @@ pub(crate) fn log_path(path: &Path) -> PathBuf {
 /// Returns the folder of trees of the database at `path`.
 pub(crate) fn trees_path(path: &Path) -> PathBuf {
     path.join("trees")
+}
+
+/// Removes what a backup that was killed has left.
+fn remove_backup_files(path: &Path) -> Result<()> {
+    let folder = path.join(BACKUP_FOLDER);
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("remove", &folder, error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the folder of one tree.

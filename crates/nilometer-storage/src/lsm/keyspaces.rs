@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::TreeMap;
 use super::core::Core;
 use super::directory::write_format;
+use super::log_part::KeyspaceChange;
 use super::tree::Tree;
 use super::tree_list::TreeList;
 use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
@@ -52,6 +53,8 @@ impl Core {
         }
         longer.write(directory)?;
         *list = longer;
+        let change = || KeyspaceChange::Created(keyspace.clone());
+        self.keyspace_changes.note(&self.log, change);
         let mut trees = TreeMap::clone(&self.trees());
         trees.insert(keyspace.id, Arc::new(tree));
         self.set_trees(trees);
@@ -72,6 +75,8 @@ impl Core {
             .begin("write the list of trees in", directory);
         shorter.write(directory)?;
         *list = shorter;
+        let change = || KeyspaceChange::Dropped(id);
+        self.keyspace_changes.note(&self.log, change);
         tree.mark_dropped();
         let mut trees = TreeMap::clone(&self.trees());
         trees.remove(&id);

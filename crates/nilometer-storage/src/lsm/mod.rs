@@ -24,6 +24,7 @@
 //! | the list of trees; dropping a tree that has readers | [`tree_list`], [`keyspaces`] |
 //! | reporting a disk that does not answer | [`pending_io`] |
 //! | online copies; scrubbing | [`checkpoint`], [`verify`] |
+//! | backups elsewhere, of files and of the log; making a database of them | [`backup`], [`log_part`]; [`restore`] |
 //! | reading a damaged directory | [`salvage`] |
 //! | offline copies; describing a file | [`copy`], [`describe`] |
 //!
@@ -32,6 +33,7 @@
 //! `InternalValue`, and `items`. They are the reason for the exact version pin.
 
 mod background;
+mod backup;
 mod batch;
 mod checkpoint;
 mod commit;
@@ -44,12 +46,14 @@ mod flush;
 mod health;
 mod keyspaces;
 mod log;
+mod log_part;
 mod manifest;
 mod options;
 mod orphaned_files;
 mod pending_io;
 mod read_sequences;
 mod recovery;
+mod restore;
 mod salvage;
 mod separated_value;
 mod snapshot;
@@ -75,13 +79,16 @@ use crate::engine::{
 use crate::error::Result;
 use crate::lock::lock;
 
+pub use self::backup::{BackupFile, BackupFiles, BackupSource, LogReader};
 pub(crate) use self::checkpoint::make_empty;
 pub use self::copy::copy_database;
 pub use self::describe::describe_file;
 pub(crate) use self::directory::sync;
 pub use self::log::replay::LogCut;
+pub use self::log_part::{KeyspaceChange, LogPart, LogPosition, Moment};
 pub use self::options::LsmOptions;
 pub use self::recovery::Recovery;
+pub use self::restore::complete_restore;
 pub use self::salvage::{Gap, Loss, SalvageEngine};
 
 /// The trees of an engine.
@@ -178,6 +185,10 @@ impl Engine for LsmEngine {
 
     fn checkpoint(&self, target: &Path) -> Result<()> {
         self.core.checkpoint(target)
+    }
+
+    fn backup_source(&self) -> Option<BackupSource> {
+        Some(BackupSource::new(Arc::clone(&self.core)))
     }
 
     fn verify(&self) -> Result<()> {

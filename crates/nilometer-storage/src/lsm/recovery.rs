@@ -183,7 +183,8 @@ fn read_damaged_log(
 /// The end of an absent log.
 const NO_LOG: LogEnd = LogEnd::before(1, 0);
 
-fn new_context(directory: Directory, mut options: LsmOptions) -> TreeContext {
+/// Returns the state that the trees of a directory share.
+pub(super) fn new_context(directory: Directory, mut options: LsmOptions) -> TreeContext {
     let pending_io = Arc::<PendingIo>::default();
     let watched = TrackedFileSystem::new(options.file_system, Arc::clone(&pending_io));
     options.file_system = Arc::new(watched);
@@ -337,6 +338,7 @@ fn start_log(
         path: segment.path,
         first_index: segment.first_index,
         bytes: segment.bytes,
+        used_bytes: segment.used_bytes,
     });
     let start = LogStart {
         sealed: sealed.collect::<VecDeque<_>>(),

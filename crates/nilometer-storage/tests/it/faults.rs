@@ -267,7 +267,7 @@ fn a_stuck_disk_is_reported_and_readers_continue() {
 /// Cuts the power while writers write, then opens what an unlucky device kept.
 #[test]
 fn power_loss_takes_nothing_acknowledged() {
-    let rounds = effort(8, 75, 2000);
+    let rounds = effort(8, 40, 2000);
     let mut cuts = 0;
     for seed in 0..rounds {
         cuts += lose_power(seed);

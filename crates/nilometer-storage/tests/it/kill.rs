@@ -51,12 +51,12 @@ fn child() {
 
 #[test]
 fn killing_the_process_takes_nothing_acknowledged() {
-    kill_repeatedly(false, effort(5, 60, 3000));
+    kill_repeatedly(false, effort(5, 25, 3000));
 }
 
 #[test]
 fn killing_the_process_takes_no_part_of_a_long_key() {
-    kill_repeatedly(true, effort(3, 60, 3000));
+    kill_repeatedly(true, effort(3, 25, 3000));
 }
 
 fn kill_repeatedly(long_keys: bool, rounds: u64) {

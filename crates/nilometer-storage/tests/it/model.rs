@@ -19,7 +19,7 @@ fn histories(factory: &dyn Factory, first: u64, count: u64, steps: u64) {
 }
 
 fn scaled(count: u64) -> u64 {
-    effort(count / 2, count * 4, count * 100)
+    effort(count / 2, count * 2, count * 100)
 }
 
 #[test]

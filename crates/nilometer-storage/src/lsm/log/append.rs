@@ -213,6 +213,7 @@ impl Log {
             path: old.path,
             first_index: old.first_index,
             bytes: old.size,
+            used_bytes: segment::used_bytes(old.offset, old.size),
             highest: old.highest,
         });
         self.bytes.store(state.bytes(), Ordering::Release);

@@ -118,6 +118,8 @@ pub(crate) struct LogState {
     noted_index: u64,
     /// Checkpoints in flight. Segments are kept while it is not 0.
     pins: usize,
+    /// The first batch that a backup has still to read. Its segments are kept while there is space.
+    unread_from: Option<u64>,
     buffer: Vec<u8>,
 }
 
@@ -125,6 +127,21 @@ impl LogState {
     /// Returns the id of the active segment.
     pub(crate) fn segment(&self) -> u64 {
         self.active.id
+    }
+
+    /// Returns the index of the next batch.
+    pub(crate) fn next_index(&self) -> u64 {
+        self.next_index
+    }
+
+    /// Returns the sequence number of the last batch.
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.last_sequence
+    }
+
+    /// Returns the index of the last batch that is durable.
+    pub(crate) fn durable_index(&self) -> u64 {
+        self.durable_index
     }
 
     /// Returns the index of the last batch written.
@@ -181,6 +198,7 @@ impl Log {
             durable_index,
             noted_index: durable_index,
             pins: 0,
+            unread_from: None,
             buffer: Vec::new(),
         };
         Ok(Self {
@@ -323,6 +341,12 @@ impl Log {
         state.pins -= 1;
     }
 
+    /// Keeps the segments with batch `index` and later ones until the next call, unless the log is nearly full: writers
+    /// must not wait for a backup.
+    pub(crate) fn keep_unread(&self, index: Option<u64>) {
+        self.lock().unread_from = index;
+    }
+
     /// Returns the keyspaces that prevent removal of the oldest sealed segment.
     pub(crate) fn blockers(&self, flushed: impl Fn(KeyspaceId, u64) -> bool) -> Vec<KeyspaceId> {
         let state = self.lock();
@@ -343,12 +367,15 @@ impl Log {
         };
         let last = {
             let state = self.lock();
-            let mut removable = state
-                .sealed
-                .iter()
-                .take_while(|segment| is_flushed(segment));
+            let is_nearly_full = state.bytes() > self.bytes_max / 8 * 7;
+            let is_read = |next: u64| state.unread_from.is_none_or(|unread| next <= unread);
+            let ends = state.sealed.iter().skip(1).map(|next| next.first_index);
+            let ends = ends.chain([state.active.first_index]);
+            let mut removable = state.sealed.iter().zip(ends).take_while(|(segment, next)| {
+                is_flushed(segment) && (is_nearly_full || is_read(*next))
+            });
             match (state.pins, removable.by_ref().last()) {
-                (0, Some(segment)) => segment.id,
+                (0, Some((segment, _))) => segment.id,
                 _ => return Ok(()),
             }
         };

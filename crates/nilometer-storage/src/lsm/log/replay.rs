@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use super::record::{
     ALIGNMENT, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
-use super::segment::{segment_id, segment_path};
+use super::segment::{segment_id, segment_path, used_bytes};
 use super::segment_list::check_segment_list;
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
@@ -85,6 +85,8 @@ pub(crate) struct ReadSegment {
     pub(crate) path: PathBuf,
     pub(crate) first_index: u64,
     pub(crate) bytes: u64,
+    /// Bytes from the start that a copy needs.
+    pub(crate) used_bytes: u64,
 }
 
 /// The result of reading the whole log.
@@ -148,6 +150,7 @@ pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Optio
         let offset = read_segment(&path, &bytes, header, fixed_end, &mut end, each)?;
         let remains = bytes.get(offset..).unwrap_or_default();
         let is_marked = is_end_mark(remains, header.id, &end);
+        let length = bytes.len() as u64;
         match fixed_end {
             // Nothing after the mark was acknowledged.
             Some(_) if is_marked => {}
@@ -161,7 +164,12 @@ pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Optio
             id: header.id,
             path,
             first_index: header.first_index,
-            bytes: bytes.len() as u64,
+            bytes: length,
+            // What was cut stays to be reported.
+            used_bytes: match is_marked {
+                true => used_bytes(offset as u64, length),
+                false => length,
+            },
         });
     }
     Ok(Some(end))

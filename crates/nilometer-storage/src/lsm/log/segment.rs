@@ -39,7 +39,14 @@ pub(crate) struct SealedSegment {
     pub(crate) path: PathBuf,
     pub(crate) first_index: u64,
     pub(crate) bytes: u64,
+    /// Bytes from the start that a copy needs: what follows is zeros, or remains of a recycled segment.
+    pub(crate) used_bytes: u64,
     pub(crate) highest: HighestSequences,
+}
+
+/// Returns the bytes of a segment of `bytes` bytes whose records end at `end`, with the mark after them.
+pub(crate) fn used_bytes(end: u64, bytes: u64) -> u64 {
+    (end + RECORD_HEADER_BYTES as u64).min(bytes)
 }
 
 /// Returns the path of segment `id`.
