@@ -183,3 +183,13 @@ fn buckets_that_change_are_read_instead_of_their_summaries() {
         show(&found)
     );
 }
+
+/// A cache that is full is not filled with the buckets of a wide scan.
+#[test]
+fn without_room_in_the_cache_columns_are_decoded_and_buckets_stay_closed() {
+    let mut fixture = filled();
+    let no_cache = doc! { "setParameter": 1, "nilometerBucketCacheBytes": 0 };
+    let reply = fixture.reply_on("admin", no_cache);
+    assert_eq!(reply.get("ok").as_exact_i64(), Some(1));
+    check(&mut fixture);
+}

@@ -23,7 +23,7 @@ use crate::timeseries::format::bucket_document::{
     BucketDocument, COLUMN_SUBTYPE, Version, damaged, plain_values,
 };
 use crate::timeseries::format::sealed;
-use crate::timeseries::format::sealed::{ColumnPlace, Stored};
+use crate::timeseries::format::sealed::{ColumnPlace, Stored, StoredColumn};
 
 /// A bucket as a reader sees it; columns are decoded on request.
 pub struct StoredBucket {
@@ -445,6 +445,11 @@ impl StoredBucket {
         column.place.as_ref().map(ColumnPlace::stored_bytes)
     }
 
+    /// Returns the stored size of the column at a place; `None` if it is not stored by itself.
+    pub(crate) fn stored_column_at(&self, at: usize) -> Option<StoredColumn> {
+        self.columns.get(at)?.place.as_ref()?.size()
+    }
+
     /// Returns the bucket document.
     pub fn to_document(&self) -> Result<Document> {
         if self.columns.iter().all(|column| column.place.is_none()) {
@@ -537,7 +542,7 @@ impl StoredBucket {
     fn decode(&self, place: Option<&ColumnPlace>, name: &str) -> Result<ColumnBlock> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
         if let Some(place) = place {
-            return self.whole_column(place.decode(&self.stored, self.count));
+            return whole_column(self.id, self.count, place.decode(&self.stored, self.count));
         }
         let data = self
             .document
@@ -556,23 +561,27 @@ impl StoredBucket {
                     subtype: COLUMN_SUBTYPE,
                     bytes,
                 },
-            ) => self.whole_column(column::decode_block(bytes, self.count)),
+            ) => whole_column(self.id, self.count, column::decode_block(bytes, self.count)),
             _ => Err(bad("a column has the wrong type for its version")),
         }
     }
+}
 
-    /// Extends a decoded column to the length of the bucket.
-    fn whole_column(&self, decoded: Result<ColumnBlock, ColumnError>) -> Result<ColumnBlock> {
-        let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
-        let block = decoded.map_err(|e| bad(&e.to_string()))?;
-        if block.len() == self.count {
-            return Ok(block);
-        }
-        // A shorter column has missing values at its end.
-        let mut values = block.to_values();
-        values.resize(self.count, nilometer_bson::Value::Missing);
-        Ok(ColumnBlock::from_values(&values))
+/// Extends a decoded column to the length of its bucket.
+pub(crate) fn whole_column(
+    id: [u8; 12],
+    count: usize,
+    decoded: Result<ColumnBlock, ColumnError>,
+) -> Result<ColumnBlock> {
+    let bad = |what: &str| damaged(ValueRef::ObjectId(ObjectId(id)), what);
+    let block = decoded.map_err(|e| bad(&e.to_string()))?;
+    if block.len() == count {
+        return Ok(block);
     }
+    // A shorter column has missing values at its end.
+    let mut values = block.to_values();
+    values.resize(count, nilometer_bson::Value::Missing);
+    Ok(ColumnBlock::from_values(&values))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use nilometer_storage::{Bytes, KeyspaceId};
 use super::interner::{ColumnOrder, Interner};
 use crate::budget::Budgeted;
 use crate::error::Result;
+use crate::timeseries::format::sealed::StoredColumn;
 use crate::timeseries::format::summary::{SummaryBlock, SummaryColumn, SummaryRow};
 
 /// Default limit of all decoded blocks, in bytes.
@@ -104,6 +105,17 @@ impl OpenedSummaries {
             }
         }
         Ok(out.finish())
+    }
+
+    /// Returns the sizes of the stored columns of a row, in the order of `data`; `None` if they are not known.
+    pub(crate) fn stored_columns(&self, row: &SummaryRow) -> Option<&[Option<StoredColumn>]> {
+        self.block.stored_columns(row)
+    }
+
+    /// Returns the position in `data` of the column of a row at a place.
+    pub(crate) fn shown_at(&self, row: &SummaryRow, at: usize) -> Option<usize> {
+        let sections = &self.orders.get(row.layout as usize)?.sections;
+        sections.get(at).map(|shown| *shown as usize)
     }
 
     /// Returns the id of the constant fields of a row; `None` if there are none.

@@ -120,9 +120,19 @@ impl Summarizer<'_> {
         Ok(SummarizeStep::Marks(marks.len()))
     }
 
-    /// Marks all buckets: the collection was made before there were summaries, or they were removed.
+    /// Marks all buckets: the collection was made before there were summaries, or they were removed, or have another form.
     fn mark_all(&self, snapshot: &dyn Snapshot) -> Result<SummarizeStep> {
         let mut batch = WriteBatch::new();
+        for item in snapshot.scan(self.summaries, &[], None, Direction::Forward)? {
+            let (key, _) = item?;
+            if !keys::is_mark(&key) {
+                batch.delete(self.summaries, key.to_vec());
+            }
+            if batch.len() >= MARKED_AT_ONCE {
+                self.engine
+                    .commit(std::mem::take(&mut batch), Durability::Buffered)?;
+            }
+        }
         for item in snapshot.scan(self.keyspaces.series, &[], None, Direction::Forward)? {
             let (key, _) = item?;
             if let Some(id) = key.last_chunk::<12>() {
@@ -133,7 +143,7 @@ impl Summarizer<'_> {
                     .commit(std::mem::take(&mut batch), Durability::Buffered)?;
             }
         }
-        batch.put(self.summaries, keys::COMPLETE.to_vec(), Vec::new());
+        batch.put(self.summaries, keys::COMPLETE.to_vec(), vec![summary::FORM]);
         self.engine.commit(batch, Durability::Buffered)?;
         Ok(SummarizeStep::Marks(0))
     }
@@ -243,6 +253,7 @@ fn header_of(bucket: &StoredBucket) -> Option<SummaryHeader> {
             max: max.to_value(),
             total: bucket.known_total_at(at).ok()?,
             is_constant: constants.contains(name),
+            stored: bucket.stored_column_at(at),
         });
     }
     let is_missing = |value: &Value| matches!(value, Value::Missing);

@@ -6,12 +6,13 @@
 //!           03 | block number    ─► block                              a number is never used again
 //!           04 | bucket id       ─► nothing                            a mark: the summary is out of date
 //!
-//! block     form 01 | sum | varint rows | row … | metas | varint layouts | layout …
+//! block     form 02 | sum | varint rows | row … | metas | varint layouts | layout …
 //! sum       xxh3-64 of what follows, little-endian
 //! row       bucket id | flags | varint layout | varint count           ids ascend
 //! flags     bit 0: times ascend (version 2) | bit 1: closed | bit 2: the bucket itself must be read
 //! metas     varint length | varint length, zstd of: document … of each row, {"": metadata}
-//! layout    varint columns | (varint length, name | varint length, section) …      in the order of `data`
+//! layout    varint columns | (varint length, name | varint length, section) … | varint length, sizes      in the order of `data`
+//! sizes     varint …               for the rows of the layout, each column: 0, or 1 + the stored bytes * 2 + 1 if they are packed
 //! section   bounds | total …                       for the rows of the layout, in their order
 //! bounds    type: int32, int64, date | (varint zigzag min, varint max - min) …
 //!           type: double | (min, max: 8 bytes each) …
@@ -20,7 +21,8 @@
 //!           4 doubles: sum, rest: 8 bytes each; plus 8 if all measurements have the same value
 //! ```
 //!
-//! Summaries are derived from buckets: they may be removed at any time together with the first key, and are then made again. A
+//! Sizes lead to a column in its stored bucket without the bucket's skeleton. The value of the first key is the form: blocks of another form
+//! are removed and made again. Summaries are derived from buckets: they may be removed at any time together with the first key. A
 //! writer that changes a sealed bucket puts a mark in the same batch, so no summary is used that is out of date.
 
 pub(crate) mod keys;
@@ -31,11 +33,13 @@ use std::sync::{Arc, OnceLock};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, type_code, varint};
 use nilometer_storage::Bytes;
 
+use super::sealed::StoredColumn;
 use super::tail::{ByteReader, unzigzag, zigzag};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::accumulator::ColumnTotal;
 
-const FORM: u8 = 1;
+/// The form of the blocks that are written, and read.
+pub(crate) const FORM: u8 = 2;
 
 /// Length of form and checksum.
 const HEAD_BYTES: usize = 9;
@@ -102,6 +106,8 @@ pub(crate) struct ColumnSummary {
     pub(crate) total: Option<ColumnTotal>,
     /// All measurements have the same value.
     pub(crate) is_constant: bool,
+    /// Its size in the stored bucket, if it is stored by itself.
+    pub(crate) stored: Option<StoredColumn>,
 }
 
 /// Returns the block of these summaries, whose ids ascend.
@@ -151,11 +157,30 @@ pub(crate) fn encode(summaries: &[BucketSummary]) -> Result<Vec<u8>> {
             put_counted(&mut out, of[0].name.as_bytes());
             put_counted(&mut out, &section(&of));
         }
+        let mut sizes = Vec::new();
+        for column in headers.iter().flat_map(|header| &header.columns) {
+            varint::put(&mut sizes, column.stored.map_or(0, size_code));
+        }
+        put_counted(&mut out, &sizes);
     }
     let sum = xxhash_rust::xxh3::xxh3_64(&out[HEAD_BYTES..]);
     out[0] = FORM;
     out[1..HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
     Ok(out)
+}
+
+fn size_code(column: StoredColumn) -> u64 {
+    1 + u64::from(column.bytes) * 2 + u64::from(column.is_packed)
+}
+
+fn size_of_code(code: u64) -> Option<Option<StoredColumn>> {
+    let Some(code) = code.checked_sub(1) else {
+        return Some(None);
+    };
+    Some(Some(StoredColumn {
+        bytes: u32::try_from(code / 2).ok()?,
+        is_packed: code % 2 == 1,
+    }))
 }
 
 fn put_counted(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -283,6 +308,10 @@ pub(crate) struct SummaryLayout {
     /// The sections of the columns.
     sections: Vec<Range<usize>>,
     decoded: Vec<OnceLock<SummaryColumn>>,
+    /// The sizes of the stored columns.
+    sizes: Range<usize>,
+    /// The same for each row and column; `None` if they do not parse.
+    decoded_sizes: OnceLock<Option<Box<[Option<StoredColumn>]>>>,
     rows: usize,
 }
 
@@ -415,6 +444,20 @@ impl SummaryBlock {
         Ok(decoded.get_or_init(|| found))
     }
 
+    /// Returns the sizes of the stored columns of a row, in the order of `data`. `None` if they do not parse.
+    pub(crate) fn stored_columns(&self, row: &SummaryRow) -> Option<&[Option<StoredColumn>]> {
+        let layout = self.layouts.get(row.layout as usize)?;
+        let columns = layout.names.len();
+        let decoded = layout.decoded_sizes.get_or_init(|| {
+            let mut reader = ByteReader(self.bytes.get(layout.sizes.clone())?);
+            let sizes = (0..layout.rows * columns).map(|_| size_of_code(reader.varint()?));
+            let sizes = sizes.collect::<Option<Box<[_]>>>()?;
+            reader.0.is_empty().then_some(sizes)
+        });
+        let start = row.place as usize * columns;
+        decoded.as_ref()?.get(start..start + columns)
+    }
+
     /// Returns the summaries that the block was made of.
     pub(crate) fn summaries(&self) -> Result<Vec<BucketSummary>> {
         let mut out = Vec::with_capacity(self.rows.len());
@@ -432,8 +475,10 @@ impl SummaryBlock {
         let layout = self.layouts.get(row.layout as usize);
         let names = layout.map_or(&[][..], |layout| &layout.names);
         let place = row.place as usize;
+        let stored = self.stored_columns(row);
+        let stored = stored.ok_or_else(|| damage("the sizes of columns do not parse"))?;
         let mut columns = Vec::with_capacity(names.len());
-        for (at, name) in names.iter().enumerate() {
+        for ((at, name), stored) in names.iter().enumerate().zip(stored) {
             let column = self.column(row.layout, at)?;
             let (min, max) = column.bounds(place);
             columns.push(ColumnSummary {
@@ -442,6 +487,7 @@ impl SummaryBlock {
                 max: max.to_value(),
                 total: column.total(place, row.count),
                 is_constant: column.is_constant(place),
+                stored: *stored,
             });
         }
         Ok(SummaryHeader {
@@ -457,7 +503,8 @@ impl SummaryBlock {
     pub(crate) fn memory_bytes(&self) -> usize {
         let columns = self.layouts.iter().map(|layout| {
             let each = size_of::<OnceLock<SummaryColumn>>() + size_of::<Range<usize>>();
-            layout.names.len() * (each + layout.rows * (16 + size_of::<(StoredTotal, bool)>()))
+            let of_row = 16 + size_of::<(StoredTotal, bool)>() + size_of::<Option<StoredColumn>>();
+            layout.names.len() * (each + layout.rows * of_row)
         });
         let rows = self.rows.len() * size_of::<SummaryRow>();
         size_of::<Self>() + self.bytes.len() + self.metas.len() + rows + columns.sum::<usize>()
@@ -511,29 +558,42 @@ fn decode_parts(length: usize, rest: &[u8]) -> Option<Parts> {
     if layouts != in_layout.len() {
         return None;
     }
-    let mut found = Vec::with_capacity(layouts);
-    for rows in in_layout {
-        let columns = reader
-            .varint()
-            .filter(|columns| *columns <= rest.len() as u64)?;
-        let mut layout = SummaryLayout {
-            names: Vec::new(),
-            sections: Vec::new(),
-            decoded: Vec::new(),
-            rows: rows as usize,
-        };
-        for _ in 0..columns {
-            layout
-                .names
-                .push(std::str::from_utf8(reader.counted()?).ok()?.into());
-            let section = reader.counted()?;
-            let end = length - reader.0.len();
-            layout.sections.push(end - section.len()..end);
-            layout.decoded.push(OnceLock::new());
-        }
-        found.push(layout);
-    }
+    let found = in_layout
+        .into_iter()
+        .map(|rows| decode_layout(&mut reader, length, rows as usize))
+        .collect::<Option<_>>()?;
     reader.0.is_empty().then_some((metas, rows, found))
+}
+
+/// Decodes a layout; `length` is that of the block, which the reader reads to its end.
+fn decode_layout(reader: &mut ByteReader<'_>, length: usize, rows: usize) -> Option<SummaryLayout> {
+    let columns = reader.varint()?;
+    if columns > reader.0.len() as u64 {
+        return None;
+    }
+    let mut layout = SummaryLayout {
+        names: Vec::new(),
+        sections: Vec::new(),
+        decoded: Vec::new(),
+        sizes: 0..0,
+        decoded_sizes: OnceLock::new(),
+        rows,
+    };
+    for _ in 0..columns {
+        let name = std::str::from_utf8(reader.counted()?).ok()?;
+        layout.names.push(name.into());
+        layout.sections.push(counted_range(reader, length)?);
+        layout.decoded.push(OnceLock::new());
+    }
+    layout.sizes = counted_range(reader, length)?;
+    Some(layout)
+}
+
+/// Returns the place of the next counted bytes.
+fn counted_range(reader: &mut ByteReader<'_>, length: usize) -> Option<Range<usize>> {
+    let bytes = reader.counted()?.len();
+    let end = length - reader.0.len();
+    Some(end - bytes..end)
 }
 
 fn f64_of(reader: &mut ByteReader<'_>) -> Option<f64> {
@@ -592,6 +652,10 @@ mod tests {
         ColumnSummary {
             name: name.into(),
             is_constant: matches!(&min, Value::String(_)),
+            stored: total.map(|_| StoredColumn {
+                bytes: name.len() as u32 * 300,
+                is_packed: name == "d",
+            }),
             min,
             max,
             total,

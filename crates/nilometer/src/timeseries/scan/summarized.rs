@@ -6,6 +6,9 @@
 //! beyond the last block ─► as in any scan
 //! ```
 //!
+//! While the cache has room, a requested bucket is opened and cached. A scan of more than the cache holds would only replace what others use:
+//! then the requested columns are decoded from the stored bytes, to which the summary knows the way, and the bucket is not opened.
+//!
 //! A [`SummarizedBucket`] keeps the snapshot of its chunk, from which it reads its columns. So only queries that consume
 //! the whole scan within one command may ask for summaries. If most buckets of a scan are read anyway, summaries do not pay, and the
 //! scan goes on without them, and tries them again from time to time: a range of times cuts the first buckets, and not those behind.
@@ -17,19 +20,20 @@ use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, ObjectId, ValueRef};
-use nilometer_storage::{Direction, KeyspaceId, Snapshot};
+use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use super::summary_reader::SummaryReader;
 use super::{BucketRange, BucketReader, StoredBuckets, point_reads};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
-use crate::timeseries::cache::opened_bucket::StoredBucket;
+use crate::timeseries::cache::opened_bucket::{StoredBucket, whole_column};
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::cache::summary_blocks::OpenedSummaries;
 use crate::timeseries::format::bucket_document::damaged;
 use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
+use crate::timeseries::format::sealed::{self, ColumnPlace};
 use crate::timeseries::format::summary::{SummaryColumn, SummaryRow};
 
 /// Summaries pay while at most one bucket in this many is read.
@@ -53,16 +57,24 @@ struct ChunkReader {
     keyspaces: BucketKeyspaces,
     snapshot: Arc<dyn Snapshot>,
     versions: Option<KeyspaceVersions>,
-    /// How many buckets of the scan were read.
+    /// The cache has room: buckets are opened.
+    opens_buckets: bool,
+    /// How many buckets of the scan were opened.
     read: Arc<AtomicUsize>,
 }
 
+/// One part in this many of the cache is not filled by scans.
+const RESERVED_SHARE: usize = 8;
+
 impl ChunkReader {
+    fn cached(&self, id: [u8; 12]) -> Option<Arc<StoredBucket>> {
+        let cache = &self.reader.cache.buckets;
+        cache.get_at(self.versions, &[id]).pop().flatten()
+    }
+
     fn bucket(&self, id: [u8; 12]) -> Result<Arc<StoredBucket>> {
         self.read.fetch_add(1, Ordering::Relaxed);
-        let cache = &self.reader.cache.buckets;
-        let mut cached = cache.get_at(self.versions, &[id]);
-        if let Some(Some(bucket)) = cached.pop() {
+        if let Some(bucket) = self.cached(id) {
             return Ok(bucket);
         }
         let mut found = point_reads::buckets_of(&*self.snapshot, self.keyspaces, &[id])?;
@@ -76,12 +88,35 @@ impl ChunkReader {
     }
 }
 
+/// The stored columns of a bucket that is not opened, in the order of `data`.
+struct StoredColumns {
+    stored: Bytes,
+    places: Vec<ColumnPlace>,
+    decoded: Box<[OnceLock<Arc<ColumnBlock>>]>,
+}
+
+impl StoredColumns {
+    fn column(&self, shown: usize, row: &SummaryRow) -> Result<Option<&Arc<ColumnBlock>>> {
+        let (Some(place), Some(decoded)) = (self.places.get(shown), self.decoded.get(shown)) else {
+            return Ok(None);
+        };
+        if let Some(known) = decoded.get() {
+            return Ok(Some(known));
+        }
+        let count = row.count as usize;
+        let column = whole_column(row.id, count, place.decode(&self.stored, count))?;
+        Ok(Some(decoded.get_or_init(|| Arc::new(column))))
+    }
+}
+
 /// A sealed bucket by its summary.
 pub struct SummarizedBucket {
     block: Arc<OpenedSummaries>,
     row: usize,
     chunk: Arc<ChunkReader>,
     whole: OnceLock<Arc<StoredBucket>>,
+    /// `None` if it must be opened.
+    columns: OnceLock<Option<StoredColumns>>,
 }
 
 impl SummarizedBucket {
@@ -236,22 +271,74 @@ impl SummarizedBucket {
             if self.known_total_at(at) != bucket.known_total_at(at)? {
                 return Ok(Some("other totals"));
             }
+            let sizes = self.block.stored_columns(self.row());
+            let shown = self.block.shown_at(self.row(), at);
+            let size = sizes.zip(shown).and_then(|(sizes, shown)| sizes.get(shown));
+            if size != Some(&bucket.stored_column_at(at)) {
+                return Ok(Some("other sizes of columns"));
+            }
         }
         Ok(None)
     }
 
+    /// Returns the stored columns if the bucket need not be opened.
+    fn stored_columns(&self) -> Result<Option<&StoredColumns>> {
+        if self.chunk.opens_buckets || self.whole.get().is_some() {
+            return Ok(None);
+        }
+        if let Some(known) = self.columns.get() {
+            return Ok(known.as_ref());
+        }
+        let id = self.row().id;
+        if let Some(cached) = self.chunk.cached(id) {
+            self.whole.get_or_init(|| cached);
+            return Ok(None);
+        }
+        let sizes = self.block.stored_columns(self.row());
+        let sizes = sizes.and_then(|sizes| sizes.iter().copied().collect::<Option<Vec<_>>>());
+        let stored = self.chunk.snapshot.get(self.chunk.keyspaces.sealed, &id)?;
+        let found = match (sizes, stored) {
+            (Some(sizes), Some(stored)) => {
+                #[cfg(test)]
+                cov_mark::hit!(columns_of_an_unopened_bucket);
+                let places = sealed::places(&stored, sizes.into_iter())?;
+                places.map(|places| StoredColumns {
+                    decoded: places.iter().map(|_| OnceLock::new()).collect(),
+                    places,
+                    stored,
+                })
+            }
+            _ => None,
+        };
+        Ok(self.columns.get_or_init(|| found).as_ref())
+    }
+
     /// Returns the column at a place.
     pub fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
-        self.whole()?.column_at(at)
+        match self.stored_columns()? {
+            Some(columns) => match self.block.shown_at(self.row(), at) {
+                Some(shown) => columns.column(shown, self.row()),
+                None => Ok(None),
+            },
+            None => self.whole()?.column_at(at),
+        }
     }
 
     /// True if the column at a place is known without reading anything.
     pub fn has_column_at(&self, at: usize) -> bool {
+        let is_opened = |bucket: &Arc<StoredBucket>| bucket.has_column_at(at);
+        let is_decoded = |columns: &StoredColumns| {
+            let shown = self.block.shown_at(self.row(), at);
+            let decoded = shown.and_then(|shown| columns.decoded.get(shown));
+            decoded.is_some_and(|decoded| decoded.get().is_some())
+        };
         at >= self.columns().len()
+            || self.whole.get().is_some_and(is_opened)
             || self
-                .whole
+                .columns
                 .get()
-                .is_some_and(|bucket| bucket.has_column_at(at))
+                .and_then(Option::as_ref)
+                .is_some_and(is_decoded)
     }
 
     /// Returns the fields that have one value in all measurements.
@@ -452,6 +539,7 @@ impl SummarizedBuckets {
             keyspaces,
             snapshot,
             versions,
+            opens_buckets: self.scan.reader.cache.buckets.has_room(RESERVED_SHARE),
             read: self.read.clone(),
         });
         let assembled = |raw| {
@@ -474,6 +562,7 @@ impl SummarizedBuckets {
                 row: at,
                 chunk: chunk.clone(),
                 whole: OnceLock::new(),
+                columns: OnceLock::new(),
             };
             self.ready
                 .push_back(Ok(ScannedBucket::Summarized(Arc::new(bucket))));
@@ -502,7 +591,7 @@ mod tests {
     use nilometer_storage::{Durability, WriteBatch};
 
     use super::*;
-    use crate::timeseries::format::summary::keys;
+    use crate::timeseries::format::summary::{ROWS_MAX, keys};
     use crate::timeseries::tests::{Fixture, at};
 
     /// Returns how many buckets a scan returns by their summaries, and how many it returns in all.
@@ -578,6 +667,55 @@ mod tests {
         assert_eq!(counts(&f), (0, 20));
         f.timeseries.seal_all(&f.collection).unwrap();
         assert_eq!(counts(&f), (20, 20));
+        // Blocks of another form.
+        let mut batch = WriteBatch::new();
+        batch.put(summaries, keys::COMPLETE.to_vec(), Vec::new());
+        f.engine.commit(batch, Durability::Sync).unwrap();
+        let f = f.reopened();
+        assert_eq!(counts(&f), (0, 20));
+        f.timeseries.seal_all(&f.collection).unwrap();
+        assert_eq!(counts(&f), (20, 20));
+        let snapshot = &*f.engine.snapshot().unwrap();
+        let keyspace = summaries;
+        let blocks = SummaryReader { snapshot, keyspace }.blocks().unwrap();
+        assert_eq!(blocks.count(), 20usize.div_ceil(ROWS_MAX));
+    }
+
+    #[test]
+    fn columns_of_a_bucket_that_is_not_opened_are_those_of_the_bucket() {
+        cov_mark::check_count!(columns_of_an_unopened_bucket, 30);
+        let f = Fixture::new();
+        for hour in 0..30 {
+            f.insert(
+                &[at(hour * 3600, "a", 1), at(hour * 3600 + 1, "a", 2)],
+                true,
+            );
+        }
+        f.timeseries.seal_all(&f.collection).unwrap();
+        f.timeseries.cache.buckets.set_bytes_max(0);
+        let reader = &f.timeseries.reader;
+        let scan = reader.scan_summarized(&f.collection, BucketRange::default());
+        for bucket in scan.unwrap().exhaustive() {
+            let ScannedBucket::Summarized(bucket) = bucket.unwrap() else {
+                panic!("a bucket without a summary");
+            };
+            let places = 0..bucket.columns().len();
+            assert!(places.clone().all(|at| !bucket.has_column_at(at)));
+            let columns = places
+                .clone()
+                .map(|at| bucket.column_at(at).unwrap().cloned());
+            let columns: Vec<_> = columns.collect();
+            assert!(places.clone().all(|at| bucket.has_column_at(at)));
+            assert!(bucket.column_at(places.end).unwrap().is_none());
+            assert!(bucket.whole.get().is_none());
+            let whole = bucket.whole().unwrap();
+            for (at, column) in places.zip(columns) {
+                let expected = whole.column_at(at).unwrap().unwrap();
+                let [found, expected] = [&column.unwrap(), expected]
+                    .map(|column| nilometer_bson::doc! { "": column.to_values() });
+                assert_eq!(found, expected);
+            }
+        }
     }
 
     #[test]

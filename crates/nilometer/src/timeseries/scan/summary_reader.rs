@@ -4,8 +4,8 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use crate::error::Result;
 use crate::timeseries::format::key_range::KeyRange;
-use crate::timeseries::format::summary::SummaryBlock;
 use crate::timeseries::format::summary::keys::{self, ListedBlock};
+use crate::timeseries::format::summary::{FORM, SummaryBlock};
 
 /// A keyspace of summaries at one instant.
 #[derive(Clone, Copy)]
@@ -15,9 +15,10 @@ pub(crate) struct SummaryReader<'s> {
 }
 
 impl SummaryReader<'_> {
-    /// True once every sealed bucket has a summary or a mark.
+    /// True once every sealed bucket has a summary of this form or a mark.
     pub(crate) fn is_complete(self) -> Result<bool> {
-        Ok(self.snapshot.get(self.keyspace, &keys::COMPLETE)?.is_some())
+        let form = self.snapshot.get(self.keyspace, &keys::COMPLETE)?;
+        Ok(form.is_some_and(|form| *form == [FORM]))
     }
 
     /// Returns the list of blocks, ascending.

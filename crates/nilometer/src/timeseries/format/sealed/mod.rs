@@ -176,6 +176,15 @@ impl Split {
     }
 }
 
+/// The size of a column that is stored by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredColumn {
+    /// Stored bytes.
+    pub(crate) bytes: u32,
+    /// They are packed.
+    pub(crate) is_packed: bool,
+}
+
 /// The place of a column in a stored bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnPlace {
@@ -187,6 +196,14 @@ impl ColumnPlace {
     /// Returns the stored size in bytes.
     pub(crate) fn stored_bytes(&self) -> usize {
         self.range.len()
+    }
+
+    /// Returns the stored size; `None` if it is larger than any bucket.
+    pub(crate) fn size(&self) -> Option<StoredColumn> {
+        Some(StoredColumn {
+            bytes: u32::try_from(self.range.len()).ok()?,
+            is_packed: self.packed,
+        })
     }
 
     /// Decodes the column; `stored` is the stored bucket.
@@ -249,6 +266,40 @@ pub(crate) fn open(stored: &[u8]) -> Result<Stored> {
             open_split(stored, rest, &dictionary)
         }
         other => Err(damage(&format!("its form {other} is unknown"))),
+    }
+}
+
+/// Returns the places of the columns in a stored bucket, given their sizes, without its skeleton. `None` if the bucket is stored in another
+/// form.
+pub(crate) fn places(
+    stored: &[u8],
+    sizes: impl Iterator<Item = StoredColumn>,
+) -> Result<Option<Vec<ColumnPlace>>> {
+    let ([form, kept @ ..], rest) = stored
+        .split_first_chunk::<HEAD_BYTES>()
+        .ok_or_else(|| damage("it is too short"))?;
+    if *form != FORM_SPLIT {
+        return Ok(None);
+    }
+    if *kept != sum(rest) {
+        return Err(damage("its checksum does not fit"));
+    }
+    let mut reader = ByteReader(rest.get(8..).unwrap_or(&[]));
+    let parts = reader.varint().and_then(|_| reader.counted());
+    parts.ok_or_else(|| damage("its lengths do not fit"))?;
+    let mut at = stored.len() - reader.0.len();
+    let mut places = Vec::with_capacity(sizes.size_hint().0);
+    for StoredColumn { bytes, is_packed } in sizes {
+        let end = at.saturating_add(bytes as usize);
+        places.push(ColumnPlace {
+            range: at..end,
+            packed: is_packed,
+        });
+        at = end;
+    }
+    match at == stored.len() {
+        true => Ok(Some(places)),
+        false => Err(damage("its columns do not fill it")),
     }
 }
 

@@ -6,7 +6,7 @@ use super::damage;
 use crate::error::Result;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 
-/// The key that says that every sealed bucket has a summary or a mark.
+/// The key that says that every sealed bucket has a summary or a mark. Its value is the form of the blocks; the first form has none.
 pub(crate) const COMPLETE: [u8; 1] = [1];
 
 const BLOCK: u8 = 2;
@@ -56,6 +56,11 @@ fn prefixed(kind: u8, rest: &[u8]) -> Vec<u8> {
     key.push(kind);
     key.extend_from_slice(rest);
     key
+}
+
+/// True for the key of a mark.
+pub(crate) fn is_mark(key: &[u8]) -> bool {
+    key.first() == Some(&MARK)
 }
 
 /// Returns the bucket of a mark.
