@@ -19,8 +19,10 @@ mod system_collections;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nilometer_bson::Document;
+pub use nilometer_storage::BackupSource;
 use nilometer_storage::{Engine, LogCut, LongKeyEngine, LsmEngine, LsmOptions, MemoryEngine};
 use tracing::{info, warn};
 
@@ -36,6 +38,7 @@ use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
 use crate::query::exec::memory::MemoryPool;
 use crate::query::planner::access::cache::PlanCache;
+use crate::retryable_writes::RetryableWrites;
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::timeseries::{BucketLimits, Timeseries};
@@ -60,8 +63,11 @@ pub struct Database {
     records: Arc<Records>,
     collections: Arc<StoredCollections>,
     authority: Arc<Authority>,
+    retryable_writes: Arc<RetryableWrites>,
     query: QueryServices,
     disk: Arc<DiskMonitor>,
+    /// True if another database has the cursors.
+    has_successor: AtomicBool,
     /// Stopped when the database is dropped.
     _background: Background,
     /// Stopped when the database is dropped.
@@ -70,7 +76,26 @@ pub struct Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        self.end_cursors();
+        if !self.has_successor.load(Ordering::Acquire) {
+            self.end_cursors();
+        }
+    }
+}
+
+/// What a database shares with the one that takes its place.
+struct SharedParts {
+    services: Arc<Services>,
+    cursors: Arc<CursorRegistry>,
+    memory: Arc<MemoryPool>,
+}
+
+impl SharedParts {
+    fn new(environment: Environment) -> Self {
+        Self {
+            services: Arc::new(Services::new(environment)),
+            cursors: Arc::new(CursorRegistry::new(CursorLimits::default())),
+            memory: Arc::default(),
+        }
     }
 }
 
@@ -88,7 +113,8 @@ impl Database {
             warn_about_cut(cut);
         }
         let spill = Arc::from(path.as_ref().join(SPILL_FOLDER));
-        Self::assemble(Arc::new(engine), environment, Some(spill))
+        let shared = SharedParts::new(environment);
+        Self::assemble(Arc::new(engine), shared, Some(spill))
     }
 
     /// Opens an empty database in memory.
@@ -103,7 +129,7 @@ impl Database {
 
     /// Opens the database stored by `engine`. Its queries never spill to disk.
     pub fn with_engine(engine: Arc<dyn Engine>, environment: Environment) -> Result<Self> {
-        Self::assemble(engine, environment, None)
+        Self::assemble(engine, SharedParts::new(environment), None)
     }
 
     /// Opens the database stored by `engine`. Queries spill to unnamed files in the directory `spill`, which is created
@@ -113,31 +139,50 @@ impl Database {
         environment: Environment,
         spill: impl AsRef<Path>,
     ) -> Result<Self> {
-        Self::assemble(engine, environment, Some(Arc::from(spill.as_ref())))
+        let shared = SharedParts::new(environment);
+        Self::assemble(engine, shared, Some(Arc::from(spill.as_ref())))
+    }
+
+    /// Opens the database stored by `engine` to take the place of this one, with the same services and cursors. Cursors that
+    /// are open continue on what this one shows. Commands that run on this one end as if there were no other.
+    pub fn successor(&self, engine: Arc<dyn Engine>) -> Result<Self> {
+        let shared = SharedParts {
+            services: self.services.clone(),
+            cursors: self.query.cursors.clone(),
+            memory: self.query.memory.clone(),
+        };
+        let successor = Self::assemble(engine, shared, self.query.spill.clone())?;
+        self.has_successor.store(true, Ordering::Release);
+        Ok(successor)
     }
 
     // long function: builds the parts in order, each from the ones before
     fn assemble(
         engine: Arc<dyn Engine>,
-        environment: Environment,
+        shared: SharedParts,
         spill: Option<Arc<Path>>,
     ) -> Result<Self> {
         let engine = LongKeyEngine::over(engine)?;
-        let services = Arc::new(Services::new(environment));
+        let is_read_only = engine.is_read_only();
+        let SharedParts {
+            services,
+            cursors,
+            memory,
+        } = shared;
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let authority = Arc::new(Authority::open(catalog.clone())?);
         let (limits, seed) = (bucket_limits(&services), services.ids.random());
         let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, seed)?;
         let timeseries = Arc::new(timeseries);
-        let memory = Arc::<MemoryPool>::default();
         let plans = Arc::<PlanCache>::default();
         apply_parameters(&services, &timeseries, &memory, &plans);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
-        catalog.add_summaries()?;
-        for collection in catalog.collections() {
-            timeseries.seal_unsealed(&collection)?;
+        if !is_read_only {
+            catalog.add_summaries()?;
+            for collection in catalog.collections() {
+                timeseries.seal_unsealed(&collection)?;
+            }
         }
-        let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
         let collections = Arc::new(StoredCollections {
             services: services.clone(),
             engine: engine.clone(),
@@ -162,7 +207,10 @@ impl Database {
             workers: Arc::default(),
         };
         let disk = Arc::new(DiskMonitor::new(engine.clone(), services.clone()));
+        let retryable_writes = Arc::new(RetryableWrites::new(engine.clone()));
         let background = Background::start(BackgroundContext {
+            is_read_only,
+            retryable_writes: retryable_writes.clone(),
             disk: disk.clone(),
             services: services.clone(),
             catalog: catalog.clone(),
@@ -189,8 +237,10 @@ impl Database {
             records,
             collections,
             authority,
+            retryable_writes,
             query,
             disk,
+            has_successor: AtomicBool::new(false),
             _background: background,
             _resumed_builds: resumed_builds,
         })
@@ -238,11 +288,23 @@ impl Database {
         Ok(self.engine.checkpoint(target.as_ref())?)
     }
 
+    /// Returns what a backup elsewhere reads; `None` if the database is not in a directory.
+    pub fn backup_source(&self) -> Option<BackupSource> {
+        self.engine.backup_source()
+    }
+
     /// Syncs and releases the directory; later commands fail.
     pub fn close(&self) -> Result<()> {
         self.end_cursors();
         self.query.workers.close();
         self.timeseries.wait_for_maintenance()?;
+        Ok(self.engine.close()?)
+    }
+
+    /// Releases the storage at once, so that another process can open it: folding and sealing that are queued are left to
+    /// that. Later commands fail.
+    pub fn hand_over(&self) -> Result<()> {
+        self.query.workers.close();
         Ok(self.engine.close()?)
     }
 
@@ -293,6 +355,10 @@ impl Database {
 
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
+    }
+
+    pub(crate) fn retryable_writes(&self) -> &RetryableWrites {
+        &self.retryable_writes
     }
 
     pub(crate) fn timeseries(&self) -> &Arc<Timeseries> {

@@ -22,10 +22,12 @@ mod modify;
 pub mod operation;
 pub mod parameters;
 pub mod query;
+mod retryable_writes;
 pub mod services;
 pub mod session;
 pub mod text;
 pub mod timeseries;
+mod turns;
 pub mod validation;
 pub mod write;
 

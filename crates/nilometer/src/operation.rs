@@ -21,6 +21,7 @@ use nilometer_bson::{DocRef, Document, Value, ValueRef};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{EvaluationCounters, EvaluationLimits, Interrupt, WallClock};
 use crate::session::{ApiParameters, ClientMetadata, SessionId, UserName};
+use crate::turns::Turn;
 
 /// A source of time.
 pub trait Clock: Send + Sync {
@@ -75,6 +76,12 @@ impl Request {
             body,
             sequences: Vec::new(),
         }
+    }
+
+    /// Returns the bytes of the body and the sequences.
+    pub(crate) fn bytes(&self) -> usize {
+        let sequences = self.sequences.iter().map(DocumentSequence::bytes);
+        self.body.as_bytes().len() + sequences.sum::<usize>()
     }
 
     /// Returns the name of the command: the first field of the body; empty if there is none.
@@ -144,6 +151,14 @@ impl DocumentSequence {
             buffer,
             ranges,
         })
+    }
+
+    /// Returns the bytes of the documents.
+    fn bytes(&self) -> usize {
+        match (self.ranges.first(), self.ranges.last()) {
+            (Some(first), Some(last)) => (last.end - first.start) as usize,
+            _ => 0,
+        }
     }
 
     /// Returns the field the documents belong to.
@@ -422,6 +437,8 @@ pub struct OperationContext {
     pub comment: Option<Value>,
     /// The logical session.
     pub lsid: Option<SessionId>,
+    /// The number of a retryable write within its session.
+    pub txn_number: Option<i64>,
     /// The client.
     pub client: Arc<ClientMetadata>,
     /// The logged-in user.
@@ -443,6 +460,7 @@ pub struct OperationContext {
     pub(crate) progress: Progress,
     pub(crate) usage: OperationUsage,
     pub(crate) evaluation: EvaluationCounters,
+    pub(crate) turn: Turn,
 }
 
 impl Interrupt for OperationContext {
@@ -466,6 +484,7 @@ impl OperationContext {
             now_ms: clock.now_ms(),
             comment: None,
             lsid: None,
+            txn_number: None,
             client: Arc::default(),
             user: None,
             write_concern: WriteConcern::default(),
@@ -479,6 +498,7 @@ impl OperationContext {
             progress: Progress::default(),
             usage: OperationUsage::default(),
             evaluation: EvaluationCounters::default(),
+            turn: Turn::default(),
         }
     }
 
@@ -519,6 +539,14 @@ impl OperationContext {
             ));
         }
         Ok(())
+    }
+
+    /// Checks for interrupts, and waits for a turn if the operation is a long query ([`crate::turns`]). A query calls it
+    /// between two batches, without locks that others wait for.
+    pub fn pace(&self) -> Result<()> {
+        self.check_interrupt()?;
+        let clock = || self.clock.monotonic();
+        self.turn.pace(&clock, &|| self.check_interrupt())
     }
 
     /// Returns the switch that ends this operation.

@@ -135,8 +135,8 @@ parameters! {
         "Milliseconds after which an idle cursor is closed.";
     enable_localhost_auth_bypass = "enableLocalhostAuthBypass", Bool, Startup, 1, 0, 1,
         "True to let a client on this machine create the first user or role while there is none.";
-    enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,
-        "True if commands for tests exist: there are none.";
+    enable_test_commands = "enableTestCommands", Bool, Startup, 0, 0, 1,
+        "True if commands for tests exist: configureFailPoint.";
     internal_nilometer_disabled_rules = "internalNilometerDisabledRules", Rules, Any, 0, 0, i64::MAX,
         "Names of planner rules to disable, for tests and to locate an error; answers stay the same.";
     internal_query_max_blocking_sort_memory_usage_bytes = "internalQueryMaxBlockingSortMemoryUsageBytes", Long, Any, 104_857_600, 0, i64::MAX,
@@ -384,11 +384,9 @@ mod tests {
             .set_at_startup("timeseriesBucketMaxCount", "7")
             .unwrap();
         assert_eq!(parameters.timeseries_bucket_max_count(), 7);
-        assert!(
-            parameters
-                .set_at_startup("enableTestCommands", "1")
-                .is_err()
-        );
+        parameters
+            .set_at_startup("enableTestCommands", "1")
+            .unwrap();
         assert!(parameters.set_at_startup("quiet", "maybe").is_err());
         let rules = "internalNilometerDisabledRules";
         parameters

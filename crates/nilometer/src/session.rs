@@ -60,6 +60,8 @@ pub struct ClientSession {
     pub certificate_subject: Option<String>,
     /// The login of the client.
     pub login: Login,
+    /// True if the transport closes the connection and sends no answer: a fail point says so.
+    pub closes_connection: bool,
 }
 
 impl ClientSession {
@@ -71,6 +73,7 @@ impl ClientSession {
             compressors: Vec::new(),
             certificate_subject: None,
             login: Login::default(),
+            closes_connection: false,
         }
     }
 

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::catalog::Catalog;
+use crate::retryable_writes::RetryableWrites;
 use crate::services::Services;
 use crate::timeseries::Timeseries;
 use crate::write::Records;
@@ -33,6 +34,9 @@ pub(crate) struct BackgroundContext {
     pub(crate) timeseries: Arc<Timeseries>,
     pub(crate) records: Arc<Records>,
     pub(crate) disk: Arc<DiskMonitor>,
+    pub(crate) retryable_writes: Arc<RetryableWrites>,
+    /// True if another process writes to the database, which expires what is to expire.
+    pub(crate) is_read_only: bool,
     /// Closes cursors idle for too long: the monotonic time now, and the idle limit.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
 }
@@ -97,6 +101,13 @@ fn run(context: &BackgroundContext, stopped: &Receiver<()>) {
         if !context.services.memory_is_short.load(Ordering::Relaxed) {
             context.timeseries.prefetch();
         }
+        if context.is_read_only {
+            continue;
+        }
+        // What could not be removed now is removed later.
+        let _ = context
+            .retryable_writes
+            .expire(context.services.clock.now_ms());
         ttl.tick(context, stopped);
     }
 }

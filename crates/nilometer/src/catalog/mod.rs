@@ -45,6 +45,9 @@ use crate::error::{Error, ErrorCode, Result};
 /// The keyspace of the catalog itself.
 const CATALOG_KEYSPACE: &str = "catalog";
 
+/// The keyspace of the results of retryable writes, if there are any. No entry names it.
+pub(crate) const RETRYABLE_WRITES_KEYSPACE: &str = "retryable writes";
+
 /// A collection or a view.
 #[derive(Clone, Debug)]
 pub enum CatalogEntry {
@@ -114,7 +117,11 @@ impl Catalog {
             }
             entries.insert(namespace, entry);
         }
-        for orphan in all.iter().filter(|k| !used.contains(&k.id)) {
+        let results = all.iter().find(|k| k.name == RETRYABLE_WRITES_KEYSPACE);
+        used.extend(results.map(|k| k.id));
+        let is_read_only = engine.is_read_only();
+        let orphans = all.iter().filter(|k| !used.contains(&k.id));
+        for orphan in orphans.filter(|_| !is_read_only) {
             engine.drop_keyspace(orphan.id)?;
         }
         let catalog = Self {
@@ -124,6 +131,9 @@ impl Catalog {
             changes: Mutex::new(()),
         };
         catalog.load_build_progress()?;
+        if is_read_only {
+            return Ok(catalog);
+        }
         catalog.remove_orphans(capped_sizes::CAPPED_SIZE_PREFIX)?;
         catalog.remove_orphans(measurement_counts::MEASUREMENT_COUNT_PREFIX)?;
         catalog.remove_orphans(dictionaries::DICTIONARY_PREFIX)?;

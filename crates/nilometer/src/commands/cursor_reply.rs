@@ -158,9 +158,12 @@ pub(crate) fn settings(
     }
 }
 
-/// Returns the number of threads that may run one query.
+/// Returns the threads that may run one query beside its own; none while others use the processors.
 fn query_threads(database: &Database) -> Option<QueryThreads> {
     let services = database.services();
+    if services.turns.are_scarce() {
+        return None;
+    }
     let threads = match services.parameters.nilometer_query_threads() {
         0 => services.host.cores,
         given => usize::try_from(given).unwrap_or(1),

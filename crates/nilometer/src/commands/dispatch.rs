@@ -4,6 +4,7 @@
 //! There is always a reply, and it carries `ok`. An error becomes `{ok: 0, errmsg, code, codeName}` with its
 //! labels and details.
 
+use std::iter;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
+use super::admin::fail_point;
 use super::admin::profile;
 use super::admin::profile::FinishedCommand;
 use super::generic::GenericArgs;
 use super::security::{audit, authorization};
 use super::{
-    Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic, target,
+    Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
+    members, target,
 };
 use crate::catalog::Namespace;
 use crate::database::Database;
@@ -24,8 +27,9 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvaluationCounters;
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Progress, Request};
-use crate::services::{OperationEntry, Services};
+use crate::services::{CommandFailure, EnteringCommand, OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
+use crate::turns::Turn;
 
 /// Runs one command and returns its reply.
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
@@ -39,13 +43,91 @@ pub fn run(database: &Database, session: &mut ClientSession, request: &Request) 
             format!("no such command: '{name}'"),
         ));
     };
-    let outcome = run_known(database, session, request, spec).and_then(check_size);
-    let outcome = outcome.map_err(|error| of_taken_over(error, spec));
+    let failure = failure_of(services, session, request, spec);
+    let outcome = run_known(database, session, request, spec, failure.as_ref());
+    let outcome = outcome.and_then(check_size);
+    let outcome = outcome.map_err(|error| {
+        let error = of_taken_over(error, spec);
+        members::with_topology(services, request, error)
+    });
     count(services, index, spec, outcome.as_ref().err());
-    match outcome {
+    let reply = match outcome {
         Ok(reply) => ok_reply(reply),
         Err(error) => error_reply(&error),
+    };
+    match failure {
+        Some(failure) => reply_of_failure(failure, session, reply),
+        None => reply,
     }
+}
+
+/// Returns what the fail point does to a command.
+fn failure_of(
+    services: &Services,
+    session: &ClientSession,
+    request: &Request,
+    spec: &CommandSpec,
+) -> Option<CommandFailure> {
+    if !services.fail_point.is_on() || spec.name == fail_point::SPEC.name {
+        return None;
+    }
+    let names: Vec<&str> = iter::once(spec.name)
+        .chain(spec.aliases.iter().copied())
+        .collect();
+    let database = request.body.get("$db").as_str().unwrap_or_default();
+    let command = EnteringCommand {
+        names: &names,
+        namespace: &namespace(spec, database, request),
+        application: session.client.application_name(),
+    };
+    services.fail_point.enter(&command, &services.ids)
+}
+
+/// Waits as long as the fail point says, and returns the error that it says.
+fn fail(failure: &CommandFailure, operation: &OperationContext) -> Result<()> {
+    /// Longest wait between two checks for interrupts.
+    const CHECK_EVERY: Duration = Duration::from_millis(10);
+    let until = operation.clock().monotonic().saturating_add(failure.block);
+    loop {
+        let left = until.saturating_sub(operation.clock().monotonic());
+        if left.is_zero() {
+            break;
+        }
+        operation.check_interrupt()?;
+        std::thread::sleep(left.min(CHECK_EVERY));
+    }
+    let text = "Failing command via 'failCommand' failpoint";
+    match failure.code {
+        _ if failure.closes_connection => Err(Error::new(ErrorCode::ClientDisconnect, text)),
+        Some(code) => Err(Error::new(ErrorCode(code), text)),
+        None => Ok(()),
+    }
+}
+
+/// Gives a reply the labels and the write concern error of the fail point.
+fn reply_of_failure(
+    failure: CommandFailure,
+    session: &mut ClientSession,
+    reply: Document,
+) -> Document {
+    session.closes_connection |= failure.closes_connection;
+    if failure.labels.is_none() && failure.write_concern_error.is_none() {
+        return reply;
+    }
+    let mut out = DocumentBuilder::new();
+    let has_labels = failure.labels.is_some();
+    for element in reply.iter() {
+        if !(has_labels && element.name() == "errorLabels") {
+            out.append_element(element);
+        }
+    }
+    if let Some(error) = failure.write_concern_error {
+        out.append("writeConcernError", error);
+    }
+    if let Some(labels) = failure.labels.filter(|labels| !labels.is_empty()) {
+        out.append("errorLabels", labels);
+    }
+    out.finish()
 }
 
 /// Gives the error of a database that another process has taken over the code by which drivers retry reads elsewhere.
@@ -56,17 +138,19 @@ fn of_taken_over(mut error: Error, spec: &CommandSpec) -> Error {
     error
 }
 
-// long function: the steps of every command in their order
 fn run_known(
     database: &Database,
     session: &mut ClientSession,
     request: &Request,
     spec: &'static CommandSpec,
+    failure: Option<&CommandFailure>,
 ) -> Result<Document> {
-    let generic = generic::parse(spec, request.body.as_ref())?;
+    let set = database.services().replica_set.as_deref();
+    let generic = generic::parse(spec, request.body.as_ref(), set)?;
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
+    members::check(set, spec, &generic)?;
     let resolved = target::resolve(database, session, spec, &generic.database, request)?;
     authorization::check(
         database,
@@ -76,16 +160,19 @@ fn run_known(
         &resolved,
         &request.body,
     )?;
-    run_checked(database, session, &resolved, spec, generic)
+    run_checked(database, session, &resolved, spec, generic, failure)
 }
 
+// long function: the context of a command, field by field
 /// Runs a command whose form is valid and that the user may run.
+// long function: the steps of every command in their order
 fn run_checked(
     database: &Database,
     session: &mut ClientSession,
     request: &Request,
     spec: &'static CommandSpec,
     generic: GenericArgs,
+    failure: Option<&CommandFailure>,
 ) -> Result<Document> {
     let services = database.services();
     check_memory(services, spec)?;
@@ -93,12 +180,22 @@ fn run_checked(
     let now_ms = services.clock.now_ms();
     touch(services, generic.lsid, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
+    let turn = match spec.access {
+        Access::Read => Turn::new(&services.turns, started),
+        Access::None | Access::Write => Turn::default(),
+    };
+    let _turn = turn.guard();
+    let _bulk_write = match spec.access {
+        Access::Write => services.turns.begin_write(request.bytes()),
+        Access::None | Access::Read => None,
+    };
     let mut operation = OperationContext {
         id: services.operations.next_id(),
         database: generic.database,
         now_ms,
         comment: generic.comment,
         lsid: generic.lsid,
+        txn_number: generic.txn_number,
         client: session.client.clone(),
         user: session.login.user().cloned(),
         write_concern: generic.write_concern,
@@ -112,6 +209,7 @@ fn run_checked(
         progress: Progress::default(),
         usage: OperationUsage::default(),
         evaluation: EvaluationCounters::new(Arc::clone(&database.queries().memory)),
+        turn,
     };
     operation.set_time_limit(time_limit(generic.max_time_ms));
     let namespace = namespace(spec, &operation.database, request);
@@ -130,7 +228,13 @@ fn run_checked(
         session,
         spec,
     };
-    let outcome = (spec.handler)(database, &mut context, request);
+    let outcome = match failure.map_or(Ok(()), |failure| fail(failure, &context.operation)) {
+        Ok(()) => {
+            confirm(database, spec).and_then(|()| (spec.handler)(database, &mut context, request))
+        }
+        Err(error) => Err(error),
+    };
+    note_write(services, spec, &outcome);
     audit::made(services, &context);
     if let Some(actor) = actor {
         audit::ran(services, &actor, &context, request, outcome.as_ref().err());
@@ -147,6 +251,25 @@ fn run_checked(
         },
     );
     outcome
+}
+
+/// Fails if another process has taken the database over: a server that was paused must not answer from what it has in
+/// memory.
+fn confirm(database: &Database, spec: &CommandSpec) -> Result<()> {
+    match spec.access {
+        Access::None => Ok(()),
+        Access::Read | Access::Write => Ok(database.engine().confirm()?),
+    }
+}
+
+/// Notes the time of a write, which a replica set shows.
+fn note_write(services: &Services, spec: &CommandSpec, outcome: &Result<Document>) {
+    if let Some(set) = &services.replica_set
+        && spec.access == Access::Write
+        && outcome.is_ok()
+    {
+        set.note_write(services.clock.now_ms());
+    }
 }
 
 /// Returns the time limit of a command; none for 0.

@@ -4,8 +4,8 @@
 //! write concern. A handler finds their values in its
 //! [`OperationContext`](crate::operation::OperationContext).
 //!
-//! A standalone has no transactions and no other members: options that need either are refused with the code
-//! drivers know from a MongoDB standalone.
+//! There are no transactions: options that need them are refused. Without the name of a replica set, numbers of writes are
+//! refused with the code drivers know from a MongoDB standalone; with it they make writes retryable.
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
@@ -14,11 +14,15 @@ use super::{CommandSpec, Fields};
 use crate::args::{Args, truncated_i64};
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::WriteConcern;
+use crate::services::ReplicaSet;
 use crate::session::{ApiParameters, SessionId};
+
+/// The read preference of the primary alone.
+const PRIMARY: &str = "primary";
 
 /// Read preference modes.
 const READ_PREFERENCE_MODES: &[&str] = &[
-    "primary",
+    PRIMARY,
     "primaryPreferred",
     "secondary",
     "secondaryPreferred",
@@ -60,14 +64,22 @@ pub(crate) fn is_generic(name: &str) -> bool {
 pub(crate) struct GenericArgs {
     pub(crate) database: String,
     pub(crate) lsid: Option<SessionId>,
+    /// `txnNumber` of a retryable write.
+    pub(crate) txn_number: Option<i64>,
     pub(crate) max_time_ms: i64,
     pub(crate) comment: Option<Value>,
     pub(crate) write_concern: WriteConcern,
     pub(crate) api: ApiParameters,
+    /// True with a read preference that members other than the primary satisfy.
+    pub(crate) secondary_ok: bool,
 }
 
-/// Checks the names in `body` and reads the options every command takes.
-pub(crate) fn parse(spec: &CommandSpec, body: DocRef<'_>) -> Result<GenericArgs> {
+/// Checks the names in `body` and reads the options every command takes. `set` is the replica set of the server.
+pub(crate) fn parse(
+    spec: &CommandSpec,
+    body: DocRef<'_>,
+    set: Option<&ReplicaSet>,
+) -> Result<GenericArgs> {
     let args = Args::new(spec.name, body);
     let mut first = true;
     args.check_names_with(|_| true)?;
@@ -87,8 +99,8 @@ pub(crate) fn parse(spec: &CommandSpec, body: DocRef<'_>) -> Result<GenericArgs>
                     &format!("{}.lsid", spec.name),
                 )?);
             }
-            "$readPreference" => read_preference(&args, element)?,
-            "$queryOptions" => query_options(&args)?,
+            "$readPreference" => parsed.secondary_ok = read_preference(&args, element)?,
+            "$queryOptions" => parsed.secondary_ok |= query_options(&args)?,
             "$clusterTime" => {
                 args.required_document("$clusterTime")?;
             }
@@ -100,15 +112,15 @@ pub(crate) fn parse(spec: &CommandSpec, body: DocRef<'_>) -> Result<GenericArgs>
             "comment" => parsed.comment = Some(element.value().to_value()),
             "maxTimeMS" => parsed.max_time_ms = max_time(element.value(), "maxTimeMS")?,
             "readConcern" => read_concern(spec, &args)?,
-            "writeConcern" => parsed.write_concern = write_concern(spec, &args)?,
-            "txnNumber" => transaction.number = args.integer("txnNumber")?.is_some(),
+            "writeConcern" => parsed.write_concern = write_concern(spec, &args, set)?,
+            "txnNumber" => transaction.number = args.integer("txnNumber")?,
             "autocommit" => transaction.other = Some("autocommit"),
             "startTransaction" => transaction.other = Some("startTransaction"),
             name => check_own_field(spec, &args, name)?,
         }
     }
     parsed.api = api.check(spec, body)?;
-    transaction.check(parsed.lsid)?;
+    parsed.txn_number = transaction.check(spec, parsed.lsid, set)?;
     let Some(database) = database else {
         return Err(Error::location(
             location::DB_MISSING,
@@ -130,29 +142,56 @@ fn check_own_field(spec: &CommandSpec, args: &Args<'_>, name: &str) -> Result<()
 /// The options of a transaction that are present.
 #[derive(Default)]
 struct Transaction {
-    number: bool,
+    number: Option<i64>,
     other: Option<&'static str>,
 }
 
 impl Transaction {
-    fn check(&self, lsid: Option<SessionId>) -> Result<()> {
-        if self.number && lsid.is_none() {
+    /// Returns the number of a retryable write.
+    fn check(
+        &self,
+        spec: &CommandSpec,
+        lsid: Option<SessionId>,
+        set: Option<&ReplicaSet>,
+    ) -> Result<Option<i64>> {
+        let Some(number) = self.number else {
+            return match self.other {
+                Some(field) => Err(Error::invalid_options(format!(
+                    "'{field}' field requires a transaction number to also be specified"
+                ))),
+                None => Ok(None),
+            };
+        };
+        if lsid.is_none() {
             return Err(Error::invalid_options(
                 "Transaction number requires a session ID to also be specified",
             ));
         }
-        if self.number {
+        if set.is_none() {
             return Err(Error::new(
                 ErrorCode::IllegalOperation,
                 "Transaction numbers are only allowed on a replica set member or mongos",
             ));
         }
-        match self.other {
-            Some(field) => Err(Error::invalid_options(format!(
-                "'{field}' field requires a transaction number to also be specified"
-            ))),
-            None => Ok(()),
+        if self.other.is_some() {
+            return Err(Error::new(
+                ErrorCode::OperationNotSupportedInTransaction,
+                "This server has retryable writes and no transactions of several statements",
+            ));
         }
+        if !spec.retryable {
+            return Err(Error::new(
+                ErrorCode::NotARetryableWriteCommand,
+                format!(
+                    "It is illegal to provide a txnNumber for command {}",
+                    spec.name
+                ),
+            ));
+        }
+        if number < 0 {
+            return Err(Error::invalid_options("Invalid transaction number"));
+        }
+        Ok(Some(number))
     }
 }
 
@@ -177,15 +216,15 @@ pub(crate) fn max_time(value: ValueRef<'_>, field: &str) -> Result<i64> {
     Ok(number)
 }
 
-/// Checks the read preference. A standalone satisfies each valid one.
-fn read_preference(args: &Args<'_>, element: Element<'_>) -> Result<()> {
+/// Checks the read preference. True if members other than the primary satisfy it.
+fn read_preference(args: &Args<'_>, element: Element<'_>) -> Result<bool> {
     let Some(document) = element.value().as_document() else {
         return Err(args.wrong_type("$readPreference", element.value(), "object"));
     };
     let preference = Args::new("$readPreference", document);
     let mode = preference.required_string("mode")?;
     if READ_PREFERENCE_MODES.contains(&mode) {
-        Ok(())
+        Ok(mode != PRIMARY)
     } else {
         Err(Error::failed_to_parse(format!(
             "Unknown $readPreference mode: '{mode}'"
@@ -193,11 +232,11 @@ fn read_preference(args: &Args<'_>, element: Element<'_>) -> Result<()> {
     }
 }
 
-fn query_options(args: &Args<'_>) -> Result<()> {
+fn query_options(args: &Args<'_>) -> Result<bool> {
     let document = args.required_document("$queryOptions")?;
     match document.iter().find(|e| e.name() == "$readPreference") {
         Some(element) => read_preference(args, element),
-        None => Ok(()),
+        None => Ok(false),
     }
 }
 
@@ -227,8 +266,13 @@ fn read_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<()> {
     }
 }
 
-/// Reads `{w, j, wtimeout}`. A number of members above one is refused.
-fn write_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<WriteConcern> {
+/// Reads `{w, j, wtimeout}`. A number of members above those of the set is refused. What is acknowledged is where all members
+/// read, so no number waits.
+fn write_concern(
+    spec: &CommandSpec,
+    args: &Args<'_>,
+    set: Option<&ReplicaSet>,
+) -> Result<WriteConcern> {
     let known = ["w", "j", "fsync", "wtimeout", "provenance"];
     let Some(concern) = args.nested("writeConcern", &known)? else {
         return Ok(WriteConcern::default());
@@ -252,11 +296,20 @@ fn write_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<WriteConcern> {
         value => match truncated_i64(value) {
             Some(0) => parsed.acknowledged = false,
             Some(1) => {}
-            Some(2..=50) => {
-                return Err(Error::bad_value(
-                    "cannot use 'w' > 1 when a host is not replicated",
-                ));
-            }
+            Some(members @ 2..=50) => match set.map(|set| set.state().hosts.len()) {
+                None => {
+                    return Err(Error::bad_value(
+                        "cannot use 'w' > 1 when a host is not replicated",
+                    ));
+                }
+                Some(known) if usize::try_from(members).is_ok_and(|members| members <= known) => {}
+                Some(_) => {
+                    return Err(Error::new(
+                        ErrorCode::UnsatisfiableWriteConcern,
+                        "Not enough data-bearing nodes",
+                    ));
+                }
+            },
             Some(_) => {
                 return Err(Error::failed_to_parse(
                     "w has to be a non-negative number and not greater than 50",

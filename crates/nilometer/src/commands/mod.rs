@@ -19,7 +19,7 @@
 //! command and the check of COMPATIBILITY.md read it. To add a command, write its file with a `SPEC`
 //! and name the `SPEC` here.
 //!
-//! [`dispatch`], [`generic`], [`stable_api`] and [`target`] do once what is the same for all commands: the options every command
+//! [`dispatch`], [`generic`], [`members`], [`stable_api`] and [`target`] do once what is the same for all commands: the options every command
 //! takes, time limits, sessions, the stable API, the shape of replies and errors. A handler sees its
 //! own options only. It parses and checks them through [`crate::args`] and calls the modules below.
 //! No module below names this one, except `database`, which dispatches.
@@ -30,6 +30,7 @@ mod cursor_reply;
 mod ddl;
 mod dispatch;
 mod generic;
+mod members;
 mod security;
 mod server_version;
 mod stable_api;
@@ -129,6 +130,8 @@ pub struct CommandSpec {
     pub write_concern: bool,
     /// True if it belongs to version 1 of the stable API.
     pub in_api_v1: bool,
+    /// True if it is a retryable write when it has a number.
+    pub retryable: bool,
     /// The counter to increment.
     pub counted: OperationCounter,
     /// The class in `latencyStats`.
@@ -161,6 +164,7 @@ impl CommandSpec {
             read_concern: false,
             write_concern: false,
             in_api_v1: false,
+            retryable: false,
             counted: OperationCounter::Command,
             latency: LatencyClass::Command,
             takes_memory: false,
@@ -182,6 +186,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     ddl::coll_mod::SPEC,
     admin::stats::COLL_STATS,
     admin::maintenance::COMPACT,
+    admin::fail_point::SPEC,
     admin::server_state::CONN_POOL_STATS,
     admin::connection_status::STATUS,
     ddl::capped::CONVERT,
@@ -246,6 +251,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     admin::replication::CONFIG,
     admin::replication::STATUS,
     admin::replication::INITIATE,
+    admin::replication::STEP_DOWN,
     security::roles::REVOKE_PRIVILEGES,
     security::roles::REVOKE,
     security::users::REVOKE,

@@ -190,7 +190,7 @@ impl ResumedBuilds {
         let stop = Arc::new(StopSignal::default());
         let mut collections = builder.catalog.collections();
         collections.retain(|c| !builder.catalog.unfinished_indexes(c).is_empty());
-        if collections.is_empty() {
+        if collections.is_empty() || builder.engine.is_read_only() {
             return Ok(Self { stop, thread: None });
         }
         let work = {

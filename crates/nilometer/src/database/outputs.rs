@@ -59,6 +59,7 @@ impl StoredCollections {
             // Durability is established once, at the end.
             durability: Durability::Buffered,
             new_id,
+            record: None,
         }
     }
 }
@@ -266,6 +267,7 @@ fn statement<'a>(
         eval: change.eval,
         collator: change.collator,
         durability: Durability::Buffered,
+        record: None,
         candidates: None,
     }
 }

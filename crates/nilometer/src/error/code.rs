@@ -70,12 +70,15 @@ codes! {
     InvalidNamespace = 73;
     ExceededTimeLimit = 262;
     OperationNotSupportedInTransaction = 263;
+    FailPointSetFailed = 266;
     IndexOptionsConflict = 85;
     IndexKeySpecsConflict = 86;
     OperationFailed = 96;
     NotExactValueField = 111;
     WriteConflict = 112;
+    UnsatisfiableWriteConcern = 100;
     CommandNotSupported = 115;
+    ConflictingOperationInProgress = 117;
     DocumentValidationFailure = 121;
     CommandFailed = 125;
     CappedPositionLost = 136;
@@ -118,8 +121,12 @@ codes! {
     OutOfDiskSpace = 14031;
     DataCorruptionDetected = 282;
     NotWritablePrimary = 10107;
+    NotPrimaryNoSecondaryOk = 13435;
     NotPrimaryOrSecondary = 13436;
+    PrimarySteppedDown = 189;
+    InterruptedDueToReplStateChange = 11602;
     BSONObjectTooLarge = 10334;
+    NotARetryableWriteCommand = 50768;
     DuplicateKey = 11000;
     InterruptedAtShutdown = 11600;
     Interrupted = 11601;
@@ -131,6 +138,7 @@ codes! {
     ClientMetadataAppNameTooLarge = 184;
     ClientMetadataDocumentTooLarge = 185;
     ClientMetadataCannotBeMutated = 186;
+    AlreadyInitialized = 23;
     NoReplicationEnabled = 76;
     IDLFailedToParse = 40414;
     IDLUnknownField = 40415;

@@ -100,7 +100,7 @@ impl From<nilometer_storage::Error> for Error {
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
             // The process is about to end.
             Storage::Closed | Storage::Ended { .. } => ErrorCode::InterruptedAtShutdown,
-            Storage::Fenced { .. } => ErrorCode::NotWritablePrimary,
+            Storage::Fenced { .. } | Storage::ReadOnly => ErrorCode::NotWritablePrimary,
             Storage::NotEmpty { .. }
             | Storage::UnfinishedCopy { .. }
             | Storage::Within { .. }

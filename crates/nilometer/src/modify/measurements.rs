@@ -117,6 +117,13 @@ impl<'a> Measurements<'a> {
         }
     }
 
+    /// Notes the change of a measurement.
+    fn note(self, before: Option<&Document>, after: Option<&Document>, position: Option<usize>) {
+        if let Some(record) = self.statement.record {
+            record.changed(before, after, position);
+        }
+    }
+
     fn lock(self) -> Result<WriteLockGuard<'a>> {
         let check_interrupt = || self.statement.operation.check_interrupt();
         let timeseries = self.cx.timeseries;
@@ -169,6 +176,7 @@ impl<'a> Measurements<'a> {
         let mut removed = None;
         let mut take = |document: &Document| {
             let position = self.position(document)?;
+            self.note(Some(document), None, position);
             removed = Some(ChangedDocument::removed(document, position));
             Ok(MeasurementChange::Remove)
         };
@@ -225,6 +233,9 @@ impl<'a> Measurements<'a> {
                 None => None,
             };
             updated.count(document, after.as_ref(), position, !selection.multi);
+            if let Some(after) = &after {
+                self.note(Some(document), Some(after), position);
+            }
             Ok(after.map_or(MeasurementChange::Keep, MeasurementChange::Replace))
         };
         let stats = self.change(lock, selection, MeasurementAction::Decide(&mut decide))?;
@@ -290,7 +301,9 @@ impl<'a> Measurements<'a> {
             ordered: true,
             durability: Durability::Buffered,
             new_id: &new_id,
+            record: statement.record,
         };
+        self.note(None, Some(&document), None);
         let outcome = timeseries.insert_with_lock(
             self.cx.catalog,
             self.collection,
@@ -351,6 +364,7 @@ impl<'a> Measurements<'a> {
             dry,
             find,
             closed_too: false,
+            record: statement.record,
         }
     }
 }

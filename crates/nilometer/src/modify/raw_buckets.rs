@@ -43,6 +43,9 @@ impl RawBuckets<'_> {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
             }
             out.count(document, after.as_ref(), position, !selection.multi);
+            if let Some(after) = &after {
+                selection.note(Some(document), Some(after), position);
+            }
             Ok(after.map_or(BucketChange::Keep, BucketChange::Replace))
         })?;
         Ok(out)
@@ -68,7 +71,9 @@ impl RawBuckets<'_> {
             ordered: true,
             durability: selection.durability,
             new_id,
+            record: selection.record,
         };
+        selection.note(None, Some(&document), None);
         let outcome = self.cx.timeseries.insert_buckets(
             self.cx.catalog,
             self.collection,
@@ -87,6 +92,7 @@ impl RawBuckets<'_> {
             if !selection.multi {
                 removed = Some(ChangedDocument::removed(document, position));
             }
+            selection.note(Some(document), None, position);
             Ok(BucketChange::Remove)
         })?;
         Ok((deleted, removed))
@@ -138,6 +144,7 @@ impl RawBuckets<'_> {
         let how = RawChangeOptions {
             check_interrupt: selection.check_interrupt,
             durability: selection.durability,
+            record: selection.record,
         };
         let mut any = false;
         self.cx.timeseries.modify_buckets(

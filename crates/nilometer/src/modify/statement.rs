@@ -16,6 +16,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::variables::SharedCollator;
 use crate::index::buckets::BucketIndex;
+use crate::insertion::BatchRecord;
 use crate::operation::OperationContext;
 use crate::query::exec::scan::write_candidates::Targets;
 use crate::query::planner::access::hint::Hint;
@@ -38,6 +39,8 @@ pub(crate) struct ModifyStatement<'a> {
     pub(crate) collator: Option<&'a SharedCollator>,
     /// Whether each commit waits for the disk.
     pub(crate) durability: Durability,
+    /// What is stored beside the change of the one document, if the statement may be repeated.
+    pub(crate) record: Option<&'a dyn BatchRecord>,
     /// The records an index leads to; all if `None` ([`Self::find_candidates`]).
     pub(crate) candidates: Option<Targets>,
 }
@@ -229,6 +232,7 @@ impl ModifyStatement<'_> {
             eval: self.eval,
             bypass: self.operation.bypass,
             check_interrupt,
+            record: self.record,
         }
     }
 }

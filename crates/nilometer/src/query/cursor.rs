@@ -222,6 +222,7 @@ impl Cursor {
                 return Ok(more);
             }
             operation.check_interrupt()?;
+            operation.turn.pause();
             tail.arrivals.wait(known, left.min(AWAIT_SLICE));
         }
     }

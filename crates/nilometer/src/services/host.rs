@@ -4,10 +4,11 @@
 //! provides these facts. Unknown values are omitted from replies.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nilometer_bson::Document;
 
-use super::{IdSource, LogRing};
+use super::{IdSource, LogRing, ReplicaSet};
 use crate::operation::{Clock, SystemClock};
 use crate::parameters::Parameters;
 
@@ -55,6 +56,8 @@ pub struct HostFacts {
     pub cpu_mhz: String,
     /// Reads the memory of the process.
     pub memory_use: fn() -> Option<MemoryUse>,
+    /// Reads the processor time of the calling thread.
+    pub thread_time: fn() -> Option<Duration>,
 }
 
 impl Default for HostFacts {
@@ -76,6 +79,7 @@ impl Default for HostFacts {
             kernel: String::new(),
             cpu_mhz: String::new(),
             memory_use: || None,
+            thread_time: || None,
         }
     }
 }
@@ -101,6 +105,8 @@ pub struct Environment {
     pub ids: IdSource,
     /// True if clients need privileges.
     pub access_control: bool,
+    /// The replica set that clients see, if this server is a member of one.
+    pub replica_set: Option<Arc<ReplicaSet>>,
 }
 
 impl Environment {
@@ -127,6 +133,7 @@ impl Default for Environment {
             host: HostFacts::default(),
             ids: IdSource::default(),
             access_control: false,
+            replica_set: None,
         }
     }
 }

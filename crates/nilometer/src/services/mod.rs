@@ -6,22 +6,30 @@
 mod connections;
 mod counters;
 pub(crate) mod describe;
+mod fail_point;
 mod host;
 mod log_levels;
 mod log_ring;
 mod logical_sessions;
 mod operations;
 mod profiler;
+mod replica_set;
 mod top;
 
 pub use connections::Connections;
 pub use counters::{Counter, Counters, LatencyCounter, OpCounters};
+pub(crate) use fail_point::{
+    CommandFailure, EnteringCommand, FailPoint, FailPointData, FailPointMode,
+};
 pub use host::{Environment, HostFacts, MemoryUse};
 pub use log_levels::{LogLevels, VERBOSITY_MAX};
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
 pub use profiler::{Profiler, ProfilerSettings};
+pub use replica_set::{
+    MemberRole, OtherMember, ReplicaSet, ReplicaSetState, StepDown, StepDownRequest,
+};
 pub use top::{Latency, LatencyClass, Top, TopEntry, TopKind, TopUse};
 
 use std::sync::atomic::AtomicBool;
@@ -29,16 +37,45 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nilometer_bson::{Document, ObjectId};
+use nilometer_storage::BackupSource;
 
 pub use crate::ids::IdSource;
 use crate::operation::Clock;
 use crate::parameters::Parameters;
+use crate::turns::Turns;
 
 /// Receives the entries of the audit log.
 pub type AuditSink = Box<dyn Fn(&Document) + Send + Sync>;
 
 /// Reloads the certificates of the transport; fails with a reason.
 pub type RotateCertificates = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// A backup in an object store that a client asks for.
+#[derive(Clone, Debug, Default)]
+pub struct ObjectBackupRequest {
+    /// The URL of the backups.
+    pub url: String,
+    /// The endpoint of the store, if it is not that of the environment.
+    pub endpoint: Option<String>,
+    /// The region of the store, if it is not that of the environment.
+    pub region: Option<String>,
+    /// How many backups stay.
+    pub keep: Option<u64>,
+    /// The days for which backups stay.
+    pub keep_days: Option<u32>,
+}
+
+/// Makes a backup in an object store. The last argument is asked now and then whether to go on. Returns the fields of the
+/// reply.
+pub type ObjectBackup = Box<
+    dyn Fn(
+            BackupSource,
+            &ObjectBackupRequest,
+            &dyn Fn() -> crate::error::Result<()>,
+        ) -> crate::error::Result<Document>
+        + Send
+        + Sync,
+>;
 
 /// Requests the shutdown of the process.
 pub type ShutdownRequest = Box<dyn Fn() + Send + Sync>;
@@ -65,6 +102,10 @@ pub struct Services {
     pub counters: Counters,
     /// Running operations.
     pub operations: Operations,
+    /// The turns of long queries.
+    pub(crate) turns: Arc<Turns>,
+    /// The fail point of tests.
+    pub(crate) fail_point: FailPoint,
     /// Open connections of the transport.
     pub connections: Connections,
     /// Logical sessions of clients.
@@ -87,10 +128,14 @@ pub struct Services {
     pub audit: OnceLock<AuditSink>,
     /// How the transport reloads its certificates, if it has any.
     pub rotate_certificates: OnceLock<RotateCertificates>,
+    /// How a backup in an object store is made, if the process can.
+    pub object_backup: OnceLock<ObjectBackup>,
     /// True while the process is near its memory limit.
     pub(crate) memory_is_short: AtomicBool,
     /// True if clients need privileges.
     pub access_control: bool,
+    /// The replica set that clients see, if this server is a member of one.
+    pub replica_set: Option<Arc<ReplicaSet>>,
     /// Identifies this process to clients that watch it.
     pub process_id: ObjectId,
     started_ms: i64,
@@ -107,6 +152,7 @@ impl Services {
             host,
             ids,
             access_control,
+            replica_set,
         } = environment;
         let started_ms = clock.now_ms();
         Self {
@@ -115,6 +161,8 @@ impl Services {
             started: clock.monotonic(),
             counters: Counters::default(),
             operations: Operations::default(),
+            turns: Arc::new(Turns::new(host.cores, host.thread_time)),
+            fail_point: FailPoint::default(),
             connections: Connections::default(),
             sessions: LogicalSessions::default(),
             top: Top::default(),
@@ -128,8 +176,10 @@ impl Services {
             storage_ended: OnceLock::new(),
             audit: OnceLock::new(),
             rotate_certificates: OnceLock::new(),
+            object_backup: OnceLock::new(),
             memory_is_short: AtomicBool::new(false),
             access_control,
+            replica_set,
         }
     }
 

@@ -135,6 +135,9 @@ impl Timeseries {
 
     /// Corrects the counters of a collection by what [`Self::validate`] found, beside writers.
     pub fn correct_count(&self, collection: &Collection, miscount: Miscount) -> Result<()> {
+        if self.engine.is_read_only() {
+            return Ok(());
+        }
         self.counts.correct(collection.uuid, miscount)
     }
 

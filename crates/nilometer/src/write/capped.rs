@@ -337,6 +337,7 @@ impl Records {
             durability: Durability::Buffered,
             // Stored documents have an `_id`.
             new_id: &|| ObjectId([0; 12]),
+            record: None,
         };
         let mut documents = Vec::new();
         let mut bytes = 0;

@@ -34,7 +34,7 @@ use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::{Collation, EvalContext};
-use crate::insertion::InsertOptions;
+use crate::insertion::{BatchRecord, InsertOptions};
 use crate::operation::Bypass;
 
 /// Retries of an upsert after another writer has inserted the document it searched for.
@@ -68,6 +68,8 @@ pub struct Selection<'a> {
     pub bypass: Bypass,
     /// Fails if the statement was interrupted.
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
+    /// What is stored beside the change of the one document, if the statement may be repeated.
+    pub record: Option<&'a dyn BatchRecord>,
 }
 
 impl<'a> Selection<'a> {
@@ -88,6 +90,19 @@ impl<'a> Selection<'a> {
             eval,
             bypass: Bypass::default(),
             check_interrupt,
+            record: None,
+        }
+    }
+
+    /// Notes the change of a document.
+    pub(crate) fn note(
+        &self,
+        before: Option<&Document>,
+        after: Option<&Document>,
+        position: Option<usize>,
+    ) {
+        if let Some(record) = self.record {
+            record.changed(before, after, position);
         }
     }
 
@@ -208,6 +223,9 @@ impl Records {
                 validator.check(collection, before, checked.as_ref(), selection.checking())?;
             }
             out.count(document, after.as_ref(), position, !selection.multi);
+            if let Some(after) = &after {
+                selection.note(Some(document), Some(after), position);
+            }
             Ok(after.map_or(RecordChange::Keep, RecordChange::Replace))
         });
         result.map(|()| out)
@@ -238,7 +256,9 @@ impl Records {
                 ordered: true,
                 durability: selection.durability,
                 new_id,
+                record: selection.record,
             };
+            selection.note(None, Some(&document), None);
             let only = std::iter::once(document.as_ref());
             let outcome = self.insert(collection, only, options, selection.checking())?;
             match outcome.errors.into_iter().next() {
@@ -293,6 +313,7 @@ impl Records {
             if !selection.multi {
                 removed = Some(ChangedDocument::removed(document, position));
             }
+            selection.note(Some(document), None, position);
             Ok(RecordChange::Remove)
         })?;
         Ok((deleted, removed))
@@ -414,6 +435,7 @@ impl Records {
             snapshot,
             batch: WriteBatch::new(),
             size: CollectionSize::default(),
+            record: selection.record,
         };
         let mut outcome = Ok(false);
         for (key, document) in chunk {
@@ -490,6 +512,7 @@ struct ChangeBatch<'c> {
     size: CollectionSize,
     /// The state of a capped collection before the batch.
     capped: Option<CappedState>,
+    record: Option<&'c dyn BatchRecord>,
 }
 
 impl ChangeBatch<'_> {
@@ -550,6 +573,9 @@ impl ChangeBatch<'_> {
                 *known = known.after(size);
                 let catalog = &records.catalog;
                 catalog.put_capped_size(&mut batch, self.collection, known.encode());
+            }
+            if let Some(record) = self.record {
+                record.add_to(&mut batch);
             }
             self.maintenance.commit(records, batch, durability)?;
             self.state.size.add(size);

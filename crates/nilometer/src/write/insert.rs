@@ -95,6 +95,9 @@ impl Records {
             let document = self.with_timestamps(document, checking);
             match inserting.plan(&document) {
                 Ok(id_key) => {
+                    if let Some(record) = options.record {
+                        record.inserted(index);
+                    }
                     inserting.put(document, id_key)?;
                     outcome.inserted += 1;
                     if inserting.batch.bytes() > BATCH_BYTES_MAX {
@@ -292,6 +295,9 @@ impl<'c> InsertBatch<'c> {
         if let Some(known) = &known {
             let catalog = &self.records.catalog;
             catalog.put_capped_size(&mut batch, self.collection, known.encode());
+        }
+        if let Some(record) = self.options.record {
+            record.add_to(&mut batch);
         }
         let durability = self.options.durability;
         self.maintenance.commit(self.records, batch, durability)?;

@@ -19,7 +19,7 @@ const START_MS: i64 = 1_700_000_000_000;
 /// Generated databases of a run, and commands on each.
 const DATABASES: Effort = Effort {
     fast: 2,
-    long: 24,
+    long: 12,
     soak: 500,
 };
 const COMMANDS: u64 = 60;
@@ -534,7 +534,7 @@ fn race(rule: &'static str) {
         }
         let mut client = share();
         scope.spawn(move || {
-            for round in 0..effort(15, 40, 40).cast_signed() {
+            for round in 0..effort(8, 40, 40).cast_signed() {
                 let q = doc! {"m.s": round % 3, "_id": doc! {"$mod": array![10, round % 10]}};
                 let statement = doc! {"q": q, "u": doc! {"$inc": doc! {"seen": 1}}, "multi": true};
                 client.run(doc! {"update": "ts", "updates": array![statement]});

@@ -16,7 +16,7 @@ use crate::support::{Fixture, TemporaryDirectory, show};
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
     fast: 2,
-    long: 50,
+    long: 25,
     soak: 400,
 };
 

@@ -18,7 +18,7 @@ use crate::support::{Fixture, TemporaryDirectory, show};
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
     fast: 2,
-    long: 32,
+    long: 16,
     soak: 400,
 };
 

@@ -17,7 +17,7 @@ const START_MS: i64 = 1_700_000_000_000;
 /// Generated databases of a run, and steps on each.
 const DATABASES: Effort = Effort {
     fast: 1,
-    long: 20,
+    long: 10,
     soak: 400,
 };
 const STEPS: u64 = 50;

@@ -207,7 +207,7 @@ fn constants_of_geo_near_are_bounded() {
 #[test]
 fn a_slow_partial_filter_is_interrupted_while_an_index_is_built_and_checked() {
     let mut fixture = fixture();
-    let numbers: Vec<Value> = (0..effort(4_000, 8_000, 8_000) as i32)
+    let numbers: Vec<Value> = (0..effort(2_500, 8_000, 8_000) as i32)
         .map(Value::from)
         .collect();
     let below = |limit: i32| -> Value { doc! { "m.a": doc! { "$lt": -1 - limit } }.into() };
@@ -242,7 +242,7 @@ fn a_slow_partial_filter_is_interrupted_while_an_index_is_built_and_checked() {
 #[test]
 fn documents_that_a_scan_remembers_count_as_memory_of_queries() {
     let mut fixture = Fixture::new();
-    let documents: Vec<Value> = (0..20_000)
+    let documents: Vec<Value> = (0..10_000)
         .map(|i| doc! { "_id": i, "a": array![i, i + 1], "b": i, "c": i }.into())
         .collect();
     fixture.run(doc! { "insert": "c", "documents": documents });
@@ -266,7 +266,7 @@ fn documents_that_a_scan_remembers_count_as_memory_of_queries() {
         "multi": true, "hint": "a" }] },
     ];
     for command in &commands {
-        limit_query_memory(&mut fixture, 700_000);
+        limit_query_memory(&mut fixture, 240_000);
         let refused = fixture.reply(command.clone());
         assert_eq!(code(&refused), 292, "{}", show(&refused));
         limit_query_memory(&mut fixture, 0);
@@ -286,7 +286,7 @@ fn limit_query_memory(fixture: &mut Fixture, bytes: i64) {
 fn products_of_joins_and_windows_count_as_memory_of_queries() {
     let mut fixture = Fixture::new();
     let pad = "x".repeat(1000);
-    let documents: Vec<Value> = (0..3000)
+    let documents: Vec<Value> = (0..800)
         .map(|i| doc! { "_id": i, "k": 1, "next": i + 1, "v": i, "pad": pad.as_str() }.into())
         .collect();
     fixture.run(doc! { "insert": "many", "documents": documents });
@@ -365,7 +365,7 @@ fn products_of_joins_and_windows_count_as_memory_of_queries() {
     ];
     for (collection, pipeline, expected) in cases {
         let command = doc! { "aggregate": collection, "pipeline": pipeline, "cursor": doc! {}, "allowDiskUse": false };
-        limit_query_memory(&mut fixture, 700_000);
+        limit_query_memory(&mut fixture, 190_000);
         let refused = fixture.reply(command.clone());
         assert_eq!(
             code(&refused),

@@ -21,7 +21,7 @@ const START_MS: i64 = 1_700_000_000_000;
 /// Generated databases of a run, and commands on each.
 const DATABASES: Effort = Effort {
     fast: 1,
-    long: 16,
+    long: 8,
     soak: 300,
 };
 

@@ -14,7 +14,7 @@ use crate::support::{Fixture, TemporaryDirectory};
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
     fast: 2,
-    long: 60,
+    long: 30,
     soak: 600,
 };
 

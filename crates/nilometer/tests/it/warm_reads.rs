@@ -16,7 +16,7 @@ const HOURS: i64 = 30;
 /// Histories of a run.
 const HISTORIES: Effort = Effort {
     fast: 2,
-    long: 40,
+    long: 20,
     soak: 400,
 };
 const STEPS: usize = 60;

@@ -1,9 +1,9 @@
 //! `hello` and the older `isMaster`: the handshake of a client.
 //!
-//! The reply describes a standalone server: no `setName` and no `msg`, so drivers try neither transactions
-//! nor retryable writes.
+//! The reply describes a member of a replica set, if the server has the name of one, so drivers retry writes and look for
+//! the primary. Else it describes a standalone server: no `setName` and no `msg`.
 //!
-//! `topologyVersion` identifies the process and has a counter of the changes of its description: there are none. A
+//! `topologyVersion` identifies the process and has a counter of the changes of its description. A
 //! request with the current version and `maxAwaitTimeMS` waits that long for a change. The wait belongs to the
 //! transport, which has the connections ([`topology_wait`]); an embedding program is answered at once.
 //!
@@ -14,25 +14,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
+use super::replication;
 use crate::args::Args;
-use crate::commands::generic;
 use crate::commands::security::authentication;
 use crate::commands::{Authorization, COMMANDS, CommandContext, CommandSpec, Fields, find_command};
+use crate::commands::{generic, members};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::limits;
 use crate::operation::Request;
-use crate::services::TIMEOUT_MINUTES;
+use crate::services::{MemberRole, TIMEOUT_MINUTES};
 use crate::session::ClientMetadata;
 
 /// The oldest and the newest wire version, those of MongoDB 8.0.
 const WIRE_VERSION_MIN: i32 = 0;
 const WIRE_VERSION_MAX: i32 = 25;
-
-/// The changes of this server's description since the process began.
-const TOPOLOGY_COUNTER: i64 = 0;
 
 /// The largest `client` document, in bytes.
 const CLIENT_METADATA_BYTES_MAX: usize = 512;
@@ -95,9 +93,20 @@ fn answer(
     if args.lenient_boolean("helloOk")? == Some(true) {
         reply.append("helloOk", true);
     }
+    let set = database.services().replica_set.as_deref();
+    let state = set.map(|set| (set, set.state()));
+    if let Some((set, state)) = &state {
+        replication::describe(&mut reply, set, state);
+    }
+    let is_primary = state
+        .as_ref()
+        .is_none_or(|(_, state)| state.role == MemberRole::Primary);
     reply
-        .append(primary, true)
-        .append("topologyVersion", topology_version(database))
+        .append(primary, is_primary)
+        .append(
+            "topologyVersion",
+            members::topology_version(database.services()),
+        )
         .append("maxBsonObjectSize", int(limits::DOCUMENT_BYTES_MAX))
         .append("maxMessageSizeBytes", int(limits::MESSAGE_BYTES_MAX))
         .append("maxWriteBatchSize", int(limits::WRITE_BATCH_MAX))
@@ -149,15 +158,8 @@ pub fn topology_wait(database: &Database, request: &Request) -> Option<TopologyW
     }
     let spec = COMMANDS.get(find_command(request.command_name())?)?;
     let body = request.body.as_ref();
-    generic::parse(spec, body).ok()?;
+    generic::parse(spec, body, database.services().replica_set.as_deref()).ok()?;
     awaited(database, &Args::new(spec.name, body)).ok()?
-}
-
-fn topology_version(database: &Database) -> Document {
-    doc! {
-        "processId": database.services().process_id,
-        "counter": TOPOLOGY_COUNTER,
-    }
 }
 
 /// Reads `topologyVersion` and `maxAwaitTimeMS`: a client that waits must send the version it knows.
@@ -200,17 +202,18 @@ fn awaited(database: &Database, args: &Args<'_>) -> Result<Option<TopologyWait>>
         ));
     }
     let is_this_process = process == database.services().process_id;
-    if is_this_process && counter > TOPOLOGY_COUNTER {
+    let own_counter = members::topology_counter(database.services());
+    if is_this_process && counter > own_counter {
         return Err(Error::location(
             location::TOPOLOGY_COUNTER_AHEAD,
             format!(
-                "Received a topology version with counter: {counter} which is greater than the server topology version counter: {TOPOLOGY_COUNTER}"
+                "Received a topology version with counter: {counter} which is greater than the server topology version counter: {own_counter}"
             ),
         ));
     }
     Ok(Some(TopologyWait {
         time: Duration::from_millis(time),
-        is_current: is_this_process && counter == TOPOLOGY_COUNTER,
+        is_current: is_this_process && counter == own_counter,
     }))
 }
 

@@ -2,6 +2,7 @@
 
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
+use crate::commands::admin::fail_point;
 use crate::commands::{Access, Authorization, COMMANDS, CommandContext, CommandSpec};
 use crate::database::Database;
 use crate::error::Result;
@@ -17,9 +18,13 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     )
 };
 
-fn run(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+fn run(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
     let mut commands = DocumentBuilder::with_capacity(8192);
+    let has_test_commands = database.services().parameters.enable_test_commands() != 0;
     for command in COMMANDS {
+        if command.name == fail_point::SPEC.name && !has_test_commands {
+            continue;
+        }
         let versions = if command.in_api_v1 {
             array!["1"]
         } else {

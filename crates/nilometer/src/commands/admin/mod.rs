@@ -8,6 +8,7 @@ pub(super) mod build_info;
 pub(super) mod connection_status;
 pub(super) mod current_op;
 pub(super) mod data_size;
+pub(super) mod fail_point;
 pub(super) mod fsync;
 pub(super) mod get_cmd_line_opts;
 pub(super) mod get_log;

@@ -154,7 +154,8 @@ pub(crate) fn finished(database: &Database, finished: &FinishedCommand<'_>) {
     if told {
         log(finished, millis);
     }
-    let kept = asked.level == 2 || (asked.level == 1 && told);
+    let is_kept = asked.level == 2 || (asked.level == 1 && told);
+    let kept = is_kept && !database.engine().is_read_only();
     let own = Namespace {
         database: name.to_owned(),
         collection: COLLECTION.to_owned(),
@@ -267,6 +268,7 @@ fn keep(database: &Database, namespace: Namespace, entry: &Document) -> Result<(
         ordered: true,
         durability: Durability::Buffered,
         new_id: &|| ids.object_id(now_ms),
+        record: None,
     };
     let entries = std::iter::once(entry.as_ref());
     database

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
+use super::replication;
 use crate::args::truncated_i64;
 use crate::auth::Action;
 use crate::commands::server_version::{MONGODB_VERSION, STORAGE_ENGINE};
@@ -73,7 +74,9 @@ const SECTIONS: &[Section] = &[
     section("opLatencies", latencies),
     section("opcounters", opcounters),
     section("opcountersRepl", |_| opcounters_repl()),
+    section("repl", replication::status_section),
     section("storageEngine", storage_engine),
+    section("transactions", retryable_writes),
 ];
 
 const MIB: u64 = 1024 * 1024;
@@ -147,6 +150,20 @@ fn diagnostic_data(
     }})
 }
 
+/// Only on a member of a replica set: others have none.
+fn retryable_writes(database: &Database) -> Value {
+    if database.services().replica_set.is_none() {
+        return Value::Missing;
+    }
+    let counts = database.retryable_writes().counts();
+    let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    doc! {
+        "retriedCommandsCount": int(counts.commands),
+        "retriedStatementsCount": int(counts.statements),
+    }
+    .into()
+}
+
 fn asserts(database: &Database) -> Value {
     let asserts = &database.services().counters.asserts;
     doc! {
@@ -194,10 +211,11 @@ fn global_lock(database: &Database) -> Value {
         i64::try_from(found).unwrap_or(i64::MAX)
     };
     let (readers, writers) = (count(Access::Read), count(Access::Write));
+    let waiting = i64::try_from(services.turns.counts().1).unwrap_or(i64::MAX);
     doc! {
         "totalTime": i64::try_from(services.uptime().as_micros()).unwrap_or(i64::MAX),
-        // Commands do not queue for a lock: each runs on its connection's thread.
-        "currentQueue": doc! {"total": 0i64, "readers": 0i64, "writers": 0i64},
+        // Commands do not queue for a lock. Long queries wait for a turn.
+        "currentQueue": doc! {"total": waiting, "readers": waiting, "writers": 0i64},
         "activeClients": doc! {
             "total": readers + writers,
             "readers": readers,

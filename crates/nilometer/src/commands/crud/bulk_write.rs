@@ -13,11 +13,12 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use super::change::{StatementContext, count_value, make_durable};
-use super::insert::{insert_documents, write_batch};
+use super::insert::write_batch;
 use super::query;
 use super::query::{PlannedQuery, QueryOptions, open_cursor};
+use super::retryable::{append_retried, refuse_many};
 use super::update::Names;
-use super::{delete, update};
+use super::{delete, retryable, update};
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::cursor_reply::FirstBatch;
@@ -29,9 +30,11 @@ use crate::commands::{
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::insertion::BatchRecord;
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::given_documents;
 use crate::query::pipeline::needs::Needs;
+use crate::retryable_writes::{RetryableCommand, StatementKind};
 use crate::services::LatencyClass;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -41,6 +44,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
+    retryable: true,
     // Each operation is counted separately, like the command it corresponds to.
     counted: OperationCounter::Update,
     fields: Fields::Only(&[
@@ -105,6 +109,8 @@ struct OpResult {
     n: u64,
     modified: Option<u64>,
     upserted: Option<Value>,
+    /// True if it ran before.
+    was_retried: bool,
     error: Option<Error>,
 }
 
@@ -127,8 +133,11 @@ struct Bulk<'r> {
     options: QueryOptions,
     ordered: bool,
     errors_only: bool,
+    retryable: Option<RetryableCommand<'r>>,
     totals: Totals,
     results: Vec<Document>,
+    /// Positions of the operations that ran before.
+    retried: Vec<usize>,
 }
 
 fn run(
@@ -152,15 +161,21 @@ fn run(
         options: QueryOptions::parse(database, operation, &args, None)?,
         ordered: args.boolean("ordered")?.unwrap_or(true),
         errors_only: args.boolean("errorsOnly")?.unwrap_or(false),
+        retryable: retryable::begin(database, operation)?,
         totals: Totals::default(),
         results: Vec::new(),
+        retried: Vec::new(),
     };
+    for op in &bulk.ops {
+        let many = op.kind != OpKind::Insert && op.args.lenient_boolean("multi")? == Some(true);
+        refuse_many(bulk.retryable.as_ref(), many, "multi=true")?;
+    }
     bulk.perform()?;
     make_durable(database, operation)?;
-    let Bulk {
-        totals, results, ..
-    } = bulk;
-    reply(database, operation, totals, results, batch_size, request)
+    let (totals, results) = (bulk.totals, bulk.results);
+    let mut out = reply(database, operation, totals, results, batch_size, request)?;
+    append_retried(&mut out, &bulk.retried);
+    Ok(out.finish())
 }
 
 fn namespaces(stored: &Database, args: &Args<'_>, request: &Request) -> Result<Vec<Namespace>> {
@@ -239,10 +254,13 @@ impl Bulk<'_> {
         while let Some(op) = self.ops.get(at) {
             let (outcomes, failed) = match op.kind {
                 OpKind::Insert => self.inserts(at),
-                OpKind::Update => single(self.update(op)),
-                OpKind::Delete => single(self.delete(op)),
+                OpKind::Update => single(self.update(at, op)),
+                OpKind::Delete => single(self.delete(at, op)),
             };
             for outcome in outcomes {
+                if outcome.was_retried {
+                    self.retried.push(at);
+                }
                 if let Some(error) = outcome.error.as_ref().filter(|error| error.is_takeover()) {
                     return Err(error.clone());
                 }
@@ -273,28 +291,32 @@ impl Bulk<'_> {
             .get(namespace)
             .ok_or_else(|| Error::bad_value("no such namespace"))
             .and_then(|namespace| {
-                insert_documents(
-                    self.database,
-                    self.operation,
-                    namespace,
-                    documents,
-                    self.ordered,
-                )
+                let place = (self.database, self.operation);
+                let retryable = self.retryable.as_ref().map(|command| (command, at));
+                retryable::insert(place, namespace, documents, self.ordered, retryable)
             });
         let fine = || OpResult {
             n: 1,
             ..OpResult::default()
         };
         let mut outcomes: Vec<OpResult> = group().map(|_| fine()).collect();
-        let errors = match inserted {
-            Ok((_, errors)) => errors,
-            Err(error) => (0..together).map(|at| (at, error.clone())).collect(),
+        let (errors, retried) = match inserted {
+            Ok(inserted) => (inserted.errors, inserted.retried),
+            Err(error) => {
+                let errors = (0..together).map(|at| (at, error.clone()));
+                (errors.collect(), Vec::new())
+            }
         };
+        for index in retried {
+            if let Some(outcome) = outcomes.get_mut(index) {
+                outcome.was_retried = true;
+            }
+        }
         let failed = !errors.is_empty();
         if self.ordered
             && let Some((first, _)) = errors.first()
         {
-            outcomes.truncate(first + 1);
+            outcomes.truncate(*first + 1);
         }
         for (index, error) in errors {
             if let Some(outcome) = outcomes.get_mut(index) {
@@ -307,7 +329,11 @@ impl Bulk<'_> {
         (outcomes, failed)
     }
 
-    fn place(&self, op: &Op<'_>) -> Result<StatementContext<'_>> {
+    fn place<'b>(
+        &'b self,
+        op: &Op<'_>,
+        record: Option<&'b dyn BatchRecord>,
+    ) -> Result<StatementContext<'b>> {
         let namespace = self.namespaces.get(op.namespace);
         Ok(StatementContext {
             database: self.database,
@@ -315,29 +341,40 @@ impl Bulk<'_> {
             namespace: namespace.ok_or_else(|| Error::bad_value("no such namespace"))?,
             options: &self.options,
             durability: Durability::Buffered,
+            record,
         })
     }
 
-    fn update(&self, op: &Op<'_>) -> Result<OpResult> {
+    fn update(&self, at: usize, op: &Op<'_>) -> Result<OpResult> {
         let counters = &self.database.services().counters.operations;
         counters.update.increment();
-        let updated = update::one(self.place(op)?, &op.args, &UPDATE_NAMES)?;
+        let number = (at, StatementKind::Update);
+        let retryable = self.retryable.as_ref();
+        let (updated, was_retried) = retryable::statement(retryable, number, |record| {
+            update::one(self.place(op, record)?, &op.args, &UPDATE_NAMES)
+        })?;
         Ok(OpResult {
             n: updated.matched + u64::from(updated.upserted.is_some()),
             modified: Some(updated.modified),
             upserted: updated.upserted,
+            was_retried,
             error: None,
         })
     }
 
-    fn delete(&self, op: &Op<'_>) -> Result<OpResult> {
+    fn delete(&self, at: usize, op: &Op<'_>) -> Result<OpResult> {
         let counters = &self.database.services().counters.operations;
         counters.delete.increment();
         let filter = op.args.required_document("filter")?;
         let multi = op.args.lenient_boolean("multi")?.unwrap_or(false);
-        let n = delete::one(self.place(op)?, &op.args, filter, multi)?;
+        let number = (at, StatementKind::Delete);
+        let retryable = self.retryable.as_ref();
+        let (removed, was_retried) = retryable::statement(retryable, number, |record| {
+            delete::one(self.place(op, record)?, &op.args, filter, multi)
+        })?;
         Ok(OpResult {
-            n,
+            n: removed.deleted,
+            was_retried,
             ..OpResult::default()
         })
     }
@@ -400,7 +437,7 @@ fn reply(
     results: Vec<Document>,
     batch_size: Option<i64>,
     request: &Request,
-) -> Result<Document> {
+) -> Result<DocumentBuilder> {
     let none = Args::new("bulkWrite", DocRef::EMPTY);
     let (builder, plan) = query::plan(
         database,
@@ -439,5 +476,5 @@ fn reply(
     ] {
         out.append(name, count_value(count));
     }
-    Ok(out.finish())
+    Ok(out)
 }

@@ -19,6 +19,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::projection::MetaField;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::insertion::BatchRecord;
 use crate::modify::{ModifyAction, ModifyStatement, Selector, StatementHint};
 use crate::operation::{Documents, OperationContext, Request};
 use crate::query::exec::ExecSettings;
@@ -34,6 +35,8 @@ pub(crate) struct StatementContext<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) options: &'a QueryOptions,
     pub(crate) durability: Durability,
+    /// What is stored beside the change, if the statement may be repeated.
+    pub(crate) record: Option<&'a dyn BatchRecord>,
 }
 
 impl<'a> StatementContext<'a> {
@@ -55,6 +58,7 @@ impl<'a> StatementContext<'a> {
             eval: eval_context(self.database, self.operation, variables, expressions),
             collator: expressions.collator(),
             durability: self.durability,
+            record: self.record,
             candidates: None,
         }
     }

@@ -6,6 +6,8 @@ use super::change::{
     StatementContext, Statements, append_errors, count_value, durability, expressions_of,
     make_durable, selector,
 };
+use super::retryable;
+use super::retryable::{append_retried, refuse_many};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
@@ -15,8 +17,9 @@ use crate::commands::{
 };
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::modify::{ModifyAction, WriteTarget};
+use crate::modify::{Modified, ModifyAction, WriteTarget};
 use crate::operation::Request;
+use crate::retryable_writes::StatementKind;
 use crate::services::LatencyClass;
 
 /// The options of the command.
@@ -35,6 +38,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
+    retryable: true,
     counted: OperationCounter::Delete,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
@@ -67,18 +71,33 @@ fn run(
     let mut deleted = 0;
     let counters = &database.services().counters;
     let only_one = statements.is_one_change(|s| !matches!(is_multi(s), Ok(false)));
-    let errors = statements.run(|_, document| {
+    let retryable = retryable::begin(database, operation)?;
+    for document in statements.documents.clone() {
+        let many = is_multi(&Args::new("delete.deletes", document))?;
+        refuse_many(retryable.as_ref(), many, "limit=0")?;
+    }
+    let mut retried = Vec::new();
+    let errors = statements.run(|index, document| {
         counters.operations.delete.increment();
-        let place = StatementContext {
-            database,
-            operation,
-            namespace: &statements.namespace,
-            options: &statements.options,
-            durability: durability(operation, only_one),
-        };
         let statement = Args::new("delete.deletes", document);
         let filter = statement.required_document("q")?;
-        deleted += one(place, &statement, filter, is_multi(&statement)?)?;
+        let multi = is_multi(&statement)?;
+        let number = (index, StatementKind::Delete);
+        let (removed, was_retried) = retryable::statement(retryable.as_ref(), number, |record| {
+            let place = StatementContext {
+                database,
+                operation,
+                namespace: &statements.namespace,
+                options: &statements.options,
+                durability: durability(operation, only_one),
+                record,
+            };
+            one(place, &statement, filter, multi)
+        })?;
+        deleted += removed.deleted;
+        if was_retried {
+            retried.push(index);
+        }
         Ok(())
     })?;
     if !only_one {
@@ -87,6 +106,7 @@ fn run(
     let mut reply = DocumentBuilder::new();
     reply.append("n", count_value(deleted));
     append_errors(&mut reply, errors);
+    append_retried(&mut reply, &retried);
     Ok(reply.finish())
 }
 
@@ -96,7 +116,7 @@ pub(crate) fn one(
     statement: &Args<'_>,
     filter: DocRef<'_>,
     multi: bool,
-) -> Result<u64> {
+) -> Result<Modified> {
     let StatementContext {
         database,
         namespace,
@@ -108,9 +128,10 @@ pub(crate) fn one(
     let action = ModifyAction::Delete;
     let mut statement = place.statement(&selector, multi, action, &options.variables, expressions);
     place.find_candidates(&mut statement)?;
-    let deleted = statement.run(database.collections().modify())?.deleted;
-    database.services().counters.documents.deleted.add(deleted);
-    Ok(deleted)
+    let removed = statement.run(database.collections().modify())?;
+    let counters = &database.services().counters.documents;
+    counters.deleted.add(removed.deleted);
+    Ok(removed)
 }
 
 /// True for `limit: 0`, all documents; false for `limit: 1`.

@@ -145,6 +145,7 @@ pub(crate) fn explained(
         namespace: &namespace,
         options: &options,
         durability: Durability::Buffered,
+        record: None,
     };
     let explained = dry_run(place, &statement, verbosity, &buckets)?;
     let spent = clock.monotonic().saturating_sub(from);

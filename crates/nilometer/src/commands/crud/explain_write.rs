@@ -65,6 +65,7 @@ pub(crate) fn plan(
         namespace: &parts.namespace,
         options: &options,
         durability: Durability::Buffered,
+        record: None,
     };
     let constants = match name {
         "update" => parts.statement.document("c")?,

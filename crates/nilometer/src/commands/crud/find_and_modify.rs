@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
-use super::change::{StatementContext, durability, selector};
+use super::change::{StatementContext, durability, eval_context, selector};
 use super::query::QueryOptions;
+use super::retryable;
 use super::update::check_update;
 use crate::args::Args;
 use crate::catalog::Namespace;
@@ -21,6 +22,7 @@ use crate::eval::matcher::TextTest;
 use crate::eval::projection::{MetaField, Projection, ProjectionInput};
 use crate::modify::{Modified, ModifyAction, Selector, WriteTarget};
 use crate::operation::Request;
+use crate::retryable_writes::StatementKind;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
 
@@ -49,6 +51,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
+    retryable: true,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "findAndModify",
@@ -69,6 +72,14 @@ enum ModifyForm {
 }
 
 impl ModifyForm {
+    fn kind(&self) -> StatementKind {
+        match self {
+            Self::Remove => StatementKind::FindAndRemove,
+            Self::Update { new: false, .. } => StatementKind::FindAndUpdate,
+            Self::Update { new: true, .. } => StatementKind::FindAndUpdateNew,
+        }
+    }
+
     fn action(&self) -> ModifyAction<'_> {
         match self {
             Self::Remove => ModifyAction::Delete,
@@ -101,26 +112,37 @@ fn run(
         None => None,
     };
     let projection = ReplyProjection::of(projection, &selector, &form)?;
-    let place = StatementContext {
-        database,
-        operation,
-        namespace: &namespace,
-        options: &options,
-        durability: durability(operation, true),
-    };
-    let action = form.action();
-    let mut statement = place.statement(&selector, false, action, &options.variables, expressions);
-    place.find_candidates(&mut statement)?;
-    let modified = statement
-        .run(database.collections().modify())
-        .map_err(|error| error.context("Plan executor error during findAndModify"))?;
-    let counters = &database.services().counters.documents;
-    counters.deleted.add(modified.deleted);
-    counters.updated.add(modified.modified);
-    counters
-        .inserted
-        .add(u64::from(modified.upserted.is_some()));
-    reply(&form, modified, &projection, &statement.eval)
+    let retryable = retryable::begin(database, operation)?;
+    let statement = (0, form.kind());
+    let (modified, was_retried) = retryable::statement(retryable.as_ref(), statement, |record| {
+        let place = StatementContext {
+            database,
+            operation,
+            namespace: &namespace,
+            options: &options,
+            durability: durability(operation, true),
+            record,
+        };
+        let (action, variables) = (form.action(), &options.variables);
+        let mut statement = place.statement(&selector, false, action, variables, expressions);
+        place.find_candidates(&mut statement)?;
+        let modified = statement
+            .run(database.collections().modify())
+            .map_err(|error| error.context("Plan executor error during findAndModify"))?;
+        let counters = &database.services().counters.documents;
+        counters.deleted.add(modified.deleted);
+        counters.updated.add(modified.modified);
+        counters
+            .inserted
+            .add(u64::from(modified.upserted.is_some()));
+        Ok(modified)
+    })?;
+    let eval = eval_context(database, operation, &options.variables, expressions);
+    let mut out = reply(&form, modified, &projection, &eval)?;
+    if was_retried {
+        out.append("retriedStmtId", 0);
+    }
+    Ok(out.finish())
 }
 
 /// The projection of the returned document.
@@ -224,7 +246,7 @@ fn reply(
     modified: Modified,
     projection: &ReplyProjection,
     eval: &EvalContext<'_>,
-) -> Result<Document> {
+) -> Result<DocumentBuilder> {
     let mut out = DocumentBuilder::new();
     out.begin_document("lastErrorObject");
     out.append("n", i32::from(modified.document.is_some()));
@@ -246,5 +268,5 @@ fn reply(
         None => None,
     };
     out.append("value", shown.map_or(Value::Null, Value::Document));
-    Ok(out.finish())
+    Ok(out)
 }

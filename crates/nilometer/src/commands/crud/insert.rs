@@ -5,6 +5,8 @@ use std::sync::Arc;
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
+use super::retryable;
+use super::retryable::{Inserted, append_retried};
 use crate::args::Args;
 use crate::catalog::{Collection, Namespace};
 use crate::commands::ddl::collection_uuid;
@@ -16,7 +18,7 @@ use crate::commands::{
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
-use crate::insertion::InsertOptions;
+use crate::insertion::{BatchRecord, InsertOptions};
 use crate::limits::WRITE_BATCH_MAX;
 use crate::operation::{Documents, OperationContext, Request};
 use crate::services::LatencyClass;
@@ -31,6 +33,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
+    retryable: true,
     counted: OperationCounter::Insert,
     fields: Fields::Only(&[
         "documents",
@@ -59,27 +62,30 @@ fn run(
     let ordered = args.boolean("ordered")?.unwrap_or(true);
     let documents = write_batch(request, &args, "documents")?;
     let count = documents.remaining();
-    let (inserted, errors) =
-        insert_documents(database, &context.operation, &namespace, documents, ordered)?;
+    let operation = &context.operation;
+    let retryable = retryable::begin(database, operation)?;
+    let retryable = retryable.as_ref().map(|command| (command, 0));
+    let place = (database, operation);
+    let inserted = retryable::insert(place, &namespace, documents, ordered, retryable)?;
     let counters = &database.services().counters;
     counters.operations.insert.add(count as u64);
-    Ok(reply(inserted, errors))
+    Ok(reply(inserted))
 }
 
 /// Inserts documents into the collection of the name, of any kind; returns the number of inserted documents,
-/// and the errors of the others by position.
+/// and the errors of the others by position. `record` is stored beside them.
 pub(crate) fn insert_documents<'a>(
     database: &Database,
     operation: &OperationContext,
     namespace: &Namespace,
     documents: impl Iterator<Item = DocRef<'a>> + Clone,
     ordered: bool,
+    record: Option<&dyn BatchRecord>,
 ) -> Result<(usize, Vec<(usize, Error)>)> {
     let concern = operation.write_concern;
-    let durability = if concern.journaled && concern.acknowledged {
-        Durability::Sync
-    } else {
-        Durability::Buffered
+    let durability = match concern.journaled && concern.acknowledged {
+        true => Durability::Sync,
+        false => Durability::Buffered,
     };
     let (ids, now_ms) = (&database.services().ids, operation.now_ms);
     let ids = ids.object_ids(now_ms);
@@ -89,6 +95,7 @@ pub(crate) fn insert_documents<'a>(
         ordered,
         durability,
         new_id: &new_id,
+        record,
     };
     let timeseries = database.timeseries();
     let outcome = match buckets(database, namespace) {
@@ -149,16 +156,22 @@ fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection
     found.timeseries.is_some().then_some((found, true))
 }
 
-/// `{n, writeErrors?}`.
-fn reply(inserted: usize, errors: Vec<(usize, Error)>) -> Document {
+/// `{n, writeErrors?, retriedStmtIds?}`.
+fn reply(inserted: Inserted) -> Document {
+    let Inserted {
+        count,
+        errors,
+        retried,
+    } = inserted;
     let mut out = DocumentBuilder::new();
-    out.append("n", i32::try_from(inserted).unwrap_or(i32::MAX));
+    out.append("n", i32::try_from(count).unwrap_or(i32::MAX));
     if !errors.is_empty() {
         let errors = errors
             .into_iter()
             .map(|(index, error)| write_error(index, &error));
         out.append("writeErrors", errors.collect::<Array>());
     }
+    append_retried(&mut out, &retried);
     out.finish()
 }
 

@@ -6,6 +6,8 @@ use super::change::{
     StatementContext, Statements, append_errors, count_value, durability, make_durable, selector,
     upserted, with_constants,
 };
+use super::retryable;
+use super::retryable::{append_retried, refuse_many};
 use crate::args::Args;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
@@ -17,6 +19,7 @@ use crate::database::Database;
 use crate::error::{Error, Result, location};
 use crate::modify::{Modified, ModifyAction, WriteTarget};
 use crate::operation::Request;
+use crate::retryable_writes::StatementKind;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
 
@@ -37,6 +40,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     takes_memory: true,
     write_concern: true,
     in_api_v1: true,
+    retryable: true,
     counted: OperationCounter::Update,
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
@@ -79,6 +83,7 @@ struct Totals {
     matched: u64,
     modified: u64,
     upserted: Vec<(usize, Value)>,
+    retried: Vec<usize>,
 }
 
 fn run(
@@ -101,17 +106,29 @@ fn run(
     let counters = &database.services().counters;
     let only_one =
         statements.is_one_change(|s| !matches!(s.lenient_boolean("multi"), Ok(None | Some(false))));
+    let retryable = retryable::begin(database, operation)?;
+    for document in statements.documents.clone() {
+        let many = Args::new("update.updates", document).lenient_boolean("multi")?;
+        refuse_many(retryable.as_ref(), many == Some(true), "multi=true")?;
+    }
     let errors = statements.run(|index, document| {
         counters.operations.update.increment();
-        let place = StatementContext {
-            database,
-            operation,
-            namespace: &statements.namespace,
-            options: &statements.options,
-            durability: durability(operation, only_one),
-        };
         let statement = Args::new("update.updates", document);
-        let updated = one(place, &statement, &NAMES)?;
+        let number = (index, StatementKind::Update);
+        let (updated, was_retried) = retryable::statement(retryable.as_ref(), number, |record| {
+            let place = StatementContext {
+                database,
+                operation,
+                namespace: &statements.namespace,
+                options: &statements.options,
+                durability: durability(operation, only_one),
+                record,
+            };
+            one(place, &statement, &NAMES)
+        })?;
+        if was_retried {
+            totals.retried.push(index);
+        }
         totals.matched += updated.matched;
         totals.modified += updated.modified;
         if let Some(id) = updated.upserted {
@@ -132,6 +149,7 @@ fn run(
     }
     append_errors(&mut reply, errors);
     reply.append("nModified", count_value(totals.modified));
+    append_retried(&mut reply, &totals.retried);
     Ok(reply.finish())
 }
 

@@ -227,7 +227,7 @@ fn values_that_were_dropped_do_not_count() {
         .collect();
     assert!(within_1_mib(doc! { "$and": conditions }.into()).is_ok());
     let reduced = doc! { "$reduce": doc! {
-        "input": doc! { "$range": array![0, 2_000] },
+        "input": doc! { "$range": array![0, 1_000] },
         "initialValue": array![],
         "in": doc! { "$concatArrays": array!["$$value", array!["$$this", "$n"]] },
     } };

@@ -153,7 +153,7 @@ impl Executor {
         if self.finished {
             return Ok(None);
         }
-        operation.check_interrupt()?;
+        operation.pace()?;
         let cx = ExecContext::new(operation, &self.settings);
         let before = self.watched.as_ref().map(|watched| watched.counters.now());
         let batch = self.root.next(&cx);
@@ -238,10 +238,10 @@ impl Operator for Counted {
     }
 }
 
-/// Returns the next batch that is not empty; checks for interrupts.
+/// Returns the next batch that is not empty; checks for interrupts, and waits for a turn if the query is long.
 pub(crate) fn next_filled(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
     loop {
-        cx.operation.check_interrupt()?;
+        cx.operation.pace()?;
         match input.next(cx)? {
             Some(batch) if batch.is_empty() => {}
             other => return Ok(other),

@@ -608,7 +608,7 @@ fn every_way_gives_the_same_answer() {
         .collect();
     let workers = Arc::<Workers>::default();
     // Generated collections, eight pipelines over each.
-    for seed in 0..nilometer_storage::testing::effort(10, 3000, 3000) {
+    for seed in 0..nilometer_storage::testing::effort(10, 600, 10_000) {
         check(seed, &awkward, &workers);
     }
     assert_eq!(

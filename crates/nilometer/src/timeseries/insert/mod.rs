@@ -100,6 +100,10 @@ impl InsertStatement<'_> {
         let mut duplicates = duplicates::apply_policy(self, *rule, &mut grouped)?;
         let replacements = std::mem::take(&mut duplicates.replacements);
         let mut staged = staged_insert::stage(self, &indexes, grouped);
+        // A repeated replacement changes nothing, and it is not in this batch.
+        if replacements.is_empty() {
+            staged.record(self.options.record);
+        }
         // Other inserts may wait for the series; they do not wait for the disk.
         let durability = match duplicates.has_waiters() {
             true => Durability::Buffered,

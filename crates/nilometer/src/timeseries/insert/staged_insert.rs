@@ -17,7 +17,7 @@ use super::group_by_series::{GroupedMeasurements, SeriesGroup};
 use super::statement::InsertStatement;
 use crate::catalog::Collection;
 use crate::error::Result;
-use crate::insertion::InsertOutcome;
+use crate::insertion::{BatchRecord, InsertOutcome};
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::{BucketStorage, FieldLayout, InFlightEntry, Measurement};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
@@ -68,6 +68,24 @@ impl StagedInsert {
     /// True if there is nothing to commit.
     pub(in crate::timeseries) fn is_empty(&self) -> bool {
         self.batch.is_empty()
+    }
+
+    /// Adds to the batch what the command stores beside its measurements.
+    pub(super) fn record(&mut self, record: Option<&dyn BatchRecord>) {
+        let Some(record) = record.filter(|_| !self.batch.is_empty()) else {
+            return;
+        };
+        let mut refused = self.outcome.errors.iter().map(|error| error.index);
+        let mut next_refused = refused.next();
+        let considered = self.outcome.inserted + self.outcome.errors.len();
+        for index in 0..considered {
+            if next_refused == Some(index) {
+                next_refused = refused.next();
+            } else {
+                record.inserted(index);
+            }
+        }
+        record.add_to(&mut self.batch);
     }
 
     fn count_measurements(&mut self, insert: &InsertStatement<'_>, added: usize) -> Result<()> {

@@ -27,6 +27,7 @@ use nilometer_storage::{Durability, WriteBatch};
 
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
+use crate::insertion::BatchRecord;
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::EvictedBucket;
 use crate::timeseries::format::bucket_document::{BucketDocument, Layout};
@@ -217,6 +218,15 @@ impl BucketChanges<'_> {
         self.indexes.check_document(document)?;
         self.added.insert(bucket.id);
         self.put(&bucket, document)
+    }
+
+    /// Adds to the batch, if it changes something, what a statement stores beside its change.
+    pub(super) fn record(&mut self, record: Option<&dyn BatchRecord>) {
+        if let Some(record) = record
+            && !self.batch.is_empty()
+        {
+            record.add_to(&mut self.batch);
+        }
     }
 
     /// Returns the bytes of the documents written so far, for callers that limit their batches.

@@ -194,6 +194,7 @@ impl<'r, 'd> ModifyRun<'r, 'd> {
             moved,
         )?;
         self.packed.extend(ids);
+        changes.record(self.selection.record);
         changes.commit(self.catalog, Durability::Buffered)
     }
 

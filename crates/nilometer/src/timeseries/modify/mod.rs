@@ -36,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::variables::SharedCollator;
-use crate::insertion::{InsertOptions, InsertOutcome};
+use crate::insertion::{BatchRecord, InsertOptions, InsertOutcome};
 use bucket_changes::BucketChanges;
 use measurements::ModifyRun;
 use raw::{BucketChange, RawChangeOptions};
@@ -74,6 +74,8 @@ pub struct MeasurementSelection<'a> {
     pub find: Option<&'a FindBuckets<'a>>,
     /// Also read buckets that are marked as closed.
     pub closed_too: bool,
+    /// What is stored beside the change of the one measurement, if the statement may be repeated.
+    pub record: Option<&'a dyn BatchRecord>,
 }
 
 /// Finds the buckets of a range that may hold a match. Called under the write lock, so that it sees the changes of earlier

@@ -13,7 +13,7 @@ use nilometer_storage::Durability;
 use super::bucket_changes::BucketChanges;
 use crate::catalog::{Catalog, Collection};
 use crate::error::{Error, ErrorCode, Result};
-use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
+use crate::insertion::{BatchRecord, InsertOptions, InsertOutcome, WriteError};
 use crate::timeseries::Timeseries;
 use crate::timeseries::format::bucket_document::{
     BucketDocument, COLUMN_SUBTYPE, MEASUREMENTS_MAX, Version,
@@ -168,6 +168,8 @@ pub struct RawChangeOptions<'a> {
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
     /// Of the last batch.
     pub durability: Durability,
+    /// What is stored beside the change of the one bucket, if the statement may be repeated.
+    pub record: Option<&'a dyn BatchRecord>,
 }
 
 /// Inserts bucket documents. Those it accepts are stored together; `Err` means none was stored.
@@ -183,7 +185,12 @@ pub(super) fn insert_buckets<'a>(
     for (index, document) in documents.enumerate() {
         let added = check(document, collection).and_then(|()| changes.add(document));
         match added {
-            Ok(()) => outcome.inserted += 1,
+            Ok(()) => {
+                outcome.inserted += 1;
+                if let Some(record) = options.record {
+                    record.inserted(index);
+                }
+            }
             Err(error) => {
                 outcome.errors.push(WriteError { index, error });
                 if options.ordered {
@@ -192,6 +199,7 @@ pub(super) fn insert_buckets<'a>(
             }
         }
     }
+    changes.record(options.record);
     changes.commit(catalog, options.durability)?;
     Ok(outcome)
 }
@@ -219,6 +227,7 @@ pub(super) fn modify_buckets(
                 changes = timeseries.change_buckets(collection)?;
             }
         }
+        changes.record(how.record);
         changes.commit(catalog, how.durability)?;
         decided?;
     }

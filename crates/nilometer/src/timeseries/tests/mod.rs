@@ -95,6 +95,7 @@ impl Fixture {
             ordered,
             durability: Durability::Sync,
             new_id: &new_id,
+            record: None,
         };
         let documents = documents.iter().map(Document::as_ref);
         self.timeseries
@@ -146,6 +147,7 @@ pub(super) fn stage(
         ordered: true,
         durability: Durability::Sync,
         new_id: &ObjectId::default,
+        record: None,
     };
     let insert = InsertStatement {
         timeseries,
@@ -409,6 +411,7 @@ fn buckets_are_copied_byte_for_byte() {
             ordered: false,
             durability: Durability::Sync,
             new_id: &ObjectId::default,
+            record: None,
         };
         let documents = documents.iter().map(Document::as_ref);
         copy.timeseries

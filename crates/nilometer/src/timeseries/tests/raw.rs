@@ -20,6 +20,7 @@ fn put(f: &Fixture, documents: &[Document]) -> InsertOutcome {
         ordered: true,
         durability: Durability::Sync,
         new_id: &ObjectId::default,
+        record: None,
     };
     let documents = documents.iter().map(Document::as_ref);
     f.timeseries
@@ -31,6 +32,7 @@ fn change(f: &Fixture, id: ObjectId, decide: impl Fn(&Document) -> BucketChange)
     let how = RawChangeOptions {
         check_interrupt: &|| Ok(()),
         durability: Durability::Sync,
+        record: None,
     };
     f.timeseries
         .modify_buckets(&f.catalog, &f.collection, &[id], how, &mut |document| {
@@ -241,6 +243,7 @@ fn writers_lose_nothing_to_changes_of_their_buckets() {
             ordered: true,
             durability: Durability::Buffered,
             new_id: &ObjectId::default,
+            record: None,
         };
         let mut next = writer * 1_000_000;
         while !done.load(Ordering::Relaxed) {
@@ -269,6 +272,7 @@ fn writers_lose_nothing_to_changes_of_their_buckets() {
         let how = RawChangeOptions {
             check_interrupt: &|| Ok(()),
             durability: Durability::Buffered,
+            record: None,
         };
         while !done.load(Ordering::Relaxed) {
             let scan = timeseries

@@ -28,7 +28,7 @@ use crate::support::{Fixture, TemporaryDirectory, show};
 /// Generated databases of a run.
 const DATABASES: Effort = Effort {
     fast: 2,
-    long: 20,
+    long: 12,
     soak: 200,
 };
 

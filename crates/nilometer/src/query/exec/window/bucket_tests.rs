@@ -254,7 +254,7 @@ fn check_all(rules: &[&str], write: Write) {
         .collect();
     let folder = tempfile::tempdir().unwrap();
     // Generated collections, eight pipelines over each.
-    for seed in 1..nilometer_storage::testing::effort(8, 3000, 3000) {
+    for seed in 1..nilometer_storage::testing::effort(8, 600, 10_000) {
         check(seed, (rules, write), &awkward, folder.path());
     }
 }

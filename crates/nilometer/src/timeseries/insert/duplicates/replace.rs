@@ -138,6 +138,7 @@ fn write_series(
         dry: false,
         find: Some(&find),
         closed_too: true,
+        record: None,
     };
     let mut replaced = HashSet::new();
     let mut decide = |document: &Document| {

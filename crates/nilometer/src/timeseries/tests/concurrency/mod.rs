@@ -83,6 +83,7 @@ impl Shared {
             ordered: true,
             durability: Durability::Buffered,
             new_id: &new_id,
+            record: None,
         };
         let mut next = 0i64;
         while !self.is_over() {

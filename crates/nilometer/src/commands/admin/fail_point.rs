@@ -1,0 +1,168 @@
+//! `configureFailPoint`: lets commands fail on purpose, as the test suites of drivers need it.
+//!
+//! It exists only if the parameter `enableTestCommands` is true. The one fail point is `failCommand`; its fields are those of the
+//! drivers' specification of unified tests.
+
+use std::time::Duration;
+
+use nilometer_bson::number::Number;
+use nilometer_bson::{Document, Value, ValueRef, doc};
+
+use crate::args::{Args, truncated_i64};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::services::{CommandFailure, FailPointData, FailPointMode};
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Only(&["mode", "data"]),
+    ..CommandSpec::new(
+        "configureFailPoint",
+        "Lets commands fail on purpose, for tests.",
+        Authorization::LoggedIn,
+        run,
+    )
+};
+
+/// The longest wait of a command, in milliseconds.
+const BLOCK_MS_MAX: i64 = 3_600_000;
+
+fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let services = database.services();
+    if services.parameters.enable_test_commands() == 0 {
+        return Err(Error::new(
+            ErrorCode::CommandNotFound,
+            format!("no such command: '{}'", SPEC.name),
+        ));
+    }
+    let args = Args::new(SPEC.name, request.body.as_ref());
+    let name = args.required_string(SPEC.name)?;
+    if name != "failCommand" {
+        return Err(Error::new(
+            ErrorCode::FailPointSetFailed,
+            format!("{name} not found"),
+        ));
+    }
+    let mode = mode(&args)?;
+    let data = match args.document("data")? {
+        Some(data) => data_of(&Args::new("data", data))?,
+        None => FailPointData::default(),
+    };
+    let count = services.fail_point.configure(mode, data);
+    tracing::warn!(
+        c = "CONTROL",
+        id = 23_829,
+        mode = ?mode,
+        "Set fail point failCommand"
+    );
+    Ok(doc! {"count": count})
+}
+
+/// Returns the mode: `"off"`, `"alwaysOn"`, or a document with one of three fields.
+fn mode(args: &Args<'_>) -> Result<FailPointMode> {
+    match args.value("mode") {
+        ValueRef::String("off") => Ok(FailPointMode::Off),
+        ValueRef::String("alwaysOn") => Ok(FailPointMode::AlwaysOn),
+        ValueRef::String(other) => Err(Error::bad_value(format!("unknown mode: {other}"))),
+        ValueRef::Document(mode) => {
+            let mode = Args::new("mode", mode);
+            mode.check_names(&["times", "skip", "activationProbability"])?;
+            if mode.document_ref().iter().count() != 1 {
+                return Err(Error::bad_value(
+                    "mode takes one of times, skip and activationProbability",
+                ));
+            }
+            if let Some(times) = mode.integer_within("times", 0, i64::from(i32::MAX))? {
+                return Ok(match times {
+                    0 => FailPointMode::Off,
+                    _ => FailPointMode::Times(times),
+                });
+            }
+            if let Some(skip) = mode.integer_within("skip", 0, i64::from(i32::MAX))? {
+                return Ok(FailPointMode::Skip(skip));
+            }
+            let share = mode.value("activationProbability");
+            match Number::of(share).map(Number::to_f64) {
+                Some(share) if (0.0..=1.0).contains(&share) => {
+                    Ok(FailPointMode::Probability(share))
+                }
+                Some(share) => Err(Error::bad_value(format!(
+                    "activationProbability must be between 0.0 and 1.0; found {share}"
+                ))),
+                None => Err(mode.wrong_type("activationProbability", share, "number")),
+            }
+        }
+        ValueRef::Missing => Err(args.missing("mode")),
+        other => Err(args.wrong_type("mode", other, "string or object")),
+    }
+}
+
+fn data_of(data: &Args<'_>) -> Result<FailPointData> {
+    data.check_names(&[
+        "failCommands",
+        "namespace",
+        "appName",
+        "blockConnection",
+        "blockTimeMS",
+        "closeConnection",
+        "errorCode",
+        "errorLabels",
+        "writeConcernError",
+        "failInternalCommands",
+    ])?;
+    let mut commands = Vec::new();
+    for command in data
+        .array("failCommands")?
+        .into_iter()
+        .flat_map(|a| a.iter())
+    {
+        let name = command
+            .as_str()
+            .ok_or_else(|| data.wrong_type("failCommands", command, "string"))?;
+        commands.push(name.to_owned());
+    }
+    let block = data.integer_within("blockTimeMS", 0, BLOCK_MS_MAX)?;
+    let blocks = data.boolean("blockConnection")? == Some(true);
+    let block = match (blocks, block) {
+        (false, _) => Duration::ZERO,
+        (true, Some(ms)) => Duration::from_millis(ms.unsigned_abs()),
+        (true, None) => {
+            return Err(Error::invalid_options(
+                "must specify 'blockTimeMS' when 'blockConnection' is true",
+            ));
+        }
+    };
+    // Commands of one database to another do not exist.
+    data.boolean("failInternalCommands")?;
+    let labels = data.array("errorLabels")?;
+    let labels = labels.map(|labels| {
+        labels
+            .iter()
+            .map(ValueRef::to_value)
+            .collect::<Vec<Value>>()
+    });
+    let code = match data.value("errorCode") {
+        ValueRef::Missing => None,
+        value => Some(
+            truncated_i64(value)
+                .and_then(|code| i32::try_from(code).ok())
+                .ok_or_else(|| data.wrong_type("errorCode", value, "int"))?,
+        ),
+    };
+    Ok(FailPointData {
+        commands,
+        namespace: data.string("namespace")?.map(str::to_owned),
+        application: data.string("appName")?.map(str::to_owned),
+        failure: CommandFailure {
+            block,
+            closes_connection: data.boolean("closeConnection")? == Some(true),
+            code,
+            labels,
+            write_concern_error: data
+                .document("writeConcernError")?
+                .map(|error| error.to_document()),
+        },
+    })
+}

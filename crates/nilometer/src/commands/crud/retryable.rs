@@ -1,0 +1,145 @@
+//! Retryable writes in commands: which statements ran before, and what their replies say.
+//!
+//! A statement's number is its position in the command.
+
+use nilometer_bson::{Array, DocRef, DocumentBuilder, Value};
+
+use super::insert::insert_documents;
+use crate::catalog::Namespace;
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::insertion::BatchRecord;
+use crate::modify::Modified;
+use crate::operation::OperationContext;
+use crate::retryable_writes::{RetryableCommand, StatementKind, StatementResult};
+use crate::write::ChangedDocument;
+
+/// Begins a command; `None` if it is not to be repeated.
+pub(crate) fn begin<'d>(
+    database: &'d Database,
+    operation: &OperationContext,
+) -> Result<Option<RetryableCommand<'d>>> {
+    let max = database.services().parameters.max_sessions();
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    database.retryable_writes().begin(operation, max)
+}
+
+/// Refuses a statement on many documents: repeated, it would change those that match meanwhile.
+pub(crate) fn refuse_many(
+    retryable: Option<&RetryableCommand<'_>>,
+    is_many: bool,
+    option: &str,
+) -> Result<()> {
+    match retryable {
+        Some(_) if is_many => Err(Error::invalid_options(format!(
+            "Cannot use retryable writes with {option}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The result of an insert.
+pub(crate) struct Inserted {
+    /// Documents that were inserted, now or before.
+    pub(crate) count: usize,
+    /// The errors of the others by position.
+    pub(crate) errors: Vec<(usize, Error)>,
+    /// Positions of those that were inserted before.
+    pub(crate) retried: Vec<usize>,
+}
+
+/// Inserts documents, without those that were inserted before. `first` is the number of the first one's statement.
+pub(crate) fn insert<'a>(
+    (database, operation): (&Database, &OperationContext),
+    namespace: &Namespace,
+    documents: impl Iterator<Item = DocRef<'a>> + Clone,
+    ordered: bool,
+    retryable: Option<(&RetryableCommand<'_>, usize)>,
+) -> Result<Inserted> {
+    let Some((command, first)) = retryable else {
+        let (count, errors) =
+            insert_documents(database, operation, namespace, documents, ordered, None)?;
+        return Ok(Inserted {
+            count,
+            errors,
+            retried: Vec::new(),
+        });
+    };
+    let (mut statements, mut retried) = (Vec::new(), Vec::new());
+    for (index, _) in documents.clone().enumerate() {
+        match command.was_inserted(first + index)? {
+            true => retried.push(index),
+            false => statements.push(first + index),
+        }
+    }
+    if statements.is_empty() {
+        return Ok(Inserted {
+            count: retried.len(),
+            errors: Vec::new(),
+            retried,
+        });
+    }
+    let is_new = |index: &usize| retried.binary_search(index).is_err();
+    let new = documents.enumerate();
+    let new = new.filter(|(index, _)| is_new(index));
+    let new = new.map(|(_, document)| document);
+    let record = command.inserts(&statements);
+    let inserted = insert_documents(database, operation, namespace, new, ordered, Some(&record));
+    let (count, errors) = inserted.inspect_err(|_| command.forget())?;
+    let position = |at: usize| statements.get(at).map_or(at, |statement| statement - first);
+    let errors = errors.into_iter();
+    Ok(Inserted {
+        count: count + retried.len(),
+        errors: errors.map(|(at, error)| (position(at), error)).collect(),
+        retried,
+    })
+}
+
+/// Runs a statement on one document, unless it ran before: then returns what it did, and true.
+pub(crate) fn statement(
+    retryable: Option<&RetryableCommand<'_>>,
+    (position, kind): (usize, StatementKind),
+    run: impl FnOnce(Option<&dyn BatchRecord>) -> Result<Modified>,
+) -> Result<(Modified, bool)> {
+    let Some(command) = retryable else {
+        return Ok((run(None)?, false));
+    };
+    if let Some(result) = command.result(position, kind)? {
+        return Ok((repeated(result), true));
+    }
+    let record = command.statement(position, kind);
+    let modified = run(Some(&record)).inspect_err(|_| command.forget())?;
+    Ok((modified, false))
+}
+
+/// Returns what a statement did.
+fn repeated(result: StatementResult) -> Modified {
+    let existed = result.upserted.is_none();
+    let changed = u64::from(existed);
+    let is_delete = matches!(
+        result.kind,
+        StatementKind::Delete | StatementKind::FindAndRemove
+    );
+    Modified {
+        matched: if is_delete { 0 } else { changed },
+        modified: if is_delete { 0 } else { changed },
+        deleted: u64::from(is_delete),
+        upserted: result.upserted,
+        document: Some(ChangedDocument {
+            before: result.image.clone(),
+            after: result.image,
+            position: result.position,
+        }),
+    }
+}
+
+/// Appends the numbers of the statements that ran before, if there are any.
+pub(crate) fn append_retried(reply: &mut DocumentBuilder, retried: &[usize]) {
+    if !retried.is_empty() {
+        let number = |at: &usize| Value::Int32(i32::try_from(*at).unwrap_or(i32::MAX));
+        reply.append(
+            "retriedStmtIds",
+            retried.iter().map(number).collect::<Array>(),
+        );
+    }
+}

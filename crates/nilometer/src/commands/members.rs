@@ -1,0 +1,115 @@
+//! What a command may do on a member of a replica set, and what its errors tell clients that watch the set.
+//!
+//! | command | primary | secondary | neither |
+//! |---|---|---|---|
+//! | writes | yes | 10107, with the primary's address | 10107 |
+//! | reads | yes | with a read preference that permits it, else 13435 | 13436 |
+//! | cursors that are open, plan cache, everything about the server | yes | yes | yes |
+//!
+//! Errors by which drivers look for another primary have `topologyVersion`, so that a driver which knows a newer state ignores
+//! them. Errors after which a write may be repeated have a label, if the write has a number.
+
+use nilometer_bson::{Document, DocumentBuilder, doc};
+
+use super::generic::GenericArgs;
+use super::{Access, CommandSpec};
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::services::{MemberRole, ReplicaSet, Services};
+
+/// Commands about documents that every member runs.
+const ON_EVERY_MEMBER: [&str; 6] = [
+    "getMore",
+    "killCursors",
+    "planCacheClear",
+    "planCacheClearFilters",
+    "planCacheListFilters",
+    "planCacheSetFilter",
+];
+
+/// Errors that say that this server is no primary, or will not be one.
+const OF_STATE_CHANGES: [ErrorCode; 7] = [
+    ErrorCode::NotWritablePrimary,
+    ErrorCode::NotPrimaryNoSecondaryOk,
+    ErrorCode::NotPrimaryOrSecondary,
+    ErrorCode::InterruptedAtShutdown,
+    ErrorCode::InterruptedDueToReplStateChange,
+    ErrorCode::PrimarySteppedDown,
+    ErrorCode::ShutdownInProgress,
+];
+
+/// The label of errors after which a driver repeats a write.
+const RETRYABLE: &str = "RetryableWriteError";
+
+/// Refuses a command that this member does not run.
+pub(super) fn check(
+    set: Option<&ReplicaSet>,
+    spec: &CommandSpec,
+    generic: &GenericArgs,
+) -> Result<()> {
+    let Some(set) = set.filter(|set| !set.is_primary()) else {
+        return Ok(());
+    };
+    if spec.access == Access::None || ON_EVERY_MEMBER.contains(&spec.name) {
+        return Ok(());
+    }
+    if spec.access == Access::Write {
+        return Err(not_primary(set));
+    }
+    match set.state().role {
+        MemberRole::Primary => Ok(()),
+        MemberRole::Secondary if generic.secondary_ok => Ok(()),
+        MemberRole::Secondary => Err(Error::new(
+            ErrorCode::NotPrimaryNoSecondaryOk,
+            "not primary and secondaryOk=false",
+        )),
+        MemberRole::Recovering => Err(Error::new(
+            ErrorCode::NotPrimaryOrSecondary,
+            "node is not in primary or recovering state",
+        )),
+    }
+}
+
+fn not_primary(set: &ReplicaSet) -> Error {
+    let primary = match set.state().primary {
+        Some(primary) => format!("; the primary is {primary}"),
+        None => String::new(),
+    };
+    Error::new(
+        ErrorCode::NotWritablePrimary,
+        format!("not primary{primary}"),
+    )
+}
+
+/// Adds what clients that watch the set need to an error.
+pub(super) fn with_topology(services: &Services, request: &Request, mut error: Error) -> Error {
+    if services.replica_set.is_none() {
+        return error;
+    }
+    if OF_STATE_CHANGES.contains(&error.code) {
+        let mut details = DocumentBuilder::new();
+        for element in error.details.iter().flat_map(Document::iter) {
+            details.append_element(element);
+        }
+        details.append("topologyVersion", topology_version(services));
+        error.details = Some(details.finish());
+        if request.body.as_ref().contains("txnNumber") {
+            error.labels.push(RETRYABLE);
+        }
+    }
+    error
+}
+
+/// Returns the version of this server's description.
+pub(super) fn topology_version(services: &Services) -> Document {
+    doc! {
+        "processId": services.process_id,
+        "counter": topology_counter(services),
+    }
+}
+
+/// Returns the number of changes of this server's description since the process began.
+pub(super) fn topology_counter(services: &Services) -> i64 {
+    let set = services.replica_set.as_ref();
+    set.map_or(0, |set| set.counter())
+}
