@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! <path>/claims/<term>        created only if absent: the process that creates the next term may open the database
-//! <path>/heartbeats/<term>    overwritten by that process; "released" when it has closed the database
+//! <path>/heartbeats/<term>    overwritten by that process: a number, its address, its last write, each in a line;
+//!                             "released" when it has closed the database
 //! ```
 //!
 //! A waiting process looks at the last term. If its heartbeat has not changed for a while, by the clock of the process that
@@ -10,10 +11,15 @@
 //! database at a time; they are not what makes it safe. A process that was paused, and opens or writes late, is fenced by
 //! the engine or fences the one after it, and an acknowledged write stays in either case.
 //!
+//! The process that has the last term answers from memory as long as its lease lasts: from the begin of a request for a
+//! heartbeat, less long than others wait. When it has passed, as after a pause, the engine asks the store before each answer
+//! ([`Lease`]), and the process claims a further term: a late heartbeat might come when another has just decided.
+//!
 //! A process without a claim writes none of these objects, so a single server pays for no heartbeat.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
@@ -25,6 +31,7 @@ use tokio::task::JoinHandle;
 
 use crate::engine::runtime;
 use crate::error::store_error;
+use crate::lock::lock;
 
 const CLAIMS: &str = "claims";
 const HEARTBEATS: &str = "heartbeats";
@@ -65,14 +72,51 @@ pub struct Claimant {
     objects: Arc<ClaimObjects>,
     runtime: Runtime,
     intervals: ClaimIntervals,
+    seen: Option<Seen>,
+    host: String,
+    last_write_ms: Arc<AtomicI64>,
+}
+
+/// What a look at the claims has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The term that this process has claimed, if it was its turn, and when the request for it began. It may open the
+    /// database.
+    pub claimed: Option<(u64, Instant)>,
+    /// The address of the process that writes, if there is one that says so and is not silent.
+    pub writer: Option<String>,
+    /// The last write of that process, in ms since 1970; 0 if unknown.
+    pub last_write_ms: i64,
+}
+
+/// The time for which no other process takes over from this one, after its last heartbeat. A process that was paused finds
+/// that it has passed.
+#[derive(Clone, Debug, Default)]
+pub struct Lease {
+    /// When the request of the last heartbeat that succeeded began, or that of the claim.
+    last: Arc<Mutex<Option<Instant>>>,
+    length: Duration,
+}
+
+impl Lease {
+    /// True if no other process can have taken over, because none waits for less time.
+    pub(crate) fn is_valid(&self) -> bool {
+        lock(&self.last).is_some_and(|last| last.elapsed() < self.length)
+    }
+
+    fn set(&self, begun: Instant) {
+        *lock(&self.last) = Some(begun);
+    }
 }
 
 /// The turn of this process to write, until it is dropped.
 pub struct Claim {
     objects: Arc<ClaimObjects>,
     runtime: Option<Runtime>,
-    term: u64,
+    /// It grows if the process was paused, and no other has claimed a term meanwhile.
+    term: Arc<AtomicU64>,
     heartbeats: JoinHandle<()>,
+    lease: Lease,
 }
 
 struct ClaimObjects {
@@ -89,6 +133,16 @@ struct Seen {
     since: Instant,
 }
 
+impl Seen {
+    /// Returns the address and the last write in the heartbeat.
+    fn writer(&self) -> Option<(String, i64)> {
+        let text = std::str::from_utf8(self.heartbeat.as_deref()?).ok()?;
+        let mut lines = text.lines().skip(1);
+        let host = lines.next()?.to_owned();
+        Some((host, lines.next()?.parse().ok()?))
+    }
+}
+
 impl Claimant {
     /// Creates a claimant for the database at `path` in `store`.
     pub fn new(store: Arc<dyn ObjectStore>, path: &str, intervals: ClaimIntervals) -> Result<Self> {
@@ -102,33 +156,83 @@ impl Claimant {
             objects: Arc::new(objects),
             runtime: runtime(path, 1)?,
             intervals,
+            seen: None,
+            host: String::new(),
+            last_write_ms: Arc::default(),
         })
+    }
+
+    /// Puts an address into the heartbeats, and the last write that `last_write_ms` has.
+    #[must_use]
+    pub fn at(mut self, host: &str, last_write_ms: Arc<AtomicI64>) -> Self {
+        host.clone_into(&mut self.host);
+        self.last_write_ms = last_write_ms;
+        self
     }
 
     /// Waits until no other process writes, and claims the next term. `None` if `is_ended` says so meanwhile. A store that
     /// fails is asked again.
-    pub fn wait(self, is_ended: impl Fn() -> bool) -> Option<Claim> {
-        let mut seen = None;
+    pub fn wait(mut self, is_ended: impl Fn() -> bool) -> Option<Claim> {
         loop {
             if is_ended() {
                 return None;
             }
-            let looked = self
-                .runtime
-                .block_on(self.objects.look(&mut seen, self.intervals.silence));
-            if let Ok(Some(term)) = looked {
-                return Some(self.begin(term));
+            if let Ok(Look {
+                claimed: Some(turn),
+                ..
+            }) = self.look(true)
+            {
+                return Some(self.begin(turn));
             }
             std::thread::sleep(self.intervals.look);
         }
     }
 
-    fn begin(self, term: u64) -> Claim {
+    /// Returns the time between two looks.
+    pub fn look_interval(&self) -> Duration {
+        self.intervals.look
+    }
+
+    /// Reads the state of the claims once. Claims the next term if there is no writer and this process may write.
+    pub fn look(&mut self, may_claim: bool) -> Result<Look> {
+        let (silence, begun) = (self.intervals.silence, Instant::now());
+        let looked = self.objects.look(&mut self.seen, silence, may_claim);
+        let looked = self.runtime.block_on(looked);
+        let claimed = looked.map_err(|error| store_error("look at the claims", &error))?;
+        let heard = self.seen.as_ref();
+        let heard = heard.filter(|seen| claimed.is_none() && seen.since.elapsed() < silence);
+        let (writer, last_write_ms) = heard.and_then(Seen::writer).unzip();
+        Ok(Look {
+            claimed: claimed.map(|term| (term, begun)),
+            writer: writer.filter(|host| !host.is_empty()),
+            last_write_ms: last_write_ms.unwrap_or(0),
+        })
+    }
+
+    /// Begins the turn of this process, which has claimed a term by a request that began at that time.
+    pub fn begin(self, (term, begun): (u64, Instant)) -> Claim {
         let (objects, interval) = (Arc::clone(&self.objects), self.intervals.heartbeat);
+        let lease = Lease {
+            last: Arc::new(Mutex::new(Some(begun))),
+            length: self.intervals.silence.saturating_sub(interval),
+        };
+        let term = Arc::new(AtomicU64::new(term));
+        let (of_claim, of_lease) = (Arc::clone(&term), lease.clone());
+        let (host, last_write_ms) = (self.host, self.last_write_ms);
         let heartbeats = self.runtime.spawn(async move {
             for number in 0u64.. {
-                // The next one follows soon.
-                let _ = objects.beat(term, number.to_string().into_bytes()).await;
+                if let Ok(false) = objects.renew(&of_claim, &of_lease).await {
+                    // Another process has its turn.
+                    return;
+                }
+                let (term, begun) = (of_claim.load(Ordering::Acquire), Instant::now());
+                let last_write_ms = last_write_ms.load(Ordering::Relaxed);
+                let contents = format!("{number}\n{host}\n{last_write_ms}\n");
+                let beat = objects.beat(term, contents.into_bytes()).await;
+                // If it fails, the next one follows soon. One that comes too late says nothing.
+                if beat.is_ok() && of_lease.is_valid() {
+                    of_lease.set(begun);
+                }
                 if number == 0 {
                     let _ = objects.remove_before(term).await;
                 }
@@ -140,6 +244,7 @@ impl Claimant {
             runtime: Some(self.runtime),
             term,
             heartbeats,
+            lease,
         }
     }
 }
@@ -160,12 +265,14 @@ impl ClaimObjects {
         &self,
         seen: &mut Option<Seen>,
         silence: Duration,
+        may_claim: bool,
     ) -> std::result::Result<Option<u64>, StoreError> {
         let last = match seen {
             Some(seen) => seen.term,
             None => match self.last_term().await? {
                 Some(last) => last,
-                None => return self.create(1).await,
+                None if may_claim => return self.create(1).await,
+                None => return Ok(None),
             },
         };
         let heartbeat = match self.store.get(&self.heartbeat(last)).await {
@@ -192,6 +299,7 @@ impl ClaimObjects {
         // Others may have had their turn meanwhile, and the claim after `last` may be deleted again.
         let next = match self.last_term().await? {
             Some(latest) if latest > last => None,
+            _ if !may_claim => return Ok(None),
             _ => self.create(last + 1).await?,
         };
         if next.is_none() {
@@ -229,6 +337,27 @@ impl ClaimObjects {
         }
     }
 
+    /// Claims the next term if the lease of the last one has passed: others may be about to claim it. False if another
+    /// process has it.
+    async fn renew(
+        &self,
+        term: &AtomicU64,
+        lease: &Lease,
+    ) -> std::result::Result<bool, StoreError> {
+        if lease.is_valid() {
+            return Ok(true);
+        }
+        let begun = Instant::now();
+        match self.create(term.load(Ordering::Acquire) + 1).await? {
+            Some(next) => {
+                term.store(next, Ordering::Release);
+                lease.set(begun);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
     async fn beat(&self, term: u64, contents: Vec<u8>) -> std::result::Result<(), StoreError> {
         let object = self.heartbeat(term);
         self.store.put(&object, contents.into()).await.map(drop)
@@ -254,7 +383,12 @@ impl ClaimObjects {
 impl Claim {
     /// The number of the claim.
     pub fn term(&self) -> u64 {
-        self.term
+        self.term.load(Ordering::Acquire)
+    }
+
+    /// Returns the time for which no other process takes over.
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
     }
 
     /// Hands over: a process that waits may open the database at its next look. Call it after the database was closed.
@@ -266,7 +400,8 @@ impl Claim {
         let released = runtime.block_on(async {
             // A heartbeat that is in flight could otherwise overwrite the last one.
             let _ = (&mut self.heartbeats).await;
-            self.objects.beat(self.term, RELEASED.to_vec()).await
+            let term = self.term.load(Ordering::Acquire);
+            self.objects.beat(term, RELEASED.to_vec()).await
         });
         released.map_err(|error| store_error("hand over", &error))
     }

@@ -15,6 +15,7 @@ use slatedb::Db;
 use tokio::runtime::Runtime;
 
 use crate::cache::BlockCache;
+use crate::claim::Lease;
 use crate::commit::{Order, View};
 use crate::error::{closed, convert};
 use crate::lock::{lock, read};
@@ -30,16 +31,20 @@ pub(crate) struct Core {
     /// The store below SlateDB, observed.
     pub(crate) store: Arc<dyn ObjectStore>,
     /// The path of the database in the store.
-    pub(crate) path: String,
+    pub(crate) path: Arc<str>,
     pub(crate) requests: Arc<Requests>,
     pub(crate) order: Mutex<Order>,
     pub(crate) visible: RwLock<Arc<View>>,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) retained: Arc<Retained>,
     pub(crate) merges: Arc<CompleteMerges>,
+    pub(crate) merges_itself: bool,
+    pub(crate) lease: Option<Lease>,
     pub(crate) sizes: Arc<Sizes>,
     pub(crate) readers: Arc<Readers>,
     pub(crate) is_closed: AtomicBool,
+    /// True if the process counts as killed: nothing is written any more.
+    pub(crate) is_abandoned: AtomicBool,
 }
 
 impl Core {
@@ -76,6 +81,9 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if self.is_abandoned.load(Ordering::Acquire) {
+            return;
+        }
         // Everything synced is durable without this; it shortens the next opening.
         let _ = self.runtime.block_on(self.db.close());
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures::StreamExt;
 use nilometer_storage::{
@@ -19,6 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::cache::BlockCache;
 use crate::commit::{Order, View};
+use crate::compactor::announce;
 use crate::core::{Core, Readers};
 use crate::error::{convert, store_error};
 use crate::keyspaces::{self, Purpose};
@@ -60,26 +62,75 @@ impl SlateEngine {
         self.core.finish_copy()
     }
 
+    /// Opens the database on a runtime of one thread, with a clock and a seed: what follows is the same each time if the
+    /// store is.
+    #[doc(hidden)]
+    pub fn open_simulated(
+        store: Arc<dyn ObjectStore>,
+        path: &str,
+        options: &SlateOptions,
+        world: SimulatedWorld,
+    ) -> Result<Self> {
+        Self::open_in(Purpose::Use, store, path, options, world)
+    }
+
+    /// Ends the engine as a kill does: nothing is stored any more.
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        self.core.is_closed.store(true, Ordering::Release);
+        self.core.is_abandoned.store(true, Ordering::Release);
+    }
+
+    /// Lets the tasks of the engine run for a time by its clock. For simulations, in which they run during calls alone.
+    #[doc(hidden)]
+    pub fn idle(&self, clock: &dyn SystemClock, time: Duration) {
+        self.core.runtime.block_on(clock.sleep(time));
+    }
+
     fn open_for(
         purpose: Purpose,
         store: Arc<dyn ObjectStore>,
         path: &str,
         options: &SlateOptions,
     ) -> Result<Self> {
-        let runtime = runtime(path, options.threads)?;
+        let world = SimulatedWorld {
+            runtime: runtime(path, options.threads)?,
+            clock: Arc::new(DefaultSystemClock::new()),
+            seed: None,
+        };
+        Self::open_in(purpose, store, path, options, world)
+    }
+
+    fn open_in(
+        purpose: Purpose,
+        store: Arc<dyn ObjectStore>,
+        path: &str,
+        options: &SlateOptions,
+        world: SimulatedWorld,
+    ) -> Result<Self> {
+        let SimulatedWorld {
+            runtime,
+            clock,
+            seed,
+        } = world;
         let requests = Arc::new(Requests::default());
         let store: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
         let retained = Arc::new(Retained::default());
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
-        let clock: Arc<dyn SystemClock> = Arc::new(DefaultSystemClock::new());
         if purpose == Purpose::CopyTarget {
             // Before the opening, which would fence a writer.
             if !runtime.block_on(is_empty(&store, path))? {
                 return Err(Error::NotEmpty { path: path.into() });
             }
         }
+        runtime.block_on(announce(&store, path, options.merges_itself))?;
         let merges = Arc::new(CompleteMerges::default());
-        let parts = (cache.clone(), clock, merges.clone());
+        let parts = EngineParts {
+            cache: cache.clone(),
+            clock,
+            seed,
+            merges: merges.clone(),
+        };
         let built = build(path, &store, options, &runtime, &retained, parts);
         let db = runtime
             .block_on(built)
@@ -101,7 +152,7 @@ impl SlateEngine {
             db,
             runtime,
             store,
-            path: path.to_owned(),
+            path: path.into(),
             requests,
             cache,
             order: order.into(),
@@ -110,7 +161,10 @@ impl SlateEngine {
             merges,
             sizes,
             readers: Arc::new(Readers::default()),
+            merges_itself: options.merges_itself,
+            lease: options.lease.clone(),
             is_closed: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
         };
         Ok(Self {
             core: Arc::new(core),
@@ -118,10 +172,34 @@ impl SlateEngine {
         })
     }
 
+    /// Returns the number of writers that have opened the database, this one included.
+    pub fn epoch(&self) -> u64 {
+        self.core.db.manifest().writer_epoch()
+    }
+
     /// Returns the requests to the store since the engine was opened.
     pub fn requests(&self) -> RequestCounts {
         self.core.requests.counts()
     }
+}
+
+/// What SlateDB is built of.
+struct EngineParts {
+    cache: Arc<BlockCache>,
+    clock: Arc<dyn SystemClock>,
+    seed: Option<u64>,
+    merges: Arc<CompleteMerges>,
+}
+
+/// What an engine runs in: threads, time and chance.
+#[doc(hidden)]
+pub struct SimulatedWorld {
+    /// The runtime of its tasks.
+    pub runtime: Runtime,
+    /// Its clock.
+    pub clock: Arc<dyn SystemClock>,
+    /// The seed of its random numbers; `None` for different ones each time.
+    pub seed: Option<u64>,
 }
 
 /// Starts the threads for the database at `path`.
@@ -155,24 +233,37 @@ async fn build(
     options: &SlateOptions,
     runtime: &Runtime,
     retained: &Arc<Retained>,
-    (cache, clock, merges): (Arc<BlockCache>, Arc<dyn SystemClock>, Arc<CompleteMerges>),
+    parts: EngineParts,
 ) -> std::result::Result<Db, slatedb::Error> {
+    let EngineParts {
+        cache,
+        clock,
+        seed,
+        merges,
+    } = parts;
     let mut settings: Settings = options.settings();
-    let mut compactor = CompactorBuilder::new(path.to_owned(), store.clone())
-        .with_runtime(runtime.handle().clone())
-        .with_system_clock(clock.clone())
-        .with_scheduler_supplier(Arc::new(MergeSchedule(merges)))
-        .with_compaction_filter_supplier(Arc::new(RetainedFilter(retained.clone())));
-    if let Some(options) = settings.compactor_options.take() {
-        compactor = compactor.with_options(options);
-    }
-    Db::builder(path.to_owned(), store.clone())
+    let compactor = settings.compactor_options.take().map(|options| {
+        CompactorBuilder::new(path.to_owned(), store.clone())
+            .with_runtime(runtime.handle().clone())
+            .with_system_clock(clock.clone())
+            .with_scheduler_supplier(Arc::new(MergeSchedule(merges)))
+            .with_compaction_filter_supplier(Arc::new(RetainedFilter(retained.clone())))
+            .with_options(options)
+    });
+    let mut builder = Db::builder(path.to_owned(), store.clone())
         .with_settings(settings)
         .with_db_cache(cache, 0)
-        .with_system_clock(clock)
-        .with_compactor_builder(compactor)
-        .build()
-        .await
+        .with_system_clock(clock);
+    if let Some(seed) = seed {
+        builder = builder.with_seed(seed);
+    }
+    if let Some(mut compactor) = compactor {
+        if let Some(seed) = seed {
+            compactor = compactor.with_seed(seed);
+        }
+        builder = builder.with_compactor_builder(compactor);
+    }
+    builder.build().await
 }
 
 impl Engine for SlateEngine {
@@ -211,6 +302,18 @@ impl Engine for SlateEngine {
             reader: Arc::new(self.core.readers.add()),
             core: Arc::clone(&self.core),
         }))
+    }
+
+    /// Asks the store whether there is a newer writer, unless the lease says that there is none.
+    fn confirm(&self) -> Result<()> {
+        self.core.check_open()?;
+        match &self.core.lease {
+            Some(lease) if !lease.is_valid() => {
+                self.core.wait_for(self.core.db.refresh_manifest())?;
+                self.core.check_open()
+            }
+            _ => Ok(()),
+        }
     }
 
     fn sync(&self) -> Result<()> {

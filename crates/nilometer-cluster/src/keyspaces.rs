@@ -3,7 +3,7 @@
 //! A record is a batch like any other: a keyspace exists from the moment at which the batch with its record is visible
 //! to the moment at which the batch without it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,6 +104,17 @@ pub(crate) async fn read_keyspaces(
     read_records(db, path).await
 }
 
+/// Reads the ids of the keyspaces, and the lowest that was never in use.
+pub(crate) async fn read_retained(
+    db: &(impl DbReadOps + Sync),
+    path: &str,
+) -> Result<(BTreeSet<KeyspaceId>, u64)> {
+    // Before the records: a keyspace that is created between the two has a higher id.
+    let next_id = number(db, path, layout::next_key()).await?;
+    let records = read_records(db, path).await?;
+    Ok((records.iter().map(|record| record.id).collect(), next_id))
+}
+
 async fn read_records(db: &(impl DbReadOps + Sync), path: &str) -> Result<Vec<Keyspace>> {
     let failed = |error: slatedb::Error| convert(path, &error);
     let mut keyspaces = Vec::new();
@@ -124,7 +135,7 @@ async fn check_is_whole(db: &(impl DbReadOps + Sync), path: &str) -> Result<()> 
     }
 }
 
-async fn number(db: &Db, path: &str, key: bytes::Bytes) -> Result<u64> {
+async fn number(db: &(impl DbReadOps + Sync), path: &str, key: bytes::Bytes) -> Result<u64> {
     let stored = db.get(key).await.map_err(|error| convert(path, &error))?;
     let number = stored.as_deref().and_then(layout::decode_number);
     number.ok_or_else(|| damaged(path, "a number of the layout"))

@@ -11,25 +11,34 @@
 //! | blocking calls; scans with read-ahead | [`core`], [`scan`] |
 //! | removing the entries of dropped keyspaces | [`retained`] |
 //! | merging everything | [`merge`], [`schedule`] |
+//! | merging in a process of its own | [`compactor`] |
 //! | sizes of keyspaces | [`sizes`] |
 //! | a cache that knows its bytes | [`cache`] |
 //! | requests in flight and their count | [`requests`] |
 //! | the store of a URL; refusing stores in which two writers could be at work | [`url`], [`mod@probe`] |
 //! | reading without disturbing a writer, for copies | [`source`] |
-//! | which of several processes writes | [`claim`] |
+//! | the same, again and again, for secondaries | [`reader`], [`log_cache`] |
+//! | which of several processes writes; which are there | [`claim`], [`presence`] |
+//!
+//! Backups of databases of the local engine in an object store are in [`backup`].
 
+mod backup;
 mod cache;
 mod claim;
 mod commit;
+mod compactor;
 mod core;
 mod engine;
 mod error;
 mod keyspaces;
 mod layout;
 mod lock;
+mod log_cache;
 mod merge;
 mod options;
+mod presence;
 mod probe;
+mod reader;
 mod requests;
 mod retained;
 mod scan;
@@ -37,13 +46,24 @@ mod schedule;
 mod sizes;
 mod snapshot;
 mod source;
+mod still_clock;
 mod url;
 mod verify;
 
-pub use claim::{Claim, ClaimIntervals, Claimant};
+pub use backup::{
+    BackupClock, BackupInfo, BackupProgress, BackupReport, BackupStore, BackupVerification,
+    ContinuousBackup, ContinuousEvent, ContinuousOptions, Removed, RestorePoint, Restored,
+    Retention,
+};
+pub use claim::{Claim, ClaimIntervals, Claimant, Lease, Look};
+pub use compactor::SlateCompactor;
+#[doc(hidden)]
+pub use engine::SimulatedWorld;
 pub use engine::SlateEngine;
 pub use options::SlateOptions;
+pub use presence::{MemberReport, Presence, SeenMember};
 pub use probe::{StoreAbilities, probe};
+pub use reader::{SlateReader, SlateView};
 pub use requests::RequestCounts;
 pub use source::SlateSource;
 pub use url::{InvalidUrl, StorageUrl};

@@ -17,7 +17,7 @@ const FAILURES_MAX: u64 = 100;
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Core {
-    /// Flushes the memtable and merges all tables.
+    /// Flushes the memtable and merges all tables; leaves merging to a separate compactor, if one does it.
     pub(crate) fn settle(&self) -> Result<()> {
         self.check_open()?;
         let flush = FlushOptions {
@@ -25,6 +25,9 @@ impl Core {
         };
         self.wait_for(self.db.flush_with_options(flush))?;
         self.wait_for(self.db.refresh_manifest())?;
+        if !self.merges_itself {
+            return Ok(());
+        }
         let failures_before = self.merges.failures();
         let request = self.merges.ask(self.db.manifest().id());
         while !self.merges.is_served(request) {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::claim::Lease;
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, CompressionCodec, GarbageCollectorDirectoryOptions,
     GarbageCollectorOptions, ObjectStoreCacheOptions, Settings,
@@ -11,6 +12,12 @@ use slatedb::config::{
 /// Least age at which an object of the log or a table that is no longer referred to is deleted. A reader or an old
 /// writer that is paused for longer may find objects missing.
 const GARBAGE_AGE: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// Snapshots are kept for the time of a batch of a scan. This is much longer.
+const DROPPED_KEYSPACES_STAY: Duration = Duration::from_secs(60 * 60);
+
+/// Small tables at which writers wait when a separate compactor merges them: it may be started again meanwhile.
+const TABLES_WITHOUT_COMPACTOR_MAX: usize = 64;
 
 /// Interval of the garbage collection.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10 * 60);
@@ -34,8 +41,17 @@ pub struct SlateOptions {
     pub cache_path: Option<PathBuf>,
     /// Bytes of that cache.
     pub cache_path_bytes: usize,
+    /// The time for which no other process takes over. When it has passed, [`Engine::confirm`] asks the store.
+    ///
+    /// [`Engine::confirm`]: nilometer_storage::Engine::confirm
+    pub lease: Option<Lease>,
     /// Interval at which tables are looked over and merged.
     pub merge_interval: Duration,
+    /// True if the engine merges tables and deletes garbage. Otherwise a [`SlateCompactor`](crate::SlateCompactor) must: if
+    /// none does, writers wait when there are many small tables.
+    pub merges_itself: bool,
+    /// Time for which a separate compactor keeps the entries of a dropped keyspace. No snapshot must be older.
+    pub dropped_keyspaces_stay: Duration,
     /// True if the store replaces an object only if it is a certain version. Without this an old writer must not be
     /// paused for longer than garbage is kept.
     pub has_conditional_overwrites: bool,
@@ -53,6 +69,9 @@ impl Default for SlateOptions {
             cache_path: None,
             cache_path_bytes: 16 * 1024 * 1024 * 1024,
             merge_interval: Duration::from_secs(5),
+            merges_itself: true,
+            lease: None,
+            dropped_keyspaces_stay: DROPPED_KEYSPACES_STAY,
             has_conditional_overwrites: true,
             threads: 4,
         }
@@ -88,7 +107,20 @@ impl SlateOptions {
         }
     }
 
+    /// Returns the settings of an engine.
     pub(crate) fn settings(&self) -> Settings {
+        let mut settings = self.settings_of_compactor();
+        if !self.merges_itself {
+            settings.compactor_options = None;
+            settings.garbage_collector_options = None;
+            settings.l0_max_ssts = TABLES_WITHOUT_COMPACTOR_MAX;
+            settings.l0_max_ssts_per_key = TABLES_WITHOUT_COMPACTOR_MAX;
+        }
+        settings
+    }
+
+    /// Returns the settings with those of merges and of the garbage collection.
+    pub(crate) fn settings_of_compactor(&self) -> Settings {
         let compression_codec = Some(CompressionCodec::Lz4);
         let worker = CompactionWorkerOptions {
             compactions_poll_interval: self.merge_interval,

@@ -29,7 +29,7 @@ use crate::error::report;
 use crate::lock::lock;
 
 /// The folder of the log in a database of SlateDB.
-const LOG_FOLDER: &str = "wal";
+pub(crate) const LOG_FOLDER: &str = "wal";
 
 /// Requests since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

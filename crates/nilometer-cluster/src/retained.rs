@@ -66,12 +66,17 @@ impl Retained {
 }
 
 /// What is retained at the start of a merge. A keyspace that is not retained then never is again.
-struct RetainedNow {
+pub(crate) struct RetainedNow {
     ids: BTreeSet<KeyspaceId>,
     next_id: u64,
 }
 
 impl RetainedNow {
+    /// Retains these, and all ids from `next_id` on.
+    pub(crate) fn new(ids: BTreeSet<KeyspaceId>, next_id: u64) -> Self {
+        Self { ids, next_id }
+    }
+
     fn keeps(&self, stored: &[u8]) -> bool {
         match layout::keyspace_of(stored) {
             Some(KeyspaceId(0)) | None => true,

@@ -9,20 +9,19 @@
 //! store unless many of its requests are in flight.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use nilometer_storage::{Bytes, Direction, Error, Result};
 use slatedb::config::ScanOptions;
-use slatedb::{DbIterator, IterationOrder, KeyValue};
+use slatedb::{DbIterator, DbReader, DbSnapshot, IterationOrder, KeyValue};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::AbortHandle;
 
-use crate::commit::View;
-use crate::core::{Core, Reader};
 use crate::error::convert;
 use crate::layout::PREFIX_BYTES;
-use crate::snapshot::SlateSnapshot;
 
 /// Entries of the first chunk.
 const FIRST_ENTRIES: usize = 8;
@@ -42,11 +41,41 @@ const READ_BYTES: [usize; 2] = [32 * 1024, 1024 * 1024];
 /// Reads of the store in flight for one table, before and after a task reads ahead.
 const READS: [usize; 2] = [1, 8];
 
-type Range = (Bound<bytes::Bytes>, Bound<bytes::Bytes>);
+pub(crate) type Range = (Bound<bytes::Bytes>, Bound<bytes::Bytes>);
 pub(crate) type Chunk = VecDeque<(Bytes, Bytes)>;
 
-/// A scan of one keyspace.
-pub(crate) struct SlateScan {
+/// What is scanned: it does not change.
+pub(crate) trait ScanSource: Clone + Send + Sync + 'static {
+    /// Begins a scan of stored keys.
+    fn scan(
+        &self,
+        range: Range,
+        options: &ScanOptions,
+    ) -> impl Future<Output = std::result::Result<DbIterator, slatedb::Error>> + Send;
+}
+
+impl ScanSource for Arc<DbSnapshot> {
+    async fn scan(
+        &self,
+        range: Range,
+        options: &ScanOptions,
+    ) -> std::result::Result<DbIterator, slatedb::Error> {
+        self.scan_with_options(range, options).await
+    }
+}
+
+impl ScanSource for Arc<DbReader> {
+    async fn scan(
+        &self,
+        range: Range,
+        options: &ScanOptions,
+    ) -> std::result::Result<DbIterator, slatedb::Error> {
+        self.scan_with_options(range, options).await
+    }
+}
+
+/// A scan of one keyspace. `H` keeps open what is scanned.
+pub(crate) struct SlateScan<S, H> {
     chunk: Chunk,
     source: Source,
     /// What is not yet in a chunk. Only while nothing reads ahead.
@@ -54,10 +83,11 @@ pub(crate) struct SlateScan {
     direction: Direction,
     entries_next: usize,
     bytes_read: usize,
-    view: Arc<View>,
-    _reader: Arc<Reader>,
+    scanned: S,
+    /// The runtime of SlateDB, and the path of the database.
+    place: (Handle, Arc<str>),
     /// Last, so that SlateDB is closed after its snapshots.
-    core: Arc<Core>,
+    _open: H,
 }
 
 enum Source {
@@ -79,9 +109,15 @@ impl Drop for Ahead {
     }
 }
 
-impl SlateScan {
+impl<S: ScanSource, H> SlateScan<S, H> {
     /// Returns a scan of the stored keys in `range`. It reads nothing yet.
-    pub(crate) fn new(snapshot: &SlateSnapshot, range: Range, direction: Direction) -> Self {
+    pub(crate) fn new(
+        scanned: S,
+        place: (Handle, Arc<str>),
+        range: Range,
+        direction: Direction,
+        open: H,
+    ) -> Self {
         Self {
             chunk: Chunk::new(),
             source: Source::Unopened,
@@ -89,10 +125,18 @@ impl SlateScan {
             direction,
             entries_next: FIRST_ENTRIES,
             bytes_read: 0,
-            view: Arc::clone(&snapshot.view),
-            _reader: Arc::clone(&snapshot.reader),
-            core: Arc::clone(&snapshot.core),
+            scanned,
+            place,
+            _open: open,
         }
+    }
+
+    fn wait_for<T>(
+        &self,
+        call: impl Future<Output = std::result::Result<T, slatedb::Error>>,
+    ) -> Result<T> {
+        let (handle, path) = &self.place;
+        handle.block_on(call).map_err(|error| convert(path, &error))
     }
 
     /// Reads the next chunk, which is empty at the end.
@@ -102,17 +146,14 @@ impl SlateScan {
         }
         if matches!(self.source, Source::Unopened) {
             let options = scan_options(self.direction, 0);
-            let opened = self
-                .view
-                .snapshot
-                .scan_with_options(self.rest.clone(), &options);
-            let iterator = self.core.wait_for(opened)?;
+            let iterator = self.wait_for(self.scanned.scan(self.rest.clone(), &options))?;
             self.source = Source::WhenAsked(Box::new(iterator));
         }
+        let (handle, path) = &self.place;
         match &mut self.source {
             Source::WhenAsked(iterator) => {
-                let read = read_chunk(iterator, self.entries_next);
-                let (chunk, bytes, last) = self.core.wait_for(read)?;
+                let read = handle.block_on(read_chunk(iterator, self.entries_next));
+                let (chunk, bytes, last) = read.map_err(|error| convert(path, &error))?;
                 self.chunk = chunk;
                 self.bytes_read += bytes;
                 self.entries_next = self.entries_next.saturating_mul(2);
@@ -138,11 +179,11 @@ impl SlateScan {
     /// Starts a task that reads what is left.
     fn read_ahead(&self) -> Ahead {
         let (sender, chunks) = channel(AHEAD_CHUNKS);
-        let snapshot = Arc::clone(&self.view.snapshot);
+        let scanned = self.scanned.clone();
         let (rest, options) = (self.rest.clone(), scan_options(self.direction, 1));
-        let path = self.core.path.clone();
-        let task = self.core.runtime.spawn(async move {
-            let mut iterator = match snapshot.scan_with_options(rest, &options).await {
+        let path = Arc::clone(&self.place.1);
+        let task = self.place.0.spawn(async move {
+            let mut iterator = match scanned.scan(rest, &options).await {
                 Ok(iterator) => iterator,
                 Err(error) => {
                     let _ = sender.send(Err(convert(&path, &error))).await;
@@ -196,7 +237,7 @@ pub(crate) async fn read_chunk(
     Ok((chunk, bytes, last))
 }
 
-impl Iterator for SlateScan {
+impl<S: ScanSource, H> Iterator for SlateScan<S, H> {
     type Item = Result<(Bytes, Bytes)>;
 
     fn next(&mut self) -> Option<Self::Item> {

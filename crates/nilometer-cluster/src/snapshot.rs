@@ -48,7 +48,19 @@ impl Snapshot for SlateSnapshot {
             return Ok(Box::new(std::iter::empty()));
         }
         let range = layout::range(keyspace, start, end);
-        Ok(Box::new(SlateScan::new(self, range, direction)))
+        let core = &self.core;
+        Ok(Box::new(SlateScan::new(
+            Arc::clone(&self.view.snapshot),
+            (core.runtime.handle().clone(), Arc::clone(&core.path)),
+            range,
+            direction,
+            // The view retains its keyspaces. The core is last, so that SlateDB is closed after its snapshots.
+            (
+                Arc::clone(&self.view),
+                Arc::clone(&self.reader),
+                Arc::clone(core),
+            ),
+        )))
     }
 
     fn version(&self, keyspace: KeyspaceId) -> Option<u64> {

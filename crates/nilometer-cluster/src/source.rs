@@ -20,11 +20,9 @@ use crate::error::convert;
 use crate::keyspaces;
 use crate::layout;
 use crate::scan::{AHEAD_CHUNKS, Chunk, read_chunk, scan_options};
+use crate::still_clock::StillClock;
 
-/// Time after which the reader would look for newer contents: never while a copy runs.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(3 * 24 * 60 * 60);
-
-/// Time for which the checkpoint of a reader that was killed is kept. SlateDB asks for more than two intervals.
+/// Time for which the checkpoint of a reader is kept, so that of one that was killed, too. A copy takes less.
 const CHECKPOINT_LIFETIME: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Threads that read.
@@ -53,13 +51,13 @@ impl SlateSource {
             });
         }
         let options = DbReaderOptions {
-            manifest_poll_interval: REFRESH_INTERVAL,
             checkpoint_lifetime: CHECKPOINT_LIFETIME,
             ..DbReaderOptions::default()
         };
         let built = DbReader::builder(path.to_owned(), store)
             .with_reader_mode(DbReaderMode::ManagedCheckpoint)
             .with_options(options)
+            .with_system_clock(Arc::new(StillClock::default()))
             .with_db_cache_disabled()
             .build();
         let db = runtime.block_on(built);

@@ -23,8 +23,11 @@ use object_store::{ObjectStore, RetryConfig};
 
 use crate::engine::runtime;
 use crate::error::store_error;
-use crate::probe::probe;
-use crate::{ClaimIntervals, Claimant, SlateEngine, SlateOptions, SlateSource};
+use crate::probe::{StoreAbilities, probe};
+use crate::{
+    BackupStore, ClaimIntervals, Claimant, MemberReport, Presence, SlateCompactor, SlateEngine,
+    SlateOptions, SlateReader, SlateSource,
+};
 
 /// The path of the database below the directory of a `file` URL.
 const PATH_IN_DIRECTORY: &str = "nilometer";
@@ -142,6 +145,24 @@ impl StorageUrl {
         SlateEngine::open(store, path, &options)
     }
 
+    /// Opens the database as [`Self::open`], in a store that was probed.
+    pub fn open_probed(&self, options: &SlateOptions) -> Result<SlateEngine> {
+        let (store, path) = self.connect()?;
+        SlateEngine::open(store, path, options)
+    }
+
+    /// Prepares to read the database while another process writes to it.
+    pub fn reader(&self, options: &SlateOptions) -> Result<SlateReader> {
+        let (store, path) = self.connect()?;
+        SlateReader::new(store, path, options)
+    }
+
+    /// Makes this process a member of the set of those that have the database open.
+    pub fn presence(&self, own: MemberReport, interval: Duration) -> Result<Presence> {
+        let store = self.store(impatient())?;
+        Presence::begin(store, &self.path, own, interval)
+    }
+
     /// Probes the store and creates a database as the target of a copy: see [`SlateEngine::create_for_copy`].
     pub fn create_for_copy(&self, options: SlateOptions) -> Result<SlateEngine> {
         let options = self.probed(options)?;
@@ -151,15 +172,47 @@ impl StorageUrl {
 
     /// Opens the database for reading. A writer that has it open is not disturbed.
     pub fn open_source(&self) -> Result<SlateSource> {
-        if let Place::Directory(directory) = &self.place
-            && !directory.is_dir()
-        {
-            return Err(Error::Store {
-                reason: format!("{} is not a directory", directory.display()),
-            });
-        }
+        self.check_exists()?;
         let (store, path) = self.connect()?;
         SlateSource::open(store, path)
+    }
+
+    /// Fails if a directory is absent: connecting would create it.
+    fn check_exists(&self) -> Result<()> {
+        match &self.place {
+            Place::Directory(directory) if !directory.is_dir() => Err(Error::Store {
+                reason: format!("{} is not a directory", directory.display()),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the backups at the URL, to make some. The store is probed when one is made.
+    pub fn backups(&self) -> Result<BackupStore> {
+        let (store, path) = self.connect()?;
+        BackupStore::new(store, path)
+    }
+
+    /// Returns the backups at the URL, to be read.
+    pub fn existing_backups(&self) -> Result<BackupStore> {
+        self.check_exists()?;
+        let (store, path) = self.connect()?;
+        BackupStore::new(store, path)
+    }
+
+    /// Starts a compactor of the database beside its writer: see [`SlateCompactor::start`].
+    pub fn start_compactor(&self, options: &SlateOptions) -> Result<SlateCompactor> {
+        self.check_exists()?;
+        let (store, path) = self.connect()?;
+        SlateCompactor::start(store, path, options)
+    }
+
+    /// Returns a process that waits for its turn to be the compactor of the database.
+    pub fn compactor_claimant(&self, intervals: ClaimIntervals) -> Result<Claimant> {
+        self.check_exists()?;
+        let store = self.store(impatient())?;
+        let path = format!("{}/{}", self.path, crate::compactor::FOLDER);
+        Claimant::new(store, &path, intervals)
     }
 
     /// Returns a process that waits for its turn to write to the database.
@@ -173,15 +226,19 @@ impl StorageUrl {
         Ok((self.store(RetryConfig::default())?, &self.path))
     }
 
-    /// Probes the store, and returns the options with what it cannot do.
-    fn probed(&self, options: SlateOptions) -> Result<SlateOptions> {
-        let store = self.store(impatient())?;
-        let abilities = runtime(&self.path, 1)?.block_on(probe(&store, &self.path))?;
+    /// Probes the store, and returns the options with what it cannot do, for [`Self::open_probed`].
+    pub fn probed(&self, options: SlateOptions) -> Result<SlateOptions> {
+        let abilities = self.probe()?;
         Ok(SlateOptions {
             has_conditional_overwrites: options.has_conditional_overwrites
                 && abilities.has_conditional_overwrites,
             ..options
         })
+    }
+
+    fn probe(&self) -> Result<StoreAbilities> {
+        let store = self.store(impatient())?;
+        runtime(&self.path, 1)?.block_on(probe(&store, &self.path))
     }
 
     fn store(&self, retry: RetryConfig) -> Result<Arc<dyn ObjectStore>> {

@@ -27,7 +27,7 @@ impl Core {
     }
 
     async fn read_everything(&self) -> std::result::Result<(), slatedb::Error> {
-        let reader = DbReader::builder(self.path.clone(), self.store.clone())
+        let reader = DbReader::builder(self.path.to_string(), self.store.clone())
             // Writes nothing. What is read is kept for as long as garbage is, see `options`.
             .with_reader_mode(DbReaderMode::FollowLatest)
             .with_options(DbReaderOptions::default())

@@ -6,8 +6,8 @@
 //!                                             └── exhaust allowed: waits again ◄─────── with `moreToCome`
 //! ```
 //!
-//! The description of this server does not change, so every wait takes its whole time, unless the client knows the version
-//! of another process: then it is answered at once. A message that arrives meanwhile ends the wait, and the end of the
+//! A wait takes its whole time, unless the description of this server changes, or the client knows another version of it: then
+//! it is answered at once. A message that arrives meanwhile ends the wait, and the end of the
 //! connection or a shutdown ends it without an answer.
 
 use std::collections::BTreeSet;
@@ -16,11 +16,40 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nilometer::commands::topology_wait;
-use nilometer::services::Counter;
+use nilometer::services::{Counter, ReplicaSet, Services};
 use nilometer::{Database, Request};
 
 use crate::limits;
 use crate::wire::ReplyForm;
+
+/// The version of this server's description that a client knows.
+#[derive(Clone)]
+pub(crate) struct KnownTopology {
+    set: Option<Arc<ReplicaSet>>,
+    counter: i64,
+}
+
+impl KnownTopology {
+    fn now(services: &Services) -> Self {
+        let set = services.replica_set.clone();
+        Self {
+            counter: set.as_ref().map_or(0, |set| set.counter()),
+            set,
+        }
+    }
+
+    /// True if the description has changed.
+    pub(crate) fn has_changed(&self) -> bool {
+        let now = self.set.as_ref().map_or(0, |set| set.counter());
+        now != self.counter
+    }
+}
+
+impl fmt::Debug for KnownTopology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.counter.fmt(f)
+    }
+}
 
 /// A `hello` that waits for a change of the topology.
 #[derive(Debug)]
@@ -33,6 +62,7 @@ pub(crate) struct AwaitedHello {
     /// The longest wait before each answer.
     time: Duration,
     due: Instant,
+    known: KnownTopology,
     /// Counts the connection as one with a stream, from the first answer on.
     stream: Option<ConnectionGuard>,
 }
@@ -50,6 +80,7 @@ impl AwaitedHello {
         if is_large || !request.sequences.is_empty() {
             return None;
         }
+        let known = KnownTopology::now(database.services());
         let wait = topology_wait(database, request)?;
         if !wait.is_current && !streams {
             return None;
@@ -62,6 +93,7 @@ impl AwaitedHello {
             streams,
             time,
             due: if wait.is_current { now + time } else { now },
+            known,
             stream: None,
         }))
     }
@@ -73,11 +105,21 @@ impl AwaitedHello {
 
     /// True if the wait is over.
     pub(crate) fn is_due(&self) -> bool {
-        Instant::now() >= self.due
+        Instant::now() >= self.due || self.known.has_changed()
+    }
+
+    /// Returns what the client knows.
+    pub(crate) fn known(&self) -> KnownTopology {
+        self.known.clone()
+    }
+
+    /// To be called before an answer is made.
+    pub(crate) fn begin_answer(&mut self, services: &Services) {
+        self.known = KnownTopology::now(services);
     }
 
     /// Waits again, after the answer `request_id`, which the next one answers.
-    pub(crate) fn continue_after(&mut self, database: &Arc<Database>, request_id: i32) {
+    pub(crate) fn continue_after(&mut self, services: &Arc<Services>, request_id: i32) {
         self.form.response_to = request_id;
         self.due = Instant::now() + self.time.max(limits::HELLO_STREAM_INTERVAL_MIN);
         if self.stream.is_none() {
@@ -85,7 +127,7 @@ impl AwaitedHello {
                 "hello" => ConnectionCount::ExhaustHello,
                 _ => ConnectionCount::ExhaustIsMaster,
             };
-            self.stream = Some(ConnectionGuard::new(database, counts));
+            self.stream = Some(ConnectionGuard::new(services, counts));
         }
     }
 }
@@ -103,14 +145,14 @@ pub(crate) enum ConnectionCount {
 
 /// Counts a connection while it lives.
 pub(crate) struct ConnectionGuard {
-    database: Arc<Database>,
+    services: Arc<Services>,
     counts: ConnectionCount,
 }
 
 impl ConnectionGuard {
-    pub(crate) fn new(database: &Arc<Database>, counts: ConnectionCount) -> Self {
+    pub(crate) fn new(services: &Arc<Services>, counts: ConnectionCount) -> Self {
         let guard = Self {
-            database: Arc::clone(database),
+            services: Arc::clone(services),
             counts,
         };
         guard.counter().increment();
@@ -118,7 +160,7 @@ impl ConnectionGuard {
     }
 
     fn counter(&self) -> &Counter {
-        let counters = &self.database.services().counters.connections;
+        let counters = &self.services.counters.connections;
         match self.counts {
             ConnectionCount::Awaiting => &counters.awaiting_topology_changes,
             ConnectionCount::ExhaustHello => &counters.exhaust_hello,
@@ -196,6 +238,16 @@ impl DueTimes {
         None
     }
 
+    /// Makes all connections due.
+    pub(crate) fn advance_all(&self) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let ids = std::mem::take(&mut state.due).into_iter();
+        state.due = ids.map(|(_, id)| (now, id)).collect();
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// Ends the thread that waits.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
@@ -225,6 +277,10 @@ mod tests {
             times.insert(Instant::now() + Duration::from_secs(3600), 6);
             times.insert(Instant::now(), 7);
             assert_eq!(next.join().expect("a thread"), Some(7));
+            times.insert(Instant::now() + Duration::from_secs(3600), 8);
+            times.advance_all();
+            let both: BTreeSet<_> = (0..2).filter_map(|_| times.next()).collect();
+            assert_eq!(both, BTreeSet::from([6, 8]));
             let none = scope.spawn(|| times.next());
             times.close();
             assert_eq!(none.join().expect("a thread"), None);

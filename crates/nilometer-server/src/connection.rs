@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use nilometer::Request;
 use nilometer::commands::error_reply;
 use nilometer::session::{ClientMetadata, ClientSession};
-use nilometer::{Database, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
-use crate::awaited_hello::{AwaitedHello, ConnectionCount, ConnectionGuard};
+use crate::awaited_hello::{AwaitedHello, ConnectionCount, ConnectionGuard, KnownTopology};
+use crate::database_slot::DatabaseSlot;
 use crate::idle_connections::IdleConnections;
 use crate::message_memory::{MemoryShare, MessageMemory};
 use crate::registry::{ConnectionEntry, SharedStream};
@@ -92,7 +93,7 @@ pub(crate) struct IdleConnection {
 impl IdleConnection {
     /// Sets up an accepted connection, with the TLS handshake if TLS is used.
     pub(crate) fn open(shared: &ServerState, entry: Arc<ConnectionEntry>) -> io::Result<Self> {
-        let (database, timeouts) = (&*shared.database, shared.timeouts);
+        let timeouts = shared.timeouts;
         let connected = Instant::now();
         let stream = &entry.stream;
         stream.set_nodelay(true)?;
@@ -100,7 +101,7 @@ impl IdleConnection {
         stream.set_write_timeout(Some(timeouts.stall))?;
         let mut session = ClientSession::new(entry.id, client_of(stream)?);
         session.compressors = shared.compressors.iter().map(|c| c.name()).collect();
-        let connections = &database.services().connections;
+        let connections = &shared.database.services().connections;
         connections.open(entry.id, session.client.clone());
         let stream = SharedStream(entry.clone());
         let transport = match &shared.tls {
@@ -128,6 +129,11 @@ impl IdleConnection {
     /// Returns when its `hello` is due, if one waits.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.awaited.as_ref().map(|(hello, _)| hello.due())
+    }
+
+    /// Returns what the client knows whose `hello` waits.
+    pub(crate) fn known_topology(&self) -> Option<KnownTopology> {
+        self.awaited.as_ref().map(|(hello, _)| hello.known())
     }
 
     /// Returns the registry's entry of the connection.
@@ -174,7 +180,7 @@ impl ConnectionReader {
 
 /// A connection with a thread.
 struct Connection<'a> {
-    database: &'a Arc<Database>,
+    database: &'a DatabaseSlot,
     session: ClientSession,
     entry: Arc<ConnectionEntry>,
     stream: &'a mut BufReader<Transport>,
@@ -244,7 +250,7 @@ impl<'a> Connection<'a> {
     /// [`Connection::yields_thread`] and [`Connection::input`] check.
     fn pause(self, awaited: Option<Box<AwaitedHello>>) -> IdleConnection {
         let guard = |hello| {
-            let guard = ConnectionGuard::new(self.database, ConnectionCount::Awaiting);
+            let guard = ConnectionGuard::new(self.database.services(), ConnectionCount::Awaiting);
             (hello, guard)
         };
         IdleConnection {
@@ -294,7 +300,8 @@ impl<'a> Connection<'a> {
         let mut form = incoming.form;
         if let Ok(request) = &request
             && wants_answer
-            && let Some(hello) = AwaitedHello::new(self.database, request, form, exhausts)
+            && let Some(hello) =
+                AwaitedHello::new(&self.database.current(), request, form, exhausts)
         {
             return self.answer_or_wait(hello);
         }
@@ -321,6 +328,7 @@ impl<'a> Connection<'a> {
         if !has_input && !hello.is_due() {
             return Err(ConnectionEnd::Awaits(hello));
         }
+        hello.begin_answer(self.database.services());
         let (reply, panicked) = self.run(&hello.request);
         let failed = reply.get("ok").as_exact_i64() != Some(1);
         let form = ReplyForm {
@@ -329,7 +337,7 @@ impl<'a> Connection<'a> {
         };
         let request_id = self.write_reply(form, &reply)?;
         if form.more_to_come {
-            hello.continue_after(self.database, request_id);
+            hello.continue_after(self.database.services(), request_id);
             return Err(ConnectionEnd::Awaits(hello));
         }
         drop(hello);
@@ -395,7 +403,7 @@ impl<'a> Connection<'a> {
         let active = &self.database.services().counters.connections.active;
         active.increment();
         self.entry.begin_command();
-        let outcome = command::run(self.database, &mut self.session, request);
+        let outcome = command::run(&self.database.current(), &mut self.session, request);
         self.entry.end_command();
         active.decrement();
         outcome
@@ -483,6 +491,9 @@ impl<'a> Connection<'a> {
 
     /// Writes a reply; returns its id.
     fn write_reply(&mut self, form: ReplyForm, document: &Document) -> Result<i32, ConnectionEnd> {
+        if self.session.closes_connection {
+            return Err(ConnectionEnd::Closed);
+        }
         let request_id = LAST_REQUEST_ID.fetch_add(1, Ordering::Relaxed);
         let front = wire::reply(request_id, form, document, limits::COPIED_REPLY_BYTES_MAX)?;
         let length = document.as_bytes().len();

@@ -26,6 +26,7 @@ use std::time::Duration;
 use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 
+use crate::database_slot::DatabaseSlot;
 use crate::limits;
 use crate::registry::{ConnectionEntry, Registry};
 use crate::tls::{Tls, TlsMode};
@@ -54,7 +55,7 @@ pub struct HttpOptions {
 
 /// The state shared by all threads.
 struct HttpState {
-    database: Arc<Database>,
+    database: DatabaseSlot,
     gives_metrics: bool,
     tls: Option<Arc<Tls>>,
     web: Option<Web>,
@@ -73,12 +74,12 @@ pub struct Http {
 impl Http {
     /// Serves requests on bound sockets.
     pub fn start(
-        database: Arc<Database>,
+        database: impl Into<DatabaseSlot>,
         listeners: Vec<TcpListener>,
         options: HttpOptions,
     ) -> io::Result<Self> {
         let shared = Arc::new(HttpState {
-            database,
+            database: database.into(),
             gives_metrics: options.gives_metrics,
             tls: options.tls,
             web: options.web_hosts.map(Web::new),
@@ -164,7 +165,7 @@ fn is_ours(connection_id: i64) -> bool {
 fn watch(shared: &HttpState) {
     while !shared.ending.load(Ordering::Relaxed) {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
-        crate::server::interrupt_abandoned(&shared.database, &shared.registry);
+        crate::server::interrupt_abandoned(shared.database.services(), &shared.registry);
     }
 }
 
@@ -227,7 +228,7 @@ fn answer(shared: &HttpState, connection: &mut Connection, head: &RequestHead) -
     let reads = matches!(head.method.as_str(), "GET" | "HEAD");
     match head.path.as_str() {
         "/healthz" if reads => return HttpResponse::text("200 OK", "ok\n"),
-        "/readyz" if reads => return ready(&shared.database),
+        "/readyz" if reads => return ready(&shared.database.current()),
         _ => {}
     }
     let required = |tls: &Arc<Tls>| tls.mode() == TlsMode::Required;
@@ -239,7 +240,7 @@ fn answer(shared: &HttpState, connection: &mut Connection, head: &RequestHead) -
     }
     match (head.path.as_str(), &shared.web) {
         ("/metrics", _) if reads => figures(shared),
-        (_, Some(web)) => web.answer(&shared.database, connection, head),
+        (_, Some(web)) => web.answer(&shared.database.current(), connection, head),
         _ if !reads => HttpResponse::text("405 Method Not Allowed", "only GET and HEAD\n")
             .with("Allow", "GET, HEAD"),
         _ => HttpResponse::text(
@@ -271,7 +272,11 @@ pub(crate) fn fuzz_command(command: nilometer_bson::DocRef<'_>) {
 
 fn figures(shared: &HttpState) -> HttpResponse {
     if shared.gives_metrics {
-        return HttpResponse::new("200 OK", OPEN_METRICS, metrics::of(&shared.database));
+        return HttpResponse::new(
+            "200 OK",
+            OPEN_METRICS,
+            metrics::of(&shared.database.current()),
+        );
     }
     HttpResponse::text(
         "403 Forbidden",

@@ -60,6 +60,8 @@ pub(crate) struct IdleConnections {
     taken: AtomicU64,
     /// Additional threads, used if commands block the others.
     spare: SpareThreads,
+    /// Silence after which a connection does not count as active, and a thread ends.
+    idle_after: Duration,
 }
 
 /// A connection without a thread.
@@ -115,14 +117,12 @@ impl SpareThreads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for work, at most for [`limits::IDLE_AFTER`].
-    fn wait(&self) -> Option<ConnectionWork> {
+    /// Waits for work, at most for `idle_after`.
+    fn wait(&self, idle_after: Duration) -> Option<ConnectionWork> {
         let mut state = self.lock();
         state.threads += 1;
         let is_idle = |state: &mut SpareThreadsState| state.work.is_empty() && !state.is_closed;
-        let waited = self
-            .changed
-            .wait_timeout_while(state, limits::IDLE_AFTER, is_idle);
+        let waited = self.changed.wait_timeout_while(state, idle_after, is_idle);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.threads -= 1;
         state.work.pop()
@@ -148,7 +148,7 @@ impl SpareThreads {
 
 impl IdleConnections {
     /// Returns an empty set.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(idle_after: Duration) -> io::Result<Self> {
         let sockets = epoll::create(CreateFlags::CLOEXEC)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC)?;
         epoll::add(&sockets, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
@@ -162,6 +162,7 @@ impl IdleConnections {
             due: DueTimes::default(),
             taken: AtomicU64::new(0),
             spare: SpareThreads::default(),
+            idle_after,
         })
     }
 
@@ -187,6 +188,7 @@ impl IdleConnections {
         let entry = connection.entry_handle();
         let id = entry.id.unsigned_abs();
         let due = connection.due();
+        let known = connection.known_topology();
         let waiting = WaitingConnection {
             connection,
             active_since: is_active.then(Instant::now),
@@ -211,6 +213,10 @@ impl IdleConnections {
         // After the registration: a thread that took the connection before it could register it, too.
         if let Some(due) = due {
             self.due.insert(due, id);
+        }
+        // A change after the look at it and before the insertion made others due.
+        if known.is_some_and(|known| known.has_changed()) {
+            self.due.insert(Instant::now(), id);
         }
         Ok(())
     }
@@ -237,7 +243,7 @@ impl IdleConnections {
     }
 
     /// Returns the next connection with input, for a thread that has released its own. Returns `None` after
-    /// [`limits::IDLE_AFTER`] without input and when the set is closed: then the thread ends.
+    /// `idle_after` without input and when the set is closed: then the thread ends.
     pub(crate) fn next(&self) -> Option<ConnectionWork> {
         let is_one_of_few =
             self.idle.fetch_add(1, Ordering::Relaxed) < limits::DEDICATED_THREADS_MAX;
@@ -245,19 +251,19 @@ impl IdleConnections {
         self.idle.fetch_sub(1, Ordering::Relaxed);
         match next {
             Some(next) => next.map(ConnectionWork::Serve),
-            None => self.spare.wait(),
+            None => self.spare.wait(self.idle_after),
         }
     }
 
     /// Returns the next work that [`IdleConnections::give`] assigns, for a thread whose connection waits. Returns `None`
-    /// after [`limits::IDLE_AFTER`] and when the set is closed: then the thread ends. Others may be due soon, and to
+    /// after `idle_after` and when the set is closed: then the thread ends. Others may be due soon, and to
     /// start a thread for each costs more than its answer.
     pub(crate) fn next_given(&self) -> Option<ConnectionWork> {
-        self.spare.wait()
+        self.spare.wait(self.idle_after)
     }
 
     fn wait_for_ready(&self) -> Option<IdleConnection> {
-        let until = Instant::now() + limits::IDLE_AFTER;
+        let until = Instant::now() + self.idle_after;
         let mut events = [MaybeUninit::uninit(); 1];
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -279,11 +285,16 @@ impl IdleConnections {
         }
     }
 
-    /// Stops counting connections as active that have been here for [`limits::IDLE_AFTER`].
+    /// Answers the connections that wait for a change of the topology.
+    pub(crate) fn topology_changed(&self) {
+        self.due.advance_all();
+    }
+
+    /// Stops counting connections as active that have been here for `idle_after`.
     fn settle(&self) {
         let mut waiting = self.lock();
         for one in waiting.values_mut() {
-            let is_over = |since: &Instant| since.elapsed() >= limits::IDLE_AFTER;
+            let is_over = |since: &Instant| since.elapsed() >= self.idle_after;
             if one.active_since.as_ref().is_some_and(is_over) {
                 one.active_since = None;
                 self.active.fetch_sub(1, Ordering::Relaxed);
@@ -347,7 +358,7 @@ pub(crate) fn watch(shared: &Arc<ServerState>) {
         if is_shared {
             let taken = idle_connections.taken.load(Ordering::Relaxed);
             std::thread::sleep(limits::SHARED_THREADS_TIMEOUT);
-            if settled.elapsed() >= limits::IDLE_AFTER {
+            if settled.elapsed() >= idle_connections.idle_after {
                 idle_connections.settle();
                 settled = Instant::now();
             }

@@ -19,6 +19,7 @@ pub const VERSION: &str = concat!(
 pub mod cli;
 mod command;
 pub mod connection;
+pub mod database_slot;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod http;

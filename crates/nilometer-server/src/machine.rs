@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use nilometer::services::{HostFacts, MemoryUse};
 use nilometer_bson::Document;
@@ -29,6 +30,7 @@ pub fn facts(argv: Vec<String>, parsed_options: Document, port: u16) -> HostFact
         kernel: text(system.version()),
         cpu_mhz: cpu_mhz(),
         memory_use,
+        thread_time,
         ..HostFacts::default()
     }
 }
@@ -92,6 +94,11 @@ fn memory_use() -> Option<MemoryUse> {
         virtual_bytes: proc_field("/proc/self/status", "VmSize:")?,
         page_faults: page_faults(&fs::read_to_string("/proc/self/stat").ok()?)?,
     })
+}
+
+fn thread_time() -> Option<Duration> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).ok()
 }
 
 /// Returns the twelfth field of `/proc/self/stat`. The second, a name in parentheses, may hold anything.

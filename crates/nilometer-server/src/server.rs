@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nilometer::ErrorCode;
 use nilometer::operation::Access;
-use nilometer::{Database, ErrorCode};
+use nilometer::services::Services;
 use tracing::{info, warn};
 
+use crate::database_slot::DatabaseSlot;
 use crate::idle_connections;
 use crate::idle_connections::IdleConnections;
 use crate::message_memory::MessageMemory;
@@ -72,7 +74,7 @@ impl Default for Options {
 
 /// The state shared by all threads of a server.
 pub(crate) struct ServerState {
-    pub(crate) database: Arc<Database>,
+    pub(crate) database: DatabaseSlot,
     pub(crate) registry: Registry,
     pub(crate) connections_max: u32,
     pub(crate) compressors: Vec<Compressor>,
@@ -105,10 +107,11 @@ pub struct Server {
 impl Server {
     /// Serves `database` on bound sockets.
     pub fn start(
-        database: Arc<Database>,
+        database: impl Into<DatabaseSlot>,
         listeners: Vec<TcpListener>,
         options: Options,
     ) -> io::Result<Self> {
+        let database = database.into();
         let max = u64::from(options.connections_max);
         database.services().counters.connections.max.add(max);
         if let Some(tls) = options.tls.clone() {
@@ -124,10 +127,11 @@ impl Server {
             tls: options.tls,
             timeouts: options.timeouts,
             message_memory: MessageMemory::new(options.message_memory_bytes),
-            idle_connections: IdleConnections::new()?,
+            idle_connections: IdleConnections::new(options.timeouts.idle)?,
             last_connection_id: AtomicI64::new(0),
             shutting_down: AtomicBool::new(false),
         });
+        answer_topology_changes(&shared);
         let addresses = listeners
             .iter()
             .map(TcpListener::local_addr)
@@ -210,6 +214,20 @@ impl Server {
     }
 }
 
+/// Answers the clients that wait for a change of the replica set, when there is one.
+fn answer_topology_changes(shared: &Arc<ServerState>) {
+    if let Some(set) = &shared.database.services().replica_set {
+        let waiting = Arc::downgrade(shared);
+        let notify = move || {
+            if let Some(shared) = waiting.upgrade() {
+                shared.idle_connections.topology_changed();
+            }
+        };
+        // Set once, as the certificates.
+        drop(set.on_change.set(Box::new(notify)));
+    }
+}
+
 /// Connects to a listener of this process, so that its `accept` returns.
 pub(crate) fn wake_listener(mut address: SocketAddr) {
     if address.ip().is_unspecified() {
@@ -225,13 +243,13 @@ pub(crate) fn wake_listener(mut address: SocketAddr) {
 fn watch_clients(shared: &ServerState) {
     while !shared.is_shutting_down() {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
-        interrupt_abandoned(&shared.database, &shared.registry);
+        interrupt_abandoned(shared.database.services(), &shared.registry);
     }
 }
 
 /// Interrupts reads of disconnected clients. Writes continue: they end soon, and the effect of an interrupted one would
 /// be unknown.
-pub(crate) fn interrupt_abandoned(database: &Database, registry: &Registry) {
+pub(crate) fn interrupt_abandoned(services: &Services, registry: &Registry) {
     for id in registry.abandoned(limits::DISCONNECT_CHECK_INTERVAL) {
         info!(
             c = "NETWORK",
@@ -239,7 +257,7 @@ pub(crate) fn interrupt_abandoned(database: &Database, registry: &Registry) {
             connectionId = id,
             "Interrupting the command of a disconnected client"
         );
-        let operations = &database.services().operations;
+        let operations = &services.operations;
         operations.kill_where(ErrorCode::ClientDisconnect, |operation| {
             operation.connection_id == id && operation.access != Access::Write
         });
@@ -251,6 +269,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::time::Instant;
 
+    use nilometer::Database;
     use nilometer::services::Environment;
     use nilometer_bson::{Document, doc};
 
@@ -264,10 +283,18 @@ mod tests {
     };
 
     fn start(environment: Environment, message_memory_bytes: usize) -> Server {
+        start_with(environment, message_memory_bytes, PATIENCE)
+    }
+
+    fn start_with(
+        environment: Environment,
+        message_memory_bytes: usize,
+        timeouts: Timeouts,
+    ) -> Server {
         let database = Database::in_memory_with(environment).expect("a database");
         let listeners = listener::bind(&["127.0.0.1".to_owned()], 0).expect("a port");
         let options = Options {
-            timeouts: PATIENCE,
+            timeouts,
             message_memory_bytes,
             ..Options::default()
         };
@@ -339,7 +366,10 @@ mod tests {
 
     #[test]
     fn many_active_connections_share_threads() {
-        let server = start(Environment::default(), limits::MESSAGE_MEMORY_BYTES);
+        let idle = Duration::from_millis(300);
+        let timeouts = Timeouts { idle, ..PATIENCE };
+        let memory = limits::MESSAGE_MEMORY_BYTES;
+        let server = start_with(Environment::default(), memory, timeouts);
         let count = limits::DEDICATED_THREADS_MAX * 4;
         let greeted = |_| {
             let mut stream = connect(&server);
@@ -355,9 +385,9 @@ mod tests {
         );
         let began = Instant::now();
         // On a busy machine it takes longer until all have been active for long enough.
-        let timeouts = |few_threads: bool| if few_threads { 3 } else { 30 };
+        let periods = |few_threads: bool| if few_threads { 3 } else { 100 };
         let few_threads = || server.shared.idle_connections.threads() < count / 2;
-        while began.elapsed() < limits::IDLE_AFTER * timeouts(few_threads()) {
+        while began.elapsed() < idle * periods(few_threads()) {
             for stream in &mut streams {
                 stream.write_all(&ping()).expect("bytes are taken");
             }
@@ -378,7 +408,7 @@ mod tests {
             assert!(reply(stream).is_some() && reply(stream).is_some());
         }
         // Later they count as idle, and a few active ones have their own threads.
-        std::thread::sleep(limits::IDLE_AFTER * 3);
+        std::thread::sleep(idle * 3);
         assert!(!server.shared.idle_connections.shares_threads());
         for stream in &mut streams[..10] {
             stream.write_all(&ping()).expect("bytes are taken");
@@ -425,7 +455,13 @@ mod tests {
         for stream in &mut deaf {
             stream.write_all(&find).expect("bytes are taken");
         }
-        std::thread::sleep(PATIENCE.message * 3);
+        for connections in [1 + deaf.len(), 1] {
+            let until = Instant::now() + Duration::from_secs(20);
+            while server.shared.registry.len() != connections {
+                assert!(Instant::now() < until, "they arrive, and are hung up on");
+                std::thread::sleep(PATIENCE.idle / 20);
+            }
+        }
         // A later request finds memory although no client has read.
         writer.write_all(&find).expect("bytes are taken");
         assert!(reply(&mut writer).is_some_and(|bytes| bytes > 15_000_000));

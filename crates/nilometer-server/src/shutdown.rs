@@ -1,10 +1,11 @@
-//! Waiting for a shutdown: SIGTERM, SIGINT, or a request within the process.
+//! Waiting for a shutdown: SIGTERM, SIGINT, or a request within the process; and for what else the main thread does.
 
 use std::io;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
+use std::time::Instant;
 
-use nilometer::services::StorageEnd;
+use nilometer::services::{StepDown, StorageEnd};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -19,10 +20,19 @@ pub enum ShutdownReason {
     Storage(StorageEnd),
 }
 
+/// What the main thread of a server waits for.
+#[derive(Debug)]
+pub enum ServerEvent {
+    /// The server shuts down.
+    End(ShutdownReason),
+    /// The primary steps down, and says when it has.
+    StepDown(StepDown, Sender<nilometer::Result<()>>),
+}
+
 /// Requests and awaits a shutdown.
 pub struct ShutdownSignal {
-    requested: Receiver<ShutdownReason>,
-    handle: Sender<ShutdownReason>,
+    requested: Receiver<ServerEvent>,
+    handle: Sender<ServerEvent>,
 }
 
 impl ShutdownSignal {
@@ -41,7 +51,8 @@ impl ShutdownSignal {
                         std::process::exit(128 + signal);
                     }
                     seen = true;
-                    if of_thread.send(ShutdownReason::Signal(signal)).is_err() {
+                    let end = ServerEvent::End(ShutdownReason::Signal(signal));
+                    if of_thread.send(end).is_err() {
                         return;
                     }
                 }
@@ -49,8 +60,8 @@ impl ShutdownSignal {
         Ok(Self { requested, handle })
     }
 
-    /// Returns a handle to request a shutdown.
-    pub fn handle(&self) -> Sender<ShutdownReason> {
+    /// Returns a handle to request a shutdown or a step-down.
+    pub fn handle(&self) -> Sender<ServerEvent> {
         self.handle.clone()
     }
 
@@ -59,8 +70,17 @@ impl ShutdownSignal {
         self.requested.try_recv().is_ok()
     }
 
-    /// Blocks until a shutdown is requested.
-    pub fn wait(&self) -> ShutdownReason {
-        self.requested.recv().unwrap_or(ShutdownReason::Request)
+    /// Blocks until something is requested; `None` if it is `due` before, if it is ever.
+    pub fn wait_until(&self, due: Option<Instant>) -> Option<ServerEvent> {
+        let ended = ServerEvent::End(ShutdownReason::Request);
+        let Some(due) = due else {
+            return Some(self.requested.recv().unwrap_or(ended));
+        };
+        let left = due.saturating_duration_since(Instant::now());
+        match self.requested.recv_timeout(left) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(ended),
+        }
     }
 }

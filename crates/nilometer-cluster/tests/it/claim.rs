@@ -9,6 +9,8 @@ use nilometer_cluster::{Claim, ClaimIntervals, Claimant};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
+use crate::faulty::{Faults, FaultyStore};
+
 /// Far more than a heartbeat, so that a busy machine ends no claim.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -64,6 +66,30 @@ fn a_process_that_falls_silent_is_replaced() {
     let began = Instant::now();
     assert_eq!(claim(&store).term(), 2);
     assert!(began.elapsed() >= SILENCE);
+}
+
+/// A process whose heartbeats did not arrive for so long that another may be about to claim claims again itself.
+#[test]
+fn a_process_whose_heartbeats_were_late_claims_a_further_term() {
+    let (faulty, plan) = FaultyStore::over(store(), 1, Faults::default());
+    let first = claim(&faulty);
+    assert_eq!(first.term(), 1);
+    plan.set(Faults {
+        permits_nothing: true,
+        ..Faults::default()
+    });
+    // The lease must pass.
+    std::thread::sleep(SILENCE);
+    assert_eq!(first.term(), 1);
+    plan.set(Faults::default());
+    let end = Instant::now() + Duration::from_secs(60);
+    while first.term() == 1 {
+        assert!(Instant::now() < end, "it does not claim again");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(first.term(), 2);
+    first.release().expect("the store works");
+    assert_eq!(claim(&faulty).term(), 3);
 }
 
 #[test]

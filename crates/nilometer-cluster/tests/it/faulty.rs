@@ -49,6 +49,8 @@ pub(crate) struct FaultPlan {
     faults: Mutex<Faults>,
     random: Mutex<Random>,
     refused_left: AtomicU64,
+    /// Requests until the process counts as killed: no later one is sent.
+    left: AtomicU64,
     injected: AtomicU64,
 }
 
@@ -72,6 +74,11 @@ impl FaultPlan {
         self.refused_left.store(0, Ordering::Relaxed);
     }
 
+    /// Sends this many requests more, and none after them.
+    pub(crate) fn stop_after(&self, requests: u64) {
+        self.left.store(requests, Ordering::Relaxed);
+    }
+
     /// Returns how many requests had a fault.
     pub(crate) fn injected(&self) -> u64 {
         self.injected.load(Ordering::Relaxed)
@@ -93,7 +100,11 @@ impl FaultPlan {
             let wait = self.below(faults.latency_us);
             tokio::time::sleep(Duration::from_micros(wait)).await;
         }
-        if faults.permits_nothing {
+        let left = self.left.load(Ordering::Relaxed);
+        if left != u64::MAX {
+            self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        }
+        if faults.permits_nothing || left == 0 {
             return Err(Error::PermissionDenied {
                 path: "all".to_owned(),
                 source: "injected".into(),
@@ -155,6 +166,7 @@ impl FaultyStore {
             faults: faults.into(),
             random: Random::new(seed).into(),
             refused_left: AtomicU64::new(0),
+            left: AtomicU64::new(u64::MAX),
             injected: AtomicU64::new(0),
         });
         let store = Self {

@@ -2,7 +2,11 @@
 
 #![expect(clippy::print_stderr, reason = "long runs say what they covered")]
 
+mod backup;
+mod campaign;
 mod claim;
+mod compactor;
+mod continuous_backup;
 mod contract;
 mod copy;
 mod damage;
@@ -12,12 +16,19 @@ mod faults;
 mod faulty;
 mod fencing;
 mod kill;
+mod members;
 mod model;
 mod probe;
+mod pymongo;
+mod reader;
+mod register;
 mod requests;
 mod s3;
 mod scans;
 mod server;
+mod server_backup;
+mod server_compactor;
+mod simulation;
 mod statistics;
 mod support;
 mod visibility;

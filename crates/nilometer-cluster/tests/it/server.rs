@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 
+use crate::members::{is_primary, until};
 use crate::s3::s3_url;
 use crate::support::Scratch;
 
@@ -32,7 +33,7 @@ fn program() {
 }
 
 /// Returns the program with a command line.
-fn nilometer(arguments: &[&str]) -> Command {
+pub(crate) fn nilometer(arguments: &[&str]) -> Command {
     let mut program = Command::new(std::env::current_exe().expect("this binary"));
     program
         .args(["server::program", "--exact", "--ignored", "--nocapture"])
@@ -42,12 +43,12 @@ fn nilometer(arguments: &[&str]) -> Command {
     program
 }
 
-fn run(arguments: &[&str]) -> Output {
+pub(crate) fn run(arguments: &[&str]) -> Output {
     nilometer(arguments).output().expect("the program")
 }
 
 /// Runs a command line that must fail with this code. Returns what it reports.
-fn refused(arguments: &[&str], code: i32) -> String {
+pub(crate) fn refused(arguments: &[&str], code: i32) -> String {
     let ended = run(arguments);
     let told = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(code), "{arguments:?}\n{told}");
@@ -55,14 +56,14 @@ fn refused(arguments: &[&str], code: i32) -> String {
 }
 
 /// A running server.
-struct Server {
-    child: Child,
-    port: u16,
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) port: u16,
     lines: Receiver<String>,
 }
 
 impl Server {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let all = [&["serve", "--port", "0"], arguments].concat();
         Self::spawn(&mut nilometer(&all))
     }
@@ -71,15 +72,12 @@ impl Server {
         Self::begin(command).ready()
     }
 
-    /// Starts one that stands by while another serves the database.
-    fn stand_by(url: &str) -> Self {
-        let arguments = ["serve", "--port", "0", "--storage", url, "--standby"];
-        let server = Self::begin(&mut nilometer(&arguments));
-        server.line("Standing by");
-        server
+    /// Starts one that reads while another writes, and takes over.
+    pub(crate) fn stand_by(url: &str) -> Self {
+        Self::start(&["--storage", url, "--standby", "--readIntervalMS", "100"])
     }
 
-    fn begin(command: &mut Command) -> Self {
+    pub(crate) fn begin(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a child");
         let output = child.stdout.take().expect("its output");
         let (sender, lines) = channel();
@@ -107,7 +105,7 @@ impl Server {
     }
 
     /// Waits for a line of the log.
-    fn line(&self, text: &str) -> String {
+    pub(crate) fn line(&self, text: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE);
             let line = line.unwrap_or_else(|_| panic!("no line with {text:?}"));
@@ -117,11 +115,11 @@ impl Server {
         }
     }
 
-    fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.port)).expect("a connection")
     }
 
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
         assert!(sent.expect("kill").success());
@@ -137,7 +135,12 @@ impl Drop for Server {
 }
 
 /// Sends a command and returns the reply. `None` if the server hangs up.
-fn ask(stream: &mut TcpStream, command: Document) -> Option<Document> {
+pub(crate) fn exchange(stream: &mut TcpStream, command: Document) -> Option<Document> {
+    send(stream, command)?;
+    receive(stream)
+}
+
+fn send(stream: &mut TcpStream, command: Document) -> Option<()> {
     let mut command = command;
     command.entry("$db".to_owned()).or_insert("garden".into());
     let body = bson::serialize_to_vec(&command).expect("bytes");
@@ -148,7 +151,10 @@ fn ask(stream: &mut TcpStream, command: Document) -> Option<Document> {
     }
     message.push(0);
     message.extend(body);
-    stream.write_all(&message).ok()?;
+    stream.write_all(&message).ok()
+}
+
+fn receive(stream: &mut TcpStream) -> Option<Document> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).ok()?;
     let mut rest = vec![0; u32::from_le_bytes(length) as usize - 4];
@@ -156,13 +162,13 @@ fn ask(stream: &mut TcpStream, command: Document) -> Option<Document> {
     Some(bson::deserialize_from_slice(&rest[17..]).expect("a document"))
 }
 
-fn command(server: &Server, command: Document) -> Document {
-    let reply = ask(&mut server.connect(), command).expect("a reply");
+pub(crate) fn command(server: &Server, command: Document) -> Document {
+    let reply = exchange(&mut server.connect(), command).expect("a reply");
     assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
     reply
 }
 
-fn fill(server: &Server) {
+pub(crate) fn fill(server: &Server) {
     let timeseries = doc! { "timeField": "time", "metaField": "bed" };
     command(server, doc! { "create": "soil", "timeseries": timeseries });
     for part in 0..5i64 {
@@ -183,7 +189,7 @@ fn fill(server: &Server) {
 }
 
 /// Returns sums over the measurements, and the documents.
-fn contents(server: &Server) -> Document {
+pub(crate) fn contents(server: &Server) -> Document {
     let group = doc! { "_id": "$bed", "n": { "$sum": 1 }, "sum": { "$sum": "$moisture" } };
     let pipeline = [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
     let aggregate = doc! { "aggregate": "soil", "pipeline": pipeline.to_vec(), "cursor": {} };
@@ -199,7 +205,7 @@ fn contents(server: &Server) -> Document {
     doc! { "soil": batch(&soil), "beds": batch(&beds) }
 }
 
-fn url(directory: &Path) -> String {
+pub(crate) fn url(directory: &Path) -> String {
     format!("file://{}", directory.display())
 }
 
@@ -231,7 +237,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
     drop(server);
     let server = Server::start(&arguments);
     assert_eq!(contents(&server), expected);
-    let reply = ask(
+    let reply = exchange(
         &mut server.connect(),
         doc! { "getCmdLineOpts": 1, "$db": "admin" },
     );
@@ -270,11 +276,11 @@ fn take_over(url: &str) {
     let second = Server::start(&["--storage", url]);
     // The process may end before it answers.
     for _ in 0..20 {
-        let written = ask(
+        let written = exchange(
             &mut writer,
             doc! { "insert": "beds", "documents": [{ "bed": "late" }] },
         );
-        let read = ask(&mut reader, doc! { "find": "beds" });
+        let read = exchange(&mut reader, doc! { "find": "beds" });
         let codes = [(written, 10_107), (read, 13_436)];
         for (reply, code) in codes {
             let Some(reply) = reply else { continue };
@@ -290,30 +296,51 @@ fn take_over(url: &str) {
     fill_more(&second);
 }
 
-/// With `--standby` one server at a time has the database. The next one takes over from a server that was stopped, and
-/// from one that was killed.
+/// A server that was paused while another took over answers nothing from what it has in memory, not even commands that it
+/// received meanwhile.
 #[test]
-fn a_server_that_stands_by_takes_over() {
-    let directory = Scratch::new("standby");
+fn a_paused_server_answers_nothing_old() {
+    let directory = Scratch::new("paused");
     let url = url(directory.path());
-    let first = Server::stand_by(&url).ready();
+    let first = Server::stand_by(&url);
+    until(&first, "primary", is_primary);
     fill(&first);
-    let expected = contents(&first);
+    let mut streams = (0..3).map(|_| first.connect()).collect::<Vec<_>>();
+    let signal = |name: &str| {
+        let id = first.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(sent.expect("kill").success());
+    };
     let second = Server::stand_by(&url);
-    first.stop();
-    let second = second.ready();
-    assert_eq!(contents(&second), expected);
-    let third = Server::stand_by(&url);
-    drop(second);
-    let third = third.ready();
-    assert_eq!(contents(&third), expected);
-    fill_more(&third);
-    // One that stands by ends when it is stopped.
-    Server::stand_by(&url).stop();
-    assert!(refused(&["serve", "--standby"], 2).contains("--standby needs --storage"));
+    signal("STOP");
+    until(&second, "primary", is_primary);
+    command(
+        &second,
+        doc! { "insert": "later", "documents": [{ "_id": 1 }] },
+    );
+    let commands = [
+        doc! { "find": "later" },
+        doc! { "count": "beds" },
+        doc! { "update": "later", "updates": [{ "q": { "_id": 7 }, "u": { "$set": { "a": 1 } } }] },
+    ];
+    for (stream, command) in streams.iter_mut().zip(commands) {
+        send(stream, command).expect("sent");
+    }
+    signal("CONT");
+    for stream in &mut streams {
+        if let Some(reply) = receive(stream) {
+            assert_eq!(reply.get_f64("ok").ok(), Some(0.0), "{reply}");
+        }
+    }
+    assert_eq!(
+        command(&second, doc! { "count": "later" })
+            .get_i32("n")
+            .ok(),
+        Some(1)
+    );
 }
 
-fn fill_more(server: &Server) {
+pub(crate) fn fill_more(server: &Server) {
     let reply = command(
         server,
         doc! { "insert": "beds", "documents": [{ "bed": "herbs" }] },

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::backups::ContinuousArgs;
 use super::connect::ServerArgs;
+use super::replica_set::ReplicaSetArgs;
 use super::security::SecurityArgs;
 use super::storage::StorageArgs;
 use super::transfer::CollectionArgs;
@@ -30,20 +32,29 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Load public data into a time-series collection, ask three questions, draw the answers.
     Demo(Demo),
-    /// Copy a database, served or not, into an empty directory.
+    /// Copy a database, served or not, into an empty directory, or into an object store.
     ///
-    /// With --uri a running server makes the copy; DIRECTORY is then on the server's machine. With --dbpath this
-    /// program opens the database, which must not be served.
+    /// With --uri a running server makes the copy; a directory is then on the server's machine, and a store is reached
+    /// from there. With --dbpath this program opens the database, which must not be served. A store gets what no earlier
+    /// backup at the URL has, and keeps earlier backups.
     Backup(Backup),
+    /// List the backups in an object store.
+    Backups(Backups),
     /// Make a database directory from a backup.
-    Restore(SourceAndTarget),
+    Restore(Restore),
     /// Copy a database into another kind of storage.
     ///
     /// FROM and TO are directories or URLs as of `serve --storage`. TO must be empty or absent. A directory must not be
     /// served meanwhile. A database on object storage may be; the copy has what was stored when it began.
     Copy(CopyArgs),
-    /// Check every checksum, document, bucket and index of a database that is not served.
-    Verify(Directory),
+    /// Merge tables and delete garbage of a database on object storage, beside the server that writes to it.
+    ///
+    /// The server must be started with --noCompactor. Runs until SIGTERM or SIGINT. One at a time is at work: another one
+    /// replaces it, or waits with --standby.
+    Compactor(Compactor),
+    /// Check every checksum, document, bucket and index of a database that is not served, or every object of the backups
+    /// in an object store.
+    Verify(Verify),
     /// Copy the readable part of a damaged database into a new one, and list the losses.
     ///
     /// SOURCE is not changed. Uses a temporary copy beside TARGET.
@@ -129,13 +140,88 @@ pub(crate) struct Completion {
 /// Options of `backup`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Backup {
-    /// Directory for the copy; created if it does not exist, else it must be empty
-    pub(crate) directory: PathBuf,
+    /// Directory for the copy, created if it does not exist, else empty; or the URL of backups: s3://BUCKET/PREFIX,
+    /// gs://…, az://… or file:///DIR
+    pub(crate) target: PathBuf,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) keep: KeepArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
     /// Directory of a database that is not served
     #[arg(long, value_name = "DIR", conflicts_with = "uri")]
     pub(crate) dbpath: Option<PathBuf>,
+}
+
+/// Which backups stay in an object store.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct KeepArgs {
+    /// Keep this many backups and remove older ones; for URLs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) keep: Option<u64>,
+    /// Keep the backups of this many days, too, and remove older ones; for URLs
+    #[arg(long = "keepDays", value_name = "DAYS")]
+    pub(crate) keep_days: Option<u32>,
+}
+
+/// How the object store of a URL is reached.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct StoreArgs {
+    /// Endpoint of s3:// or az:// storage; default: AWS_ENDPOINT_URL and the like
+    #[arg(long = "storageEndpoint", value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// Region of s3:// storage; default: AWS_REGION
+    #[arg(long = "storageRegion", value_name = "NAME")]
+    pub(crate) region: Option<String>,
+}
+
+/// Options of `compactor`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Compactor {
+    /// The database: s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR
+    #[arg(long = "storage", value_name = "URL", env = "NILOMETER_STORAGE")]
+    pub(crate) storage: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Wait until no other compactor with this option is at work
+    #[arg(long)]
+    pub(crate) standby: bool,
+}
+
+/// Options of `backups`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Backups {
+    /// URL of the backups
+    pub(crate) url: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Options of `restore`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Restore {
+    /// Directory of a copy, or URL of backups
+    pub(crate) source: PathBuf,
+    /// Target directory; created if it does not exist, else it must be empty
+    pub(crate) target: PathBuf,
+    /// The last state up to this time, such as 2026-05-01T12:00:00Z; default: the newest; for URLs
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at: Option<String>,
+    /// The backup with this number, without the log behind it; for URLs
+    #[arg(long, value_name = "N", conflicts_with = "at")]
+    pub(crate) number: Option<u64>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Options of `verify`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Verify {
+    /// Directory of a database, or URL of backups
+    pub(crate) place: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 /// Source and target directories.
@@ -199,6 +285,9 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) storage: StorageArgs,
 
+    #[command(flatten)]
+    pub(crate) backup: ContinuousArgs,
+
     /// Port to listen on; 0 lets the system choose one [default: 27017]
     #[arg(long, env = "NILOMETER_PORT", help_heading = "Network")]
     pub(crate) port: Option<u16>,
@@ -259,6 +348,9 @@ pub(crate) struct ServeArgs {
     pub(crate) compressors: Option<String>,
 
     #[command(flatten)]
+    pub(crate) replica_set: ReplicaSetArgs,
+
+    #[command(flatten)]
     pub(crate) security: SecurityArgs,
 
     /// Configuration file in mongod's YAML format; the command line overrides it
@@ -312,6 +404,7 @@ impl ServeArgs {
                 true => self.storage,
                 false => self.storage.or(file.storage),
             },
+            backup: self.backup.or(file.backup),
             port: self.port.or(file.port),
             bind_ip: if bind_ip_given {
                 self.bind_ip
@@ -329,6 +422,7 @@ impl ServeArgs {
             web_hosts: self.web_hosts.or(file.web_hosts),
             slowms: self.slowms.or(file.slowms),
             compressors: self.compressors.or(file.compressors),
+            replica_set: self.replica_set.or(file.replica_set),
             security: self.security.or(file.security),
             config: self.config,
             set_parameter,

@@ -50,14 +50,16 @@ pub(crate) fn parse(text: &str) -> Result<ServeArgs, Failure> {
 }
 
 /// Keys that hold keys. They may be empty.
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 13] = [
     "",
     "auditLog",
+    "backup",
     "net",
     "net.compression",
     "net.tls",
     "operationProfiling",
     "processManagement",
+    "replication",
     "security",
     "setParameter",
     "storage",
@@ -91,7 +93,11 @@ fn walk(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> 
 
 fn set(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> {
     let text = scalar(path, value)?;
-    if given.security.set(path, &text)? || given.storage.set(path, &text)? {
+    if given.security.set(path, &text)?
+        || given.storage.set(path, &text)?
+        || given.replica_set.set(path, &text)
+        || given.backup.set(path, &text)?
+    {
         return Ok(());
     }
     match path {
@@ -141,7 +147,8 @@ fn number<T: TryFrom<i64>>(path: &str, text: &str) -> Result<T, Failure> {
     T::try_from(number).map_err(|_| refused("a number within its range"))
 }
 
-fn boolean(path: &str, text: &str) -> Result<bool, Failure> {
+/// Reads a truth value.
+pub(super) fn boolean(path: &str, text: &str) -> Result<bool, Failure> {
     text.parse()
         .map_err(|_| Failure::Options(format!("{path} must be true or false, not {text}")))
 }

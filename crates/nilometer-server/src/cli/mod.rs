@@ -4,7 +4,9 @@
 //! command line overriding the file; resolve the result into settings with defaults ([`settings`]).
 
 mod args;
+mod backups;
 mod bench;
+mod compactor;
 mod config;
 mod connect;
 mod copy;
@@ -12,6 +14,7 @@ mod demo;
 mod greeting;
 mod object_storage;
 mod pages;
+mod replica_set;
 mod security;
 mod serve;
 mod settings;
@@ -24,7 +27,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-pub use object_storage::ObjectStorage;
+pub use backups::ContinuousSettings;
+pub use object_storage::{ObjectBackups, ObjectStorage};
 pub use security::Security;
 pub use settings::Settings;
 pub use storage::Storage;
@@ -104,10 +108,12 @@ pub fn run(argv: Vec<OsString>) -> u8 {
         Ok(cli) => match cli.command {
             args::Command::Serve(given) => serve::run(*given, shown),
             args::Command::Demo(given) => demo::run(&given.dbpath),
-            args::Command::Backup(given) => upkeep::backup(&given),
-            args::Command::Restore(given) => upkeep::restore(&given),
+            args::Command::Backup(given) => backups::backup(&given),
+            args::Command::Backups(given) => backups::list(&given),
+            args::Command::Restore(given) => backups::restore(&given),
+            args::Command::Compactor(given) => compactor::run(&given),
             args::Command::Copy(given) => copy::run(&given),
-            args::Command::Verify(given) => upkeep::verify(&given.directory),
+            args::Command::Verify(given) => backups::verify(&given),
             args::Command::Salvage(given) => upkeep::salvage(&given),
             args::Command::Inspect(given) => upkeep::inspect(&given.path),
             args::Command::Bench(given) => bench::run(&given),

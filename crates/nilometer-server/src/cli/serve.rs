@@ -7,21 +7,26 @@ use std::io::{IsTerminal, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use nilometer::Database;
 use nilometer::operation::SystemClock;
-use nilometer::services::{Environment, IdSource, LogRing, StorageEnd};
+use nilometer::services::{Environment, IdSource, LogRing, ReplicaSet, StepDown, StorageEnd};
 use nilometer_bson::Document;
 use tracing::{error, info, warn};
 
 use super::args::ServeArgs;
 use super::greeting::Greeting;
-use super::{Failure, Security, Settings, Storage, config};
+use super::object_storage::Member;
+use super::replica_set;
+use super::replica_set::SingleMember;
+use super::{Failure, Security, Settings, Storage, backups, config};
 use crate::audit::AuditLog;
+use crate::database_slot::DatabaseSlot;
 use crate::http::{Http, HttpOptions};
 use crate::log::Sink;
 use crate::server::{Options, Server};
-use crate::shutdown::{ShutdownReason, ShutdownSignal};
+use crate::shutdown::{ServerEvent, ShutdownReason, ShutdownSignal};
 use crate::tls::Tls;
 use crate::{limits, listener, log, machine};
 
@@ -55,14 +60,6 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     // First, so that a signal during the start is not lost.
     let signal = ShutdownSignal::listen()
         .map_err(|e| Failure::Other(format!("cannot handle signals: {e}")))?;
-    // Before the port is bound: clients look for another server while this one waits.
-    let turn = match &settings.storage {
-        Storage::Directory(_) => None,
-        Storage::Objects(storage) => match storage.stand_by(&|| signal.is_requested())? {
-            None => return Ok(()),
-            turn => turn,
-        },
-    };
     let listeners = bind(&settings, settings.port)?;
     let port = match listeners.first().map(TcpListener::local_addr) {
         Some(Ok(address)) => address.port(),
@@ -74,18 +71,27 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     announce(&settings, port)?;
     warn_about_access(&settings);
     warn_about_files(settings.connections_max);
+    let host = machine::facts(argv, settings.parsed, port);
+    let set = settings.replica_set.as_ref();
+    let set = set.map(|options| options.set(&settings.hosts, port, &host.hostname));
     let environment = Environment {
         clock: Arc::new(SystemClock::default()),
         parameters: settings.parameters,
         log: ring,
-        host: machine::facts(argv, settings.parsed, port),
+        host,
         ids: IdSource::default(),
         access_control: settings.security.access_control,
+        replica_set: set.clone(),
     };
     // Log and process id file are open already: other programs may read those.
     machine::make_new_files_private();
-    let database = open(&settings.storage, environment, &signal)?;
+    let Some((slot, mut membership)) = open(&settings.storage, environment, set, &signal)? else {
+        return Ok(());
+    };
+    let database = slot.current();
+    end_by_request(&database, &signal);
     let message_memory_bytes = warn_about_memory(&database);
+    let backup = backups::start(settings.backup.as_ref(), &database)?;
     set_audit(&database, settings.security.audit.as_deref())?;
     let ssl = if tls.is_some() { "on" } else { "off" };
     if let Some(ms) = settings.slow_ms {
@@ -94,7 +100,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     let no_threads = |e| Failure::Other(format!("cannot start the threads of the server: {e}"));
     let has_page = settings.web_hosts.is_some();
     let answering = http_options(&settings.security, settings.web_hosts, tls.clone());
-    let http = http.map(|listeners| Http::start(database.clone(), listeners, answering));
+    let http = http.map(|listeners| Http::start(slot.clone(), listeners, answering));
     let http = http.transpose().map_err(no_threads)?;
     let options = Options {
         connections_max: settings.connections_max,
@@ -103,7 +109,9 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         message_memory_bytes,
         ..Options::default()
     };
-    let server = Server::start(database.clone(), listeners, options).map_err(no_threads)?;
+    // It may be replaced.
+    drop(database);
+    let server = Server::start(slot.clone(), listeners, options).map_err(no_threads)?;
     for address in server.addresses() {
         let address = address.to_string();
         info!(c = "NETWORK", id = 23_015, address, "Listening on");
@@ -125,12 +133,18 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         is_tls: ssl == "on",
         asks_for_logins: settings.security.access_control,
     });
-    let reason = await_end(&signal);
+    let reason = await_end(&signal, &mut membership);
+    // First, so that another server can take over at once.
+    membership.end(&reason);
     if let Some(http) = http {
         http.shut_down();
     }
     server.shut_down();
-    let closed = database.close();
+    // After the last write of a client.
+    if let Some(backup) = backup {
+        backup.stop();
+    }
+    let closed = slot.current().close();
     let storage = &settings.storage;
     match reason {
         ShutdownReason::Storage(StorageEnd::TakenOver) => {
@@ -147,10 +161,6 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     }
     if let Err(problem) = closed {
         warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
-    }
-    if let Some(turn) = turn {
-        drop(database);
-        turn.end();
     }
     info!(c = "CONTROL", id = 23_138, exitCode = 0, "Shut down");
     if let Some(path) = &settings.pid_file
@@ -201,37 +211,102 @@ fn set_audit(database: &Database, path: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the database; the `shutdown` command, or the end of its storage, then ends this process.
+/// What the server is among those of its database.
+enum Membership {
+    /// The only one, and no member of a set.
+    None,
+    /// The only member of a set.
+    Single(SingleMember),
+    /// One of several.
+    Member(Box<Member>),
+}
+
+impl Membership {
+    /// Returns when [`Self::tick`] has something to do, if ever.
+    fn due(&self) -> Option<Instant> {
+        match self {
+            Self::None => None,
+            Self::Single(member) => member.due(),
+            Self::Member(member) => Some(member.due()),
+        }
+    }
+
+    fn tick(&mut self) {
+        match self {
+            Self::None => {}
+            Self::Single(member) => member.tick(),
+            Self::Member(member) => member.tick(),
+        }
+    }
+
+    fn step_down(&mut self, how: StepDown) -> nilometer::Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Single(member) => member.step_down(how),
+            Self::Member(member) => member.step_down(how),
+        }
+    }
+
+    /// Ends it. A database that was taken over, or whose storage has failed, is not handed over.
+    fn end(self, reason: &ShutdownReason) {
+        if let (Self::Member(member), ShutdownReason::Signal(_) | ShutdownReason::Request) =
+            (self, reason)
+        {
+            member.end();
+        }
+    }
+}
+
+/// Opens the database. `None` if the server was shut down while it waited for it.
 fn open(
     storage: &Storage,
     environment: Environment,
+    set: Option<Arc<ReplicaSet>>,
     signal: &ShutdownSignal,
-) -> Result<Arc<Database>, Failure> {
-    let database = match storage {
-        Storage::Directory(directory) => {
-            Database::open_with(directory, environment).map_err(|e| {
+) -> Result<Option<(DatabaseSlot, Membership)>, Failure> {
+    if let Some(set) = &set {
+        replica_set::take_step_downs(set, signal);
+    }
+    let (database, term) = match (storage, &set) {
+        (Storage::Directory(directory), _) => {
+            let opened = Database::open_with(directory, environment).map_err(|e| {
                 Failure::Other(format!(
                     "cannot open {}: {}",
                     directory.display(),
                     e.message
                 ))
-            })?
+            })?;
+            (opened, 1)
         }
-        Storage::Objects(storage) => storage.open(environment)?,
+        (Storage::Objects(storage), Some(set)) if storage.is_shared() => {
+            let is_ended = || signal.is_requested();
+            let joined = storage.join(environment, set.clone(), &is_ended)?;
+            return Ok(joined.map(|(slot, member)| (slot, Membership::Member(Box::new(member)))));
+        }
+        (Storage::Objects(storage), _) => storage.open(environment)?,
     };
+    let database = Arc::new(database);
+    let membership = match set {
+        None => Membership::None,
+        Some(set) => Membership::Single(SingleMember::new(set, database.clone(), term)),
+    };
+    Ok(Some((database.into(), membership)))
+}
+
+/// Lets the `shutdown` command, or the end of the storage, end this process.
+fn end_by_request(database: &Database, signal: &ShutdownSignal) {
     let (requested, ended) = (signal.handle(), signal.handle());
     // The receivers are gone only if the server is ending already.
     let end = move || {
-        let _ = requested.send(ShutdownReason::Request);
+        let _ = requested.send(ServerEvent::End(ShutdownReason::Request));
     };
     let storage_end = move |why| {
-        let _ = ended.send(ShutdownReason::Storage(why));
+        let _ = ended.send(ServerEvent::End(ShutdownReason::Storage(why)));
     };
     // The database is new, so they are not set yet.
     let services = database.services();
     drop(services.shutdown.set(Box::new(end)));
     drop(services.storage_ended.set(Box::new(storage_end)));
-    Ok(Arc::new(database))
 }
 
 /// Prints the greeting to a terminal.
@@ -243,9 +318,18 @@ fn greet(greeting: &Greeting<'_>) {
     }
 }
 
-/// Waits for a shutdown, logs the reason and returns it.
-fn await_end(signal: &ShutdownSignal) -> ShutdownReason {
-    let reason = signal.wait();
+/// Does what a member of a replica set has to do, until a shutdown. Logs its reason and returns it.
+fn await_end(signal: &ShutdownSignal, membership: &mut Membership) -> ShutdownReason {
+    let reason = loop {
+        match signal.wait_until(membership.due()) {
+            Some(ServerEvent::End(reason)) => break reason,
+            Some(ServerEvent::StepDown(how, answer)) => {
+                // The client may be gone.
+                let _ = answer.send(membership.step_down(how));
+            }
+            None => membership.tick(),
+        }
+    };
     match reason {
         ShutdownReason::Signal(number) => {
             info!(

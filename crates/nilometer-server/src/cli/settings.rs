@@ -6,7 +6,8 @@ use nilometer::parameters::Parameters;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::args::ServeArgs;
-use super::{Failure, Security, Storage};
+use super::replica_set::ReplicaSetOptions;
+use super::{ContinuousSettings, Failure, Security, Storage};
 use crate::limits;
 use crate::log::Sink;
 use crate::wire::Compressor;
@@ -19,6 +20,8 @@ const DEFAULT_PORT: u16 = 27017;
 pub struct Settings {
     /// The place of the database.
     pub storage: Storage,
+    /// The continuous backup, if there is one.
+    pub backup: Option<ContinuousSettings>,
     /// Port; 0 if the system chooses.
     pub port: u16,
     /// Hosts to listen on.
@@ -33,6 +36,8 @@ pub struct Settings {
     pub connections_max: u32,
     /// Compressors offered, best first.
     pub compressors: Vec<Compressor>,
+    /// The replica set that clients see, if there is one.
+    pub replica_set: Option<ReplicaSetOptions>,
     /// Logins, TLS, audit.
     pub security: Security,
     /// Server parameters.
@@ -73,6 +78,7 @@ impl Settings {
         let web_hosts = web_hosts(given, &hosts)?;
         Ok(Self {
             storage: given.storage.resolve(given.dbpath.as_ref())?,
+            backup: given.backup.resolve(given.storage.storage.is_some())?,
             port: given.port.unwrap_or(DEFAULT_PORT),
             hosts,
             http_port: given.http_port,
@@ -80,6 +86,9 @@ impl Settings {
             slow_ms: given.slowms,
             connections_max,
             compressors: compressors(given.compressors.as_deref())?,
+            replica_set: given
+                .replica_set
+                .resolve(given.storage.standby || given.storage.read_only)?,
             security: given.security.resolve()?,
             parameters: parameters(given)?,
             pid_file: given.pid_file.clone(),
@@ -157,8 +166,9 @@ fn parsed(given: &ServeArgs) -> Document {
     let mut root = DocumentBuilder::new();
     root.append("config", given.config.as_ref().map(path));
     type Fields<'a> = Vec<(&'a str, Option<Value>)>;
-    let sections: [(&str, Fields<'_>); 8] = [
+    let sections: [(&str, Fields<'_>); 10] = [
         ("auditLog", Vec::new()),
+        ("backup", given.backup.parsed().to_vec()),
         (
             "net",
             vec![
@@ -182,6 +192,7 @@ fn parsed(given: &ServeArgs) -> Document {
             "processManagement",
             vec![("pidFilePath", given.pid_file.as_ref().map(path))],
         ),
+        ("replication", given.replica_set.parsed()),
         ("security", Vec::new()),
         (
             "setParameter",

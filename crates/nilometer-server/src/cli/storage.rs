@@ -10,6 +10,7 @@ use nilometer_bson::Value;
 
 use super::Failure;
 use super::args::ServeArgs;
+use super::config::boolean;
 use super::object_storage::ObjectStorage;
 
 /// The default directory of the database.
@@ -25,6 +26,11 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// Longest flush interval: a synced write waits for it.
 const FLUSH_INTERVAL_MS_MAX: u32 = 60_000;
+
+/// Interval at which a server that does not write looks for newer contents, and its bounds.
+const READ_INTERVAL_MS: u32 = 1000;
+const READ_INTERVAL_MS_MIN: u32 = 50;
+const READ_INTERVAL_MS_MAX: u32 = 600_000;
 
 /// The options as given.
 #[derive(Args, Clone, Debug, Default)]
@@ -58,9 +64,21 @@ pub(crate) struct StorageArgs {
     #[arg(long = "flushIntervalMS", value_name = "MS", help_heading = "Storage")]
     pub(crate) flush_interval_ms: Option<u32>,
 
-    /// Wait until no other server with this option serves the database, and take over when it ends
+    /// Read while another server with this option writes, and take over when it ends
     #[arg(long = "standby", help_heading = "Storage")]
     pub(crate) standby: bool,
+
+    /// Leave merging tables and deleting garbage to `nilometer compactor`
+    #[arg(long = "noCompactor", help_heading = "Storage")]
+    pub(crate) no_compactor: bool,
+
+    /// Read what other servers write to object storage, and never write
+    #[arg(long = "readOnly", help_heading = "Storage")]
+    pub(crate) read_only: bool,
+
+    /// Longest time after which a server that reads sees a write of another [default: 1000]
+    #[arg(long = "readIntervalMS", value_name = "MS", help_heading = "Storage")]
+    pub(crate) read_interval_ms: Option<u32>,
 }
 
 /// The place of the database.
@@ -91,8 +109,14 @@ pub(super) struct ObjectStorageOptions {
     pub(super) cache_path: Option<PathBuf>,
     pub(super) cache_bytes: Option<u64>,
     pub(super) flush_interval: Option<Duration>,
-    /// The server waits until no other one serves the database.
+    /// The server reads while another one writes, and takes over.
     pub(super) standby: bool,
+    /// Another process merges.
+    pub(super) no_compactor: bool,
+    /// The server never writes.
+    pub(super) read_only: bool,
+    /// Interval at which a server that does not write looks for newer contents.
+    pub(super) read_interval: Duration,
 }
 
 impl StorageArgs {
@@ -106,6 +130,9 @@ impl StorageArgs {
             cache_size_gb: self.cache_size_gb.or(file.cache_size_gb),
             flush_interval_ms: self.flush_interval_ms.or(file.flush_interval_ms),
             standby: self.standby || file.standby,
+            no_compactor: self.no_compactor || file.no_compactor,
+            read_only: self.read_only || file.read_only,
+            read_interval_ms: self.read_interval_ms.or(file.read_interval_ms),
         }
     }
 
@@ -123,15 +150,12 @@ impl StorageArgs {
             "storage.flushIntervalMS" => {
                 self.flush_interval_ms = Some(text.parse().map_err(|_| wrong())?);
             }
-            "storage.standby" => match text {
-                "true" => self.standby = true,
-                "false" => self.standby = false,
-                _ => {
-                    return Err(Failure::Options(format!(
-                        "{path} must be true or false, not {text}"
-                    )));
-                }
-            },
+            "storage.standby" => self.standby = boolean(path, text)?,
+            "storage.noCompactor" => self.no_compactor = boolean(path, text)?,
+            "storage.readOnly" => self.read_only = boolean(path, text)?,
+            "storage.readIntervalMS" => {
+                self.read_interval_ms = Some(text.parse().map_err(|_| wrong())?);
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -148,6 +172,9 @@ impl StorageArgs {
                 ("--cacheSizeGB", self.cache_size_gb.is_some()),
                 ("--flushIntervalMS", self.flush_interval_ms.is_some()),
                 ("--standby", self.standby),
+                ("--noCompactor", self.no_compactor),
+                ("--readOnly", self.read_only),
+                ("--readIntervalMS", self.read_interval_ms.is_some()),
             ];
             if let Some((name, _)) = needing.iter().find(|(_, is_given)| *is_given) {
                 return refused(format!("{name} needs --storage"));
@@ -183,10 +210,13 @@ impl StorageArgs {
             }
         };
         let options = ObjectStorageOptions {
+            read_interval: self.read_interval()?,
             cache_path: self.cache_path.clone(),
             cache_bytes,
             flush_interval,
             standby: self.standby,
+            no_compactor: self.no_compactor,
+            read_only: self.read_only,
         };
         let storage = ObjectStorage::new(
             url,
@@ -197,8 +227,26 @@ impl StorageArgs {
         Ok(Storage::Objects(storage))
     }
 
+    /// Checks how the server takes part beside others. Returns the interval of its reads.
+    fn read_interval(&self) -> Result<Duration, Failure> {
+        let refused = |text: String| Err(Failure::Options(text));
+        if self.standby && self.read_only {
+            return refused("--readOnly never takes over: it excludes --standby".to_owned());
+        }
+        if self.read_interval_ms.is_some() && !self.standby && !self.read_only {
+            return refused("--readIntervalMS needs --standby or --readOnly".to_owned());
+        }
+        let ms = self.read_interval_ms.unwrap_or(READ_INTERVAL_MS);
+        match (READ_INTERVAL_MS_MIN..=READ_INTERVAL_MS_MAX).contains(&ms) {
+            true => Ok(Duration::from_millis(ms.into())),
+            false => refused(format!(
+                "--readIntervalMS must be between {READ_INTERVAL_MS_MIN} and {READ_INTERVAL_MS_MAX}, not {ms}"
+            )),
+        }
+    }
+
     /// Returns the given options of the section `storage`.
-    pub(super) fn parsed(&self) -> [(&'static str, Option<Value>); 7] {
+    pub(super) fn parsed(&self) -> [(&'static str, Option<Value>); 10] {
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let cache_path = self.cache_path.as_ref();
         let cache_path = cache_path.map(|path| Value::from(path.display().to_string()));
@@ -211,6 +259,15 @@ impl StorageArgs {
             ("cacheSizeGB", self.cache_size_gb.map(Value::Double)),
             ("flushIntervalMS", flush_interval),
             ("standby", self.standby.then_some(Value::Bool(true))),
+            (
+                "noCompactor",
+                self.no_compactor.then_some(Value::Bool(true)),
+            ),
+            ("readOnly", self.read_only.then_some(Value::Bool(true))),
+            (
+                "readIntervalMS",
+                self.read_interval_ms.map(|ms| Value::Int64(ms.into())),
+            ),
         ]
     }
 }
@@ -280,6 +337,33 @@ mod tests {
                 refusal(&sized, None).starts_with("--cacheSizeGB must be"),
                 "{gb}"
             );
+        }
+        for (given, text) in [
+            (
+                StorageArgs {
+                    standby: true,
+                    read_only: true,
+                    ..given()
+                },
+                "--readOnly never takes over",
+            ),
+            (
+                StorageArgs {
+                    read_interval_ms: Some(100),
+                    ..given()
+                },
+                "--readIntervalMS needs",
+            ),
+            (
+                StorageArgs {
+                    standby: true,
+                    read_interval_ms: Some(1),
+                    ..given()
+                },
+                "--readIntervalMS must be",
+            ),
+        ] {
+            assert!(refusal(&given, None).starts_with(text), "{text}");
         }
         for ms in [0, 60_001] {
             let slow = StorageArgs {

@@ -18,17 +18,18 @@ type Done = Result<(), Failure>;
 
 /// Copies a database, served or not, into an empty directory.
 pub(super) fn backup(given: &args::Backup) -> Done {
+    let target = &given.target;
     let mut out = std::io::stdout().lock();
     match &given.dbpath {
         Some(path) => {
             check_is_there(path)?;
             make_new_files_private();
             let database = Database::open(path).map_err(|error| explain_open(path, &error))?;
-            database.checkpoint(&given.directory)?;
+            database.checkpoint(target)?;
             database.close()?;
         }
         None => {
-            let directory = std::path::absolute(&given.directory)?;
+            let directory = std::path::absolute(target)?;
             let mut server = given.server.open()?;
             let command = doc! { "nilometerBackup": directory.display().to_string() };
             server.run("admin", &command)?;
@@ -38,16 +39,16 @@ pub(super) fn backup(given: &args::Backup) -> Done {
         out,
         "The copy is in {0}.\nOn the same file system it shares its files with the database until those \
          change: move it to another disk.\nCheck it with:  nilometer verify {0}",
-        given.directory.display()
+        target.display()
     )?;
     Ok(())
 }
 
 /// Makes a database from a copy.
-pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
+pub(super) fn restore(source: &Path, target: &Path) -> Done {
     make_new_files_private();
     let (mut files, mut bytes) = (0u64, 0u64);
-    offline::restore(&given.source, &given.target, &mut |_, length| {
+    offline::restore(source, target, &mut |_, length| {
         files += 1;
         bytes += length;
     })?;
@@ -56,7 +57,7 @@ pub(super) fn restore(given: &args::SourceAndTarget) -> Done {
         out,
         "{files} files, {} copied to {1}.\nServe it with:  nilometer serve --dbpath {1}",
         size(bytes),
-        given.target.display()
+        target.display()
     )?;
     Ok(())
 }
@@ -277,7 +278,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 /// Formats bytes with a unit.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
         return format!("{bytes} bytes");
@@ -292,7 +293,7 @@ fn size(bytes: u64) -> String {
     format!("{amount:.1} {unit}")
 }
 
-fn check_is_there(path: &Path) -> Done {
+pub(super) fn check_is_there(path: &Path) -> Done {
     if path.is_dir() {
         return Ok(());
     }
@@ -303,7 +304,7 @@ fn check_is_there(path: &Path) -> Done {
 }
 
 /// Explains why a directory cannot be opened, and what to do.
-fn explain_open(path: &Path, error: &nilometer::Error) -> Failure {
+pub(super) fn explain_open(path: &Path, error: &nilometer::Error) -> Failure {
     if error.code == ErrorCode::DataCorruptionDetected {
         return Failure::Damaged(format!(
             "{}\nTo save its readable part:  nilometer salvage {} NEW_DIRECTORY",

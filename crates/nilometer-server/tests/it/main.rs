@@ -11,6 +11,7 @@ mod dump;
 mod duplicate_durability;
 mod durability;
 mod encryption;
+mod fail_points;
 mod figures;
 mod format;
 mod guide;

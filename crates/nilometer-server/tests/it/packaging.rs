@@ -144,3 +144,26 @@ fn the_container_file_builds_and_starts_what_there_is() {
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
 }
+
+/// The README's `cargo run` names no program.
+#[test]
+fn cargo_run_has_one_program_to_choose() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("a manifest");
+    let (_, members) = manifest
+        .split_once("default-members = [")
+        .expect("a list of members");
+    let (members, _) = members.split_once(']').expect("the end of the list");
+    let programs = members.split('"').filter(|member| member.contains('/'));
+    let programs = programs.flat_map(|member| {
+        let sources = root.join(member).join("src");
+        let main = Some(sources.join("main.rs")).filter(|main| main.exists());
+        let others = std::fs::read_dir(sources.join("bin"));
+        let others = others.into_iter().flatten();
+        main.into_iter()
+            .chain(others.map(|other| other.expect("an entry").path()))
+            .collect::<Vec<_>>()
+    });
+    let programs: Vec<_> = programs.collect();
+    assert_eq!(programs.len(), 1, "{programs:?}");
+}

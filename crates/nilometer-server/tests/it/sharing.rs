@@ -9,7 +9,7 @@ use crate::client::{Client, is_ok};
 use crate::server::Server;
 
 /// Duration of a waiting command.
-const WAIT: Duration = Duration::from_secs(4);
+const WAIT: Duration = Duration::from_secs(2);
 
 #[test]
 fn commands_that_wait_hold_up_nobody_where_threads_are_shared() {

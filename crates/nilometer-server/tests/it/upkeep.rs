@@ -1,5 +1,6 @@
 //! Backup, restore, verify, salvage and inspect on the command line.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -350,9 +351,20 @@ fn who_sits_at_a_terminal_is_told_how_to_connect() {
     let script = std::process::Command::new("script")
         .args(["-qec", &serve, "/dev/null"])
         .stdin(std::process::Stdio::null())
-        .output();
-    let Ok(shown) = script else { return };
-    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut script) = script else { return };
+    let mut shown = String::new();
+    for line in BufReader::new(script.stdout.take().expect("a pipe")).lines() {
+        shown += &line.expect("text");
+        shown.push('\n');
+        if shown.contains("  connect ") {
+            break;
+        }
+    }
+    // The server ends with its terminal, or by `timeout`.
+    script.kill().expect("it runs, or has ended");
+    script.wait().expect("a status");
     assert!(
         shown.contains("  connect   mongosh mongodb://127.0.0.1:"),
         "{shown}"

@@ -1,30 +1,18 @@
 //! Databases on object storage: opening one to serve it, and as either end of a copy.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nilometer::Database;
 use nilometer::database::offline::{self, CopyProgress, CopySource, CopyTarget};
-use nilometer::services::Environment;
-use nilometer_cluster::{Claim, ClaimIntervals, SlateOptions, StorageUrl};
-use tracing::{info, warn};
+use nilometer::services::{Environment, ReplicaSet};
+use nilometer_cluster::{SlateOptions, StorageUrl};
 
+use super::member::{Member, MemberOptions};
 use crate::cli::Failure;
 use crate::cli::storage::ObjectStorageOptions;
-
-/// The turn of this process to serve a database; it has a claim with `--standby`.
-pub(in crate::cli) struct Turn(Option<Claim>);
-
-impl Turn {
-    /// Hands over to a server that stands by. The database is closed.
-    pub(in crate::cli) fn end(self) {
-        if let Some(claim) = self.0
-            && let Err(problem) = claim.release()
-        {
-            warn!(c = "STORAGE", id = 22_435, error = %problem, "Others wait for the silence of this server");
-        }
-    }
-}
+use crate::database_slot::DatabaseSlot;
 
 /// A database on object storage.
 #[derive(Debug)]
@@ -52,47 +40,51 @@ impl ObjectStorage {
         Ok(Self { url, given })
     }
 
-    /// With `--standby`, waits until no other process serves the database. `None` if `is_ended` says so meanwhile.
-    pub(in crate::cli) fn stand_by(
-        &self,
-        is_ended: &dyn Fn() -> bool,
-    ) -> Result<Option<Turn>, Failure> {
-        if !self.given.standby {
-            return Ok(Some(Turn(None)));
-        }
-        let claimant = self.url.claimant(ClaimIntervals::default());
-        let claimant = claimant.map_err(|error| self.failure(error))?;
-        info!(
-            c = "STORAGE",
-            id = 22_433,
-            "Standing by until no other server has the database"
-        );
-        let claim = claimant.wait(is_ended);
-        if let Some(claim) = &claim {
-            info!(
-                c = "STORAGE",
-                id = 22_434,
-                term = claim.term(),
-                "Taking over the database"
-            );
-        }
-        Ok(claim.map(|claim| Turn(Some(claim))))
+    /// True if other servers may have the database open, too.
+    pub(in crate::cli) fn is_shared(&self) -> bool {
+        self.given.standby || self.given.read_only
     }
 
-    /// Opens the database to serve it. Queries spill into the cache's directory, else into that of the system for temporary
-    /// files.
-    pub(in crate::cli) fn open(&self, environment: Environment) -> Result<Database, Failure> {
+    /// Joins the other servers of the database. `None` if `is_ended` says so before there is something to serve.
+    pub(in crate::cli) fn join(
+        &self,
+        environment: Environment,
+        set: Arc<ReplicaSet>,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<Option<(DatabaseSlot, Member)>, Failure> {
+        let options = MemberOptions {
+            slate: self.options(environment.memory_limit()),
+            url: self.url.clone(),
+            spill: self.spill(),
+            is_passive: self.given.read_only,
+            read_interval: self.given.read_interval,
+        };
+        Member::join(options, environment, set, is_ended)
+    }
+
+    /// Returns the directory into which queries spill: the cache's, else that of the system for temporary files.
+    fn spill(&self) -> PathBuf {
+        match &self.given.cache_path {
+            Some(cache) => cache.join("spill"),
+            None => std::env::temp_dir(),
+        }
+    }
+
+    /// Opens the database to serve it. Returns also the number of writers that have opened it.
+    pub(in crate::cli) fn open(
+        &self,
+        environment: Environment,
+    ) -> Result<(Database, u64), Failure> {
         let options = self.options(environment.memory_limit());
         let engine = self
             .url
             .open(options)
             .map_err(|error| self.failure(error))?;
-        let spill = match &self.given.cache_path {
-            Some(cache) => cache.join("spill"),
-            None => std::env::temp_dir(),
-        };
-        let database = Database::with_engine_and_spill(Arc::new(engine), environment, spill);
-        database.map_err(|error| self.failure(error.message))
+        let epoch = engine.epoch();
+        let engine = Arc::new(engine);
+        let database = Database::with_engine_and_spill(engine, environment, self.spill());
+        let database = database.map_err(|error| self.failure(error.message))?;
+        Ok((database, epoch))
     }
 
     /// Opens the database as the source of a copy.
@@ -125,6 +117,7 @@ impl ObjectStorage {
         if let Some(bytes) = self.given.cache_bytes {
             options.cache_path_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
+        options.merges_itself = !self.given.no_compactor;
         if let Some(interval) = self.given.flush_interval {
             options.flush_interval = interval;
         }

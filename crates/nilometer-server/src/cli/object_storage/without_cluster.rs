@@ -1,25 +1,48 @@
 //! The refusal of a program that was built without object storage.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
 
 use nilometer::Database;
 use nilometer::database::offline::{CopyProgress, CopySource};
-use nilometer::services::Environment;
+use nilometer::services::{Environment, ReplicaSet, StepDown};
 
 use crate::cli::Failure;
 use crate::cli::storage::ObjectStorageOptions;
+use crate::database_slot::DatabaseSlot;
 
 /// A database on object storage. There is none in this program.
 #[derive(Debug)]
 pub enum ObjectStorage {}
 
-/// The turn to serve one.
-pub(in crate::cli) enum Turn {}
+/// A server among those of one. There is none in this program.
+pub(in crate::cli) enum Member {}
 
-impl Turn {
+impl Member {
+    pub(in crate::cli) fn due(&self) -> Instant {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn tick(&mut self) {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn step_down(&mut self, _: StepDown) -> nilometer::Result<()> {
+        match *self {}
+    }
+
     pub(in crate::cli) fn end(self) {
         match self {}
     }
+}
+
+/// Returns the refusal of a URL.
+pub(super) fn refusal(url: &str) -> Failure {
+    Failure::Options(format!(
+        "cannot use {url}: this program was built without object storage, the feature `cluster`. Build it with  \
+         cargo build --release -p nilometer-server --features cluster"
+    ))
 }
 
 impl fmt::Display for ObjectStorage {
@@ -36,17 +59,23 @@ impl ObjectStorage {
         _region: Option<&str>,
         _sizes: ObjectStorageOptions,
     ) -> Result<Self, Failure> {
-        Err(Failure::Options(format!(
-            "cannot use {url}: this program was built without object storage, the feature `cluster`. Build it with  \
-             cargo build --release -p nilometer-server --features cluster"
-        )))
+        Err(refusal(url))
     }
 
-    pub(in crate::cli) fn stand_by(&self, _: &dyn Fn() -> bool) -> Result<Option<Turn>, Failure> {
+    pub(in crate::cli) fn is_shared(&self) -> bool {
         match *self {}
     }
 
-    pub(in crate::cli) fn open(&self, _: Environment) -> Result<Database, Failure> {
+    pub(in crate::cli) fn join(
+        &self,
+        _: Environment,
+        _: Arc<ReplicaSet>,
+        _: &dyn Fn() -> bool,
+    ) -> Result<Option<(DatabaseSlot, Member)>, Failure> {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn open(&self, _: Environment) -> Result<(Database, u64), Failure> {
         match *self {}
     }
 

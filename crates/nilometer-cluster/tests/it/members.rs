@@ -1,0 +1,235 @@
+//! Several servers of one database: one writes, the others read, and one of them takes over.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use bson::{Binary, Document, doc, spec::BinarySubtype};
+
+use crate::server::{Server, command, contents, exchange as ask, fill, fill_more, refused, url};
+use crate::support::Scratch;
+
+/// Time for a server to take over, or to read what another wrote.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn hello(stream: &mut TcpStream) -> Document {
+    ask(stream, doc! { "hello": 1, "$db": "admin" }).expect("a reply")
+}
+
+/// Waits until the `hello` of a server fits. Returns it.
+pub(crate) fn until(server: &Server, what: &str, fits: impl Fn(&Document) -> bool) -> Document {
+    let mut stream = server.connect();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let told = hello(&mut stream);
+        if fits(&told) {
+            return told;
+        }
+        assert!(Instant::now() < end, "no {what}: {told}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn is_primary(told: &Document) -> bool {
+    told.get_bool("isWritablePrimary").ok() == Some(true)
+}
+
+pub(crate) fn is_secondary(told: &Document) -> bool {
+    told.get_bool("secondary").ok() == Some(true)
+}
+
+fn address(server: &Server) -> String {
+    format!("127.0.0.1:{}", server.port)
+}
+
+/// A read that other members than the primary may answer.
+fn anywhere(mut command: Document) -> Document {
+    command.insert("$readPreference", doc! { "mode": "secondaryPreferred" });
+    command
+}
+
+/// A write with a number in a session.
+fn numbered(mut command: Document, number: i64) -> Document {
+    let id = Binary {
+        subtype: BinarySubtype::Uuid,
+        bytes: vec![7; 16],
+    };
+    command.insert("lsid", doc! { "id": id });
+    command.insert("txnNumber", number);
+    command
+}
+
+fn code(reply: &Document) -> i32 {
+    reply.get_i32("code").unwrap_or(0)
+}
+
+#[test]
+fn a_server_that_stands_by_takes_over() {
+    let directory = Scratch::new("standby");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url);
+    until(&first, "primary", is_primary);
+    fill(&first);
+    let expected = contents(&first);
+    let second = Server::stand_by(&url);
+    until(&second, "secondary", is_secondary);
+    first.stop();
+    until(&second, "primary", is_primary);
+    assert_eq!(contents(&second), expected);
+    let third = Server::stand_by(&url);
+    drop(second);
+    until(&third, "primary", is_primary);
+    assert_eq!(contents(&third), expected);
+    fill_more(&third);
+    // One that stands by ends when it is stopped.
+    Server::stand_by(&url).stop();
+    assert!(refused(&["serve", "--standby"], 2).contains("--standby needs --storage"));
+}
+
+#[test]
+fn a_secondary_reads_what_the_primary_writes() {
+    let directory = Scratch::new("secondary");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url);
+    fill(&first);
+    let second = Server::stand_by(&url);
+    let arguments = ["--storage", &url, "--readOnly", "--readIntervalMS", "100"];
+    let third = Server::start(&arguments);
+    for server in [&second, &third] {
+        let told = until(server, "members", |told| {
+            is_secondary(told)
+                && told.get_str("primary").ok() == Some(&*address(&first))
+                && told.get_array("hosts").is_ok_and(|hosts| hosts.len() == 2)
+                && told
+                    .get_array("passives")
+                    .is_ok_and(|hosts| hosts.len() == 1)
+        });
+        assert_eq!(told.get_str("setName").ok(), Some("nilometer"), "{told}");
+        assert_eq!(told.get_str("me").ok(), Some(&*address(server)), "{told}");
+        let mut stream = server.connect();
+        let refused = ask(&mut stream, doc! { "find": "beds" }).expect("a reply");
+        assert_eq!(code(&refused), 13_435, "{refused}");
+        let insert = doc! { "insert": "beds", "documents": [{ "_id": 2 }] };
+        let refused = ask(&mut stream, numbered(insert, 1)).expect("a reply");
+        assert_eq!(code(&refused), 10_107, "{refused}");
+        let text = refused.to_string();
+        assert!(text.contains(&address(&first)), "{text}");
+        assert!(text.contains("topologyVersion") && text.contains("RetryableWriteError"));
+        let found = anywhere(doc! { "find": "beds" });
+        assert!(
+            ask(&mut stream, found)
+                .expect("a reply")
+                .to_string()
+                .contains("roses")
+        );
+    }
+    // A cursor goes on with what it began with, while newer contents are shown to others.
+    let mut stream = second.connect();
+    let sort = doc! { "time": 1, "bed": 1 };
+    let open = doc! { "find": "soil", "sort": sort, "batchSize": 100 };
+    let reply = ask(&mut stream, anywhere(open)).expect("a reply");
+    let cursor = reply.get_document("cursor").expect("a cursor");
+    let id = cursor.get_i64("id").expect("an id");
+    let insert = doc! { "insert": "beds", "documents": [{ "_id": 3, "bed": "moss" }] };
+    command(&first, insert);
+    for server in [&second, &third] {
+        let mut stream = server.connect();
+        let end = Instant::now() + PATIENCE;
+        while !ask(&mut stream, anywhere(doc! { "find": "beds" }))
+            .expect("a reply")
+            .to_string()
+            .contains("moss")
+        {
+            assert!(Instant::now() < end, "the write is not seen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let mut rest = 0;
+    let mut id = id;
+    while id != 0 {
+        let more = doc! { "getMore": id, "collection": "soil", "batchSize": 150 };
+        let reply = ask(&mut stream, more).expect("a reply");
+        let cursor = reply.get_document("cursor");
+        let cursor = cursor.unwrap_or_else(|_| panic!("{reply}"));
+        rest += cursor.get_array("nextBatch").expect("a batch").len();
+        id = cursor.get_i64("id").expect("an id");
+    }
+    assert_eq!(rest, 400);
+    let status = command(&second, doc! { "replSetGetStatus": 1, "$db": "admin" });
+    assert_eq!(
+        status.get_array("members").map(Vec::len).ok(),
+        Some(3),
+        "{status}"
+    );
+    let shown = command(&second, doc! { "serverStatus": 1, "$db": "admin" });
+    let shown = shown.get_document("repl").expect("repl");
+    assert_eq!(
+        shown.get_i64("readIntervalMillis").ok(),
+        Some(100),
+        "{shown}"
+    );
+    // It never takes over.
+    drop((first, second));
+    std::thread::sleep(Duration::from_secs(7));
+    assert!(!is_primary(&hello(&mut third.connect())));
+    third.stop();
+}
+
+#[test]
+fn a_primary_that_steps_down_is_replaced_and_reads() {
+    let directory = Scratch::new("step-down");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url);
+    fill(&first);
+    let step_down = doc! { "replSetStepDown": 60, "$db": "admin" };
+    let alone = ask(&mut first.connect(), step_down.clone()).expect("a reply");
+    assert_eq!(code(&alone), 262, "{alone}");
+    let second = Server::stand_by(&url);
+    until(&first, "other", |told| {
+        told.get_array("hosts").is_ok_and(|hosts| hosts.len() == 2)
+    });
+    // A client that waits for a change is told.
+    let mut waiting = first.connect();
+    let told = hello(&mut waiting);
+    let version = told
+        .get_document("topologyVersion")
+        .expect("a version")
+        .clone();
+    let awaited = std::thread::spawn(move || {
+        let hello = doc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 30_000, "$db": "admin" };
+        ask(&mut waiting, hello).expect("a reply")
+    });
+    let write = doc! { "insert": "beds", "documents": [{ "_id": 5, "bed": "ferns" }] };
+    command(&first, numbered(write.clone(), 3));
+    let begun = Instant::now();
+    command(&first, step_down);
+    until(&second, "primary", is_primary);
+    // Half a second on an idle machine.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let told = awaited.join().expect("a reply");
+    assert!(!is_primary(&told), "{told}");
+    until(&first, "secondary", |told| {
+        is_secondary(told) && told.get_str("primary").ok() == Some(&*address(&second))
+    });
+    // The other server knows what was written, so it is not written again.
+    let again = command(&second, numbered(write, 3));
+    assert!(again.to_string().contains("retriedStmtIds"), "{again}");
+    let late = doc! { "insert": "beds", "documents": [{ "_id": 6, "bed": "late" }] };
+    command(&second, late);
+    let mut stream = first.connect();
+    let end = Instant::now() + PATIENCE;
+    let found = anywhere(doc! { "find": "beds" });
+    while !ask(&mut stream, found.clone())
+        .expect("a reply")
+        .to_string()
+        .contains("late")
+    {
+        assert!(Instant::now() < end, "the write is not seen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Who steps down by force may be the only one that can write.
+    let step_down = doc! { "replSetStepDown": 1, "force": true, "$db": "admin" };
+    command(&second, step_down);
+    second.stop();
+    first.stop();
+}

@@ -1,0 +1,199 @@
+//! Views of a database that another engine writes: each shows one moment, refuses writes, and costs little.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nilometer::Database;
+use nilometer::services::Environment;
+use nilometer_cluster::{SlateEngine, SlateOptions, SlateReader, SlateView};
+use nilometer_storage::{
+    Direction, Durability, Engine, Error, KeyspaceId, KeyspaceOptions, WriteBatch,
+};
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+
+const PATH: &str = "garden";
+
+fn reader(store: &Arc<dyn ObjectStore>) -> SlateReader {
+    SlateReader::new(store.clone(), PATH, &SlateOptions::tiny()).expect("threads")
+}
+
+fn engine(store: &Arc<dyn ObjectStore>) -> SlateEngine {
+    SlateEngine::open(store.clone(), PATH, &SlateOptions::tiny()).expect("an engine")
+}
+
+fn entries(
+    view: &SlateView,
+    keyspace: KeyspaceId,
+    direction: Direction,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let snapshot = view.snapshot().expect("a snapshot");
+    let scan = snapshot.scan(keyspace, &[], None, direction);
+    let entries = scan.expect("a scan").map(|entry| entry.expect("an entry"));
+    entries
+        .map(|(key, value)| (key.to_vec(), value.to_vec()))
+        .collect()
+}
+
+#[test]
+fn a_view_is_opened_only_if_something_is_new() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut reader = reader(&store);
+    assert!(reader.refresh().is_err(), "there is no database");
+    let engine = engine(&store);
+    let keyspace = engine.create_keyspace("k", KeyspaceOptions::default());
+    let keyspace = keyspace.expect("a keyspace");
+    let mut expected = BTreeMap::new();
+    for n in 0..300u32 {
+        let mut batch = WriteBatch::new();
+        batch.put(keyspace, n.to_be_bytes().to_vec(), vec![7; 1000]);
+        expected.insert(n.to_be_bytes().to_vec(), vec![7; 1000]);
+        engine.commit(batch, Durability::Sync).expect("a commit");
+    }
+    let view = reader.refresh().expect("the store works").expect("a view");
+    let forward: Vec<_> = expected.clone().into_iter().collect();
+    assert_eq!(entries(&view, keyspace, Direction::Forward), forward);
+    let backward: Vec<_> = expected.into_iter().rev().collect();
+    assert_eq!(entries(&view, keyspace, Direction::Backward), backward);
+    let snapshot = view.snapshot().expect("a snapshot");
+    assert!(
+        snapshot
+            .get(keyspace, &7u32.to_be_bytes())
+            .is_ok_and(|value| value.is_some())
+    );
+    assert!(snapshot.version(keyspace).is_some());
+    assert!(reader.refresh().expect("the store works").is_none());
+    let before = reader.requests();
+    assert!(reader.refresh().expect("the store works").is_none());
+    let after = reader.requests();
+    let requests = after.gets + after.lists - before.gets - before.lists;
+    assert!(requests <= 12 && after.puts == 0, "{before:?} {after:?}");
+    // Nothing is written through it.
+    assert!(view.is_read_only());
+    let mut batch = WriteBatch::new();
+    batch.put(keyspace, vec![1], vec![1]);
+    let refused = [
+        view.commit(batch, Durability::Sync).err(),
+        view.create_keyspace("other", KeyspaceOptions::default())
+            .err(),
+        view.drop_keyspace(keyspace).err(),
+    ];
+    for refusal in refused {
+        assert!(matches!(refusal, Some(Error::ReadOnly)), "{refusal:?}");
+    }
+    // A snapshot outlives its view; a view that is closed gives none.
+    view.close().expect("closed");
+    assert!(matches!(view.snapshot().err(), Some(Error::Closed)));
+    drop((view, reader));
+    assert!(
+        snapshot
+            .get(keyspace, &8u32.to_be_bytes())
+            .is_ok_and(|value| value.is_some())
+    );
+}
+
+/// A writer moves amounts between accounts; each view shows the same sum, however often it is read.
+#[test]
+fn a_view_shows_one_moment_while_others_write() {
+    const ACCOUNTS: u32 = 20;
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let engine = engine(&store);
+    let keyspace = engine.create_keyspace("bank", KeyspaceOptions::default());
+    let keyspace = keyspace.expect("a keyspace");
+    let put = |batch: &mut WriteBatch, account: u32, amount: u64| {
+        let key = account.to_be_bytes().to_vec();
+        batch.put(keyspace, key, amount.to_be_bytes().to_vec());
+    };
+    let mut batch = WriteBatch::new();
+    (0..ACCOUNTS).for_each(|account| put(&mut batch, account, 100));
+    engine.commit(batch, Durability::Sync).expect("a commit");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut amounts = [100u64; ACCOUNTS as usize];
+            let mut random = 1u64;
+            while !is_over.load(Ordering::Relaxed) {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let from = (random >> 33) as u32 % ACCOUNTS;
+                let to = (random >> 45) as u32 % ACCOUNTS;
+                if from == to || amounts[from as usize] == 0 {
+                    continue;
+                }
+                amounts[from as usize] -= 1;
+                amounts[to as usize] += 1;
+                let mut batch = WriteBatch::new();
+                for account in [from, to] {
+                    put(&mut batch, account, amounts[account as usize]);
+                }
+                engine.commit(batch, Durability::Sync).expect("a commit");
+            }
+        });
+        let mut reader = reader(&store);
+        let end = Instant::now() + Duration::from_secs(2);
+        let (mut views, mut last) = (0, 0);
+        while Instant::now() < end {
+            let Some(view) = reader.refresh().expect("the store works") else {
+                continue;
+            };
+            views += 1;
+            assert!(view.sequence() > last);
+            last = view.sequence();
+            let first = entries(&view, keyspace, Direction::Forward);
+            let amount = |value: &[u8]| u64::from_be_bytes(value.try_into().expect("8 bytes"));
+            let sum: u64 = first.iter().map(|(_, value)| amount(value)).sum();
+            assert_eq!(sum, 100 * u64::from(ACCOUNTS));
+            std::thread::sleep(Duration::from_millis(20));
+            let snapshot = view.snapshot().expect("a snapshot");
+            for (key, value) in &first {
+                let again = snapshot.get(keyspace, key).expect("the store works");
+                assert_eq!(again.as_deref(), Some(&value[..]));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(views > 3, "{views} views");
+    });
+}
+
+/// The cost of a new view: what `docs/decisions/0023` says of it.
+#[test]
+fn a_database_over_a_view_is_opened_quickly() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let writer = Database::with_engine(Arc::new(engine(&store)), Environment::default());
+    let writer = writer.expect("a database");
+    for n in 0..50 {
+        let name = format!("soil{n}");
+        let soil = writer.collection::<bson::Document>("garden", &name);
+        soil.create_timeseries("time", Some("bed"))
+            .expect("a collection");
+        let measurements = (0..200i64).map(|at| {
+            bson::doc! { "time": bson::DateTime::from_millis(at * 60_000), "bed": at % 8, "n": at }
+        });
+        soil.insert_many(measurements).expect("measurements");
+    }
+    let mut reader = reader(&store);
+    let view = reader.refresh().expect("the store works").expect("a view");
+    let first = Database::with_engine(Arc::new(view), Environment::default());
+    let first = first.expect("a database");
+    let beds = writer.collection::<bson::Document>("garden", "beds");
+    let mut took = Vec::new();
+    let mut current = first;
+    for n in 0..10 {
+        beds.insert_one(bson::doc! { "_id": n })
+            .expect("a document");
+        let began = Instant::now();
+        let view = reader.refresh().expect("the store works").expect("a view");
+        let successor = current.successor(Arc::new(view)).expect("a database");
+        took.push(began.elapsed());
+        let soil = successor.collection::<bson::Document>("garden", "soil7");
+        assert_eq!(soil.count(bson::doc! {}).expect("a count"), 200);
+        let beds = successor.collection::<bson::Document>("garden", "beds");
+        assert_eq!(beds.count(bson::doc! {}).expect("a count"), n as u64 + 1);
+        current = successor;
+    }
+    took.sort_unstable();
+    assert!(took[0] < Duration::from_secs(2), "{took:?}");
+}

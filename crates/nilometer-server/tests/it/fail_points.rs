@@ -1,0 +1,164 @@
+//! `configureFailPoint`: commands fail on purpose.
+
+use std::time::{Duration, Instant};
+
+use nilometer_bson::{Document, ValueRef, array, doc};
+
+use crate::client::body;
+use crate::client::{Client, code, is_ok, op_msg};
+use crate::server::Server;
+
+fn server() -> Server {
+    Server::start_with(&["--setParameter", "enableTestCommands=1"])
+}
+
+fn configure(
+    client: &mut Client,
+    mode: impl Into<nilometer_bson::Value>,
+    data: Document,
+) -> Document {
+    let command = doc! {"configureFailPoint": "failCommand", "mode": mode.into(), "data": data};
+    client.run(&command)
+}
+
+fn labels(reply: &Document) -> Vec<String> {
+    let labels = reply.get("errorLabels").as_array();
+    let labels = labels.into_iter().flat_map(|labels| labels.iter());
+    labels
+        .filter_map(|label| label.as_str().map(str::to_owned))
+        .collect()
+}
+
+fn ping() -> Document {
+    doc! {"ping": 1}
+}
+
+#[test]
+fn there_is_no_fail_point_outside_of_tests() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let reply = configure(
+        &mut client,
+        "alwaysOn",
+        doc! {"failCommands": array!["ping"]},
+    );
+    assert_eq!(code(&reply), 59);
+    let commands = client.run(&doc! {"listCommands": 1});
+    let commands = commands.get("commands").as_document().expect("commands");
+    assert!(commands.get("configureFailPoint").is_missing());
+    assert!(is_ok(&client.run(&ping())));
+}
+
+#[test]
+fn commands_fail_as_often_as_the_mode_says() {
+    let server = server();
+    let mut client = server.connect();
+    let data = doc! {"failCommands": array!["ping", "hello"], "errorCode": 11600};
+    let reply = configure(&mut client, doc! {"times": 2}, data);
+    assert_eq!(reply.get("count").as_exact_i64(), Some(0));
+    for _ in 0..2 {
+        assert_eq!(code(&client.run(&ping())), 11600);
+    }
+    assert!(is_ok(&client.run(&ping())));
+    let data = doc! {
+        "failCommands": array!["find"], "errorCode": 91,
+        "errorLabels": array!["RetryableWriteError"], "namespace": "db.c",
+    };
+    configure(&mut client, doc! {"skip": 1}, data);
+    let find = |name: &str| doc! {"find": name};
+    assert!(is_ok(&client.run_on("db", &find("c"))));
+    let failed = client.run_on("db", &find("c"));
+    assert_eq!(
+        (code(&failed), labels(&failed)),
+        (91, vec!["RetryableWriteError".to_owned()])
+    );
+    assert!(is_ok(&client.run_on("db", &find("d"))));
+    let count = configure(&mut client, "off", doc! {});
+    assert_eq!(count.get("count").as_exact_i64(), Some(3));
+    assert!(is_ok(&client.run_on("db", &find("c"))));
+}
+
+#[test]
+fn a_write_concern_error_comes_beside_the_effect() {
+    let server = server();
+    let mut client = server.connect();
+    let error = doc! {"code": 91, "errmsg": "on purpose"};
+    let data = doc! {"failCommands": array!["insert"], "writeConcernError": error.clone()};
+    configure(&mut client, "alwaysOn", data);
+    let insert = doc! {"insert": "c", "documents": array![doc! {"_id": 1}]};
+    let reply = client.run_on("db", &insert);
+    assert!(is_ok(&reply) && reply.get("n").as_exact_i64() == Some(1));
+    assert_eq!(
+        reply
+            .get("writeConcernError")
+            .as_document()
+            .map(|found| found.to_document()),
+        Some(error)
+    );
+    assert_eq!(client.find_all("db", &doc! {"find": "c"}).len(), 1);
+}
+
+#[test]
+fn a_connection_is_blocked_and_closed_without_an_answer() {
+    let server = server();
+    let mut client = server.connect();
+    let data = doc! {"failCommands": array!["ping"], "blockConnection": true, "blockTimeMS": 50};
+    configure(&mut client, doc! {"times": 1}, data);
+    let began = Instant::now();
+    assert!(is_ok(&client.run(&ping())));
+    assert!(began.elapsed() >= Duration::from_millis(50));
+    let data = doc! {"failCommands": array!["insert"], "closeConnection": true};
+    configure(&mut client, doc! {"times": 1}, data);
+    let insert = doc! {"insert": "c", "documents": array![doc! {"_id": 1}], "$db": "db"};
+    client.send(&op_msg(0, &[body(&insert)]));
+    assert!(client.is_closed());
+    let mut other = server.connect();
+    assert!(
+        other.find_all("db", &doc! {"find": "c"}).is_empty(),
+        "it did not run"
+    );
+    assert!(is_ok(&other.run_on(
+        "db",
+        &doc! {"insert": "c", "documents": array![doc! {"_id": 1}]}
+    )));
+}
+
+#[test]
+fn what_the_fail_point_does_not_know_is_refused() {
+    let server = server();
+    let mut client = server.connect();
+    let named = |fields: Document| {
+        let mut data = nilometer_bson::DocumentBuilder::new();
+        data.append("failCommands", array!["ping"]);
+        for field in fields.iter() {
+            data.append_element(field);
+        }
+        data.finish()
+    };
+    for (data, expected) in [
+        (doc! {"threadName": "x"}, 40415),
+        (doc! {"blockConnection": true}, 72),
+        (doc! {"errorCode": "x"}, 14),
+        (doc! {"blockConnection": true, "blockTimeMS": -1}, 51024),
+    ] {
+        let reply = configure(&mut client, "alwaysOn", named(data));
+        assert_eq!(code(&reply), expected, "{reply:?}");
+    }
+    for mode in [
+        doc! {"times": 1, "skip": 1},
+        doc! {"activationProbability": 2.0},
+        doc! {},
+    ] {
+        assert_eq!(code(&configure(&mut client, mode, named(doc! {}))), 2);
+    }
+    assert_eq!(
+        code(&configure(&mut client, "sometimes", named(doc! {}))),
+        2
+    );
+    let other = doc! {"configureFailPoint": "other", "mode": "off"};
+    assert_eq!(code(&client.run(&other)), 266);
+    assert!(matches!(
+        client.run(&ping()).get("ok"),
+        ValueRef::Double(1.0)
+    ));
+}
