@@ -28,6 +28,7 @@ work
   --whole                     read everything back in the end: `find` without a filter, six times
   --only NAME                 one query, or those whose names begin so
   --draws N                   parameters drawn for each query     [20]
+  --warm-up N                 draws to run before measuring; 0 shows what is cold [3]
   --granularity WORD          of the collection                   [seconds]
   --duplicates RULE           ignore, replace or error measurements of the same tags and time [keep]
   --index                     create {\"tags.hostname\": 1, time: -1} first
@@ -104,6 +105,8 @@ pub struct Options {
     pub only: String,
     /// Parameters drawn for each query.
     pub draws: usize,
+    /// Draws to run before measuring.
+    pub warm_up: usize,
     /// Granularity of the collection.
     pub granularity: String,
     /// The rule for duplicates.
@@ -145,6 +148,7 @@ impl Default for Options {
             whole: false,
             only: String::new(),
             draws: 20,
+            warm_up: 3,
             granularity: "seconds".to_string(),
             duplicates: None,
             index: false,
@@ -213,6 +217,7 @@ impl Options {
             "--connections" => self.connections = number(word, value)?,
             "--only" => self.only = value.to_string(),
             "--draws" => self.draws = number(word, value)?,
+            "--warm-up" => self.warm_up = number(word, value)?,
             "--granularity" => self.granularity = value.to_string(),
             "--duplicates" => self.duplicates = Some(value.to_string()),
             "--settle" => self.settle_s = number(word, value)?,

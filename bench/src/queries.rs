@@ -12,8 +12,6 @@ use crate::options::{Options, Shape};
 use crate::reference;
 use crate::target::{Batch, Connection, Outcome, drain};
 
-/// Draws to run before measuring.
-const WARM_UP: usize = 3;
 const HOUR_MS: i64 = 3_600_000;
 
 /// The kind of a query.
@@ -231,7 +229,7 @@ fn measure(
         bytes: 0,
         wrong: None,
     };
-    let rounds = draws.iter().take(WARM_UP).map(|d| (d, false));
+    let rounds = draws.iter().take(options.warm_up).map(|d| (d, false));
     for (draw, counts) in rounds.chain(draws.iter().map(|d| (d, true))) {
         let is_over = end.is_some_and(|end| Instant::now() >= end);
         if is_over && (!counts || !measured.latencies.is_empty()) {

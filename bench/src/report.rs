@@ -59,6 +59,20 @@ impl Report {
         all.all(Option::is_none)
     }
 
+    /// Returns the name and the median of each query, in milliseconds.
+    pub fn medians_ms(&self) -> Vec<(&'static str, f64)> {
+        let medians = self
+            .queries
+            .iter()
+            .map(|query| (query.name, median_ms(query)));
+        medians.collect()
+    }
+
+    /// Returns the measurements loaded in a second of waiting, if any were loaded.
+    pub fn load_rate(&self) -> Option<f64> {
+        self.load.as_ref().map(LoadResult::rate)
+    }
+
     /// Returns the tables.
     pub fn text(&self) -> String {
         let mut out = format!(

@@ -36,14 +36,18 @@ impl Target {
             });
         };
         let database = Database::open(folder).map_err(|e| format!("{folder}: {e}"))?;
-        let database = Arc::new(database);
-        let connections = (0..options.connections)
+        Ok(Self::embedded(Arc::new(database), options.connections))
+    }
+
+    /// Uses a database of this process.
+    pub fn embedded(database: Arc<Database>, count: usize) -> Self {
+        let connections = (0..count)
             .map(|_| -> Box<dyn Connection> { Box::new(embedded::Embedded::new(&database)) })
             .collect();
-        Ok(Self {
+        Self {
             connections,
             embedded: Some(database),
-        })
+        }
     }
 
     /// Connects to a server with `connect`.
