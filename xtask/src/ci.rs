@@ -223,7 +223,8 @@ pub(crate) fn features() -> Outcome {
 pub(crate) fn cluster(is_in_ci: bool) -> Outcome {
     let package = ["--package", "nilometer-cluster"];
     if !is_in_ci {
-        run(cargo(["clippy"]).args(package).args(LINT))?;
+        let benchmark = ["--package", "nilometer-bench-cluster"];
+        run(cargo(["clippy"]).args(package).args(benchmark).args(LINT))?;
     }
     let mut test = cargo(["test", "--locked", "--quiet"]);
     test.args(package);
@@ -278,7 +279,10 @@ pub(crate) fn figures() -> Outcome {
 fn edit_to_test() -> Outcome<Cost> {
     let test = || {
         let fixed = ["test", "--package", "nilometer", "--lib", "--quiet"];
-        run(cargo(fixed).args(["--", "eval::matcher::"]))
+        let mut test = cargo(fixed);
+        run(test
+            .args(["--", "eval::matcher::"])
+            .env("CARGO_INCREMENTAL", "1"))
     };
     test()?;
     let path = root().join("crates/nilometer/src/lib.rs");

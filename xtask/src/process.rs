@@ -9,9 +9,15 @@ use std::process::{Command, Stdio};
 /// The result of a task; the error is a text for a person.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// Options of cargo for all crates but that of object storage, whose dependencies take longer to build than all others.
-/// Its checks are a step of `ci`.
-pub(crate) const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "nilometer-cluster"];
+/// Options of cargo for all crates but that of object storage and its benchmark, whose dependencies take longer to build
+/// than all others. Its checks are a step of `ci`.
+pub(crate) const WORKSPACE: [&str; 5] = [
+    "--workspace",
+    "--exclude",
+    "nilometer-cluster",
+    "--exclude",
+    "nilometer-bench-cluster",
+];
 
 /// The folder that holds the workspace.
 pub(crate) fn root() -> PathBuf {

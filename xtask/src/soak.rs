@@ -7,7 +7,7 @@ use crate::process::{Outcome, WORKSPACE, cargo, run};
 const MINUTES: u64 = 30;
 
 /// Seconds of the soak in `ci`, in the debug build.
-const CI_SECONDS: u64 = 60;
+const CI_SECONDS: u64 = 30;
 
 const TEST: &str = "soak_ends_with";
 

@@ -14,15 +14,19 @@ mod clients;
 mod expected;
 mod server;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::process::{Outcome, cargo, in_ci, root, run as run_command};
+use crate::process::{Outcome, WORKSPACE, cargo, in_ci, root, run as run_command};
 use clients::{CLIENTS, Client};
 use expected::Failure;
 use server::Server;
 
 /// Drivers print whole replies into their errors.
 const REASON_CHARS_MAX: usize = 240;
+
+/// Clients that run at once. Most wait for their server, and their server for them.
+const CLIENTS_AT_ONCE: usize = 2;
 
 /// The result of one client.
 enum Verdict {
@@ -48,20 +52,36 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
     }
     let failures = expected::load()?;
     let binary = server::build()?;
-    let mut lines = Vec::new();
-    let mut bad = false;
-    for client in CLIENTS {
-        if !names.is_empty() && !names.contains(&client.name) {
-            continue;
+    let requested = |client: &&Client| names.is_empty() || names.contains(&client.name);
+    let clients: Vec<&Client> = CLIENTS.iter().filter(requested).collect();
+    let next = AtomicUsize::new(0);
+    let run_some = || {
+        let mut results = Vec::new();
+        while let Some(client) = clients.get(next.fetch_add(1, Ordering::Relaxed)) {
+            println!("-- {}", client.name);
+            let start = Instant::now();
+            let verdict = run_client(client, &binary, &failures);
+            results.push((client.name, start.elapsed(), verdict, client.is_optional));
         }
-        println!("\n-- {}", client.name);
-        let start = Instant::now();
-        let verdict = run_client(client, &binary, &failures);
-        let took = start.elapsed().as_secs_f64();
+        results
+    };
+    let mut results = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..CLIENTS_AT_ONCE)
+            .map(|_| scope.spawn(run_some))
+            .collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        let joined: Result<Vec<_>, _> = joined.collect();
+        joined.map(|of_threads| of_threads.into_iter().flatten().collect::<Vec<_>>())
+    })
+    .map_err(|_| "a client's thread panicked".to_string())?;
+    results.sort_by_key(|(name, ..)| known.iter().position(|of| of == name));
+    println!("\nconformance");
+    let mut bad = false;
+    for (name, took, verdict, is_optional) in results {
         let (word, details) = match verdict {
             Verdict::Passed(count) => (format!("ok, {count} checks"), Vec::new()),
             Verdict::Skipped(reason) => {
-                bad |= in_ci() && !client.is_optional;
+                bad |= in_ci() && !is_optional;
                 (format!("skipped: {reason}"), Vec::new())
             }
             Verdict::Failed(details) => {
@@ -69,16 +89,10 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
                 ("FAILED".to_string(), details)
             }
         };
-        lines.push(format!("{:<10}{took:>7.1} s  {word}", client.name));
-        lines.extend(
-            details
-                .into_iter()
-                .map(|detail| format!("             {detail}")),
-        );
-    }
-    println!("\nconformance");
-    for line in lines {
-        println!("{line}");
+        println!("{name:<10}{:>7.1} s  {word}", took.as_secs_f64());
+        for detail in details {
+            println!("             {detail}");
+        }
     }
     if bad {
         Err("not every client is content".to_string())
@@ -89,16 +103,14 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
 
 /// Follows the operator's guide, with the shell installed by conformance.
 pub(crate) fn guide() -> Outcome {
-    // As in the README: without a name, `cargo run` has to find the one program.
-    run_command(&mut cargo(["run", "--quiet", "--", "--version"]))?;
     let shell = CLIENTS.iter().find(|client| client.name == "mongosh");
     let shell = shell.ok_or("no client `mongosh`")?;
     let ready = match shell.missing_runtime() {
         Some(missing) => Err(format!("`{missing}` is not installed")),
         None => shell.install(),
     };
-    let mut test = cargo(["test", "--quiet", "--package", "nilometer-server"]);
-    test.args(["--test", "it", "--", "guide::"]);
+    let mut test = cargo(["test", "--quiet"]);
+    test.args(WORKSPACE).args(["--test", "it", "--", "guide::"]);
     match ready {
         Ok(()) => {
             let mongosh = "conformance/mongosh/node_modules/mongosh/bin/mongosh.js";

@@ -212,12 +212,18 @@ pub(crate) const RULES: &[Rule] = &[
         modules: Some(&["auth", "catalog", "config", "operation", "stats"]),
     },
     Rule {
+        place: "crates/nilometer/src/retryable_writes",
+        never: &[],
+        modules: Some(&["retryable_writes", "catalog", "operation", "session"]),
+    },
+    Rule {
         place: "crates/nilometer/src/background",
         never: &[],
         modules: Some(&[
             "background",
             "catalog",
             "index",
+            "retryable_writes",
             "services",
             "timeseries",
             "write",
