@@ -41,6 +41,7 @@ use crate::keyspaces::read_retained;
 use crate::lock::lock;
 use crate::options::SlateOptions;
 use crate::retained::RetainedNow;
+use crate::retry::repeated;
 use crate::schedule::{CompleteMerges, MergeSchedule};
 
 /// The folder of objects of compactors.
@@ -69,17 +70,18 @@ pub(crate) async fn announce(
     merges_itself: bool,
 ) -> Result<()> {
     let object = object(path);
-    let done = match merges_itself {
-        true => store.delete(&object).await,
+    let done = repeated(async || match merges_itself {
+        true => match store.delete(&object).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        },
         false => {
             let contents = "the writer leaves merging to a compactor\n";
             store.put(&object, contents.into()).await.map(drop)
         }
-    };
-    match done {
-        Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
-        Err(error) => Err(store_error("say who merges tables", &error)),
-    }
+    });
+    done.await
+        .map_err(|error| store_error("say who merges tables", &error))
 }
 
 /// The compactor of a database, until it is dropped.
@@ -144,7 +146,7 @@ async fn start(
         reason: format!("there is no database at {path}"),
     })?;
     // After the epoch was read.
-    match store.head(&object(path)).await {
+    match repeated(async || store.head(&object(path)).await).await {
         Ok(_) => {}
         Err(StoreError::NotFound { .. }) => {
             return Err(Error::Store {

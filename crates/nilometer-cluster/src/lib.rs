@@ -14,7 +14,7 @@
 //! | merging in a process of its own | [`compactor`] |
 //! | sizes of keyspaces | [`sizes`] |
 //! | a cache that knows its bytes | [`cache`] |
-//! | requests in flight and their count | [`requests`] |
+//! | requests in flight and their count; repeating those that failed | [`requests`], [`retry`] |
 //! | the store of a URL; refusing stores in which two writers could be at work | [`url`], [`mod@probe`] |
 //! | reading without disturbing a writer, for copies | [`source`] |
 //! | the same, again and again, for secondaries | [`reader`], [`log_cache`] |
@@ -41,6 +41,7 @@ mod probe;
 mod reader;
 mod requests;
 mod retained;
+mod retry;
 mod scan;
 mod schedule;
 mod sizes;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path as FilePath;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -16,20 +16,13 @@ use object_store::{
 
 use super::manifest::{StoredFile, Sum, Summing};
 use crate::error::store_error;
-
-/// Attempts at a request. The clients of stores have repeated it themselves before.
-const ATTEMPTS_MAX: u32 = 6;
-
-/// Time before the second attempt; it doubles with each.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
+use crate::retry::{Outcome, pause_or_fail, repeated};
 
 /// Bytes of one part of an object that is sent in parts.
 const PART_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Most bytes of a pack that is read at once.
 const PACK_BYTES_MAX: u64 = 16 * 1024 * 1024;
-
-type Outcome<T> = std::result::Result<T, StoreError>;
 
 /// The objects below one path.
 pub(super) struct Objects {
@@ -328,27 +321,6 @@ pub(super) fn file_error(
 
 fn failed(act: &str, name: &str, error: &StoreError) -> Error {
     store_error(&format!("{act} backups/{name}"), error)
-}
-
-/// Sends a request until it succeeds, or fails in a way that repeating does not help, or often.
-async fn repeated<T>(mut request: impl AsyncFnMut() -> Outcome<T>) -> Outcome<T> {
-    let mut attempt = 0;
-    loop {
-        match request().await {
-            Ok(answer) => return Ok(answer),
-            Err(error) => pause_or_fail(&mut attempt, error).await?,
-        }
-    }
-}
-
-async fn pause_or_fail(attempt: &mut u32, error: StoreError) -> Outcome<()> {
-    *attempt += 1;
-    let passes = matches!(error, StoreError::Generic { .. });
-    if !passes || *attempt >= ATTEMPTS_MAX {
-        return Err(error);
-    }
-    tokio::time::sleep(FIRST_PAUSE * 2u32.pow(*attempt)).await;
-    Ok(())
 }
 
 /// Runs jobs, several at a time, and returns what they return, in any order.
