@@ -132,7 +132,7 @@ fn reply_of_failure(
 
 /// Gives the error of a database that another process has taken over the code by which drivers retry reads elsewhere.
 fn of_taken_over(mut error: Error, spec: &CommandSpec) -> Error {
-    if error.is_takeover() && spec.access != Access::Write {
+    if error.is_takeover() && spec.access == Access::Read {
         error.code = ErrorCode::NotPrimaryOrSecondary;
     }
     error
@@ -150,7 +150,7 @@ fn run_known(
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
-    members::check(set, spec, &generic)?;
+    members::check(set, database.engine().is_read_only(), spec, &generic)?;
     let resolved = target::resolve(database, session, spec, &generic.database, request)?;
     authorization::check(
         database,

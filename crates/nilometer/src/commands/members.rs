@@ -41,13 +41,15 @@ const OF_STATE_CHANGES: [ErrorCode; 7] = [
 /// The label of errors after which a driver repeats a write.
 const RETRYABLE: &str = "RetryableWriteError";
 
-/// Refuses a command that this member does not run.
+/// Refuses a command that this member does not run. `is_view` is true if the database is what a secondary shows: the member
+/// may have become primary since the command was received.
 pub(super) fn check(
     set: Option<&ReplicaSet>,
+    is_view: bool,
     spec: &CommandSpec,
     generic: &GenericArgs,
 ) -> Result<()> {
-    let Some(set) = set.filter(|set| !set.is_primary()) else {
+    let Some(set) = set.filter(|set| is_view || !set.is_primary()) else {
         return Ok(());
     };
     if spec.access == Access::None || ON_EVERY_MEMBER.contains(&spec.name) {
@@ -57,9 +59,8 @@ pub(super) fn check(
         return Err(not_primary(set));
     }
     match set.state().role {
-        MemberRole::Primary => Ok(()),
-        MemberRole::Secondary if generic.secondary_ok => Ok(()),
-        MemberRole::Secondary => Err(Error::new(
+        MemberRole::Primary | MemberRole::Secondary if generic.secondary_ok => Ok(()),
+        MemberRole::Primary | MemberRole::Secondary => Err(Error::new(
             ErrorCode::NotPrimaryNoSecondaryOk,
             "not primary and secondaryOk=false",
         )),
