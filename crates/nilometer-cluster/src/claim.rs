@@ -275,6 +275,8 @@ impl ClaimObjects {
                 None => return Ok(None),
             },
         };
+        // A process that was paused after the answer must not count its pause as silence.
+        let begun = Instant::now();
         let heartbeat = match self.store.get(&self.heartbeat(last)).await {
             Ok(found) => Some(found.bytes().await?.to_vec()),
             Err(StoreError::NotFound { .. }) => None,
@@ -283,7 +285,7 @@ impl ClaimObjects {
         let is_released = heartbeat.as_deref() == Some(RELEASED);
         let same = |seen: &&mut Seen| seen.term == last && seen.heartbeat == heartbeat;
         let is_silent = match seen.as_mut().filter(same) {
-            Some(seen) => seen.since.elapsed() >= silence,
+            Some(seen) => begun.saturating_duration_since(seen.since) >= silence,
             None => {
                 *seen = Some(Seen {
                     term: last,
@@ -327,14 +329,19 @@ impl ClaimObjects {
         let options = PutOptions::from(PutMode::Create);
         let contents = self.name.clone().into();
         match self.store.put_opts(&object, contents, options).await {
-            Ok(_) => Ok(Some(term)),
+            Ok(_) => {}
             Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
                 // It may be the own one: the reply to the request that created it was lost, and it was repeated.
                 let found = self.store.get(&object).await?.bytes().await?;
-                Ok((found[..] == *self.name.as_bytes()).then_some(term))
+                if found[..] != *self.name.as_bytes() {
+                    return Ok(None);
+                }
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
         }
+        // A process that was paused for long may create a claim that others had, and that is deleted again.
+        let latest = self.last_term().await?;
+        Ok(latest.is_none_or(|latest| latest <= term).then_some(term))
     }
 
     /// Claims the next term if the lease of the last one has passed: others may be about to claim it. False if another
@@ -384,6 +391,16 @@ impl Claim {
     /// The number of the claim.
     pub fn term(&self) -> u64 {
         self.term.load(Ordering::Acquire)
+    }
+
+    /// True if no other process can have taken over.
+    pub fn is_held(&self) -> bool {
+        self.lease.is_valid()
+    }
+
+    /// True if another process has claimed a later term.
+    pub fn is_lost(&self) -> bool {
+        self.heartbeats.is_finished()
     }
 
     /// Returns the time for which no other process takes over.

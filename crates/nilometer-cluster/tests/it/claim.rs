@@ -92,6 +92,32 @@ fn a_process_whose_heartbeats_were_late_claims_a_further_term() {
     assert_eq!(claim(&faulty).term(), 3);
 }
 
+/// The claim that would be next was others', and is deleted again.
+#[test]
+fn a_process_that_was_away_for_many_turns_claims_none_of_them() {
+    let shared = store();
+    let (faulty, plan) = FaultyStore::over(shared.clone(), 1, Faults::default());
+    let first = claim(&faulty);
+    plan.set(Faults {
+        permits_nothing: true,
+        ..Faults::default()
+    });
+    for term in 2..12 {
+        let next = claim(&shared);
+        assert_eq!(next.term(), term);
+        next.release().expect("the store works");
+    }
+    assert!(!first.is_held());
+    plan.set(Faults::default());
+    let end = Instant::now() + Duration::from_secs(60);
+    while !first.is_lost() {
+        assert!(Instant::now() < end && !first.is_held());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(first.term(), 1);
+    assert_eq!(claim(&shared).term(), 12);
+}
+
 #[test]
 fn of_many_processes_one_at_a_time_has_a_claim() {
     let store = store();
