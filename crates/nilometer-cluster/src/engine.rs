@@ -22,6 +22,7 @@ use crate::cache::BlockCache;
 use crate::commit::{Order, View};
 use crate::compactor::announce;
 use crate::core::{Core, Readers};
+use crate::disk_cache::DiskCache;
 use crate::error::{convert, store_error};
 use crate::keyspaces::{self, Purpose};
 use crate::lock::lock;
@@ -113,8 +114,7 @@ impl SlateEngine {
             clock,
             seed,
         } = world;
-        let requests = Arc::new(Requests::default());
-        let store: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
+        let (store, cached, requests) = observed(store, options.disk_cache.as_ref());
         let retained = Arc::new(Retained::default());
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         if purpose == Purpose::CopyTarget {
@@ -131,7 +131,7 @@ impl SlateEngine {
             seed,
             merges: merges.clone(),
         };
-        let built = build(path, &store, options, &runtime, &retained, parts);
+        let built = build(path, &cached, options, &runtime, &retained, parts);
         let db = runtime
             .block_on(built)
             .map_err(|error| convert(path, &error))?;
@@ -177,10 +177,29 @@ impl SlateEngine {
         self.core.db.manifest().writer_epoch()
     }
 
+    /// True if another writer has opened the database, so that this engine neither writes nor reads any more.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self.core.check_open(), Err(Error::Fenced { .. }))
+    }
+
     /// Returns the requests to the store since the engine was opened.
     pub fn requests(&self) -> RequestCounts {
         self.core.requests.counts()
     }
+}
+
+/// Returns the store whose requests are counted, the same with the cache of this process before it, and the counts.
+fn observed(
+    store: Arc<dyn ObjectStore>,
+    disk_cache: Option<&DiskCache>,
+) -> (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>, Arc<Requests>) {
+    if let Some(cache) = disk_cache {
+        let (store, requests) = cache.below();
+        return (store, cache.cached(), requests);
+    }
+    let requests = Arc::new(Requests::default());
+    let store: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
+    (store.clone(), store, requests)
 }
 
 /// What SlateDB is built of.

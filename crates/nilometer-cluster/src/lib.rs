@@ -13,7 +13,7 @@
 //! | merging everything | [`merge`], [`schedule`] |
 //! | merging in a process of its own | [`compactor`] |
 //! | sizes of keyspaces | [`sizes`] |
-//! | a cache that knows its bytes | [`cache`] |
+//! | a cache that knows its bytes; one on a disk for all that a server opens | [`cache`], [`disk_cache`] |
 //! | requests in flight and their count; repeating those that failed | [`requests`], [`retry`] |
 //! | the store of a URL; refusing stores in which two writers could be at work | [`url`], [`mod@probe`] |
 //! | reading without disturbing a writer, for copies | [`source`] |
@@ -28,6 +28,7 @@ mod claim;
 mod commit;
 mod compactor;
 mod core;
+mod disk_cache;
 mod engine;
 mod error;
 mod keyspaces;
@@ -58,6 +59,7 @@ pub use backup::{
 };
 pub use claim::{Claim, ClaimIntervals, Claimant, Lease, Look};
 pub use compactor::SlateCompactor;
+pub use disk_cache::DiskCache;
 #[doc(hidden)]
 pub use engine::SimulatedWorld;
 pub use engine::SlateEngine;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::claim::Lease;
+use crate::disk_cache::DiskCache;
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, CompressionCodec, GarbageCollectorDirectoryOptions,
     GarbageCollectorOptions, ObjectStoreCacheOptions, Settings,
@@ -41,6 +42,8 @@ pub struct SlateOptions {
     pub cache_path: Option<PathBuf>,
     /// Bytes of that cache.
     pub cache_path_bytes: usize,
+    /// The cache of a reader in this process, which an engine uses in place of one of its own.
+    pub disk_cache: Option<DiskCache>,
     /// The time for which no other process takes over. When it has passed, [`Engine::confirm`] asks the store.
     ///
     /// [`Engine::confirm`]: nilometer_storage::Engine::confirm
@@ -68,6 +71,7 @@ impl Default for SlateOptions {
             block_cache_bytes: 256 * 1024 * 1024,
             cache_path: None,
             cache_path_bytes: 16 * 1024 * 1024 * 1024,
+            disk_cache: None,
             merge_interval: Duration::from_secs(5),
             merges_itself: true,
             lease: None,
@@ -141,7 +145,10 @@ impl SlateOptions {
             compactor_options: Some(compactor),
             garbage_collector_options: Some(self.garbage_options()),
             object_store_cache_options: ObjectStoreCacheOptions {
-                root_folder: self.cache_path.clone(),
+                root_folder: match self.disk_cache {
+                    Some(_) => None,
+                    None => self.cache_path.clone(),
+                },
                 max_cache_size_bytes: Some(self.cache_path_bytes),
                 cache_on_flush: true,
                 cache_on_compaction: true,

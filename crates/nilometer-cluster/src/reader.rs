@@ -3,7 +3,8 @@
 //! ```text
 //! SlateReader ── refresh ─► SlateView: what was durable then ── snapshots, scans ── closed with the last of them
 //!      │                        │
-//!      └─ log cache, blocks ◄───┘   shared by all views
+//!      └─ log cache, blocks, ◄──┘   shared by all views
+//!         tables on a disk
 //! ```
 //!
 //! A view is an engine that refuses writes. It disturbs no writer and writes nothing: what it reads is kept for as long as
@@ -27,6 +28,7 @@ use tokio::runtime::Runtime;
 
 use crate::cache::BlockCache;
 use crate::core::{Reader, Readers};
+use crate::disk_cache::DiskCache;
 use crate::engine::runtime;
 use crate::error::convert;
 use crate::keyspaces;
@@ -50,6 +52,7 @@ pub struct SlateReader {
 /// What the views share.
 struct ReaderParts {
     store: Arc<dyn ObjectStore>,
+    disk_cache: Option<DiskCache>,
     path: Arc<str>,
     requests: Arc<Requests>,
     cache: Arc<BlockCache>,
@@ -99,18 +102,26 @@ impl SlateReader {
     /// Prepares to read the database at `path` in `store`. Reads nothing yet.
     pub fn new(store: Arc<dyn ObjectStore>, path: &str, options: &SlateOptions) -> Result<Self> {
         let requests = Arc::new(Requests::default());
-        let observed = Arc::new(ObservedStore::new(store, requests.clone()));
-        let store: Arc<dyn ObjectStore> = Arc::new(LogCache::new(observed));
+        let runtime = runtime(path, options.threads)?;
+        let observed: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
+        let disk_cache = options.cache_path.as_ref().map(|folder| {
+            let below = (observed.clone(), requests.clone());
+            DiskCache::open(folder, options.cache_path_bytes, below, &runtime)
+        });
+        let disk_cache = disk_cache.transpose()?;
+        let cached = disk_cache.as_ref().map_or(observed, DiskCache::cached);
+        let store: Arc<dyn ObjectStore> = Arc::new(LogCache::new(cached));
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         let tables = SstReader::new(path, store.clone(), Some(cache.clone()), None);
         let parts = ReaderParts {
             store,
+            disk_cache,
             path: path.into(),
             requests,
             cache,
             sizes: Sizes::new(tables),
             readers: Arc::new(Readers::default()),
-            runtime: runtime(path, options.threads)?,
+            runtime,
         };
         Ok(Self {
             parts: Arc::new(parts),
@@ -156,6 +167,11 @@ impl SlateReader {
     /// Forgets the last view, so that the next refresh returns one.
     pub fn forget(&mut self) {
         self.last = None;
+    }
+
+    /// Returns the cache on a disk, for an engine of this process; `None` without a folder for it.
+    pub fn disk_cache(&self) -> Option<DiskCache> {
+        self.parts.disk_cache.clone()
     }
 
     /// Returns the requests to the store of all views.

@@ -25,8 +25,8 @@ use crate::engine::runtime;
 use crate::error::store_error;
 use crate::probe::{StoreAbilities, probe};
 use crate::{
-    BackupStore, ClaimIntervals, Claimant, MemberReport, Presence, SlateCompactor, SlateEngine,
-    SlateOptions, SlateReader, SlateSource,
+    BackupStore, Claim, ClaimIntervals, Claimant, MemberReport, Presence, SlateCompactor,
+    SlateEngine, SlateOptions, SlateReader, SlateSource,
 };
 
 /// The path of the database below the directory of a `file` URL.
@@ -149,6 +149,24 @@ impl StorageUrl {
     pub fn open_probed(&self, options: &SlateOptions) -> Result<SlateEngine> {
         let (store, path) = self.connect()?;
         SlateEngine::open(store, path, options)
+    }
+
+    /// Opens the database as [`Self::open_probed`] when this process has its turn. `None` if it is the turn of another one by
+    /// now: one that was paused before it opened must not serve, because the writer that it has fenced trusts its own lease.
+    pub fn open_in_turn(
+        &self,
+        options: &SlateOptions,
+        claim: &Claim,
+    ) -> Result<Option<SlateEngine>> {
+        let options = SlateOptions {
+            lease: Some(claim.lease()),
+            ..options.clone()
+        };
+        match self.open_probed(&options) {
+            Ok(engine) => Ok(claim.is_held().then_some(engine)),
+            Err(Error::Fenced { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Prepares to read the database while another process writes to it.

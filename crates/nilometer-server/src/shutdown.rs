@@ -51,10 +51,8 @@ impl ShutdownSignal {
                         std::process::exit(128 + signal);
                     }
                     seen = true;
-                    let end = ServerEvent::End(ShutdownReason::Signal(signal));
-                    if of_thread.send(end).is_err() {
-                        return;
-                    }
+                    // The receiver is gone if the server is ending already.
+                    let _ = of_thread.send(ServerEvent::End(ShutdownReason::Signal(signal)));
                 }
             })?;
         Ok(Self { requested, handle })

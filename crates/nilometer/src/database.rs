@@ -337,7 +337,7 @@ impl Database {
     }
 
     /// Closes every cursor. A cursor and its collections refer to each other.
-    fn end_cursors(&self) {
+    pub fn end_cursors(&self) {
         self.query.cursors.kill_where(|_, _, _| true);
     }
 

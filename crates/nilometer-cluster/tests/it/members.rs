@@ -181,8 +181,12 @@ fn a_primary_that_steps_down_is_replaced_and_reads() {
     let first = Server::stand_by(&url);
     fill(&first);
     let step_down = doc! { "replSetStepDown": 60, "$db": "admin" };
-    let alone = ask(&mut first.connect(), step_down.clone()).expect("a reply");
+    let mut alone = step_down.clone();
+    alone.insert("secondaryCatchUpPeriodSecs", 1);
+    let begun = Instant::now();
+    let alone = ask(&mut first.connect(), alone).expect("a reply");
     assert_eq!(code(&alone), 262, "{alone}");
+    assert!(begun.elapsed() >= Duration::from_secs(1), "it waits");
     let second = Server::stand_by(&url);
     until(&first, "other", |told| {
         told.get_array("hosts").is_ok_and(|hosts| hosts.len() == 2)
@@ -232,4 +236,139 @@ fn a_primary_that_steps_down_is_replaced_and_reads() {
     command(&second, step_down);
     second.stop();
     first.stop();
+}
+
+/// The wait for another server ends when there is one, or when the command is to end.
+#[test]
+fn a_primary_that_steps_down_waits_for_another_member() {
+    let directory = Scratch::new("step-down-early");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url);
+    fill(&first);
+    let mut stream = first.connect();
+    let limited = doc! {
+        "replSetStepDown": 600, "secondaryCatchUpPeriodSecs": 600, "maxTimeMS": 200, "$db": "admin",
+    };
+    let limited = ask(&mut stream, limited).expect("a reply");
+    assert_eq!(code(&limited), 50, "{limited}");
+    let waiting = std::thread::spawn(move || {
+        let step_down =
+            doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 50, "$db": "admin" };
+        ask(&mut stream, step_down).expect("a reply")
+    });
+    let second = Server::stand_by(&url);
+    let told = waiting.join().expect("a reply");
+    assert_eq!(told.get_f64("ok").ok(), Some(1.0), "{told}");
+    until(&second, "primary", is_primary);
+    let again = doc! { "replSetStepDown": 60, "$db": "admin" };
+    let again = ask(&mut first.connect(), again).expect("a reply");
+    assert_eq!(code(&again), 10_107, "{again}");
+}
+
+/// A writer that was paused while another one took over serves reads again, and takes over when it is its turn.
+#[test]
+fn a_writer_that_was_paused_stands_by_again() {
+    let directory = Scratch::new("paused-member");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url);
+    until(&first, "primary", is_primary);
+    fill(&first);
+    let mut old = first.connect();
+    let open = doc! { "find": "soil", "batchSize": 10 };
+    let open = ask(&mut old, open).expect("a reply");
+    let cursor = open.get_document("cursor").expect("a cursor").get_i64("id");
+    let cursor = cursor.expect("an id");
+    let second = Server::stand_by(&url);
+    until(&second, "secondary", is_secondary);
+    let third = Server::stand_by(&url);
+    until(&third, "secondary", is_secondary);
+    first.signal("STOP");
+    let both = [&second, &third];
+    let end = Instant::now() + PATIENCE;
+    let next = loop {
+        let writes = |server: &&&Server| is_primary(&hello(&mut server.connect()));
+        if let Some(next) = both.iter().find(writes) {
+            break *next;
+        }
+        assert!(Instant::now() < end, "no other server writes");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    fill_more(next);
+    first.signal("CONT");
+    first.line("Standing by again");
+    until(&first, "secondary", |told| {
+        is_secondary(told) && told.get_str("primary").ok() == Some(&*address(next))
+    });
+    // On a connection that was open all the time.
+    let found = ask(&mut old, anywhere(doc! { "find": "beds" })).expect("a reply");
+    assert!(found.to_string().contains("herbs"), "{found}");
+    let insert = doc! { "insert": "beds", "documents": [{ "_id": 9 }] };
+    let refused = ask(&mut old, insert).expect("a reply");
+    assert_eq!(code(&refused), 10_107, "{refused}");
+    let more = ask(&mut old, doc! { "getMore": cursor, "collection": "soil" });
+    let more = more.expect("a reply");
+    assert_eq!(code(&more), 43, "{more}");
+    // The set is whole again: it is the only one that is left, and writes.
+    drop((second, third));
+    until(&first, "primary", is_primary);
+    let count = command(&first, doc! { "count": "beds" });
+    assert_eq!(count.get_i32("n").ok(), Some(2), "{count}");
+    command(
+        &first,
+        doc! { "insert": "beds", "documents": [{ "_id": 9 }] },
+    );
+    first.stop();
+}
+
+/// Returns the time between the last answer to a write of a server and the first of its successor.
+fn without_a_writer(first: &Server, second: &Server, hand_over: impl FnOnce()) -> Duration {
+    let writes = |stream: &mut TcpStream| {
+        let insert = doc! { "insert": "handed", "documents": [{ "a": 1 }] };
+        let reply = ask(stream, insert);
+        reply.is_some_and(|reply| reply.get_f64("ok").ok() == Some(1.0))
+    };
+    let (mut old, mut new) = (first.connect(), second.connect());
+    assert!(writes(&mut old));
+    std::thread::scope(|scope| {
+        let last = scope.spawn(move || {
+            let mut last = Instant::now();
+            while writes(&mut old) {
+                last = Instant::now();
+            }
+            last
+        });
+        let next = scope.spawn(move || {
+            let end = Instant::now() + PATIENCE;
+            while !writes(&mut new) {
+                assert!(Instant::now() < end, "no other server writes");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Instant::now()
+        });
+        hand_over();
+        let last = last.join().expect("no panic");
+        next.join().expect("no panic").duration_since(last)
+    })
+}
+
+#[test]
+fn a_writer_hands_over_when_it_is_stopped_or_steps_down() {
+    // Half a second on an idle machine: a look of the others, and the opening.
+    const GAP_MAX: Duration = Duration::from_secs(5);
+    let directory = Scratch::new("hand-over");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url);
+    fill(&first);
+    let second = Server::stand_by(&url);
+    until(&second, "secondary", is_secondary);
+    let step_down = doc! { "replSetStepDown": 60, "$db": "admin" };
+    let gap = without_a_writer(&first, &second, || drop(command(&first, step_down)));
+    eprintln!("replSetStepDown: no writer for {gap:?}");
+    assert!(gap < GAP_MAX, "{gap:?}");
+    let third = Server::stand_by(&url);
+    until(&third, "secondary", is_secondary);
+    drop(first);
+    let gap = without_a_writer(&second, &third, || second.signal("TERM"));
+    eprintln!("SIGTERM: no writer for {gap:?}");
+    assert!(gap < GAP_MAX, "{gap:?}");
 }

@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer::Database;
-use nilometer::services::Environment;
+use nilometer::services::{Environment, MemberRole, ReplicaSet};
 use nilometer_cluster::{SlateEngine, SlateOptions, SlateReader, SlateView};
+use nilometer_storage::testing::random::Random;
 use nilometer_storage::{
     Direction, Durability, Engine, Error, KeyspaceId, KeyspaceOptions, WriteBatch,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
+
+use crate::support::Scratch;
 
 const PATH: &str = "garden";
 
@@ -196,4 +199,127 @@ fn a_database_over_a_view_is_opened_quickly() {
     }
     took.sort_unstable();
     assert!(took[0] < Duration::from_secs(2), "{took:?}");
+}
+
+/// A command may be received as a secondary's, and run after the server has become primary: a view is then too old.
+#[test]
+fn a_view_is_read_as_a_secondary_by_a_primary_too() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let writer = Database::with_engine(Arc::new(engine(&store)), Environment::default());
+    let writer = writer.expect("a database");
+    let beds = writer.collection::<bson::Document>("garden", "beds");
+    beds.insert_one(bson::doc! { "_id": 1 })
+        .expect("a document");
+    let set = ReplicaSet::new("garden", "pot:1");
+    set.update(|state| state.role = MemberRole::Primary);
+    let environment = Environment {
+        replica_set: Some(Arc::new(set)),
+        ..Environment::default()
+    };
+    let view = reader(&store).refresh().expect("the store works");
+    let view = Arc::new(view.expect("a view"));
+    let view = Database::with_engine(view, environment).expect("a database");
+    for (command, code) in [
+        (bson::doc! { "count": "beds" }, 13_435),
+        (
+            bson::doc! { "insert": "beds", "documents": [{ "_id": 2 }] },
+            10_107,
+        ),
+    ] {
+        let refused = view.command("garden", &command).expect_err("refused");
+        assert_eq!(refused.code.0, code, "{refused:?}");
+    }
+    let anywhere = bson::doc! { "mode": "secondaryPreferred" };
+    let count = bson::doc! { "count": "beds", "$readPreference": anywhere };
+    let counted = view.command("garden", &count).expect("a count");
+    assert_eq!(counted.get_i32("n").ok(), Some(1), "{counted}");
+}
+
+/// The bytes of the files below a folder.
+fn bytes_below(folder: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let of = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        match path.is_dir() {
+            true => Some(bytes_below(&path)),
+            false => path.metadata().ok().map(|meta| meta.len()),
+        }
+    };
+    entries.filter_map(of).sum()
+}
+
+/// The views of a process, of the one that comes after it, and the engine of that, have one cache of tables.
+#[test]
+fn a_cache_on_a_disk_is_used_by_views_and_bounded() {
+    const CACHE_BYTES: u64 = 16 << 20;
+    /// SlateDB deletes files when it has stored a further one: two parts.
+    const LATE_BYTES: u64 = 8 << 20;
+    /// Their tables are larger than a part of the cache, 4 MiB, which is read at once.
+    const ENTRIES: u64 = 5000;
+    let folder = Scratch::new("view-cache");
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let options = SlateOptions {
+        cache_path: Some(folder.path().join("objects")),
+        cache_path_bytes: CACHE_BYTES as usize,
+        block_cache_bytes: 0,
+        ..SlateOptions::tiny()
+    };
+    let engine = engine(&store);
+    let keyspace = engine.create_keyspace("k", KeyspaceOptions::default());
+    let keyspace = keyspace.expect("a keyspace");
+    let mut random = Random::new(3);
+    let mut write = |from: u64| {
+        let mut batch = WriteBatch::new();
+        for n in from..from + ENTRIES {
+            batch.put(keyspace, n.to_be_bytes().to_vec(), random.bytes(2000));
+        }
+        engine.commit(batch, Durability::Sync).expect("a commit");
+        engine.settle().expect("merged");
+    };
+    write(0);
+    let gets_of = |reader: &mut SlateReader| {
+        reader.forget();
+        let view = reader.refresh().expect("the store works").expect("a view");
+        let before = reader.requests().gets;
+        let found = entries(&view, keyspace, Direction::Forward).len() as u64;
+        (found, reader.requests().gets - before)
+    };
+    let open = || SlateReader::new(store.clone(), PATH, &options).expect("a reader");
+    let mut first = open();
+    let (found, gets) = gets_of(&mut first);
+    assert!(
+        found == ENTRIES && gets > 0,
+        "{found} entries by {gets} requests"
+    );
+    assert_eq!(gets_of(&mut first), (ENTRIES, 0), "the next view");
+    drop(first);
+    let mut next = open();
+    assert_eq!(gets_of(&mut next), (ENTRIES, 0), "the next process");
+    for part in 1..8 {
+        write(part * ENTRIES);
+        let (found, _) = gets_of(&mut next);
+        assert_eq!(found, (part + 1) * ENTRIES);
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    while bytes_below(folder.path()) > CACHE_BYTES + LATE_BYTES {
+        assert!(Instant::now() < end, "{}", bytes_below(folder.path()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(bytes_below(folder.path()) > 0);
+    // What it writes is read from the folder, too, and the requests are those of the reader.
+    drop(engine);
+    let shared = SlateOptions {
+        disk_cache: next.disk_cache(),
+        ..options
+    };
+    let engine = SlateEngine::open(store.clone(), PATH, &shared).expect("an engine");
+    let mut batch = WriteBatch::new();
+    batch.put(keyspace, b"last".to_vec(), b"1".to_vec());
+    let before = next.requests().puts;
+    engine.commit(batch, Durability::Sync).expect("a commit");
+    assert!(next.requests().puts > before);
+    drop(engine);
+    assert_eq!(gets_of(&mut next).0, 8 * ENTRIES + 1);
 }

@@ -119,10 +119,15 @@ impl Server {
         TcpStream::connect(("127.0.0.1", self.port)).expect("a connection")
     }
 
-    pub(crate) fn stop(mut self) {
+    /// Sends a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
+        let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.expect("kill").success());
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.signal("TERM");
         assert_eq!(self.child.wait().expect("its end").code(), Some(0));
     }
 }
@@ -306,13 +311,8 @@ fn a_paused_server_answers_nothing_old() {
     until(&first, "primary", is_primary);
     fill(&first);
     let mut streams = (0..3).map(|_| first.connect()).collect::<Vec<_>>();
-    let signal = |name: &str| {
-        let id = first.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &id]).status();
-        assert!(sent.expect("kill").success());
-    };
     let second = Server::stand_by(&url);
-    signal("STOP");
+    first.signal("STOP");
     until(&second, "primary", is_primary);
     command(
         &second,
@@ -326,7 +326,7 @@ fn a_paused_server_answers_nothing_old() {
     for (stream, command) in streams.iter_mut().zip(commands) {
         send(stream, command).expect("sent");
     }
-    signal("CONT");
+    first.signal("CONT");
     for stream in &mut streams {
         if let Some(reply) = receive(stream) {
             assert_eq!(reply.get_f64("ok").ok(), Some(0.0), "{reply}");

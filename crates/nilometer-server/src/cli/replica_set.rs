@@ -186,6 +186,9 @@ impl SingleMember {
 
     /// Steps down for the given time if `force` is set: the set has no other member.
     pub(super) fn step_down(&mut self, how: StepDown) -> nilometer::Result<()> {
+        if !self.set.is_primary() {
+            return Err(not_primary());
+        }
         if !how.force {
             return Err(no_electable());
         }
@@ -203,6 +206,14 @@ impl SingleMember {
         );
         Ok(())
     }
+}
+
+/// Returns the error of a step-down of a server that does not write.
+pub(super) fn not_primary() -> Error {
+    Error::new(
+        ErrorCode::NotWritablePrimary,
+        "not primary so can't step down",
+    )
 }
 
 /// Returns the error of a step-down that would leave the set without a primary.

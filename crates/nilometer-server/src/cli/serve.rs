@@ -133,7 +133,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         is_tls: ssl == "on",
         asks_for_logins: settings.security.access_control,
     });
-    let reason = await_end(&signal, &mut membership);
+    let reason = await_end(signal, &mut membership);
     // First, so that another server can take over at once.
     membership.end(&reason);
     if let Some(http) = http {
@@ -247,6 +247,14 @@ impl Membership {
         }
     }
 
+    /// True if this server stands by, and does so again now that another one has taken over the database.
+    fn stand_by_again(&mut self) -> bool {
+        match self {
+            Self::None | Self::Single(_) => false,
+            Self::Member(member) => member.stand_by_again(),
+        }
+    }
+
     /// Ends it. A database that was taken over, or whose storage has failed, is not handed over.
     fn end(self, reason: &ShutdownReason) {
         if let (Self::Member(member), ShutdownReason::Signal(_) | ShutdownReason::Request) =
@@ -318,10 +326,13 @@ fn greet(greeting: &Greeting<'_>) {
     }
 }
 
-/// Does what a member of a replica set has to do, until a shutdown. Logs its reason and returns it.
-fn await_end(signal: &ShutdownSignal, membership: &mut Membership) -> ShutdownReason {
+/// Does what a member of a replica set has to do, until a shutdown. Logs its reason and returns it. A step-down that is
+/// requested later fails, because the receiver is gone.
+fn await_end(signal: ShutdownSignal, membership: &mut Membership) -> ShutdownReason {
     let reason = loop {
         match signal.wait_until(membership.due()) {
+            Some(ServerEvent::End(ShutdownReason::Storage(StorageEnd::TakenOver)))
+                if membership.stand_by_again() => {}
             Some(ServerEvent::End(reason)) => break reason,
             Some(ServerEvent::StepDown(how, answer)) => {
                 // The client may be gone.

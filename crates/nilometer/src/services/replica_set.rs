@@ -103,13 +103,12 @@ impl ReplicaSetState {
 pub struct StepDown {
     /// Time for which it does not become primary again.
     pub time: Duration,
-    /// Time to wait for a member that takes over.
-    pub catch_up: Duration,
-    /// Step down even if no member takes over.
+    /// Step down even if no member can take over.
     pub force: bool,
 }
 
-/// Makes the primary step down; returns when it has.
+/// Makes the primary step down; returns when it has. Fails at once, with [`crate::ErrorCode::ExceededTimeLimit`], if no member can
+/// take over.
 pub type StepDownRequest = Box<dyn Fn(StepDown) -> Result<()> + Send + Sync>;
 
 /// The replica set.

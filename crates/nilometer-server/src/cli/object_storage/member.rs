@@ -1,13 +1,14 @@
 //! A server among those of one database on object storage: one writes, the others read and stand by.
 //!
 //! ```text
-//! waiting ── its turn to write ──► writing ── step-down, shutdown ──► waiting
+//! waiting ── its turn to write ──► writing ── step-down, shutdown, another server has taken over ──► waiting
 //!    │ a thread replaces the served view when there is a newer one       │ heartbeats
 //!    └ the main thread looks at the claims                               └ the main thread updates the members
 //! ```
 //!
 //! The database in the slot is a view while the server waits, and the writer's when it writes. Both have the same services, so
-//! clients stay connected. A server that never writes (`--readOnly`) waits all the time.
+//! clients stay connected. A server that never writes (`--readOnly`) waits all the time. One that was paused while another
+//! took over is fenced by the engine; it drops its own and waits again.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -25,7 +26,7 @@ use nilometer_cluster::{
 use tracing::{info, warn};
 
 use crate::cli::Failure;
-use crate::cli::replica_set::{interrupt_writes, no_electable};
+use crate::cli::replica_set::{interrupt_writes, no_electable, not_primary};
 use crate::database_slot::DatabaseSlot;
 
 /// Interval at which a server says that it is there, and looks for others.
@@ -61,7 +62,7 @@ pub(in crate::cli) struct Member {
 /// Whose turn it is to write.
 enum Turn {
     Other(Claimant),
-    Own(Claim),
+    Own(Claim, Arc<SlateEngine>),
 }
 
 fn claimant(
@@ -96,6 +97,7 @@ impl Member {
         let mut claimant = claimant(&options, set.me(), &last_write_ms)?;
         let reader = options.url.reader(&options.slate);
         let mut reader = reader.map_err(|error| failure(&options.url, &error))?;
+        options.slate.disk_cache = reader.disk_cache();
         set.update(|state| {
             state.is_passive = options.is_passive;
             state.read_interval_ms = millis(options.read_interval);
@@ -111,13 +113,15 @@ impl Member {
             }) = looked
             {
                 let claim = claimant.begin(turn);
-                let engine = open_to_write(&options, &claim)?;
-                let epoch = engine.epoch();
-                let opened =
-                    Database::with_engine_and_spill(Arc::new(engine), environment, &options.spill);
+                let Some(engine) = open_to_write(&options, &claim)? else {
+                    claimant = self::claimant(&options, set.me(), &last_write_ms)?;
+                    continue;
+                };
+                let spill = &options.spill;
+                let opened = Database::with_engine_and_spill(engine.clone(), environment, spill);
                 let opened = opened.map_err(|error| failure(&options.url, &error.message))?;
-                become_primary(&set, &opened, epoch);
-                break (opened, Turn::Own(claim));
+                become_primary(&set, &opened, engine.epoch());
+                break (opened, Turn::Own(claim, engine));
             }
             match reader.refresh() {
                 Ok(Some(view)) => {
@@ -180,7 +184,7 @@ impl Member {
         let may_claim = !self.options.is_passive
             && self.waits_until.is_none_or(|until| Instant::now() >= until);
         let look = match &mut self.turn {
-            Turn::Own(_) => {
+            Turn::Own(..) => {
                 let last = self.set.last_write_ms();
                 self.last_write_ms.fetch_max(last, Ordering::Relaxed);
                 None
@@ -253,18 +257,11 @@ impl Member {
         };
         let claim = claimant.begin(turn);
         self.views.pause();
-        let opened = open_to_write(&self.options, &claim).and_then(|engine| {
-            let epoch = engine.epoch();
-            let database = self.slot.current().successor(Arc::new(engine));
-            let database = database.map_err(|error| failure(&self.options.url, &error.message))?;
-            Ok((database, epoch))
-        });
-        match opened {
-            Ok((database, epoch)) => {
-                let database = Arc::new(database);
+        match self.open_successor(&claim) {
+            Ok((database, engine)) => {
                 self.slot.replace(database.clone());
-                become_primary(&self.set, &database, epoch);
-                self.turn = Turn::Own(claim);
+                become_primary(&self.set, &database, engine.epoch());
+                self.turn = Turn::Own(claim, engine);
                 info!(
                     c = "REPL",
                     id = 21_331,
@@ -280,8 +277,50 @@ impl Member {
         }
     }
 
-    /// Hands over, if this server writes, and reads from now on.
+    /// Opens the database to write it in place of the view that is served.
+    fn open_successor(&self, claim: &Claim) -> Result<(Arc<Database>, Arc<SlateEngine>), Failure> {
+        let url = &self.options.url;
+        let engine = open_to_write(&self.options, claim)?;
+        let engine = engine.ok_or_else(|| failure(url, &"another server has taken it over"))?;
+        let database = self.slot.current().successor(engine.clone());
+        let database = database.map_err(|error| failure(url, &error.message))?;
+        Ok((Arc::new(database), engine))
+    }
+
+    /// Waits again, if another server has taken over the database that this one wrote. False if this server cannot.
+    pub(in crate::cli) fn stand_by_again(&mut self) -> bool {
+        match &self.turn {
+            Turn::Own(_, engine) if engine.is_fenced() => {}
+            // A database that was replaced meanwhile has said so.
+            Turn::Own(..) | Turn::Other(_) => return true,
+        }
+        let Ok(next) = claimant(&self.options, self.set.me(), &self.last_write_ms) else {
+            return false;
+        };
+        self.set.update(|state| {
+            state.role = MemberRole::Recovering;
+            state.primary = None;
+        });
+        let database = self.slot.current();
+        interrupt_writes(&database);
+        // They read what this server had in memory, and would keep the engine.
+        database.end_cursors();
+        self.turn = Turn::Other(next);
+        info!(
+            c = "REPL",
+            id = 21_580,
+            "Standing by again: another server writes"
+        );
+        self.views.resume(true);
+        true
+    }
+
+    /// Hands over, if another server can write, and reads from now on.
     pub(in crate::cli) fn step_down(&mut self, how: StepDown) -> nilometer::Result<()> {
+        if matches!(self.turn, Turn::Other(_)) {
+            return Err(not_primary());
+        }
+        // Every member that may write reads what this one has stored, so it has caught up when it opens the database.
         let can_follow = |other: &OtherMember| !other.is_passive;
         if !how.force && !self.set.state().others.iter().any(can_follow) {
             return Err(no_electable());
@@ -304,7 +343,8 @@ impl Member {
 
     /// Closes the database and lets another server open it, if this one writes.
     fn hand_over(&mut self, next: Claimant) {
-        let Turn::Own(claim) = std::mem::replace(&mut self.turn, Turn::Other(next)) else {
+        let turn = std::mem::replace(&mut self.turn, Turn::Other(next));
+        let Turn::Own(claim, engine) = turn else {
             return;
         };
         self.set.update(|state| {
@@ -313,7 +353,9 @@ impl Member {
         });
         let database = self.slot.current();
         interrupt_writes(&database);
-        if let Err(problem) = database.hand_over() {
+        let handed_over = database.hand_over();
+        drop(engine);
+        if let Err(problem) = handed_over {
             warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
         }
         if let Err(problem) = claim.release() {
@@ -331,13 +373,14 @@ impl Member {
     }
 }
 
-fn open_to_write(options: &MemberOptions, claim: &Claim) -> Result<SlateEngine, Failure> {
-    let slate = SlateOptions {
-        lease: Some(claim.lease()),
-        ..options.slate.clone()
-    };
-    let engine = options.url.open_probed(&slate);
-    engine.map_err(|error| failure(&options.url, &error))
+/// Opens the database to write it; `None` if it is the turn of another server by now.
+fn open_to_write(
+    options: &MemberOptions,
+    claim: &Claim,
+) -> Result<Option<Arc<SlateEngine>>, Failure> {
+    let engine = options.url.open_in_turn(&options.slate, claim);
+    let engine = engine.map_err(|error| failure(&options.url, &error))?;
+    Ok(engine.map(Arc::new))
 }
 
 fn become_primary(set: &ReplicaSet, database: &Database, term: u64) {

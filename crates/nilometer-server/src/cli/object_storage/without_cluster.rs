@@ -28,6 +28,10 @@ impl Member {
         match *self {}
     }
 
+    pub(in crate::cli) fn stand_by_again(&mut self) -> bool {
+        match *self {}
+    }
+
     pub(in crate::cli) fn step_down(&mut self, _: StepDown) -> nilometer::Result<()> {
         match *self {}
     }

@@ -28,6 +28,9 @@ const ELECTION_TIMEOUT_MS: i64 = 5000;
 const STEP_DOWN_SECS: i64 = 60;
 const CATCH_UP_SECS: i64 = 10;
 
+/// Interval at which a step-down looks whether a member can take over.
+const TRY_EVERY: Duration = Duration::from_millis(50);
+
 /// The longest time of `replSetStepDown`, in seconds.
 const STEP_DOWN_SECS_MAX: i64 = 10 * 365 * 24 * 60 * 60;
 
@@ -320,7 +323,7 @@ fn config(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Resul
 
 fn step_down(
     database: &Database,
-    _: &mut CommandContext<'_>,
+    context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("replSetStepDown", request.body.as_ref());
@@ -348,12 +351,6 @@ fn step_down(
     }
     // As in MongoDB, the default is none if the step-down is forced.
     let default = if force { 0 } else { CATCH_UP_SECS.min(time) };
-    if !set.is_primary() {
-        return Err(Error::new(
-            ErrorCode::NotWritablePrimary,
-            "not primary so can't step down",
-        ));
-    }
     let Some(step_down) = set.step_down.get() else {
         return Err(Error::new(
             ErrorCode::CommandNotSupported,
@@ -361,10 +358,20 @@ fn step_down(
         ));
     };
     let seconds = |n: i64| Duration::from_secs(u64::try_from(n).unwrap_or(0));
-    step_down(StepDown {
-        time: seconds(time),
-        catch_up: seconds(catch_up.unwrap_or(default)),
-        force,
-    })?;
-    Ok(Document::new())
+    let clock = context.operation.clock();
+    let catch_up = seconds(catch_up.unwrap_or(default));
+    let until = clock.monotonic().saturating_add(catch_up);
+    loop {
+        let is_last = clock.monotonic() >= until;
+        let outcome = step_down(StepDown {
+            time: seconds(time),
+            force: force && is_last,
+        });
+        match outcome {
+            Err(error) if error.code == ErrorCode::ExceededTimeLimit && !is_last => {}
+            outcome => return outcome.map(|()| Document::new()),
+        }
+        context.operation.check_interrupt()?;
+        std::thread::sleep(TRY_EVERY);
+    }
 }
