@@ -25,6 +25,7 @@ mod packaging;
 mod pressure;
 mod process;
 mod random;
+mod retry_durability;
 mod server;
 mod sharing;
 mod soak;
