@@ -173,11 +173,12 @@ impl Set {
         self.children[at] = Some(child.expect("a server"));
     }
 
-    /// Starts the servers again that have ended.
+    /// Starts the servers again that have ended. None ends because another one has taken over.
     fn supervise(&mut self) {
         for at in 0..SERVERS {
             let child = self.children[at].as_mut().expect("a child");
-            if child.try_wait().expect("its state").is_some() {
+            if let Some(status) = child.try_wait().expect("its state") {
+                assert_ne!(status.code(), Some(102), "server {at} ended");
                 self.begin(at);
             }
         }

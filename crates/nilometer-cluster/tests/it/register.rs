@@ -1,6 +1,6 @@
 //! Is a history of operations on one register linearizable? A search over the orders in which they may have taken effect.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// What an operation did. Values are written once each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,40 @@ impl Effect {
     }
 }
 
-/// Operations that may be under way at once.
-const WINDOW: usize = 64;
+/// Operations in the order in which they were sent, and what has taken effect of them.
+#[derive(Clone, Hash, PartialEq, Eq)]
+struct Prefix {
+    /// All before this one have.
+    base: usize,
+    /// Those behind it that have. They are many while one operation takes long.
+    done: BTreeSet<usize>,
+    value: Option<u64>,
+}
+
+impl Prefix {
+    /// Returns the operations that may take effect next: those sent before the first answer that is due.
+    fn next(&self, operations: &[(u128, u128, Effect)]) -> Vec<usize> {
+        let (mut next, mut first_answer) = (Vec::new(), u128::MAX);
+        for (at, (sent, answered, _)) in operations.iter().enumerate().skip(self.base) {
+            if *sent > first_answer {
+                break;
+            }
+            if !self.done.contains(&at) {
+                first_answer = first_answer.min(*answered);
+                next.push(at);
+            }
+        }
+        next
+    }
+
+    fn add(&mut self, at: usize, value: Option<u64>) {
+        self.value = value;
+        self.done.insert(at);
+        while self.done.remove(&self.base) {
+            self.base += 1;
+        }
+    }
+}
 
 /// True if the operations can have taken effect one after the other, each between its request and its answer, on a register
 /// without a value.
@@ -57,29 +89,30 @@ pub(crate) fn is_linearizable(history: &[Operation]) -> bool {
     let mut operations = decided(history);
     operations.sort_by_key(|operation| operation.0);
     let mut seen = HashSet::new();
-    let mut stack = vec![(0usize, 0u64, None)];
-    while let Some((base, done, value)) = stack.pop() {
-        if base == operations.len() {
+    let mut stack = vec![Prefix {
+        base: 0,
+        done: BTreeSet::new(),
+        value: None,
+    }];
+    while let Some(mut prefix) = stack.pop() {
+        let mut next = prefix.next(&operations);
+        // A read changes nothing, so one that fits may be first.
+        let fits = |at: &&usize, value| operations[**at].2 == Effect::Read(value);
+        while let Some(at) = next.iter().find(|at| fits(at, prefix.value)).copied() {
+            prefix.add(at, prefix.value);
+            next = prefix.next(&operations);
+        }
+        if prefix.base == operations.len() {
             return true;
         }
-        if !seen.insert((base, done, value)) {
+        if !seen.insert(prefix.clone()) {
             continue;
         }
-        let window = operations.iter().enumerate().skip(base).take(WINDOW);
-        let open = window.filter(|(at, _)| done & (1 << (at - base)) == 0);
-        let open = open.collect::<Vec<_>>();
-        let first_answer = open.iter().map(|(_, operation)| operation.1).min();
-        for (at, (sent, _, effect)) in open {
-            if first_answer.is_some_and(|answer| *sent > answer) {
-                break;
-            }
-            if let Some(value) = effect.apply(value) {
-                let mut done = done | 1 << (at - base);
-                let mut base = base;
-                while done & 1 == 1 {
-                    (base, done) = (base + 1, done >> 1);
-                }
-                stack.push((base, done, value));
+        for at in next {
+            if let Some(value) = operations[at].2.apply(prefix.value) {
+                let mut after = prefix.clone();
+                after.add(at, value);
+                stack.push(after);
             }
         }
     }
@@ -142,6 +175,20 @@ mod tests {
             operation(20, 21, Read(Some(4))),
         ];
         assert!(is_linearizable(&possible));
+    }
+
+    /// As while the store is away: one write waits for it, and the others read from memory.
+    #[test]
+    fn many_operations_during_a_long_one() {
+        use Effect::{Read, Write};
+        let mut history = vec![operation(1, 2, Write(1)), operation(3, 0, Write(2))];
+        for at in 0..300 {
+            history.push(operation(10 + 2 * at, 11 + 2 * at, Read(Some(1))));
+        }
+        history.push(operation(1000, 1001, Read(Some(2))));
+        assert!(is_linearizable(&history));
+        history.push(operation(1002, 1003, Read(Some(1))));
+        assert!(!is_linearizable(&history));
     }
 
     #[test]
