@@ -38,8 +38,12 @@ const WRITERS: u64 = 64;
 /// How long they write.
 const WRITING: Duration = Duration::from_secs(5);
 
-/// How long an idle database is watched.
+/// Time for merges to end before an idle database is watched, and how long it is watched.
+const MERGING: Duration = Duration::from_secs(12);
 const RESTING: Duration = Duration::from_secs(20);
+
+/// A flush interval that is shorter than the default.
+const SHORT_FLUSH: Duration = Duration::from_millis(10);
 
 /// The prefix of the database in the store.
 const PREFIX: &str = "db";
@@ -55,6 +59,8 @@ const COLD: [&str; 3] = [
 struct Place {
     name: String,
     storage: Storage,
+    /// True if nothing is loaded and asked there.
+    only_writers: bool,
 }
 
 enum Storage {
@@ -63,6 +69,7 @@ enum Storage {
         store: Arc<dyn ObjectStore>,
         /// A cache on a disk.
         cache: Option<PathBuf>,
+        flush_interval: Duration,
     },
 }
 
@@ -82,9 +89,14 @@ impl Place {
                     engine: None,
                 })
             }
-            Storage::Store { store, cache } => {
+            Storage::Store {
+                store,
+                cache,
+                flush_interval,
+            } => {
                 let options = SlateOptions {
                     cache_path: cache.clone(),
+                    flush_interval: *flush_interval,
                     ..SlateOptions::default()
                 };
                 let engine = SlateEngine::open(Arc::clone(store), PREFIX, &options);
@@ -113,16 +125,16 @@ fn delayed(ms: u64) -> Arc<dyn ObjectStore> {
     Arc::new(ThrottledStore::new(InMemory::new(), config))
 }
 
-/// Returns acknowledged measurements a second of clients that send one at a time, and the objects of the log in that time.
-fn single_writers(opened: &Opened) -> Outcome<(f64, u64)> {
+/// Returns acknowledged measurements a second of clients that send one at a time, and the requests of a minute.
+fn single_writers(opened: &Opened) -> Outcome<(f64, Option<RequestCounts>)> {
     let database = &opened.database;
     let mut session = ClientSession::embedded();
     let timeseries = doc! {"timeField": "t", "metaField": "m"};
     let create = doc! {"create": "single", "timeseries": timeseries, "$db": "benchmark"};
     let reply = database.run_command(&mut session, &Request::new(create));
     check(&reply)?;
-    let log_puts = || opened.engine.as_ref().map_or(0, |e| e.requests().log_puts);
-    let (count, before, began) = (AtomicU64::new(0), log_puts(), Instant::now());
+    let requests = || opened.engine.as_ref().map(|engine| engine.requests());
+    let (count, before, began) = (AtomicU64::new(0), requests(), Instant::now());
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let writer = |at: u64| {
             let (count, database) = (&count, &database);
@@ -147,10 +159,25 @@ fn single_writers(opened: &Opened) -> Outcome<(f64, u64)> {
         let died = |_| Err("a writer died".to_string());
         joined.map(|outcome| outcome.unwrap_or_else(died)).collect()
     });
-    let rate = count.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
-    let puts = log_puts() - before;
+    let took = began.elapsed();
+    let rate = count.load(Ordering::Relaxed) as f64 / took.as_secs_f64();
+    let both = before.zip(requests());
     outcomes.into_iter().collect::<Outcome<Vec<()>>>()?;
-    Ok((rate, puts))
+    Ok((rate, both.map(|both| in_a_minute(both, took))))
+}
+
+/// Returns the requests of a minute, from the counts before and after some time.
+fn in_a_minute((before, after): (RequestCounts, RequestCounts), took: Duration) -> RequestCounts {
+    let scaled = |after: u64, before: u64| {
+        ((after - before) as f64 * 60.0 / took.as_secs_f64()).round() as u64
+    };
+    RequestCounts {
+        puts: scaled(after.puts, before.puts),
+        log_puts: scaled(after.log_puts, before.log_puts),
+        gets: scaled(after.gets, before.gets),
+        lists: scaled(after.lists, before.lists),
+        others: scaled(after.others, before.others),
+    }
 }
 
 fn check(reply: &nilometer_bson::Document) -> Outcome {
@@ -160,26 +187,21 @@ fn check(reply: &nilometer_bson::Document) -> Outcome {
 
 /// Returns the requests of an idle database in a minute.
 fn idle_requests(engine: &SlateEngine) -> RequestCounts {
+    std::thread::sleep(MERGING);
     let before = engine.requests();
     std::thread::sleep(RESTING);
-    let after = engine.requests();
-    let in_a_minute = |after: u64, before: u64| (after - before) * 60 / RESTING.as_secs();
-    RequestCounts {
-        puts: in_a_minute(after.puts, before.puts),
-        log_puts: in_a_minute(after.log_puts, before.log_puts),
-        gets: in_a_minute(after.gets, before.gets),
-        lists: in_a_minute(after.lists, before.lists),
-        others: in_a_minute(after.others, before.others),
-    }
+    in_a_minute((before, engine.requests()), RESTING)
 }
 
 /// The figures of one place.
 struct Figures {
     name: String,
     writers: f64,
-    log_puts: u64,
+    /// Requests of a minute while they write, and without load.
+    loaded: Option<RequestCounts>,
     idle: Option<RequestCounts>,
-    report: Report,
+    /// `None` if only the writers were measured.
+    report: Option<Report>,
     /// The first answer after opening, for each of [`COLD`].
     cold: Vec<f64>,
 }
@@ -188,12 +210,24 @@ struct Figures {
 fn figures(place: &Place, options: &Options) -> Outcome<Figures> {
     eprintln!("{}", place.name);
     let opened = place.open()?;
+    if place.only_writers {
+        let (writers, loaded) = single_writers(&opened)?;
+        return Ok(Figures {
+            name: place.name.clone(),
+            writers,
+            loaded,
+            idle: None,
+            report: None,
+            cold: Vec::new(),
+        });
+    }
     let mut target = Target::embedded(Arc::clone(&opened.database), 1);
     let report = measure(options, &mut target, &mut |_| ())?;
     if !report.all_answers_right() {
         return Err(format!("{}: {}", place.name, report.text()));
     }
-    let (writers, log_puts) = single_writers(&opened)?;
+    let (writers, loaded) = single_writers(&opened)?;
+    opened.database.settle().map_err(|e| e.to_string())?;
     let idle = opened.engine.as_deref().map(idle_requests);
     drop((target, opened));
     let mut cold = Vec::new();
@@ -203,9 +237,9 @@ fn figures(place: &Place, options: &Options) -> Outcome<Figures> {
     Ok(Figures {
         name: place.name.clone(),
         writers,
-        log_puts,
+        loaded,
         idle,
-        report,
+        report: Some(report),
         cold,
     })
 }
@@ -230,32 +264,49 @@ fn first_answer(place: &Place, name: &str, options: &Options) -> Outcome<f64> {
     }
 }
 
-fn print(all: &[Figures]) {
-    let Some(local) = all.first() else { return };
+/// Prints the rates and requests of all places.
+fn print_rates(all: &[Figures], local: &Report) {
     println!(
-        "| | one measurement each, 64 clients, a second | objects of the log a second | batches of 10,000, measurements a second | of local | idle, a minute: PUT / GET / LIST |"
+        "| | one measurement each, 64 clients, a second | meanwhile, a minute: PUT (of the log) / GET / LIST | batches of 10,000, measurements a second | of local | idle, a minute: PUT / GET / LIST |"
     );
-    println!("|---|---:|---:|---:|---:|---|");
+    println!("|---|---:|---|---:|---:|---|");
     for one in all {
-        let rate = |figures: &Figures| figures.report.load_rate().unwrap_or(0.0);
+        let loaded = one.loaded.map_or("-".to_string(), |loaded| {
+            let RequestCounts {
+                puts,
+                log_puts,
+                gets,
+                lists,
+                ..
+            } = loaded;
+            format!("{puts} ({log_puts}) / {gets} / {lists}")
+        });
         let idle = one.idle.map_or("-".to_string(), |idle| {
             format!("{} / {} / {}", idle.puts, idle.gets, idle.lists)
         });
+        let rate = one.report.as_ref().and_then(Report::load_rate);
+        let rate = rate.map_or("- | -".to_string(), |rate| {
+            format!("{rate:.0} | {:.2}", rate / local.load_rate().unwrap_or(0.0))
+        });
         println!(
-            "| {} | {:.0} | {:.0} | {:.0} | {:.2} | {idle} |",
-            one.name,
-            one.writers,
-            one.log_puts as f64 / WRITING.as_secs_f64(),
-            rate(one),
-            rate(one) / rate(local)
+            "| {} | {:.0} | {loaded} | {rate} | {idle} |",
+            one.name, one.writers
         );
     }
+}
+
+fn print(all: &[Figures]) {
+    let Some(local) = all.first().and_then(|local| local.report.as_ref()) else {
+        return;
+    };
+    print_rates(all, local);
+    let asked = || all.iter().filter(|one| one.report.is_some());
     print!("\n| query, ms |");
-    all.iter().for_each(|one| print!(" {} |", one.name));
-    println!("\n|---|{}", "---:|".repeat(all.len()));
-    for (at, (name, _)) in local.report.medians_ms().into_iter().enumerate() {
+    asked().for_each(|one| print!(" {} |", one.name));
+    println!("\n|---|{}", "---:|".repeat(asked().count()));
+    for (at, (name, _)) in local.medians_ms().into_iter().enumerate() {
         print!("| {name} |");
-        let medians = all.iter().map(|one| one.report.medians_ms());
+        let medians = asked().filter_map(|one| Some(one.report.as_ref()?.medians_ms()));
         let row: Vec<f64> = medians.filter_map(|of| Some(of.get(at)?.1)).collect();
         for ms in &row {
             print!(" {ms:.2} ({:.2}) |", ms / row[0]);
@@ -264,7 +315,7 @@ fn print(all: &[Figures]) {
     }
     for (at, name) in COLD.iter().enumerate() {
         print!("| first after opening: {name} |");
-        for one in all {
+        for one in asked() {
             print!(" {:.1} |", one.cold[at]);
         }
         println!();
@@ -300,20 +351,27 @@ fn all_figures(scratch: &Path, options: &Options) -> Outcome<Vec<Figures>> {
     let place = |name: &str, storage| Place {
         name: name.to_string(),
         storage,
+        only_writers: false,
     };
-    let store = |ms| Storage::Store {
+    let default = SlateOptions::default().flush_interval;
+    let store = |ms, cache, flush_interval| Storage::Store {
         store: delayed(ms),
-        cache: None,
+        cache,
+        flush_interval,
     };
-    let cached = Storage::Store {
-        store: delayed(20),
-        cache: Some(scratch.join("cache")),
-    };
+    let often = format!("store, 5 ms, flushed every {} ms", SHORT_FLUSH.as_millis());
     let places = [
         place("local", Storage::Directory(scratch.join("local"))),
-        place("store, 5 ms", store(5)),
-        place("store, 20 ms", store(20)),
-        place("store, 20 ms, cache on disk", cached),
+        place("store, 5 ms", store(5, None, default)),
+        Place {
+            only_writers: true,
+            ..place(&often, store(5, None, SHORT_FLUSH))
+        },
+        place("store, 20 ms", store(20, None, default)),
+        place(
+            "store, 20 ms, cache on disk",
+            store(20, Some(scratch.join("cache")), default),
+        ),
     ];
     places.iter().map(|place| figures(place, options)).collect()
 }
