@@ -23,6 +23,9 @@ use crate::layout;
 use crate::lock::{lock, write};
 use crate::sizes::Share;
 
+/// Bytes of a synced batch that is stored at once. A smaller one waits for the next flush, so that others share its object.
+const FLUSHED_BYTES_MIN: u64 = 256 * 1024;
+
 /// What commits change, one at a time.
 pub(crate) struct Order {
     pub(crate) keyspaces: Arc<KeyspaceMap>,
@@ -42,6 +45,8 @@ pub(crate) struct View {
 /// A batch that is in memory and not yet visible.
 pub(crate) struct Turn {
     position: u64,
+    /// True if it is so large that it does not wait for others.
+    is_large: bool,
     last_synced: Option<WriteHandle>,
     view: View,
 }
@@ -118,6 +123,7 @@ impl Core {
         for (known, _) in touched.values() {
             known.set_changed(sequence);
         }
+        let bytes = touched.values().map(|(_, share)| share.bytes).sum::<u64>();
         let shares = touched.into_iter().map(|(id, (_, share))| (id, share));
         self.sizes.add_unflushed(sequence, shares);
         if durability == Durability::Sync {
@@ -126,6 +132,7 @@ impl Core {
         let snapshot = self.db.snapshot().map_err(|error| self.convert(&error))?;
         Ok(Turn {
             position: sequence - order.own_batches,
+            is_large: durability == Durability::Sync && bytes >= FLUSHED_BYTES_MIN,
             last_synced: order.last_synced.clone(),
             view: View {
                 snapshot,
@@ -136,6 +143,9 @@ impl Core {
 
     /// Makes a batch visible and returns its position.
     pub(crate) fn finish(&self, turn: Turn) -> Result<u64> {
+        if turn.is_large {
+            self.flush_log()?;
+        }
         if let Some(synced) = turn.last_synced {
             self.wait_for(synced.await_durable())?;
         }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nilometer_storage::{Error, Result};
 use object_store::ObjectStore;
 use slatedb::Db;
+use slatedb::config::{FlushOptions, FlushType};
 use tokio::runtime::Runtime;
 
 use crate::cache::BlockCache;
@@ -67,6 +68,14 @@ impl Core {
         self.runtime
             .block_on(call)
             .map_err(|error| self.convert(&error))
+    }
+
+    /// Stores what the log has in memory.
+    pub(crate) fn flush_log(&self) -> Result<()> {
+        let flush = FlushOptions {
+            flush_type: FlushType::Wal,
+        };
+        self.wait_for(self.db.flush_with_options(flush))
     }
 
     pub(crate) fn convert(&self, error: &slatedb::Error) -> Error {

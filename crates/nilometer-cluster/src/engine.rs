@@ -13,7 +13,7 @@ use nilometer_storage::{
 use object_store::ObjectStore;
 use object_store::path::Path as ObjectPath;
 use slatedb::compactor::CompactorBuilder;
-use slatedb::config::{FlushOptions, FlushType, Settings};
+use slatedb::config::Settings;
 use slatedb::{Db, SstReader};
 use slatedb_common::clock::{DefaultSystemClock, SystemClock};
 use tokio::runtime::{Builder, Runtime};
@@ -337,10 +337,7 @@ impl Engine for SlateEngine {
 
     fn sync(&self) -> Result<()> {
         self.core.check_open()?;
-        let flush = FlushOptions {
-            flush_type: FlushType::Wal,
-        };
-        self.core.wait_for(self.core.db.flush_with_options(flush))
+        self.core.flush_log()
     }
 
     fn settle(&self) -> Result<()> {

@@ -30,7 +30,7 @@ const MEMORY_MIN: usize = 8 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct SlateOptions {
     /// Longest time between a commit and the start of the request that stores it. At most one object of the log is
-    /// written in this time, so it bounds the cost of requests.
+    /// written in this time, so it bounds the cost of requests; a large batch is an object of its own, at once.
     pub flush_interval: Duration,
     /// Bytes of a memtable. After a kill at most about this much of the log is read again.
     pub memtable_bytes: usize,

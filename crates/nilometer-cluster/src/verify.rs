@@ -4,7 +4,7 @@
 //! caches, that scans all keys reads and compares every byte that is referred to.
 
 use nilometer_storage::Result;
-use slatedb::config::{DbReaderOptions, FlushOptions, FlushType, ScanOptions};
+use slatedb::config::{DbReaderOptions, ScanOptions};
 use slatedb::{DbReader, DbReaderMode};
 
 use crate::core::Core;
@@ -19,10 +19,7 @@ impl Core {
     /// Reads everything and returns the first damage.
     pub(crate) fn verify(&self) -> Result<()> {
         self.check_open()?;
-        let flush = FlushOptions {
-            flush_type: FlushType::Wal,
-        };
-        self.wait_for(self.db.flush_with_options(flush))?;
+        self.flush_log()?;
         self.wait_for(self.read_everything())
     }
 
