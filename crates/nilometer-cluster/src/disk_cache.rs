@@ -22,6 +22,7 @@ use slatedb::cached_object_store::CachedObjectStore;
 use tokio::runtime::Runtime;
 
 use crate::error::convert;
+use crate::options::SlateOptions;
 use crate::requests::Requests;
 
 /// The cache. Clones share it. Its tasks run on the runtime of the reader that made it.
@@ -39,16 +40,17 @@ impl fmt::Debug for DiskCache {
 }
 
 impl DiskCache {
-    /// Opens the cache in `folder`, of at most `bytes_max` bytes, over a store whose requests are counted.
+    /// Opens the cache in `folder`, as the options say, over a store whose requests are counted.
     pub(crate) fn open(
         folder: &Path,
-        bytes_max: usize,
+        options: &SlateOptions,
         (below, requests): (Arc<dyn ObjectStore>, Arc<Requests>),
         runtime: &Runtime,
     ) -> Result<Self> {
         #[expect(deprecated, reason = "see above")]
         let builder = CachedObjectStore::builder(folder, Arc::clone(&below))
-            .with_max_cache_size_bytes(Some(bytes_max))
+            .with_max_cache_size_bytes(Some(options.cache_path_bytes))
+            .with_scan_interval(Some(options.cache_scan_interval))
             .with_cache_on_flush(true)
             .with_cache_on_compaction(true);
         let cached = runtime.block_on(builder.build());

@@ -23,6 +23,9 @@ const TABLES_WITHOUT_COMPACTOR_MAX: usize = 64;
 /// Interval of the garbage collection.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
+/// Interval at which the cache on a disk lists its files.
+const CACHE_SCAN_INTERVAL: Duration = Duration::from_secs(60 * 60);
+
 /// Least bytes of memtables, and of cached blocks, on small machines.
 const MEMORY_MIN: usize = 8 * 1024 * 1024;
 
@@ -42,6 +45,8 @@ pub struct SlateOptions {
     pub cache_path: Option<PathBuf>,
     /// Bytes of that cache.
     pub cache_path_bytes: usize,
+    /// Interval at which its folder is listed. The bound does not count a file that was removed while it was stored until then.
+    pub cache_scan_interval: Duration,
     /// The cache of a reader in this process, which an engine uses in place of one of its own.
     pub disk_cache: Option<DiskCache>,
     /// The time for which no other process takes over. When it has passed, [`Engine::confirm`] asks the store.
@@ -71,6 +76,7 @@ impl Default for SlateOptions {
             block_cache_bytes: 256 * 1024 * 1024,
             cache_path: None,
             cache_path_bytes: 16 * 1024 * 1024 * 1024,
+            cache_scan_interval: CACHE_SCAN_INTERVAL,
             disk_cache: None,
             merge_interval: Duration::from_secs(5),
             merges_itself: true,
@@ -106,6 +112,7 @@ impl SlateOptions {
             memory_bytes_max: 1024 * 1024,
             block_cache_bytes: 1024 * 1024,
             merge_interval: Duration::from_millis(10),
+            cache_scan_interval: Duration::from_millis(500),
             threads: 2,
             ..Self::default()
         }
@@ -150,6 +157,7 @@ impl SlateOptions {
                     None => self.cache_path.clone(),
                 },
                 max_cache_size_bytes: Some(self.cache_path_bytes),
+                scan_interval: Some(self.cache_scan_interval),
                 cache_on_flush: true,
                 cache_on_compaction: true,
                 ..ObjectStoreCacheOptions::default()

@@ -106,7 +106,7 @@ impl SlateReader {
         let observed: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
         let disk_cache = options.cache_path.as_ref().map(|folder| {
             let below = (observed.clone(), requests.clone());
-            DiskCache::open(folder, options.cache_path_bytes, below, &runtime)
+            DiskCache::open(folder, options, below, &runtime)
         });
         let disk_cache = disk_cache.transpose()?;
         let cached = disk_cache.as_ref().map_or(observed, DiskCache::cached);

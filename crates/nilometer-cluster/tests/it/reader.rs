@@ -258,6 +258,7 @@ fn a_cache_on_a_disk_is_used_by_views_and_bounded() {
     const LATE_BYTES: u64 = 8 << 20;
     /// Their tables are larger than a part of the cache, 4 MiB, which is read at once.
     const ENTRIES: u64 = 5000;
+    const PARTS: u64 = 4;
     let folder = Scratch::new("view-cache");
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let options = SlateOptions {
@@ -266,7 +267,12 @@ fn a_cache_on_a_disk_is_used_by_views_and_bounded() {
         block_cache_bytes: 0,
         ..SlateOptions::tiny()
     };
-    let engine = engine(&store);
+    let written = SlateOptions {
+        memtable_bytes: 4 << 20,
+        memory_bytes_max: 16 << 20,
+        ..SlateOptions::tiny()
+    };
+    let engine = SlateEngine::open(store.clone(), PATH, &written).expect("an engine");
     let keyspace = engine.create_keyspace("k", KeyspaceOptions::default());
     let keyspace = keyspace.expect("a keyspace");
     let mut random = Random::new(3);
@@ -297,7 +303,7 @@ fn a_cache_on_a_disk_is_used_by_views_and_bounded() {
     drop(first);
     let mut next = open();
     assert_eq!(gets_of(&mut next), (ENTRIES, 0), "the next process");
-    for part in 1..8 {
+    for part in 1..PARTS {
         write(part * ENTRIES);
         let (found, _) = gets_of(&mut next);
         assert_eq!(found, (part + 1) * ENTRIES);
@@ -321,5 +327,5 @@ fn a_cache_on_a_disk_is_used_by_views_and_bounded() {
     engine.commit(batch, Durability::Sync).expect("a commit");
     assert!(next.requests().puts > before);
     drop(engine);
-    assert_eq!(gets_of(&mut next).0, 8 * ENTRIES + 1);
+    assert_eq!(gets_of(&mut next).0, PARTS * ENTRIES + 1);
 }
