@@ -18,6 +18,7 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
+use nilometer_storage::engine::KEY_BYTES_MAX;
 use nilometer_storage::{Keyspace, KeyspaceId, KeyspaceOptions};
 
 /// The version of the layout that this crate writes, and the only one it reads.
@@ -40,23 +41,31 @@ pub(crate) fn entry_key(id: KeyspaceId, key: &[u8]) -> Bytes {
     stored.into()
 }
 
+/// Returns the stored key of an entry that may exist; `None` for a key that none has.
+pub(crate) fn possible_key(id: KeyspaceId, key: &[u8]) -> Option<Bytes> {
+    let is_possible = !key.is_empty() && key.len() <= KEY_BYTES_MAX;
+    is_possible.then(|| entry_key(id, key))
+}
+
 /// Returns the id in a stored key.
 pub(crate) fn keyspace_of(stored: &[u8]) -> Option<KeyspaceId> {
     let id = stored.first_chunk::<PREFIX_BYTES>()?;
     Some(KeyspaceId(u64::from_be_bytes(*id)))
 }
 
-/// Returns the stored bounds of the entries with `start <= key < end`.
+/// Returns the stored bounds of the entries with `start <= key < end`; `None` if there is no such key.
 pub(crate) fn range(
     id: KeyspaceId,
     start: &[u8],
     end: Option<&[u8]>,
-) -> (Bound<Bytes>, Bound<Bytes>) {
-    let end = match end {
+) -> Option<(Bound<Bytes>, Bound<Bytes>)> {
+    let stored_end = match end {
+        Some(end) if end <= start => return None,
         Some(end) => entry_key(id, end),
         None => entry_key(KeyspaceId(id.0.saturating_add(1)), &[]),
     };
-    (Bound::Included(entry_key(id, start)), Bound::Excluded(end))
+    let start = Bound::Included(entry_key(id, start));
+    Some((start, Bound::Excluded(stored_end)))
 }
 
 /// The key of the annotation.
@@ -210,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_range_ends_with_its_keyspace() {
-        let (start, end) = range(KeyspaceId(1), b"a", None);
+        let (start, end) = range(KeyspaceId(1), b"a", None).expect("a range");
         assert_eq!(start, Bound::Included(entry_key(KeyspaceId(1), b"a")));
         assert_eq!(end, Bound::Excluded(entry_key(KeyspaceId(2), b"")));
     }

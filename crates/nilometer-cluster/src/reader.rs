@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nilometer_storage::engine::KEY_BYTES_MAX;
 use nilometer_storage::{
     Bytes, Direction, DiskWaits, Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId,
     KeyspaceOptions, KeyspaceStatistics, Result, Scan, Snapshot, WriteBatch, copy_into_directory,
@@ -233,11 +232,11 @@ impl Snapshot for ViewSnapshot {
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         self.contents.check_exists(keyspace)?;
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let Some(stored) = layout::possible_key(keyspace, key) else {
             return Ok(None);
-        }
+        };
         let ReaderParts { runtime, path, .. } = &*self.contents.open.parts;
-        let read = self.contents.db.get(layout::entry_key(keyspace, key));
+        let read = self.contents.db.get(stored);
         let value = runtime.block_on(read);
         let value = value.map_err(|error| convert(path, &error))?;
         Ok(value.map(|value| Bytes::copy_from(&value)))
@@ -251,10 +250,9 @@ impl Snapshot for ViewSnapshot {
         direction: Direction,
     ) -> Result<Scan> {
         self.contents.check_exists(keyspace)?;
-        if end.is_some_and(|end| end <= start) {
+        let Some(range) = layout::range(keyspace, start, end) else {
             return Ok(Box::new(std::iter::empty()));
-        }
-        let range = layout::range(keyspace, start, end);
+        };
         let contents = &self.contents;
         let parts = &contents.open.parts;
         Ok(Box::new(SlateScan::new(

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use nilometer_storage::engine::KEY_BYTES_MAX;
 use nilometer_storage::{Bytes, Direction, Keyspace, KeyspaceId, Result, Scan, Snapshot};
 
 use crate::commit::View;
@@ -27,10 +26,9 @@ impl Snapshot for SlateSnapshot {
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         find(&self.view.keyspaces, keyspace)?;
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let Some(stored) = layout::possible_key(keyspace, key) else {
             return Ok(None);
-        }
-        let stored = layout::entry_key(keyspace, key);
+        };
         let value = self.core.wait_for(self.view.snapshot.get(stored))?;
         // Copied, so that a cached value does not keep its block in memory.
         Ok(value.map(|value| Bytes::copy_from(&value)))
@@ -44,10 +42,9 @@ impl Snapshot for SlateSnapshot {
         direction: Direction,
     ) -> Result<Scan> {
         find(&self.view.keyspaces, keyspace)?;
-        if end.is_some_and(|end| end <= start) {
+        let Some(range) = layout::range(keyspace, start, end) else {
             return Ok(Box::new(std::iter::empty()));
-        }
-        let range = layout::range(keyspace, start, end);
+        };
         let core = &self.core;
         Ok(Box::new(SlateScan::new(
             Arc::clone(&self.view.snapshot),

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilometer_storage::engine::KEY_BYTES_MAX;
 use nilometer_storage::{Bytes, Direction, Error, Keyspace, KeyspaceId, Result, Scan, Snapshot};
 use object_store::ObjectStore;
 use slatedb::config::DbReaderOptions;
@@ -97,11 +96,11 @@ impl Snapshot for SlateSource {
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
         self.check_exists(keyspace)?;
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let Some(stored) = layout::possible_key(keyspace, key) else {
             return Ok(None);
-        }
+        };
         let OpenReader { db, runtime, path } = &*self.reader;
-        let value = runtime.block_on(db.get(layout::entry_key(keyspace, key)));
+        let value = runtime.block_on(db.get(stored));
         let value = value.map_err(|error| convert(path, &error))?;
         Ok(value.map(|value| Bytes::copy_from(&value)))
     }
@@ -114,10 +113,9 @@ impl Snapshot for SlateSource {
         direction: Direction,
     ) -> Result<Scan> {
         self.check_exists(keyspace)?;
-        if end.is_some_and(|end| end <= start) {
+        let Some(range) = layout::range(keyspace, start, end) else {
             return Ok(Box::new(std::iter::empty()));
-        }
-        let range = layout::range(keyspace, start, end);
+        };
         let (sender, chunks) = channel(AHEAD_CHUNKS);
         let reader = Arc::downgrade(&self.reader);
         let options = scan_options(direction, 1);
