@@ -274,6 +274,24 @@ impl<'r> Statements<'r> {
         }
     }
 
+    /// Returns what a statement needs of its command. `only_one` is as [`Self::is_one_change`] says.
+    pub(crate) fn context<'a>(
+        &'a self,
+        database: &'a Database,
+        operation: &'a OperationContext,
+        only_one: bool,
+        record: Option<&'a dyn BatchRecord>,
+    ) -> StatementContext<'a> {
+        StatementContext {
+            database,
+            operation,
+            namespace: &self.namespace,
+            options: &self.options,
+            durability: durability(operation, only_one),
+            record,
+        }
+    }
+
     /// Runs the statements in order; each failure becomes an entry of `writeErrors`, and the first one ends
     /// an ordered command.
     pub(crate) fn run(

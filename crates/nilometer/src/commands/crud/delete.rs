@@ -3,8 +3,8 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::change::{
-    StatementContext, Statements, append_errors, count_value, durability, expressions_of,
-    make_durable, selector,
+    StatementContext, Statements, append_errors, count_value, expressions_of, make_durable,
+    selector,
 };
 use super::retryable;
 use super::retryable::{append_retried, refuse_many};
@@ -84,14 +84,7 @@ fn run(
         let multi = is_multi(&statement)?;
         let number = (index, StatementKind::Delete);
         let (removed, was_retried) = retryable::statement(retryable.as_ref(), number, |record| {
-            let place = StatementContext {
-                database,
-                operation,
-                namespace: &statements.namespace,
-                options: &statements.options,
-                durability: durability(operation, only_one),
-                record,
-            };
+            let place = statements.context(database, operation, only_one, record);
             one(place, &statement, filter, multi)
         })?;
         deleted += removed.deleted;

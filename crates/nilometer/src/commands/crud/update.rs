@@ -3,8 +3,8 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::change::{
-    StatementContext, Statements, append_errors, count_value, durability, make_durable, selector,
-    upserted, with_constants,
+    StatementContext, Statements, append_errors, count_value, make_durable, selector, upserted,
+    with_constants,
 };
 use super::retryable;
 use super::retryable::{append_retried, refuse_many};
@@ -116,14 +116,7 @@ fn run(
         let statement = Args::new("update.updates", document);
         let number = (index, StatementKind::Update);
         let (updated, was_retried) = retryable::statement(retryable.as_ref(), number, |record| {
-            let place = StatementContext {
-                database,
-                operation,
-                namespace: &statements.namespace,
-                options: &statements.options,
-                durability: durability(operation, only_one),
-                record,
-            };
+            let place = statements.context(database, operation, only_one, record);
             one(place, &statement, &NAMES)
         })?;
         if was_retried {
