@@ -10,12 +10,19 @@ use super::super::numbers::{
 };
 use super::rice_reader::{CHUNK, CodeChunk, RiceReader};
 use super::sparse::SparseReader;
-use super::{PackedColumn, PackedHeader};
+use super::{PackedColumn, PackedHeader, PackedIds, packed_ids};
 use crate::block::{BlockData, ColumnBlock};
 use crate::value::ObjectId;
 
 /// Decodes a column of at most `max_values` values, packed or not.
 pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, ColumnError> {
+    if let Some(PackedIds { ids, .. }) = packed_ids(bytes, max_values)? {
+        return Ok(ColumnBlock::from_parts(
+            ids.len(),
+            BlockData::ObjectId(ids),
+            None,
+        ));
+    }
     let Some(packed) = PackedColumn::of(bytes, max_values)? else {
         return super::super::decode_block(bytes, max_values);
     };

@@ -9,6 +9,7 @@
 //! ```text
 //! packed   60 + parameter │ literal │ run … │ codes
 //!          60 + 30        │ literal │ run … │ sparse codes
+//!          60 + 30        │ 0 │ codes of ObjectIds, see ids.rs
 //! literal  type │ integers, dates: varint zigzag; doubles: varint of their bytes, the last first; others: as they are
 //! run      scale nibble, + 1 if another run follows │ varint values                      blocks of one scale
 //! ```
@@ -17,6 +18,7 @@
 
 mod decode;
 mod direct;
+mod ids;
 mod rice;
 mod rice_reader;
 mod sparse;
@@ -32,6 +34,8 @@ use super::stream::{Blocks, RawRef};
 use super::words::WordBuilder;
 use crate::varint;
 
+use self::ids::PackedIds;
+
 pub use decode::decode_packed;
 pub use direct::pack_numbers;
 
@@ -40,6 +44,9 @@ const PACKED: u8 = 0x60;
 
 /// First byte of a packed column with sparse codes.
 const SPARSE: u8 = PACKED + rice::PARAMETER_MAX as u8 + 1;
+
+/// Follows [`SPARSE`], where the type of a literal would be, before codes of ObjectIds.
+const IDS: u8 = 0;
 
 /// Flag in the nibble of a run that is followed by another.
 const MORE: u8 = 1;
@@ -110,7 +117,10 @@ impl ColumnParts {
     /// Splits a column and packs it.
     fn packed(column: &[u8]) -> Option<(Self, Vec<u8>)> {
         let parts = Self::of(column)?;
-        let packed = parts.pack(column.len() - column.len() / SAVING_MIN)?;
+        let bytes_max = column.len() - column.len() / SAVING_MIN;
+        let packed = parts.pack(bytes_max);
+        let bytes_max = packed.as_ref().map_or(bytes_max, |packed| packed.len() - 1);
+        let packed = parts.pack_ids(bytes_max).or(packed)?;
         Some((parts, packed))
     }
 
@@ -178,8 +188,20 @@ impl ColumnParts {
         (out.len() <= bytes_max).then_some(out)
     }
 
+    /// Returns the packed form of a column of ObjectIds; `None` if it would be longer than `bytes_max`.
+    fn pack_ids(&self, bytes_max: usize) -> Option<Vec<u8>> {
+        let mut out = vec![SPARSE, IDS];
+        let room = bytes_max.checked_sub(out.len())?;
+        ids::write(&mut out, &self.head, &self.values, room)?;
+        Some(out)
+    }
+
     /// Reads a packed column; `None` if `bytes` are not packed.
     fn read(bytes: &[u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
+        if let Some(ids) = packed_ids(bytes, max_values)? {
+            let (head, values) = ids.into_parts();
+            return Ok(Some(Self { head, values }));
+        }
         let Some(packed) = PackedColumn::of(bytes, max_values)? else {
             return Ok(None);
         };
@@ -216,6 +238,20 @@ impl ColumnParts {
         }
         blocks.bytes.push(0);
         blocks.bytes
+    }
+}
+
+/// Reads a packed column of ObjectIds; `None` if `bytes` have another form.
+fn packed_ids(bytes: &[u8], max_values: usize) -> Result<Option<PackedIds>, ColumnError> {
+    let [SPARSE, IDS, codes @ ..] = bytes else {
+        return Ok(None);
+    };
+    match ids::read(codes, max_values) {
+        Some(Some(ids)) => Ok(Some(ids)),
+        Some(None) => Err(ColumnError::TooManyValues { limit: max_values }),
+        None => Err(ColumnError::Truncated {
+            offset: bytes.len(),
+        }),
     }
 }
 
