@@ -121,6 +121,25 @@ fn answers(fixture: &mut Fixture, collection: &str, stages: &Value) -> Vec<Strin
     found
 }
 
+/// The groups of the newest or oldest few minutes, for which a scan by summaries begins at either end and stops early.
+fn first_few_groups() -> Vec<Value> {
+    let mut out = Vec::new();
+    for (unit, order, limit) in [("hour", -1, 2), ("minute", -1, 5), ("minute", 1, 7)] {
+        let key = doc! { "$dateTrunc": doc! { "date": "$t", "unit": unit } };
+        let group = doc! { "_id": key, "n": doc! { "$sum": 1 }, "max": doc! { "$max": "$double" } };
+        for end in [HOURS * HOUR_MS + 1, 5 * HOUR_MS + 500_000, 5 * HOUR_MS] {
+            let before = doc! { "t": doc! { "$lt": Value::DateTime(end) } };
+            out.push(array![
+                doc! { "$match": before },
+                doc! { "$group": group.clone() },
+                doc! { "$sort": doc! { "_id": order } },
+                doc! { "$limit": limit },
+            ]);
+        }
+    }
+    out
+}
+
 /// One pipeline in this many is compared.
 const STEP: Effort = Effort {
     fast: 19,
@@ -129,7 +148,9 @@ const STEP: Effort = Effort {
 };
 
 fn check(fixture: &mut Fixture) {
-    for stages in pipelines().into_iter().step_by(STEP.requested() as usize) {
+    let wide = pipelines();
+    let wide = wide.into_iter().step_by(STEP.requested() as usize);
+    for stages in wide.chain(first_few_groups()) {
         let expected = answers(fixture, "plain", &stages);
         assert_eq!(answers(fixture, "ts", &stages), expected, "{stages:?}");
     }
@@ -143,6 +164,11 @@ fn groups_by_summaries() {
     let (_, cursor) = stages_of(&explained);
     assert!(rules_of(&cursor).iter().any(|rule| rule == RULE));
     check(&mut fixture);
+    for stages in first_few_groups() {
+        let explained = explained_of(&mut fixture, "ts", &stages);
+        let (_, cursor) = stages_of(&explained);
+        assert!(rules_of(&cursor).iter().any(|rule| rule == RULE));
+    }
     let by_rows =
         array![doc! { "$group": doc! { "_id": "$m.h", "all": doc! { "$push": "$int" } } }];
     let explained = explained_of(&mut fixture, "ts", &by_rows);

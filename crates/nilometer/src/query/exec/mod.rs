@@ -43,6 +43,8 @@ use crate::operation::OperationContext;
 use crate::query::batch::Batch;
 use crate::query::source::ScanCounters;
 
+pub(crate) use self::vector::block_selection::BlockSelection;
+
 pub use self::context::{ExecContext, ExecLimits, ExecSettings, REPLY_BYTES_MAX, STAGE_MEMORY_MAX};
 
 /// Rows in a batch made of rows.
@@ -94,6 +96,12 @@ pub trait Operator: Send {
     /// True if the end is known to be reached without another call.
     fn is_exhausted(&self) -> bool {
         false
+    }
+
+    /// Leaves the selection of measurements to the caller, who may apply it on another thread: blocks returned from now on
+    /// are for [`BlockSelection::apply`]. `None` if the operator returns only what is selected.
+    fn defer_selection(&mut self) -> Option<Arc<BlockSelection>> {
+        None
     }
 }
 

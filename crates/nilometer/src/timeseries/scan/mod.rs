@@ -312,6 +312,13 @@ impl BucketReader {
 }
 
 impl StoredBuckets {
+    fn direction(&self) -> Direction {
+        match self.range.backward {
+            true => Direction::Backward,
+            false => Direction::Forward,
+        }
+    }
+
     /// Returns the range of the remaining keys.
     fn remaining(&self) -> KeyRange {
         let mut start = self.range.min.map(|id| id.to_vec()).unwrap_or_default();
@@ -376,10 +383,7 @@ impl StoredBuckets {
             self.done = true;
             return Ok(());
         }
-        let direction = match self.range.backward {
-            true => Direction::Backward,
-            false => Direction::Forward,
-        };
+        let direction = self.direction();
         let snapshot = self.reader.engine.snapshot()?;
         let buckets_max = self.chunk;
         self.chunk = (self.chunk * CHUNK_GROWTH).min(CHUNK_BUCKETS_MAX);
@@ -457,7 +461,7 @@ impl StoredBuckets {
         let snapshot = self.reader.engine.snapshot()?;
         let lists = &self.reader.cache.sealed_lists;
         let listed = KeyspaceVersions::of(&*snapshot, self.keyspaces)
-            .and_then(|versions| lists.first_of(versions, range, Direction::Forward, self.chunk));
+            .and_then(|versions| lists.first_of(versions, range, self.direction(), self.chunk));
         Ok(listed.is_some_and(|listed| listed.is_settled))
     }
 }

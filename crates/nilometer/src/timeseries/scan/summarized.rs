@@ -3,7 +3,7 @@
 //! ```text
 //! list of blocks ─► block ─► rows in the range ─┬─ no mark, no open document, no tail ─► SummarizedBucket
 //! marks, open documents, tails ─► ids           └─ else ─► the bucket, as in any scan
-//! beyond the last block ─► as in any scan
+//! beyond the last block ─► as in any scan; a backward scan begins there
 //! ```
 //!
 //! While the cache has room, a requested bucket is opened and cached. A scan of more than the cache holds would only replace what others use:
@@ -34,6 +34,7 @@ use crate::timeseries::format::bucket_document::damaged;
 use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::sealed::{self, ColumnPlace};
+use crate::timeseries::format::summary::keys::ListedBlock;
 use crate::timeseries::format::summary::{SummaryColumn, SummaryRow};
 
 /// Summaries pay while at most one bucket in this many is read.
@@ -395,9 +396,11 @@ impl SummaryTrial {
     }
 }
 
-/// A forward scan of a bucket collection by summaries.
+/// A scan of a bucket collection by summaries.
 pub struct SummarizedBuckets {
     scan: StoredBuckets,
+    /// The buckets behind the last block, which a backward scan reads first.
+    newest: Option<StoredBuckets>,
     /// `None` if there is no further block.
     summaries: Option<KeyspaceId>,
     ready: VecDeque<Result<ScannedBucket>>,
@@ -414,16 +417,33 @@ impl BucketReader {
         collection: &Arc<Collection>,
         range: BucketRange,
     ) -> Result<SummarizedBuckets> {
-        let scan = self.scan(collection, range)?;
-        let mut summaries = scan.keyspaces.summaries.filter(|_| !range.backward);
+        let mut scan = self.scan(collection, range)?;
+        let mut newest = None;
+        let mut summaries = scan.keyspaces.summaries;
         if let Some(keyspace) = summaries {
             let snapshot = &*self.engine.snapshot()?;
-            if !(SummaryReader { snapshot, keyspace }).is_complete()? {
-                summaries = None;
+            let reader = SummaryReader { snapshot, keyspace };
+            let last = match (reader.is_complete()?, range.backward) {
+                (true, true) => reader.last_block()?,
+                (is_complete, _) => {
+                    summaries = summaries.filter(|_| is_complete);
+                    None
+                }
+            };
+            if let Some(last) = last
+                && range.max.is_none_or(|max| max > last.last)
+            {
+                let behind = BucketRange {
+                    min: range.min.max(Some(id_after(last.last))),
+                    ..range
+                };
+                newest = Some(self.scan(collection, behind)?);
+                scan.range.max = Some(last.last);
             }
         }
         Ok(SummarizedBuckets {
             scan,
+            newest,
             summaries,
             ready: VecDeque::new(),
             read: Arc::default(),
@@ -445,6 +465,71 @@ impl BucketReader {
     }
 }
 
+/// The next block of a scan.
+struct NextBlock {
+    block: ListedBlock,
+    /// The keys whose buckets are taken with it.
+    covered: KeyRange,
+    ends_scan: bool,
+}
+
+impl NextBlock {
+    /// Returns the first block in the range; the buckets before it are taken with it.
+    fn forward(summaries: SummaryReader<'_>, range: KeyRange) -> Result<Option<Self>> {
+        let block = summaries.block_after(&range.start)?;
+        let block = block.filter(|block| range.ends_after(&block.first));
+        Ok(block.map(|block| {
+            let end = end_of(block.last);
+            let ends_scan = !range.ends_after(&end);
+            let end = match ends_scan {
+                true => range.end,
+                false => Some(end),
+            };
+            let start = range.start;
+            let covered = KeyRange { start, end };
+            Self {
+                block,
+                covered,
+                ends_scan,
+            }
+        }))
+    }
+
+    /// Returns the last block in the range; the buckets between it and the next block are taken with it.
+    fn backward(summaries: SummaryReader<'_>, range: KeyRange) -> Result<Option<Self>> {
+        let block = match &range.end {
+            Some(end) => summaries.block_below(end)?,
+            None => summaries.last_block()?,
+        };
+        let block = block.filter(|block| end_of(block.last) > range.start);
+        Ok(block.map(|block| {
+            let ends_scan = block.first[..] <= range.start[..];
+            let start = match ends_scan {
+                true => range.start,
+                false => block.first.to_vec(),
+            };
+            let end = range.end;
+            let covered = KeyRange { start, end };
+            Self {
+                block,
+                covered,
+                ends_scan,
+            }
+        }))
+    }
+}
+
+/// Returns the id that follows; the last one follows itself.
+fn id_after(mut id: [u8; 12]) -> [u8; 12] {
+    for byte in id.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            return id;
+        }
+    }
+    [0xFF; 12]
+}
+
 impl SummarizedBuckets {
     /// Reads every summary, whether that pays or not.
     pub(crate) fn exhaustive(self) -> Self {
@@ -455,6 +540,13 @@ impl SummarizedBuckets {
     }
 
     fn refill(&mut self) -> Result<()> {
+        if let Some(newest) = &mut self.newest {
+            match newest.next() {
+                Some(bucket) => self.ready.push_back(bucket.map(ScannedBucket::Stored)),
+                None => self.newest = None,
+            }
+            return Ok(());
+        }
         let range = self.scan.remaining();
         if !range.ends_after(&range.start) {
             self.scan.done = true;
@@ -473,28 +565,23 @@ impl SummarizedBuckets {
             snapshot: &*snapshot,
             keyspace,
         };
-        let block = summaries.block_after(&range.start)?;
-        let block = block.filter(|block| range.ends_after(&block.first));
+        let next = match self.scan.range.backward {
+            true => NextBlock::backward(summaries, range)?,
+            false => NextBlock::forward(summaries, range)?,
+        };
         let opened =
-            block.and_then(|block| Some((block, reader.summaries(summaries, block.number)?)));
-        let Some((block, opened)) = opened else {
+            next.and_then(|next| Some((reader.summaries(summaries, next.block.number)?, next)));
+        let Some((opened, next)) = opened else {
             self.summaries = None;
             return self.refill_plain();
         };
-        let end = end_of(block.last);
-        let ends_scan = !range.ends_after(&end);
-        let end = match ends_scan {
-            true => range.end.clone(),
-            false => Some(end),
-        };
-        let covered = KeyRange {
-            start: range.start,
-            end,
-        };
-        let marked = summaries.marked(&covered, usize::MAX)?;
-        self.take(snapshot, &opened, &covered, marked)?;
-        self.scan.after = Some(block.last);
-        self.scan.done = ends_scan;
+        let marked = summaries.marked(&next.covered, usize::MAX)?;
+        self.take(snapshot, &opened, &next.covered, marked)?;
+        self.scan.after = Some(match self.scan.range.backward {
+            true => next.block.first,
+            false => next.block.last,
+        });
+        self.scan.done = next.ends_scan;
         Ok(())
     }
 
@@ -507,7 +594,7 @@ impl SummarizedBuckets {
         Ok(())
     }
 
-    /// Takes the buckets in a range that ends with a block of summaries, or within it.
+    /// Takes the buckets in a range of keys that has those of one block of summaries at most.
     fn take(
         &mut self,
         snapshot: Arc<dyn Snapshot>,
@@ -546,13 +633,14 @@ impl SummarizedBuckets {
             let bucket = chunk.reader.assemble(&chunk.collection, raw, versions);
             bucket.map(ScannedBucket::Stored)
         };
+        let mut taken = Vec::with_capacity(rows.len());
         for (at, row) in (from..).zip(rows) {
             while let Some(raw) = read.next_if(|raw| raw.id < row.id) {
-                self.ready.push_back(assembled(raw));
+                taken.push(assembled(raw));
             }
             if changed.binary_search(&row.id).is_ok() {
                 if let Some(raw) = read.next_if(|raw| raw.id == row.id) {
-                    self.ready.push_back(assembled(raw));
+                    taken.push(assembled(raw));
                 }
                 continue;
             }
@@ -564,10 +652,13 @@ impl SummarizedBuckets {
                 whole: OnceLock::new(),
                 columns: OnceLock::new(),
             };
-            self.ready
-                .push_back(Ok(ScannedBucket::Summarized(Arc::new(bucket))));
+            taken.push(Ok(ScannedBucket::Summarized(Arc::new(bucket))));
         }
-        self.ready.extend(read.map(assembled));
+        taken.extend(read.map(assembled));
+        if self.scan.range.backward {
+            taken.reverse();
+        }
+        self.ready.extend(taken);
         Ok(())
     }
 }

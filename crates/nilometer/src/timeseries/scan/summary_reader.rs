@@ -44,8 +44,19 @@ impl SummaryReader<'_> {
 
     /// Returns the last block that begins at or before a bucket.
     pub(crate) fn block_before(self, id: [u8; 12]) -> Result<Option<ListedBlock>> {
-        let start = keys::block_key([0; 12]);
-        let end = [&keys::block_key(id)[..], &[0]].concat();
+        self.block_below(&[&id[..], &[0]].concat())
+    }
+
+    /// Returns the last block that begins below a key of buckets.
+    pub(crate) fn block_below(self, key: &[u8]) -> Result<Option<ListedBlock>> {
+        let (start, end) = (keys::block_key([0; 12]), keys::blocks_from(key));
+        let mut blocks = self.listed(&start, &end, Direction::Backward)?;
+        blocks.next().transpose()
+    }
+
+    /// Returns the last block.
+    pub(crate) fn last_block(self) -> Result<Option<ListedBlock>> {
+        let (start, end) = (keys::block_key([0; 12]), keys::blocks_end());
         let mut blocks = self.listed(&start, &end, Direction::Backward)?;
         blocks.next().transpose()
     }

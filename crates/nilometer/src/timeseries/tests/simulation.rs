@@ -40,7 +40,8 @@ use crate::timeseries::format::sealed::Dictionaries;
 use crate::timeseries::insert::StagedInsert;
 use crate::timeseries::modify::bucket_changes::ClaimResult;
 use crate::timeseries::scan::BucketRange;
-use crate::timeseries::scan::summarized::ScannedBucket;
+
+mod summarized_scans;
 
 /// Histories of a run.
 const HISTORIES: Effort = Effort {
@@ -646,31 +647,6 @@ impl Simulation {
         self.check_summaries();
         let strange = found.keys().find(|id| !expected.contains_key(id));
         assert_eq!(strange, None, "a measurement that was never committed");
-    }
-}
-
-impl Simulation {
-    /// A scan by summaries returns the same buckets as one without.
-    fn check_summaries(&self) {
-        let reader = &self.timeseries.reader;
-        let scan = reader.scan_summarized(&self.collection, BucketRange::default());
-        let mut ids = Vec::new();
-        for bucket in scan.unwrap().exhaustive() {
-            ids.push(match bucket.unwrap() {
-                ScannedBucket::Stored(bucket) => bucket.id(),
-                ScannedBucket::Summarized(bucket) => {
-                    assert_eq!(
-                        bucket.difference().unwrap(),
-                        None,
-                        "{}",
-                        bucket.id().to_hex()
-                    );
-                    bucket.id()
-                }
-            });
-        }
-        let expected: Vec<_> = self.buckets().iter().map(|bucket| bucket.id()).collect();
-        assert_eq!(ids, expected);
     }
 }
 

@@ -43,7 +43,7 @@ use self::parallel::{InputPart, ParallelGroup};
 use self::vectorized::BlockGroup;
 use super::memory::MemoryGauge;
 use super::sort::external_sort::{RowOrder, Sorted, Sorter};
-use super::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
+use super::{BlockSelection, BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, AccumulatorState};
 use crate::eval::expression::Expression;
@@ -404,16 +404,24 @@ impl Table {
         Ok(by_bounds || blocks.add(block, self, cx)?)
     }
 
-    /// Returns a table of the groups of `batches`, to be merged into another table later.
+    /// Returns a table of the groups of `batches`, to be merged into another table later. `deferred` selects their
+    /// measurements.
     pub(super) fn of_batches(
         plan: &PhysicalGroup,
         batches: Vec<Batch>,
+        deferred: Option<&BlockSelection>,
         cx: &ExecContext<'_>,
     ) -> Result<Self> {
         let mut table = Self::new(&plan.stage, cx);
         let mut blocks = BlockGroup::new(&plan.stage);
-        for batch in batches {
+        for mut batch in batches {
             cx.operation.check_interrupt()?;
+            if let (Batch::Block(block), Some(selection)) = (&mut batch, deferred) {
+                selection.apply(block, cx)?;
+                if block.selection.is_empty() {
+                    continue;
+                }
+            }
             match batch {
                 Batch::Block(block) if table.add_block(&block, plan, &mut blocks, cx)? => {}
                 batch => {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! input    batches │ batches │ batches │ …                   measurements of one bucket each, columns undecoded
-//! table    by the query's thread ◄─ absorb ─ absorb ─ …      columns decoded and aggregated by free threads
+//! table    by the query's thread ◄─ absorb ─ absorb ─ …      columns decoded, filtered and aggregated by free threads
 //! ```
 //!
 //! The result equals that of one thread. Groups keep the order of first occurrence; whole numbers and decimals add
@@ -19,7 +19,7 @@ use super::vectorized::BlockGroup;
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::exec::workers::{QueryThreads, TasksInFlight};
-use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, next_filled};
+use crate::query::exec::{BlockSelection, BoxOperator, ExecContext, ExecSettings, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
 
 /// A stage that several threads may process.
@@ -36,10 +36,16 @@ pub(crate) enum InputPart {
     Ungrouped(Vec<Batch>),
 }
 
-fn needs_no_decoding(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool> {
+fn needs_no_decoding(
+    blocks: &mut BlockGroup,
+    selection: Option<&Arc<BlockSelection>>,
+    batches: &[Batch],
+) -> Result<bool> {
     for batch in batches {
         match batch {
-            Batch::Block(block) if blocks.needs_no_decoding(block)? => {}
+            Batch::Block(block)
+                if selection.is_none_or(|selection| selection.is_applied(block))
+                    && blocks.needs_no_decoding(block)? => {}
             _ => return Ok(false),
         }
     }
@@ -78,11 +84,17 @@ impl ParallelGroup {
                 ..cx.settings.clone()
             },
         ));
+        // Measurements are selected where their columns are decoded.
+        let deferred = match cx.settings.plan.options.force_rows {
+            true => None,
+            false => input.defer_selection(),
+        };
         let part = |batches: Vec<Batch>| -> Box<dyn FnOnce() -> Result<Table> + Send> {
             let (context, plan) = (Arc::clone(&context), self.plan.clone());
+            let deferred = deferred.clone();
             Box::new(move || {
                 let cx = ExecContext::new(&context.0, &context.1);
-                Table::of_batches(&plan, batches, &cx)
+                Table::of_batches(&plan, batches, deferred.as_deref(), &cx)
             })
         };
         let mut tasks = TasksInFlight::new(&self.threads.workers, self.threads.count);
@@ -99,7 +111,7 @@ impl ParallelGroup {
                 continue;
             }
             let batches = std::mem::take(&mut batches);
-            if needs_no_decoding(&mut blocks, &batches)? {
+            if needs_no_decoding(&mut blocks, deferred.as_ref(), &batches)? {
                 while let Some(table) = tasks.pop()? {
                     absorb(InputPart::Grouped(Box::new(table)))?;
                 }

@@ -33,12 +33,11 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::row::filter::matching;
 use super::row::project::project;
-use super::vector::filter::BucketFilter;
+use super::vector::block_selection::BlockSelection;
 use super::{ExecContext, Operator, RowBatch};
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::matcher::MatchExpression;
 use crate::eval::projection::MetaField;
-use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
+use crate::query::batch::{Batch, FieldSet};
 use crate::query::planner::access::cluster::ClusterBound;
 use crate::query::planner::physical::{
     AccessPath, BucketInput, IndexChoice, MetaInput, RecordInput, Unpack,
@@ -251,12 +250,9 @@ pub(super) fn with_field(
 pub struct BucketScan {
     input: BucketInput,
     counters: Arc<ScanCounters>,
-    /// The shape of measurements for the filter: all fields.
-    full: Arc<MeasurementShape>,
-    /// The shape of measurements in the output.
-    shown: Arc<MeasurementShape>,
-    /// The filter on measurements, if it is tested on columns.
-    filter: Option<BucketFilter>,
+    selection: Arc<BlockSelection>,
+    /// The caller selects measurements.
+    is_deferred: bool,
     buckets: Option<BucketIter>,
     /// Measurements still to return, if there is a limit.
     left: Option<u64>,
@@ -266,24 +262,12 @@ pub struct BucketScan {
 impl BucketScan {
     /// Reads `input` and counts what it examines.
     pub fn new(input: BucketInput, counters: Arc<ScanCounters>) -> Self {
-        let options = input.source.options();
-        let shape = |fields| {
-            Arc::new(MeasurementShape {
-                time_field: Arc::clone(&options.time_field),
-                meta_field: options.meta_field.clone(),
-                fields,
-            })
-        };
-        let full = shape(FieldSet::All);
-        let shown = shape(input.unpack.fields.clone());
-        let filter = input.unpack.event_filter.as_ref();
         Self {
-            filter: filter.map(|filter| BucketFilter::new(filter, &full)),
+            selection: Arc::new(BlockSelection::new(&input)),
+            is_deferred: false,
             left: input.limit,
             input,
             counters,
-            full,
-            shown,
             buckets: None,
             done: false,
         }
@@ -305,17 +289,11 @@ impl BucketScan {
 
     /// Returns the measurements of a bucket that pass the filter.
     fn unpack(&self, bucket: Arc<dyn Bucket>, cx: &ExecContext<'_>) -> Result<Batch> {
-        let mut block = MeasurementBlock::all(bucket, Arc::clone(&self.full));
-        if let (Some(filter), Some(by_columns)) = (&self.input.unpack.event_filter, &self.filter)
-            && !self.passes_whole(&block, cx)?
-        {
-            block.selection = if cx.settings.plan.options.force_rows {
-                select_by_rows(&block, filter, cx)?
-            } else {
-                by_columns.select(&block, cx)?
-            };
+        let mut block = self.selection.begin(bucket, cx)?;
+        if self.is_deferred {
+            return Ok(Batch::Block(block));
         }
-        block.shape = Arc::clone(&self.shown);
+        self.selection.apply(&mut block, cx)?;
         let mut batch = if cx.settings.plan.options.force_rows {
             Batch::Rows(block.to_rows()?)
         } else {
@@ -328,13 +306,6 @@ impl BucketScan {
             batch = project(stage, batch, cx)?;
         }
         Ok(batch)
-    }
-
-    fn passes_whole(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<bool> {
-        match &self.input.unpack.whole_bucket_filter {
-            Some(predicate) => predicate.surely_matches(&*block.bucket, cx.eval.limits),
-            None => Ok(false),
-        }
     }
 }
 
@@ -377,6 +348,12 @@ impl Operator for BucketScan {
 
     fn is_exhausted(&self) -> bool {
         self.done
+    }
+
+    fn defer_selection(&mut self) -> Option<Arc<BlockSelection>> {
+        let may = self.left.is_none() && self.input.unpack.computed.is_empty();
+        self.is_deferred |= may;
+        may.then(|| Arc::clone(&self.selection))
     }
 }
 
@@ -457,19 +434,4 @@ fn needed_columns(unpack: &Unpack) -> Option<Arc<[Arc<str>]>> {
         names.extend(dependencies.top_level_fields().into_iter().map(Arc::from));
     }
     Some(names.into_iter().collect())
-}
-
-/// Row-by-row filter for comparison in tests: every measurement as a document.
-fn select_by_rows(
-    block: &MeasurementBlock,
-    filter: &MatchExpression,
-    cx: &ExecContext<'_>,
-) -> Result<Selection> {
-    let mut kept = Vec::new();
-    for (row, document) in (0u32..).zip(block.to_rows()?) {
-        if filter.matches(document.as_ref(), &cx.eval)? {
-            kept.push(row);
-        }
-    }
-    Ok(Selection::from_rows(kept))
 }

@@ -1,6 +1,7 @@
 //! Kernels over columns: the results of the row path, without building rows.
 //!
 //! ```text
+//! block_selection   the measurements of a bucket that pass the filter of its scan
 //! filter            a selection and a filter ─► a smaller selection
 //! compare           a typed column against a constant
 //! arithmetic        expressions over whole columns
@@ -12,6 +13,7 @@
 //! built with only the fields needed.
 
 pub(crate) mod arithmetic;
+pub(crate) mod block_selection;
 pub mod compare;
 pub(crate) mod computed_columns;
 pub mod filter;

@@ -4,12 +4,11 @@ use super::PhysicalRule;
 use crate::eval::accumulator::AccumulatorKind as K;
 use crate::query::planner::physical::{Input, PhysicalPlan, PhysicalStage, is_constant};
 use crate::query::planner::settings::PlanSettings;
-use crate::query::source::Direction;
 
 /// Reads buckets by their summaries where a `$group` needs hardly more of them than their headers and totals.
 ///
-/// Conditions: the buckets of a range of ids are read, forward, by no index; the first stage is a `$group`, which consumes
-/// the scan within one command and needs all of it; each accumulator is a count, a function of metadata, or `$sum`, `$avg`,
+/// Conditions: the buckets of a range of ids are read by no index; the first stage is a `$group`, which reads the scan
+/// within one command; each accumulator is a count, a function of metadata, or `$sum`, `$avg`,
 /// `$min` or `$max` of a field. A bucket that a filter cuts, that spans two groups, or whose summary does not suffice is
 /// read when one of its columns is requested. If most are, the scan goes on without summaries.
 pub struct SummariesOfBuckets;
@@ -25,12 +24,9 @@ impl PhysicalRule for SummariesOfBuckets {
         else {
             return false;
         };
-        let is_whole_scan = input.buckets.index.is_none()
-            && input.direction == Direction::Forward
-            && input.limit.is_none()
-            && input.sample.is_none()
-            && group.first_bins.is_none();
-        if !is_whole_scan || !input.unpack.computed.is_empty() {
+        let is_range_of_ids =
+            input.buckets.index.is_none() && input.limit.is_none() && input.sample.is_none();
+        if !is_range_of_ids || !input.unpack.computed.is_empty() {
             return false;
         }
         let shape = input.shape();

@@ -18,6 +18,11 @@ pub(crate) fn block_key(first: [u8; 12]) -> Vec<u8> {
     prefixed(BLOCK, &first)
 }
 
+/// Returns the key of the first listed block that begins at or after a bucket key.
+pub(crate) fn blocks_from(start: &[u8]) -> Vec<u8> {
+    prefixed(BLOCK, start)
+}
+
 /// Returns the end of the list of blocks.
 pub(crate) fn blocks_end() -> [u8; 1] {
     [BLOCK + 1]
