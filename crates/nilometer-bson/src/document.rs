@@ -431,6 +431,16 @@ impl DocumentBuilder {
         }
     }
 
+    /// Continues a finished document. Copies nothing if no one else has it.
+    pub fn extending(document: Document) -> Self {
+        let mut bytes = document.into_bytes();
+        bytes.pop();
+        Self {
+            bytes,
+            open: Vec::new(),
+        }
+    }
+
     /// Appends a field; a missing value is left out.
     pub fn append(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
         let value: Value = value.into();

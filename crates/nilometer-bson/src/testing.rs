@@ -5,10 +5,13 @@
 //! feature `testing` (and in this crate's own tests) the module `strategies` generates random
 //! values.
 
+mod descriptions;
 #[cfg(any(test, feature = "testing"))]
 pub mod strategies;
 
 use std::sync::Arc;
+
+pub use descriptions::{apply_description, with_sorted_fields};
 
 use crate::value::{
     Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Value,

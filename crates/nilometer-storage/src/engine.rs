@@ -106,9 +106,13 @@ impl WriteBatch {
         self.longest_key = self.longest_key.max(key.len());
         self.operations.push((keyspace, key, Operation::Delete));
     }
-    /// Stores opaque bytes with the batch in the log (for change streams and replicas).
-    pub fn annotate(&mut self, annotation: Vec<u8>) {
-        self.annotation = annotation;
+    /// Appends opaque bytes that say what the batch changes, for readers of the log.
+    pub fn annotate(&mut self, annotation: &[u8]) {
+        self.annotation.extend_from_slice(annotation);
+    }
+    /// Removes the annotation and returns it.
+    pub fn take_annotation(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.annotation)
     }
     /// True if the batch has no operations.
     pub fn is_empty(&self) -> bool {
@@ -304,6 +308,11 @@ pub trait Engine: Send + Sync {
     }
     /// Returns the sizes and counts of the whole engine.
     fn statistics(&self) -> EngineStatistics;
+    /// Returns the number of the part of the stored annotations to which that of the next batch is added: parts are dropped
+    /// as a whole, the oldest first, and their numbers grow from 1. `None` if annotations are not stored to be read later.
+    fn annotation_part(&self) -> Option<u64> {
+        None
+    }
     /// True if the engine never accepts a write.
     fn is_read_only(&self) -> bool {
         false
