@@ -30,6 +30,7 @@ use crate::auth::Authority;
 use crate::background::disk::DiskMonitor;
 use crate::background::{Background, BackgroundContext};
 use crate::catalog::{Catalog, Collection};
+use crate::change_log::{ChangeLog, LoggedEngine};
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -64,6 +65,8 @@ pub struct Database {
     collections: Arc<StoredCollections>,
     authority: Arc<Authority>,
     retryable_writes: Arc<RetryableWrites>,
+    /// What was changed, if this server writes for a replica set.
+    change_log: Option<Arc<ChangeLog>>,
     query: QueryServices,
     disk: Arc<DiskMonitor>,
     /// True if another database has the cursors.
@@ -169,6 +172,7 @@ impl Database {
             cursors,
             memory,
         } = shared;
+        let (engine, change_log) = with_change_log(engine, &services)?;
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let authority = Arc::new(Authority::open(catalog.clone())?);
         let (limits, seed) = (bucket_limits(&services), services.ids.random());
@@ -211,6 +215,7 @@ impl Database {
         let background = Background::start(BackgroundContext {
             is_read_only,
             retryable_writes: retryable_writes.clone(),
+            change_log: change_log.clone(),
             disk: disk.clone(),
             services: services.clone(),
             catalog: catalog.clone(),
@@ -238,6 +243,7 @@ impl Database {
             collections,
             authority,
             retryable_writes,
+            change_log,
             query,
             disk,
             has_successor: AtomicBool::new(false),
@@ -361,6 +367,11 @@ impl Database {
         &self.retryable_writes
     }
 
+    /// Returns the change log; `None` without a replica set, and on a member that does not write.
+    pub(crate) fn change_log(&self) -> Option<&Arc<ChangeLog>> {
+        self.change_log.as_ref()
+    }
+
     pub(crate) fn timeseries(&self) -> &Arc<Timeseries> {
         &self.timeseries
     }
@@ -376,6 +387,19 @@ impl Database {
     pub(crate) fn queries(&self) -> &QueryServices {
         &self.query
     }
+}
+
+/// An engine, and the change log that it keeps.
+type EngineAndLog = (Arc<dyn Engine>, Option<Arc<ChangeLog>>);
+
+/// Keeps a change log in the engine of a server that writes for a replica set. Without a set, the log of an earlier run is
+/// dropped when the catalog is opened: it would lack what is changed now.
+fn with_change_log(engine: Arc<dyn Engine>, services: &Services) -> Result<EngineAndLog> {
+    if services.replica_set.is_none() || engine.is_read_only() {
+        return Ok((engine, None));
+    }
+    let (engine, log) = LoggedEngine::over(engine, services.clock.clone(), services.change_log)?;
+    Ok((engine, Some(log)))
 }
 
 /// Logs where recovery cut the log: a warning, shown to every shell, if acknowledged writes may be lost.

@@ -8,6 +8,8 @@ pub mod auth;
 mod background;
 mod budget;
 pub mod catalog;
+mod change_entry;
+pub mod change_log;
 pub mod client;
 pub mod commands;
 pub mod database;

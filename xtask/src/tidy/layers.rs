@@ -42,13 +42,14 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["modify", "retryable_writes", "services"],
             &["parameters"],
             &["query"],
-            &["timeseries"],
+            &["change_log", "timeseries"],
             &["write"],
             &["index"],
             &["operation"],
             &["session"],
             &["args", "auth", "eval"],
             &["catalog", "geo", "insertion", "text", "turns"],
+            &["change_entry"],
             &["budget", "error", "ids", "limits", "validation"],
         ],
         exceptions: &[
@@ -99,6 +100,7 @@ pub(crate) const LAYERED: &[Layered] = &[
     Layered {
         folder: "query::exec",
         layers: &[
+            &["change_stream"],
             &["build"],
             &["join", "sink", "window"],
             &["scan"],

@@ -127,7 +127,17 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer/src/catalog",
         never: &[],
-        modules: Some(&["catalog", "config", "operation", "stats"]),
+        modules: Some(&["change_entry", "catalog", "config", "operation", "stats"]),
+    },
+    Rule {
+        place: "crates/nilometer/src/change_entry",
+        never: &["std::fs", "std::thread", "std::time"],
+        modules: Some(&["change_entry"]),
+    },
+    Rule {
+        place: "crates/nilometer/src/change_log",
+        never: &[],
+        modules: Some(&["change_log", "change_entry", "operation", "write"]),
     },
     Rule {
         place: "crates/nilometer/src/index",
@@ -147,6 +157,7 @@ pub(crate) const RULES: &[Rule] = &[
         place: "crates/nilometer/src/write",
         never: &[],
         modules: Some(&[
+            "change_entry",
             "write",
             "catalog",
             "index",
@@ -161,6 +172,7 @@ pub(crate) const RULES: &[Rule] = &[
         place: "crates/nilometer/src/timeseries",
         never: &[],
         modules: Some(&[
+            "change_entry",
             "timeseries",
             "write",
             "catalog",
@@ -176,6 +188,8 @@ pub(crate) const RULES: &[Rule] = &[
         place: "crates/nilometer/src/query",
         never: &[],
         modules: Some(&[
+            "change_entry",
+            "change_log",
             "query",
             "ids",
             "session",
@@ -220,6 +234,7 @@ pub(crate) const RULES: &[Rule] = &[
         place: "crates/nilometer/src/background",
         never: &[],
         modules: Some(&[
+            "change_log",
             "background",
             "catalog",
             "index",

@@ -95,7 +95,7 @@ fn set(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> {
     let text = scalar(path, value)?;
     if given.security.set(path, &text)?
         || given.storage.set(path, &text)?
-        || given.replica_set.set(path, &text)
+        || given.replica_set.set(path, &text)?
         || given.backup.set(path, &text)?
     {
         return Ok(());

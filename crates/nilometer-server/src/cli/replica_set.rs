@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use nilometer::change_log::ChangeLogOptions;
 use nilometer::services::{MemberRole, ReplicaSet, StepDown};
 use nilometer::{Database, Error, ErrorCode};
 use nilometer_bson::Value;
@@ -33,6 +34,18 @@ pub(crate) struct ReplicaSetArgs {
         help_heading = "Replication"
     )]
     pub(crate) address: Option<String>,
+
+    /// Size in MB above which the change log of a replica set loses its oldest entries [default: 990]
+    #[arg(long = "oplogSizeMB", value_name = "MB", help_heading = "Replication")]
+    pub(crate) log_size_mb: Option<u32>,
+
+    /// Hours for which entries of the change log stay even if it is larger [default: 0]
+    #[arg(
+        long = "oplogMinRetentionHours",
+        value_name = "HOURS",
+        help_heading = "Replication"
+    )]
+    pub(crate) log_retention_hours: Option<f64>,
 }
 
 impl ReplicaSetArgs {
@@ -41,17 +54,26 @@ impl ReplicaSetArgs {
         Self {
             name: self.name.or(file.name),
             address: self.address.or(file.address),
+            log_size_mb: self.log_size_mb.or(file.log_size_mb),
+            log_retention_hours: self.log_retention_hours.or(file.log_retention_hours),
         }
     }
 
     /// Sets the option at `path` of the configuration file. False if it is not one of these options.
-    pub(super) fn set(&mut self, path: &str, text: &str) -> bool {
+    pub(super) fn set(&mut self, path: &str, text: &str) -> Result<bool, Failure> {
+        let wrong = || Failure::Options(format!("{path} must be a number, not {text}"));
         match path {
             "replication.replSetName" => self.name = Some(text.to_owned()),
             "replication.advertise" => self.address = Some(text.to_owned()),
-            _ => return false,
+            "replication.oplogSizeMB" => {
+                self.log_size_mb = Some(text.parse().map_err(|_| wrong())?);
+            }
+            "storage.oplogMinRetentionHours" => {
+                self.log_retention_hours = Some(text.parse().map_err(|_| wrong())?);
+            }
+            _ => return Ok(false),
         }
-        true
+        Ok(true)
     }
 
     /// Returns the given options of the section `replication`.
@@ -59,7 +81,39 @@ impl ReplicaSetArgs {
         vec![
             ("replSetName", self.name.as_deref().map(Value::from)),
             ("advertise", self.address.as_deref().map(Value::from)),
+            (
+                "oplogSizeMB",
+                self.log_size_mb.map(|mb| Value::Int64(mb.into())),
+            ),
         ]
+    }
+
+    /// Returns the given options of the section `storage`.
+    pub(super) fn parsed_storage(&self) -> (&'static str, Option<Value>) {
+        let hours = self.log_retention_hours.map(Value::Double);
+        ("oplogMinRetentionHours", hours)
+    }
+
+    /// Returns the size of the change log.
+    fn change_log(&self) -> Result<ChangeLogOptions, Failure> {
+        /// Longest retention: a hundred years.
+        const HOURS_MAX: f64 = 24.0 * 36_525.0;
+        let mut options = ChangeLogOptions::default();
+        if let Some(mb) = self.log_size_mb {
+            if mb == 0 {
+                return Err(Failure::Options("--oplogSizeMB must be at least 1".into()));
+            }
+            options.bytes_max = u64::from(mb) << 20;
+        }
+        if let Some(hours) = self.log_retention_hours {
+            if !(0.0..=HOURS_MAX).contains(&hours) {
+                return Err(Failure::Options(
+                    "--oplogMinRetentionHours must be a number from 0 on".into(),
+                ));
+            }
+            options.retention_min_ms = (hours * 3_600_000.0) as i64;
+        }
+        Ok(options)
     }
 
     /// Checks the options. `stands_by` is true if other servers may serve the same database.
@@ -67,11 +121,15 @@ impl ReplicaSetArgs {
         let refused = |text: &str| Err(Failure::Options(text.to_owned()));
         let default = stands_by.then_some(DEFAULT_NAME);
         let Some(name) = self.name.as_deref().or(default) else {
+            if self.log_size_mb.is_some() || self.log_retention_hours.is_some() {
+                return refused("--oplogSizeMB and --oplogMinRetentionHours need --replSet");
+            }
             return match self.address {
                 None => Ok(None),
                 Some(_) => refused("--advertise needs --replSet or --standby"),
             };
         };
+        let change_log = self.change_log()?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(['/', ',', '\0']) {
             return refused("--replSet must be a name without slash and comma");
         }
@@ -86,6 +144,7 @@ impl ReplicaSetArgs {
         Ok(Some(ReplicaSetOptions {
             name: name.to_owned(),
             address: self.address.clone(),
+            change_log,
         }))
     }
 }
@@ -97,6 +156,8 @@ pub struct ReplicaSetOptions {
     pub(super) name: String,
     /// The address of this server, if given.
     address: Option<String>,
+    /// The size of the change log.
+    pub(super) change_log: ChangeLogOptions,
 }
 
 impl ReplicaSetOptions {
@@ -252,6 +313,7 @@ mod tests {
         let given = |name: Option<&str>, address: Option<&str>| ReplicaSetArgs {
             name: name.map(str::to_owned),
             address: address.map(str::to_owned),
+            ..ReplicaSetArgs::default()
         };
         let name = |given: ReplicaSetArgs, stands_by| {
             given.resolve(stands_by).map(|set| set.map(|set| set.name))

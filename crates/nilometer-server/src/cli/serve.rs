@@ -72,6 +72,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     warn_about_access(&settings);
     warn_about_files(settings.connections_max);
     let host = machine::facts(argv, settings.parsed, port);
+    let change_log = settings.replica_set.as_ref().map(|set| set.change_log);
     let set = settings.replica_set.as_ref();
     let set = set.map(|options| options.set(&settings.hosts, port, &host.hostname));
     let environment = Environment {
@@ -82,6 +83,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         ids: IdSource::default(),
         access_control: settings.security.access_control,
         replica_set: set.clone(),
+        change_log: change_log.unwrap_or_default(),
     };
     // Log and process id file are open already: other programs may read those.
     machine::make_new_files_private();

@@ -207,6 +207,7 @@ fn parsed(given: &ServeArgs) -> Document {
             "storage",
             std::iter::once(("dbPath", given.dbpath.as_ref().map(path)))
                 .chain(given.storage.parsed())
+                .chain([given.replica_set.parsed_storage()])
                 .collect(),
         ),
         (

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::catalog::Catalog;
+use crate::change_log::ChangeLog;
 use crate::retryable_writes::RetryableWrites;
 use crate::services::Services;
 use crate::timeseries::Timeseries;
@@ -35,6 +36,7 @@ pub(crate) struct BackgroundContext {
     pub(crate) records: Arc<Records>,
     pub(crate) disk: Arc<DiskMonitor>,
     pub(crate) retryable_writes: Arc<RetryableWrites>,
+    pub(crate) change_log: Option<Arc<ChangeLog>>,
     /// True if another process writes to the database, which expires what is to expire.
     pub(crate) is_read_only: bool,
     /// Closes cursors idle for too long: the monotonic time now, and the idle limit.
@@ -108,6 +110,9 @@ fn run(context: &BackgroundContext, stopped: &Receiver<()>) {
         let _ = context
             .retryable_writes
             .expire(context.services.clock.now_ms());
+        if let Some(log) = &context.change_log {
+            let _ = log.maintain();
+        }
         ttl.tick(context, stopped);
     }
 }

@@ -10,6 +10,7 @@
 
 mod authorization;
 mod capped_sizes;
+mod change_notes;
 mod collection;
 mod compiled;
 mod dictionaries;
@@ -40,6 +41,7 @@ pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
 };
 
+use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The keyspace of the catalog itself.
@@ -308,10 +310,12 @@ impl Catalog {
         let mut created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
         created.shown_uuid = shown;
         let created = Arc::new(created);
-        self.commit_entries(vec![(
-            namespace,
-            Some(CatalogEntry::Collection(created.clone())),
-        )])?;
+        let mut notes = self.notes_named(&created, &created.namespace);
+        notes.created(created.options.as_ref());
+        self.commit_changes(
+            vec![(namespace, Some(CatalogEntry::Collection(created.clone())))],
+            notes,
+        )?;
         Ok(created)
     }
 
@@ -357,8 +361,10 @@ impl Catalog {
             pipeline: Vec::new(),
             options: Document::new(),
         };
+        let mut notes = self.notes_named(&collection, &namespace);
+        notes.created(collection.options.as_ref());
         changes.push((namespace, Some(CatalogEntry::View(Arc::new(view)))));
-        self.commit_entries(changes)?;
+        self.commit_changes(changes, notes)?;
         Ok(collection)
     }
 
@@ -372,17 +378,36 @@ impl Catalog {
 
     /// Removes the given names and the data of those that are collections. Skips unknown names.
     pub fn remove(&self, namespaces: &[Namespace]) -> Result<()> {
+        self.remove_with(namespaces, None)
+    }
+
+    /// Removes all names of a database, and the data of those that are collections.
+    pub fn remove_database(&self, name: &str, namespaces: &[Namespace]) -> Result<()> {
+        self.remove_with(namespaces, Some(name))
+    }
+
+    fn remove_with(&self, namespaces: &[Namespace], database: Option<&str>) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let found: Vec<_> = namespaces
             .iter()
             .filter_map(|n| Some((n.clone(), self.get(n)?)))
             .collect();
-        self.commit_entries(
-            found
-                .iter()
-                .map(|(namespace, _)| (namespace.clone(), None))
-                .collect(),
-        )?;
+        let mut batch = WriteBatch::new();
+        for (_, entry) in &found {
+            if let CatalogEntry::Collection(dropped) = entry {
+                let mut notes = self.change_notes(dropped);
+                notes.dropped();
+                notes.add_to(&mut batch);
+            }
+        }
+        if let Some(database) = database {
+            let mut notes = self.notes_of_database();
+            notes.dropped_database(database);
+            notes.add_to(&mut batch);
+        }
+        let changes = found.iter();
+        let changes = changes.map(|(namespace, _)| (namespace.clone(), None));
+        self.commit_batch(batch, changes.collect())?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
                 self.discard(&dropped)?;
@@ -526,7 +551,25 @@ impl Catalog {
 
     /// Makes changes durable, then visible. `None` removes a name.
     fn commit_entries(&self, changes: Vec<(Namespace, Option<CatalogEntry>)>) -> Result<()> {
+        self.commit_batch(WriteBatch::new(), changes)
+    }
+
+    /// Like [`Self::commit_entries`], with what the change log is to say about it.
+    fn commit_changes(
+        &self,
+        changes: Vec<(Namespace, Option<CatalogEntry>)>,
+        mut notes: ChangeNotes,
+    ) -> Result<()> {
         let mut batch = WriteBatch::new();
+        notes.add_to(&mut batch);
+        self.commit_batch(batch, changes)
+    }
+
+    fn commit_batch(
+        &self,
+        mut batch: WriteBatch,
+        changes: Vec<(Namespace, Option<CatalogEntry>)>,
+    ) -> Result<()> {
         for (namespace, entry) in &changes {
             let key = encode_key(namespace);
             match entry {

@@ -71,7 +71,11 @@ impl Catalog {
         };
         let renamed = CatalogEntry::Collection(Arc::new(source.renamed(to.clone())));
         self.check_database_case(&to.database)?;
-        self.commit_entries(vec![(from.clone(), None), (to.clone(), Some(renamed))])?;
+        let notes = self.notes_of_renaming(&source, (from, to), replaced.is_some());
+        self.commit_changes(
+            vec![(from.clone(), None), (to.clone(), Some(renamed))],
+            notes,
+        )?;
         drop(changing);
         self.drop_keyspaces_of(replaced)
     }
@@ -113,12 +117,14 @@ impl Catalog {
         };
         let buckets = Arc::new(source.renamed(new.clone()));
         self.check_database_case(&to.database)?;
-        self.commit_entries(vec![
+        let notes = self.notes_of_renaming(&source, (from, to), there.is_some());
+        let changes = vec![
             (from.clone(), None),
             (old, None),
             (to.clone(), Some(CatalogEntry::View(Arc::new(view)))),
             (new, Some(CatalogEntry::Collection(buckets))),
-        ])?;
+        ];
+        self.commit_changes(changes, notes)?;
         drop(changing);
         self.drop_keyspaces_of(there)
     }

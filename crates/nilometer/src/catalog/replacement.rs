@@ -84,7 +84,8 @@ impl Catalog {
             _ => return Err(changed_meanwhile(target)),
         }
         let entry = CatalogEntry::Collection(Arc::clone(fresh));
-        self.commit_entries(vec![(target.clone(), Some(entry))])?;
+        let notes = self.notes_of_installation(fresh, true);
+        self.commit_changes(vec![(target.clone(), Some(entry))], notes)?;
         self.discard(old)
     }
 
@@ -130,7 +131,8 @@ impl Catalog {
             };
             changes.push((name.clone(), Some(CatalogEntry::View(Arc::new(view)))));
         }
-        self.commit_entries(changes)?;
+        let notes = self.notes_of_installation(fresh, now.is_some());
+        self.commit_changes(changes, notes)?;
         match now {
             Some(old) => self.discard(&old),
             None => Ok(()),

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::eval::Collation;
 use crate::operation::OperationContext;
 use crate::parameters::QUERY_THREADS_MAX;
-use crate::query::cursor::{BatchRequest, Cursor, ResumePosition, Tail};
+use crate::query::cursor::{BatchRequest, Cursor, ResumePosition, StreamPosition, Tail};
 use crate::query::exec::row::documents::GivenDocuments;
 use crate::query::exec::workers::QueryThreads;
 use crate::query::exec::{ExecLimits, ExecSettings, Executor};
@@ -29,6 +29,8 @@ pub(crate) struct FirstBatch {
     pub(crate) tail: Option<Tail>,
     /// The position to report after each batch.
     pub(crate) resume: Option<ResumePosition>,
+    /// The place in the change log to report after each batch.
+    pub(crate) stream: Option<StreamPosition>,
 }
 
 /// Returns the `cursor.batchSize` of a listing command.
@@ -64,6 +66,7 @@ pub(crate) fn open_listing(
         no_timeout: false,
         tail: None,
         resume: None,
+        stream: None,
     };
     let executor = Executor::new(root, settings);
     open(database, operation, namespace, executor, first, command)
@@ -84,6 +87,7 @@ pub(crate) fn open(
         cursor.follow(tail);
     }
     cursor.resume = first.resume;
+    cursor.stream = first.stream;
     let mut reply = DocumentBuilder::with_capacity(4096);
     reply.begin_document("cursor");
     reply.begin_array("firstBatch");

@@ -55,6 +55,7 @@ pub fn run(database: &Database, session: &mut ClientSession, request: &Request) 
         Ok(reply) => ok_reply(reply),
         Err(error) => error_reply(&error),
     };
+    let reply = members::with_times(database, reply);
     match failure {
         Some(failure) => reply_of_failure(failure, session, reply),
         None => reply,
@@ -461,15 +462,9 @@ fn count(services: &Services, index: usize, spec: &CommandSpec, error: Option<&E
 
 /// Adds `ok: 1` at the end of a reply in place, without copying it.
 fn ok_reply(reply: Document) -> Document {
-    const OK: &[u8] = b"\x01ok\0\0\0\0\0\0\0\xF0\x3F\0";
-    let mut bytes = reply.into_bytes();
-    bytes.pop();
-    bytes.extend_from_slice(OK);
-    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-    if let Some(field) = bytes.first_chunk_mut::<4>() {
-        *field = length.to_le_bytes();
-    }
-    Document::from_bytes(bytes).unwrap_or_default()
+    let mut reply = DocumentBuilder::extending(reply);
+    reply.append("ok", 1.0);
+    reply.finish()
 }
 
 /// Returns the reply for an error.

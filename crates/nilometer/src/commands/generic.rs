@@ -111,7 +111,7 @@ pub(crate) fn parse(
             }
             "comment" => parsed.comment = Some(element.value().to_value()),
             "maxTimeMS" => parsed.max_time_ms = max_time(element.value(), "maxTimeMS")?,
-            "readConcern" => read_concern(spec, &args)?,
+            "readConcern" => read_concern(spec, &args, set)?,
             "writeConcern" => parsed.write_concern = write_concern(spec, &args, set)?,
             "txnNumber" => transaction.number = args.integer("txnNumber")?,
             "autocommit" => transaction.other = Some("autocommit"),
@@ -240,13 +240,29 @@ fn query_options(args: &Args<'_>) -> Result<bool> {
     }
 }
 
+/// The field of a read concern that names a time of this server.
+const AFTER_CLUSTER_TIME: &str = "afterClusterTime";
+
 /// Checks the read concern. On a standalone all acknowledged writes are majority-committed, so `local`,
 /// `available` and `majority` read the same. Levels that need an operation time are refused.
-fn read_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<()> {
-    let Some(concern) = args.nested("readConcern", &["level", "provenance"])? else {
+fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -> Result<()> {
+    let known = ["level", "provenance", AFTER_CLUSTER_TIME];
+    let Some(concern) = args.nested("readConcern", &known)? else {
         return Ok(());
     };
     let concern = Args::new("readConcern", concern.document_ref());
+    match (concern.value(AFTER_CLUSTER_TIME), set) {
+        (ValueRef::Missing, _) => {}
+        // All that was acknowledged is read here.
+        (ValueRef::Timestamp(_), Some(_)) => {}
+        (ValueRef::Timestamp(_), None) => {
+            return Err(Error::new(
+                ErrorCode::IllegalOperation,
+                "Cannot specify afterClusterTime readConcern without replication enabled",
+            ));
+        }
+        (other, _) => return Err(concern.wrong_type(AFTER_CLUSTER_TIME, other, "timestamp")),
+    }
     let Some(level) = concern.string("level")? else {
         return Ok(());
     };

@@ -9,10 +9,11 @@
 //! Errors by which drivers look for another primary have `topologyVersion`, so that a driver which knows a newer state ignores
 //! them. Errors after which a write may be repeated have a label, if the write has a number.
 
-use nilometer_bson::{Document, DocumentBuilder, doc};
+use nilometer_bson::{Binary, Document, DocumentBuilder, Timestamp, Value, doc};
 
 use super::generic::GenericArgs;
 use super::{Access, CommandSpec};
+use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::services::{MemberRole, ReplicaSet, Services};
@@ -113,4 +114,26 @@ pub(super) fn topology_version(services: &Services) -> Document {
 pub(super) fn topology_counter(services: &Services) -> i64 {
     let set = services.replica_set.as_ref();
     set.map_or(0, |set| set.counter())
+}
+
+/// Bytes of the signature of a cluster time, which is zero: nothing is signed.
+const SIGNATURE_BYTES: usize = 20;
+
+/// Appends the cluster time to a reply, if the server has one.
+pub(super) fn with_times(database: &Database, reply: Document) -> Document {
+    let Some(log) = database.change_log() else {
+        return reply;
+    };
+    let time = Value::Timestamp(Timestamp::from_u64(log.last_committed()));
+    let signature = doc! {
+        "hash": Value::Binary(Binary { subtype: 0, bytes: vec![0; SIGNATURE_BYTES].into() }),
+        "keyId": 0_i64,
+    };
+    let mut out = DocumentBuilder::extending(reply);
+    out.append("operationTime", time.clone());
+    out.append(
+        "$clusterTime",
+        doc! {"clusterTime": time, "signature": signature},
+    );
+    out.finish()
 }

@@ -72,6 +72,20 @@ impl Collections for StoredCollections {
         })
     }
 
+    fn find_by_id(&self, db: &str, coll: &str, id: ValueRef<'_>) -> Result<Option<Document>> {
+        let namespace = Namespace {
+            database: db.to_owned(),
+            collection: coll.to_owned(),
+        };
+        match self.catalog.collection(&namespace) {
+            Some(found) if found.timeseries.is_none() => {
+                let record = self.records.find_by_id(&found, id)?;
+                Ok(record.map(|(_, document)| document))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn outputs(&self) -> Option<&dyn Outputs> {
         Some(self)
     }

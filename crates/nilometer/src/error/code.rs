@@ -120,6 +120,9 @@ codes! {
     CannotInsertTimeseriesBucketsWithMixedSchema = 408;
     OutOfDiskSpace = 14031;
     DataCorruptionDetected = 282;
+    InvalidResumeToken = 260;
+    ChangeStreamFatalError = 280;
+    ChangeStreamHistoryLost = 286;
     NotWritablePrimary = 10107;
     NotPrimaryNoSecondaryOk = 13435;
     NotPrimaryOrSecondary = 13436;
@@ -346,6 +349,8 @@ pub mod location {
         STAGE_NOT_ONE_FIELD = 40_323;
         STAGE_UNKNOWN = 40_324;
         REPLICA_SET_ONLY = 40_573;
+        CHANGE_STREAM_NOT_OBJECT = 50_808;
+        CHANGE_STREAM_STARTS_TWICE = 50_674;
         STAGE_NOT_IN_FACET = 40_600;
         STAGE_NOT_LAST = 40_601;
         STAGE_NOT_FIRST = 40_602;

@@ -24,6 +24,7 @@ use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{KillSwitch, OperationContext};
 use crate::query::batch::Pending;
 use crate::query::exec::Executor;
+use crate::query::exec::change_stream::StreamProgress;
 use crate::session::{ApiParameters, SessionId, UserName};
 use crate::write::Arrivals;
 
@@ -74,6 +75,8 @@ pub struct Cursor {
     pub tail: Option<Tail>,
     /// The position after the last document, if the client asked for it.
     pub resume: Option<ResumePosition>,
+    /// The place in the change log, if the cursor is a change stream.
+    pub stream: Option<StreamPosition>,
     executor: Executor,
     pending: Pending,
     returned: u64,
@@ -106,6 +109,24 @@ impl ResumePosition {
     }
 }
 
+/// The place of a change stream in the change log.
+#[derive(Clone, Debug)]
+pub struct StreamPosition {
+    /// The token behind what was returned.
+    token: Document,
+    progress: Arc<StreamProgress>,
+}
+
+impl StreamPosition {
+    /// Returns the place where a stream begins.
+    pub fn new(progress: Arc<StreamProgress>) -> Self {
+        Self {
+            token: progress.token(),
+            progress,
+        }
+    }
+}
+
 /// How a cursor continues at the end of a capped collection.
 #[derive(Clone, Debug)]
 pub struct Tail {
@@ -135,6 +156,7 @@ impl Cursor {
             api: ApiParameters::default(),
             tail: None,
             resume: None,
+            stream: None,
             executor,
             pending: Pending::Nothing,
             returned: 0,
@@ -162,7 +184,12 @@ impl Cursor {
             let Some(document) = self.pending.front() else {
                 self.pending = match self.executor.next(operation)? {
                     Some(batch) => Pending::of(batch)?,
-                    None => return Ok(self.may_go_on()),
+                    None => {
+                        if let Some(stream) = &mut self.stream {
+                            stream.token = stream.progress.token();
+                        }
+                        return Ok(self.may_go_on());
+                    }
                 };
                 continue;
             };
@@ -172,6 +199,11 @@ impl Cursor {
             }
             let shown = self.resume.as_mut().and_then(|r| r.pass(document));
             let document = shown.as_ref().map_or(document, |shown| shown.as_ref());
+            if let Some(stream) = &mut self.stream
+                && let Some(token) = document.get("_id").as_document()
+            {
+                stream.token = token.to_document();
+            }
             out.append_indexed(count, ValueRef::Document(document));
             self.pending.advance();
             count += 1;
@@ -183,6 +215,9 @@ impl Cursor {
 
     /// Appends the token by which a later query continues after this batch, if the client asked for it.
     pub fn append_resume_token(&self, out: &mut DocumentBuilder) {
+        if let Some(stream) = &self.stream {
+            out.append("postBatchResumeToken", stream.token.clone());
+        }
         if let Some(resume) = &self.resume {
             let token = doc! {"$recordId": resume.record_id.clone()};
             out.append("postBatchResumeToken", token);
@@ -256,6 +291,7 @@ enum Slot {
         namespace: String,
         user: Option<UserName>,
         kill: KillSwitch,
+        is_stream: bool,
     },
 }
 
@@ -265,6 +301,14 @@ impl Slot {
         match self {
             Self::Idle { cursor, .. } => cursor.user.as_ref(),
             Self::Busy { user, .. } => user.as_ref(),
+        }
+    }
+
+    /// True for a change stream, which outlives its collection.
+    fn is_stream(&self) -> bool {
+        match self {
+            Self::Idle { cursor, .. } => cursor.stream.is_some(),
+            Self::Busy { is_stream, .. } => *is_stream,
         }
     }
 
@@ -400,6 +444,7 @@ impl CursorRegistry {
             namespace: namespace.to_owned(),
             user: slot.user().cloned(),
             kill: operation.kill_switch().clone(),
+            is_stream: slot.is_stream(),
         };
         match std::mem::replace(slot, busy) {
             Slot::Idle { cursor, .. } => Ok(PinnedCursor {
@@ -458,6 +503,7 @@ impl CursorRegistry {
                 namespace,
                 user,
                 kill,
+                ..
             } => {
                 if condemned(namespace, None, user.as_ref()) {
                     kill.kill(ErrorCode::CursorKilled);
@@ -474,7 +520,8 @@ impl CursorRegistry {
         let mut state = self.lock();
         let RegistryState { slots, dropped, .. } = &mut *state;
         slots.retain(|id, slot| {
-            if !namespaces.iter().any(|name| name == slot.namespace()) {
+            let is_over = |name: &String| name == slot.namespace();
+            if slot.is_stream() || !namespaces.iter().any(is_over) {
                 return true;
             }
             match slot {

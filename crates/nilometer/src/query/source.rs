@@ -69,6 +69,12 @@ pub trait Collections: Send + Sync {
     /// Returns the contents of `db.coll`. `system.buckets.x` is an ordinary source of bucket documents.
     fn resolve(&self, db: &str, coll: &str) -> Result<Resolved>;
 
+    /// Returns the document of `db.coll` with this `_id`; `None` if there is none, or no such collection of documents.
+    fn find_by_id(&self, db: &str, coll: &str, id: ValueRef<'_>) -> Result<Option<Document>> {
+        let _ = (db, coll, id);
+        Ok(None)
+    }
+
     /// Returns the interface for `$out` and `$merge`; `None` if writing is not supported.
     fn outputs(&self) -> Option<&dyn Outputs> {
         None

@@ -9,6 +9,7 @@ use std::time::Duration;
 use nilometer_bson::Document;
 
 use super::{IdSource, LogRing, ReplicaSet};
+use crate::change_log::ChangeLogOptions;
 use crate::operation::{Clock, SystemClock};
 use crate::parameters::Parameters;
 
@@ -107,6 +108,8 @@ pub struct Environment {
     pub access_control: bool,
     /// The replica set that clients see, if this server is a member of one.
     pub replica_set: Option<Arc<ReplicaSet>>,
+    /// The size of the change log, which a member of a replica set keeps.
+    pub change_log: ChangeLogOptions,
 }
 
 impl Environment {
@@ -134,6 +137,7 @@ impl Default for Environment {
             ids: IdSource::default(),
             access_control: false,
             replica_set: None,
+            change_log: ChangeLogOptions::default(),
         }
     }
 }

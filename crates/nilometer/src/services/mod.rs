@@ -39,6 +39,7 @@ use std::time::Duration;
 use nilometer_bson::{Document, ObjectId};
 use nilometer_storage::BackupSource;
 
+use crate::change_log::ChangeLogOptions;
 pub use crate::ids::IdSource;
 use crate::operation::Clock;
 use crate::parameters::Parameters;
@@ -136,6 +137,8 @@ pub struct Services {
     pub access_control: bool,
     /// The replica set that clients see, if this server is a member of one.
     pub replica_set: Option<Arc<ReplicaSet>>,
+    /// The size of the change log.
+    pub change_log: ChangeLogOptions,
     /// Identifies this process to clients that watch it.
     pub process_id: ObjectId,
     started_ms: i64,
@@ -153,6 +156,7 @@ impl Services {
             ids,
             access_control,
             replica_set,
+            change_log,
         } = environment;
         let started_ms = clock.now_ms();
         Self {
@@ -180,6 +184,7 @@ impl Services {
             memory_is_short: AtomicBool::new(false),
             access_control,
             replica_set,
+            change_log,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Measurements of a bucket document, for stages that unpack buckets read as documents.
+//! Measurements of a bucket document, for stages that unpack buckets read as documents, and of a tail entry, for change streams.
 //!
 //! Queries on a time-series collection read columns instead. This module reads one document as given, and fails on anything
 //! that is not a bucket.
@@ -6,9 +6,12 @@
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_storage::Bytes;
 
 use super::format::bucket_document::BucketDocument;
-use crate::error::{Error, Result, location};
+use super::format::tail;
+use super::format::tail::EntrySink;
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// The fields of the measurements, and their names.
 pub struct Shown<'s> {
@@ -91,5 +94,90 @@ pub fn measurements(
 fn append_meta(out: &mut DocumentBuilder, meta: &mut Option<(&str, ValueRef<'_>)>) {
     if let Some((name, value)) = meta.take() {
         out.append_ref(name, value);
+    }
+}
+
+/// Returns the number of measurements in the bytes of a tail entry.
+pub(crate) fn tail_rows(tail: &[u8]) -> Result<usize> {
+    tail::rows(tail)
+}
+
+/// Returns the measurements in the bytes of a tail entry. `header` returns what earlier entries of the bucket say, as
+/// `{start, meta?, columns}`; it is called with the number of columns that it must name if the entry leaves that out.
+pub(crate) fn tail_measurements(
+    tail: &[u8],
+    shown: &Shown<'_>,
+    header: impl FnOnce(usize) -> Result<Arc<Document>>,
+) -> Result<Vec<Document>> {
+    let entry = tail::decode(&Bytes::copy_from(tail))?;
+    let mut columns = TailColumns::default();
+    entry.visit(&mut columns)?;
+    let unnamed = columns.0.iter().filter(|column| column.name.is_none());
+    let needed = unnamed.map(|column| column.id + 1).max().unwrap_or(0);
+    let known = match entry.header.is_some() && needed == 0 {
+        true => None,
+        false => Some(header(needed)?),
+    };
+    let names = known
+        .as_ref()
+        .and_then(|known| known.get("columns").as_array());
+    let names: Vec<&str> = names
+        .iter()
+        .flat_map(|names| names.iter())
+        .map(|name| name.as_str().unwrap_or_default())
+        .collect();
+    let meta = match (&entry.header, &known) {
+        (Some(header), _) => header.meta.as_ref(),
+        (None, Some(known)) => known.get("meta"),
+        (None, None) => ValueRef::Missing,
+    };
+    let mut out = Vec::with_capacity(entry.rows);
+    for row in 0..entry.rows {
+        let mut measurement = DocumentBuilder::with_capacity(128);
+        for column in &columns.0 {
+            let known = || names.get(column.id).copied();
+            let Some(name) = column.name.as_deref().or_else(known) else {
+                return Err(Error::new(
+                    ErrorCode::DataCorruptionDetected,
+                    "a tail entry refers to a column without a name",
+                ));
+            };
+            let value = column.values.get(row);
+            measurement.append_ref(name, value.map_or(ValueRef::Missing, Value::as_ref));
+            if let (0, Some(name)) = (column.id, shown.meta_field) {
+                measurement.append_ref(name, meta);
+            }
+        }
+        out.push(measurement.finish());
+    }
+    Ok(out)
+}
+
+/// A column of a tail entry.
+struct TailColumn {
+    id: usize,
+    name: Option<String>,
+    values: Vec<Value>,
+}
+
+/// The columns of a tail entry, in order; that of the time is the first.
+#[derive(Default)]
+struct TailColumns(Vec<TailColumn>);
+
+impl EntrySink for TailColumns {
+    fn column(&mut self, id: usize, name: Option<&str>) -> Result<()> {
+        self.0.push(TailColumn {
+            id,
+            name: name.map(str::to_owned),
+            values: Vec::new(),
+        });
+        Ok(())
+    }
+
+    fn value(&mut self, _: usize, value: ValueRef<'_>) -> Result<()> {
+        if let Some(column) = self.0.last_mut() {
+            column.values.push(value.to_value());
+        }
+        Ok(())
     }
 }

@@ -299,7 +299,7 @@ impl Arrivals {
         drop(waited);
     }
 
-    pub(super) fn notify(&self) {
+    pub(crate) fn notify(&self) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.more.notify_all();
     }

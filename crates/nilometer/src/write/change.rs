@@ -29,6 +29,7 @@ use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
 use super::validator::{DocumentChecks, Validator};
 use crate::catalog::Collection;
+use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
@@ -188,6 +189,9 @@ impl ChangedDocument {
 /// The change of one record.
 pub(super) enum RecordChange {
     Keep,
+    /// Fields were changed.
+    Update(Document),
+    /// The document is another one.
     Replace(Document),
     Remove,
 }
@@ -226,7 +230,11 @@ impl Records {
             if let Some(after) = &after {
                 selection.note(Some(document), Some(after), position);
             }
-            Ok(after.map_or(RecordChange::Keep, RecordChange::Replace))
+            Ok(match after {
+                None => RecordChange::Keep,
+                Some(after) if change.is_replacement() => RecordChange::Replace(after),
+                Some(after) => RecordChange::Update(after),
+            })
         });
         result.map(|()| out)
     }
@@ -434,6 +442,7 @@ impl Records {
             capped: self.capped_state(collection, state, &*snapshot)?,
             snapshot,
             batch: WriteBatch::new(),
+            notes: self.catalog.change_notes(collection),
             size: CollectionSize::default(),
             record: selection.record,
         };
@@ -508,6 +517,8 @@ struct ChangeBatch<'c> {
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     batch: WriteBatch,
+    /// What the change log says about the batch.
+    notes: ChangeNotes,
     /// The change of size by the batch.
     size: CollectionSize,
     /// The state of a capped collection before the batch.
@@ -533,10 +544,15 @@ impl ChangeBatch<'_> {
         let (records, id_index) = self.keyspaces;
         match decide(document, position)? {
             RecordChange::Keep => {}
+            RecordChange::Update(after) => {
+                self.entries(&key, document, Some(&after), &selection.eval)?;
+                self.notes.updated(document.as_ref(), after.as_ref());
+                self.put(key, document, after);
+            }
             RecordChange::Replace(after) => {
                 self.entries(&key, document, Some(&after), &selection.eval)?;
-                self.size.bytes += bytes_of(&after) - bytes_of(document);
-                self.batch.put(records, key, after.into_bytes());
+                self.notes.replaced(after.as_ref());
+                self.put(key, document, after);
             }
             RecordChange::Remove => {
                 self.entries(&key, document, None, &selection.eval)?;
@@ -544,11 +560,18 @@ impl ChangeBatch<'_> {
                     self.batch
                         .delete(id_index, id_key(document.get("_id"), &self.state.collation));
                 }
+                self.notes.deleted(document.as_ref());
                 self.batch.delete(records, key);
                 self.size.remove(document);
             }
         }
         Ok(true)
+    }
+
+    /// Puts a changed document into the batch.
+    fn put(&mut self, key: Vec<u8>, before: &Document, after: Document) {
+        self.size.bytes += bytes_of(&after) - bytes_of(before);
+        self.batch.put(self.keyspaces.0, key, after.into_bytes());
     }
 
     fn entries(
@@ -577,6 +600,7 @@ impl ChangeBatch<'_> {
             if let Some(record) = self.record {
                 record.add_to(&mut batch);
             }
+            self.notes.add_to(&mut batch);
             self.maintenance.commit(records, batch, durability)?;
             self.state.size.add(size);
             if let Some(known) = &self.capped {

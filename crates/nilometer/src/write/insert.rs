@@ -12,6 +12,7 @@ use super::maintenance::IndexMaintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::validator::{DocumentChecks, Validator};
 use crate::catalog::Collection;
+use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::{KEYS_BYTES_MAX, duplicate_id};
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
@@ -137,6 +138,8 @@ struct InsertBatch<'c> {
     added_ids: HashSet<Vec<u8>>,
     removed_ids: HashSet<Vec<u8>>,
     batch: WriteBatch,
+    /// What the change log says about the batch.
+    notes: ChangeNotes,
     /// The change of size by the batch.
     size: CollectionSize,
     trimmer: Option<CappedTrimmer>,
@@ -180,6 +183,7 @@ impl<'c> InsertBatch<'c> {
             added_ids: HashSet::new(),
             removed_ids: HashSet::new(),
             batch: WriteBatch::new(),
+            notes: records.catalog.change_notes(collection),
             size: CollectionSize::default(),
             last,
         })
@@ -249,6 +253,7 @@ impl<'c> InsertBatch<'c> {
         if let Some(trimmer) = &mut self.trimmer {
             trimmer.add(&document);
         }
+        self.notes.inserted(document.as_ref());
         self.batch.put(records, record, document.into_bytes());
         self.added_ids.insert(id_key);
         self.remove_displaced()
@@ -278,6 +283,7 @@ impl<'c> InsertBatch<'c> {
             self.batch.delete(id_index, id_key.clone());
         }
         self.removed_ids.insert(id_key);
+        self.notes.deleted(document.as_ref());
         self.batch.delete(records, key);
         self.size.remove(document);
         Ok(())
@@ -299,6 +305,7 @@ impl<'c> InsertBatch<'c> {
         if let Some(record) = self.options.record {
             record.add_to(&mut batch);
         }
+        self.notes.add_to(&mut batch);
         let durability = self.options.durability;
         self.maintenance.commit(self.records, batch, durability)?;
         let size = std::mem::take(&mut self.size);

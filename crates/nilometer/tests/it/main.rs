@@ -4,6 +4,7 @@ mod admin_commands;
 mod apply_ops;
 mod capped;
 mod change_commands;
+mod change_streams;
 mod changes_and_crashes;
 mod clustered;
 mod collations;

@@ -1,8 +1,9 @@
 //! `aggregate`: a pipeline over a collection or view, or, with `aggregate: 1`, over documents that its first
 //! stage produces.
 
-use nilometer_bson::{Document, ValueRef};
+use nilometer_bson::{DocRef, Document, ValueRef};
 
+use super::change_stream;
 use super::find::apply_hint;
 use super::query;
 use super::query::{PlannedQuery, QueryOptions, check_collection_name, namespace_of, open_cursor};
@@ -78,6 +79,9 @@ fn run(
             ));
         }
     };
+    if !explain && change_stream::is_stream(&args)? {
+        return change_stream::open(database, &context.operation, &args, cursor, &request.body);
+    }
     let planned = plan(database, &context.operation, &args)?;
     if explain {
         return super::explain::explained(
@@ -98,29 +102,24 @@ fn run(
         no_timeout: false,
         tail: None,
         resume: None,
+        stream: None,
     };
     open_cursor(database, &context.operation, planned, first, &request.body)
 }
 
-/// Parses and plans an `aggregate`.
-pub(crate) fn plan(
-    database: &Database,
-    operation: &OperationContext,
-    args: &Args<'_>,
-) -> Result<PlannedQuery> {
-    let collection = match args.value("aggregate") {
-        ValueRef::String(_) => Some(check_collection_name(args, "aggregate")?),
-        value if crate::args::truncated_i64(value) == Some(1) => None,
-        _ => {
-            return Err(Error::failed_to_parse(
-                "Invalid command format: the 'aggregate' field must specify a collection name or 1",
-            ));
-        }
-    };
-    if let Some(name) = collection {
-        collection_uuid::check_read(database, args, &operation.database, name)?;
+/// Returns the collection an `aggregate` names.
+pub(super) fn collection_of<'a>(args: &Args<'a>) -> Result<Option<&'a str>> {
+    match args.value("aggregate") {
+        ValueRef::String(_) => check_collection_name(args, "aggregate").map(Some),
+        value if crate::args::truncated_i64(value) == Some(1) => Ok(None),
+        _ => Err(Error::failed_to_parse(
+            "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+        )),
     }
-    let options = QueryOptions::parse(database, operation, args, collection)?;
+}
+
+/// Returns the stages of an `aggregate`.
+pub(super) fn stages_of<'a>(args: &Args<'a>) -> Result<Vec<DocRef<'a>>> {
     let pipeline = args.required_array("pipeline")?;
     let mut documents = Vec::new();
     for value in pipeline.iter() {
@@ -131,6 +130,22 @@ pub(crate) fn plan(
         };
         documents.push(document);
     }
+    Ok(documents)
+}
+
+/// Parses and plans an `aggregate`.
+pub(crate) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+) -> Result<PlannedQuery> {
+    let collection = collection_of(args)?;
+    if let Some(name) = collection {
+        collection_uuid::check_read(database, args, &operation.database, name)?;
+    }
+    let options = QueryOptions::parse(database, operation, args, collection)?;
+    let documents = stages_of(args)?;
+    change_stream::check_not_planned(database, &documents)?;
     let has_meta = meta::is_mentioned(&documents);
     let cx = PipelineContext::top(options.expressions.clone());
     let stages = parse_pipeline(&cx, documents)?;

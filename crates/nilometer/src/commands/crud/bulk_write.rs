@@ -460,6 +460,7 @@ fn reply(
         no_timeout: false,
         tail: None,
         resume: None,
+        stream: None,
     };
     let cursor = open_cursor(database, operation, planned, first, &request.body)?;
     let mut out = DocumentBuilder::with_capacity(cursor.as_bytes().len() + 128);

@@ -99,6 +99,7 @@ fn run(
         no_timeout: args.lenient_boolean("noCursorTimeout")?.unwrap_or(false),
         tail: tail(&args, &planned.plan.input)?,
         resume: resume::position(&args)?,
+        stream: None,
     };
     open_cursor(database, &context.operation, planned, first, &request.body)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
+use super::change_stream;
 use super::query::{limit_time, namespace_of};
 use crate::args::Args;
 use crate::commands::{
@@ -84,7 +85,12 @@ fn run(
     let batch = BatchRequest {
         documents: size.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
     };
-    let more = cursor.fill_or_wait(operation, batch, wait, &mut reply)?;
+    let is_stream = cursor.stream.is_some();
+    let filled = cursor.fill_or_wait(operation, batch, wait, &mut reply);
+    let more = match filled {
+        Err(error) if is_stream => return Err(change_stream::with_label(error)),
+        filled => filled?,
+    };
     cursor.time_left = operation.time_left();
     reply.end();
     cursor.append_resume_token(&mut reply);

@@ -7,6 +7,7 @@
 pub(crate) mod aggregate;
 pub(crate) mod bulk_write;
 pub(crate) mod change;
+mod change_stream;
 pub(crate) mod count;
 pub(crate) mod delete;
 pub(crate) mod distinct;

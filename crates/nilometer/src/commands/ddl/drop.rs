@@ -5,7 +5,7 @@ use nilometer_bson::{Document, DocumentBuilder, doc};
 use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::{CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
+use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -111,18 +111,28 @@ fn drop_database(
     if doomed.is_empty() {
         return Ok(Document::new());
     }
-    remove(database, &doomed)?;
+    remove_with(database, &doomed, |catalog| {
+        catalog.remove_database(&name, &doomed)
+    })?;
     Ok(doc! { "dropped": name })
 }
 
 /// Drops names, the memory of their collections, and their cursors.
 fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
+    remove_with(database, namespaces, |catalog| catalog.remove(namespaces))
+}
+
+fn remove_with(
+    database: &Database,
+    namespaces: &[Namespace],
+    remove: impl FnOnce(&Catalog) -> Result<()>,
+) -> Result<()> {
     let catalog = database.catalog();
     let dropped: Vec<_> = namespaces
         .iter()
         .filter_map(|n| catalog.collection(n))
         .collect();
-    catalog.remove(namespaces)?;
+    remove(catalog)?;
     for collection in dropped {
         forget(database, &collection);
     }

@@ -16,6 +16,7 @@
 //! [`Batch`]: crate::query::batch::Batch
 
 pub mod build;
+pub mod change_stream;
 mod context;
 pub mod group;
 pub mod join;

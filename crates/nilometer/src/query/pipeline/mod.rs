@@ -12,6 +12,7 @@
 
 mod bucket;
 mod bucket_auto;
+pub mod change_stream;
 mod count;
 mod densify;
 mod documents;
@@ -435,11 +436,7 @@ pub static STAGES: &[StageEntry] = &[
     stage("$addFields", project::parse_add_fields),
     stage("$bucket", bucket::parse),
     stage("$bucketAuto", bucket_auto::parse),
-    refused(
-        "$changeStream",
-        location::REPLICA_SET_ONLY,
-        "The $changeStream stage is only supported on replica sets",
-    ),
+    source(change_stream::NAME, change_stream::parse),
     refused(
         "$changeStreamSplitLargeEvent",
         location::REPLICA_SET_ONLY,

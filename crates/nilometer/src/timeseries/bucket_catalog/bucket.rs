@@ -169,6 +169,13 @@ fn fingerprint(name: &[u8]) -> u64 {
     u64::from_le_bytes(first) ^ last ^ (name.len() as u64)
 }
 
+/// A header of a bucket in the change log: the part of the log, and the number of columns it names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LoggedHeader {
+    pub(crate) part: u64,
+    pub(crate) columns: usize,
+}
+
 /// A bucket that takes measurements.
 #[derive(Debug)]
 pub(crate) struct OpenBucket {
@@ -185,6 +192,8 @@ pub(crate) struct OpenBucket {
     pub(crate) in_flight: u32,
     /// True once an entry with the header has been committed.
     pub(crate) header_committed: bool,
+    /// The last header of it that is in the change log.
+    pub(crate) logged: LoggedHeader,
     /// Size of the bucket document when last measured, in bytes.
     pub(crate) measured_bytes: usize,
     /// Bytes of the values added since, uncompressed: with the above, an upper bound of the size.
@@ -241,6 +250,7 @@ impl OpenBucket {
             next_sequence: 0,
             in_flight: 0,
             header_committed: false,
+            logged: LoggedHeader::default(),
             measured_bytes: BUCKET_BASE_BYTES + meta_bytes,
             unmeasured_bytes: 0,
             folded_count: 0,
@@ -289,6 +299,9 @@ impl OpenBucket {
     pub(crate) fn entry_committed(&mut self, entry: &StagedEntry) {
         self.in_flight -= 1;
         self.header_committed |= entry.with_header;
+        if let Some(logged) = entry.logged {
+            self.logged = self.logged.max(logged);
+        }
         for at in &entry.named {
             self.columns[*at].committed = true;
         }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use nilometer_bson::{DocRef, Value, ValueRef, type_code};
 
-use super::bucket::{Field, Measurement, MemoryUse, OpenBucket};
+use super::bucket::{Field, LoggedHeader, Measurement, MemoryUse, OpenBucket};
 use super::field_layout::{FieldLayout, LayoutField};
 use crate::catalog::TimeseriesOptions;
 use crate::error::Result;
@@ -28,6 +28,8 @@ pub(crate) struct StagedEntry {
     pub(crate) opens_bucket: bool,
     /// True if the entry makes the bucket unsorted.
     pub(crate) unsorts: bool,
+    /// The header that the change log gets with the entry.
+    pub(crate) logged: Option<LoggedHeader>,
 }
 
 /// The rows staged for one bucket. It is reused for the next bucket, with its allocated columns.
@@ -315,6 +317,7 @@ impl<'a> Stage<'a> {
             with_header,
             opens_bucket,
             unsorts,
+            logged: None,
         };
         Ok((key, value, entry))
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use nilometer_storage::{KeyspaceId, WriteBatch};
 
 use super::admission::{AdmissionCheck, BucketStorage, Space};
-use super::bucket::{Measurement, MemoryUse, OpenBucket};
+use super::bucket::{LoggedHeader, Measurement, MemoryUse, OpenBucket};
 use super::field_layout::FieldLayout;
 use super::reopening;
 use super::rollover::Rollover;
@@ -22,8 +22,10 @@ use super::staging::Stage;
 use super::stats::increment;
 use super::{BucketCatalog, InFlightEntry};
 use crate::catalog::{Collection, Storage};
+use crate::change_entry::ChangeNotes;
 use crate::error::{Error, Result};
 use crate::timeseries::format::series_index;
+use crate::timeseries::format::series_key::SeriesMeta;
 
 /// Assigns measurements to buckets, and puts their tail entries into a batch.
 pub(crate) struct BucketWriter<'c, 'a> {
@@ -33,6 +35,8 @@ pub(crate) struct BucketWriter<'c, 'a> {
     stage: Stage<'a>,
     /// The batch to commit.
     pub(crate) batch: WriteBatch,
+    /// What the change log says about it.
+    pub(crate) notes: ChangeNotes,
     /// Its entries. They must be finished, committed or not ([`BucketCatalog::finish`]).
     pub(crate) in_flight: Vec<InFlightEntry>,
 }
@@ -44,6 +48,7 @@ impl BucketCatalog {
         collection: &'c Collection,
         storage: &'c dyn BucketStorage,
         layout: FieldLayout,
+        notes: ChangeNotes,
     ) -> Result<BucketWriter<'c, 'a>> {
         let (Some(options), Storage::Buckets { tail, series, .. }) =
             (&collection.timeseries, collection.storage)
@@ -65,6 +70,7 @@ impl BucketCatalog {
             index: series,
             stage: Stage::new(layout),
             batch: WriteBatch::new(),
+            notes,
             in_flight: Vec::new(),
         })
     }
@@ -195,13 +201,17 @@ impl<'a> BucketWriter<'_, 'a> {
             return Ok(());
         }
         let meta = &key.meta;
-        let (entry_key, value, entry) = self.stage.take_entry(bucket, meta)?;
+        let (entry_key, value, mut entry) = self.stage.take_entry(bucket, meta)?;
         if entry.with_header {
             let (start_ms, id) = (bucket.start_ms, bucket.id);
             let found_by = series_index::key(meta, start_ms, id);
             self.batch.put(self.index, found_by, Vec::new());
             let storage = self.check.storage;
             storage.opened(&mut self.batch, meta, start_ms, id)?;
+        }
+        if self.notes.are_kept() {
+            entry.logged = log(&mut self.notes, bucket, meta);
+            self.notes.measurements(bucket.id, &value);
         }
         self.batch.put(self.tail, entry_key, value);
         self.in_flight.push(InFlightEntry {
@@ -210,4 +220,18 @@ impl<'a> BucketWriter<'_, 'a> {
         });
         Ok(())
     }
+}
+
+/// Notes the header of a bucket, unless the change log has it with all columns.
+fn log(notes: &mut ChangeNotes, bucket: &OpenBucket, meta: &SeriesMeta) -> Option<LoggedHeader> {
+    let wanted = LoggedHeader {
+        part: notes.part(),
+        columns: bucket.columns.len(),
+    };
+    if bucket.logged >= wanted {
+        return None;
+    }
+    let columns = bucket.columns.iter().map(|column| &*column.name);
+    notes.header(bucket.id, (bucket.start_ms, meta.value()), columns);
+    Some(wanted)
 }

@@ -434,6 +434,15 @@ impl TailEntry {
     }
 }
 
+/// Returns the number of measurements in an entry, of which only the beginning is read.
+pub(crate) fn rows(entry: &[u8]) -> Result<usize> {
+    let mut reader = ByteReader(entry);
+    let rows = reader.take(2).and_then(|_| reader.varint());
+    rows.and_then(|rows| usize::try_from(rows).ok())
+        .filter(|rows| *rows <= ROWS_MAX)
+        .ok_or_else(|| damage("it is malformed"))
+}
+
 /// Parses an entry.
 pub(crate) fn decode(bytes: &Bytes) -> Result<TailEntry> {
     let (content, kept) = bytes

@@ -108,7 +108,8 @@ impl StagedInsert {
             indexes,
         };
         let bucket_catalog = &insert.timeseries.bucket_catalog;
-        let mut writer = bucket_catalog.writer(insert.collection, &storage, layout)?;
+        let notes = insert.catalog.change_notes(insert.collection);
+        let mut writer = bucket_catalog.writer(insert.collection, &storage, layout, notes)?;
         let added = groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
             let by_time = |measurement: &Measurement<'_>| measurement.time_ms;
@@ -122,6 +123,7 @@ impl StagedInsert {
             writer.add(&group.key, &group.measurements)
         });
         writer.store_names();
+        writer.notes.add_to(&mut writer.batch);
         self.batch = writer.batch;
         self.in_flight = writer.in_flight;
         added

@@ -26,6 +26,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef, doc};
 use nilometer_storage::{Durability, WriteBatch};
 
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
+use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::BatchRecord;
 use crate::timeseries::Timeseries;
@@ -71,6 +72,8 @@ pub(crate) struct BucketChanges<'t> {
     /// Locked until the batch is committed.
     indexes: IndexMaintainer<'t>,
     batch: WriteBatch,
+    /// What the change log says about the batch.
+    pub(super) notes: ChangeNotes,
     bytes: usize,
     claimed: HashMap<[u8; 12], ClaimedBucket>,
     evicted: Vec<EvictedBucket>,
@@ -105,6 +108,7 @@ impl<'t> BucketChanges<'t> {
             _rewriting: rewriting,
             indexes: IndexMaintainer::lock(collection)?,
             batch: WriteBatch::new(),
+            notes: timeseries.dictionaries.catalog().change_notes(collection),
             bytes: 0,
             claimed: HashMap::new(),
             evicted: Vec::new(),
@@ -314,6 +318,7 @@ impl BucketChanges<'_> {
         }
         self.indexes.mark_multikey(catalog)?;
         let mut batch = std::mem::take(&mut self.batch);
+        self.notes.add_to(&mut batch);
         let counts = &self.timeseries.counts;
         let count = counts.add(&mut batch, self.collection.uuid, self.measurements)?;
         let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);

@@ -181,6 +181,7 @@ fn remove_expired(
         };
         let bucket = BucketDocument::parse(document.as_ref(), &options.time_field)?;
         if is_expired(&bucket, document.as_ref())? {
+            changes.notes.bucket_removed(document.as_ref());
             changes.remove(*id)?;
             removed += 1;
         }

@@ -240,6 +240,7 @@ impl<'r, 'd> ModifyRun<'r, 'd> {
         if decided.replaced.is_empty() && decided.removed.is_empty() {
             return Ok(());
         }
+        self.note(changes, bucket, &decided)?;
         if decided.removed.len() == bucket.count() {
             changes.remove(id)?;
             return Ok(());
@@ -283,6 +284,32 @@ impl<'r, 'd> ModifyRun<'r, 'd> {
             None => changes.remove(id)?,
         }
         moved.extend(leaving.into_iter().map(|(_, one)| one));
+        Ok(())
+    }
+
+    /// Notes the changes of the rows of a bucket.
+    fn note(
+        &self,
+        changes: &mut BucketChanges<'_>,
+        bucket: &StoredBucket,
+        decided: &RowChanges,
+    ) -> Result<()> {
+        if !changes.notes.are_kept() {
+            return Ok(());
+        }
+        let documents = BucketRows::of(bucket, self.options, None)?;
+        let mut removed = decided.removed.iter().copied().collect::<Vec<_>>();
+        removed.sort_unstable();
+        for row in removed {
+            let before = documents.document(row);
+            changes.notes.measurement_deleted(before.as_ref());
+        }
+        for (row, after) in &decided.replaced {
+            let before = documents.document(*row);
+            changes
+                .notes
+                .measurement_updated(before.as_ref(), after.as_ref());
+        }
         Ok(())
     }
 

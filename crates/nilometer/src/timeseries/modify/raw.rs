@@ -186,6 +186,7 @@ pub(super) fn insert_buckets<'a>(
         let added = check(document, collection).and_then(|()| changes.add(document));
         match added {
             Ok(()) => {
+                changes.notes.bucket_added(document);
                 outcome.inserted += 1;
                 if let Some(record) = options.record {
                     record.inserted(index);
@@ -245,10 +246,15 @@ fn modify_bucket(
     };
     match decide(&before)? {
         BucketChange::Keep => {}
-        BucketChange::Remove => changes.remove(id)?,
+        BucketChange::Remove => {
+            changes.remove(id)?;
+            changes.notes.bucket_removed(before.as_ref());
+        }
         BucketChange::Replace(after) => {
             check(after.as_ref(), collection)?;
             changes.replace(id, after.as_ref())?;
+            changes.notes.bucket_removed(before.as_ref());
+            changes.notes.bucket_added(after.as_ref());
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 use nilometer_storage::Durability;
 
+use super::bucket_changes::BucketChanges;
 use super::search::BucketSearch;
 use super::{
     BUCKETS_PER_INTERRUPT_CHECK, CHANGE_BATCH_BUCKETS_MAX, CHANGE_BATCH_BYTES_MAX, DecideSeries,
@@ -15,6 +16,8 @@ use crate::error::Result;
 use crate::timeseries::Timeseries;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::format::series_key::SeriesMeta;
+use crate::timeseries::unpack;
+use crate::timeseries::unpack::Shown;
 
 /// Changes or removes the buckets that the selection matches, as `decide` says.
 pub(super) fn modify(
@@ -78,10 +81,14 @@ fn modify_found(
         let count = u64::try_from(bucket.count()).unwrap_or(u64::MAX);
         match decide(&meta_document(options, bucket.meta()), count)? {
             SeriesChange::Keep => {}
-            SeriesChange::Remove => changes.remove(*id)?,
+            SeriesChange::Remove => {
+                changes.notes.bucket_removed(document.as_ref());
+                changes.remove(*id)?;
+            }
             SeriesChange::Meta(meta) => {
                 let meta = SeriesMeta::of(meta.as_ref()).value().to_value();
                 let after = assemble::with_meta(document.as_ref(), &meta);
+                note_meta(&mut changes, options, (&document, &after))?;
                 changes.replace(*id, after.as_ref())?;
             }
         }
@@ -91,6 +98,30 @@ fn modify_found(
         }
     }
     changes.commit(catalog, Durability::Buffered)
+}
+
+/// Notes that the metadata of all measurements of a bucket has changed.
+fn note_meta(
+    changes: &mut BucketChanges<'_>,
+    options: &TimeseriesOptions,
+    (before, after): (&Document, &Document),
+) -> Result<()> {
+    if !changes.notes.are_kept() {
+        return Ok(());
+    }
+    let shown = Shown {
+        time_field: &options.time_field,
+        meta_field: options.meta_field.as_deref(),
+        copied: &[],
+    };
+    let [before, after] =
+        [before, after].map(|bucket| unpack::measurements(bucket.as_ref(), &shown, |_| true));
+    for (before, after) in before?.iter().zip(&after?) {
+        changes
+            .notes
+            .measurement_updated(before.as_ref(), after.as_ref());
+    }
+    Ok(())
 }
 
 /// A document with only the metadata, under its name.

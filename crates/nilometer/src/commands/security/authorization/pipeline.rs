@@ -19,6 +19,8 @@ enum StageNeeds {
     InsteadOnCluster(&'static [Action]),
     /// Nothing, not even `find` on the collection.
     InsteadNothing,
+    /// The right to read and watch the collection, the database, or all databases.
+    Changes,
     /// The right to see other users' entries, if it requests them (`allUsers`, `users`).
     Own(Action),
     /// The right to read the collections in the fields `from`, `coll` and `pipeline`.
@@ -38,10 +40,7 @@ const STAGES: &[(&str, StageNeeds)] = &[
     ("$addFields", StageNeeds::Nothing),
     ("$bucket", StageNeeds::Nothing),
     ("$bucketAuto", StageNeeds::Nothing),
-    (
-        "$changeStream",
-        StageNeeds::InsteadOnCollection(Action::ChangeStream),
-    ),
+    ("$changeStream", StageNeeds::Changes),
     ("$changeStreamSplitLargeEvent", StageNeeds::Nothing),
     (
         "$collStats",
@@ -186,6 +185,10 @@ pub(super) fn stages(
                     needed.add(Target::Cluster, actions);
                 }
                 StageNeeds::InsteadNothing => reads &= at != 0,
+                StageNeeds::Changes => {
+                    reads &= at != 0;
+                    needed.add(watched(db, collection, element.value()), &WATCH);
+                }
                 StageNeeds::Own(action) => {
                     reads &= at != 0;
                     if sees_others(element.value()) {
@@ -208,6 +211,26 @@ pub(super) fn stages(
     }
     if reads {
         read(db, collection, needed);
+    }
+}
+
+/// What a stream of changes needs on what it watches.
+const WATCH: [Action; 2] = [Action::Find, Action::ChangeStream];
+
+/// Returns what a stream of changes watches.
+fn watched(db: &str, collection: Option<&str>, options: ValueRef<'_>) -> Target {
+    let options = options.as_document();
+    let of_cluster = options.is_some_and(|options| {
+        // The handler refuses other values.
+        !matches!(
+            options.get("allChangesForCluster"),
+            ValueRef::Missing | ValueRef::Bool(false)
+        )
+    });
+    match collection {
+        _ if of_cluster => Target::Databases,
+        Some(name) => Target::collection(db, name),
+        None => Target::Database(db.to_owned()),
     }
 }
 

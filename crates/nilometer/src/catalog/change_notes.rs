@@ -1,0 +1,94 @@
+//! What the change log says about a collection: the name that clients know it by.
+
+use super::{Catalog, Collection, Namespace};
+use crate::change_entry::{ChangeNotes, LoggedCollection};
+
+impl Catalog {
+    /// Returns empty notes of changes of `collection`. A collection that has no name yet is called by its identity, as
+    /// `tmp.…`.
+    pub(crate) fn change_notes(&self, collection: &Collection) -> ChangeNotes {
+        if self.engine.annotation_part().is_none() {
+            return ChangeNotes::off();
+        }
+        let now = self.current(collection);
+        let name = match now {
+            Some(now) => now.namespace.clone(),
+            None => provisional_name(collection),
+        };
+        self.notes_named(collection, &name)
+    }
+
+    /// Returns empty notes of changes of a collection of this name.
+    pub(super) fn notes_named(&self, collection: &Collection, name: &Namespace) -> ChangeNotes {
+        let Some(part) = self.engine.annotation_part() else {
+            return ChangeNotes::off();
+        };
+        if name.database == "local" {
+            return ChangeNotes::off();
+        }
+        let shown = name
+            .timeseries_view()
+            .filter(|_| collection.timeseries.is_some());
+        let name = shown.as_ref().unwrap_or(name).to_string();
+        let series = collection.timeseries.as_ref();
+        let logged = LoggedCollection {
+            uuid: collection.uuid,
+            name: &name,
+            time_field: series.map_or("", |series| &series.time_field),
+            meta_field: series
+                .and_then(|series| series.meta_field.as_deref())
+                .unwrap_or(""),
+        };
+        ChangeNotes::new(part, logged)
+    }
+
+    /// Returns empty notes of changes of a whole database.
+    pub(super) fn notes_of_database(&self) -> ChangeNotes {
+        let Some(part) = self.engine.annotation_part() else {
+            return ChangeNotes::off();
+        };
+        let none = LoggedCollection {
+            uuid: [0; 16],
+            name: "",
+            time_field: "",
+            meta_field: "",
+        };
+        ChangeNotes::new(part, none)
+    }
+
+    /// Notes that a prepared collection takes its name; `replaced` is true if another one had it.
+    pub(super) fn notes_of_installation(&self, fresh: &Collection, replaced: bool) -> ChangeNotes {
+        let mut notes = self.notes_named(fresh, &provisional_name(fresh));
+        let target = &fresh.namespace;
+        let shown = target
+            .timeseries_view()
+            .filter(|_| fresh.timeseries.is_some());
+        notes.renamed(&shown.as_ref().unwrap_or(target).to_string(), replaced);
+        notes
+    }
+
+    /// Notes that a collection is renamed.
+    pub(super) fn notes_of_renaming(
+        &self,
+        collection: &Collection,
+        (from, to): (&Namespace, &Namespace),
+        drops_target: bool,
+    ) -> ChangeNotes {
+        let mut notes = self.notes_named(collection, from);
+        let shown = to
+            .timeseries_view()
+            .filter(|_| collection.timeseries.is_some());
+        notes.renamed(&shown.as_ref().unwrap_or(to).to_string(), drops_target);
+        notes
+    }
+}
+
+/// Returns the name of a collection that is prepared: it is in no entry of the catalog.
+fn provisional_name(collection: &Collection) -> Namespace {
+    let uuid = collection.uuid.iter();
+    let uuid: String = uuid.map(|byte| format!("{byte:02x}")).collect();
+    Namespace {
+        database: collection.namespace.database.clone(),
+        collection: format!("tmp.{uuid}"),
+    }
+}

@@ -1,0 +1,168 @@
+//! Reading the log: the batches from a time on that readers are shown, and the headers that tail entries refer to.
+
+use nilometer_bson::{DocRef, Document, varint};
+use nilometer_storage::{Bytes, Direction, KeyspaceId};
+
+use super::{ChangeLog, ENTRY_KEY, HEADER_KEY, LogPart, VERSION};
+use crate::error::{Error, ErrorCode, Result};
+
+/// Bytes of batches read at once; a batch is read whole.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+
+/// Most batches read at once.
+const PAGE_BATCHES_MAX: usize = 1024;
+
+/// The changes of one engine batch.
+#[derive(Clone, Debug)]
+pub(crate) struct LoggedBatch {
+    /// Its cluster time.
+    pub(crate) time: u64,
+    /// When it was committed, in ms since 1970.
+    pub(crate) wall_ms: i64,
+    value: Bytes,
+    /// Where its entries begin.
+    entries_at: usize,
+    /// The keyspaces in which headers are searched.
+    keyspaces: [Option<KeyspaceId>; 2],
+}
+
+impl LoggedBatch {
+    /// Returns the bytes of its entries.
+    pub(crate) fn entries(&self) -> &[u8] {
+        self.value.get(self.entries_at..).unwrap_or_default()
+    }
+}
+
+/// Batches in the order of their times.
+#[derive(Clone, Debug)]
+pub(crate) struct LogPage {
+    /// The batches.
+    pub(crate) batches: Vec<LoggedBatch>,
+    /// All batches up to this time were read.
+    pub(crate) up_to: u64,
+}
+
+/// Returns the error of a reader that comes too late.
+fn history_lost() -> Error {
+    let mut error = Error::new(
+        ErrorCode::ChangeStreamHistoryLost,
+        "Resume of change stream was not possible, as the resume point may no longer be in the oplog.",
+    );
+    error.labels.push("NonResumableChangeStreamError");
+    error
+}
+
+fn damaged(what: &str) -> Error {
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        format!("the change log cannot be read: {what}"),
+    )
+}
+
+/// Returns the time in the key of an entry.
+pub(super) fn time_of(key: &[u8]) -> Result<u64> {
+    let time = key.strip_prefix(&[ENTRY_KEY]);
+    let time = time.and_then(|time| <[u8; 8]>::try_from(time).ok());
+    time.map(u64::from_be_bytes)
+        .ok_or_else(|| damaged("a key has another length"))
+}
+
+impl ChangeLog {
+    /// Returns the number of the part that takes entries.
+    pub(super) fn newest_part(&self) -> u64 {
+        self.lock().parts.back().map_or(0, |part| part.number)
+    }
+
+    /// Reads batches from the time `from` on. Fails with code 286 if some of them were removed.
+    pub(crate) fn read(&self, from: u64) -> Result<LogPage> {
+        self.settle_failed();
+        let state = self.lock();
+        let visible = state.visible();
+        let parts = state.parts.clone();
+        drop(state);
+        if parts.front().is_none_or(|oldest| from < oldest.start) {
+            return Err(history_lost());
+        }
+        let mut page = LogPage {
+            batches: Vec::new(),
+            up_to: visible,
+        };
+        if from > visible {
+            page.up_to = from - 1;
+            return Ok(page);
+        }
+        // Taken after `visible`, so all batches up to that time are in it.
+        let snapshot = self.engine.snapshot()?;
+        let first = parts.partition_point(|part| part.start <= from) - 1;
+        let end = [&[ENTRY_KEY][..], &(visible + 1).to_be_bytes()].concat();
+        let mut bytes = 0;
+        for (at, part) in parts.iter().enumerate().skip(first) {
+            let start = [&[ENTRY_KEY][..], &from.to_be_bytes()].concat();
+            let scan = snapshot.scan(part.keyspace, &start, Some(&end), Direction::Forward);
+            let scan = scan.map_err(of_dropped)?;
+            let before = at.checked_sub(1).and_then(|at| parts.get(at));
+            for item in scan {
+                let (key, value) = item.map_err(of_dropped)?;
+                bytes += value.len();
+                let batch = batch(&key, value, (part, before))?;
+                let time = batch.time;
+                page.batches.push(batch);
+                if bytes >= PAGE_BYTES_MAX || page.batches.len() >= PAGE_BATCHES_MAX {
+                    page.up_to = time;
+                    return Ok(page);
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    /// Returns the header of a bucket for a tail entry of `batch`: `{start, meta?, columns}`. Fails with code 286 if it was
+    /// removed.
+    pub(crate) fn header(
+        &self,
+        batch: &LoggedBatch,
+        uuid: [u8; 16],
+        bucket: [u8; 12],
+    ) -> Result<Document> {
+        let snapshot = self.engine.snapshot()?;
+        let prefix = [&[HEADER_KEY][..], &uuid, &bucket].concat();
+        let end = [&prefix[..], &[0xFF; 3]].concat();
+        for keyspace in batch.keyspaces.into_iter().flatten() {
+            let scan = snapshot.scan(keyspace, &prefix, Some(&end), Direction::Backward);
+            let found = scan.map_err(of_dropped)?.next().transpose();
+            if let Some((_, value)) = found.map_err(of_dropped)? {
+                let document = DocRef::new(&value).map(DocRef::to_document);
+                return document.ok_or_else(|| damaged("a header is not a document"));
+            }
+        }
+        Err(history_lost())
+    }
+}
+
+/// A part that was dropped after the list was taken is an entry that was removed.
+fn of_dropped(error: nilometer_storage::Error) -> Error {
+    match error {
+        nilometer_storage::Error::UnknownKeyspace { .. } => history_lost(),
+        other => other.into(),
+    }
+}
+
+fn batch(
+    key: &[u8],
+    value: Bytes,
+    (part, before): (&LogPart, Option<&LogPart>),
+) -> Result<LoggedBatch> {
+    let mut rest = match value.split_first() {
+        Some((&VERSION, rest)) => rest,
+        _ => return Err(damaged("an entry has an unknown version")),
+    };
+    let wall_ms = varint::take(&mut rest).ok_or_else(|| damaged("an entry is too short"))?;
+    let entries_at = value.len() - rest.len();
+    Ok(LoggedBatch {
+        time: time_of(key)?,
+        wall_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),
+        entries_at,
+        value,
+        keyspaces: [Some(part.keyspace), before.map(|part| part.keyspace)],
+    })
+}

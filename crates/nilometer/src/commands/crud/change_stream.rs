@@ -1,0 +1,247 @@
+//! `aggregate` with `$changeStream`: opens a stream of changes.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, ValueRef};
+
+use super::aggregate::{collection_of, stages_of};
+use super::query::{QueryOptions, namespace_of};
+use crate::args::Args;
+use crate::catalog::{CatalogEntry, Namespace};
+use crate::commands::cursor_reply::{self, FirstBatch, settings};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::Collation;
+use crate::operation::OperationContext;
+use crate::query::cursor::{FIRST_BATCH_DEFAULT, StreamPosition, Tail};
+use crate::query::exec::Executor;
+use crate::query::exec::build::Builder;
+use crate::query::exec::change_stream::{self, StreamScope};
+use crate::query::pipeline::change_stream::{
+    ChangeStreamOptions, NAME, StreamStart, check_following, of_pipeline, only_on_sets,
+};
+use crate::query::pipeline::{PipelineContext, parse_pipeline};
+
+/// True if the pipeline begins with `$changeStream`.
+pub(super) fn is_stream(args: &Args<'_>) -> Result<bool> {
+    Ok(of_pipeline(&stages_of(args)?).is_some())
+}
+
+/// Refuses a stream where a plan is needed, as by `explain`.
+pub(super) fn check_not_planned(database: &Database, stages: &[DocRef<'_>]) -> Result<()> {
+    if of_pipeline(stages).is_none() || database.change_log().is_none() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::CommandNotSupported,
+        "a $changeStream cannot be explained: it follows the change log",
+    ))
+}
+
+/// Opens the stream, and returns its first batch.
+pub(super) fn open(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+    cursor: Option<Args<'_>>,
+    command: &Document,
+) -> Result<Document> {
+    let collection = collection_of(args)?;
+    let documents = stages_of(args)?;
+    let argument = of_pipeline(&documents).unwrap_or_default();
+    let log = database.change_log().ok_or_else(only_on_sets)?;
+    let stream = parse_options(argument)?;
+    let scope = scope(database, operation, collection, stream.of_cluster)?;
+    let following = documents.get(1..).unwrap_or_default();
+    check_following(following)?;
+    // Events are no documents of the collection: its collation does not apply.
+    let options = QueryOptions::parse(database, operation, args, None)?;
+    let cx = PipelineContext::top(options.expressions.clone());
+    let stages = parse_pipeline(&cx, following.iter().copied())?;
+    let services = database.queries();
+    let settings = Arc::new(settings(
+        database,
+        operation,
+        Arc::clone(&options.variables),
+        options.allow_disk_use,
+        &Collation::of(&options.expressions),
+    ));
+    let builder = Builder {
+        collections: Arc::clone(&services.collections),
+        database: operation.database.as_str().into(),
+        collection: collection.map(Arc::from),
+        settings: Arc::clone(&settings),
+        depth: 0,
+    };
+    let (root, progress) = change_stream::open(&builder, log, scope, &stream, stages)?;
+    let size = match &cursor {
+        Some(cursor) => cursor.integer_at_least("batchSize", 0)?,
+        None => None,
+    };
+    let first = FirstBatch {
+        documents: size.map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
+        single: false,
+        no_timeout: false,
+        tail: Some(Tail {
+            arrivals: Arc::clone(log.arrivals()),
+            awaits: true,
+        }),
+        resume: None,
+        stream: Some(StreamPosition::new(progress)),
+    };
+    let namespace = namespace_of(operation, collection.unwrap_or("$cmd.aggregate"));
+    let executor = Executor::new(root, settings);
+    cursor_reply::open(database, operation, namespace, executor, first, command)
+}
+
+/// Errors after which a client may resume the stream, here or on another member.
+const RESUMABLE: [ErrorCode; 10] = [
+    ErrorCode::HostUnreachable,
+    ErrorCode::ShutdownInProgress,
+    ErrorCode::PrimarySteppedDown,
+    ErrorCode::ExceededTimeLimit,
+    ErrorCode::NotWritablePrimary,
+    ErrorCode::InterruptedAtShutdown,
+    ErrorCode::InterruptedDueToReplStateChange,
+    ErrorCode::NotPrimaryNoSecondaryOk,
+    ErrorCode::NotPrimaryOrSecondary,
+    ErrorCode::CursorNotFound,
+];
+
+/// Adds the label by which drivers resume a stream to the errors after which they may.
+pub(super) fn with_label(mut error: Error) -> Error {
+    if RESUMABLE.contains(&error.code) {
+        error.labels.push("ResumableChangeStreamError");
+    }
+    error
+}
+
+/// Returns what the stream watches.
+fn scope(
+    database: &Database,
+    operation: &OperationContext,
+    collection: Option<&str>,
+    of_cluster: bool,
+) -> Result<StreamScope> {
+    let db = &operation.database;
+    match (collection, of_cluster) {
+        (None, true) if db == "admin" => Ok(StreamScope::Cluster),
+        (_, true) => Err(Error::invalid_options(
+            "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' database, and with no collection name",
+        )),
+        _ if matches!(db.as_str(), "admin" | "config" | "local") => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("$changeStream may not be opened on the internal {db} database"),
+        )),
+        (None, false) => Ok(StreamScope::Database(db.clone())),
+        (Some(name), false) => {
+            let namespace = Namespace {
+                database: db.clone(),
+                collection: name.to_owned(),
+            };
+            if namespace.is_system() {
+                return Err(Error::new(
+                    ErrorCode::InvalidNamespace,
+                    format!(
+                        "$changeStream may not be opened on the internal {namespace} collection"
+                    ),
+                ));
+            }
+            let catalog = database.catalog();
+            let is_view = matches!(catalog.get(&namespace), Some(CatalogEntry::View(_)));
+            if is_view && catalog.timeseries(&namespace).is_none() {
+                return Err(Error::new(
+                    ErrorCode::CommandNotSupportedOnView,
+                    format!(
+                        "Namespace {namespace} is a view, not a collection: $changeStream cannot be opened on it"
+                    ),
+                ));
+            }
+            Ok(StreamScope::Collection(namespace.to_string()))
+        }
+    }
+}
+
+/// Parses the argument of the stage.
+fn parse_options(argument: ValueRef<'_>) -> Result<ChangeStreamOptions> {
+    let Some(document) = argument.as_document() else {
+        return Err(Error::location(
+            location::CHANGE_STREAM_NOT_OBJECT,
+            format!(
+                "the $changeStream stage must be specified as an object, but found {}",
+                argument.type_name()
+            ),
+        ));
+    };
+    let args = Args::new(NAME, document);
+    args.check_names(&[
+        "allChangesForCluster",
+        "fullDocument",
+        "fullDocumentBeforeChange",
+        "resumeAfter",
+        "showExpandedEvents",
+        "startAfter",
+        "startAtOperationTime",
+    ])?;
+    let looks_up = match args.string("fullDocument")? {
+        None | Some("default") => false,
+        Some("updateLookup") => true,
+        Some(images @ ("whenAvailable" | "required")) => {
+            return Err(without_images("fullDocument", images));
+        }
+        Some(other) => return Err(unknown("fullDocument", other)),
+    };
+    match args.string("fullDocumentBeforeChange")? {
+        None | Some("off") => {}
+        Some(images @ ("whenAvailable" | "required")) => {
+            return Err(without_images("fullDocumentBeforeChange", images));
+        }
+        Some(other) => return Err(unknown("fullDocumentBeforeChange", other)),
+    }
+    if args.boolean("showExpandedEvents")? == Some(true) {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "$changeStream.showExpandedEvents is not supported",
+        ));
+    }
+    Ok(ChangeStreamOptions {
+        start: start(&args)?,
+        looks_up,
+        of_cluster: args.boolean("allChangesForCluster")?.unwrap_or(false),
+    })
+}
+
+fn without_images(option: &str, value: &str) -> Error {
+    Error::new(
+        ErrorCode::CommandNotSupported,
+        format!(
+            "$changeStream.{option}: '{value}' is not supported, because pre- and post-images are not stored"
+        ),
+    )
+}
+
+fn unknown(option: &str, value: &str) -> Error {
+    Error::bad_value(format!(
+        "Enumeration value '{value}' for field '$changeStream.{option}' is not a valid value."
+    ))
+}
+
+fn start(args: &Args<'_>) -> Result<StreamStart> {
+    let resume_after = args.document("resumeAfter")?;
+    let start_after = args.document("startAfter")?;
+    let time = match args.value("startAtOperationTime") {
+        ValueRef::Missing | ValueRef::Null => None,
+        ValueRef::Timestamp(time) => Some(time),
+        other => return Err(args.wrong_type("startAtOperationTime", other, "timestamp")),
+    };
+    match (resume_after, start_after, time) {
+        (None, None, None) => Ok(StreamStart::Now),
+        (Some(token), None, None) => Ok(StreamStart::ResumeAfter(token.to_document())),
+        (None, Some(token), None) => Ok(StreamStart::StartAfter(token.to_document())),
+        (None, None, Some(time)) => Ok(StreamStart::AtOperationTime(time)),
+        _ => Err(Error::location(
+            location::CHANGE_STREAM_STARTS_TWICE,
+            "Only one type of resume option is allowed, but multiple were found.",
+        )),
+    }
+}
