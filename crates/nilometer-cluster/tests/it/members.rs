@@ -372,3 +372,98 @@ fn a_writer_hands_over_when_it_is_stopped_or_steps_down() {
     eprintln!("SIGTERM: no writer for {gap:?}");
     assert!(gap < GAP_MAX, "{gap:?}");
 }
+
+/// Measurements and documents that a stream has shown, and where it goes on.
+struct Follower {
+    token: Document,
+    ids: Vec<i32>,
+    last: bson::Timestamp,
+}
+
+impl Follower {
+    /// Resumes the stream, and reads until it has shown `count` inserts.
+    fn follow(&mut self, server: &Server, count: usize) {
+        let stage = doc! { "$changeStream": { "resumeAfter": self.token.clone() } };
+        let (mut stream, mut batch) = (server.connect(), "firstBatch");
+        let open = doc! { "aggregate": 1, "pipeline": [stage], "cursor": {} };
+        let mut reply = ask(&mut stream, open).expect("a reply");
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let cursor = reply.get_document("cursor");
+            let cursor = cursor.unwrap_or_else(|_| panic!("{reply}"));
+            for event in cursor.get_array(batch).expect("a batch") {
+                self.note(event.as_document().expect("an event"));
+            }
+            let token = cursor.get_document("postBatchResumeToken");
+            self.token = token.expect("a token").clone();
+            if self.ids.len() >= count {
+                return;
+            }
+            assert!(Instant::now() < end, "{} of {count}", self.ids.len());
+            let more = doc! { "getMore": cursor.get_i64("id").expect("an id"), "collection": "$cmd.aggregate" };
+            batch = "nextBatch";
+            reply = ask(&mut stream, more).expect("a reply");
+        }
+    }
+
+    fn note(&mut self, event: &Document) {
+        let time = event.get_timestamp("clusterTime").expect("a time");
+        assert!(self.last <= time, "{event}");
+        self.last = time;
+        if event.get_str("operationType").ok() == Some("insert") {
+            let document = event.get_document("fullDocument").expect("a document");
+            self.ids.push(document.get_i32("_id").expect("an _id"));
+        }
+    }
+}
+
+/// A stream is resumed on the server that took over: it shows what both have written, each once, in order.
+#[test]
+fn a_stream_goes_on_where_another_server_writes() {
+    const ROUNDS: i32 = 4;
+    const EACH: i32 = 25;
+    let directory = Scratch::new("streams");
+    let url = url(directory.path());
+    let mut server = Server::stand_by(&url);
+    until(&server, "primary", is_primary);
+    let timeseries = doc! { "timeField": "time", "metaField": "bed" };
+    let created = command(
+        &server,
+        doc! { "create": "soil", "timeseries": timeseries, "comment": "first" },
+    );
+    let stage = doc! { "$changeStream": {} };
+    let open = doc! { "aggregate": 1, "pipeline": [stage], "cursor": {} };
+    let opened = command(&server, open);
+    let token = opened.get_document("cursor").expect("a cursor");
+    let token = token.get_document("postBatchResumeToken");
+    let mut follower = Follower {
+        token: token.expect("a token").clone(),
+        ids: Vec::new(),
+        last: created.get_timestamp("operationTime").expect("a time"),
+    };
+    let mut last = follower.last;
+    for round in 0..ROUNDS {
+        for id in round * EACH..(round + 1) * EACH {
+            let time = bson::DateTime::from_millis(1_700_000_000_000 + i64::from(id));
+            let document = doc! { "_id": id, "time": time, "bed": id % 3, "v": id };
+            let into = ["soil", "beds"][usize::from(id % 2 == 1)];
+            let reply = command(&server, doc! { "insert": into, "documents": [document] });
+            let time = reply.get_timestamp("operationTime").expect("a time");
+            assert!(last < time, "{reply}");
+            last = time;
+        }
+        // Half of it before the takeover, the rest on the next server.
+        let shown = round * EACH + EACH / 2;
+        follower.follow(&server, usize::try_from(shown).expect("a count"));
+        let next = Server::stand_by(&url);
+        match round % 2 {
+            0 => drop(server),
+            _ => server.stop(),
+        }
+        until(&next, "primary", is_primary);
+        server = next;
+    }
+    let all = 0..ROUNDS * EACH;
+    follower.follow(&server, all.len());
+    assert_eq!(follower.ids, all.collect::<Vec<_>>());
+}
