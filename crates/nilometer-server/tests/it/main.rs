@@ -29,6 +29,7 @@ mod retry_durability;
 mod server;
 mod sharing;
 mod soak;
+mod stream_durability;
 mod tools;
 mod transfer;
 mod upkeep;
