@@ -509,12 +509,47 @@ fn with_columns(bucket: DocRef<'_>, columns: &[&str]) -> Document {
     out.finish()
 }
 
-/// Returns the headers of an annotation, each with the collection it belongs to. All other bytes are appended to `others`.
-pub(crate) fn split_headers<'a>(
-    annotation: &'a [u8],
-    others: &mut Vec<u8>,
-) -> Result<Vec<StoredHeader<'a>>> {
-    let mut headers = Vec::new();
+/// What tail entries of a bucket leave out.
+#[derive(Debug)]
+pub(crate) struct BucketHeader {
+    /// The metadata.
+    pub(crate) meta: Value,
+    /// The names of the columns, by number.
+    pub(crate) names: Vec<Box<str>>,
+}
+
+impl BucketHeader {
+    /// Parses the document of a stored header.
+    pub(crate) fn of(stored: DocRef<'_>) -> Option<Self> {
+        let names = stored.get("columns").as_array()?;
+        let names = names.iter().map(|name| name.as_str().map(Box::from));
+        Some(Self {
+            meta: stored.get("meta").to_value(),
+            names: names.collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// What the change log takes out of an annotation.
+#[derive(Debug, Default)]
+pub(crate) struct SplitAnnotation<'a> {
+    /// The headers.
+    pub(crate) headers: Vec<StoredHeader<'a>>,
+    /// The names of collections and databases that the entries change, each once.
+    pub(crate) names: Vec<&'a str>,
+}
+
+impl<'a> SplitAnnotation<'a> {
+    fn add_name(&mut self, name: &'a str) {
+        if !name.is_empty() && !self.names.contains(&name) {
+            self.names.push(name);
+        }
+    }
+}
+
+/// Takes the headers out of an annotation. All other bytes are appended to `others`.
+pub(crate) fn split<'a>(annotation: &'a [u8], others: &mut Vec<u8>) -> Result<SplitAnnotation<'a>> {
+    let mut out = SplitAnnotation::default();
     let mut uuid = [0; 16];
     let mut entries = Entries::new(annotation);
     // Bytes that were not copied yet.
@@ -523,7 +558,7 @@ pub(crate) fn split_headers<'a>(
         let before = entries.rest();
         let Some(entry) = entries.next().transpose()? else {
             others.extend_from_slice(rest);
-            return Ok(headers);
+            return Ok(out);
         };
         match entry {
             Entry::Header {
@@ -534,14 +569,19 @@ pub(crate) fn split_headers<'a>(
                 let length = rest.len() - before.len();
                 others.extend_from_slice(rest.get(..length).unwrap_or_default());
                 rest = entries.rest();
-                headers.push(StoredHeader {
+                out.headers.push(StoredHeader {
                     uuid,
                     bucket,
                     columns,
                     document,
                 });
             }
-            Entry::Namespace(collection) => uuid = collection.uuid,
+            Entry::Namespace(collection) => {
+                uuid = collection.uuid;
+                out.add_name(collection.name);
+            }
+            Entry::Rename { to, .. } => out.add_name(to),
+            Entry::DropDatabase(name) => out.add_name(name),
             _ => {}
         }
     }

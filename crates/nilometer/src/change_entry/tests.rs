@@ -89,7 +89,9 @@ fn entries_read_back_and_are_refused_when_cut() {
     let shown = |entries: &[Entry<'_>]| format!("{entries:?}");
     assert_eq!(shown(&read), shown(&wanted));
     let mut others = Vec::new();
-    let headers = split_headers(&bytes, &mut others).unwrap();
+    let taken = split(&bytes, &mut others).unwrap();
+    assert_eq!(taken.names[0], "db.c");
+    let headers = taken.headers;
     assert_eq!((headers.len(), headers[0].uuid), (1, UUID));
     assert_eq!(Entries::new(&others).count(), wanted.len() - 1);
     for end in 0..bytes.len() {
@@ -100,7 +102,7 @@ fn entries_read_back_and_are_refused_when_cut() {
         let mut flipped = bytes.clone();
         flipped[end] ^= 0x55;
         Entries::new(&flipped).for_each(drop);
-        drop(split_headers(&flipped, &mut Vec::new()));
+        drop(split(&flipped, &mut Vec::new()));
     }
 }
 

@@ -29,22 +29,28 @@
 
 mod engine;
 mod read;
+mod recent;
+mod waiting;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::varint;
 use nilometer_storage::{
-    Direction, Durability, Engine, Keyspace, KeyspaceId, KeyspaceOptions, WriteBatch,
+    Bytes, Direction, Durability, Engine, Keyspace, KeyspaceId, KeyspaceOptions, WriteBatch,
 };
 
-use crate::change_entry::split_headers;
+use crate::change_entry::{self, BucketHeader};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Clock;
 use crate::write::Arrivals;
 
 pub(crate) use engine::LoggedEngine;
 pub(crate) use read::LoggedBatch;
+pub use recent::StreamScope;
+
+use self::recent::{ChangedNames, RecentBatches};
+use self::waiting::WaitingStreams;
 
 /// Names of the keyspaces of the log begin with this.
 const KEYSPACE_PREFIX: &str = "change log/";
@@ -107,18 +113,26 @@ impl LogPart {
     }
 }
 
-#[derive(Default)]
+/// A time whose batch is not shown yet.
+struct InFlight {
+    names: ChangedNames,
+    /// It is visible, and an earlier one is not.
+    is_visible: bool,
+}
+
 struct LogState {
     /// The last time that was assigned.
     last: u64,
     /// The last time of a batch that is visible.
     committed: u64,
-    /// Times whose batches are neither visible nor refused.
-    in_flight: BTreeSet<u64>,
+    /// Times from the first on whose batch is neither visible nor refused.
+    in_flight: BTreeMap<u64, InFlight>,
     /// Those in flight whose commits have failed: they were refused if the engine still takes writes.
     failed: Vec<u64>,
     /// From the oldest to the newest.
     parts: VecDeque<LogPart>,
+    /// The newest batches.
+    recent: RecentBatches,
 }
 
 impl LogState {
@@ -132,10 +146,22 @@ impl LogState {
 
     /// Returns the last time that readers are shown.
     fn visible(&self) -> u64 {
-        match self.in_flight.first() {
-            Some(first) => first - 1,
+        match self.in_flight.first_key_value() {
+            Some((first, _)) => first - 1,
             None => self.last,
         }
+    }
+
+    /// Forgets the times that readers are shown now. Returns what their batches change.
+    fn advance(&mut self) -> Vec<ChangedNames> {
+        let mut changed = Vec::new();
+        while let Some(first) = self.in_flight.first_entry() {
+            if !first.get().is_visible {
+                break;
+            }
+            changed.push(first.remove().names);
+        }
+        changed
     }
 }
 
@@ -145,7 +171,9 @@ pub struct ChangeLog {
     clock: Arc<dyn Clock>,
     options: ChangeLogOptions,
     state: Mutex<LogState>,
-    arrivals: Arc<Arrivals>,
+    waiting: WaitingStreams,
+    /// Headers of buckets, by collection and bucket.
+    headers: Mutex<HashMap<([u8; 16], [u8; 12]), Arc<BucketHeader>>>,
 }
 
 /// A batch that has its time.
@@ -171,8 +199,16 @@ impl ChangeLog {
         let log = Self {
             clock,
             options,
-            state: Mutex::default(),
-            arrivals: Arc::default(),
+            state: Mutex::new(LogState {
+                last: 0,
+                committed: 0,
+                in_flight: BTreeMap::new(),
+                failed: Vec::new(),
+                parts: VecDeque::new(),
+                recent: RecentBatches::starting(0),
+            }),
+            waiting: WaitingStreams::default(),
+            headers: Mutex::default(),
             engine,
         };
         let mut parts = Vec::new();
@@ -203,6 +239,10 @@ impl ChangeLog {
             let ms = u64::try_from(log.clock.now_ms().rem_euclid(1000)).unwrap_or(0);
             log.lock().last += ms * TIMES_PER_MS;
             log.begin_log()?;
+        }
+        {
+            let mut state = log.lock();
+            state.recent = RecentBatches::starting(state.last + 1);
         }
         Ok(log)
     }
@@ -293,7 +333,11 @@ impl ChangeLog {
         let mut value = Vec::with_capacity(annotation.len() + 16);
         value.push(VERSION);
         varint::put(&mut value, u64::try_from(now_ms).unwrap_or(0));
-        let headers = split_headers(annotation, &mut value)?;
+        let entries_at = value.len();
+        let taken = change_entry::split(annotation, &mut value)?;
+        let names = taken.names.iter().map(|name| Box::from(*name));
+        let names: ChangedNames = names.collect();
+        let kept = Bytes::copy_from(&value);
         self.settle_failed();
         let mut state = self.lock();
         let time = state.next_time(now_ms);
@@ -308,9 +352,23 @@ impl ChangeLog {
             part.put_start(batch);
         }
         let keyspace = part.keyspace;
-        state.in_flight.insert(time);
+        let before = state.parts.len().checked_sub(2);
+        let before = before.and_then(|at| state.parts.get(at));
+        let logged = LoggedBatch {
+            time,
+            wall_ms: now_ms,
+            value: kept,
+            entries_at,
+            keyspaces: [Some(keyspace), before.map(|part| part.keyspace)],
+        };
+        state.recent.push(logged, Arc::clone(&names));
+        let in_flight = InFlight {
+            names,
+            is_visible: false,
+        };
+        state.in_flight.insert(time, in_flight);
         drop(state);
-        for header in headers {
+        for header in taken.headers {
             let key = [
                 &[HEADER_KEY][..],
                 &header.uuid,
@@ -330,14 +388,17 @@ impl ChangeLog {
 
     fn end(&self, time: u64, is_visible: bool) {
         let mut state = self.lock();
-        if is_visible {
-            state.in_flight.remove(&time);
-            state.committed = state.committed.max(time);
-        } else {
+        if !is_visible {
             state.failed.push(time);
+            return;
         }
+        if let Some(in_flight) = state.in_flight.get_mut(&time) {
+            in_flight.is_visible = true;
+        }
+        state.committed = state.committed.max(time);
+        let changed = state.advance();
         drop(state);
-        self.arrivals.notify();
+        self.waiting.wake(&changed);
     }
 
     /// Readers may pass the times of failed commits if the engine goes on: then they were refused. An engine that does not
@@ -351,11 +412,16 @@ impl ChangeLog {
         let was_refused = self.engine.check_writable().is_ok();
         let mut state = self.lock();
         for time in failed {
-            match was_refused {
-                true => drop(state.in_flight.remove(&time)),
-                false => state.failed.push(time),
+            if was_refused {
+                state.in_flight.remove(&time);
+                state.recent.remove(time);
+            } else {
+                state.failed.push(time);
             }
         }
+        let changed = state.advance();
+        drop(state);
+        self.waiting.wake(&changed);
     }
 
     /// Returns the last time of a batch that is visible: all that was acknowledged so far has it or an earlier one.
@@ -369,9 +435,9 @@ impl ChangeLog {
         self.lock().visible()
     }
 
-    /// Returns what wakes readers that wait for entries.
-    pub(crate) fn arrivals(&self) -> &Arc<Arrivals> {
-        &self.arrivals
+    /// Returns what wakes streams of a scope that wait for changes.
+    pub(crate) fn arrivals(&self, scope: &StreamScope) -> Arc<Arrivals> {
+        self.waiting.of(scope)
     }
 
     /// Begins the next part if the newest is full, and removes the oldest ones if the log is too large. To be called at

@@ -1,9 +1,13 @@
 //! Reading the log: the batches from a time on that readers are shown, and the headers that tail entries refer to.
 
-use nilometer_bson::{DocRef, Document, varint};
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+
+use nilometer_bson::{DocRef, varint};
 use nilometer_storage::{Bytes, Direction, KeyspaceId};
 
-use super::{ChangeLog, ENTRY_KEY, HEADER_KEY, LogPart, VERSION};
+use super::{ChangeLog, ENTRY_KEY, HEADER_KEY, LogPart, StreamScope, VERSION};
+use crate::change_entry::BucketHeader;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Bytes of batches read at once; a batch is read whole.
@@ -12,6 +16,9 @@ const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Most batches read at once.
 const PAGE_BATCHES_MAX: usize = 1024;
 
+/// Headers of buckets that are kept in memory for all streams.
+const HEADERS_MAX: usize = 10_000;
+
 /// The changes of one engine batch.
 #[derive(Clone, Debug)]
 pub(crate) struct LoggedBatch {
@@ -19,17 +26,22 @@ pub(crate) struct LoggedBatch {
     pub(crate) time: u64,
     /// When it was committed, in ms since 1970.
     pub(crate) wall_ms: i64,
-    value: Bytes,
+    pub(super) value: Bytes,
     /// Where its entries begin.
-    entries_at: usize,
+    pub(super) entries_at: usize,
     /// The keyspaces in which headers are searched.
-    keyspaces: [Option<KeyspaceId>; 2],
+    pub(super) keyspaces: [Option<KeyspaceId>; 2],
 }
 
 impl LoggedBatch {
     /// Returns the bytes of its entries.
     pub(crate) fn entries(&self) -> &[u8] {
         self.value.get(self.entries_at..).unwrap_or_default()
+    }
+
+    /// Returns the number of its bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.value.len()
     }
 }
 
@@ -73,16 +85,12 @@ impl ChangeLog {
         self.lock().parts.back().map_or(0, |part| part.number)
     }
 
-    /// Reads batches from the time `from` on. Fails with code 286 if some of them were removed.
-    pub(crate) fn read(&self, from: u64) -> Result<LogPage> {
+    /// Reads batches from the time `from` on. Those that do not concern `scope` may be left out. Fails with code 286 if some
+    /// of them were removed.
+    pub(crate) fn read(&self, from: u64, scope: &StreamScope) -> Result<LogPage> {
         self.settle_failed();
         let state = self.lock();
         let visible = state.visible();
-        let parts = state.parts.clone();
-        drop(state);
-        if parts.front().is_none_or(|oldest| from < oldest.start) {
-            return Err(history_lost());
-        }
         let mut page = LogPage {
             batches: Vec::new(),
             up_to: visible,
@@ -91,9 +99,36 @@ impl ChangeLog {
             page.up_to = from - 1;
             return Ok(page);
         }
+        if state.parts.front().is_none_or(|oldest| from < oldest.start) {
+            return Err(history_lost());
+        }
+        if let Some(batches) = state.recent.of(scope, from, visible) {
+            let mut bytes = 0;
+            for batch in batches {
+                bytes += batch.bytes();
+                page.batches.push(batch.clone());
+                if bytes >= PAGE_BYTES_MAX || page.batches.len() >= PAGE_BATCHES_MAX {
+                    page.up_to = batch.time;
+                    break;
+                }
+            }
+            return Ok(page);
+        }
+        let parts = state.parts.clone();
+        drop(state);
+        self.read_stored(from, visible, &parts)
+    }
+
+    /// Reads batches from storage.
+    fn read_stored(&self, from: u64, visible: u64, parts: &VecDeque<LogPart>) -> Result<LogPage> {
+        let mut page = LogPage {
+            batches: Vec::new(),
+            up_to: visible,
+        };
         // Taken after `visible`, so all batches up to that time are in it.
         let snapshot = self.engine.snapshot()?;
-        let first = parts.partition_point(|part| part.start <= from) - 1;
+        let first = parts.partition_point(|part| part.start <= from);
+        let first = first.saturating_sub(1);
         let end = [&[ENTRY_KEY][..], &(visible + 1).to_be_bytes()].concat();
         let mut bytes = 0;
         for (at, part) in parts.iter().enumerate().skip(first) {
@@ -116,14 +151,36 @@ impl ChangeLog {
         Ok(page)
     }
 
-    /// Returns the header of a bucket for a tail entry of `batch`: `{start, meta?, columns}`. Fails with code 286 if it was
-    /// removed.
+    /// Returns the header of a bucket, which names at least so many columns, for a tail entry of `batch`. Fails with code 286
+    /// if it was removed.
     pub(crate) fn header(
         &self,
         batch: &LoggedBatch,
-        uuid: [u8; 16],
-        bucket: [u8; 12],
-    ) -> Result<Document> {
+        (uuid, bucket): ([u8; 16], [u8; 12]),
+        columns: usize,
+    ) -> Result<Arc<BucketHeader>> {
+        let known = self.headers.lock();
+        let known = known.unwrap_or_else(PoisonError::into_inner);
+        let found = known.get(&(uuid, bucket)).cloned();
+        drop(known);
+        if let Some(found) = found.filter(|header| header.names.len() >= columns) {
+            return Ok(found);
+        }
+        let stored = Arc::new(self.stored_header(batch, (uuid, bucket))?);
+        let known = self.headers.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= HEADERS_MAX {
+            known.clear();
+        }
+        known.insert((uuid, bucket), Arc::clone(&stored));
+        Ok(stored)
+    }
+
+    fn stored_header(
+        &self,
+        batch: &LoggedBatch,
+        (uuid, bucket): ([u8; 16], [u8; 12]),
+    ) -> Result<BucketHeader> {
         let snapshot = self.engine.snapshot()?;
         let prefix = [&[HEADER_KEY][..], &uuid, &bucket].concat();
         let end = [&prefix[..], &[0xFF; 3]].concat();
@@ -131,8 +188,8 @@ impl ChangeLog {
             let scan = snapshot.scan(keyspace, &prefix, Some(&end), Direction::Backward);
             let found = scan.map_err(of_dropped)?.next().transpose();
             if let Some((_, value)) = found.map_err(of_dropped)? {
-                let document = DocRef::new(&value).map(DocRef::to_document);
-                return document.ok_or_else(|| damaged("a header is not a document"));
+                let header = DocRef::new(&value).and_then(BucketHeader::of);
+                return header.ok_or_else(|| damaged("a header is malformed"));
             }
         }
         Err(history_lost())

@@ -37,6 +37,9 @@ const ELEMENT_OVERHEAD_MAX: usize = 12;
 /// The longest wait for documents between two checks for interrupts.
 const AWAIT_SLICE: Duration = Duration::from_millis(50);
 
+/// The same for change streams, of which many may wait.
+const STREAM_SLICE: Duration = Duration::from_millis(250);
+
 /// Greatest number of open cursors.
 pub const CURSORS_OPEN_MAX: usize = 100_000;
 
@@ -258,7 +261,11 @@ impl Cursor {
             }
             operation.check_interrupt()?;
             operation.turn.pause();
-            tail.arrivals.wait(known, left.min(AWAIT_SLICE));
+            let slice = match self.stream {
+                Some(_) => STREAM_SLICE,
+                None => AWAIT_SLICE,
+            };
+            tail.arrivals.wait(known, left.min(slice));
         }
     }
 

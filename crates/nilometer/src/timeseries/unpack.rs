@@ -11,6 +11,7 @@ use nilometer_storage::Bytes;
 use super::format::bucket_document::BucketDocument;
 use super::format::tail;
 use super::format::tail::EntrySink;
+use crate::change_entry::BucketHeader;
 use crate::error::{Error, ErrorCode, Result, location};
 
 /// The fields of the measurements, and their names.
@@ -102,12 +103,12 @@ pub(crate) fn tail_rows(tail: &[u8]) -> Result<usize> {
     tail::rows(tail)
 }
 
-/// Returns the measurements in the bytes of a tail entry. `header` returns what earlier entries of the bucket say, as
-/// `{start, meta?, columns}`; it is called with the number of columns that it must name if the entry leaves that out.
+/// Returns the measurements in the bytes of a tail entry. `header` returns what earlier entries of the bucket say; it is called
+/// with the number of columns that it must name if the entry leaves that out.
 pub(crate) fn tail_measurements(
     tail: &[u8],
     shown: &Shown<'_>,
-    header: impl FnOnce(usize) -> Result<Arc<Document>>,
+    header: impl FnOnce(usize) -> Result<Arc<BucketHeader>>,
 ) -> Result<Vec<Document>> {
     let entry = tail::decode(&Bytes::copy_from(tail))?;
     let mut columns = TailColumns::default();
@@ -118,30 +119,27 @@ pub(crate) fn tail_measurements(
         true => None,
         false => Some(header(needed)?),
     };
-    let names = known
-        .as_ref()
-        .and_then(|known| known.get("columns").as_array());
-    let names: Vec<&str> = names
-        .iter()
-        .flat_map(|names| names.iter())
-        .map(|name| name.as_str().unwrap_or_default())
-        .collect();
     let meta = match (&entry.header, &known) {
         (Some(header), _) => header.meta.as_ref(),
-        (None, Some(known)) => known.get("meta"),
+        (None, Some(known)) => known.meta.as_ref(),
         (None, None) => ValueRef::Missing,
     };
+    let named = columns.0.iter().map(|column| {
+        let known = known.as_ref().and_then(|known| known.names.get(column.id));
+        let name = column.name.as_deref().or_else(|| known.map(|name| &**name));
+        let name = name.ok_or_else(|| {
+            Error::new(
+                ErrorCode::DataCorruptionDetected,
+                "a tail entry refers to a column without a name",
+            )
+        })?;
+        Ok((name, column))
+    });
+    let named = named.collect::<Result<Vec<_>>>()?;
     let mut out = Vec::with_capacity(entry.rows);
     for row in 0..entry.rows {
         let mut measurement = DocumentBuilder::with_capacity(128);
-        for column in &columns.0 {
-            let known = || names.get(column.id).copied();
-            let Some(name) = column.name.as_deref().or_else(known) else {
-                return Err(Error::new(
-                    ErrorCode::DataCorruptionDetected,
-                    "a tail entry refers to a column without a name",
-                ));
-            };
+        for (name, column) in &named {
             let value = column.values.get(row);
             measurement.append_ref(name, value.map_or(ValueRef::Missing, Value::as_ref));
             if let (0, Some(name)) = (column.id, shown.meta_field) {

@@ -8,6 +8,7 @@ use super::aggregate::{collection_of, stages_of};
 use super::query::{QueryOptions, namespace_of};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace};
+use crate::change_log::StreamScope;
 use crate::commands::cursor_reply::{self, FirstBatch, settings};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -16,7 +17,7 @@ use crate::operation::OperationContext;
 use crate::query::cursor::{FIRST_BATCH_DEFAULT, StreamPosition, Tail};
 use crate::query::exec::Executor;
 use crate::query::exec::build::Builder;
-use crate::query::exec::change_stream::{self, StreamScope};
+use crate::query::exec::change_stream;
 use crate::query::pipeline::change_stream::{
     ChangeStreamOptions, NAME, StreamStart, check_following, of_pipeline, only_on_sets,
 };
@@ -73,6 +74,7 @@ pub(super) fn open(
         settings: Arc::clone(&settings),
         depth: 0,
     };
+    let arrivals = log.arrivals(&scope);
     let (root, progress) = change_stream::open(&builder, log, scope, &stream, stages)?;
     let size = match &cursor {
         Some(cursor) => cursor.integer_at_least("batchSize", 0)?,
@@ -83,7 +85,7 @@ pub(super) fn open(
         single: false,
         no_timeout: false,
         tail: Some(Tail {
-            arrivals: Arc::clone(log.arrivals()),
+            arrivals,
             awaits: true,
         }),
         resume: None,

@@ -5,36 +5,11 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Timestamp, Value, ValueRef, doc};
 
 use super::token::{ResumeToken, TokenKind};
-use crate::change_entry::{Entry, LoggedCollection};
+use crate::change_entry::{BucketHeader, Entry, LoggedCollection};
+use crate::change_log::StreamScope;
 use crate::error::Result;
 use crate::timeseries::unpack;
 use crate::timeseries::unpack::Shown;
-
-/// The changes that a stream shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StreamScope {
-    /// Those of all databases, except the server's own.
-    Cluster,
-    /// Those of a database.
-    Database(String),
-    /// Those of the collection `db.coll`.
-    Collection(String),
-}
-
-impl StreamScope {
-    /// True if the stream shows changes of the collection `db.coll`.
-    pub(super) fn shows(&self, name: &str) -> bool {
-        let (database, collection) = name.split_once('.').unwrap_or((name, ""));
-        match self {
-            Self::Collection(watched) => watched == name,
-            Self::Database(watched) => watched == database && !collection.starts_with("system."),
-            Self::Cluster => {
-                !matches!(database, "admin" | "config" | "local")
-                    && !collection.starts_with("system.")
-            }
-        }
-    }
-}
 
 /// The time of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +35,8 @@ pub(super) struct EventBuilder<'s> {
 /// Finds what events need beside their entries.
 pub(super) trait EventSources {
     /// Returns the header of a bucket that names at least so many columns.
-    fn header(&self, uuid: [u8; 16], bucket: [u8; 12], columns: usize) -> Result<Arc<Document>>;
+    fn header(&self, uuid: [u8; 16], bucket: [u8; 12], columns: usize)
+    -> Result<Arc<BucketHeader>>;
     /// True if events of updates have the document.
     fn looks_up(&self) -> bool;
     /// Returns a document as it is now; `None` if it is gone.

@@ -21,18 +21,17 @@ use self::events::{EventBuilder, EventSources, EventTime};
 use self::token::{ResumeToken, TokenKind};
 use super::build::Builder;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH};
+use crate::change_entry::BucketHeader;
 use crate::change_entry::{Entries, Entry, LoggedCollection};
-use crate::change_log::{ChangeLog, LoggedBatch};
+use crate::change_log::{ChangeLog, LoggedBatch, StreamScope};
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::Batch;
 use crate::query::pipeline::Stage;
 use crate::query::pipeline::change_stream::{ChangeStreamOptions, StreamStart};
 use crate::query::source::Collections;
 
-pub use self::events::StreamScope;
-
-/// Headers of buckets that a stream keeps.
-const HEADERS_MAX: usize = 10_000;
+/// Headers of buckets that a stream keeps; the log keeps others for all streams.
+const HEADERS_MAX: usize = 500;
 
 /// What a cursor knows of the progress of its stream.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ pub fn open(
     options: &ChangeStreamOptions,
     stages: Vec<Stage>,
 ) -> Result<(BoxOperator, Arc<StreamProgress>)> {
-    let from = StreamPlace::of(log, &options.start)?;
+    let from = StreamPlace::of(log, &scope, &options.start)?;
     let progress = Arc::new(StreamProgress(Mutex::new(ProgressState {
         read: from.token,
         pending: VecDeque::new(),
@@ -100,7 +99,7 @@ struct StreamPlace {
 }
 
 impl StreamPlace {
-    fn of(log: &ChangeLog, start: &StreamStart) -> Result<Self> {
+    fn of(log: &ChangeLog, scope: &StreamScope, start: &StreamStart) -> Result<Self> {
         match start {
             StreamStart::Now => {
                 let visible = log.visible();
@@ -112,7 +111,7 @@ impl StreamPlace {
             }
             StreamStart::AtOperationTime(time) => {
                 let time = time.to_u64();
-                log.read(time)?;
+                log.read(time, scope)?;
                 Ok(Self {
                     time,
                     event: 0,
@@ -141,7 +140,7 @@ impl StreamPlace {
             TokenKind::Time => (token.time.saturating_add(1), 0),
             TokenKind::Event | TokenKind::Invalidate => (token.time, token.event.saturating_add(1)),
         };
-        let page = log.read(time)?;
+        let page = log.read(time, &StreamScope::Cluster)?;
         let is_there = page.batches.first().is_some_and(|first| first.time == time);
         if token.kind != TokenKind::Time && !is_there {
             return Err(not_found());
@@ -205,7 +204,7 @@ struct CurrentBatch {
 }
 
 /// Headers of buckets by collection and bucket.
-type KnownHeaders = HashMap<([u8; 16], [u8; 12]), Arc<Document>>;
+type KnownHeaders = HashMap<([u8; 16], [u8; 12]), Arc<BucketHeader>>;
 
 /// Reads the log.
 struct EventSource {
@@ -230,18 +229,22 @@ struct BatchSources<'s> {
 }
 
 impl EventSources for BatchSources<'_> {
-    fn header(&self, uuid: [u8; 16], bucket: [u8; 12], columns: usize) -> Result<Arc<Document>> {
+    fn header(
+        &self,
+        uuid: [u8; 16],
+        bucket: [u8; 12],
+        columns: usize,
+    ) -> Result<Arc<BucketHeader>> {
         let mut known = self.source.headers.borrow_mut();
-        let names = |header: &Document| {
-            let names = header.get("columns").as_array();
-            names.map_or(0, |names| names.len())
-        };
         if let Some(header) = known.get(&(uuid, bucket))
-            && names(header) >= columns
+            && header.names.len() >= columns
         {
             return Ok(Arc::clone(header));
         }
-        let header = Arc::new(self.source.log.header(self.batch, uuid, bucket)?);
+        let header = self
+            .source
+            .log
+            .header(self.batch, (uuid, bucket), columns)?;
         if known.len() >= HEADERS_MAX {
             known.clear();
         }
@@ -264,7 +267,7 @@ impl EventSource {
     /// Takes the next batch; false if there is none yet.
     fn next_batch(&mut self) -> Result<bool> {
         if self.batches.is_empty() {
-            let page = self.log.read(self.next)?;
+            let page = self.log.read(self.next, &self.scope)?;
             self.next = page.up_to.max(self.next - 1) + 1;
             self.batches = page.batches.into();
         }
