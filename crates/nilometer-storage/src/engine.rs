@@ -107,8 +107,11 @@ impl WriteBatch {
         self.operations.push((keyspace, key, Operation::Delete));
     }
     /// Appends opaque bytes that say what the batch changes, for readers of the log.
-    pub fn annotate(&mut self, annotation: &[u8]) {
-        self.annotation.extend_from_slice(annotation);
+    pub fn annotate(&mut self, annotation: Vec<u8>) {
+        match self.annotation.is_empty() {
+            true => self.annotation = annotation,
+            false => self.annotation.extend_from_slice(&annotation),
+        }
     }
     /// Removes the annotation and returns it.
     pub fn take_annotation(&mut self) -> Vec<u8> {

@@ -55,8 +55,10 @@ impl Tree {
     }
 
     /// Returns what is at `path`, created if it is missing.
-    fn at(&mut self, path: &str) -> &mut Self {
-        let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+    fn at(&mut self, path: &[String]) -> &mut Self {
+        let Some((name, rest)) = path.split_first() else {
+            return self;
+        };
         let found = match self {
             Self::Elements(elements) => {
                 let at = name.parse::<usize>().expect("an index");
@@ -73,21 +75,14 @@ impl Tree {
                 });
                 &mut fields[at].1
             }
-            Self::Leaf(_) => panic!("nothing is below a value at {path}"),
+            Self::Leaf(_) => panic!("nothing is below a value at {path:?}"),
         };
-        match rest {
-            "" => found,
-            rest => found.at(rest),
-        }
+        found.at(rest)
     }
 
-    fn remove(&mut self, path: &str) {
-        let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
-        let parent = match parent {
-            "" => self,
-            parent => self.at(parent),
-        };
-        match parent {
+    fn remove(&mut self, path: &[String]) {
+        let (name, parent) = path.split_last().expect("a field");
+        match self.at(parent) {
             Self::Fields(fields) => fields.retain(|(known, _)| known != name),
             other => panic!("{name} is no field of {other:?}"),
         }
@@ -98,21 +93,34 @@ impl Tree {
 pub fn apply_description(before: DocRef<'_>, description: DocRef<'_>) -> Document {
     let mut tree = Tree::of_document(before);
     let array = |name: &str| description.get(name).as_array().expect("an array");
+    let parts = |path: &str| -> Vec<String> {
+        let unclear = description.get("disambiguatedPaths").as_document();
+        match unclear.and_then(|unclear| unclear.get(path).as_array()) {
+            None => path.split('.').map(str::to_owned).collect(),
+            Some(parts) => {
+                let text = |part: ValueRef<'_>| match part.as_exact_i64() {
+                    Some(number) => number.to_string(),
+                    None => part.as_str().expect("a name").to_owned(),
+                };
+                parts.iter().map(text).collect()
+            }
+        }
+    };
     for cut in array("truncatedArrays").iter() {
         let cut = cut.as_document().expect("a document");
         let field = cut.get("field").as_str().expect("a path");
         let size = cut.get("newSize").as_exact_i64().expect("a size");
-        match tree.at(field) {
+        match tree.at(&parts(field)) {
             Tree::Elements(elements) => elements.truncate(size as usize),
             other => panic!("{other:?} is no array"),
         }
     }
     for path in array("removedFields").iter() {
-        tree.remove(path.as_str().expect("a path"));
+        tree.remove(&parts(path.as_str().expect("a path")));
     }
     let updated = description.get("updatedFields").as_document();
     for element in updated.expect("a document") {
-        *tree.at(element.name()) = Tree::of(element.value());
+        *tree.at(&parts(element.name())) = Tree::of(element.value());
     }
     tree.to_document(false)
 }

@@ -142,7 +142,7 @@ impl LongKeyEngine {
     fn cut(&self, batch: WriteBatch) -> Result<WriteBatch> {
         batch.check(LONG_KEY_BYTES_MAX)?;
         let mut out = WriteBatch::new();
-        out.annotate(&batch.annotation);
+        out.annotate(batch.annotation);
         for (id, key, operation) in batch.operations {
             if key.len() <= self.lengths.plain_max {
                 match operation {

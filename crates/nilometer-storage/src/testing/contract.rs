@@ -289,7 +289,7 @@ pub fn positions_grow_by_one(factory: &dyn Factory) {
     let first = put(&*engine, id, b"a", b"1");
     assert_eq!(put(&*engine, id, b"a", b"2"), first + 1);
     let mut annotated = WriteBatch::new();
-    annotated.annotate(b"note");
+    annotated.annotate(b"note".to_vec());
     assert!(annotated.is_empty());
     assert_eq!(commit(&*engine, annotated), first + 2);
     engine.settle().expect("settle");

@@ -1,5 +1,7 @@
 //! What the change log says about a collection: the name that clients know it by.
 
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+
 use super::{Catalog, Collection, Namespace};
 use crate::change_entry::{ChangeNotes, LoggedCollection};
 
@@ -39,7 +41,7 @@ impl Catalog {
                 .and_then(|series| series.meta_field.as_deref())
                 .unwrap_or(""),
         };
-        ChangeNotes::new(part, logged)
+        ChangeNotes::new(part, logged).with_images(keeps_images(collection))
     }
 
     /// Returns empty notes of changes of a whole database.
@@ -81,6 +83,28 @@ impl Catalog {
         notes.renamed(&shown.as_ref().unwrap_or(to).to_string(), drops_target);
         notes
     }
+}
+
+/// Returns the options of a collection as they are logged.
+pub(super) fn logged_options(collection: &Collection) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append_all(collection.options.as_ref());
+    let timeseries = collection.timeseries.as_ref();
+    out.append(
+        "timeseries",
+        timeseries.map(|options| options.to_document()),
+    );
+    out.finish()
+}
+
+/// The option of a collection whose documents are logged before and after their changes.
+const IMAGES: &str = "changeStreamPreAndPostImages";
+
+/// True if documents are logged before and after their changes.
+fn keeps_images(collection: &Collection) -> bool {
+    let images = collection.options.get(IMAGES);
+    let images = images.as_document().map(|images| images.get("enabled"));
+    matches!(images, Some(ValueRef::Bool(true)))
 }
 
 /// Returns the name of a collection that is prepared: it is in no entry of the catalog.

@@ -10,6 +10,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use nilometer_bson::doc;
 use nilometer_storage::{Direction, Durability, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 use super::collection::Collection;
@@ -56,6 +57,9 @@ impl Catalog {
         index.stored().ready = true;
         let mut batch = WriteBatch::new();
         batch.delete(self.keyspace, progress_key(index.keyspace));
+        let mut notes = self.change_notes(&now);
+        notes.created_indexes(std::iter::once(index.spec.to_document()));
+        notes.add_to(&mut batch);
         let stored = self.store_indexes(&now, now.indexes.all().to_vec(), batch);
         if stored.is_err() {
             index.stored().ready = false;
@@ -95,6 +99,13 @@ impl Catalog {
         for keyspace in &gone {
             batch.delete(self.keyspace, progress_key(*keyspace));
         }
+        let shown = there.iter().filter(|i| gone.contains(&i.keyspace));
+        let mut shown = shown.filter(|i| i.is_ready()).peekable();
+        if shown.peek().is_some() {
+            let mut notes = self.change_notes(&now);
+            notes.dropped_indexes(shown.map(|index| index.spec.to_document()));
+            notes.add_to(&mut batch);
+        }
         let kept = there.iter().filter(|i| !gone.contains(&i.keyspace));
         self.store_indexes(&now, kept.cloned().collect(), batch)?;
         for keyspace in gone {
@@ -121,9 +132,16 @@ impl Catalog {
         };
         let mut spec = found.spec.clone();
         change(&mut spec);
+        let mut notes = self.change_notes(&now);
+        notes.modified(
+            doc! {"index": spec.to_document()}.as_ref(),
+            doc! {"indexOptions": found.spec.to_document()}.as_ref(),
+        );
+        let mut batch = WriteBatch::new();
+        notes.add_to(&mut batch);
         let modified = Arc::new(found.modified(spec));
         *found = modified.clone();
-        self.store_indexes(&now, all, WriteBatch::new())?;
+        self.store_indexes(&now, all, batch)?;
         Ok(modified)
     }
 

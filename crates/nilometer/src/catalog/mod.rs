@@ -26,7 +26,7 @@ mod timeseries_options;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use nilometer_bson::Document;
+use nilometer_bson::{Document, doc};
 use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 pub use authorization::AuthDocumentKind;
@@ -311,7 +311,7 @@ impl Catalog {
         created.shown_uuid = shown;
         let created = Arc::new(created);
         let mut notes = self.notes_named(&created, &created.namespace);
-        notes.created(created.options.as_ref());
+        notes.created(change_notes::logged_options(&created).as_ref());
         self.commit_changes(
             vec![(namespace, Some(CatalogEntry::Collection(created.clone())))],
             notes,
@@ -362,7 +362,7 @@ impl Catalog {
             options: Document::new(),
         };
         let mut notes = self.notes_named(&collection, &namespace);
-        notes.created(collection.options.as_ref());
+        notes.created(change_notes::logged_options(&collection).as_ref());
         changes.push((namespace, Some(CatalogEntry::View(Arc::new(view)))));
         self.commit_changes(changes, notes)?;
         Ok(collection)
@@ -427,8 +427,14 @@ impl Catalog {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.current_or_error(collection)?;
         let changed = Arc::new(now.modified(options, timeseries, mixed_schema));
+        let mut notes = self.change_notes(&now);
+        notes.modified(
+            change_notes::logged_options(&changed).as_ref(),
+            doc! {"collectionOptions": change_notes::logged_options(&now)}.as_ref(),
+        );
         let namespace = changed.namespace.clone();
-        self.commit_entries(vec![(namespace, Some(CatalogEntry::Collection(changed)))])
+        let entry = Some(CatalogEntry::Collection(changed));
+        self.commit_changes(vec![(namespace, entry)], notes)
     }
 
     /// Stores that `collection` holds measurements outside 1970..2038. Durable when it returns.

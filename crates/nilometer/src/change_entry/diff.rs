@@ -1,41 +1,87 @@
 //! The difference of two versions of a document, as `updateDescription` shows it.
 //!
-//! Paths have dots: `a.b.2`. An embedded document is compared field by field if the versions share a field, an array
+//! Paths have dots: `a.b.2`; those that could be read in two ways are given in parts, too. An embedded document is compared field by field if the versions share a field, an array
 //! element by element; of one that became shorter only its new length is given. The order of fields is not compared.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Element, Value, doc, type_code};
 
 /// Nesting below which values are set as a whole.
 const DEPTH_MAX: usize = 64;
 
-/// Returns `{updatedFields, removedFields, truncatedArrays}`; `None` if a path could be read in two ways, because a field name
-/// is empty, has a dot, or begins with `$`.
+/// Returns `{updatedFields, removedFields, truncatedArrays}`, and `disambiguatedPaths` with the parts of the paths that could be
+/// read in two ways: because a field name has a dot, is empty, or is a number. `None` if two paths have the same text.
 pub(crate) fn description(before: DocRef<'_>, after: DocRef<'_>) -> Option<Document> {
     let mut diff = Difference::default();
-    diff.documents("", (before, after), 0)?;
-    let mut updated = DocumentBuilder::with_capacity(256);
-    for (path, element) in &diff.updated {
-        updated.append_renamed(path, *element);
+    diff.documents(&Path::default(), (before, after), 0);
+    if diff.is_unclear() {
+        return None;
     }
-    let truncated = diff.truncated.into_iter();
-    let truncated = truncated.map(|(field, size)| {
-        let size = i32::try_from(size).unwrap_or(i32::MAX);
-        Value::from(doc! {"field": field, "newSize": size})
+    let mut out = DocumentBuilder::with_capacity(256);
+    out.begin_document("updatedFields");
+    for (path, element) in &diff.updated {
+        out.append_renamed(&path.text, *element);
+    }
+    out.end();
+    let removed = diff.removed.iter().map(|path| Value::from(&*path.text));
+    out.append("removedFields", removed.collect::<Array>());
+    let truncated = diff.truncated.iter().map(|(path, size)| {
+        let size = i32::try_from(*size).unwrap_or(i32::MAX);
+        Value::from(doc! {"field": path.text.as_str(), "newSize": size})
     });
-    Some(doc! {
-        "updatedFields": updated.finish(),
-        "removedFields": diff.removed.into_iter().map(Value::from).collect::<Array>(),
-        "truncatedArrays": truncated.collect::<Array>(),
-    })
+    out.append("truncatedArrays", truncated.collect::<Array>());
+    let mut unclear = DocumentBuilder::new();
+    for path in diff.paths().filter(|path| path.is_unclear) {
+        unclear.append(&path.text, path.parts.iter().cloned().collect::<Array>());
+    }
+    let unclear = unclear.finish();
+    if !unclear.is_empty() {
+        out.append(DISAMBIGUATED, unclear);
+    }
+    Some(out.finish())
+}
+
+/// The field of a description with paths that are unclear.
+pub(crate) const DISAMBIGUATED: &str = "disambiguatedPaths";
+
+/// A path as text and in parts: names of fields, and numbers of elements.
+#[derive(Clone, Debug, Default)]
+struct Path {
+    text: String,
+    parts: Vec<Value>,
+    /// The text has other parts than these, or could have.
+    is_unclear: bool,
+}
+
+impl Path {
+    fn extended(&self, part: Value, text: &str) -> Self {
+        let mut out = self.clone();
+        if !self.parts.is_empty() {
+            out.text.push('.');
+        }
+        out.text.push_str(text);
+        out.parts.push(part);
+        out
+    }
+
+    fn field(&self, name: &str) -> Self {
+        let mut out = self.extended(name.into(), name);
+        out.is_unclear |= name.contains('.') || name.bytes().all(|byte| byte.is_ascii_digit());
+        out
+    }
+
+    fn element(&self, number: usize) -> Self {
+        let part = i32::try_from(number).unwrap_or(i32::MAX);
+        self.extended(part.into(), &number.to_string())
+    }
 }
 
 #[derive(Default)]
 struct Difference<'a> {
-    updated: Vec<(String, Element<'a>)>,
-    removed: Vec<String>,
-    truncated: Vec<(String, usize)>,
+    updated: Vec<(Path, Element<'a>)>,
+    removed: Vec<Path>,
+    truncated: Vec<(Path, usize)>,
 }
 
 fn is_plain(name: &str) -> bool {
@@ -46,55 +92,57 @@ fn are_equal(a: &Element<'_>, b: &Element<'_>) -> bool {
     a.type_code() == b.type_code() && a.value_bytes() == b.value_bytes()
 }
 
-/// Returns the path of a field.
-fn join(path: &str, name: &str) -> String {
-    match path {
-        "" => name.to_owned(),
-        path => format!("{path}.{name}"),
-    }
-}
-
 impl<'a> Difference<'a> {
-    /// Adds the difference of two documents at `path`. `None` if a changed field has no plain name.
-    fn documents(
-        &mut self,
-        path: &str,
-        (before, after): (DocRef<'a>, DocRef<'a>),
-        depth: usize,
-    ) -> Option<()> {
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        let updated = self.updated.iter().map(|(path, _)| path);
+        let truncated = self.truncated.iter().map(|(path, _)| path);
+        updated.chain(&self.removed).chain(truncated)
+    }
+
+    /// True if a path has the text of another one.
+    fn is_unclear(&self) -> bool {
+        if !self.paths().any(|path| path.is_unclear) {
+            return false;
+        }
+        let mut texts = HashSet::new();
+        let mut others = self
+            .updated
+            .iter()
+            .map(|(path, _)| path)
+            .chain(&self.removed);
+        !others.all(|path| texts.insert(&path.text))
+            || self
+                .truncated
+                .iter()
+                .any(|(path, _)| texts.contains(&path.text))
+    }
+
+    /// Adds the difference of two documents at `path`.
+    fn documents(&mut self, path: &Path, (before, after): (DocRef<'a>, DocRef<'a>), depth: usize) {
         let mut known: HashMap<&[u8], Element<'a>> = HashMap::new();
         for element in before {
             known.entry(element.name_bytes()).or_insert(element);
         }
         for element in after {
             let old = known.remove(element.name_bytes());
-            if old.is_some_and(|old| are_equal(&old, &element)) {
-                continue;
+            if !old.is_some_and(|old| are_equal(&old, &element)) {
+                self.values(path.field(element.name()), (old, element), depth);
             }
-            if !is_plain(element.name()) {
-                return None;
-            }
-            let path = join(path, element.name());
-            self.values(path, (old, element), depth)?;
         }
         for element in before {
             if known.contains_key(element.name_bytes()) {
-                if !is_plain(element.name()) {
-                    return None;
-                }
-                self.removed.push(join(path, element.name()));
+                self.removed.push(path.field(element.name()));
             }
         }
-        Some(())
     }
 
     /// Adds the difference of two values that are not equal.
     fn values(
         &mut self,
-        path: String,
+        path: Path,
         (before, after): (Option<Element<'a>>, Element<'a>),
         depth: usize,
-    ) -> Option<()> {
+    ) {
         let same_type = before.filter(|before| before.type_code() == after.type_code());
         if let Some(before) = same_type.filter(|_| depth < DEPTH_MAX) {
             let inner = |element: &Element<'a>| DocRef::new(element.value_bytes());
@@ -111,28 +159,21 @@ impl<'a> Difference<'a> {
             }
         }
         self.updated.push((path, after));
-        Some(())
     }
 
     /// Adds the difference of two arrays, given as documents.
-    fn arrays(
-        &mut self,
-        path: &str,
-        (before, after): (DocRef<'a>, DocRef<'a>),
-        depth: usize,
-    ) -> Option<()> {
+    fn arrays(&mut self, path: &Path, (before, after): (DocRef<'a>, DocRef<'a>), depth: usize) {
         let (mut old, mut count) = (before.iter(), 0);
         for element in after {
             let was = old.next();
             if !was.is_some_and(|was| are_equal(&was, &element)) {
-                self.values(format!("{path}.{count}"), (was, element), depth)?;
+                self.values(path.element(count), (was, element), depth);
             }
             count += 1;
         }
         if old.next().is_some() {
-            self.truncated.push((path.to_owned(), count));
+            self.truncated.push((path.clone(), count));
         }
-        Some(())
     }
 }
 

@@ -10,7 +10,7 @@
 //!  1 namespace     uuid (16) | name | time field | meta field     of the entries behind it; both fields
 //!                                                                 empty: an ordinary collection
 //!  2 insert        document
-//!  3 update        key document | description | document after, if it is a measurement
+//!  3 update        key document | description | document after, if it is a measurement or images are kept
 //!  4 replace       key document | document after
 //!  5 delete        key document
 //!  6 create        options
@@ -21,6 +21,10 @@
 //! 11 header        bucket id (12) | columns, two bytes big-endian | document {start, meta?, columns: [name, …]}
 //! 12 bucket added     bucket document: each of its measurements is new
 //! 13 bucket removed   bucket document, which may lack other columns than those of the time and of `_id`
+//! 14 createIndexes    {indexes: [spec, …]}
+//! 15 dropIndexes      {indexes: [spec, …]}
+//! 16 modify           what was changed | {collectionOptions} or {indexOptions} before it
+//! 17 before           document before the change in the next entry
 //!
 //! name, field  varint length | UTF-8
 //! ```
@@ -29,13 +33,14 @@
 //! is what a tail entry leaves out because an earlier one has it; it is stored under a key of its own ([`crate::change_log`]).
 
 mod diff;
+mod notes;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, varint};
-use nilometer_storage::WriteBatch;
 
 use crate::error::{Error, ErrorCode, Result};
 
-pub(crate) use diff::description;
+pub(crate) use diff::{DISAMBIGUATED, description};
+pub(crate) use notes::ChangeNotes;
 
 const NAMESPACE: u8 = 1;
 const INSERT: u8 = 2;
@@ -50,6 +55,10 @@ const MEASUREMENTS: u8 = 10;
 const HEADER: u8 = 11;
 const BUCKET_ADDED: u8 = 12;
 const BUCKET_REMOVED: u8 = 13;
+const CREATE_INDEXES: u8 = 14;
+const DROP_INDEXES: u8 = 15;
+const MODIFY: u8 = 16;
+const BEFORE: u8 = 17;
 
 /// The collection whose changes entries describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +103,9 @@ pub(crate) enum Entry<'a> {
     Update {
         /// Its key.
         key: DocRef<'a>,
-        /// `updatedFields`, `removedFields`, `truncatedArrays`.
+        /// `updatedFields`, `removedFields`, `truncatedArrays`, and `disambiguatedPaths` if there are any.
         description: DocRef<'a>,
-        /// The measurement after the update; `None` for a document.
+        /// The document after the update, if it is stored.
         after: Option<DocRef<'a>>,
     },
     /// A document was replaced.
@@ -108,8 +117,8 @@ pub(crate) enum Entry<'a> {
     },
     /// The document with this key was removed.
     Delete(DocRef<'a>),
-    /// The collection was created.
-    Create,
+    /// The collection was created, with these options.
+    Create(DocRef<'a>),
     /// The collection was dropped.
     Drop,
     /// The collection was renamed.
@@ -141,6 +150,19 @@ pub(crate) enum Entry<'a> {
     BucketAdded(DocRef<'a>),
     /// A bucket was removed with its measurements.
     BucketRemoved(DocRef<'a>),
+    /// Indexes were created: `{indexes}`.
+    CreateIndexes(DocRef<'a>),
+    /// Indexes were dropped: `{indexes}`.
+    DropIndexes(DocRef<'a>),
+    /// The collection, or an index, was changed.
+    Modify {
+        /// What was changed.
+        change: DocRef<'a>,
+        /// `collectionOptions` or `indexOptions` before it.
+        before: DocRef<'a>,
+    },
+    /// The document before the change in the next entry.
+    Before(DocRef<'a>),
 }
 
 fn damaged(what: &str) -> Error {
@@ -236,10 +258,7 @@ fn entry(kind: u8, mut body: &[u8]) -> Option<Entry<'_>> {
             after: document(body)?,
         },
         DELETE => Entry::Delete(document(body)?),
-        CREATE => {
-            document(body)?;
-            Entry::Create
-        }
+        CREATE => Entry::Create(document(body)?),
         DROP => Entry::Drop,
         RENAME => {
             let (drops, rest) = body.split_first()?;
@@ -269,244 +288,16 @@ fn entry(kind: u8, mut body: &[u8]) -> Option<Entry<'_>> {
         }
         BUCKET_ADDED => Entry::BucketAdded(document(body)?),
         BUCKET_REMOVED => Entry::BucketRemoved(document(body)?),
+        CREATE_INDEXES => Entry::CreateIndexes(document(body)?),
+        DROP_INDEXES => Entry::DropIndexes(document(body)?),
+        MODIFY => Entry::Modify {
+            change: document(body)?,
+            before: document(body)?,
+        },
+        BEFORE => Entry::Before(document(body)?),
         _ => return None,
     };
     body.is_empty().then_some(entry)
-}
-
-/// The changes of one batch, noted while it is filled. Without an engine that stores them nothing is noted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ChangeNotes {
-    /// The part of the log that the batch goes to; 0 if changes are not noted.
-    part: u64,
-    uuid: [u8; 16],
-    name: String,
-    time_field: String,
-    meta_field: String,
-    bytes: Vec<u8>,
-}
-
-impl ChangeNotes {
-    /// Notes nothing.
-    pub(crate) fn off() -> Self {
-        Self::default()
-    }
-
-    /// Notes changes of a collection; `part` is that of the log ([`Engine::annotation_part`]).
-    ///
-    /// [`Engine::annotation_part`]: nilometer_storage::Engine::annotation_part
-    pub(crate) fn new(part: u64, collection: LoggedCollection<'_>) -> Self {
-        Self {
-            part,
-            uuid: collection.uuid,
-            name: collection.name.to_owned(),
-            time_field: collection.time_field.to_owned(),
-            meta_field: collection.meta_field.to_owned(),
-            bytes: Vec::new(),
-        }
-    }
-
-    /// True if changes are noted.
-    pub(crate) fn are_kept(&self) -> bool {
-        self.part != 0
-    }
-
-    /// Returns the part of the log that the batch goes to, or one before it.
-    pub(crate) fn part(&self) -> u64 {
-        self.part
-    }
-
-    fn collection(&self) -> LoggedCollection<'_> {
-        LoggedCollection {
-            uuid: self.uuid,
-            name: &self.name,
-            time_field: &self.time_field,
-            meta_field: &self.meta_field,
-        }
-    }
-
-    fn push(&mut self, kind: u8, body: &[&[u8]]) {
-        if self.part == 0 {
-            return;
-        }
-        if self.bytes.is_empty() {
-            let mut names = Vec::new();
-            for text in [&self.name, &self.time_field, &self.meta_field] {
-                varint::put(&mut names, text.len() as u64);
-                names.extend_from_slice(text.as_bytes());
-            }
-            let uuid = self.uuid;
-            put(&mut self.bytes, NAMESPACE, &[&uuid, &names]);
-        }
-        put(&mut self.bytes, kind, body);
-    }
-
-    /// Notes a new document.
-    pub(crate) fn inserted(&mut self, document: DocRef<'_>) {
-        self.push(INSERT, &[document.as_bytes()]);
-    }
-
-    /// Notes a removed document.
-    pub(crate) fn deleted(&mut self, document: DocRef<'_>) {
-        if self.are_kept() {
-            self.push(DELETE, &[id_of(document).as_bytes()]);
-        }
-    }
-
-    /// Notes a document that was replaced as a whole.
-    pub(crate) fn replaced(&mut self, after: DocRef<'_>) {
-        if self.are_kept() {
-            self.push(REPLACE, &[id_of(after).as_bytes(), after.as_bytes()]);
-        }
-    }
-
-    /// Notes a document whose fields were changed.
-    pub(crate) fn updated(&mut self, before: DocRef<'_>, after: DocRef<'_>) {
-        if !self.are_kept() {
-            return;
-        }
-        match description(before, after) {
-            Some(description) => {
-                let key = id_of(before);
-                self.push(UPDATE, &[key.as_bytes(), description.as_bytes()]);
-            }
-            None => self.replaced(after),
-        }
-    }
-
-    /// Notes that the collection was created.
-    pub(crate) fn created(&mut self, options: DocRef<'_>) {
-        self.push(CREATE, &[options.as_bytes()]);
-    }
-
-    /// Notes that the collection was dropped.
-    pub(crate) fn dropped(&mut self) {
-        self.push(DROP, &[]);
-    }
-
-    /// Notes that the collection was renamed.
-    pub(crate) fn renamed(&mut self, to: &str, drops_target: bool) {
-        let mut name = Vec::new();
-        varint::put(&mut name, to.len() as u64);
-        self.push(RENAME, &[&[u8::from(drops_target)], &name, to.as_bytes()]);
-    }
-
-    /// Notes that a database was dropped.
-    pub(crate) fn dropped_database(&mut self, name: &str) {
-        let mut length = Vec::new();
-        varint::put(&mut length, name.len() as u64);
-        self.push(DROP_DATABASE, &[&length, name.as_bytes()]);
-    }
-
-    /// Notes new measurements of a bucket.
-    pub(crate) fn measurements(&mut self, bucket: [u8; 12], tail: &[u8]) {
-        self.push(MEASUREMENTS, &[&bucket, tail]);
-    }
-
-    /// Notes what tail entries of a bucket refer to.
-    pub(crate) fn header<'n>(
-        &mut self,
-        bucket: [u8; 12],
-        (start_ms, meta): (i64, ValueRef<'_>),
-        columns: impl ExactSizeIterator<Item = &'n str>,
-    ) {
-        let count = u16::try_from(columns.len()).unwrap_or(u16::MAX);
-        let mut document = DocumentBuilder::with_capacity(256);
-        document.append("start", Value::DateTime(start_ms));
-        document.append_ref("meta", meta);
-        document.begin_array("columns");
-        for (at, name) in columns.enumerate() {
-            document.append_indexed(at, ValueRef::String(name));
-        }
-        let document = document.finish();
-        self.push(
-            HEADER,
-            &[&bucket, &count.to_be_bytes(), document.as_bytes()],
-        );
-    }
-
-    /// Notes a bucket of new measurements.
-    pub(crate) fn bucket_added(&mut self, bucket: DocRef<'_>) {
-        self.push(BUCKET_ADDED, &[bucket.as_bytes()]);
-    }
-
-    /// Notes a bucket that was removed with its measurements.
-    pub(crate) fn bucket_removed(&mut self, bucket: DocRef<'_>) {
-        if self.are_kept() {
-            let reduced = with_columns(bucket, &["_id", &self.time_field]);
-            self.push(BUCKET_REMOVED, &[reduced.as_bytes()]);
-        }
-    }
-
-    /// Notes a removed measurement.
-    pub(crate) fn measurement_deleted(&mut self, measurement: DocRef<'_>) {
-        if self.are_kept() {
-            let key = self.collection().measurement_key(measurement);
-            self.push(DELETE, &[key.as_bytes()]);
-        }
-    }
-
-    /// Notes a measurement whose fields were changed: of one that gets another key, that one was removed and another inserted.
-    pub(crate) fn measurement_updated(&mut self, before: DocRef<'_>, after: DocRef<'_>) {
-        if !self.are_kept() {
-            return;
-        }
-        let keys = [before, after].map(|one| self.collection().measurement_key(one));
-        let [key, now] = &keys;
-        if key != now {
-            self.push(DELETE, &[key.as_bytes()]);
-            self.push(INSERT, &[after.as_bytes()]);
-            return;
-        }
-        match description(before, after) {
-            Some(description) => self.push(
-                UPDATE,
-                &[key.as_bytes(), description.as_bytes(), after.as_bytes()],
-            ),
-            None => self.push(REPLACE, &[key.as_bytes(), after.as_bytes()]),
-        }
-    }
-
-    /// Moves what was noted to a batch.
-    pub(crate) fn add_to(&mut self, batch: &mut WriteBatch) {
-        batch.annotate(&self.bytes);
-        self.bytes.clear();
-    }
-}
-
-fn put(out: &mut Vec<u8>, kind: u8, body: &[&[u8]]) {
-    out.push(kind);
-    let length: usize = body.iter().map(|part| part.len()).sum();
-    varint::put(out, length as u64);
-    for part in body {
-        out.extend_from_slice(part);
-    }
-}
-
-fn id_of(document: DocRef<'_>) -> Document {
-    let mut key = DocumentBuilder::with_capacity(32);
-    key.append_ref("_id", document.get("_id"));
-    key.finish()
-}
-
-/// Returns a bucket document with these columns alone.
-fn with_columns(bucket: DocRef<'_>, columns: &[&str]) -> Document {
-    let mut out = DocumentBuilder::with_capacity(1024);
-    for element in bucket {
-        match (element.name(), element.value()) {
-            ("data", ValueRef::Document(data)) => {
-                out.begin_document("data");
-                for column in data.iter().filter(|one| columns.contains(&one.name())) {
-                    out.append_element(column);
-                }
-                out.end();
-            }
-            _ => {
-                out.append_element(element);
-            }
-        }
-    }
-    out.finish()
 }
 
 /// What tail entries of a bucket leave out.

@@ -165,6 +165,9 @@ impl LogState {
     }
 }
 
+/// Headers of buckets, by collection and bucket.
+type KnownHeaders = HashMap<([u8; 16], [u8; 12]), Arc<BucketHeader>>;
+
 /// The log of one database.
 pub struct ChangeLog {
     engine: Arc<dyn Engine>,
@@ -172,8 +175,8 @@ pub struct ChangeLog {
     options: ChangeLogOptions,
     state: Mutex<LogState>,
     waiting: WaitingStreams,
-    /// Headers of buckets, by collection and bucket.
-    headers: Mutex<HashMap<([u8; 16], [u8; 12]), Arc<BucketHeader>>>,
+    /// Those that streams have read.
+    headers: Mutex<KnownHeaders>,
 }
 
 /// A batch that has its time.

@@ -53,6 +53,7 @@ codes! {
     FileNotOpen = 38;
     CursorNotFound = 43;
     UserDataInconsistent = 45;
+    NoMatchingDocument = 47;
     NamespaceExists = 48;
     InvalidRoleModification = 49;
     MaxTimeMSExpired = 50;
@@ -350,6 +351,8 @@ pub mod location {
         STAGE_UNKNOWN = 40_324;
         REPLICA_SET_ONLY = 40_573;
         CHANGE_STREAM_NOT_OBJECT = 50_808;
+        SPLIT_NOT_EMPTY = 7_182_800;
+        SPLIT_NOT_LAST = 7_182_802;
         CHANGE_STREAM_STARTS_TWICE = 50_674;
         STAGE_NOT_IN_FACET = 40_600;
         STAGE_NOT_LAST = 40_601;

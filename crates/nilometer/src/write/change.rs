@@ -551,7 +551,7 @@ impl ChangeBatch<'_> {
             }
             RecordChange::Replace(after) => {
                 self.entries(&key, document, Some(&after), &selection.eval)?;
-                self.notes.replaced(after.as_ref());
+                self.notes.replaced(document.as_ref(), after.as_ref());
                 self.put(key, document, after);
             }
             RecordChange::Remove => {

@@ -472,6 +472,10 @@ fn events_have_the_form_that_drivers_read() {
     assert!(events[1].get("fullDocument").is_missing());
     assert_eq!(part(&events[2], "fullDocument"), doc! {"_id": 1, "c": 3});
     assert_eq!(part(&events[3], "documentKey"), doc! {"_id": 1});
+    // Behind the drop the stream ends, also if it is resumed there.
+    let resumed = watch("c", doc! {"resumeAfter": id_of(&events[4])}, vec![]);
+    let mut resumed = Stream::open(&mut fixture, resumed);
+    assert_eq!(kinds(resumed.read(&mut fixture)), ["invalidate"]);
     // Behind an invalidate event only `startAfter` goes on.
     let last = id_of(&events[5]);
     let again = watch("c", doc! {"resumeAfter": last.clone()}, vec![]);
@@ -545,10 +549,8 @@ fn what_streams_do_not_support_is_refused_by_name() {
     let mut fixture = in_memory();
     let token = doc! {"_data": "00"};
     for (options, code) in [
-        (doc! {"fullDocument": "required"}, 115),
         (doc! {"fullDocument": "other"}, 2),
-        (doc! {"fullDocumentBeforeChange": "whenAvailable"}, 115),
-        (doc! {"showExpandedEvents": true}, 115),
+        (doc! {"fullDocumentBeforeChange": "other"}, 2),
         (doc! {"unknown": 1}, 40_415),
         (doc! {"resumeAfter": token.clone()}, 260),
         (
@@ -563,7 +565,7 @@ fn what_streams_do_not_support_is_refused_by_name() {
     for (stage, code) in [
         ("$sort", 20),
         ("$group", 20),
-        ("$changeStreamSplitLargeEvent", 115),
+        ("$changeStreamSplitLargeEvent", 7_182_800),
     ] {
         let mut stages = DocumentBuilder::new();
         stages.append(stage, doc! {"_id": 1});
@@ -770,4 +772,195 @@ fn a_start_without_the_set_ends_the_log() {
     drop(fixture);
     let mut fixture = in_directory(&directory.0);
     assert_eq!(fixture.code(resume), 286);
+}
+
+#[test]
+fn expanded_events_show_definitions() {
+    let mut fixture = in_memory();
+    let mut plain = Stream::open(&mut fixture, watch(1, doc! {}, vec![]));
+    let open = watch(1, doc! {"showExpandedEvents": true}, vec![]);
+    let mut expanded = Stream::open(&mut fixture, open);
+    fixture.run(doc! {"create": "c", "capped": true, "size": 4096});
+    let index = doc! {"key": doc! {"a": 1}, "name": "a_1"};
+    fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+    let hide = doc! {"name": "a_1", "hidden": true};
+    fixture.run(doc! {"collMod": "c", "index": hide});
+    fixture.run(doc! {"collMod": "c", "validationLevel": "off"});
+    fixture.run(doc! {"dropIndexes": "c", "index": "a_1"});
+    let document = doc! {"_id": 1, "a.b": 1, "d": doc! {"0": 1, "x": 1}};
+    fixture.run(doc! {"insert": "c", "documents": array![document]});
+    let set = doc! {"$set": doc! {"d.0": 2}};
+    let dotted = doc! {"$replaceWith": doc! {"$setField":
+    doc! {"field": "a.b", "input": "$$ROOT", "value": 2}}};
+    for change in [Value::from(set), array![dotted]] {
+        let statement = doc! {"q": doc! {"_id": 1}, "u": change};
+        fixture.run(doc! {"update": "c", "updates": array![statement]});
+    }
+    fixture.reply_on("admin", doc! {"renameCollection": "test.c", "to": "test.d"});
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    fixture.run(doc! {"create": "ts", "timeseries": options});
+    assert_eq!(
+        kinds(plain.read(&mut fixture)),
+        ["insert", "update", "update", "rename"]
+    );
+    let events = expanded.read(&mut fixture);
+    assert_eq!(
+        kinds(events),
+        [
+            "create",
+            "createIndexes",
+            "modify",
+            "modify",
+            "dropIndexes",
+            "insert",
+            "update",
+            "update",
+            "rename",
+            "create"
+        ]
+    );
+    let part = |at: usize, name: &str| events[at].get(name).as_document().unwrap();
+    let first = part(0, "operationDescription");
+    assert_eq!(first.get("size").as_exact_i64(), Some(4096));
+    assert!(show(&part(1, "operationDescription").to_document()).contains("a_1"));
+    assert!(show(&part(2, "stateBeforeChange").to_document()).contains("indexOptions"));
+    assert!(show(&part(3, "stateBeforeChange").to_document()).contains("collectionOptions"));
+    let uuid = events[0].get("collectionUUID");
+    assert!(matches!(uuid, ValueRef::Binary { .. }));
+    assert!(
+        events
+            .iter()
+            .take(9)
+            .all(|event| equal(event.get("collectionUUID"), uuid))
+    );
+    let unclear = |at: usize| {
+        let description = part(at, "updateDescription");
+        description
+            .get("disambiguatedPaths")
+            .as_document()
+            .unwrap()
+            .to_document()
+    };
+    assert_eq!(unclear(6), doc! {"d.0": array!["d", "0"]});
+    assert_eq!(unclear(7), doc! {"a.b": array!["a.b"]});
+    assert!(show(&part(9, "operationDescription").to_document()).contains("timeField"));
+    let shown = plain.events[1]
+        .get("updateDescription")
+        .as_document()
+        .unwrap();
+    assert!(shown.get("disambiguatedPaths").is_missing());
+}
+
+#[test]
+fn images_show_documents_before_and_after_their_changes() {
+    let mut fixture = in_memory();
+    let images = doc! {"enabled": true};
+    fixture.run(doc! {"create": "c", "changeStreamPreAndPostImages": images});
+    let options = |value: &str| doc! {"fullDocument": value, "fullDocumentBeforeChange": value};
+    let mut stream = Stream::open(&mut fixture, watch("c", options("required"), vec![]));
+    let update = |change: Document| {
+        let statement = doc! {"q": doc! {"_id": 1}, "u": change};
+        doc! {"update": "c", "updates": array![statement]}
+    };
+    fixture.run(doc! {"insert": "c", "documents": array![doc! {"_id": 1, "n": 1}]});
+    fixture.run(update(doc! {"$inc": doc! {"n": 1}}));
+    fixture.run(update(doc! {"n": 9}));
+    fixture.run(doc! {"delete": "c", "deletes": array![doc! {"q": doc! {}, "limit": 1}]});
+    let images_of = |event: &Document| {
+        ["fullDocumentBeforeChange", "fullDocument"].map(|name| {
+            event
+                .get(name)
+                .as_document()
+                .map(|n| n.get("n").as_exact_i64().unwrap())
+        })
+    };
+    let found: Vec<_> = stream.read(&mut fixture).iter().map(images_of).collect();
+    let wanted = [
+        [None, Some(1)],
+        [Some(1), Some(2)],
+        [Some(2), Some(9)],
+        [Some(9), None],
+    ];
+    assert_eq!(found, wanted);
+    // Each change alone: the document before it stays with its event over resumptions.
+    for (at, wanted) in wanted.iter().enumerate().skip(1) {
+        let after = id_of(&stream.events[at - 1]);
+        let mut options = DocumentBuilder::extending(options("whenAvailable"));
+        options.append("resumeAfter", after);
+        let open = watch("c", options.finish(), vec![]);
+        let mut resumed = Stream::open(&mut fixture, open);
+        assert_eq!(images_of(&resumed.read(&mut fixture)[0]), *wanted);
+    }
+    // Without them.
+    fixture.run(doc! {"collMod": "c", "changeStreamPreAndPostImages": doc! {"enabled": false}});
+    let mut available = Stream::open(&mut fixture, watch("c", options("whenAvailable"), vec![]));
+    let required = fixture.run(watch("c", options("required"), vec![]));
+    let (id, _, _) = cursor(&required, "firstBatch");
+    fixture.run(doc! {"insert": "c", "documents": array![doc! {"_id": 1, "n": 1}]});
+    fixture.run(update(doc! {"$inc": doc! {"n": 1}}));
+    let event = available.read(&mut fixture)[1].clone();
+    assert!(matches!(event.get("fullDocument"), ValueRef::Null));
+    assert!(matches!(
+        event.get("fullDocumentBeforeChange"),
+        ValueRef::Null
+    ));
+    let more = doc! {"getMore": id, "collection": "c", "maxTimeMS": 1};
+    assert_eq!(fixture.code(more), 47);
+}
+
+#[test]
+fn large_events_are_split() {
+    let mut fixture = in_memory();
+    let images = doc! {"enabled": true};
+    fixture.run(doc! {"create": "c", "changeStreamPreAndPostImages": images});
+    let options = doc! {"fullDocument": "required", "fullDocumentBeforeChange": "required"};
+    let with = |token: Option<&Document>| {
+        let mut out = DocumentBuilder::extending(options.clone());
+        out.append("resumeAfter", token.cloned());
+        out.finish()
+    };
+    let split = || vec![Value::from(doc! {"$changeStreamSplitLargeEvent": doc! {}})];
+    let mut stream = Stream::open(&mut fixture, watch("c", options.clone(), split()));
+    let start = stream.token.clone();
+    let large = "x".repeat(15 << 20);
+    let document = doc! {"_id": 1, "text": large.as_str(), "n": 1};
+    fixture.run(doc! {"insert": "c", "documents": array![document]});
+    let statement = doc! {"q": doc! {"_id": 1}, "u": doc! {"$inc": doc! {"n": 1}}};
+    fixture.run(doc! {"update": "c", "updates": array![statement]});
+    fixture.run(doc! {"insert": "c", "documents": array![doc! {"_id": 2}]});
+    let events = stream.read(&mut fixture).to_vec();
+    let places: Vec<_> = events
+        .iter()
+        .map(|event| {
+            let place = event.get("splitEvent").as_document();
+            place.map(|place| {
+                (
+                    place.get("fragment").as_exact_i64(),
+                    place.get("of").as_exact_i64(),
+                )
+            })
+        })
+        .collect();
+    let fragment = |number| Some((Some(number), Some(2)));
+    assert_eq!(places, [None, fragment(1), fragment(2), None]);
+    let tokens = events.iter().map(|event| {
+        let token = id_of(event);
+        token.get("_data").as_str().unwrap().to_owned()
+    });
+    assert!(tokens.is_sorted());
+    for (at, event) in events.iter().enumerate().take(3) {
+        let token = id_of(event);
+        let open = watch("c", with(Some(&token)), split());
+        let mut resumed = Stream::open(&mut fixture, open);
+        let rest = resumed.read(&mut fixture);
+        assert!(
+            rest == &events[at + 1..],
+            "after {at}: {} events",
+            rest.len()
+        );
+    }
+    // Without the stage.
+    let token = id_of(&events[1]);
+    assert_eq!(fixture.code(watch("c", with(Some(&token)), vec![])), 280);
+    assert_eq!(fixture.code(watch("c", with(Some(&start)), vec![])), 10_334);
 }

@@ -19,7 +19,8 @@ use crate::query::exec::Executor;
 use crate::query::exec::build::Builder;
 use crate::query::exec::change_stream;
 use crate::query::pipeline::change_stream::{
-    ChangeStreamOptions, NAME, StreamStart, check_following, of_pipeline, only_on_sets,
+    BeforeChange, ChangeStreamOptions, FullDocument, NAME, StreamStart, following, of_pipeline,
+    only_on_sets,
 };
 use crate::query::pipeline::{PipelineContext, parse_pipeline};
 
@@ -51,10 +52,9 @@ pub(super) fn open(
     let documents = stages_of(args)?;
     let argument = of_pipeline(&documents).unwrap_or_default();
     let log = database.change_log().ok_or_else(only_on_sets)?;
-    let stream = parse_options(argument)?;
+    let (following, splits) = following(documents.get(1..).unwrap_or_default())?;
+    let stream = parse_options(argument, splits)?;
     let scope = scope(database, operation, collection, stream.of_cluster)?;
-    let following = documents.get(1..).unwrap_or_default();
-    check_following(following)?;
     // Events are no documents of the collection: its collation does not apply.
     let options = QueryOptions::parse(database, operation, args, None)?;
     let cx = PipelineContext::top(options.expressions.clone());
@@ -165,7 +165,7 @@ fn scope(
 }
 
 /// Parses the argument of the stage.
-fn parse_options(argument: ValueRef<'_>) -> Result<ChangeStreamOptions> {
+fn parse_options(argument: ValueRef<'_>, splits: bool) -> Result<ChangeStreamOptions> {
     let Some(document) = argument.as_document() else {
         return Err(Error::location(
             location::CHANGE_STREAM_NOT_OBJECT,
@@ -185,41 +185,27 @@ fn parse_options(argument: ValueRef<'_>) -> Result<ChangeStreamOptions> {
         "startAfter",
         "startAtOperationTime",
     ])?;
-    let looks_up = match args.string("fullDocument")? {
-        None | Some("default") => false,
-        Some("updateLookup") => true,
-        Some(images @ ("whenAvailable" | "required")) => {
-            return Err(without_images("fullDocument", images));
-        }
+    let full_document = match args.string("fullDocument")? {
+        None | Some("default") => FullDocument::Default,
+        Some("updateLookup") => FullDocument::UpdateLookup,
+        Some("whenAvailable") => FullDocument::WhenAvailable,
+        Some("required") => FullDocument::Required,
         Some(other) => return Err(unknown("fullDocument", other)),
     };
-    match args.string("fullDocumentBeforeChange")? {
-        None | Some("off") => {}
-        Some(images @ ("whenAvailable" | "required")) => {
-            return Err(without_images("fullDocumentBeforeChange", images));
-        }
+    let before_change = match args.string("fullDocumentBeforeChange")? {
+        None | Some("off") => BeforeChange::Off,
+        Some("whenAvailable") => BeforeChange::WhenAvailable,
+        Some("required") => BeforeChange::Required,
         Some(other) => return Err(unknown("fullDocumentBeforeChange", other)),
-    }
-    if args.boolean("showExpandedEvents")? == Some(true) {
-        return Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "$changeStream.showExpandedEvents is not supported",
-        ));
-    }
+    };
     Ok(ChangeStreamOptions {
         start: start(&args)?,
-        looks_up,
+        full_document,
+        before_change,
+        is_expanded: args.boolean("showExpandedEvents")?.unwrap_or(false),
+        splits,
         of_cluster: args.boolean("allChangesForCluster")?.unwrap_or(false),
     })
-}
-
-fn without_images(option: &str, value: &str) -> Error {
-    Error::new(
-        ErrorCode::CommandNotSupported,
-        format!(
-            "$changeStream.{option}: '{value}' is not supported, because pre- and post-images are not stored"
-        ),
-    )
 }
 
 fn unknown(option: &str, value: &str) -> Error {

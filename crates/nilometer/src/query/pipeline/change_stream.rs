@@ -36,13 +36,43 @@ pub enum StreamStart {
     AtOperationTime(Timestamp),
 }
 
+/// The document that events of updates have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FullDocument {
+    /// None.
+    Default,
+    /// As it is when the event is read.
+    UpdateLookup,
+    /// As it was after the update, if that is stored.
+    WhenAvailable,
+    /// As it was after the update; the stream fails if that is not stored.
+    Required,
+}
+
+/// The document before the change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeforeChange {
+    /// None.
+    Off,
+    /// If it is stored.
+    WhenAvailable,
+    /// The stream fails if it is not stored.
+    Required,
+}
+
 /// The options of `$changeStream`.
 #[derive(Clone, Debug)]
 pub struct ChangeStreamOptions {
     /// Where it begins.
     pub start: StreamStart,
-    /// Events of updates have the document as it is when the event is read.
-    pub looks_up: bool,
+    /// The document that events of updates have.
+    pub full_document: FullDocument,
+    /// Whether events have the document before the change.
+    pub before_change: BeforeChange,
+    /// Events have further fields, and there are further kinds of events.
+    pub is_expanded: bool,
+    /// Events that are too large are returned in fragments.
+    pub splits: bool,
     /// It shows the changes of all databases.
     pub of_cluster: bool,
 }
@@ -53,14 +83,35 @@ pub fn of_pipeline<'a>(stages: &[DocRef<'a>]) -> Option<ValueRef<'a>> {
     (first.name() == NAME).then(|| first.value())
 }
 
-/// Fails if a stage may not follow `$changeStream`.
-pub fn check_following(stages: &[DocRef<'_>]) -> Result<()> {
+/// The stage that returns large events in fragments.
+const SPLIT: &str = "$changeStreamSplitLargeEvent";
+
+/// Returns the stages that follow, without the last one if it splits events, and true if there is one. Fails if a stage may not
+/// follow `$changeStream`.
+pub fn following<'s, 'a>(stages: &'s [DocRef<'a>]) -> Result<(&'s [DocRef<'a>], bool)> {
+    let name_of = |stage: &DocRef<'a>| stage.iter().next().map_or("", |element| element.name());
+    let (stages, splits) = match stages.split_last() {
+        Some((last, others)) if name_of(last) == SPLIT => {
+            let argument = last.get(SPLIT);
+            if !argument
+                .as_document()
+                .is_some_and(|options| options.is_empty())
+            {
+                return Err(Error::location(
+                    location::SPLIT_NOT_EMPTY,
+                    format!("{SPLIT} spec should be an empty object"),
+                ));
+            }
+            (others, true)
+        }
+        _ => (stages, false),
+    };
     for stage in stages {
-        let name = stage.iter().next().map_or("", |element| element.name());
-        if name == "$changeStreamSplitLargeEvent" {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                format!("{name} is not supported"),
+        let name = name_of(stage);
+        if name == SPLIT {
+            return Err(Error::location(
+                location::SPLIT_NOT_LAST,
+                format!("{SPLIT} must be the last stage in the pipeline"),
             ));
         }
         let is_known = super::STAGES.iter().any(|entry| entry.name == name);
@@ -71,7 +122,7 @@ pub fn check_following(stages: &[DocRef<'_>]) -> Result<()> {
             ));
         }
     }
-    Ok(())
+    Ok((stages, splits))
 }
 
 /// Refuses the stage where it is no stream of a command.

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Timestamp, Value, ValueRef, doc};
+use nilometer_bson::{Binary, DocRef, Document, DocumentBuilder, Timestamp, Value, ValueRef, doc};
 
 use super::token::{ResumeToken, TokenKind};
-use crate::change_entry::{BucketHeader, Entry, LoggedCollection};
+use crate::change_entry::{BucketHeader, DISAMBIGUATED, Entry, LoggedCollection};
 use crate::change_log::StreamScope;
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::pipeline::change_stream::{BeforeChange, ChangeStreamOptions, FullDocument};
 use crate::timeseries::unpack;
 use crate::timeseries::unpack::Shown;
+
+/// The subtype of UUIDs.
+const UUID_SUBTYPE: u8 = 4;
 
 /// The time of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -21,15 +25,22 @@ pub(super) struct EventTime {
 /// Makes the events of one batch.
 pub(super) struct EventBuilder<'s> {
     pub(super) scope: &'s StreamScope,
+    pub(super) options: &'s ChangeStreamOptions,
     pub(super) at: EventTime,
     /// The number of the next event.
     pub(super) number: u32,
     /// The first event to return.
     pub(super) first: u32,
+    /// An invalidate event with the number before that was returned already.
+    pub(super) passes_invalidate: bool,
+    /// The document before the change in the next entry.
+    pub(super) before: Option<Document>,
     /// The events.
     pub(super) events: Vec<(Document, Document)>,
     /// The stream ends with the last event.
     pub(super) is_invalid: bool,
+    /// The collection of the entry.
+    uuid: [u8; 16],
 }
 
 /// Finds what events need beside their entries.
@@ -37,18 +48,38 @@ pub(super) trait EventSources {
     /// Returns the header of a bucket that names at least so many columns.
     fn header(&self, uuid: [u8; 16], bucket: [u8; 12], columns: usize)
     -> Result<Arc<BucketHeader>>;
-    /// True if events of updates have the document.
-    fn looks_up(&self) -> bool;
     /// Returns a document as it is now; `None` if it is gone.
     fn look_up(&self, name: &str, key: DocRef<'_>) -> Result<Option<Document>>;
 }
 
-impl EventBuilder<'_> {
-    fn token(&self, kind: TokenKind) -> Document {
+impl<'s> EventBuilder<'s> {
+    /// Makes the events of `at` from the number `number` on.
+    pub(super) fn new(
+        scope: &'s StreamScope,
+        options: &'s ChangeStreamOptions,
+        at: EventTime,
+        number: u32,
+    ) -> Self {
+        Self {
+            scope,
+            options,
+            at,
+            number,
+            first: 0,
+            passes_invalidate: false,
+            before: None,
+            events: Vec::new(),
+            is_invalid: false,
+            uuid: [0; 16],
+        }
+    }
+
+    fn token(&self, number: u32, kind: TokenKind) -> Document {
         let token = ResumeToken {
             time: self.at.time,
-            event: self.number,
+            event: number,
             kind,
+            fragment: 0,
         };
         token.to_document()
     }
@@ -60,7 +91,7 @@ impl EventBuilder<'_> {
         fill: impl FnOnce(&mut DocumentBuilder) -> Result<()>,
     ) -> Result<()> {
         if self.number >= self.first {
-            let token = self.token(TokenKind::Event);
+            let token = self.token(self.number, TokenKind::Event);
             self.add(operation, token, fill)?;
         }
         self.number = self.number.saturating_add(1);
@@ -80,25 +111,46 @@ impl EventBuilder<'_> {
             "clusterTime",
             Value::Timestamp(Timestamp::from_u64(self.at.time)),
         );
+        if self.options.is_expanded && self.uuid != [0; 16] {
+            let uuid = Binary {
+                subtype: UUID_SUBTYPE,
+                bytes: self.uuid.into(),
+            };
+            event.append("collectionUUID", Value::Binary(uuid));
+        }
         event.append("wallTime", Value::DateTime(self.at.wall_ms));
         fill(&mut event)?;
         self.events.push((token, event.finish()));
         Ok(())
     }
 
+    /// Adds an event that only streams with expanded events show.
+    fn push_expanded(&mut self, operation: &str, name: &str, description: Document) -> Result<()> {
+        if !self.options.is_expanded || !self.scope.shows(name) {
+            self.pass(1);
+            return Ok(());
+        }
+        self.push(operation, |event| {
+            append_names(event, name, None);
+            event.append("operationDescription", description);
+            Ok(())
+        })
+    }
+
     /// Adds the event after which the stream ends. It has the number of the event before it.
     fn invalidate(&mut self) -> Result<()> {
         let number = self.number.saturating_sub(1);
-        if number < self.first {
+        let is_before = match self.passes_invalidate {
+            true => number < self.first,
+            false => number + 1 < self.first,
+        };
+        if is_before {
             return Ok(());
         }
-        let token = ResumeToken {
-            time: self.at.time,
-            event: number,
-            kind: TokenKind::Invalidate,
-        };
+        let token = self.token(number, TokenKind::Invalidate);
         self.is_invalid = true;
-        self.add("invalidate", token.to_document(), |_| Ok(()))
+        self.uuid = [0; 16];
+        self.add("invalidate", token, |_| Ok(()))
     }
 
     /// Counts events that are not shown.
@@ -117,10 +169,34 @@ impl EventBuilder<'_> {
     ) -> Result<()> {
         let name = collection.name;
         let shows = self.scope.shows(name);
+        self.uuid = collection.uuid;
+        let before = self.before.take();
         match *entry {
             Entry::Namespace(_) | Entry::Header { .. } => Ok(()),
-            // Events of these are expanded events.
-            Entry::Create => Ok(()),
+            Entry::Before(document) => {
+                let is_shown = shows && self.options.before_change != BeforeChange::Off;
+                self.before = is_shown.then(|| document.to_document());
+                Ok(())
+            }
+            Entry::Create(options) => self.push_expanded("create", name, options.to_document()),
+            Entry::CreateIndexes(indexes) => {
+                self.push_expanded("createIndexes", name, indexes.to_document())
+            }
+            Entry::DropIndexes(indexes) => {
+                self.push_expanded("dropIndexes", name, indexes.to_document())
+            }
+            Entry::Modify { change, before } => {
+                if !self.options.is_expanded || !shows {
+                    self.pass(1);
+                    return Ok(());
+                }
+                self.push("modify", |event| {
+                    append_names(event, name, None);
+                    event.append_ref("operationDescription", ValueRef::Document(change));
+                    event.append_ref("stateBeforeChange", ValueRef::Document(before));
+                    Ok(())
+                })
+            }
             Entry::Measurements { bucket, tail } => {
                 let rows = unpack::tail_rows(tail)?;
                 if !shows || self.is_before(rows) {
@@ -149,7 +225,11 @@ impl EventBuilder<'_> {
                 }
                 for measurement in &measurements {
                     let key = collection.measurement_key(measurement.as_ref());
-                    self.deleted(name, key.as_ref())?;
+                    let images = Images::of(self.options, None);
+                    self.push("delete", |event| {
+                        append_names(event, name, Some(key.as_ref()));
+                        images.append_before(event)
+                    })?;
                 }
                 Ok(())
             }
@@ -170,27 +250,38 @@ impl EventBuilder<'_> {
                 key,
                 description,
                 after,
-            } => self.push("update", |event| {
-                match after {
-                    _ if !sources.looks_up() => {}
-                    Some(after) => {
-                        event.append_ref("fullDocument", ValueRef::Document(after));
+            } => {
+                let images = Images::of(self.options, before);
+                self.push("update", |event| {
+                    let is_measurement = !collection.time_field.is_empty();
+                    match images.options.full_document {
+                        FullDocument::Default => {}
+                        FullDocument::UpdateLookup if !is_measurement => {
+                            let found = sources.look_up(name, key)?;
+                            event.append("fullDocument", found.map_or(Value::Null, Value::from));
+                        }
+                        _ => images.append_after(event, after)?,
                     }
-                    None => {
-                        let found = sources.look_up(name, key)?;
-                        event.append("fullDocument", found.map_or(Value::Null, Value::from));
-                    }
-                }
-                append_names(event, name, Some(key));
-                event.append_ref("updateDescription", ValueRef::Document(description));
-                Ok(())
-            }),
-            Entry::Replace { key, after } => self.push("replace", |event| {
-                event.append_ref("fullDocument", ValueRef::Document(after));
-                append_names(event, name, Some(key));
-                Ok(())
-            }),
-            Entry::Delete(key) => self.deleted(name, key),
+                    append_names(event, name, Some(key));
+                    images.append_description(event, description);
+                    images.append_before(event)
+                })
+            }
+            Entry::Replace { key, after } => {
+                let images = Images::of(self.options, before);
+                self.push("replace", |event| {
+                    event.append_ref("fullDocument", ValueRef::Document(after));
+                    append_names(event, name, Some(key));
+                    images.append_before(event)
+                })
+            }
+            Entry::Delete(key) => {
+                let images = Images::of(self.options, before);
+                self.push("delete", |event| {
+                    append_names(event, name, Some(key));
+                    images.append_before(event)
+                })
+            }
             Entry::Drop => {
                 self.push("drop", |event| {
                     append_names(event, name, None);
@@ -236,21 +327,18 @@ impl EventBuilder<'_> {
         })
     }
 
-    fn deleted(&mut self, name: &str, key: DocRef<'_>) -> Result<()> {
-        self.push("delete", |event| {
-            append_names(event, name, Some(key));
-            Ok(())
-        })
-    }
-
     fn renamed(&mut self, from: &str, to: &str, drops_target: bool) -> Result<()> {
         if !self.scope.shows(from) && !self.scope.shows(to) {
             self.pass(1);
             return Ok(());
         }
+        let is_expanded = self.options.is_expanded;
         self.push("rename", |event| {
             append_names(event, from, None);
             event.append("to", namespace(to));
+            if is_expanded {
+                event.append("operationDescription", doc! {"to": namespace(to)});
+            }
             Ok(())
         })?;
         match self.scope {
@@ -280,6 +368,69 @@ impl EventBuilder<'_> {
             false => Ok(()),
         }
     }
+}
+
+/// Images of a document for an event of its change.
+struct Images<'s> {
+    options: &'s ChangeStreamOptions,
+    before: Option<Document>,
+}
+
+impl<'s> Images<'s> {
+    fn of(options: &'s ChangeStreamOptions, before: Option<Document>) -> Self {
+        Self { options, before }
+    }
+
+    /// Appends the document after the change, as the option `fullDocument` wants it.
+    fn append_after(&self, event: &mut DocumentBuilder, after: Option<DocRef<'_>>) -> Result<()> {
+        match after {
+            Some(after) => event.append_ref("fullDocument", ValueRef::Document(after)),
+            None if self.options.full_document == FullDocument::Required => {
+                return Err(without_image("post", event));
+            }
+            None => event.append("fullDocument", Value::Null),
+        };
+        Ok(())
+    }
+
+    /// Appends the document before the change, as the option `fullDocumentBeforeChange` wants it.
+    fn append_before(&self, event: &mut DocumentBuilder) -> Result<()> {
+        let before = match (&self.before, self.options.before_change) {
+            (_, BeforeChange::Off) => return Ok(()),
+            (Some(before), _) => ValueRef::Document(before.as_ref()),
+            (None, BeforeChange::Required) => return Err(without_image("pre", event)),
+            (None, BeforeChange::WhenAvailable) => ValueRef::Null,
+        };
+        event.append_ref("fullDocumentBeforeChange", before);
+        Ok(())
+    }
+
+    /// Appends the description of an update. Only expanded events say which paths could be read in two ways.
+    fn append_description(&self, event: &mut DocumentBuilder, description: DocRef<'_>) {
+        event.begin_document("updateDescription");
+        let fields = description.iter();
+        for field in fields.filter(|field| field.name() != DISAMBIGUATED) {
+            event.append_element(field);
+        }
+        if self.options.is_expanded {
+            let none = Document::new();
+            let unclear = description.get(DISAMBIGUATED).as_document();
+            let unclear = unclear.unwrap_or_else(|| none.as_ref());
+            event.append_ref(DISAMBIGUATED, ValueRef::Document(unclear));
+        }
+        event.end();
+    }
+}
+
+fn without_image(which: &str, event: &DocumentBuilder) -> Error {
+    let event = event.clone().finish();
+    let json = nilometer_bson::extjson::to_relaxed(event.as_ref());
+    Error::new(
+        ErrorCode::NoMatchingDocument,
+        format!(
+            "Change stream was configured to require a {which}-image for all update, delete and replace events, but the {which}-image was not found for event: {json}"
+        ),
+    )
 }
 
 fn shown<'a>(collection: &LoggedCollection<'a>) -> Shown<'a> {

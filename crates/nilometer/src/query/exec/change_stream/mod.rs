@@ -9,6 +9,7 @@
 //! with its token, and when the source has nothing more, all before its place was returned or filtered out.
 
 mod events;
+mod split;
 mod token;
 
 use std::cell::RefCell;
@@ -66,7 +67,7 @@ pub fn open(
     options: &ChangeStreamOptions,
     stages: Vec<Stage>,
 ) -> Result<(BoxOperator, Arc<StreamProgress>)> {
-    let from = StreamPlace::of(log, &scope, &options.start)?;
+    let from = StreamPlace::of(log, &scope, options)?;
     let progress = Arc::new(StreamProgress(Mutex::new(ProgressState {
         read: from.token,
         pending: VecDeque::new(),
@@ -76,9 +77,10 @@ pub fn open(
         log: Arc::clone(log),
         collections: Arc::clone(&builder.collections),
         scope,
-        looks_up: options.looks_up,
+        options: options.clone(),
         next: from.time,
         first: from.event,
+        passes_invalidate: from.passes_invalidate,
         batches: VecDeque::new(),
         current: None,
         headers: RefCell::default(),
@@ -87,6 +89,8 @@ pub fn open(
     let output = StreamOutput {
         input: builder.over(Box::new(source), stages)?,
         progress: Arc::clone(&progress),
+        splits: options.splits,
+        resumed: from.fragment,
     };
     Ok((Box::new(output), progress))
 }
@@ -96,27 +100,31 @@ struct StreamPlace {
     time: u64,
     event: u32,
     token: Document,
+    /// The invalidate event after the event before it was returned.
+    passes_invalidate: bool,
+    /// The fragment of the event that was returned last.
+    fragment: Option<ResumeToken>,
 }
 
 impl StreamPlace {
-    fn of(log: &ChangeLog, scope: &StreamScope, start: &StreamStart) -> Result<Self> {
-        match start {
-            StreamStart::Now => {
-                let visible = log.visible();
-                Ok(Self {
-                    time: visible + 1,
-                    event: 0,
-                    token: ResumeToken::after(visible).to_document(),
-                })
-            }
+    /// The place before all events of a time.
+    fn before(time: u64) -> Self {
+        Self {
+            time,
+            event: 0,
+            token: ResumeToken::after(time.saturating_sub(1)).to_document(),
+            passes_invalidate: false,
+            fragment: None,
+        }
+    }
+
+    fn of(log: &ChangeLog, scope: &StreamScope, options: &ChangeStreamOptions) -> Result<Self> {
+        match &options.start {
+            StreamStart::Now => Ok(Self::before(log.visible() + 1)),
             StreamStart::AtOperationTime(time) => {
                 let time = time.to_u64();
                 log.read(time, scope)?;
-                Ok(Self {
-                    time,
-                    event: 0,
-                    token: ResumeToken::after(time.saturating_sub(1)).to_document(),
-                })
+                Ok(Self::before(time))
             }
             StreamStart::ResumeAfter(document) => {
                 let token = ResumeToken::parse(document.as_ref())?;
@@ -126,18 +134,31 @@ impl StreamPlace {
                         "Attempting to resume a change stream using 'resumeAfter' is not allowed from an invalidate notification",
                     ));
                 }
-                Self::behind(log, token, document)
+                Self::behind(log, token, document, options)
             }
             StreamStart::StartAfter(document) => {
-                Self::behind(log, ResumeToken::parse(document.as_ref())?, document)
+                let token = ResumeToken::parse(document.as_ref())?;
+                Self::behind(log, token, document, options)
             }
         }
     }
 
     /// The place behind a token, which must be in the log.
-    fn behind(log: &ChangeLog, token: ResumeToken, document: &Document) -> Result<Self> {
+    fn behind(
+        log: &ChangeLog,
+        token: ResumeToken,
+        document: &Document,
+        options: &ChangeStreamOptions,
+    ) -> Result<Self> {
+        if token.fragment > 0 && !options.splits {
+            return Err(fatal(
+                "To resume from a split event, the $changeStream pipeline must include a $changeStreamSplitLargeEvent stage".to_owned(),
+            ));
+        }
         let (time, event) = match token.kind {
             TokenKind::Time => (token.time.saturating_add(1), 0),
+            // The rest of its fragments follows.
+            TokenKind::Event if token.fragment > 0 => (token.time, token.event),
             TokenKind::Event | TokenKind::Invalidate => (token.time, token.event.saturating_add(1)),
         };
         let page = log.read(time, &StreamScope::Cluster)?;
@@ -149,6 +170,8 @@ impl StreamPlace {
             time,
             event,
             token: document.clone(),
+            passes_invalidate: token.kind == TokenKind::Invalidate,
+            fragment: Some(token).filter(|token| token.fragment > 0),
         })
     }
 }
@@ -211,11 +234,13 @@ struct EventSource {
     log: Arc<ChangeLog>,
     collections: Arc<dyn Collections>,
     scope: StreamScope,
-    looks_up: bool,
+    options: ChangeStreamOptions,
     /// The time from which to read on.
     next: u64,
     /// The first event to return of the first batch.
     first: u32,
+    /// An invalidate event before that was returned already.
+    passes_invalidate: bool,
     batches: VecDeque<LoggedBatch>,
     current: Option<CurrentBatch>,
     headers: RefCell<KnownHeaders>,
@@ -250,10 +275,6 @@ impl EventSources for BatchSources<'_> {
         }
         known.insert((uuid, bucket), Arc::clone(&header));
         Ok(header)
-    }
-
-    fn looks_up(&self) -> bool {
-        self.source.looks_up
     }
 
     fn look_up(&self, name: &str, key: DocRef<'_>) -> Result<Option<Document>> {
@@ -291,18 +312,15 @@ impl EventSource {
             source: self,
             batch: &current.batch,
         };
-        let mut made = EventBuilder {
-            scope: &self.scope,
-            at: EventTime {
-                time: current.batch.time,
-                wall_ms: current.batch.wall_ms,
-            },
-            number: current.number,
-            first: self.first,
-            events: Vec::new(),
-            is_invalid: false,
+        let at = EventTime {
+            time: current.batch.time,
+            wall_ms: current.batch.wall_ms,
         };
-        while made.events.len() < ROWS_PER_BATCH && !made.is_invalid {
+        let mut made = EventBuilder::new(&self.scope, &self.options, at, current.number);
+        made.first = self.first;
+        made.passes_invalidate = self.passes_invalidate;
+        // A document before a change belongs to the entry behind it.
+        while (made.events.len() < ROWS_PER_BATCH || made.before.is_some()) && !made.is_invalid {
             let Some(entry) = entries.next().transpose()? else {
                 break;
             };
@@ -335,7 +353,7 @@ impl Operator for EventSource {
         let (events, has_ended) = self.read(&mut current)?;
         match current.read < current.batch.entries().len() {
             true => self.current = Some(current),
-            false => self.first = 0,
+            false => (self.first, self.passes_invalidate) = (0, false),
         }
         let mut progress = self.progress.lock();
         progress.has_ended = has_ended;
@@ -353,10 +371,13 @@ impl Operator for EventSource {
     }
 }
 
-/// Checks that the stages have left the tokens of events as they are.
+/// Checks that the stages have left the tokens of events as they are, and splits events that are too large.
 struct StreamOutput {
     input: BoxOperator,
     progress: Arc<StreamProgress>,
+    splits: bool,
+    /// The fragment up to which the first event was returned.
+    resumed: Option<ResumeToken>,
 }
 
 impl StreamOutput {
@@ -399,7 +420,28 @@ impl Operator for StreamOutput {
         };
         let rows = batch.into_rows()?;
         self.check(&rows)?;
-        Ok(Some(Batch::Rows(rows)))
+        let is_large = |row: &Document| row.as_bytes().len() > split::EVENT_BYTES_MAX;
+        if self.resumed.is_none() && !rows.iter().any(is_large) {
+            return Ok(Some(Batch::Rows(rows)));
+        }
+        let mut out = Vec::with_capacity(rows.len());
+        for row in rows {
+            let after = self.resumed.take();
+            if after.is_none() && !is_large(&row) {
+                out.push(row);
+                continue;
+            }
+            if !self.splits {
+                return Err(split::too_large(&row));
+            }
+            let fragments = split::fragments(&row)?;
+            let passed = match after {
+                None => 0,
+                Some(after) => split::passed(&row, after, fragments.len()).ok_or_else(not_found)?,
+            };
+            out.extend(fragments.into_iter().skip(passed));
+        }
+        Ok(Some(Batch::Rows(out)))
     }
 
     fn is_exhausted(&self) -> bool {

@@ -1,9 +1,10 @@
 //! Resume tokens: places in the change log.
 //!
 //! ```text
-//! {_data: hex of  time (8) | event (4) | kind (1)}        integers big-endian
-//! kind   00 all events of the time    01 an event    02 the invalidate event after it
-//! event  its number within its time; FFFFFFFF with kind 00
+//! {_data: hex of  time (8) | event (4) | kind (1) | [fragment (2)]}        integers big-endian
+//! kind      00 all events of the time    01 an event    02 the invalidate event after it
+//! event     its number within its time; FFFFFFFF with kind 00
+//! fragment  of an event that is returned in fragments, from 1
 //! ```
 //!
 //! Tokens sort as the places they name.
@@ -33,10 +34,13 @@ pub(crate) struct ResumeToken {
     /// The number of the event within the time.
     pub(crate) event: u32,
     pub(crate) kind: TokenKind,
+    /// The fragment of the event; 0 for the whole.
+    pub(crate) fragment: u16,
 }
 
-/// Bytes of a token.
+/// Bytes of a token without a fragment, and with one.
 const BYTES: usize = 13;
+const BYTES_OF_FRAGMENT: usize = 15;
 
 impl ResumeToken {
     /// Returns the token behind all events up to a time.
@@ -45,7 +49,13 @@ impl ResumeToken {
             time,
             event: u32::MAX,
             kind: TokenKind::Time,
+            fragment: 0,
         }
+    }
+
+    /// Returns the token of a fragment of this event.
+    pub(crate) fn with_fragment(self, fragment: u16) -> Self {
+        Self { fragment, ..self }
     }
 
     /// Returns the token as clients see it.
@@ -56,8 +66,11 @@ impl ResumeToken {
             TokenKind::Invalidate => 2,
         };
         let time = self.time.to_be_bytes().into_iter();
+        let fragment = Some(self.fragment).filter(|fragment| *fragment > 0);
+        let fragment = fragment.map(u16::to_be_bytes).into_iter().flatten();
         let bytes = time.chain(self.event.to_be_bytes()).chain([kind]);
-        let mut data = String::with_capacity(2 * BYTES);
+        let bytes = bytes.chain(fragment);
+        let mut data = String::with_capacity(2 * BYTES_OF_FRAGMENT);
         for byte in bytes {
             // Writing to a string does not fail.
             let _ = write!(data, "{byte:02X}");
@@ -83,18 +96,31 @@ impl ResumeToken {
     }
 
     fn of_hex(data: &str) -> Option<Self> {
-        if data.len() != 2 * BYTES || !data.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let is_known = [2 * BYTES, 2 * BYTES_OF_FRAGMENT].contains(&data.len());
+        if !is_known || !data.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         let time = u64::from_str_radix(data.get(..16)?, 16).ok()?;
         let event = u32::from_str_radix(data.get(16..24)?, 16).ok()?;
-        let kind = match data.get(24..)? {
+        let fragment = match data.get(2 * BYTES..)? {
+            "" => 0,
+            fragment => u16::from_str_radix(fragment, 16).ok()?,
+        };
+        let kind = match data.get(24..26)? {
             "00" if event == u32::MAX => TokenKind::Time,
             "01" => TokenKind::Event,
             "02" => TokenKind::Invalidate,
             _ => return None,
         };
-        Some(Self { time, event, kind })
+        if data.len() > 2 * BYTES && (fragment == 0 || kind != TokenKind::Event) {
+            return None;
+        }
+        Some(Self {
+            time,
+            event,
+            kind,
+            fragment,
+        })
     }
 }
 
@@ -104,9 +130,16 @@ mod tests {
 
     #[test]
     fn tokens_sort_as_their_places() {
-        let token = |time, event, kind| ResumeToken { time, event, kind };
+        let token = |time, event, kind| ResumeToken {
+            time,
+            event,
+            kind,
+            fragment: 0,
+        };
         let tokens = [
             token(1, 0, TokenKind::Event),
+            token(1, 0, TokenKind::Event).with_fragment(1),
+            token(1, 0, TokenKind::Event).with_fragment(2),
             token(1, 0, TokenKind::Invalidate),
             token(1, 1, TokenKind::Event),
             ResumeToken::after(1),
