@@ -43,7 +43,7 @@ const MERGING: Duration = Duration::from_secs(12);
 const RESTING: Duration = Duration::from_secs(20);
 
 /// A flush interval that is shorter than the default.
-const SHORT_FLUSH: Duration = Duration::from_millis(10);
+const SHORT_FLUSH: Duration = Duration::from_millis(5);
 
 /// The prefix of the database in the store.
 const PREFIX: &str = "db";

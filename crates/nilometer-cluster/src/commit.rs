@@ -15,12 +15,13 @@ use std::sync::Arc;
 
 use nilometer_storage::engine::KEY_BYTES_MAX;
 use nilometer_storage::{Durability, KeyspaceId, Operation, Result, WriteBatch};
-use slatedb::{DbSnapshot, WriteHandle};
+use slatedb::{Db, DbSnapshot, WriteHandle};
 
 use crate::core::Core;
 use crate::keyspaces::{KeyspaceMap, KnownKeyspace, LoadedRecords, find};
 use crate::layout;
 use crate::lock::{lock, write};
+use crate::log_flush::Urgency;
 use crate::sizes::Share;
 
 /// Bytes of a synced batch that is stored at once. A smaller one waits for the next flush, so that others share its object.
@@ -42,11 +43,19 @@ pub(crate) struct View {
     pub(crate) keyspaces: Arc<KeyspaceMap>,
 }
 
+impl View {
+    /// Returns what is visible in a database that was opened.
+    pub(crate) fn newest(db: &Db, order: &Order) -> std::result::Result<Self, slatedb::Error> {
+        Ok(Self {
+            snapshot: db.snapshot()?,
+            keyspaces: Arc::clone(&order.keyspaces),
+        })
+    }
+}
+
 /// A batch that is in memory and not yet visible.
 pub(crate) struct Turn {
     position: u64,
-    /// True if it is so large that it does not wait for others.
-    is_large: bool,
     last_synced: Option<WriteHandle>,
     view: View,
 }
@@ -126,13 +135,17 @@ impl Core {
         let bytes = touched.values().map(|(_, share)| share.bytes).sum::<u64>();
         let shares = touched.into_iter().map(|(id, (_, share))| (id, share));
         self.sizes.add_unflushed(sequence, shares);
+        self.flusher.add(match durability {
+            Durability::Buffered => Urgency::Buffered,
+            Durability::Sync if bytes < FLUSHED_BYTES_MIN => Urgency::Synced,
+            Durability::Sync => Urgency::Large,
+        });
         if durability == Durability::Sync {
             order.last_synced = Some(written);
         }
         let snapshot = self.db.snapshot().map_err(|error| self.convert(&error))?;
         Ok(Turn {
             position: sequence - order.own_batches,
-            is_large: durability == Durability::Sync && bytes >= FLUSHED_BYTES_MIN,
             last_synced: order.last_synced.clone(),
             view: View {
                 snapshot,
@@ -143,9 +156,6 @@ impl Core {
 
     /// Makes a batch visible and returns its position.
     pub(crate) fn finish(&self, turn: Turn) -> Result<u64> {
-        if turn.is_large {
-            self.flush_log()?;
-        }
         if let Some(synced) = turn.last_synced {
             self.wait_for(synced.await_durable())?;
         }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use nilometer_storage::{Error, Result};
 use object_store::ObjectStore;
 use slatedb::Db;
-use slatedb::config::{FlushOptions, FlushType};
 use tokio::runtime::Runtime;
 
 use crate::cache::BlockCache;
@@ -20,6 +19,7 @@ use crate::claim::Lease;
 use crate::commit::{Order, View};
 use crate::error::{closed, convert};
 use crate::lock::{lock, read};
+use crate::log_flush::{LOG_FLUSH, LogFlusher};
 use crate::requests::Requests;
 use crate::retained::Retained;
 use crate::schedule::CompleteMerges;
@@ -34,6 +34,7 @@ pub(crate) struct Core {
     /// The path of the database in the store.
     pub(crate) path: Arc<str>,
     pub(crate) requests: Arc<Requests>,
+    pub(crate) flusher: Arc<LogFlusher>,
     pub(crate) order: Mutex<Order>,
     pub(crate) visible: RwLock<Arc<View>>,
     pub(crate) cache: Arc<BlockCache>,
@@ -72,10 +73,7 @@ impl Core {
 
     /// Stores what the log has in memory.
     pub(crate) fn flush_log(&self) -> Result<()> {
-        let flush = FlushOptions {
-            flush_type: FlushType::Wal,
-        };
-        self.wait_for(self.db.flush_with_options(flush))
+        self.wait_for(self.db.flush_with_options(LOG_FLUSH))
     }
 
     pub(crate) fn convert(&self, error: &slatedb::Error) -> Error {

@@ -14,7 +14,8 @@ use object_store::ObjectStore;
 use object_store::path::Path as ObjectPath;
 use slatedb::compactor::CompactorBuilder;
 use slatedb::config::Settings;
-use slatedb::{Db, SstReader};
+use slatedb::db_cache::CacheTarget;
+use slatedb::{BlockCachePolicy, Db, SstReader};
 use slatedb_common::clock::{DefaultSystemClock, SystemClock};
 use tokio::runtime::{Builder, Runtime};
 
@@ -26,6 +27,7 @@ use crate::disk_cache::DiskCache;
 use crate::error::{convert, store_error};
 use crate::keyspaces::{self, Purpose};
 use crate::lock::lock;
+use crate::log_flush::LogFlusher;
 use crate::options::SlateOptions;
 use crate::requests::{ObservedStore, RequestCounts, Requests};
 use crate::retained::{Retained, RetainedFilter};
@@ -36,7 +38,7 @@ use crate::snapshot::SlateSnapshot;
 /// The engine over an object store. One engine writes to a path: opening it fences the one before.
 ///
 /// Differences to the local engine: a batch committed with `Durability::Buffered` is lost when the process is killed
-/// before the next flush of the log, at most the flush interval later; one keyspace cannot be merged alone.
+/// before the next flush of the log, at most five flush intervals later; one keyspace cannot be merged alone.
 pub struct SlateEngine {
     core: Arc<Core>,
     commits: AtomicU64,
@@ -127,7 +129,7 @@ impl SlateEngine {
         let merges = Arc::new(CompleteMerges::default());
         let parts = EngineParts {
             cache: cache.clone(),
-            clock,
+            clock: clock.clone(),
             seed,
             merges: merges.clone(),
         };
@@ -143,11 +145,9 @@ impl SlateEngine {
         let reader = SstReader::new(path, store.clone(), Some(cache.clone()), None);
         let sizes = Arc::new(Sizes::new(reader));
         runtime.spawn(Arc::clone(&sizes).follow(db.subscribe()));
+        let flusher = LogFlusher::start(&runtime, &db, clock, options.flush_interval);
         let order = Order::new(loaded);
-        let view = View {
-            snapshot: db.snapshot().map_err(|error| convert(path, &error))?,
-            keyspaces: Arc::clone(&order.keyspaces),
-        };
+        let view = View::newest(&db, &order).map_err(|error| convert(path, &error))?;
         let core = Core {
             db,
             runtime,
@@ -155,6 +155,7 @@ impl SlateEngine {
             path: path.into(),
             requests,
             cache,
+            flusher,
             order: order.into(),
             visible: Arc::new(view).into(),
             retained,
@@ -272,6 +273,7 @@ async fn build(
     let mut builder = Db::builder(path.to_owned(), store.clone())
         .with_settings(settings)
         .with_db_cache(cache, 0)
+        .with_block_cache_policy(cached_targets())
         .with_system_clock(clock);
     if let Some(seed) = seed {
         builder = builder.with_seed(seed);
@@ -283,6 +285,18 @@ async fn build(
         builder = builder.with_compactor_builder(compactor);
     }
     builder.build().await
+}
+
+/// Returns what tables that are written put into the cache of blocks. That of merges, too: their input is in it, and is read no more.
+fn cached_targets() -> BlockCachePolicy {
+    let all = [
+        CacheTarget::data::<&[u8], _>(..),
+        CacheTarget::Index,
+        CacheTarget::Filters,
+    ];
+    BlockCachePolicy::default()
+        .with_flush_targets(&all)
+        .with_compaction_output_targets(&all)
 }
 
 impl Engine for SlateEngine {

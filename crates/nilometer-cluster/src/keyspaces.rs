@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::error::convert;
 use crate::layout;
 use crate::lock::lock;
+use crate::log_flush::LOG_FLUSH;
 
 /// The keyspaces of one moment.
 pub(crate) type KeyspaceMap = BTreeMap<KeyspaceId, Arc<KnownKeyspace>>;
@@ -177,8 +178,8 @@ async fn initialize(db: &Db, path: &str, purpose: Purpose) -> Result<()> {
     if purpose == Purpose::CopyTarget {
         batch.put(layout::copy_key(), []);
     }
-    let written = db.write(batch).await.map_err(failed)?;
-    written.await_durable().await.map_err(failed)
+    db.write(batch).await.map_err(failed)?;
+    db.flush_with_options(LOG_FLUSH).await.map_err(failed)
 }
 
 impl Core {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | keyspaces in one ordered space of keys | [`layout`], [`keyspaces`] |
 //! | positions, and what readers may see of commits in flight | [`commit`] |
+//! | when the log is stored | [`log_flush`] |
 //! | blocking calls; scans with read-ahead | [`core`], [`scan`] |
 //! | removing the entries of dropped keyspaces | [`retained`] |
 //! | merging everything | [`merge`], [`schedule`] |
@@ -35,6 +36,7 @@ mod keyspaces;
 mod layout;
 mod lock;
 mod log_cache;
+mod log_flush;
 mod merge;
 mod options;
 mod presence;

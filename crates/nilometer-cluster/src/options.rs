@@ -32,7 +32,7 @@ const MEMORY_MIN: usize = 8 * 1024 * 1024;
 /// Options of a [`SlateEngine`](crate::SlateEngine).
 #[derive(Clone, Debug)]
 pub struct SlateOptions {
-    /// Longest time between a commit and the start of the request that stores it. At most one object of the log is
+    /// Longest time between a synced commit and the start of the request that stores it. At most one object of the log is
     /// written in this time, so it bounds the cost of requests; a large batch is an object of its own, at once.
     pub flush_interval: Duration,
     /// Bytes of a memtable. After a kill at most about this much of the log is read again.
@@ -145,7 +145,8 @@ impl SlateOptions {
             ..CompactorOptions::default()
         };
         Settings {
-            flush_interval: Some(self.flush_interval),
+            // `log_flush` does this.
+            flush_interval: None,
             l0_sst_size_bytes: self.memtable_bytes,
             max_unflushed_bytes: self.memory_bytes_max,
             compression_codec,

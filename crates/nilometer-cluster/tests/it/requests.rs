@@ -87,3 +87,45 @@ fn one_object_of_the_log_is_stored_in_a_flush_interval() {
     );
     assert!(stored < 40, "{stored} objects for 80 commits");
 }
+
+/// A batch whose writer does not wait shares the object of the next one whose writer does, or is stored after a while.
+#[test]
+fn a_buffered_batch_begins_no_object_before_a_synced_one() {
+    let options = SlateOptions {
+        flush_interval: Duration::from_millis(200),
+        ..SlateOptions::default()
+    };
+    let engine = SlateEngine::open(Arc::new(InMemory::new()), "db", &options).expect("open");
+    let id = engine.create_keyspace("k", TOGETHER).expect("create");
+    let commit = |key: &[u8], durability| {
+        let mut batch = WriteBatch::new();
+        batch.put(id, key.to_vec(), vec![1; 100]);
+        engine.commit(batch, durability).expect("commit");
+    };
+    let before = engine.requests().log_puts;
+    let start = Instant::now();
+    commit(b"buffered", Durability::Buffered);
+    commit(b"synced", Durability::Sync);
+    // On a machine that stopped between the two, the first may have been stored.
+    if start.elapsed() < Duration::from_secs(1) {
+        assert_eq!(engine.requests().log_puts, before + 1);
+    }
+    let before = engine.requests().log_puts;
+    commit(b"alone", Durability::Buffered);
+    let end = Instant::now() + Duration::from_secs(30);
+    while engine.requests().log_puts == before {
+        assert!(Instant::now() < end, "it is not stored");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The first synced batch after a pause does not wait for the flush interval.
+#[test]
+fn a_synced_batch_after_a_pause_is_stored_at_once() {
+    let options = SlateOptions {
+        flush_interval: Duration::from_secs(3600),
+        ..SlateOptions::default()
+    };
+    let engine = SlateEngine::open(Arc::new(InMemory::new()), "db", &options).expect("open");
+    engine.create_keyspace("k", TOGETHER).expect("create");
+}

@@ -23,6 +23,8 @@ fn a_synced_batch_is_visible_when_it_is_durable() {
     first.close().expect("close");
     drop(first);
     let engine = SlateEngine::open(store, "db", &options).expect("open");
+    // The next synced batch waits for the flush interval.
+    put(&engine, id, b"first", b"1");
     let get = |key: &[u8]| {
         let view = engine.snapshot().expect("snapshot");
         view.get(id, key).expect("get")
@@ -41,7 +43,7 @@ fn a_synced_batch_is_visible_when_it_is_durable() {
             acknowledged.store(true, Ordering::Release);
         });
         // The batch is in the memtable when its size is counted.
-        while engine.keys_estimate(id).expect("an estimate") < 2 {
+        while engine.keys_estimate(id).expect("an estimate") < 3 {
             std::thread::yield_now();
         }
         scope.spawn(|| buffered(b"after"));
