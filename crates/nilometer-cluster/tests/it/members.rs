@@ -351,26 +351,33 @@ fn without_a_writer(first: &Server, second: &Server, hand_over: impl FnOnce()) -
     })
 }
 
+/// Another server writes within a second, half of it on an idle machine: a look of the others, and the opening. On a busy one it
+/// is tried again.
 #[test]
-fn a_writer_hands_over_when_it_is_stopped_or_steps_down() {
-    // Half a second on an idle machine: a look of the others, and the opening.
-    const GAP_MAX: Duration = Duration::from_secs(5);
+fn a_writer_hands_over_within_a_second_when_it_is_stopped_or_steps_down() {
+    const GAP_MAX: Duration = Duration::from_secs(1);
+    const TRIES: usize = 10;
     let directory = Scratch::new("hand-over");
     let url = url(directory.path());
-    let first = Server::stand_by(&url);
-    fill(&first);
-    let second = Server::stand_by(&url);
-    until(&second, "secondary", is_secondary);
-    let step_down = doc! { "replSetStepDown": 60, "$db": "admin" };
-    let gap = without_a_writer(&first, &second, || drop(command(&first, step_down)));
-    eprintln!("replSetStepDown: no writer for {gap:?}");
-    assert!(gap < GAP_MAX, "{gap:?}");
-    let third = Server::stand_by(&url);
-    until(&third, "secondary", is_secondary);
-    drop(first);
-    let gap = without_a_writer(&second, &third, || second.signal("TERM"));
-    eprintln!("SIGTERM: no writer for {gap:?}");
-    assert!(gap < GAP_MAX, "{gap:?}");
+    let mut writer = Server::stand_by(&url);
+    fill(&writer);
+    for by_signal in [false, true] {
+        let mut gaps = Vec::new();
+        while gaps.iter().all(|gap| *gap >= GAP_MAX) {
+            assert!(gaps.len() < TRIES, "by a signal: {by_signal}, {gaps:?}");
+            let next = Server::stand_by(&url);
+            until(&next, "secondary", is_secondary);
+            gaps.push(without_a_writer(&writer, &next, || match by_signal {
+                true => writer.signal("TERM"),
+                false => {
+                    let step_down = doc! { "replSetStepDown": 60, "$db": "admin" };
+                    drop(command(&writer, step_down));
+                }
+            }));
+            writer = next;
+        }
+        eprintln!("by a signal: {by_signal}, no writer for {gaps:?}");
+    }
 }
 
 /// Measurements and documents that a stream has shown, and where it goes on.
