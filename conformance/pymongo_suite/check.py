@@ -1,4 +1,5 @@
-"""pymongo's own tests, from the source distribution in the registry, against the server.
+"""pymongo's own tests, from the source distribution in the registry, against the server, and those of change streams against a
+replica set of one that this program starts.
 
 Each test is a check, named after its file, class and function; skipped tests are not reported. A file is a check as
 well: it passes if at least one of its tests ran. Tests that fail are listed in ../expected_failures.toml with the
@@ -8,13 +9,22 @@ cause.
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
+import time
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
 TARGET = pathlib.Path(__file__).parent / "target"
+
+# Files whose tests need a replica set; those of change streams are the drivers' unified tests as well.
+FILES_OF_SETS = ["test_change_stream"]
+
+# From start to the first accepted connection, in seconds.
+START_MAX = 20
 
 # Files whose tests talk to a server and need no replica set. The order is that of the alphabet.
 FILES = [
@@ -69,14 +79,43 @@ def run(folder, name, address):
         yield f"{name}::{group}::{case.get('name')}".replace(": ", ":"), error
 
 
-def main():
-    folder = unpacked()
-    address = urllib.parse.urlparse(os.environ["NILOMETER_URI"])
-    for name in FILES:
+class ReplicaSet:
+    """A replica set of one, with the fail points of tests."""
+
+    def __enter__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.folder = tempfile.TemporaryDirectory()
+        command = [os.environ["NILOMETER_BINARY"], "serve", "--dbpath", self.folder.name, "--quiet"]
+        command += ["--port", str(port), "--bind_ip", "127.0.0.1", "--replSet", "rs"]
+        command += ["--advertise", f"127.0.0.1:{port}", "--setParameter", "enableTestCommands=1"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        end = time.monotonic() + START_MAX
+        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+            assert time.monotonic() < end, "the replica set does not start"
+            time.sleep(0.02)
+        return urllib.parse.urlparse(f"mongodb://127.0.0.1:{port}")
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+def report(folder, names, address):
+    for name in names:
         tests = list(run(folder, name, address))
         for test, error in tests:
             print(f"ok {test}" if error is None else f"not ok {test}: {error}", flush=True)
         print(f"ok {name}" if tests else f"not ok {name}: no test ran", flush=True)
+
+
+def main():
+    folder = unpacked()
+    report(folder, FILES, urllib.parse.urlparse(os.environ["NILOMETER_URI"]))
+    with ReplicaSet() as address:
+        report(folder, FILES_OF_SETS, address)
 
 
 main()

@@ -177,4 +177,5 @@ pub(crate) const PYMONGO_SUITE: &[&str] = &[
     "test_run_command",
     "test_session",
     "test_versioned_api_integration",
+    "test_change_stream",
 ];

@@ -162,3 +162,34 @@ fn what_the_fail_point_does_not_know_is_refused() {
         ValueRef::Double(1.0)
     ));
 }
+
+/// A stream whose `getMore` fails has the label by which drivers resume it; another cursor has not.
+#[test]
+fn a_get_more_fails_that_has_its_cursor() {
+    let arguments = ["--setParameter", "enableTestCommands=1", "--replSet", "rs"];
+    let server = Server::start_with(&arguments);
+    let mut client = server.connect();
+    let documents = array![doc! {"_id": 1}, doc! {"_id": 2}];
+    client.run_on("db", &doc! {"insert": "c", "documents": documents});
+    let stage = doc! {"$changeStream": doc! {}};
+    let watch = doc! {"aggregate": "c", "pipeline": array![stage], "cursor": doc! {}};
+    let find = doc! {"find": "c", "batchSize": 1};
+    for (open, expected) in [
+        (watch, vec!["ResumableChangeStreamError".to_owned()]),
+        (find, vec![]),
+    ] {
+        let reply = client.run_on("db", &open);
+        let cursor = reply.get("cursor").as_document().expect("a cursor");
+        let id = cursor.get("id").as_exact_i64().expect("an id");
+        let fail = doc! {
+            "configureFailPoint": "failGetMoreAfterCursorCheckout",
+            "mode": doc! {"times": 1}, "data": doc! {"errorCode": 234},
+        };
+        assert!(is_ok(&client.run(&fail)));
+        let more = doc! {"getMore": id, "collection": "c"};
+        let failed = client.run_on("db", &more);
+        assert_eq!((code(&failed), labels(&failed)), (234, expected));
+    }
+    let other = doc! {"configureFailPoint": "other", "mode": "off"};
+    assert_eq!(code(&client.run(&other)), 266);
+}

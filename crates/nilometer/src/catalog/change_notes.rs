@@ -1,8 +1,8 @@
 //! What the change log says about a collection: the name that clients know it by.
 
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
-use super::{Catalog, Collection, Namespace};
+use super::{Catalog, Collection, Namespace, View};
 use crate::change_entry::{ChangeNotes, LoggedCollection};
 
 impl Catalog {
@@ -58,14 +58,42 @@ impl Catalog {
         ChangeNotes::new(part, none)
     }
 
-    /// Notes that a prepared collection takes its name; `replaced` is true if another one had it.
-    pub(super) fn notes_of_installation(&self, fresh: &Collection, replaced: bool) -> ChangeNotes {
+    /// Notes that a view is created.
+    pub(super) fn notes_of_view(&self, view: &View) -> ChangeNotes {
+        let Some(part) = self.engine.annotation_part() else {
+            return ChangeNotes::off();
+        };
+        let named = LoggedCollection {
+            uuid: [0; 16],
+            name: &view.namespace.to_string(),
+            time_field: "",
+            meta_field: "",
+        };
+        let stages = view.pipeline.iter().cloned().map(Value::from);
+        let mut options = DocumentBuilder::new();
+        options.append("viewOn", view.view_on.as_str());
+        options.append("pipeline", stages.collect::<Array>());
+        options.append_all(view.options.as_ref());
+        let mut notes = ChangeNotes::new(part, named);
+        notes.created(options.finish().as_ref());
+        notes
+    }
+
+    /// Notes that a prepared collection takes its name; `replaced` is the one that had it.
+    pub(super) fn notes_of_installation(
+        &self,
+        fresh: &Collection,
+        replaced: Option<&Collection>,
+    ) -> ChangeNotes {
         let mut notes = self.notes_named(fresh, &provisional_name(fresh));
         let target = &fresh.namespace;
         let shown = target
             .timeseries_view()
             .filter(|_| fresh.timeseries.is_some());
-        notes.renamed(&shown.as_ref().unwrap_or(target).to_string(), replaced);
+        notes.renamed(
+            &shown.as_ref().unwrap_or(target).to_string(),
+            replaced.map(|one| one.uuid),
+        );
         notes
     }
 
@@ -74,13 +102,13 @@ impl Catalog {
         &self,
         collection: &Collection,
         (from, to): (&Namespace, &Namespace),
-        drops_target: bool,
+        dropped: Option<[u8; 16]>,
     ) -> ChangeNotes {
         let mut notes = self.notes_named(collection, from);
         let shown = to
             .timeseries_view()
             .filter(|_| collection.timeseries.is_some());
-        notes.renamed(&shown.as_ref().unwrap_or(to).to_string(), drops_target);
+        notes.renamed(&shown.as_ref().unwrap_or(to).to_string(), dropped);
         notes
     }
 }

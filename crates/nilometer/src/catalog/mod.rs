@@ -373,7 +373,9 @@ impl Catalog {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_name_is_free(&view.namespace)?;
         let namespace = view.namespace.clone();
-        self.commit_entries(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
+        let notes = self.notes_of_view(&view);
+        let entry = Some(CatalogEntry::View(Arc::new(view)));
+        self.commit_changes(vec![(namespace, entry)], notes)
     }
 
     /// Removes the given names and the data of those that are collections. Skips unknown names.

@@ -71,7 +71,8 @@ impl Catalog {
         };
         let renamed = CatalogEntry::Collection(Arc::new(source.renamed(to.clone())));
         self.check_database_case(&to.database)?;
-        let notes = self.notes_of_renaming(&source, (from, to), replaced.is_some());
+        let dropped = replaced.as_ref().map(|replaced| replaced.uuid);
+        let notes = self.notes_of_renaming(&source, (from, to), dropped);
         self.commit_changes(
             vec![(from.clone(), None), (to.clone(), Some(renamed))],
             notes,
@@ -117,7 +118,8 @@ impl Catalog {
         };
         let buckets = Arc::new(source.renamed(new.clone()));
         self.check_database_case(&to.database)?;
-        let notes = self.notes_of_renaming(&source, (from, to), there.is_some());
+        let dropped = there.as_ref().map(|there| there.uuid);
+        let notes = self.notes_of_renaming(&source, (from, to), dropped);
         let changes = vec![
             (from.clone(), None),
             (old, None),

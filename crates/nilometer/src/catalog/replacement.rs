@@ -84,7 +84,7 @@ impl Catalog {
             _ => return Err(changed_meanwhile(target)),
         }
         let entry = CatalogEntry::Collection(Arc::clone(fresh));
-        let notes = self.notes_of_installation(fresh, true);
+        let notes = self.notes_of_installation(fresh, Some(old));
         self.commit_changes(vec![(target.clone(), Some(entry))], notes)?;
         self.discard(old)
     }
@@ -131,7 +131,7 @@ impl Catalog {
             };
             changes.push((name.clone(), Some(CatalogEntry::View(Arc::new(view)))));
         }
-        let notes = self.notes_of_installation(fresh, now.is_some());
+        let notes = self.notes_of_installation(fresh, now.as_deref());
         self.commit_changes(changes, notes)?;
         match now {
             Some(old) => self.discard(&old),

@@ -15,7 +15,7 @@
 //!  5 delete        key document
 //!  6 create        options
 //!  7 drop          –
-//!  8 rename        1 if a collection of the new name was dropped, else 0 | new name
+//!  8 rename        0 | new name, or 1 | uuid (16) of the collection of that name, which was dropped | new name
 //!  9 dropDatabase  name of the database
 //! 10 measurements  bucket id (12) | tail entry (timeseries/format/tail.rs)
 //! 11 header        bucket id (12) | columns, two bytes big-endian | document {start, meta?, columns: [name, …]}
@@ -125,8 +125,8 @@ pub(crate) enum Entry<'a> {
     Rename {
         /// Its new name.
         to: &'a str,
-        /// A collection of that name was dropped.
-        drops_target: bool,
+        /// The collection of that name, which was dropped.
+        dropped: Option<[u8; 16]>,
     },
     /// The database was dropped.
     DropDatabase(&'a str),
@@ -231,6 +231,23 @@ fn document<'a>(bytes: &mut &'a [u8]) -> Option<DocRef<'a>> {
     DocRef::new(taken)
 }
 
+fn rename<'a>(body: &mut &'a [u8]) -> Option<Entry<'a>> {
+    let (drops, rest) = body.split_first()?;
+    *body = rest;
+    let dropped = match drops {
+        0 => None,
+        _ => {
+            let (uuid, rest) = body.split_first_chunk()?;
+            *body = rest;
+            Some(*uuid)
+        }
+    };
+    Some(Entry::Rename {
+        to: text(body)?,
+        dropped,
+    })
+}
+
 fn entry(kind: u8, mut body: &[u8]) -> Option<Entry<'_>> {
     let body = &mut body;
     let entry = match kind {
@@ -260,14 +277,7 @@ fn entry(kind: u8, mut body: &[u8]) -> Option<Entry<'_>> {
         DELETE => Entry::Delete(document(body)?),
         CREATE => Entry::Create(document(body)?),
         DROP => Entry::Drop,
-        RENAME => {
-            let (drops, rest) = body.split_first()?;
-            *body = rest;
-            Entry::Rename {
-                to: text(body)?,
-                drops_target: *drops != 0,
-            }
-        }
+        RENAME => rename(body)?,
         DROP_DATABASE => Entry::DropDatabase(text(body)?),
         MEASUREMENTS => {
             let (bucket, tail) = std::mem::take(body).split_first_chunk()?;

@@ -158,11 +158,15 @@ impl ChangeNotes {
         self.push(DROP, &[]);
     }
 
-    /// Notes that the collection was renamed.
-    pub(crate) fn renamed(&mut self, to: &str, drops_target: bool) {
+    /// Notes that the collection was renamed; `dropped` is the one that had the name.
+    pub(crate) fn renamed(&mut self, to: &str, dropped: Option<[u8; 16]>) {
         let mut name = Vec::new();
         varint::put(&mut name, to.len() as u64);
-        self.push(RENAME, &[&[u8::from(drops_target)], &name, to.as_bytes()]);
+        let dropped = match &dropped {
+            Some(uuid) => [&[1][..], uuid].concat(),
+            None => vec![0],
+        };
+        self.push(RENAME, &[&dropped, &name, to.as_bytes()]);
     }
 
     /// Notes that a database was dropped.

@@ -39,7 +39,8 @@ fn entries_read_back_and_are_refused_when_cut() {
         notes.deleted(new.as_ref());
         notes.created(options.as_ref());
         notes.dropped();
-        notes.renamed("db.d", true);
+        notes.renamed("db.d", Some([3; 16]));
+        notes.renamed("db.e", None);
         notes.dropped_database("db");
         notes.measurements([1; 12], b"tail");
         notes.header([2; 12], (9, ValueRef::Missing), ["t", "v"].into_iter());
@@ -76,7 +77,11 @@ fn entries_read_back_and_are_refused_when_cut() {
         Entry::Drop,
         Entry::Rename {
             to: "db.d",
-            drops_target: true,
+            dropped: Some([3; 16]),
+        },
+        Entry::Rename {
+            to: "db.e",
+            dropped: None,
         },
         Entry::DropDatabase("db"),
         Entry::Measurements {

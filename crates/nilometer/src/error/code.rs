@@ -28,6 +28,7 @@ codes! {
     NoSuchKey = 4;
     GraphContainsCycle = 5;
     HostUnreachable = 6;
+    HostNotFound = 7;
     UnknownError = 8;
     FailedToParse = 9;
     CannotMutateObject = 10;
@@ -64,6 +65,7 @@ codes! {
     EmptyFieldName = 56;
     DottedFieldName = 57;
     CommandNotFound = 59;
+    StaleShardVersion = 63;
     ImmutableField = 66;
     CannotCreateIndex = 67;
     IndexAlreadyExists = 68;
@@ -82,6 +84,7 @@ codes! {
     ConflictingOperationInProgress = 117;
     DocumentValidationFailure = 121;
     CommandFailed = 125;
+    FailedToSatisfyReadPreference = 133;
     CappedPositionLost = 136;
     DatabaseDifferCase = 13297;
     KeyTooLong = 17280;
@@ -95,6 +98,7 @@ codes! {
     QueryPlanKilled = 175;
     IndexBuildAborted = 276;
     InvalidViewDefinition = 182;
+    StaleEpoch = 150;
     DurationOverflow = 159;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;
@@ -124,7 +128,9 @@ codes! {
     InvalidResumeToken = 260;
     ChangeStreamFatalError = 280;
     ChangeStreamHistoryLost = 286;
+    SocketException = 9001;
     NotWritablePrimary = 10107;
+    StaleConfig = 13388;
     NotPrimaryNoSecondaryOk = 13435;
     NotPrimaryOrSecondary = 13436;
     PrimarySteppedDown = 189;
@@ -136,8 +142,10 @@ codes! {
     Interrupted = 11601;
     ClientDisconnect = 279;
     MaxSubPipelineDepthExceeded = 232;
+    RetryChangeStream = 234;
     CursorKilled = 237;
     NotAReplicaSet = 123;
+    NetworkTimeout = 89;
     ShutdownInProgress = 91;
     ClientMetadataAppNameTooLarge = 184;
     ClientMetadataDocumentTooLarge = 185;

@@ -1,4 +1,4 @@
-//! The fail point `failCommand`, with which tests of drivers let commands fail on purpose.
+//! Fail points, with which tests of drivers let commands fail on purpose.
 //!
 //! A program sets it with `configureFailPoint` ([`crate::commands`]), which exists only if the parameter `enableTestCommands`
 //! is true. Dispatch asks [`FailPoint::enter`] before each command.
@@ -65,7 +65,7 @@ pub(crate) struct EnteringCommand<'a> {
     pub(crate) application: Option<&'a str>,
 }
 
-/// The fail point `failCommand` of one database.
+/// A fail point of one database.
 #[derive(Debug, Default)]
 pub(crate) struct FailPoint {
     /// True while the mode is not `Off`: the fast path of every command.

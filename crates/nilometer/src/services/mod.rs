@@ -107,6 +107,8 @@ pub struct Services {
     pub(crate) turns: Arc<Turns>,
     /// The fail point of tests.
     pub(crate) fail_point: FailPoint,
+    /// That of a `getMore` that has its cursor.
+    pub(crate) fail_get_more: FailPoint,
     /// Open connections of the transport.
     pub connections: Connections,
     /// Logical sessions of clients.
@@ -167,6 +169,7 @@ impl Services {
             operations: Operations::default(),
             turns: Arc::new(Turns::new(host.cores, host.thread_time)),
             fail_point: FailPoint::default(),
+            fail_get_more: FailPoint::default(),
             connections: Connections::default(),
             sessions: LogicalSessions::default(),
             top: Top::default(),

@@ -578,6 +578,9 @@ fn what_streams_do_not_support_is_refused_by_name() {
     let second = array![doc! {"$match": doc! {}}, doc! {"$changeStream": doc! {}}];
     let second = doc! {"aggregate": "c", "pipeline": second, "cursor": doc! {}};
     assert_eq!(fixture.code(second), 40_602);
+    let mut local = DocumentBuilder::extending(watch("c", doc! {}, vec![]));
+    local.append("readConcern", doc! {"level": "local"});
+    assert_eq!(fixture.code(local.finish()), 72);
     // A time before the log.
     let early = Value::Timestamp(nilometer_bson::Timestamp {
         seconds: 1,
@@ -799,6 +802,8 @@ fn expanded_events_show_definitions() {
     fixture.reply_on("admin", doc! {"renameCollection": "test.c", "to": "test.d"});
     let options = doc! {"timeField": "t", "metaField": "m"};
     fixture.run(doc! {"create": "ts", "timeseries": options});
+    fixture.run(doc! {"create": "v", "viewOn": "d", "pipeline": array![]});
+    fixture.run(doc! {"collMod": "d"});
     assert_eq!(
         kinds(plain.read(&mut fixture)),
         ["insert", "update", "update", "rename"]
@@ -816,7 +821,9 @@ fn expanded_events_show_definitions() {
             "update",
             "update",
             "rename",
-            "create"
+            "create",
+            "create",
+            "modify"
         ]
     );
     let part = |at: usize, name: &str| events[at].get(name).as_document().unwrap();
@@ -844,6 +851,7 @@ fn expanded_events_show_definitions() {
     assert_eq!(unclear(6), doc! {"d.0": array!["d", "0"]});
     assert_eq!(unclear(7), doc! {"a.b": array!["a.b"]});
     assert!(show(&part(9, "operationDescription").to_document()).contains("timeField"));
+    assert!(show(&part(10, "operationDescription").to_document()).contains("viewOn"));
     let shown = plain.events[1]
         .get("updateDescription")
         .as_document()

@@ -1,7 +1,7 @@
 //! `configureFailPoint`: lets commands fail on purpose, as the test suites of drivers need it.
 //!
-//! It exists only if the parameter `enableTestCommands` is true. The one fail point is `failCommand`; its fields are those of the
-//! drivers' specification of unified tests.
+//! It exists only if the parameter `enableTestCommands` is true. The fail points are `failCommand`, whose fields are those of the
+//! drivers' specification of unified tests, and `failGetMoreAfterCursorCheckout`, which lets a `getMore` fail that has its cursor.
 
 use std::time::Duration;
 
@@ -39,26 +39,37 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     }
     let args = Args::new(SPEC.name, request.body.as_ref());
     let name = args.required_string(SPEC.name)?;
-    if name != "failCommand" {
-        return Err(Error::new(
-            ErrorCode::FailPointSetFailed,
-            format!("{name} not found"),
-        ));
-    }
+    let point = match name {
+        "failCommand" => &services.fail_point,
+        AFTER_CHECKOUT => &services.fail_get_more,
+        _ => {
+            return Err(Error::new(
+                ErrorCode::FailPointSetFailed,
+                format!("{name} not found"),
+            ));
+        }
+    };
     let mode = mode(&args)?;
-    let data = match args.document("data")? {
+    let mut data = match args.document("data")? {
         Some(data) => data_of(&Args::new("data", data))?,
         None => FailPointData::default(),
     };
-    let count = services.fail_point.configure(mode, data);
+    if name == AFTER_CHECKOUT {
+        data.commands = vec!["getMore".to_owned()];
+    }
+    let count = point.configure(mode, data);
     tracing::warn!(
         c = "CONTROL",
         id = 23_829,
+        failPoint = name,
         mode = ?mode,
-        "Set fail point failCommand"
+        "Set fail point"
     );
     Ok(doc! {"count": count})
 }
+
+/// The fail point of a `getMore` that has its cursor.
+const AFTER_CHECKOUT: &str = "failGetMoreAfterCursorCheckout";
 
 /// Returns the mode: `"off"`, `"alwaysOn"`, or a document with one of three fields.
 fn mode(args: &Args<'_>) -> Result<FailPointMode> {

@@ -54,6 +54,7 @@ pub(super) fn open(
     let log = database.change_log().ok_or_else(only_on_sets)?;
     let (following, splits) = following(documents.get(1..).unwrap_or_default())?;
     let stream = parse_options(argument, splits)?;
+    check_read_concern(args)?;
     let scope = scope(database, operation, collection, stream.of_cluster)?;
     // Events are no documents of the collection: its collation does not apply.
     let options = QueryOptions::parse(database, operation, args, None)?;
@@ -96,18 +97,27 @@ pub(super) fn open(
     cursor_reply::open(database, operation, namespace, executor, first, command)
 }
 
-/// Errors after which a client may resume the stream, here or on another member.
-const RESUMABLE: [ErrorCode; 10] = [
+/// Errors after which a client may resume the stream, here or on another member; those of sharded clusters come from fail points
+/// alone.
+const RESUMABLE: [ErrorCode; 18] = [
     ErrorCode::HostUnreachable,
+    ErrorCode::HostNotFound,
+    ErrorCode::CursorNotFound,
+    ErrorCode::StaleShardVersion,
+    ErrorCode::NetworkTimeout,
     ErrorCode::ShutdownInProgress,
+    ErrorCode::FailedToSatisfyReadPreference,
+    ErrorCode::StaleEpoch,
     ErrorCode::PrimarySteppedDown,
+    ErrorCode::RetryChangeStream,
     ErrorCode::ExceededTimeLimit,
+    ErrorCode::SocketException,
     ErrorCode::NotWritablePrimary,
     ErrorCode::InterruptedAtShutdown,
     ErrorCode::InterruptedDueToReplStateChange,
+    ErrorCode::StaleConfig,
     ErrorCode::NotPrimaryNoSecondaryOk,
     ErrorCode::NotPrimaryOrSecondary,
-    ErrorCode::CursorNotFound,
 ];
 
 /// Adds the label by which drivers resume a stream to the errors after which they may.
@@ -116,6 +126,18 @@ pub(super) fn with_label(mut error: Error) -> Error {
         error.labels.push("ResumableChangeStreamError");
     }
     error
+}
+
+/// Refuses another read concern than `majority`, which is the default.
+fn check_read_concern(args: &Args<'_>) -> Result<()> {
+    let concern = args.value("readConcern").as_document();
+    let level = concern.and_then(|concern| concern.get("level").as_str());
+    match level {
+        None | Some("majority") => Ok(()),
+        Some(other) => Err(Error::invalid_options(format!(
+            "$changeStream cannot run with a readConcern other than 'majority'. Current readConcern: {other}"
+        ))),
+    }
 }
 
 /// Returns what the stream watches.

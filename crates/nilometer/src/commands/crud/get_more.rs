@@ -14,7 +14,8 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::query::cursor::BatchRequest;
-use crate::services::LatencyClass;
+use crate::services::{EnteringCommand, LatencyClass, Services};
+use crate::session::ClientSession;
 
 /// The default wait of a cursor that awaits documents.
 const AWAIT_DEFAULT: Duration = Duration::from_secs(1);
@@ -86,7 +87,10 @@ fn run(
         documents: size.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
     };
     let is_stream = cursor.stream.is_some();
-    let filled = cursor.fill_or_wait(operation, batch, wait, &mut reply);
+    let filled = match fail_on_purpose(database.services(), context.session, &namespace) {
+        Ok(()) => cursor.fill_or_wait(operation, batch, wait, &mut reply),
+        Err(error) => Err(error),
+    };
     let more = match filled {
         Err(error) if is_stream => return Err(change_stream::with_label(error)),
         filled => filled?,
@@ -101,4 +105,31 @@ fn run(
     reply.append("ns", namespace);
     reply.end();
     Ok(reply.finish())
+}
+
+/// Fails as the fail point of `getMore` says.
+fn fail_on_purpose(
+    services: &Services,
+    session: &mut ClientSession,
+    namespace: &str,
+) -> Result<()> {
+    if !services.fail_get_more.is_on() {
+        return Ok(());
+    }
+    let command = EnteringCommand {
+        names: &[SPEC.name],
+        namespace,
+        application: None,
+    };
+    let Some(failure) = services.fail_get_more.enter(&command, &services.ids) else {
+        return Ok(());
+    };
+    session.closes_connection |= failure.closes_connection;
+    match failure.code {
+        Some(code) => Err(Error::new(
+            ErrorCode(code),
+            "Failing getMore by the fail point failGetMoreAfterCursorCheckout",
+        )),
+        None => Ok(()),
+    }
 }

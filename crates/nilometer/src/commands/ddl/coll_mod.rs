@@ -237,7 +237,8 @@ impl CollectionChange<'_> {
         }
         let options = self.ordinary_options(collection)?;
         let index = index::parse(self.args, collection, IndexForm::Stored)?;
-        if options != collection.options {
+        // A command that changes nothing is stored, too: change streams show it.
+        if index.is_none() || options != collection.options {
             self.database
                 .catalog()
                 .change_options(collection, options, None, false)?;

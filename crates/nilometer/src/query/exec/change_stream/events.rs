@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Binary, DocRef, Document, DocumentBuilder, Timestamp, Value, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Timestamp, Value, ValueRef, doc};
 
 use super::token::{ResumeToken, TokenKind};
+use crate::catalog::uuid_value;
 use crate::change_entry::{BucketHeader, DISAMBIGUATED, Entry, LoggedCollection};
 use crate::change_log::StreamScope;
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::pipeline::change_stream::{BeforeChange, ChangeStreamOptions, FullDocument};
 use crate::timeseries::unpack;
 use crate::timeseries::unpack::Shown;
-
-/// The subtype of UUIDs.
-const UUID_SUBTYPE: u8 = 4;
 
 /// The time of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -112,11 +110,7 @@ impl<'s> EventBuilder<'s> {
             Value::Timestamp(Timestamp::from_u64(self.at.time)),
         );
         if self.options.is_expanded && self.uuid != [0; 16] {
-            let uuid = Binary {
-                subtype: UUID_SUBTYPE,
-                bytes: self.uuid.into(),
-            };
-            event.append("collectionUUID", Value::Binary(uuid));
+            event.append("collectionUUID", uuid_value(self.uuid));
         }
         event.append("wallTime", Value::DateTime(self.at.wall_ms));
         fill(&mut event)?;
@@ -233,7 +227,7 @@ impl<'s> EventBuilder<'s> {
                 }
                 Ok(())
             }
-            Entry::Rename { to, drops_target } => self.renamed(name, to, drops_target),
+            Entry::Rename { to, dropped } => self.renamed(name, to, dropped),
             Entry::DropDatabase(database) => self.dropped_database(database),
             _ if !shows => {
                 self.pass(1);
@@ -327,7 +321,7 @@ impl<'s> EventBuilder<'s> {
         })
     }
 
-    fn renamed(&mut self, from: &str, to: &str, drops_target: bool) -> Result<()> {
+    fn renamed(&mut self, from: &str, to: &str, dropped: Option<[u8; 16]>) -> Result<()> {
         if !self.scope.shows(from) && !self.scope.shows(to) {
             self.pass(1);
             return Ok(());
@@ -337,12 +331,15 @@ impl<'s> EventBuilder<'s> {
             append_names(event, from, None);
             event.append("to", namespace(to));
             if is_expanded {
-                event.append("operationDescription", doc! {"to": namespace(to)});
+                event.append(
+                    "operationDescription",
+                    doc! {"to": namespace(to), "dropTarget": dropped.map(uuid_value)},
+                );
             }
             Ok(())
         })?;
         match self.scope {
-            StreamScope::Collection(watched) if watched == from || drops_target => {
+            StreamScope::Collection(watched) if watched == from || dropped.is_some() => {
                 self.invalidate()
             }
             _ => Ok(()),
