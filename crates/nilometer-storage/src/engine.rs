@@ -117,6 +117,13 @@ impl WriteBatch {
     pub fn take_annotation(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.annotation)
     }
+    /// Adds the operations and the annotation of another batch behind those of this one.
+    pub fn append(&mut self, mut other: Self) {
+        self.bytes += other.bytes;
+        self.longest_key = self.longest_key.max(other.longest_key);
+        self.operations.append(&mut other.operations);
+        self.annotate(other.annotation);
+    }
     /// True if the batch has no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()

@@ -18,6 +18,7 @@ mod lock;
 mod long_keys;
 pub mod lsm;
 pub mod memory;
+mod overlay;
 #[doc(hidden)]
 pub mod testing;
 mod transfer;
@@ -35,4 +36,5 @@ pub use lsm::{
     copy_database, describe_file,
 };
 pub use memory::MemoryEngine;
+pub use overlay::{OverlayEngine, OverlayKeyspace, OverlayWrites};
 pub use transfer::{CopyProgress, copy_contents, copy_into_directory};
