@@ -45,6 +45,12 @@ pub enum Error {
         /// The file that could not grow.
         path: PathBuf,
     },
+    /// An engine that keeps its writes in memory has as many as it may have.
+    #[error("the changes of the transaction have more than {bytes_max} bytes")]
+    OverlayFull {
+        /// The limit, in bytes.
+        bytes_max: u64,
+    },
     /// The engine was closed.
     #[error("the storage engine is closed")]
     Closed,

@@ -100,10 +100,8 @@ impl Engine for OverlayEngine {
         let mut state = self.state();
         let total = state.bytes.saturating_add(bytes);
         if total > self.bytes_max {
-            return Err(Error::TooLarge {
-                what: "transaction",
-                length: total,
-                maximum: self.bytes_max,
+            return Err(Error::OverlayFull {
+                bytes_max: self.bytes_max,
             });
         }
         state.bytes = total;
@@ -431,7 +429,7 @@ mod tests {
         );
         assert!(matches!(
             overlay.commit(batch, Durability::Sync),
-            Err(Error::TooLarge { .. })
+            Err(Error::OverlayFull { .. })
         ));
     }
 }

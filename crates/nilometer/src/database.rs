@@ -16,6 +16,7 @@ mod outputs;
 mod records;
 mod statistics;
 mod system_collections;
+pub(crate) mod transactions;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
 pub(crate) use system_collections::ADMIN;
+use transactions::Transactions;
 
 /// The folder in the database directory for spilled query data. Its files are unnamed and disappear when
 /// closed.
@@ -65,6 +67,8 @@ pub struct Database {
     collections: Arc<StoredCollections>,
     authority: Arc<Authority>,
     retryable_writes: Arc<RetryableWrites>,
+    /// The transactions that are open.
+    transactions: Arc<Transactions>,
     /// What was changed, if this server writes for a replica set.
     change_log: Option<Arc<ChangeLog>>,
     query: QueryServices,
@@ -212,6 +216,8 @@ impl Database {
         };
         let disk = Arc::new(DiskMonitor::new(engine.clone(), services.clone()));
         let retryable_writes = Arc::new(RetryableWrites::new(engine.clone()));
+        let transactions = Arc::<Transactions>::default();
+        let expiring = transactions.clone();
         let background = Background::start(BackgroundContext {
             is_read_only,
             retryable_writes: retryable_writes.clone(),
@@ -224,6 +230,7 @@ impl Database {
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),
+            expire_transactions: Box::new(move |now, lifetime| expiring.expire(now, lifetime)),
         })
         .map_err(no_thread)?;
         let resumed_builds = ResumedBuilds::start(IndexBuilder {
@@ -243,6 +250,7 @@ impl Database {
             collections,
             authority,
             retryable_writes,
+            transactions,
             change_log,
             query,
             disk,
@@ -275,6 +283,7 @@ impl Database {
     /// Ends a user's logical session and closes its cursors.
     pub(crate) fn end_session(&self, id: SessionId, user: Option<&UserName>) {
         self.services.sessions.end(id, user);
+        self.transactions.forget(&(id, user.cloned()));
         self.query
             .cursors
             .kill_where(|_, lsid, by| lsid == Some(id) && by == user);
@@ -370,6 +379,10 @@ impl Database {
     /// Returns the change log; `None` without a replica set, and on a member that does not write.
     pub(crate) fn change_log(&self) -> Option<&Arc<ChangeLog>> {
         self.change_log.as_ref()
+    }
+
+    pub(crate) fn transactions(&self) -> &Arc<Transactions> {
+        &self.transactions
     }
 
     pub(crate) fn timeseries(&self) -> &Arc<Timeseries> {

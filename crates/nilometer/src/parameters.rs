@@ -175,6 +175,8 @@ parameters! {
         "Idle series whose buckets one insert may close when memory is short.";
     timeseries_idle_bucket_expiry_memory_usage_threshold = "timeseriesIdleBucketExpiryMemoryUsageThreshold", Int, Any, 0, -1, INT_MAX,
         "Bytes of open buckets above which idle ones are archived and closed; 0 or -1 is 2.5 % of memory, and 512 MiB where that is unknown.";
+    transaction_lifetime_limit_seconds = "transactionLifetimeLimitSeconds", Int, Any, 60, 1, INT_MAX,
+        "Seconds after which an open transaction is aborted.";
     ttl_monitor_enabled = "ttlMonitorEnabled", Bool, Any, 1, 0, 1,
         "False to keep expired documents.";
     ttl_monitor_sleep_secs = "ttlMonitorSleepSecs", Int, Any, 60, 1, INT_MAX,

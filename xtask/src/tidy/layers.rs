@@ -74,6 +74,7 @@ pub(crate) const LAYERED: &[Layered] = &[
     Layered {
         folder: "timeseries",
         layers: &[
+            &["transaction"],
             &["insert"],
             &["fold", "modify", "validate"],
             &["index"],
@@ -82,7 +83,14 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["format", "measurement_counts", "metrics", "rewrite"],
         ],
         exceptions: &[],
-        may_name_parent: Some(&["insert", "fold", "modify", "index", "validate"]),
+        may_name_parent: Some(&[
+            "transaction",
+            "insert",
+            "fold",
+            "modify",
+            "index",
+            "validate",
+        ]),
     },
     Layered {
         folder: "query",
@@ -136,7 +144,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["security"],
             &["cursor_reply", "members", "server_version"],
             &["generic"],
-            &["stable_api"],
+            &["stable_api", "transactions"],
         ],
         exceptions: &[],
         may_name_parent: None,

@@ -41,6 +41,8 @@ pub(crate) struct BackgroundContext {
     pub(crate) is_read_only: bool,
     /// Closes cursors idle for too long: the monotonic time now, and the idle limit.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
+    /// Aborts transactions that are open for too long: the monotonic time now, and the lifetime.
+    pub(crate) expire_transactions: Box<dyn Fn(Duration, Duration) + Send>,
 }
 
 /// The threads. Dropping it stops them.
@@ -51,6 +53,14 @@ pub(crate) struct Background {
 }
 
 impl Background {
+    /// Returns no threads.
+    pub(crate) fn none() -> Self {
+        Self {
+            stops: Vec::new(),
+            threads: Vec::new(),
+        }
+    }
+
     /// Starts the threads.
     pub(crate) fn start(context: BackgroundContext) -> std::io::Result<Self> {
         let mut background = Self {
@@ -98,7 +108,14 @@ fn run(context: &BackgroundContext, stopped: &Receiver<()>) {
     while stopped.recv_timeout(MAINTENANCE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let idle = context.services.parameters.cursor_timeout_millis();
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
-        (context.expire_cursors)(context.services.clock.monotonic(), idle);
+        let now = context.services.clock.monotonic();
+        (context.expire_cursors)(now, idle);
+        let lifetime = context
+            .services
+            .parameters
+            .transaction_lifetime_limit_seconds();
+        let lifetime = Duration::from_secs(u64::try_from(lifetime).unwrap_or(0));
+        (context.expire_transactions)(now, lifetime);
         context.timeseries.release_dropped();
         if !context.services.memory_is_short.load(Ordering::Relaxed) {
             context.timeseries.prefetch();

@@ -19,7 +19,7 @@ use super::generic::GenericArgs;
 use super::security::{audit, authorization};
 use super::{
     Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
-    members, target,
+    members, target, transactions,
 };
 use crate::catalog::Namespace;
 use crate::database::Database;
@@ -161,14 +161,21 @@ fn run_known(
         &resolved,
         &request.body,
     )?;
-    run_checked(database, session, &resolved, spec, generic, failure)
+    let statement = generic.transaction.zip(generic.lsid);
+    let Some((transaction, lsid)) = statement.filter(|_| !transactions::is_end(spec)) else {
+        let both = (database, database);
+        return run_checked(both, session, &resolved, spec, generic, failure);
+    };
+    let owner = (lsid, session.login.user().cloned());
+    transactions::run_statement(database, &owner, (spec, &resolved), transaction, |seen| {
+        run_checked((seen, database), session, &resolved, spec, generic, failure)
+    })
 }
 
-// long function: the context of a command, field by field
-/// Runs a command whose form is valid and that the user may run.
+/// Runs a command whose form is valid and that the user may run. `noted_in` has its profile: a transaction has none.
 // long function: the steps of every command in their order
 fn run_checked(
-    database: &Database,
+    (database, noted_in): (&Database, &Database),
     session: &mut ClientSession,
     request: &Request,
     spec: &'static CommandSpec,
@@ -241,7 +248,7 @@ fn run_checked(
         audit::ran(services, &actor, &context, request, outcome.as_ref().err());
     }
     note(
-        database,
+        noted_in,
         &FinishedCommand {
             spec,
             request,

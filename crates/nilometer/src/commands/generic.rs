@@ -4,12 +4,13 @@
 //! write concern. A handler finds their values in its
 //! [`OperationContext`](crate::operation::OperationContext).
 //!
-//! There are no transactions: options that need them are refused. Without the name of a replica set, numbers of writes are
-//! refused with the code drivers know from a MongoDB standalone; with it they make writes retryable.
+//! Without the name of a replica set, numbers of writes and transactions are refused with the code drivers know from a MongoDB
+//! standalone.
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
 use super::stable_api::StableApi;
+use super::transactions::{self, TransactionArgs};
 use super::{CommandSpec, Fields};
 use crate::args::{Args, truncated_i64};
 use crate::error::{Error, ErrorCode, Result, location};
@@ -64,8 +65,10 @@ pub(crate) fn is_generic(name: &str) -> bool {
 pub(crate) struct GenericArgs {
     pub(crate) database: String,
     pub(crate) lsid: Option<SessionId>,
-    /// `txnNumber` of a retryable write.
+    /// `txnNumber` of a retryable write, or of a command that ends a transaction.
     pub(crate) txn_number: Option<i64>,
+    /// Of a command that belongs to a transaction.
+    pub(crate) transaction: Option<TransactionArgs>,
     pub(crate) max_time_ms: i64,
     pub(crate) comment: Option<Value>,
     pub(crate) write_concern: WriteConcern,
@@ -114,13 +117,20 @@ pub(crate) fn parse(
             "readConcern" => read_concern(spec, &args, set)?,
             "writeConcern" => parsed.write_concern = write_concern(spec, &args, set)?,
             "txnNumber" => transaction.number = args.integer("txnNumber")?,
-            "autocommit" => transaction.other = Some("autocommit"),
-            "startTransaction" => transaction.other = Some("startTransaction"),
+            "autocommit" => transaction.autocommit = args.boolean("autocommit")?,
+            "startTransaction" => transaction.start = args.boolean("startTransaction")?,
             name => check_own_field(spec, &args, name)?,
         }
     }
     parsed.api = api.check(spec, body)?;
-    parsed.txn_number = transaction.check(spec, parsed.lsid, set)?;
+    parsed.transaction = transaction.check(spec, parsed.lsid, set)?;
+    parsed.txn_number = transaction.number;
+    if let Some(transaction) = parsed.transaction {
+        check_concerns(spec, body, transaction)?;
+        if !transactions::is_end(spec) {
+            parsed.txn_number = None;
+        }
+    }
     let Some(database) = database else {
         return Err(Error::location(
             location::DB_MISSING,
@@ -143,19 +153,37 @@ fn check_own_field(spec: &CommandSpec, args: &Args<'_>, name: &str) -> Result<()
 #[derive(Default)]
 struct Transaction {
     number: Option<i64>,
-    other: Option<&'static str>,
+    autocommit: Option<bool>,
+    start: Option<bool>,
+}
+
+/// Refuses the concerns of a statement: those of the first one hold for the reads of the transaction, those of its commit for
+/// its writes.
+fn check_concerns(spec: &CommandSpec, body: DocRef<'_>, args: TransactionArgs) -> Result<()> {
+    if !transactions::is_end(spec) && body.contains("writeConcern") {
+        return Err(Error::invalid_options(
+            "writeConcern is not allowed within a multi-statement transaction",
+        ));
+    }
+    if !args.starts && body.contains("readConcern") {
+        return Err(Error::invalid_options(
+            "Only the first command in a transaction may specify a readConcern",
+        ));
+    }
+    Ok(())
 }
 
 impl Transaction {
-    /// Returns the number of a retryable write.
+    /// Checks the options. Returns those of a transaction.
     fn check(
         &self,
         spec: &CommandSpec,
         lsid: Option<SessionId>,
         set: Option<&ReplicaSet>,
-    ) -> Result<Option<i64>> {
+    ) -> Result<Option<TransactionArgs>> {
         let Some(number) = self.number else {
-            return match self.other {
+            let other = self.autocommit.map(|_| "autocommit");
+            return match other.or(self.start.map(|_| "startTransaction")) {
                 Some(field) => Err(Error::invalid_options(format!(
                     "'{field}' field requires a transaction number to also be specified"
                 ))),
@@ -173,11 +201,30 @@ impl Transaction {
                 "Transaction numbers are only allowed on a replica set member or mongos",
             ));
         }
-        if self.other.is_some() {
-            return Err(Error::new(
-                ErrorCode::OperationNotSupportedInTransaction,
-                "This server has retryable writes and no transactions of several statements",
-            ));
+        if number < 0 {
+            return Err(Error::invalid_options("Invalid transaction number"));
+        }
+        match (self.autocommit, self.start) {
+            (Some(true), _) => {
+                return Err(Error::invalid_options(
+                    "Specifying autocommit=true is not allowed.",
+                ));
+            }
+            (_, Some(false)) => {
+                return Err(Error::invalid_options(
+                    "Specifying startTransaction=false is not allowed.",
+                ));
+            }
+            (None, Some(true)) => {
+                return Err(Error::invalid_options(
+                    "'startTransaction' field requires 'autocommit' field to also be specified",
+                ));
+            }
+            (Some(false), start) => {
+                let starts = start == Some(true);
+                return Ok(Some(TransactionArgs { number, starts }));
+            }
+            (None, None) => {}
         }
         if !spec.retryable {
             return Err(Error::new(
@@ -188,10 +235,7 @@ impl Transaction {
                 ),
             ));
         }
-        if number < 0 {
-            return Err(Error::invalid_options("Invalid transaction number"));
-        }
-        Ok(Some(number))
+        Ok(None)
     }
 }
 
@@ -272,6 +316,8 @@ fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -
             "Command {} does not support {{ readConcern: {{ level: \"{level}\" }} }}",
             spec.name
         ))),
+        // A transaction reads its snapshot.
+        "snapshot" if set.is_some() && !args.value("autocommit").is_missing() => Ok(()),
         "linearizable" | "snapshot" => Err(Error::new(
             ErrorCode::NotAReplicaSet,
             "node needs to be a replica set member to use read concern",

@@ -12,7 +12,7 @@
 use nilometer_bson::{Binary, Document, DocumentBuilder, Timestamp, Value, doc};
 
 use super::generic::GenericArgs;
-use super::{Access, CommandSpec};
+use super::{Access, CommandSpec, transactions};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -95,7 +95,9 @@ pub(super) fn with_topology(services: &Services, request: &Request, mut error: E
         }
         details.append("topologyVersion", topology_version(services));
         error.details = Some(details.finish());
-        if request.body.as_ref().contains("txnNumber") {
+        if transactions::is_statement(request) {
+            error = transactions::with_state_label(error);
+        } else if request.body.as_ref().contains("txnNumber") {
             error.labels.push(RETRYABLE);
         }
     }

@@ -35,6 +35,7 @@ mod security;
 mod server_version;
 mod stable_api;
 mod target;
+mod transactions;
 
 pub use crate::operation::Access;
 pub use admin::hello::{TopologyWait, topology_wait};
@@ -177,6 +178,7 @@ impl CommandSpec {
 /// All commands, sorted by name (capitals before small letters; a test checks it).
 pub static COMMANDS: &[CommandSpec] = &[
     security::merge::SPEC,
+    crud::end_transaction::ABORT,
     crud::aggregate::SPEC,
     ddl::apply_ops::SPEC,
     security::authentication::AUTHENTICATE,
@@ -185,6 +187,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     ddl::capped::CLONE,
     ddl::coll_mod::SPEC,
     admin::stats::COLL_STATS,
+    crud::end_transaction::COMMIT,
     admin::maintenance::COMPACT,
     admin::fail_point::SPEC,
     admin::server_state::CONN_POOL_STATS,

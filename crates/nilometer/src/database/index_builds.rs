@@ -185,6 +185,14 @@ pub(super) struct ResumedBuilds {
 }
 
 impl ResumedBuilds {
+    /// Returns no builds.
+    pub(super) fn none() -> Self {
+        Self {
+            stop: Arc::default(),
+            thread: None,
+        }
+    }
+
     /// Starts the thread, if there are interrupted builds.
     pub(super) fn start(builder: IndexBuilder) -> std::io::Result<Self> {
         let stop = Arc::new(StopSignal::default());

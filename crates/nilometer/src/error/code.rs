@@ -111,6 +111,8 @@ codes! {
     NotImplemented = 238;
     ConversionFailure = 241;
     NoSuchTransaction = 251;
+    TransactionCommitted = 256;
+    TransactionTooLarge = 257;
     NoQueryExecutionPlans = 291;
     CursorInUse = 12051;
     TooManyLogicalSessions = 261;

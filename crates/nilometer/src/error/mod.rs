@@ -98,6 +98,7 @@ impl From<nilometer_storage::Error> for Error {
             Storage::Corruption { .. } => ErrorCode::DataCorruptionDetected,
             Storage::InvalidKey { .. } => ErrorCode::KeyTooLong,
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
+            Storage::OverlayFull { .. } => ErrorCode::TransactionTooLarge,
             // The process is about to end.
             Storage::Closed | Storage::Ended { .. } => ErrorCode::InterruptedAtShutdown,
             Storage::Fenced { .. } | Storage::ReadOnly => ErrorCode::NotWritablePrimary,

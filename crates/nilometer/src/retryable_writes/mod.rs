@@ -57,6 +57,8 @@ pub(crate) enum StatementKind {
     FindAndUpdate,
     /// `findAndModify` that returns the document after its change.
     FindAndUpdateNew,
+    /// Committed a transaction.
+    Commit,
 }
 
 /// The result of a statement that changed a document.
@@ -540,7 +542,10 @@ impl BatchRecord for StatementRecord<'_> {
         let image = match self.kind {
             StatementKind::FindAndRemove | StatementKind::FindAndUpdate => before.cloned(),
             StatementKind::FindAndUpdateNew => after.cloned(),
-            StatementKind::Insert | StatementKind::Update | StatementKind::Delete => None,
+            StatementKind::Insert
+            | StatementKind::Update
+            | StatementKind::Delete
+            | StatementKind::Commit => None,
         };
         let upserted = match before {
             Some(_) => None,

@@ -26,13 +26,14 @@ const RESULTS: u8 = 1;
 /// Bytes before the contents of a value.
 const HEAD_BYTES: usize = 16;
 
-const KINDS: [(StatementKind, i32); 6] = [
+const KINDS: [(StatementKind, i32); 7] = [
     (StatementKind::Insert, 0),
     (StatementKind::Update, 1),
     (StatementKind::Delete, 2),
     (StatementKind::FindAndRemove, 3),
     (StatementKind::FindAndUpdate, 4),
     (StatementKind::FindAndUpdateNew, 5),
+    (StatementKind::Commit, 6),
 ];
 
 fn damaged() -> Error {

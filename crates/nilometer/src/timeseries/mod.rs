@@ -11,6 +11,7 @@
 //! - [`mod@format`] describes the stored bytes; [`fold`] merges tails into bucket documents, and seals them.
 //! - [`scan`] reads buckets by id or by index; [`cache`] keeps opened buckets; [`index`] maintains indexes over buckets.
 //! - [`modify`] changes and removes stored measurements and buckets.
+//! - [`transaction`] commits changes and inserts of several collections together.
 //! - [`measurement_counts`] counts measurements without reading them.
 //! - [`rewrite`] turns predicates on measurements into predicates on buckets; [`unpack`] reads a bucket document for a query.
 //!
@@ -34,6 +35,7 @@ pub mod unpack;
 
 mod measurement_counts;
 mod metrics;
+mod transaction;
 mod validate;
 
 #[cfg(test)]
@@ -60,6 +62,7 @@ pub use scan::distinct_metas::MetaPage;
 pub use scan::index_scan::{BucketCandidates, CANDIDATES_MAX, IndexStream};
 pub use scan::summarized::{ScannedBucket, SummarizedBucket};
 pub use scan::{BucketRange, BucketReader, StoredBuckets};
+pub(crate) use transaction::{MeasurementChanges, TransactionCommit, check_insertable};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
@@ -89,6 +92,8 @@ pub struct Timeseries {
     pub cache: Arc<ReadCache>,
     /// Reads buckets.
     pub reader: Arc<BucketReader>,
+    /// Inserts search stored buckets that take more measurements.
+    reopens_buckets: bool,
 }
 
 impl Timeseries {
@@ -130,6 +135,28 @@ impl Timeseries {
             maintenance,
             write_locks: modify::WriteLocks::default(),
             series_locks: insert::duplicates::SeriesLocks::default(),
+            reopens_buckets: true,
+        }
+    }
+
+    /// Returns the time-series collections that a transaction sees in `engine`, a view of what these store. What it inserts goes
+    /// to buckets of its own.
+    pub(crate) fn of_transaction(
+        &self,
+        engine: Arc<dyn Engine>,
+        limits: BucketLimits,
+        first_suffix: u64,
+    ) -> Self {
+        let bucket_catalog = Arc::new(BucketCatalog::new(limits, first_suffix));
+        let dictionaries = self.dictionaries.clone();
+        let maintenance = MaintenanceQueue::of_transaction(
+            engine.clone(),
+            bucket_catalog.clone(),
+            dictionaries.clone(),
+        );
+        Self {
+            reopens_buckets: false,
+            ..Self::with_maintenance(engine, bucket_catalog, dictionaries, maintenance)
         }
     }
 

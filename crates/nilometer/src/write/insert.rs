@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId};
-use nilometer_storage::{Direction, Snapshot, WriteBatch};
+use nilometer_storage::{Snapshot, WriteBatch};
 
 use super::capped::{CappedTrimmer, CollectionSize, NextRemoval};
 use super::maintenance::IndexMaintenance;
@@ -157,19 +157,10 @@ impl<'c> InsertBatch<'c> {
         let (keyspace, _) = keyspaces(collection)?;
         let snapshot = records.engine.snapshot()?;
         let trimmer = CappedTrimmer::of(records, collection, state, &*snapshot, keyspace)?;
-        let mut last = state.last_id.load(Ordering::Acquire);
-        if last == 0 && !collection.is_clustered() {
-            let id_of = |key: &[u8]| key.first_chunk().copied().map_or(0, u64::from_be_bytes);
-            let mut scan = snapshot.scan(keyspace, &[], None, Direction::Backward)?;
-            if let Some(item) = scan.next() {
-                last = id_of(&item?.0);
-            }
-            // Record ids are never reused: the oldest record is searched after the removed ones.
-            let gone = trimmer
-                .as_ref()
-                .and_then(|trimmer| trimmer.removed_up_to.as_deref());
-            last = last.max(gone.map_or(0, id_of));
-        }
+        let removed = trimmer
+            .as_ref()
+            .and_then(|trimmer| trimmer.removed_up_to.as_deref());
+        let last = records.last_id(collection, state, &*snapshot, removed)?;
         Ok(Self {
             records,
             collection,

@@ -32,6 +32,8 @@ pub struct Records {
     collections: Mutex<HashMap<[u8; 16], Arc<CollectionState>>>,
     /// The last timestamp generated.
     pub(super) timestamp: AtomicU64,
+    /// Where a transaction reserves record ids; `None` for the records that others see.
+    parent: Option<Arc<Records>>,
 }
 
 /// The in-memory state of one collection.
@@ -108,7 +110,41 @@ impl Records {
             catalog,
             collections: Mutex::default(),
             timestamp: AtomicU64::new(0),
+            parent: None,
         }
+    }
+
+    /// Opens the records that a transaction sees in `engine`, a view of what `parent` stores.
+    pub(crate) fn of_transaction(engine: Arc<dyn Engine>, parent: &Arc<Self>) -> Self {
+        Self {
+            parent: Some(parent.clone()),
+            ..Self::new(engine, parent.catalog.clone())
+        }
+    }
+
+    /// Returns the last record id of a collection that was used; 0 if records have other keys. Ids are not used twice: all up to
+    /// `removed` are gone. The caller holds the write lock.
+    pub(super) fn last_id(
+        &self,
+        collection: &Collection,
+        state: &CollectionState,
+        snapshot: &dyn Snapshot,
+        removed: Option<&[u8]>,
+    ) -> Result<u64> {
+        let last = state.last_id.load(Ordering::Acquire);
+        if last != 0 || collection.is_clustered() {
+            return Ok(last);
+        }
+        if let Some(parent) = &self.parent {
+            return parent.reserve_ids(collection);
+        }
+        let (records, _) = keyspaces(collection)?;
+        let id_of = |key: &[u8]| key.first_chunk().copied().map_or(0, u64::from_be_bytes);
+        let newest = snapshot
+            .scan(records, &[], None, Direction::Backward)?
+            .next();
+        let newest = newest.transpose()?.map_or(0, |(key, _)| id_of(&key));
+        Ok(newest.max(removed.map_or(0, id_of)))
     }
 
     pub(super) fn state(&self, collection: &Collection) -> Result<Arc<CollectionState>> {

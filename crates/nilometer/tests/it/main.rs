@@ -38,6 +38,7 @@ mod stuck_disk;
 mod summaries;
 mod support;
 mod text_search;
+mod transactions;
 mod turns;
 mod validators;
 mod warm_reads;

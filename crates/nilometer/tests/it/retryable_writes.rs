@@ -323,13 +323,6 @@ fn numbers_that_do_not_fit_are_refused() {
     let all = doc! { "delete": "c", "deletes": array![doc! { "q": doc! {}, "limit": 0 }] };
     assert_eq!(fixture.code(numbered(all, 1, 7)), 72);
     assert_eq!(fixture.code(numbered(doc! { "find": "c" }, 1, 8)), 50_768);
-    let mut transaction = DocumentBuilder::new();
-    for element in numbered(insert(&[3]), 1, 9).iter() {
-        transaction.append_element(element);
-    }
-    transaction.append("autocommit", false);
-    transaction.append("startTransaction", true);
-    assert_eq!(fixture.code(transaction.finish()), 263);
     // Without a set there are no numbers.
     let mut alone = Fixture::new();
     assert_eq!(alone.code(numbered(insert(&[1]), 1, 1)), 20);

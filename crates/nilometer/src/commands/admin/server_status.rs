@@ -4,7 +4,7 @@
 //! exclude a section (`{metrics: 0}`) or request one that is not shown by default. Only measured figures are
 //! shown; what this server does not count is left out.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
@@ -76,7 +76,7 @@ const SECTIONS: &[Section] = &[
     section("opcountersRepl", |_| opcounters_repl()),
     section("repl", replication::status_section),
     section("storageEngine", storage_engine),
-    section("transactions", retryable_writes),
+    section("transactions", transactions),
 ];
 
 const MIB: u64 = 1024 * 1024;
@@ -151,15 +151,21 @@ fn diagnostic_data(
 }
 
 /// Only on a member of a replica set: others have none.
-fn retryable_writes(database: &Database) -> Value {
+fn transactions(database: &Database) -> Value {
     if database.services().replica_set.is_none() {
         return Value::Missing;
     }
     let counts = database.retryable_writes().counts();
     let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let transactions = database.transactions();
+    let of = |count: &AtomicU64| int(count.load(Ordering::Relaxed));
     doc! {
         "retriedCommandsCount": int(counts.commands),
         "retriedStatementsCount": int(counts.statements),
+        "currentOpen": int(transactions.open() as u64),
+        "totalStarted": of(&transactions.counts.started),
+        "totalCommitted": of(&transactions.counts.committed),
+        "totalAborted": of(&transactions.counts.aborted),
     }
     .into()
 }

@@ -11,6 +11,7 @@ mod change_stream;
 pub(crate) mod count;
 pub(crate) mod delete;
 pub(crate) mod distinct;
+pub(crate) mod end_transaction;
 pub(crate) mod explain;
 pub(crate) mod explain_change;
 pub(crate) mod explain_write;

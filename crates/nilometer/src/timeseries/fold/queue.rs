@@ -404,6 +404,21 @@ impl MaintenanceQueue {
         }
     }
 
+    /// A queue without a thread: each insert performs its own tasks.
+    pub(crate) fn of_transaction(
+        engine: Arc<dyn Engine>,
+        bucket_catalog: Arc<BucketCatalog>,
+        dictionaries: Arc<Dictionaries>,
+    ) -> Self {
+        Self {
+            worker: Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries)),
+            collections: Arc::default(),
+            queued: None,
+            sender: None,
+            thread: None,
+        }
+    }
+
     /// A queue without a thread, whose tasks wait for [`MaintenanceQueue::perform_queued`].
     #[cfg(test)]
     pub(crate) fn without_thread(

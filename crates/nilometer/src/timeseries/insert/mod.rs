@@ -33,7 +33,6 @@ use crate::catalog::{Catalog, Collection};
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome};
 use duplicates::replace::Replacements;
-#[cfg(test)]
 pub(super) use staged_insert::StagedInsert;
 pub(super) use statement::InsertStatement;
 
@@ -76,6 +75,19 @@ impl Timeseries {
         }
         Ok(inserted.outcome)
     }
+}
+
+/// Stages the measurements that a transaction inserts. `indexes` are those of the collection, locked until the commit.
+pub(super) fn stage_transaction<'a>(
+    insert: &InsertStatement<'_>,
+    indexes: &IndexMaintainer<'_>,
+    documents: impl Iterator<Item = DocRef<'a>>,
+) -> Result<StagedInsert> {
+    let grouped = group_by_series::group(insert, indexes, documents)?;
+    if let Some(refused) = grouped.outcome.errors.first() {
+        return Err(refused.error.clone());
+    }
+    Ok(staged_insert::stage(insert, indexes, grouped))
 }
 
 /// The result of one run down the road.

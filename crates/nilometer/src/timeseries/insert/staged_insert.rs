@@ -135,15 +135,25 @@ impl StagedInsert {
         engine: &dyn Engine,
         durability: Durability,
     ) -> Result<()> {
-        self.ready.clone()?;
-        let batch = std::mem::take(&mut self.batch);
+        let batch = self.take_batch()?;
         if !batch.is_empty() {
             engine.commit(batch, durability)?;
         }
+        self.committed();
+        Ok(())
+    }
+
+    /// Returns the batch to commit; fails if not all entries could be staged.
+    pub(in crate::timeseries) fn take_batch(&mut self) -> Result<WriteBatch> {
+        self.ready.clone()?;
+        Ok(std::mem::take(&mut self.batch))
+    }
+
+    /// Ends the use of the counter after the batch was committed.
+    pub(in crate::timeseries) fn committed(&mut self) {
         if let Some(count) = self.count.take() {
             count.committed();
         }
-        Ok(())
     }
 
     /// Reports the end of the commit to the bucket catalog, and queues the maintenance that follows from it.
@@ -173,7 +183,7 @@ impl BucketStorage for CollectionBuckets<'_> {
     }
 
     fn may_query(&self) -> bool {
-        supports_reopening(self.collection)
+        self.timeseries.reopens_buckets && supports_reopening(self.collection)
     }
 
     fn find(&self, meta: &SeriesMeta, within: (i64, i64)) -> Result<Vec<[u8; 12]>> {

@@ -39,6 +39,7 @@ use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::format::summary;
 use crate::timeseries::index::maintenance::IndexMaintainer;
+use crate::timeseries::measurement_counts::CountedChange;
 use crate::timeseries::scan::bucket_parts;
 use crate::timeseries::scan::bucket_parts::BucketParts;
 
@@ -68,12 +69,13 @@ pub(crate) struct BucketChanges<'t> {
     collection: &'t Collection,
     options: &'t TimeseriesOptions,
     keyspaces: BucketKeyspaces,
-    _rewriting: MutexGuard<'t, ()>,
+    /// `None` if the caller holds the lock.
+    _rewriting: Option<MutexGuard<'t, ()>>,
     /// Locked until the batch is committed.
     indexes: IndexMaintainer<'t>,
     batch: WriteBatch,
     /// What the change log says about the batch.
-    pub(super) notes: ChangeNotes,
+    pub(crate) notes: ChangeNotes,
     bytes: usize,
     claimed: HashMap<[u8; 12], ClaimedBucket>,
     evicted: Vec<EvictedBucket>,
@@ -93,13 +95,22 @@ impl<'t> BucketChanges<'t> {
         timeseries: &'t Timeseries,
         collection: &'t Arc<Collection>,
     ) -> Result<Self> {
+        // The order of locks: see index maintenance.
+        let rewriting = timeseries.maintenance.lock_rewriting();
+        Self::begin_locked(timeseries, collection, Some(rewriting))
+    }
+
+    /// Begins to change buckets of a collection. Without `rewriting` the caller holds the lock against rewriting.
+    pub(crate) fn begin_locked(
+        timeseries: &'t Timeseries,
+        collection: &'t Arc<Collection>,
+        rewriting: Option<MutexGuard<'t, ()>>,
+    ) -> Result<Self> {
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
-        // The order of locks: see index maintenance.
-        let rewriting = timeseries.maintenance.lock_rewriting();
         Ok(Self {
             timeseries,
             collection,
@@ -310,43 +321,71 @@ impl BucketChanges<'_> {
 
     /// Commits the changes.
     pub(crate) fn commit(mut self, catalog: &Catalog, durability: Durability) -> Result<()> {
-        if self.extended {
-            catalog.mark_extended_range(self.collection)?;
-        }
-        if self.batch.is_empty() {
+        let (batch, count) = self.take_batch(catalog)?;
+        if batch.is_empty() {
             return Ok(());
         }
-        self.indexes.mark_multikey(catalog)?;
-        let mut batch = std::mem::take(&mut self.batch);
-        self.notes.add_to(&mut batch);
-        let counts = &self.timeseries.counts;
-        let count = counts.add(&mut batch, self.collection.uuid, self.measurements)?;
-        let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
+        let timeseries = self.timeseries;
         // Before, because others see a commit at once; after, because they may have read in between.
-        let (locks, uuid) = (&timeseries.series_locks, self.collection.uuid);
-        locks.forget_series(uuid, &self.changed_series);
+        self.forget_series();
         let committed = timeseries.engine.commit(batch, Durability::Buffered);
-        locks.forget_series(uuid, &self.changed_series);
+        self.forget_series();
         committed?;
         if let Some(count) = count {
             count.committed();
         }
-        let maintenance = &timeseries.maintenance;
-        maintenance.note_marks(
+        // The sync does not keep others out.
+        self.finish();
+        if durability == Durability::Sync {
+            timeseries.engine.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the batch to commit, and the counter that it changes.
+    pub(crate) fn take_batch(
+        &mut self,
+        catalog: &Catalog,
+    ) -> Result<(WriteBatch, Option<CountedChange>)> {
+        if self.extended {
+            catalog.mark_extended_range(self.collection)?;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        if batch.is_empty() {
+            return Ok((batch, None));
+        }
+        self.indexes.mark_multikey(catalog)?;
+        let counts = &self.timeseries.counts;
+        let count = counts.add(&mut batch, self.collection.uuid, self.measurements)?;
+        self.notes.add_to(&mut batch);
+        Ok((batch, count))
+    }
+
+    /// Forgets what is known of the series that change.
+    pub(crate) fn forget_series(&self) {
+        let locks = &self.timeseries.series_locks;
+        locks.forget_series(self.collection.uuid, &self.changed_series);
+    }
+
+    /// Releases the buckets after the commit, and counts the changes.
+    pub(crate) fn finish(self) {
+        let timeseries = self.timeseries;
+        timeseries.maintenance.note_marks(
             self.collection.uuid,
             self.added.len() + self.changed_series.len(),
         );
-        // The sync does not keep others out.
+        let (replaced, removed) = (self.replaced, self.removed);
         drop(self);
         let metrics = &timeseries.metrics;
         metrics
             .direct_updated
             .fetch_add(replaced, Ordering::Relaxed);
         metrics.direct_deleted.fetch_add(removed, Ordering::Relaxed);
-        if durability == Durability::Sync {
-            timeseries.engine.sync()?;
-        }
-        Ok(())
+    }
+
+    /// Returns the indexes, locked until this is dropped.
+    pub(crate) fn indexes(&self) -> &IndexMaintainer<'_> {
+        &self.indexes
     }
 }
 

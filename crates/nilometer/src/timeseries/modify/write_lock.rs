@@ -30,7 +30,7 @@ pub struct WriteLockGuard<'t> {
 
 impl WriteLocks {
     /// Waits until no other statement holds the lock of the collection.
-    pub(super) fn lock(
+    pub(crate) fn lock(
         &self,
         collection: &Collection,
         check_interrupt: &dyn Fn() -> Result<()>,

@@ -1,0 +1,228 @@
+//! Statements of transactions: which commands may be one, and how one runs.
+//!
+//! A command with `autocommit: false` is a statement of the transaction with its `txnNumber`. An error of a statement aborts the
+//! transaction. Errors after which the whole transaction may be run again have a label.
+
+use std::sync::PoisonError;
+
+use nilometer_bson::{Document, ValueRef};
+
+use super::{Access, CommandSpec};
+use crate::catalog::{CatalogEntry, Namespace};
+use crate::database::Database;
+use crate::database::transactions::SessionOwner;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::timeseries;
+use crate::write::CappedLimits;
+
+/// Commands that may be statements of a transaction.
+const STATEMENTS: [&str; 10] = [
+    "aggregate",
+    "bulkWrite",
+    "delete",
+    "distinct",
+    "find",
+    "findAndModify",
+    "getMore",
+    "insert",
+    "killCursors",
+    "update",
+];
+
+/// Commands that end a transaction.
+const ENDS: [&str; 2] = ["abortTransaction", "commitTransaction"];
+
+/// Stages that cannot be in a transaction.
+const REFUSED_STAGES: [&str; 10] = [
+    "$changeStream",
+    "$collStats",
+    "$currentOp",
+    "$indexStats",
+    "$listCatalog",
+    "$listLocalSessions",
+    "$listSessions",
+    "$merge",
+    "$out",
+    "$planCacheStats",
+];
+
+/// The label of errors after which the whole transaction may be run again.
+const TRANSIENT: &str = "TransientTransactionError";
+
+/// The options of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TransactionArgs {
+    pub(super) number: i64,
+    /// It is the first one.
+    pub(super) starts: bool,
+}
+
+/// True for the commands that end a transaction.
+pub(super) fn is_end(spec: &CommandSpec) -> bool {
+    ENDS.contains(&spec.name)
+}
+
+/// True if a request is a statement of a transaction, and no end of one.
+pub(super) fn is_statement(request: &Request) -> bool {
+    request.body.as_ref().contains("autocommit") && !ENDS.contains(&request.command_name())
+}
+
+/// Adds the label to an error after which the whole transaction may be run again.
+pub(super) fn with_label(mut error: Error) -> Error {
+    let is_transient = matches!(
+        error.code,
+        ErrorCode::WriteConflict | ErrorCode::NoSuchTransaction
+    );
+    if is_transient && !error.labels.contains(&TRANSIENT) {
+        error.labels.push(TRANSIENT);
+    }
+    error
+}
+
+/// Adds the label to the error of a statement when the state of this server has changed.
+pub(super) fn with_state_label(mut error: Error) -> Error {
+    if !error.labels.contains(&TRANSIENT) {
+        error.labels.push(TRANSIENT);
+    }
+    error
+}
+
+/// Runs a statement on the database that its transaction sees.
+pub(super) fn run_statement(
+    database: &Database,
+    owner: &SessionOwner,
+    (spec, request): (&CommandSpec, &Request),
+    args: TransactionArgs,
+    run: impl FnOnce(&Database) -> Result<Document>,
+) -> Result<Document> {
+    let transactions = database.transactions();
+    let outcome = start(database, owner, spec, args).and_then(|()| {
+        let slot = transactions.find(owner, args.number)?;
+        // The statements of a transaction run one after the other.
+        let mut open = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = match &*open {
+            Some(transaction) => transaction,
+            None => return transactions.find(owner, args.number).and(Err(ended(args))),
+        };
+        let outcome = check(database, spec, request).and_then(|()| run(&transaction.database));
+        let has_failed = match &outcome {
+            Ok(reply) => {
+                !matches!(reply.get("writeErrors"), ValueRef::Missing) || has_errors(reply)
+            }
+            Err(_) => true,
+        };
+        if has_failed {
+            *open = None;
+            transactions.end(owner, args.number, false);
+        }
+        outcome
+    });
+    outcome.map_err(with_label)
+}
+
+fn start(
+    database: &Database,
+    owner: &SessionOwner,
+    spec: &CommandSpec,
+    args: TransactionArgs,
+) -> Result<()> {
+    if !args.starts {
+        return Ok(());
+    }
+    if !STATEMENTS.contains(&spec.name) {
+        return Err(unsupported(spec.name));
+    }
+    database
+        .transactions()
+        .begin(database, owner.clone(), args.number)
+}
+
+fn ended(args: TransactionArgs) -> Error {
+    Error::new(
+        ErrorCode::NoSuchTransaction,
+        format!(
+            "Transaction with {{ txnNumber: {} }} has ended.",
+            args.number
+        ),
+    )
+}
+
+/// True if the reply of `bulkWrite` reports errors.
+fn has_errors(reply: &Document) -> bool {
+    reply.get("nErrors").as_exact_i64().is_some_and(|n| n > 0)
+}
+
+fn unsupported(name: &str) -> Error {
+    Error::new(
+        ErrorCode::OperationNotSupportedInTransaction,
+        format!("Cannot run '{name}' in a multi-document transaction."),
+    )
+}
+
+/// Refuses what cannot be in a transaction.
+fn check(database: &Database, spec: &CommandSpec, request: &Request) -> Result<()> {
+    if !STATEMENTS.contains(&spec.name) {
+        return Err(unsupported(spec.name));
+    }
+    let body = request.body.as_ref();
+    if let ValueRef::Array(stages) = body.get("pipeline") {
+        for stage in stages.iter().filter_map(ValueRef::as_document) {
+            let name = stage.iter().next().map_or("", |element| element.name());
+            if REFUSED_STAGES.contains(&name) {
+                return Err(unsupported(name));
+            }
+        }
+    }
+    if matches!(body.get("tailable"), ValueRef::Bool(true)) {
+        return Err(unsupported("find with tailable"));
+    }
+    if spec.access != Access::Write {
+        return Ok(());
+    }
+    let name = body.get("$db").as_str().unwrap_or_default();
+    if let Some(namespaces) = request.documents(spec.name, "nsInfo")? {
+        for namespace in namespaces {
+            let namespace = namespace.get("ns").as_str().unwrap_or_default();
+            if let Some((database_name, collection)) = namespace.split_once('.') {
+                check_target(database, database_name, collection)?;
+            }
+        }
+        return Ok(());
+    }
+    let collection = body.iter().next().map(|element| element.value());
+    match collection.and_then(|value| value.as_str()) {
+        Some(collection) => check_target(database, name, collection),
+        None => Ok(()),
+    }
+}
+
+/// Refuses writes to collections that take none in a transaction.
+fn check_target(database: &Database, name: &str, collection: &str) -> Result<()> {
+    let refused = |text: String| {
+        Err(Error::new(
+            ErrorCode::OperationNotSupportedInTransaction,
+            text,
+        ))
+    };
+    if ["admin", "config", "local"].contains(&name) || collection.starts_with("system.") {
+        return refused(format!(
+            "Cannot write to system collection {name}.{collection} within a transaction."
+        ));
+    }
+    let Ok(namespace) = Namespace::new(name, collection) else {
+        return Ok(());
+    };
+    let catalog = database.catalog();
+    if let Some(buckets) = catalog.timeseries(&namespace) {
+        return timeseries::check_insertable(&buckets);
+    }
+    match catalog.get(&namespace) {
+        Some(CatalogEntry::Collection(found)) if CappedLimits::of(&found).is_some() => {
+            refused(format!(
+                "Collection '{namespace}' is a capped collection. Writes in transactions are not allowed on capped collections."
+            ))
+        }
+        _ => Ok(()),
+    }
+}

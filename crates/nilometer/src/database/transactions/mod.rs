@@ -1,0 +1,304 @@
+//! Transactions: statements of a session that read one snapshot, and whose changes become visible together.
+//!
+//! ```text
+//! startTransaction ─► snapshot ─► OverlayEngine ─► Database of the transaction ◄─ statements of the session
+//!                                      │ writes                        │ runs them as any database does
+//! commitTransaction ───────────────────┴─► commit: conflicts? ─► one engine batch
+//! ```
+//!
+//! A transaction is a [`Database`] over an engine that has its writes in memory. So every read and write in it is the ordinary
+//! code. What it wrote is compared with what is stored now when it commits: the first to commit wins, and the other fails with
+//! code 112 and the label by which drivers run it again. No statement waits for another transaction.
+//!
+//! A transaction is aborted by an error of one of its statements, by the end of its session, and after its lifetime.
+
+mod commit;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nilometer_storage::{Engine, OverlayEngine};
+
+use super::{Database, StoredCollections, bucket_limits};
+use crate::background::Background;
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::QueryServices;
+use crate::query::cursor::{CursorLimits, CursorRegistry};
+use crate::session::{SessionId, UserName};
+use crate::write::Records;
+
+use super::index_builds::ResumedBuilds;
+pub(crate) use commit::CommitContext;
+
+/// Bytes that a transaction may write.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Transactions that may be open: each has a snapshot.
+const OPEN_MAX: usize = 1000;
+
+/// Time after its last statement at which the end of a transaction is forgotten: that of sessions.
+const REMEMBERED: Duration = Duration::from_secs(30 * 60);
+
+/// A session, and the user who has it: ids of different users may be equal.
+pub(crate) type SessionOwner = (SessionId, Option<UserName>);
+
+/// An open transaction.
+pub(crate) struct Transaction {
+    overlay: Arc<OverlayEngine>,
+    /// What its statements run on.
+    pub(crate) database: Database,
+}
+
+enum TransactionState {
+    Open(Arc<Mutex<Option<Transaction>>>),
+    Committed,
+    Aborted,
+}
+
+struct TransactionEntry {
+    number: i64,
+    state: TransactionState,
+    /// When the transaction began, by the monotonic clock.
+    started: Duration,
+}
+
+/// How transactions began and ended.
+#[derive(Debug, Default)]
+pub(crate) struct TransactionCounts {
+    pub(crate) started: AtomicU64,
+    pub(crate) committed: AtomicU64,
+    pub(crate) aborted: AtomicU64,
+}
+
+/// The transactions of a database.
+#[derive(Default)]
+pub(crate) struct Transactions {
+    table: Mutex<HashMap<SessionOwner, TransactionEntry, foldhash::fast::RandomState>>,
+    pub(crate) counts: TransactionCounts,
+}
+
+fn no_such(number: i64, text: &str) -> Error {
+    Error::new(
+        ErrorCode::NoSuchTransaction,
+        format!("Transaction with {{ txnNumber: {number} }} {text}"),
+    )
+}
+
+fn unmatched(number: i64) -> Error {
+    Error::new(
+        ErrorCode::NoSuchTransaction,
+        format!(
+            "Given transaction number {number} does not match any in-progress transactions. The active transaction number is -1"
+        ),
+    )
+}
+
+impl Transactions {
+    fn lock(
+        &self,
+    ) -> MutexGuard<'_, HashMap<SessionOwner, TransactionEntry, foldhash::fast::RandomState>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many transactions are open.
+    pub(crate) fn open(&self) -> usize {
+        let is_open = |entry: &&TransactionEntry| matches!(entry.state, TransactionState::Open(_));
+        self.lock().values().filter(is_open).count()
+    }
+
+    /// Begins a transaction over what `database` shows now. An older one of the session is aborted.
+    pub(crate) fn begin(
+        &self,
+        database: &Database,
+        owner: SessionOwner,
+        number: i64,
+    ) -> Result<()> {
+        let now = database.services.clock.monotonic();
+        {
+            let table = self.lock();
+            if let Some(known) = table.get(&owner) {
+                check_new(known, number)?;
+            }
+            let is_open =
+                |entry: &&TransactionEntry| matches!(entry.state, TransactionState::Open(_));
+            if table.values().filter(is_open).count() >= OPEN_MAX {
+                return Err(Error::new(
+                    ErrorCode::TooManyLogicalSessions,
+                    format!("at most {OPEN_MAX} transactions may be open"),
+                ));
+            }
+        }
+        let transaction = Transaction::begin(database)?;
+        let entry = TransactionEntry {
+            number,
+            state: TransactionState::Open(Arc::new(Mutex::new(Some(transaction)))),
+            started: now,
+        };
+        self.counts.started.fetch_add(1, Ordering::Relaxed);
+        if let Some(before) = self.lock().insert(owner, entry)
+            && matches!(before.state, TransactionState::Open(_))
+        {
+            self.counts.aborted.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns the open transaction of a session with this number.
+    pub(crate) fn find(
+        &self,
+        owner: &SessionOwner,
+        number: i64,
+    ) -> Result<Arc<Mutex<Option<Transaction>>>> {
+        let table = self.lock();
+        let Some(known) = table.get(owner) else {
+            return Err(unmatched(number));
+        };
+        if known.number > number {
+            return Err(too_old(number, known.number));
+        }
+        if known.number < number {
+            return Err(unmatched(number));
+        }
+        match &known.state {
+            TransactionState::Open(transaction) => Ok(transaction.clone()),
+            TransactionState::Aborted => Err(no_such(number, "has been aborted.")),
+            TransactionState::Committed => Err(Error::new(
+                ErrorCode::TransactionCommitted,
+                format!("Transaction with {{ txnNumber: {number} }} has been committed."),
+            )),
+        }
+    }
+
+    /// True if the transaction of a session with this number was committed.
+    pub(crate) fn is_committed(&self, owner: &SessionOwner, number: i64) -> bool {
+        let table = self.lock();
+        table.get(owner).is_some_and(|known| {
+            known.number == number && matches!(known.state, TransactionState::Committed)
+        })
+    }
+
+    /// Notes the end of a transaction.
+    pub(crate) fn end(&self, owner: &SessionOwner, number: i64, is_committed: bool) {
+        let mut table = self.lock();
+        let known = table.get_mut(owner).filter(|known| known.number == number);
+        let Some(known) = known.filter(|known| matches!(known.state, TransactionState::Open(_)))
+        else {
+            return;
+        };
+        let (state, count) = match is_committed {
+            true => (TransactionState::Committed, &self.counts.committed),
+            false => (TransactionState::Aborted, &self.counts.aborted),
+        };
+        known.state = state;
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Aborts the transaction of a session that ends.
+    pub(crate) fn forget(&self, owner: &SessionOwner) {
+        if let Some(known) = self.lock().remove(owner)
+            && matches!(known.state, TransactionState::Open(_))
+        {
+            self.counts.aborted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Aborts transactions that began longer than `lifetime` ago, and forgets the ends of old ones. One that runs a statement is
+    /// aborted when that ends. To be called at intervals.
+    pub(crate) fn expire(&self, now: Duration, lifetime: Duration) {
+        self.lock().retain(|_, entry| {
+            let age = now.saturating_sub(entry.started);
+            if matches!(entry.state, TransactionState::Open(_)) && age >= lifetime {
+                entry.state = TransactionState::Aborted;
+                self.counts.aborted.fetch_add(1, Ordering::Relaxed);
+            }
+            matches!(entry.state, TransactionState::Open(_)) || age < REMEMBERED
+        });
+    }
+}
+
+/// Fails if a transaction of this number cannot begin after the last one of its session.
+fn check_new(last: &TransactionEntry, number: i64) -> Result<()> {
+    if last.number > number {
+        return Err(too_old(number, last.number));
+    }
+    if last.number == number {
+        return Err(Error::new(
+            ErrorCode::ConflictingOperationInProgress,
+            format!(
+                "Only servers in a sharded cluster can start a new transaction at the active transaction number {number}"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn too_old(number: i64, last: i64) -> Error {
+    Error::new(
+        ErrorCode::TransactionTooOld,
+        format!(
+            "Cannot start transaction {number} because a newer transaction {last} has already started"
+        ),
+    )
+}
+
+impl Transaction {
+    fn begin(database: &Database) -> Result<Self> {
+        let overlay = Arc::new(OverlayEngine::over(database.engine.clone(), BYTES_MAX)?);
+        Ok(Self {
+            database: database.over(overlay.clone()),
+            overlay,
+        })
+    }
+}
+
+impl Database {
+    /// Returns a database that shows what `engine` does, with the services and the catalog of this one. It has no threads, and
+    /// cursors of its own.
+    fn over(&self, engine: Arc<dyn Engine>) -> Self {
+        let services = self.services.clone();
+        let (limits, seed) = (bucket_limits(&services), services.ids.random());
+        let timeseries = self.timeseries.of_transaction(engine.clone(), limits, seed);
+        let timeseries = Arc::new(timeseries);
+        let records = Arc::new(Records::of_transaction(engine.clone(), &self.records));
+        let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
+        let collections = Arc::new(StoredCollections {
+            services: services.clone(),
+            engine: engine.clone(),
+            catalog: self.catalog.clone(),
+            timeseries: timeseries.clone(),
+            records: records.clone(),
+            plans: self.query.plans.clone(),
+            authority: self.authority.clone(),
+            cursors: cursors.clone(),
+        });
+        let query = QueryServices {
+            collections: collections.clone(),
+            cursors,
+            limits: self.query.limits,
+            memory: self.query.memory.clone(),
+            spill: self.query.spill.clone(),
+            ids: self.query.ids.clone(),
+            plans: self.query.plans.clone(),
+            workers: self.query.workers.clone(),
+        };
+        Self {
+            services,
+            engine,
+            catalog: self.catalog.clone(),
+            timeseries,
+            records,
+            collections,
+            authority: self.authority.clone(),
+            retryable_writes: self.retryable_writes.clone(),
+            change_log: self.change_log.clone(),
+            transactions: Arc::default(),
+            query,
+            disk: self.disk.clone(),
+            has_successor: false.into(),
+            _background: Background::none(),
+            _resumed_builds: ResumedBuilds::none(),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The commit of a transaction on ordinary collections.
+//!
+//! A transaction reads and writes over a snapshot. When it commits, its records are compared with what is stored now, and
+//! what has changed since the snapshot is a conflict. Index entries are computed from the documents again, because the
+//! list of indexes may have changed, and other records may have taken unique keys.
+//!
+//! The write locks of all its collections are held from the comparison to the commit. The caller names the collections in
+//! the order of their UUIDs, so that two transactions do not wait for each other.
+
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+use nilometer_storage::{Bytes, KeyspaceId, OverlayKeyspace, Snapshot, WriteBatch};
+
+use super::capped::CollectionSize;
+use super::maintenance::IndexMaintenance;
+use super::records::{CollectionState, Records, document, id_key, keyspaces};
+use crate::catalog::Collection;
+use crate::change_entry::ChangeNotes;
+use crate::error::{Error, ErrorCode, Result};
+
+/// The change of a record by a transaction.
+struct RecordChange {
+    key: Vec<u8>,
+    /// The stored bytes before the transaction.
+    stored: Option<Bytes>,
+    before: Option<Document>,
+    after: Option<Document>,
+}
+
+/// The changes of the records of a collection by a transaction.
+pub(crate) struct RecordChanges {
+    collection: Arc<Collection>,
+    changes: Vec<RecordChange>,
+}
+
+impl RecordChanges {
+    /// Compares the writes to the records of a collection with the snapshot below them.
+    pub(crate) fn new(
+        collection: Arc<Collection>,
+        below: &dyn Snapshot,
+        (keyspace, writes): (KeyspaceId, &OverlayKeyspace),
+    ) -> Result<Self> {
+        let mut changes = Vec::new();
+        for (key, after) in writes {
+            let stored = match below.get(keyspace, key) {
+                // The collection was created after the snapshot.
+                Err(nilometer_storage::Error::UnknownKeyspace { .. }) => None,
+                found => found?,
+            };
+            if stored.as_deref() == after.as_deref() {
+                continue;
+            }
+            let parse = |bytes: Option<&Bytes>| bytes.map(|bytes| document(bytes)).transpose();
+            changes.push(RecordChange {
+                key: key.clone(),
+                before: parse(stored.as_ref())?,
+                after: parse(after.as_ref())?,
+                stored,
+            });
+        }
+        Ok(Self {
+            collection,
+            changes,
+        })
+    }
+
+    /// True if nothing is changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+/// Returns the error of a transaction that changes what another write has changed since it began.
+pub(crate) fn conflict() -> Error {
+    Error::new(
+        ErrorCode::WriteConflict,
+        "Caused by :: Write conflict during plan execution and yielding is disabled. :: Please retry your operation or multi-document transaction.",
+    )
+}
+
+impl Records {
+    /// Adds the changes of a transaction to `batch`, and calls `commit` with it, all under the write locks of the collections.
+    /// Fails with [`conflict`] if a record was changed, or a unique key taken, since the transaction began.
+    pub(crate) fn commit_together(
+        &self,
+        all: &[RecordChanges],
+        mut batch: WriteBatch,
+        commit: impl FnOnce(WriteBatch) -> Result<()>,
+    ) -> Result<()> {
+        let states = all.iter().map(|of| self.state(&of.collection));
+        let states = states.collect::<Result<Vec<_>>>()?;
+        let _writing: Vec<_> = states.iter().map(|state| state.lock()).collect();
+        let snapshot = self.engine.snapshot()?;
+        let mut staged = Vec::with_capacity(all.len());
+        for (of, state) in all.iter().zip(&states) {
+            let mut collection = StagedCollection {
+                state,
+                maintenance: IndexMaintenance::of(self, &of.collection)?,
+                notes: self.catalog.change_notes(&of.collection),
+                size: CollectionSize::default(),
+            };
+            collection.stage(of, &*snapshot, &mut batch)?;
+            staged.push(collection);
+        }
+        for collection in &mut staged {
+            collection.maintenance.before_commit()?;
+            collection.notes.add_to(&mut batch);
+        }
+        commit(batch)?;
+        for collection in staged {
+            collection.state.size.add(collection.size);
+            collection.state.arrivals.notify();
+        }
+        Ok(())
+    }
+
+    /// Returns the last of a range of record ids that no one else uses, before the first: a transaction inserts with them.
+    pub(super) fn reserve_ids(&self, collection: &Collection) -> Result<u64> {
+        /// More than a transaction can insert.
+        const RESERVED: u64 = 1 << 20;
+        let state = self.state(collection)?;
+        let _writing = state.lock();
+        let last = self.last_id(collection, &state, &*self.engine.snapshot()?, None)?;
+        let end = last.saturating_add(RESERVED);
+        state
+            .last_id
+            .store(end, std::sync::atomic::Ordering::Release);
+        Ok(last)
+    }
+}
+
+/// The part of a commit in one collection.
+struct StagedCollection<'c> {
+    state: &'c CollectionState,
+    maintenance: IndexMaintenance<'c>,
+    notes: ChangeNotes,
+    size: CollectionSize,
+}
+
+impl StagedCollection<'_> {
+    /// Adds the changes to a batch. Removed keys come first: another record may take them.
+    fn stage(
+        &mut self,
+        of: &RecordChanges,
+        snapshot: &dyn Snapshot,
+        batch: &mut WriteBatch,
+    ) -> Result<()> {
+        let (records, id_index) = keyspaces(&of.collection)?;
+        for change in &of.changes {
+            if snapshot.get(records, &change.key)?.as_deref() != change.stored.as_deref() {
+                return Err(conflict());
+            }
+            let Some(before) = &change.before else {
+                continue;
+            };
+            let documents = (Some(before.as_ref()), None);
+            self.maintenance
+                .change(batch, snapshot, &change.key, documents, None)?;
+            self.size.remove(before);
+            if let (Some(id_index), None) = (id_index, &change.after) {
+                batch.delete(id_index, self.id_key(before));
+            }
+            if change.after.is_none() {
+                batch.delete(records, change.key.clone());
+            }
+        }
+        let removed: Vec<Vec<u8>> = of
+            .changes
+            .iter()
+            .filter(|change| change.after.is_none())
+            .filter_map(|change| change.before.as_ref())
+            .map(|before| self.id_key(before))
+            .collect();
+        for change in &of.changes {
+            let Some(after) = &change.after else {
+                if let Some(before) = &change.before {
+                    self.notes.deleted(before.as_ref());
+                }
+                continue;
+            };
+            if let (Some(id_index), None) = (id_index, &change.before) {
+                let key = self.id_key(after);
+                if snapshot.get(id_index, &key)?.is_some() && !removed.contains(&key) {
+                    return Err(conflict());
+                }
+                batch.put(id_index, key, change.key.clone());
+            }
+            let documents = (None, Some(after.as_ref()));
+            let entries = self
+                .maintenance
+                .change(batch, snapshot, &change.key, documents, None);
+            entries.map_err(|error| match error.code {
+                ErrorCode::DuplicateKey => conflict(),
+                _ => error,
+            })?;
+            self.size.add(after);
+            match &change.before {
+                Some(before) => self.notes.updated(before.as_ref(), after.as_ref()),
+                None => self.notes.inserted(after.as_ref()),
+            }
+            batch.put(records, change.key.clone(), after.as_bytes().to_vec());
+        }
+        Ok(())
+    }
+
+    fn id_key(&self, document: &Document) -> Vec<u8> {
+        id_key(document.get("_id"), &self.state.collation)
+    }
+}

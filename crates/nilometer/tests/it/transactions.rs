@@ -1,0 +1,465 @@
+//! Transactions: what they see, what conflicts, and what others see of them, on ordinary collections and on time series.
+//!
+//! Random histories of several sessions are compared with a model of snapshot isolation, in which the first to commit wins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nilometer::Database;
+use nilometer::operation::SystemClock;
+use nilometer::services::{Environment, MemberRole, ReplicaSet};
+use nilometer_bson::{Binary, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::testing::Effort;
+use nilometer_storage::testing::random::Random;
+
+use crate::support::{Fixture, TemporaryDirectory, show};
+
+fn environment() -> Environment {
+    let set = ReplicaSet::new("rs", "localhost:27017");
+    set.update(|state| {
+        state.role = MemberRole::Primary;
+        state.primary = Some("localhost:27017".to_owned());
+        state.term = 1;
+    });
+    Environment {
+        clock: Arc::<SystemClock>::default(),
+        replica_set: Some(Arc::new(set)),
+        ..Environment::default()
+    }
+}
+
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::of(Database::in_memory_with(environment()).unwrap());
+    fixture.run(doc! { "create": "c" });
+    let options = doc! { "timeField": "t", "metaField": "m" };
+    fixture.run(doc! { "create": "ts", "timeseries": options });
+    fixture
+}
+
+/// A transaction of a session.
+#[derive(Clone, Copy)]
+struct Session {
+    id: u8,
+    number: i64,
+    begun: bool,
+}
+
+impl Session {
+    fn new(id: u8) -> Self {
+        Self {
+            id,
+            number: 1,
+            begun: false,
+        }
+    }
+
+    fn with(&mut self, command: Document) -> Document {
+        let id = Binary {
+            subtype: 4,
+            bytes: vec![self.id; 16].into(),
+        };
+        let mut out = DocumentBuilder::extending(command);
+        out.append("lsid", doc! { "id": Value::from(id) });
+        out.append("txnNumber", self.number);
+        out.append("autocommit", false);
+        if !std::mem::replace(&mut self.begun, true) {
+            out.append("startTransaction", true);
+        }
+        out.finish()
+    }
+
+    fn reply(&mut self, fixture: &mut Fixture, command: Document) -> Document {
+        let command = self.with(command);
+        fixture.reply(command)
+    }
+
+    fn run(&mut self, fixture: &mut Fixture, command: Document) -> Document {
+        let command = self.with(command);
+        fixture.run(command)
+    }
+
+    fn all(&mut self, fixture: &mut Fixture, command: Document) -> Vec<Document> {
+        let command = self.with(command);
+        fixture.all(command)
+    }
+
+    /// Ends the transaction; the next statement begins another.
+    fn end(&mut self, fixture: &mut Fixture, command: &str) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append(command, 1);
+        let command = self.with(out.finish());
+        self.number += 1;
+        self.begun = false;
+        fixture.reply_on("admin", command)
+    }
+
+    fn commit(&mut self, fixture: &mut Fixture) {
+        let reply = self.end(fixture, "commitTransaction");
+        assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+    }
+}
+
+fn code(reply: &Document) -> Option<i64> {
+    reply.get("code").as_exact_i64()
+}
+
+fn is_transient(reply: &Document) -> bool {
+    let labels = reply.get("errorLabels").as_array();
+    labels.is_some_and(|labels| {
+        labels
+            .iter()
+            .any(|label| label.as_str() == Some("TransientTransactionError"))
+    })
+}
+
+fn insert(collection: &str, documents: Vec<Value>) -> Document {
+    doc! { "insert": collection, "documents": documents }
+}
+
+fn update(collection: &str, filter: Document, change: Document) -> Document {
+    let statement = doc! { "q": filter, "u": change, "multi": true };
+    doc! { "update": collection, "updates": array![statement] }
+}
+
+fn find(collection: &str) -> Document {
+    doc! { "find": collection, "sort": doc! { "_id": 1 } }
+}
+
+fn measurement(id: i64, minute: i64, v: i64) -> Value {
+    doc! { "t": Value::DateTime(1_700_000_000_000 + minute * 60_000), "m": id % 3, "_id": id, "v": v }
+        .into()
+}
+
+fn check_valid(fixture: &mut Fixture) {
+    for collection in ["c", "ts"] {
+        let reply = fixture.run(doc! { "validate": collection, "full": true });
+        assert!(
+            matches!(reply.get("valid"), ValueRef::Bool(true)),
+            "{}",
+            show(&reply)
+        );
+    }
+}
+
+#[test]
+fn changes_are_seen_by_others_when_they_are_committed() {
+    for collection in ["c", "ts"] {
+        let mut f = fixture();
+        f.run(insert(collection, vec![measurement(1, 0, 10)]));
+        let (mut one, mut two) = (Session::new(1), Session::new(2));
+        one.run(&mut f, insert(collection, vec![measurement(2, 1, 20)]));
+        one.run(&mut f, insert(collection, vec![measurement(4, 2, 40)]));
+        assert_eq!(one.all(&mut f, find(collection)).len(), 3);
+        assert_eq!(two.all(&mut f, find(collection)).len(), 1);
+        assert_eq!(f.counted(collection), 1);
+        f.run(insert(collection, vec![measurement(3, 3, 30)]));
+        assert_eq!(one.all(&mut f, find(collection)).len(), 3);
+        one.commit(&mut f);
+        assert_eq!(two.all(&mut f, find(collection)).len(), 1);
+        assert_eq!(f.counted(collection), 4);
+        two.commit(&mut f);
+        one.run(&mut f, insert(collection, vec![measurement(5, 2, 40)]));
+        one.end(&mut f, "abortTransaction");
+        assert_eq!(f.counted(collection), 4);
+        check_valid(&mut f);
+    }
+}
+
+#[test]
+fn the_second_to_commit_a_change_of_the_same_fails() {
+    for collection in ["c", "ts"] {
+        let mut f = fixture();
+        f.run(insert(collection, vec![measurement(1, 0, 10)]));
+        let (mut one, mut two) = (Session::new(1), Session::new(2));
+        let remove = doc! { "delete": collection, "deletes": array![doc! { "q": doc! { "_id": 1 }, "limit": 0 }] };
+        one.run(&mut f, remove.clone());
+        two.run(&mut f, remove);
+        one.commit(&mut f);
+        let reply = two.end(&mut f, "commitTransaction");
+        assert_eq!(code(&reply), Some(112), "{}", show(&reply));
+        assert!(is_transient(&reply));
+        assert_eq!(f.counted(collection), 0);
+        check_valid(&mut f);
+    }
+}
+
+#[test]
+fn unique_keys_conflict_between_transactions() {
+    let mut f = fixture();
+    let index = doc! { "name": "v", "key": doc! { "v": 1 }, "unique": true };
+    f.run(doc! { "createIndexes": "c", "indexes": array![index] });
+    let (mut one, mut two) = (Session::new(1), Session::new(2));
+    one.run(&mut f, insert("c", vec![doc! { "_id": 1, "v": 7 }.into()]));
+    two.run(&mut f, insert("c", vec![doc! { "_id": 2, "v": 7 }.into()]));
+    one.commit(&mut f);
+    let reply = two.end(&mut f, "commitTransaction");
+    assert_eq!((code(&reply), is_transient(&reply)), (Some(112), true));
+    // Run again, it meets the key in a statement, which aborts it.
+    let reply = two.reply(&mut f, insert("c", vec![doc! { "_id": 2, "v": 7 }.into()]));
+    let errors = reply.get("writeErrors").as_array().unwrap();
+    let first = errors.iter().next().unwrap().as_document().unwrap();
+    assert_eq!(first.get("code").as_exact_i64(), Some(11_000));
+    let reply = two.end(&mut f, "commitTransaction");
+    assert_eq!((code(&reply), is_transient(&reply)), (Some(251), true));
+    // A key moves from one document to another.
+    f.run(insert("c", vec![doc! { "_id": 9, "v": 8 }.into()]));
+    one.run(
+        &mut f,
+        update("c", doc! { "_id": 9 }, doc! { "$set": doc! { "v": 1 } }),
+    );
+    one.run(
+        &mut f,
+        update("c", doc! { "_id": 1 }, doc! { "$set": doc! { "v": 8 } }),
+    );
+    one.run(
+        &mut f,
+        update("c", doc! { "_id": 9 }, doc! { "$set": doc! { "v": 7 } }),
+    );
+    one.commit(&mut f);
+    let hinted = doc! { "find": "c", "filter": doc! { "v": 7 }, "hint": "v" };
+    assert_eq!(f.all(hinted)[0].get("_id").as_exact_i64(), Some(9));
+    check_valid(&mut f);
+}
+
+#[test]
+fn ends_and_wrong_uses_have_their_codes() {
+    let mut f = fixture();
+    let mut one = Session::new(1);
+    let mut before = one;
+    one.run(&mut f, insert("c", vec![doc! { "_id": 1 }.into()]));
+    let mut again = one;
+    one.commit(&mut f);
+    // A commit that is sent again is answered again; what follows it is refused.
+    let reply = again.end(&mut f, "commitTransaction");
+    assert_eq!(reply.get("ok").as_exact_i64(), Some(1));
+    again.number -= 1;
+    again.begun = true;
+    let reply = again.end(&mut f, "abortTransaction");
+    assert_eq!(code(&reply), Some(256));
+    assert_eq!(code(&before.reply(&mut f, find("c"))), Some(117));
+    // No such transaction.
+    one.begun = true;
+    let reply = one.reply(&mut f, find("c"));
+    assert_eq!((code(&reply), is_transient(&reply)), (Some(251), true));
+    one.begun = false;
+    // What cannot be in one aborts it.
+    for command in [
+        doc! { "count": "c" },
+        doc! { "aggregate": "c", "pipeline": array![doc! { "$out": "d" }], "cursor": doc! {} },
+        insert("system.buckets.ts", vec![doc! { "_id": 1 }.into()]),
+        doc! { "drop": "c" },
+    ] {
+        one.run(&mut f, find("c"));
+        assert_eq!(code(&one.reply(&mut f, command)), Some(263));
+        assert_eq!(code(&one.end(&mut f, "commitTransaction")), Some(251));
+    }
+    let outside = f.reply_on("admin", doc! { "commitTransaction": 1 });
+    assert_eq!(code(&outside), Some(125));
+    let status = f.run(doc! { "serverStatus": 1 });
+    let counts = status.get("transactions").as_document().unwrap();
+    assert_eq!(counts.get("totalCommitted").as_exact_i64(), Some(1));
+    assert_eq!(counts.get("currentOpen").as_exact_i64(), Some(0));
+}
+
+#[test]
+fn the_profile_is_no_part_of_a_transaction_and_its_size_is_limited() {
+    let mut f = fixture();
+    f.run(doc! { "profile": 2 });
+    let mut one = Session::new(1);
+    one.run(&mut f, insert("c", vec![doc! { "_id": 1 }.into()]));
+    one.end(&mut f, "abortTransaction");
+    assert!(!f.all(find("system.profile")).is_empty());
+    assert_eq!(f.counted("c"), 0);
+    let large = "x".repeat(15 << 20);
+    let mut replies = (0..5).map(|id| {
+        let document = doc! { "_id": id, "s": large.as_str() };
+        one.reply(&mut f, insert("c", vec![document.into()]))
+    });
+    assert!(replies.any(|reply| code(&reply) == Some(257)));
+}
+
+#[test]
+fn a_commit_is_known_after_a_new_start() {
+    let directory = TemporaryDirectory::new();
+    let mut one = Session::new(1);
+    let open = || Fixture::of(Database::open_with(&directory.0, environment()).unwrap());
+    let mut f = open();
+    f.run(doc! { "create": "c" });
+    one.run(&mut f, insert("c", vec![doc! { "_id": 1 }.into()]));
+    let mut again = one;
+    one.commit(&mut f);
+    drop(f);
+    let mut f = open();
+    again.commit(&mut f);
+    assert_eq!(f.counted("c"), 1);
+    // One that was open is gone.
+    one.run(&mut f, insert("c", vec![doc! { "_id": 2 }.into()]));
+    drop(f);
+    let mut f = open();
+    assert_eq!(code(&one.end(&mut f, "commitTransaction")), Some(251));
+    assert_eq!(f.counted("c"), 1);
+}
+
+/// Random histories.
+const HISTORIES: Effort = Effort {
+    fast: 25,
+    long: 400,
+    soak: 10_000,
+};
+
+type Contents = BTreeMap<i64, i64>;
+
+/// What a transaction of the model sees, and the documents that it has changed.
+struct ModelTransaction {
+    before: Contents,
+    seen: Contents,
+}
+
+fn contents(documents: Vec<Document>) -> Contents {
+    let number = |document: &Document, name| document.get(name).as_exact_i64().unwrap();
+    let pairs = documents
+        .iter()
+        .map(|one| (number(one, "_id"), number(one, "v")));
+    pairs.collect()
+}
+
+/// Draws a statement, and applies it to what its writer sees.
+fn statement(
+    random: &mut Random,
+    collection: &str,
+    seen: &mut Contents,
+    next: &mut i64,
+) -> Document {
+    let any = |random: &mut Random, seen: &Contents| {
+        let keys: Vec<i64> = seen.keys().copied().collect();
+        (!keys.is_empty()).then(|| keys[random.index(keys.len())])
+    };
+    match (random.below(4), any(random, seen)) {
+        (0 | 1, Some(id)) => {
+            let by = random.below(9) as i64 + 1;
+            *seen.get_mut(&id).unwrap() += by;
+            update(
+                collection,
+                doc! { "_id": id },
+                doc! { "$inc": doc! { "v": by } },
+            )
+        }
+        (2, Some(id)) => {
+            seen.remove(&id);
+            let statement = doc! { "q": doc! { "_id": id }, "limit": 0 };
+            doc! { "delete": collection, "deletes": array![statement] }
+        }
+        _ => {
+            let documents = (0..1 + random.below(3)).map(|_| {
+                *next += 1;
+                let v = random.below(100) as i64;
+                seen.insert(*next, v);
+                measurement(*next, random.below(200) as i64, v)
+            });
+            insert(collection, documents.collect())
+        }
+    }
+}
+
+fn changed(transaction: &ModelTransaction) -> BTreeSet<i64> {
+    let ModelTransaction { before, seen } = transaction;
+    let all: BTreeSet<i64> = before.keys().chain(seen.keys()).copied().collect();
+    let differs = |id: &i64| before.get(id) != seen.get(id);
+    all.into_iter().filter(differs).collect()
+}
+
+/// Time series refuse updates of single measurements by their fields, so those histories insert and delete.
+fn history(seed: u64, collection: &str) -> (u64, u64) {
+    let mut random = Random::new(seed);
+    let mut f = fixture();
+    let (mut committed, mut next) = (Contents::new(), 0);
+    let mut sessions: Vec<_> = (1..=3)
+        .map(|id| (Session::new(id), None::<ModelTransaction>))
+        .collect();
+    let (mut commits, mut conflicts) = (0, 0);
+    let of_series = collection == "ts";
+    for step in 0..40 {
+        let place = format!("seed {seed}, {collection}, step {step}");
+        if random.one_in(4) {
+            let command = loop {
+                let (mut seen, mut number) = (committed.clone(), next);
+                let command = statement(&mut random, collection, &mut seen, &mut number);
+                if !(of_series && command.as_ref().contains("update")) {
+                    (committed, next) = (seen, number);
+                    break command;
+                }
+            };
+            f.run(command);
+            continue;
+        }
+        let at = random.index(sessions.len());
+        let (session, model) = &mut sessions[at];
+        if model.is_some() && random.one_in(4) {
+            let Some(model) = model.take() else { continue };
+            if random.one_in(4) {
+                session.end(&mut f, "abortTransaction");
+                continue;
+            }
+            let reply = session.end(&mut f, "commitTransaction");
+            let changed = changed(&model);
+            let must_fail = changed
+                .iter()
+                .any(|id| model.before.get(id) != committed.get(id));
+            match code(&reply) {
+                None => {
+                    assert!(!must_fail, "{place}: a lost update");
+                    commits += 1;
+                    for id in changed {
+                        match model.seen.get(&id) {
+                            Some(v) => committed.insert(id, *v),
+                            None => committed.remove(&id),
+                        };
+                    }
+                }
+                Some(112) => {
+                    // Measurements of a bucket conflict together.
+                    assert!(must_fail || of_series, "{place}: {}", show(&reply));
+                    conflicts += 1;
+                }
+                Some(_) => panic!("{place}: {}", show(&reply)),
+            }
+            let now = f.all(find(collection));
+            assert_eq!(contents(now), committed, "{place}");
+            continue;
+        }
+        let model = model.get_or_insert_with(|| ModelTransaction {
+            before: committed.clone(),
+            seen: committed.clone(),
+        });
+        if random.one_in(3) {
+            let found = session.all(&mut f, find(collection));
+            assert_eq!(contents(found), model.seen, "{place}");
+            continue;
+        }
+        let (mut seen, mut number) = (model.seen.clone(), next);
+        let command = statement(&mut random, collection, &mut seen, &mut number);
+        if of_series && command.as_ref().contains("update") {
+            let found = session.all(&mut f, find(collection));
+            assert_eq!(contents(found), model.seen, "{place}");
+            continue;
+        }
+        (model.seen, next) = (seen, number);
+        session.run(&mut f, command);
+        let found = session.all(&mut f, find(collection));
+        assert_eq!(contents(found), model.seen, "{place}");
+    }
+    check_valid(&mut f);
+    (commits, conflicts)
+}
+
+#[test]
+fn random_histories_are_those_of_snapshot_isolation() {
+    for collection in ["c", "ts"] {
+        let mut sums = (0, 0);
+        for seed in 0..HISTORIES.requested() {
+            let (commits, conflicts) = history(seed, collection);
+            sums = (sums.0 + commits, sums.1 + conflicts);
+        }
+        assert!(sums.0 > 10 && sums.1 > 0, "{collection}: {sums:?}");
+    }
+}
