@@ -11,23 +11,18 @@ pub(crate) struct Source {
     pub(crate) text: String,
     /// Comments, strings and `#[cfg(test)]` items blanked.
     pub(crate) code: String,
-    /// Lines that are not inside a `#[cfg(test)]` item.
-    pub(crate) product_lines: usize,
 }
 
 impl Source {
     pub(crate) fn new(text: &str) -> Self {
         let plain = blank_text(text);
         let mut code = plain.clone().into_bytes();
-        let mut test_lines = 0;
         for (start, end) in test_items(&plain) {
-            test_lines += plain[start..end].matches('\n').count() + 1;
             blank(&mut code[start..end]);
         }
         Self {
             text: text.to_string(),
             code: String::from_utf8_lossy(&code).into_owned(),
-            product_lines: text.lines().count().saturating_sub(test_lines),
         }
     }
 
@@ -276,7 +271,6 @@ mod tests {
             .map(|(_, name, _)| *name)
             .collect();
         assert_eq!(names, ["a", "g"]);
-        assert_eq!(source.product_lines, 3);
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub use modify::{
 };
 pub use scan::distinct_metas::MetaPage;
 pub use scan::index_scan::{BucketCandidates, CANDIDATES_MAX, IndexStream};
-pub use scan::summarized::{ScannedBucket, SummarizedBucket};
+pub use scan::summarized::ScannedBucket;
+pub use scan::summarized_bucket::SummarizedBucket;
 pub use scan::{BucketRange, BucketReader, StoredBuckets};
 pub(crate) use transaction::{MeasurementChanges, TransactionCommit, check_insertable};
 

@@ -1,7 +1,7 @@
 //! Commands whose work is inside one document end at `maxTimeMS`, and their values count as memory of queries.
 //!
 //! The clock moves by a millisecond whenever it is read, so that a command ends after a number of checks and never by
-//! the time it takes: one that does not check goes on to its end and succeeds.
+//! the time it takes: one that does not check continues to its end and succeeds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -447,7 +447,7 @@ fn facets_may_have_a_hundred_megabytes_of_output() {
     assert_eq!(code(&too_large), 4_031_700, "{}", show(&too_large));
 }
 
-/// What has no room is compiled for each document, and the command goes on.
+/// What has no room is compiled for each document, and the command continues.
 #[test]
 fn constant_patterns_of_expressions_share_the_memory_of_a_command() {
     let mut fixture = Fixture::new();

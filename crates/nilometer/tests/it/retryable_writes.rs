@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use nilometer::operation::Clock;
-use nilometer::services::{Environment, MemberRole, ReplicaSet};
+use nilometer::services::{Environment, MemberRole};
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::extjson::to_relaxed;
 use nilometer_bson::order::equal;
 use nilometer_bson::{Binary, Document, DocumentBuilder, Value, array, doc};
 
-use crate::support::{Fixture, TemporaryDirectory};
+use crate::support::{Fixture, TemporaryDirectory, primary_environment};
 
 /// A clock that the test moves.
 #[derive(Default)]
@@ -30,16 +30,9 @@ impl Clock for TestClock {
 }
 
 fn environment(clock: Arc<TestClock>) -> Environment {
-    let set = ReplicaSet::new("rs", "localhost:27017");
-    set.update(|state| {
-        state.role = MemberRole::Primary;
-        state.primary = Some("localhost:27017".to_owned());
-        state.term = 1;
-    });
     Environment {
         clock,
-        replica_set: Some(Arc::new(set)),
-        ..Environment::default()
+        ..primary_environment()
     }
 }
 

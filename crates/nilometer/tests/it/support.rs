@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nilometer::services::Environment;
+use nilometer::services::{Environment, MemberRole, ReplicaSet};
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::{Engine, LongKeyEngine, MemoryEngine};
@@ -38,6 +38,20 @@ const CUT_KEY_BYTES: usize = 8;
 pub(crate) fn with_cut_keys(engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
     let engine = LongKeyEngine::with_lengths(engine, CUT_KEY_BYTES, CUT_KEY_BYTES);
     Arc::new(engine.expect("companions that can be dropped"))
+}
+
+/// Returns the environment of the primary of a replica set of one.
+pub(crate) fn primary_environment() -> Environment {
+    let set = ReplicaSet::new("rs", "localhost:27017");
+    set.update(|state| {
+        state.role = MemberRole::Primary;
+        state.primary = Some("localhost:27017".to_owned());
+        state.term = 1;
+    });
+    Environment {
+        replica_set: Some(Arc::new(set)),
+        ..Environment::default()
+    }
 }
 
 /// A database and one connection to it.

@@ -7,24 +7,17 @@ use std::sync::Arc;
 
 use nilometer::Database;
 use nilometer::operation::SystemClock;
-use nilometer::services::{Environment, MemberRole, ReplicaSet};
+use nilometer::services::Environment;
 use nilometer_bson::{Binary, Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::testing::Effort;
 use nilometer_storage::testing::random::Random;
 
-use crate::support::{Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, primary_environment, show};
 
 fn environment() -> Environment {
-    let set = ReplicaSet::new("rs", "localhost:27017");
-    set.update(|state| {
-        state.role = MemberRole::Primary;
-        state.primary = Some("localhost:27017".to_owned());
-        state.term = 1;
-    });
     Environment {
         clock: Arc::<SystemClock>::default(),
-        replica_set: Some(Arc::new(set)),
-        ..Environment::default()
+        ..primary_environment()
     }
 }
 

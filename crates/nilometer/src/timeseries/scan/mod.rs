@@ -21,6 +21,7 @@ pub(crate) mod prefetch;
 pub(crate) mod series;
 pub(crate) mod storage_iterator;
 pub(crate) mod summarized;
+pub(crate) mod summarized_bucket;
 pub(crate) mod summary_reader;
 
 use std::collections::VecDeque;
