@@ -33,6 +33,20 @@ pub(crate) struct FirstBatch {
     pub(crate) stream: Option<StreamPosition>,
 }
 
+impl FirstBatch {
+    /// Returns the options of a batch of this many documents, without further ones.
+    pub(crate) fn of(documents: u64) -> Self {
+        Self {
+            documents,
+            single: false,
+            no_timeout: false,
+            tail: None,
+            resume: None,
+            stream: None,
+        }
+    }
+}
+
 /// Returns the `cursor.batchSize` of a listing command.
 pub(crate) fn listing_batch_size(args: &Args<'_>) -> Result<Option<u64>> {
     let Some(cursor) = args.nested("cursor", &["batchSize"])? else {
@@ -59,15 +73,8 @@ pub(crate) fn open_listing(
         None,
         &Collation::SIMPLE,
     ));
-    let first = FirstBatch {
-        // A listing is one batch unless the client sets a batch size.
-        documents: batch_size.unwrap_or(u64::MAX),
-        single: false,
-        no_timeout: false,
-        tail: None,
-        resume: None,
-        stream: None,
-    };
+    // A listing is one batch unless the client sets a batch size.
+    let first = FirstBatch::of(batch_size.unwrap_or(u64::MAX));
     let executor = Executor::new(root, settings);
     open(database, operation, namespace, executor, first, command)
 }

@@ -92,19 +92,18 @@ fn run(
             &request.body,
         );
     }
+    let first = first_batch(cursor)?;
+    open_cursor(database, &context.operation, planned, first, &request.body)
+}
+
+/// Returns the options of the first batch by the field `cursor`.
+pub(super) fn first_batch(cursor: Option<Args<'_>>) -> Result<FirstBatch> {
     let size = match &cursor {
         Some(cursor) => cursor.integer_at_least("batchSize", 0)?,
         None => None,
     };
-    let first = FirstBatch {
-        documents: size.map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
-        single: false,
-        no_timeout: false,
-        tail: None,
-        resume: None,
-        stream: None,
-    };
-    open_cursor(database, &context.operation, planned, first, &request.body)
+    let documents = size.map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0));
+    Ok(FirstBatch::of(documents))
 }
 
 /// Returns the collection an `aggregate` names.

@@ -453,15 +453,8 @@ fn reply(
         builder,
         plan,
     };
-    let first = FirstBatch {
-        // All that fit into a reply.
-        documents: batch_size.map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0)),
-        single: false,
-        no_timeout: false,
-        tail: None,
-        resume: None,
-        stream: None,
-    };
+    // All that fit into a reply.
+    let first = FirstBatch::of(batch_size.map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0)));
     let cursor = open_cursor(database, operation, planned, first, &request.body)?;
     let mut out = DocumentBuilder::with_capacity(cursor.as_bytes().len() + 128);
     for element in cursor.iter() {

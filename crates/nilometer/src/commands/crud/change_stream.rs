@@ -1,22 +1,18 @@
 //! `aggregate` with `$changeStream`: opens a stream of changes.
 
-use std::sync::Arc;
-
 use nilometer_bson::{DocRef, Document, ValueRef};
 
-use super::aggregate::{collection_of, stages_of};
-use super::query::{QueryOptions, namespace_of};
+use super::aggregate::{collection_of, first_batch, stages_of};
+use super::query::{QueryOptions, builder, namespace_of};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace};
 use crate::change_log::StreamScope;
-use crate::commands::cursor_reply::{self, FirstBatch, settings};
+use crate::commands::cursor_reply::{self, FirstBatch};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
-use crate::eval::Collation;
 use crate::operation::OperationContext;
-use crate::query::cursor::{FIRST_BATCH_DEFAULT, StreamPosition, Tail};
+use crate::query::cursor::{StreamPosition, Tail};
 use crate::query::exec::Executor;
-use crate::query::exec::build::Builder;
 use crate::query::exec::change_stream;
 use crate::query::pipeline::change_stream::{
     BeforeChange, ChangeStreamOptions, FullDocument, NAME, StreamStart, following, of_pipeline,
@@ -60,40 +56,19 @@ pub(super) fn open(
     let options = QueryOptions::parse(database, operation, args, None)?;
     let cx = PipelineContext::top(options.expressions.clone());
     let stages = parse_pipeline(&cx, following.iter().copied())?;
-    let services = database.queries();
-    let settings = Arc::new(settings(
-        database,
-        operation,
-        Arc::clone(&options.variables),
-        options.allow_disk_use,
-        &Collation::of(&options.expressions),
-    ));
-    let builder = Builder {
-        collections: Arc::clone(&services.collections),
-        database: operation.database.as_str().into(),
-        collection: collection.map(Arc::from),
-        settings: Arc::clone(&settings),
-        depth: 0,
-    };
+    let builder = builder(database, operation, &options, collection);
     let arrivals = log.arrivals(&scope);
     let (root, progress) = change_stream::open(&builder, log, scope, &stream, stages)?;
-    let size = match &cursor {
-        Some(cursor) => cursor.integer_at_least("batchSize", 0)?,
-        None => None,
-    };
     let first = FirstBatch {
-        documents: size.map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
-        single: false,
-        no_timeout: false,
         tail: Some(Tail {
             arrivals,
             awaits: true,
         }),
-        resume: None,
         stream: Some(StreamPosition::new(progress)),
+        ..first_batch(cursor)?
     };
     let namespace = namespace_of(operation, collection.unwrap_or("$cmd.aggregate"));
-    let executor = Executor::new(root, settings);
+    let executor = Executor::new(root, builder.settings);
     cursor_reply::open(database, operation, namespace, executor, first, command)
 }
 

@@ -185,16 +185,10 @@ pub(crate) fn plan(
     wanted: ResultNeeds<'_>,
     adjust: impl FnOnce(&mut LogicalSource) -> Result<()>,
 ) -> Result<(Builder, PhysicalPlan)> {
-    let services = database.queries();
-    let settings = Arc::new(settings(
-        database,
-        operation,
-        Arc::clone(&options.variables),
-        options.allow_disk_use,
-        &Collation::of(&options.expressions),
-    ));
+    let builder = builder(database, operation, options, collection);
+    let settings = &builder.settings;
     let request = PlanRequest {
-        collections: &*services.collections,
+        collections: &*builder.collections,
         database: &operation.database,
         collection,
         context: PipelineContext::top(options.expressions.clone()),
@@ -203,18 +197,34 @@ pub(crate) fn plan(
         distinct: wanted.distinct,
     };
     let trials = Trials {
-        settings: &settings,
+        settings,
         operation,
     };
     let plan = planner::plan(request, settings.choice(Some(&trials)), adjust)?;
-    let builder = Builder {
-        collections: Arc::clone(&services.collections),
+    Ok((builder, plan))
+}
+
+/// Returns what builds the operators of a command.
+pub(super) fn builder(
+    database: &Database,
+    operation: &OperationContext,
+    options: &QueryOptions,
+    collection: Option<&str>,
+) -> Builder {
+    let settings = settings(
+        database,
+        operation,
+        Arc::clone(&options.variables),
+        options.allow_disk_use,
+        &Collation::of(&options.expressions),
+    );
+    Builder {
+        collections: Arc::clone(&database.queries().collections),
         database: operation.database.as_str().into(),
         collection: collection.map(Arc::from),
-        settings: Arc::clone(&settings),
+        settings: Arc::new(settings),
         depth: 0,
-    };
-    Ok((builder, plan))
+    }
 }
 
 /// Fills the first batch and stores the cursor if more may follow.
