@@ -62,14 +62,22 @@ impl OverlayEngine {
         })
     }
 
-    /// Returns what the engine below showed when this one was made.
-    pub fn below(&self) -> &Arc<dyn Snapshot> {
-        &self.snapshot
+    /// Returns what this engine showed before its writes. Keyspaces that were created later are empty.
+    pub fn base(&self) -> Box<dyn Snapshot> {
+        Box::new(self.with_writes(OverlayWrites::new()))
     }
 
     /// Returns what was written.
     pub fn writes(&self) -> OverlayWrites {
         self.state().writes.clone()
+    }
+
+    fn with_writes(&self, writes: OverlayWrites) -> OverlaySnapshot {
+        OverlaySnapshot {
+            below: self.snapshot.clone(),
+            engine: self.below.clone(),
+            writes,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, OverlayState> {
@@ -123,11 +131,7 @@ impl Engine for OverlayEngine {
     }
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        Ok(Box::new(OverlaySnapshot {
-            below: self.snapshot.clone(),
-            engine: self.below.clone(),
-            writes: self.writes(),
-        }))
+        Ok(Box::new(self.with_writes(self.writes())))
     }
 
     fn sync(&self) -> Result<()> {
@@ -422,6 +426,7 @@ mod tests {
             .expect("small enough");
         let snapshot = overlay.snapshot().expect("a snapshot");
         assert_eq!(snapshot.version(later), None);
+        assert!(overlay.base().get(later, b"k").expect("empty").is_none());
         let scan = snapshot.scan(later, &[], None, Direction::Forward);
         assert_eq!(
             entries(scan.expect("a scan")),

@@ -96,7 +96,7 @@ pub(super) fn with_topology(services: &Services, request: &Request, mut error: E
         details.append("topologyVersion", topology_version(services));
         error.details = Some(details.finish());
         if transactions::is_statement(request) {
-            error = transactions::with_state_label(error);
+            error = transactions::transient(error);
         } else if request.body.as_ref().contains("txnNumber") {
             error.labels.push(RETRYABLE);
         }

@@ -69,19 +69,15 @@ pub(super) fn is_statement(request: &Request) -> bool {
 }
 
 /// Adds the label to an error after which the whole transaction may be run again.
-pub(super) fn with_label(mut error: Error) -> Error {
-    let is_transient = matches!(
-        error.code,
-        ErrorCode::WriteConflict | ErrorCode::NoSuchTransaction
-    );
-    if is_transient && !error.labels.contains(&TRANSIENT) {
-        error.labels.push(TRANSIENT);
+pub(super) fn with_label(error: Error) -> Error {
+    match error.code {
+        ErrorCode::WriteConflict | ErrorCode::NoSuchTransaction => transient(error),
+        _ => error,
     }
-    error
 }
 
-/// Adds the label to the error of a statement when the state of this server has changed.
-pub(super) fn with_state_label(mut error: Error) -> Error {
+/// Adds the label to any error of a statement, as when this server is not the primary any more.
+pub(super) fn transient(mut error: Error) -> Error {
     if !error.labels.contains(&TRANSIENT) {
         error.labels.push(TRANSIENT);
     }
@@ -97,13 +93,19 @@ pub(super) fn run_statement(
     run: impl FnOnce(&Database) -> Result<Document>,
 ) -> Result<Document> {
     let transactions = database.transactions();
-    let outcome = start(database, owner, spec, args).and_then(|()| {
-        let slot = transactions.find(owner, args.number)?;
+    let number = args.number;
+    let begun = match args.starts {
+        true => {
+            check_command(spec).and_then(|()| transactions.begin(database, owner.clone(), number))
+        }
+        false => Ok(()),
+    };
+    let outcome = begun.and_then(|()| {
+        let slot = transactions.find(owner, number)?;
         // The statements of a transaction run one after the other.
         let mut open = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let transaction = match &*open {
-            Some(transaction) => transaction,
-            None => return transactions.find(owner, args.number).and(Err(ended(args))),
+        let Some(transaction) = &*open else {
+            return Err(transactions.why_ended(owner, number));
         };
         let outcome = check(database, spec, request).and_then(|()| run(&transaction.database));
         let has_failed = match &outcome {
@@ -114,38 +116,11 @@ pub(super) fn run_statement(
         };
         if has_failed {
             *open = None;
-            transactions.end(owner, args.number, false);
+            transactions.end(owner, number, false);
         }
         outcome
     });
     outcome.map_err(with_label)
-}
-
-fn start(
-    database: &Database,
-    owner: &SessionOwner,
-    spec: &CommandSpec,
-    args: TransactionArgs,
-) -> Result<()> {
-    if !args.starts {
-        return Ok(());
-    }
-    if !STATEMENTS.contains(&spec.name) {
-        return Err(unsupported(spec.name));
-    }
-    database
-        .transactions()
-        .begin(database, owner.clone(), args.number)
-}
-
-fn ended(args: TransactionArgs) -> Error {
-    Error::new(
-        ErrorCode::NoSuchTransaction,
-        format!(
-            "Transaction with {{ txnNumber: {} }} has ended.",
-            args.number
-        ),
-    )
 }
 
 /// True if the reply of `bulkWrite` reports errors.
@@ -160,11 +135,17 @@ fn unsupported(name: &str) -> Error {
     )
 }
 
-/// Refuses what cannot be in a transaction.
-fn check(database: &Database, spec: &CommandSpec, request: &Request) -> Result<()> {
-    if !STATEMENTS.contains(&spec.name) {
-        return Err(unsupported(spec.name));
+/// Refuses a command that is no statement.
+fn check_command(spec: &CommandSpec) -> Result<()> {
+    match STATEMENTS.contains(&spec.name) {
+        true => Ok(()),
+        false => Err(unsupported(spec.name)),
     }
+}
+
+/// Refuses what cannot be in a transaction. An open one is aborted by it.
+fn check(database: &Database, spec: &CommandSpec, request: &Request) -> Result<()> {
+    check_command(spec)?;
     let body = request.body.as_ref();
     if let ValueRef::Array(stages) = body.get("pipeline") {
         for stage in stages.iter().filter_map(ValueRef::as_document) {

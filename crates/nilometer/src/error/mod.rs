@@ -61,6 +61,14 @@ impl Error {
         Self::new(ErrorCode::InvalidOptions, message)
     }
 
+    /// Makes an error with code 112: another write has changed the same since the snapshot of a transaction. The text is MongoDB's.
+    pub fn write_conflict() -> Self {
+        Self::new(
+            ErrorCode::WriteConflict,
+            "Caused by :: Write conflict during plan execution and yielding is disabled. :: Please retry your operation or multi-document transaction.",
+        )
+    }
+
     /// Adds fields to the reply.
     #[must_use]
     pub fn with_details(mut self, details: Document) -> Self {

@@ -25,7 +25,9 @@ impl PendingKeys {
     pub fn change(&mut self, record: &[u8], before: &DocumentKeys, after: &DocumentKeys) {
         for key in &before.keys {
             self.removed.insert(entry::key(key, record));
-            self.added.remove(&key.key);
+            if self.added.get(&key.key).is_some_and(|by| by == record) {
+                self.added.remove(&key.key);
+            }
         }
         for key in &after.keys {
             self.removed.remove(&entry::key(key, record));

@@ -12,7 +12,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nilometer_bson::{Document, doc};
+use nilometer_bson::Document;
+use nilometer_bson::order::equal;
 use nilometer_storage::{OverlayWrites, Snapshot, WriteBatch};
 
 use super::modify::bucket_changes::BucketChanges;
@@ -76,22 +77,9 @@ impl MeasurementChanges {
             let parts = bucket_parts::read_parts(snapshot, keyspaces, id, None)?;
             parts.document(id, &layout)
         };
-        let shown = Shown {
-            time_field: &options.time_field,
-            meta_field: options.meta_field.as_deref(),
-            copied: &[],
-        };
-        // The collection may have been created after the snapshot.
-        let is_known = below
-            .keyspaces()
-            .iter()
-            .any(|known| known.id == keyspaces.sealed);
+        let shown = Shown::new(&options.time_field, options.meta_field.as_deref());
         for id in written {
-            let before = match is_known {
-                true => document(below, id)?,
-                false => None,
-            };
-            match (before, document(after, id)?) {
+            match (document(below, id)?, document(after, id)?) {
                 (Some(before), after) if after.as_ref() == Some(&before) => {}
                 (Some(before), after) => found.buckets.push(ChangedBucket { id, before, after }),
                 (None, Some(own)) => {
@@ -109,11 +97,11 @@ impl MeasurementChanges {
         self.buckets.is_empty() && self.inserted.is_empty()
     }
 
-    /// Claims the changed buckets and adds their changes. `conflict` is the error if one was changed since.
-    fn change_buckets(&self, changes: &mut BucketChanges<'_>, conflict: &Error) -> Result<()> {
+    /// Claims the changed buckets and adds their changes. Code 112 if one was changed since.
+    fn change_buckets(&self, changes: &mut BucketChanges<'_>) -> Result<()> {
         for bucket in &self.buckets {
             if changes.claim(bucket.id)?.as_ref() != Some(&bucket.before) {
-                return Err(conflict.clone());
+                return Err(Error::write_conflict());
             }
             match &bucket.after {
                 Some(after) => changes.replace(bucket.id, after.as_ref())?,
@@ -139,20 +127,13 @@ impl MeasurementChanges {
             notes.bucket_removed(bucket.before.as_ref());
             return Ok(());
         };
-        let shown = Shown {
-            time_field: &options.time_field,
-            meta_field: options.meta_field.as_deref(),
-            copied: &[],
-        };
+        let shown = Shown::new(&options.time_field, options.meta_field.as_deref());
         let rows = |bucket: &Document| unpack::measurements(bucket.as_ref(), &shown, |_| true);
         let (before, mut after) = (rows(&bucket.before)?, rows(after)?);
         after.reverse();
         for row in before {
             // Rows keep their order, so the one with the same `_id` is near the end of what is left.
-            let is_it = |other: &Document| {
-                let [a, b] = [&row, other].map(|row| doc! { "_id": row.get("_id") });
-                a == b
-            };
+            let is_it = |other: &Document| equal(other.get("_id"), row.get("_id"));
             match after.iter().rposition(is_it) {
                 Some(at) => {
                     let now = after.remove(at);
@@ -183,8 +164,6 @@ struct StagedChanges<'t> {
 pub(crate) struct TransactionCommit<'c> {
     pub(crate) catalog: &'c Catalog,
     pub(crate) options: InsertOptions<'c>,
-    /// The error if a bucket was changed since the transaction began.
-    pub(crate) conflict: &'c Error,
     pub(crate) check_interrupt: &'c dyn Fn() -> Result<()>,
 }
 
@@ -244,7 +223,7 @@ impl Timeseries {
     ) -> Result<()> {
         for of in all {
             let mut changes = BucketChanges::begin_locked(self, &of.collection, None)?;
-            of.change_buckets(&mut changes, context.conflict)?;
+            of.change_buckets(&mut changes)?;
             if !of.inserted.is_empty() {
                 let insert = InsertStatement {
                     timeseries: self,

@@ -24,6 +24,17 @@ pub struct Shown<'s> {
     pub copied: &'s [Arc<str>],
 }
 
+impl<'s> Shown<'s> {
+    /// Names the time field and the metadata field; nothing is copied.
+    pub fn new(time_field: &'s str, meta_field: Option<&'s str>) -> Self {
+        Self {
+            time_field,
+            meta_field,
+            copied: &[],
+        }
+    }
+}
+
 /// Returns the measurements of a bucket document, with the fields that `shows` accepts: the time, the metadata, and the
 /// rest in the order of its columns.
 pub fn measurements(

@@ -108,6 +108,20 @@ impl<'c> IndexMaintenance<'c> {
         Ok(())
     }
 
+    /// Lets later changes of the batch take the unique keys of a record that the batch will change.
+    pub(super) fn release(&mut self, record: &[u8], before: DocRef<'_>) -> Result<()> {
+        for maintained in &mut self.indexes {
+            let index = &*maintained.index;
+            if index.stored.spec.refuses_duplicates() && index.selects(before, None)? {
+                // A document whose keys fail has no entries.
+                let keys = index.keys_of_selected(before).unwrap_or_default();
+                let none = DocumentKeys::default();
+                maintained.pending.change(record, &keys, &none);
+            }
+        }
+        Ok(())
+    }
+
     fn plan(
         &self,
         maintained: &MaintainedIndex,

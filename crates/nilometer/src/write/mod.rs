@@ -37,6 +37,6 @@ pub(crate) use change::{ids_of, new_document};
 pub(crate) use insert::with_id;
 pub use rebuild::RebuildCounts;
 pub use records::{KeyBounds, RecordScan, Records, clustered_key};
-pub(crate) use transaction::{RecordChanges, conflict};
+pub(crate) use transaction::RecordChanges;
 pub use validator::{DocumentChecks, Validator};
 pub use view::{CollectionSnapshot, SnapshotEntry};

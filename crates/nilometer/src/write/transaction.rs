@@ -7,6 +7,7 @@
 //! The write locks of all its collections are held from the comparison to the commit. The caller names the collections in
 //! the order of their UUIDs, so that two transactions do not wait for each other.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
@@ -43,11 +44,7 @@ impl RecordChanges {
     ) -> Result<Self> {
         let mut changes = Vec::new();
         for (key, after) in writes {
-            let stored = match below.get(keyspace, key) {
-                // The collection was created after the snapshot.
-                Err(nilometer_storage::Error::UnknownKeyspace { .. }) => None,
-                found => found?,
-            };
+            let stored = below.get(keyspace, key)?;
             if stored.as_deref() == after.as_deref() {
                 continue;
             }
@@ -71,17 +68,9 @@ impl RecordChanges {
     }
 }
 
-/// Returns the error of a transaction that changes what another write has changed since it began.
-pub(crate) fn conflict() -> Error {
-    Error::new(
-        ErrorCode::WriteConflict,
-        "Caused by :: Write conflict during plan execution and yielding is disabled. :: Please retry your operation or multi-document transaction.",
-    )
-}
-
 impl Records {
     /// Adds the changes of a transaction to `batch`, and calls `commit` with it, all under the write locks of the collections.
-    /// Fails with [`conflict`] if a record was changed, or a unique key taken, since the transaction began.
+    /// Code 112 if a record was changed, or a unique key taken, since the transaction began.
     pub(crate) fn commit_together(
         &self,
         all: &[RecordChanges],
@@ -139,7 +128,7 @@ struct StagedCollection<'c> {
 }
 
 impl StagedCollection<'_> {
-    /// Adds the changes to a batch. Removed keys come first: another record may take them.
+    /// Adds the changes to a batch. What is removed comes first: other records may take its keys.
     fn stage(
         &mut self,
         of: &RecordChanges,
@@ -147,58 +136,63 @@ impl StagedCollection<'_> {
         batch: &mut WriteBatch,
     ) -> Result<()> {
         let (records, id_index) = keyspaces(&of.collection)?;
+        let mut removed_ids = HashSet::new();
         for change in &of.changes {
             if snapshot.get(records, &change.key)?.as_deref() != change.stored.as_deref() {
-                return Err(conflict());
+                return Err(Error::write_conflict());
             }
             let Some(before) = &change.before else {
                 continue;
             };
-            let documents = (Some(before.as_ref()), None);
-            self.maintenance
-                .change(batch, snapshot, &change.key, documents, None)?;
+            self.maintenance.release(&change.key, before.as_ref())?;
             self.size.remove(before);
-            if let (Some(id_index), None) = (id_index, &change.after) {
-                batch.delete(id_index, self.id_key(before));
-            }
             if change.after.is_none() {
                 batch.delete(records, change.key.clone());
+                if let Some(id_index) = id_index {
+                    let key = self.id_key(before);
+                    batch.delete(id_index, key.clone());
+                    removed_ids.insert(key);
+                }
             }
         }
-        let removed: Vec<Vec<u8>> = of
-            .changes
-            .iter()
-            .filter(|change| change.after.is_none())
-            .filter_map(|change| change.before.as_ref())
-            .map(|before| self.id_key(before))
-            .collect();
         for change in &of.changes {
-            let Some(after) = &change.after else {
-                if let Some(before) = &change.before {
-                    self.notes.deleted(before.as_ref());
-                }
-                continue;
-            };
-            if let (Some(id_index), None) = (id_index, &change.before) {
+            if let (Some(id_index), None, Some(after)) = (id_index, &change.before, &change.after) {
                 let key = self.id_key(after);
-                if snapshot.get(id_index, &key)?.is_some() && !removed.contains(&key) {
-                    return Err(conflict());
+                if snapshot.get(id_index, &key)?.is_some() && !removed_ids.contains(&key) {
+                    return Err(Error::write_conflict());
                 }
                 batch.put(id_index, key, change.key.clone());
             }
-            let documents = (None, Some(after.as_ref()));
-            let entries = self
-                .maintenance
-                .change(batch, snapshot, &change.key, documents, None);
-            entries.map_err(|error| match error.code {
-                ErrorCode::DuplicateKey => conflict(),
-                _ => error,
-            })?;
+            self.stage_document(change, records, snapshot, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the document after a change, and the index entries.
+    fn stage_document(
+        &mut self,
+        change: &RecordChange,
+        records: KeyspaceId,
+        snapshot: &dyn Snapshot,
+        batch: &mut WriteBatch,
+    ) -> Result<()> {
+        let before = change.before.as_ref().map(Document::as_ref);
+        let after = change.after.as_ref().map(Document::as_ref);
+        let entries = self
+            .maintenance
+            .change(batch, snapshot, &change.key, (before, after), None);
+        entries.map_err(|error| match error.code {
+            ErrorCode::DuplicateKey => Error::write_conflict(),
+            _ => error,
+        })?;
+        match (before, after) {
+            (Some(before), Some(after)) => self.notes.updated(before, after),
+            (Some(before), None) => self.notes.deleted(before),
+            (None, Some(after)) => self.notes.inserted(after),
+            (None, None) => {}
+        }
+        if let Some(after) = &change.after {
             self.size.add(after);
-            match &change.before {
-                Some(before) => self.notes.updated(before.as_ref(), after.as_ref()),
-                None => self.notes.inserted(after.as_ref()),
-            }
             batch.put(records, change.key.clone(), after.as_bytes().to_vec());
         }
         Ok(())

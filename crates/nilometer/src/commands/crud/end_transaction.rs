@@ -66,17 +66,7 @@ fn take(
     (database, owner, number): (&Database, &SessionOwner, i64),
 ) -> Result<Transaction> {
     let taken = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    match taken {
-        Some(transaction) => Ok(transaction),
-        // Another command has ended it meanwhile.
-        None => match database.transactions().find(owner, number) {
-            Err(error) => Err(error),
-            Ok(_) => Err(Error::new(
-                ErrorCode::NoSuchTransaction,
-                format!("Transaction with {{ txnNumber: {number} }} is being ended."),
-            )),
-        },
-    }
+    taken.ok_or_else(|| database.transactions().why_ended(owner, number))
 }
 
 fn commit(database: &Database, context: &mut CommandContext<'_>, _: &Request) -> Result<Document> {

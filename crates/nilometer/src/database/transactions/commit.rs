@@ -8,10 +8,10 @@ use nilometer_storage::{Durability, Engine, OverlayWrites, Snapshot, WriteBatch}
 use super::Transaction;
 use crate::catalog::{Collection, Storage};
 use crate::database::Database;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::insertion::{BatchRecord, InsertOptions};
 use crate::timeseries::{MeasurementChanges, TransactionCommit};
-use crate::write::{RecordChanges, conflict};
+use crate::write::RecordChanges;
 
 /// What a commit depends on.
 #[derive(Clone, Copy)]
@@ -37,7 +37,6 @@ impl Transaction {
         if changes.records.is_empty() && changes.measurements.is_empty() {
             return Ok(());
         }
-        let error = conflict();
         let of_measurements = TransactionCommit {
             catalog: &database.catalog,
             options: InsertOptions {
@@ -46,7 +45,6 @@ impl Transaction {
                 new_id: context.new_id,
                 record: None,
             },
-            conflict: &error,
             check_interrupt: context.check_interrupt,
         };
         let records = &database.records;
@@ -72,14 +70,14 @@ impl Transaction {
 
     /// Compares the writes with the snapshot below. Code 112 if a collection was dropped since.
     fn changes(&self, database: &Database) -> Result<TransactionChanges> {
-        let (below, writes) = (self.overlay.below(), self.overlay.writes());
+        let (below, writes) = (self.overlay.base(), self.overlay.writes());
         let after = self.overlay.snapshot()?;
         let known = database.engine.keyspaces();
         if writes
             .keys()
             .any(|written| known.iter().all(|known| known.id != *written))
         {
-            return Err(conflict());
+            return Err(Error::write_conflict());
         }
         let mut collections = database.catalog.collections();
         collections.sort_unstable_by_key(|collection| collection.uuid);
@@ -88,7 +86,7 @@ impl Transaction {
             measurements: Vec::new(),
         };
         for collection in collections {
-            found.add(collection, &**below, (&writes, &*after))?;
+            found.add(collection, &*below, (&writes, &*after))?;
         }
         Ok(found)
     }

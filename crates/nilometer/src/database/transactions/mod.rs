@@ -64,6 +64,12 @@ struct TransactionEntry {
     started: Duration,
 }
 
+impl TransactionEntry {
+    fn is_open(&self) -> bool {
+        matches!(self.state, TransactionState::Open(_))
+    }
+}
+
 /// How transactions began and ended.
 #[derive(Debug, Default)]
 pub(crate) struct TransactionCounts {
@@ -79,10 +85,10 @@ pub(crate) struct Transactions {
     pub(crate) counts: TransactionCounts,
 }
 
-fn no_such(number: i64, text: &str) -> Error {
+fn aborted(number: i64) -> Error {
     Error::new(
         ErrorCode::NoSuchTransaction,
-        format!("Transaction with {{ txnNumber: {number} }} {text}"),
+        format!("Transaction with {{ txnNumber: {number} }} has been aborted."),
     )
 }
 
@@ -104,8 +110,8 @@ impl Transactions {
 
     /// Returns how many transactions are open.
     pub(crate) fn open(&self) -> usize {
-        let is_open = |entry: &&TransactionEntry| matches!(entry.state, TransactionState::Open(_));
-        self.lock().values().filter(is_open).count()
+        let table = self.lock();
+        table.values().filter(|entry| entry.is_open()).count()
     }
 
     /// Begins a transaction over what `database` shows now. An older one of the session is aborted.
@@ -121,9 +127,7 @@ impl Transactions {
             if let Some(known) = table.get(&owner) {
                 check_new(known, number)?;
             }
-            let is_open =
-                |entry: &&TransactionEntry| matches!(entry.state, TransactionState::Open(_));
-            if table.values().filter(is_open).count() >= OPEN_MAX {
+            if table.values().filter(|entry| entry.is_open()).count() >= OPEN_MAX {
                 return Err(Error::new(
                     ErrorCode::TooManyLogicalSessions,
                     format!("at most {OPEN_MAX} transactions may be open"),
@@ -138,7 +142,7 @@ impl Transactions {
         };
         self.counts.started.fetch_add(1, Ordering::Relaxed);
         if let Some(before) = self.lock().insert(owner, entry)
-            && matches!(before.state, TransactionState::Open(_))
+            && before.is_open()
         {
             self.counts.aborted.fetch_add(1, Ordering::Relaxed);
         }
@@ -163,12 +167,20 @@ impl Transactions {
         }
         match &known.state {
             TransactionState::Open(transaction) => Ok(transaction.clone()),
-            TransactionState::Aborted => Err(no_such(number, "has been aborted.")),
+            TransactionState::Aborted => Err(aborted(number)),
             TransactionState::Committed => Err(Error::new(
                 ErrorCode::TransactionCommitted,
                 format!("Transaction with {{ txnNumber: {number} }} has been committed."),
             )),
         }
+    }
+
+    /// Returns why a transaction that was found has ended since.
+    pub(crate) fn why_ended(&self, owner: &SessionOwner, number: i64) -> Error {
+        // While another command ends it, it is still listed.
+        self.find(owner, number)
+            .err()
+            .unwrap_or_else(|| aborted(number))
     }
 
     /// True if the transaction of a session with this number was committed.
@@ -183,8 +195,7 @@ impl Transactions {
     pub(crate) fn end(&self, owner: &SessionOwner, number: i64, is_committed: bool) {
         let mut table = self.lock();
         let known = table.get_mut(owner).filter(|known| known.number == number);
-        let Some(known) = known.filter(|known| matches!(known.state, TransactionState::Open(_)))
-        else {
+        let Some(known) = known.filter(|known| known.is_open()) else {
             return;
         };
         let (state, count) = match is_committed {
@@ -198,7 +209,7 @@ impl Transactions {
     /// Aborts the transaction of a session that ends.
     pub(crate) fn forget(&self, owner: &SessionOwner) {
         if let Some(known) = self.lock().remove(owner)
-            && matches!(known.state, TransactionState::Open(_))
+            && known.is_open()
         {
             self.counts.aborted.fetch_add(1, Ordering::Relaxed);
         }
@@ -209,11 +220,11 @@ impl Transactions {
     pub(crate) fn expire(&self, now: Duration, lifetime: Duration) {
         self.lock().retain(|_, entry| {
             let age = now.saturating_sub(entry.started);
-            if matches!(entry.state, TransactionState::Open(_)) && age >= lifetime {
+            if entry.is_open() && age >= lifetime {
                 entry.state = TransactionState::Aborted;
                 self.counts.aborted.fetch_add(1, Ordering::Relaxed);
             }
-            matches!(entry.state, TransactionState::Open(_)) || age < REMEMBERED
+            entry.is_open() || age < REMEMBERED
         });
     }
 }
@@ -264,24 +275,16 @@ impl Database {
         let records = Arc::new(Records::of_transaction(engine.clone(), &self.records));
         let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
         let collections = Arc::new(StoredCollections {
-            services: services.clone(),
             engine: engine.clone(),
-            catalog: self.catalog.clone(),
             timeseries: timeseries.clone(),
             records: records.clone(),
-            plans: self.query.plans.clone(),
-            authority: self.authority.clone(),
             cursors: cursors.clone(),
+            ..StoredCollections::clone(&self.collections)
         });
         let query = QueryServices {
             collections: collections.clone(),
             cursors,
-            limits: self.query.limits,
-            memory: self.query.memory.clone(),
-            spill: self.query.spill.clone(),
-            ids: self.query.ids.clone(),
-            plans: self.query.plans.clone(),
-            workers: self.query.workers.clone(),
+            ..self.query.clone()
         };
         Self {
             services,

@@ -109,11 +109,7 @@ fn note_meta(
     if !changes.notes.are_kept() {
         return Ok(());
     }
-    let shown = Shown {
-        time_field: &options.time_field,
-        meta_field: options.meta_field.as_deref(),
-        copied: &[],
-    };
+    let shown = Shown::new(&options.time_field, options.meta_field.as_deref());
     let [before, after] =
         [before, after].map(|bucket| unpack::measurements(bucket.as_ref(), &shown, |_| true));
     for (before, after) in before?.iter().zip(&after?) {

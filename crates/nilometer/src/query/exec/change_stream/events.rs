@@ -431,11 +431,8 @@ fn without_image(which: &str, event: &DocumentBuilder) -> Error {
 }
 
 fn shown<'a>(collection: &LoggedCollection<'a>) -> Shown<'a> {
-    Shown {
-        time_field: collection.time_field,
-        meta_field: Some(collection.meta_field).filter(|name| !name.is_empty()),
-        copied: &[],
-    }
+    let meta_field = Some(collection.meta_field).filter(|name| !name.is_empty());
+    Shown::new(collection.time_field, meta_field)
 }
 
 fn id_of(document: DocRef<'_>) -> Document {
