@@ -1,4 +1,4 @@
-//! How long operations go on after `maxTimeMS`: `cargo run --release -p nilometer-bench --bin interrupts`.
+//! How long operations continue after `maxTimeMS`: `cargo run --release -p nilometer-bench --bin interrupts`.
 //!
 //! Each line is a command with work for minutes in one document, or in one group, and a limit of 50 ms; it shows the time
 //! from the limit to the answer, the longest of three runs.

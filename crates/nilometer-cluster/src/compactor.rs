@@ -175,7 +175,7 @@ async fn start(
             .with_options(options)
             .with_system_clock(clock)
             .build();
-        // It fails with the store, and goes on with it.
+        // It fails with the store, and continues with it.
         tokio::spawn(async move { collector.run().await });
     }
     tokio::spawn(async move {

@@ -9,7 +9,7 @@
 //! <path>/probe/<random>-<round>     RACERS requests at once, each with its own number as the contents
 //! ```
 //!
-//! The objects are removed at the end. A process that is killed meanwhile leaves a few bytes there, which nobody reads.
+//! The objects are removed at the end. A process that is killed meanwhile leaves a few bytes there, which are not read.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const ROUNDS: usize = 8;
 /// Concurrent requests for one object.
 const RACERS: usize = 8;
 
-/// Attempts at an object that nobody could create: the reply to the one that did may have been lost.
+/// Attempts at an object that no contender could create: the reply to the one that did may have been lost.
 const ATTEMPTS_MAX: usize = 3;
 
 /// What every racer does.
@@ -95,7 +95,7 @@ async fn probe_objects(
     })
 }
 
-/// Races for one object. Returns its version; `None` if nobody got it.
+/// Races for one object. Returns its version; `None` if no contender got it.
 async fn race(store: &Arc<dyn ObjectStore>, object: &Path) -> Result<Option<PutResult>> {
     let create = |racer: usize| async move {
         let options = PutOptions::from(PutMode::Create);

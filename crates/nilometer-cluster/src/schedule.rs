@@ -53,7 +53,7 @@ impl CompleteMerges {
         lock(&self.0).failures
     }
 
-    /// Returns the merge that starts now for a request, or none while it must wait; `None` if nobody waits for one.
+    /// Returns the merge that starts now for a request, or none while it must wait; `None` if no request waits.
     fn propose(&self, state: &CompactorStateView) -> Option<Vec<CompactionSpec>> {
         let mut requests = lock(&self.0);
         let known = || {

@@ -1,6 +1,6 @@
 //! A database that is only read: as the source of a copy.
 //!
-//! Reading takes nothing from a writer that is at work: the reader fences nobody. It writes a checkpoint into the
+//! Reading takes nothing from a writer that is at work: the reader fences no writer. It writes a checkpoint into the
 //! manifest, so that garbage collection keeps what it reads, and removes it when it is closed. It shows one moment: what
 //! was durable when it was opened.
 

@@ -1,7 +1,7 @@
 //! Copying the contents of one engine into another, of whatever kind.
 //!
 //! The keyspaces keep their ids, names and options, so that records which name keyspaces stay true. The copy shows the
-//! source as it is when the copy begins; writers go on meanwhile. When the function returns, the copy is durable, and was
+//! source as it is when the copy begins; writers continue meanwhile. When the function returns, the copy is durable, and was
 //! read once to compare the number of its entries.
 
 use std::fs;

@@ -637,7 +637,7 @@ fn disturb(set: &mut Set, random: &mut Random) -> &'static str {
             set.signal(writer, "TERM");
             "stop"
         }
-        // Long enough for another to take over, then it goes on.
+        // Long enough for another to take over, then it continues.
         3 | 4 => {
             set.signal(writer, "STOP");
             std::thread::sleep(pause(5500, 8000, random));

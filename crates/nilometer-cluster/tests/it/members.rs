@@ -122,7 +122,7 @@ fn a_secondary_reads_what_the_primary_writes() {
                 .contains("roses")
         );
     }
-    // A cursor goes on with what it began with, while newer contents are shown to others.
+    // A cursor continues with what it began with, while newer contents are shown to others.
     let mut stream = second.connect();
     let sort = doc! { "time": 1, "bed": 1 };
     let open = doc! { "find": "soil", "sort": sort, "batchSize": 100 };
@@ -380,7 +380,7 @@ fn a_writer_hands_over_within_a_second_when_it_is_stopped_or_steps_down() {
     }
 }
 
-/// Measurements and documents that a stream has shown, and where it goes on.
+/// Measurements and documents that a stream has shown, and where it continues.
 struct Follower {
     token: Document,
     ids: Vec<i32>,

@@ -1,4 +1,4 @@
-//! An unchanged pymongo program writes while the server that writes is killed, and goes on.
+//! An unchanged pymongo program writes while the server that writes is killed, and continues.
 //!
 //! Needs the virtual environment of `conformance/pymongo`, which `cargo xtask conformance pymongo` makes. Without it the test
 //! is skipped, and says so; with `CI=true` in the environment that is a failure, as in conformance.

@@ -28,7 +28,7 @@ fn a_compactor_works_beside_a_server() {
     let mut second = compactor(&url);
     assert_eq!(contents(&server), expected);
     server.stop();
-    // It goes on with the next server, and ends with one that merges by itself.
+    // It continues with the next server, and ends with one that merges by itself.
     let server = Server::start(&["--storage", &url, "--noCompactor"]);
     assert_eq!(contents(&server), expected);
     server.stop();

@@ -2,7 +2,7 @@
 //! store that fails, all by a seed: the same seed gives the same history, request by request.
 //!
 //! Each node has a thread, an engine of its own with tasks on that thread, and a turn: one node runs at a time, and at each
-//! request to the store, before it and behind it, chance decides which goes on. So a node may be stopped between a request
+//! request to the store, before it and behind it, chance decides which continues. So a node may be stopped between a request
 //! and its answer while another takes over. A node opens the database whenever it likes: whether another one has it is not
 //! asked, because safety must not depend on it.
 //!
@@ -94,7 +94,7 @@ impl World {
         state
     }
 
-    /// Notes what a node does, and lets chance decide who goes on.
+    /// Notes what a node does, and lets chance decide who continues.
     fn step(&self, node: usize, what: &dyn fmt::Display) {
         let mut state = lock(&self.state);
         state.note(node, what);

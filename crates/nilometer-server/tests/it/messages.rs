@@ -105,7 +105,7 @@ fn an_exhaust_get_more_is_answered_by_all_batches() {
     }
     assert_eq!(sizes.iter().sum::<usize>(), 9);
     assert!(sizes.len() >= 3, "{sizes:?}");
-    // An error ends the stream, and the connection goes on.
+    // An error ends the stream, and the connection continues.
     let lost = doc! {"getMore": 4711_i64, "collection": "c", "$db": "a"};
     assert_eq!(code(&client.ask(&op_msg(0x1_0000, &[body(&lost)]))), 43);
     assert!(client.is_silent());

@@ -258,7 +258,7 @@ struct Follower {
 struct Run {
     port: AtomicU16,
     resumptions: AtomicU64,
-    /// The writers have ended: followers go on until they have shown this number of events in each collection.
+    /// The writers have ended: followers continue until they have shown this number of events in each collection.
     expected: Mutex<Option<BTreeMap<&'static str, usize>>>,
 }
 

@@ -1,7 +1,7 @@
 //! Walking the long keys of a range in order.
 //!
 //! A walk is in one level, below those of the pieces above it. A link leads into the level below. Behind the last key of a
-//! level the walk goes on in the level above it, after all links with the piece it came from. So the work is that of the
+//! level the walk continues in the level above it, after all links with the piece it came from. So the work is that of the
 //! keys in the range, whatever else shares their pieces, and one scan is open at a time.
 
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl LongKeyWalk {
         self.open(None)
     }
 
-    /// Goes on in the level above the current one; from the first level to the end.
+    /// Continues in the level above the current one; from the first level to the end.
     fn ascend(&mut self) -> Result<()> {
         self.levels.pop();
         self.scan = None;

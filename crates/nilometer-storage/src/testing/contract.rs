@@ -336,7 +336,7 @@ pub fn keyspaces_are_named_and_dropped(factory: &dyn Factory) {
     }
 }
 
-/// An imported keyspace has its id and options; ids go on above it, also after reopening. Used ids and names are refused.
+/// An imported keyspace has its id and options; ids continue above it, also after reopening. Used ids and names are refused.
 pub fn imported_keyspaces_keep_their_ids(factory: &dyn Factory) {
     let engine = factory.create("imported");
     let keyspace = |id, name: &str| Keyspace {

@@ -314,7 +314,7 @@ fn a_log_file_missing_at_either_end_is_refused_and_salvage_goes_on() {
         assert!(error.to_string().contains(name.expect("a name")), "{error}");
         // Refusing changes nothing.
         assert!(LsmEngine::open(&target, options()).is_err());
-        let salvaged = SalvageEngine::open(&target, options()).expect("salvage goes on");
+        let salvaged = SalvageEngine::open(&target, options()).expect("salvage continues");
         assert!(!salvaged.losses().is_empty());
         let view = salvaged.snapshot().expect("snapshot");
         for id in ids {

@@ -52,7 +52,7 @@ fn a_log_at_rest_shrinks_and_grows_again() {
         let deadline = Instant::now() + Duration::from_secs(60);
         while log_file_bytes(directory.path()) > 3 << 20 {
             assert!(Instant::now() < deadline, "the log never rests");
-            // The keeper tells nobody that it removed a file.
+            // The keeper does not report that it removed a file.
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_filled(&engine, id);

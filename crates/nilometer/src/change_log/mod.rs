@@ -404,7 +404,7 @@ impl ChangeLog {
         self.waiting.wake(&changed);
     }
 
-    /// Readers may pass the times of failed commits if the engine goes on: then they were refused. An engine that does not
+    /// Readers may pass the times of failed commits if the engine continues: then they were refused. An engine that does not
     /// may have written them, and shows them when it is opened again.
     fn settle_failed(&self) {
         let failed = std::mem::take(&mut self.lock().failed);

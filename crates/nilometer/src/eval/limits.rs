@@ -49,7 +49,7 @@ pub trait Interrupt {
     fn check_interrupt(&self) -> Result<()>;
 }
 
-/// The time now, which goes on while an operation runs.
+/// The time now, which continues while an operation runs.
 pub trait WallClock {
     /// Returns the time in ms since 1970, UTC.
     fn now_ms(&self) -> i64;

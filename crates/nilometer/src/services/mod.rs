@@ -66,7 +66,7 @@ pub struct ObjectBackupRequest {
     pub keep_days: Option<u32>,
 }
 
-/// Makes a backup in an object store. The last argument is asked now and then whether to go on. Returns the fields of the
+/// Makes a backup in an object store. The last argument is asked now and then whether to continue. Returns the fields of the
 /// reply.
 pub type ObjectBackup = Box<
     dyn Fn(

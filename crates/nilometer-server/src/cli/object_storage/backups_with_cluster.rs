@@ -252,7 +252,7 @@ fn log_event(event: ContinuousEvent) {
             "The backup fails; it is tried again"
         ),
         ContinuousEvent::Recovered => {
-            info!(c = "STORAGE", id = 22_453, "The backup goes on");
+            info!(c = "STORAGE", id = 22_453, "The backup continues");
         }
         ContinuousEvent::Gap(problem) => error!(
             c = "STORAGE",

@@ -127,7 +127,7 @@ enum Instruction {
     Backref(usize, bool),
     /// True if a group has matched.
     GroupMatched(usize),
-    /// Runs the condition behind it, once; goes on at the first place if it matches, else at the second.
+    /// Runs the condition behind it, once; continues at the first place if it matches, else at the second.
     Condition(usize, usize),
     /// Begins the match here.
     KeepOut,
@@ -135,7 +135,7 @@ enum Instruction {
     SearchStart,
     /// Sets a counter to 0.
     RepeatBegin(usize),
-    /// Goes on to the next instruction, which enters the body, or leaves for the place.
+    /// Continues to the next instruction, which enters the body, or leaves for the place.
     RepeatNext {
         counter: usize,
         lo: usize,

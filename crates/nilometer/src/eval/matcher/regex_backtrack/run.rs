@@ -187,7 +187,7 @@ impl<'r> Run<'r> {
         Ok(None)
     }
 
-    /// Runs one instruction; returns where to go on, or `None` if it fails.
+    /// Runs one instruction; returns where to continue, or `None` if it fails.
     // long function: one arm for each instruction
     fn execute(
         &mut self,

@@ -53,7 +53,7 @@ impl StreamProgress {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the token by which the stream goes on where it has read up to.
+    /// Returns the token by which the stream continues where it has read up to.
     pub fn token(&self) -> Document {
         self.lock().read.clone()
     }
@@ -180,7 +180,7 @@ fn not_found() -> Error {
     fatal("cannot resume stream; the resume token was not found.".to_owned())
 }
 
-/// Returns the error after which a stream cannot go on.
+/// Returns the error after which a stream cannot continue.
 fn fatal(text: String) -> Error {
     let mut error = Error::new(ErrorCode::ChangeStreamFatalError, text);
     error.labels.push("NonResumableChangeStreamError");

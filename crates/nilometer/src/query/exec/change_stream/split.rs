@@ -1,7 +1,7 @@
 //! `$changeStreamSplitLargeEvent`: an event that is too large for one document, in fragments.
 //!
 //! Each fragment has some of the fields, a token of its own, and `splitEvent: {fragment, of}`. The same event is always split in
-//! the same way, so a stream goes on between two fragments.
+//! the same way, so a stream continues between two fragments.
 
 use nilometer_bson::{Document, DocumentBuilder, Element, Value, doc};
 

@@ -323,7 +323,7 @@ fn forward<'a>(bounds: &KeyBounds, keys: &'a [(Vec<u8>, Vec<Value>)]) -> Vec<&'a
                 at = [key.as_slice(), &[0]].concat();
             }
             Position::Seek(to) => {
-                assert!(to > *key, "a seek goes on");
+                assert!(to > *key, "a seek continues");
                 at = to;
             }
             Position::Past => break,
@@ -353,7 +353,7 @@ fn backward<'a>(bounds: &KeyBounds, keys: &'a [(Vec<u8>, Vec<Value>)]) -> Vec<&'
                 end = Some(key.clone());
             }
             Position::Seek(to) => {
-                assert!(to <= *key, "a seek goes on");
+                assert!(to <= *key, "a seek continues");
                 end = Some(to);
             }
             Position::Past => break,

@@ -10,7 +10,7 @@ use crate::query::planner::settings::PlanSettings;
 /// Conditions: the buckets of a range of ids are read by no index; the first stage is a `$group`, which reads the scan
 /// within one command; each accumulator is a count, a function of metadata, or `$sum`, `$avg`,
 /// `$min` or `$max` of a field. A bucket that a filter cuts, that spans two groups, or whose summary does not suffice is
-/// read when one of its columns is requested. If most are, the scan goes on without summaries.
+/// read when one of its columns is requested. If most are, the scan continues without summaries.
 pub struct SummariesOfBuckets;
 
 impl PhysicalRule for SummariesOfBuckets {
