@@ -1,6 +1,6 @@
 // mongosh against the server: the tour of README.md, line by line, and typical input.
 //
-// Reads NILOMETER_URI; prints `ok NAME` or `not ok NAME: reason`. The tour is the block marked
+// Reads NILOMETER_URI; prints `ok NAME` or `not ok NAME: reason`. The tour is in the blocks marked
 // "```js tour" in README.md: a line `db> command` is typed, the lines below it (to the next prompt or
 // blank line) are what mongosh must print. `…` stands for any text within a line.
 
@@ -13,7 +13,7 @@ import { fileURLToPath } from "node:url";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const README = join(HERE, "..", "..", "README.md");
 const MONGOSH = join(HERE, "node_modules", "mongosh", "bin", "mongosh.js");
-const PROMPT = /^[a-z]+> /;
+const PROMPT = /^(?:rs \[primary\] )?[a-z]+> /;
 
 const home = mkdtempSync(join(tmpdir(), "mongosh-"));
 
@@ -32,10 +32,10 @@ function mongosh(arguments_, input) {
 
 /** Returns the steps of the tour: input and expected output. */
 function tour() {
-  const block = /^```js tour\n([^]*?)^```/m.exec(readFileSync(README, "utf8"))?.[1];
-  if (!block) throw new Error("README.md has no block marked `js tour`");
+  const blocks = [...readFileSync(README, "utf8").matchAll(/^```js tour\n([^]*?)^```/gm)];
+  if (blocks.length === 0) throw new Error("README.md has no block marked `js tour`");
   const steps = [];
-  for (const line of block.split("\n")) {
+  for (const line of blocks.map((block) => block[1]).join("").split("\n")) {
     if (PROMPT.test(line)) steps.push({ typed: line.replace(PROMPT, ""), expected: [] });
     else if (line.trim() !== "") steps.at(-1).expected.push(line.trimEnd());
   }

@@ -49,7 +49,7 @@ cargo xtask TASK
   soak [--minutes N] [--seed N]
                             a mixed load on one server with kills (default 30)
   conformance [CLIENT]...   real clients against the built server
-                            (pymongo node mongosh mongoose web go java spring rust; default: all)
+                            (pymongo pymongo_suite node mongosh mongoose web go java spring debezium rust tools; default: all)
   features                  code behind Cargo features: Parquet
   cluster                   lint and tests of object storage, which the other tasks leave out, also over versitygw
   deny                      licences, sources and advisories of dependencies (cargo-deny)

@@ -145,6 +145,15 @@ pub(crate) const ENTITIES: &[&str] = &[
     "remove_entities",
 ];
 
+/// Changes that a connector copies, follows and resumes.
+pub(crate) const CONNECTOR: &[&str] = &[
+    "copy",
+    "follow_documents",
+    "follow_measurements",
+    "follow_transactions",
+    "resume",
+];
+
 /// Dumps, restores, exports and imports of MongoDB's tools.
 pub(crate) const TOOLS: &[&str] = &[
     "dump_everything_and_restore",

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::checks::{
-    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, PYMONGO_SUITE, SHELL,
-    SHELL_CHANGES, TOOLS, TOUR, WEB,
+    BULK_CHANGES, CONNECTOR, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, PYMONGO_SUITE,
+    SHELL, SHELL_CHANGES, TOOLS, TOUR, WEB,
 };
 use super::server::Server;
 use crate::process::{Outcome, cargo, read, root, target_folder};
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     start: fn() -> Command,
     /// Lists of the checks it must report.
     pub(crate) checks: &'static [&'static [&'static str]],
+    /// Its server is the primary of a replica set.
+    pub(crate) on_set: bool,
     /// It may be missing where CI runs.
     pub(crate) is_optional: bool,
 }
@@ -65,6 +67,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("pymongo", &python.to_string_lossy(), &["check.py"])
         },
         checks: &[DRIVER, TOUR, BULK_CHANGES, LOGINS],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -89,6 +92,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("pymongo_suite", &python.to_string_lossy(), &["check.py"])
         },
         checks: &[PYMONGO_SUITE],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -99,6 +103,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("node", "npm", NPM_INSTALL)],
         start: || in_folder("node", "node", &["check.mjs"]),
         checks: &[DRIVER, TOUR, LOGINS],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -109,6 +114,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
         start: || in_folder("mongosh", "node", &["check.mjs"]),
         checks: &[SHELL, TOUR, SHELL_CHANGES, LOGINS],
+        on_set: true,
         is_optional: false,
     },
     Client {
@@ -119,6 +125,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("mongoose", "npm", NPM_INSTALL)],
         start: || in_folder("mongoose", "node", &["check.mjs"]),
         checks: &[MODELS],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -133,6 +140,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("web", "npm", NPM_INSTALL)],
         start: || in_folder("web", "node", &["check.mjs"]),
         checks: &[WEB],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -149,6 +157,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             )
         },
         checks: &[DRIVER, LOGINS],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -159,6 +168,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("java", "mvn", MAVEN_INSTALL)],
         start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
         checks: &[DRIVER, LOGINS],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -169,6 +179,18 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("spring", "mvn", MAVEN_INSTALL)],
         start: || in_folder("spring", "java", &["-cp", "target/lib/*", "Check.java"]),
         checks: &[ENTITIES],
+        on_set: false,
+        is_optional: false,
+    },
+    Client {
+        name: "debezium",
+        runtime: &[("java", "-version"), ("mvn", "--version")],
+        packages: &[],
+        pins: &["pom.xml"],
+        install: || vec![in_folder("debezium", "mvn", MAVEN_INSTALL)],
+        start: || in_folder("debezium", "java", &["-cp", "target/lib/*", "Check.java"]),
+        checks: &[CONNECTOR],
+        on_set: true,
         is_optional: false,
     },
     Client {
@@ -186,6 +208,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("rust", &binary.to_string_lossy(), &[])
         },
         checks: &[DRIVER_ACKNOWLEDGED],
+        on_set: false,
         is_optional: false,
     },
     Client {
@@ -222,6 +245,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         },
         checks: &[TOOLS],
         // No package registry has MongoDB's tools.
+        on_set: false,
         is_optional: true,
     },
 ];

@@ -150,7 +150,7 @@ fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -
     if let Err(reason) = client.install() {
         return Verdict::Skipped(format!("cannot install it: {reason}"));
     }
-    let server = match Server::start(binary) {
+    let server = match Server::start(binary, client.on_set) {
         Ok(server) => server,
         Err(reason) => return Verdict::Failed(vec![reason]),
     };

@@ -10,6 +10,8 @@ use crate::process::{Outcome, WORKSPACE, cargo, run, target_folder};
 
 /// From start to the first accepted connection.
 const START_MAX: Duration = Duration::from_secs(20);
+/// The name of the replica set of a server.
+const SET: &str = "rs";
 /// From the signal to the end of the process.
 const STOP_MAX: Duration = Duration::from_secs(20);
 
@@ -20,6 +22,8 @@ pub(crate) struct Server {
     port: u16,
     http_port: u16,
     folder: PathBuf,
+    /// It is the primary of a set.
+    on_set: bool,
 }
 
 /// Builds the server; returns its path.
@@ -30,8 +34,8 @@ pub(crate) fn build() -> Outcome<PathBuf> {
 }
 
 impl Server {
-    /// Starts the binary and waits until it accepts connections.
-    pub(crate) fn start(binary: &Path) -> Outcome<Self> {
+    /// Starts the binary, as a replica set of one if `on_set`, and waits until it accepts connections.
+    pub(crate) fn start(binary: &Path, on_set: bool) -> Outcome<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("nilometer-conformance-{}-{number}", std::process::id());
@@ -52,6 +56,7 @@ impl Server {
                 "--webPage",
                 "--quiet",
             ])
+            .args(on_set.then_some(["--replSet", SET]).iter().flatten())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -62,6 +67,7 @@ impl Server {
             port,
             http_port,
             folder,
+            on_set,
         };
         server.wait_until_serving()?;
         Ok(server)
@@ -85,7 +91,11 @@ impl Server {
 
     /// The address for clients.
     pub(crate) fn uri(&self) -> String {
-        format!("mongodb://127.0.0.1:{}/", self.port)
+        let options = match self.on_set {
+            true => format!("?replicaSet={SET}"),
+            false => String::new(),
+        };
+        format!("mongodb://127.0.0.1:{}/{options}", self.port)
     }
 
     /// The address of its web page.
