@@ -1,5 +1,5 @@
-"""pymongo's own tests, from the source distribution in the registry, against the server, and those of change streams against a
-replica set of one that this program starts.
+"""pymongo's own tests, from the source distribution in the registry, against the server, and those of change streams, sessions and
+transactions against a replica set of one that this program starts.
 
 Each test is a check, named after its file, class and function; skipped tests are not reported. A file is a check as
 well: it passes if at least one of its tests ran. Tests that fail are listed in ../expected_failures.toml with the
@@ -20,8 +20,22 @@ import xml.etree.ElementTree as ElementTree
 
 TARGET = pathlib.Path(__file__).parent / "target"
 
-# Files whose tests need a replica set; those of change streams are the drivers' unified tests as well.
-FILES_OF_SETS = ["test_change_stream"]
+# Files whose tests need a replica set, with the drivers' unified tests.
+FILES_OF_SETS = [
+    "test_change_stream",
+    "test_causal_consistency",
+    "test_session",
+    "test_sessions_unified",
+    "test_transactions",
+    "test_transactions_unified",
+]
+
+# Tests that select a secondary: a set of one has none, and they wait for one.
+WITH_SECONDARY = [
+    "test_run_command_fails_with_explicit_secondary_read_preference",
+    "test_run_command_fails_with_secondary_read_preference_from_transaction_options",
+    "test_secondary_readPreference",
+]
 
 # From start to the first accepted connection, in seconds.
 START_MAX = 20
@@ -43,7 +57,6 @@ FILES = [
     "test_handshake_unified",
     "test_raw_bson",
     "test_run_command",
-    "test_session",
     "test_versioned_api_integration",
 ]
 
@@ -68,6 +81,7 @@ def run(folder, name, address):
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "--quiet", "-m", "default", "-W", "default"]
     command += ["-p", "no:cacheprovider", f"--junitxml={report}", f"test/{name}.py"]
+    command += ["-k", " and ".join(f"not {test}" for test in WITH_SECONDARY)]
     environment = os.environ | {"DB_IP": address.hostname, "DB_PORT": str(address.port)}
     subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False)
     for case in ElementTree.parse(report).getroot().iter("testcase"):

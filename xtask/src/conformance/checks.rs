@@ -184,7 +184,11 @@ pub(crate) const PYMONGO_SUITE: &[&str] = &[
     "test_handshake_unified",
     "test_raw_bson",
     "test_run_command",
-    "test_session",
     "test_versioned_api_integration",
     "test_change_stream",
+    "test_causal_consistency",
+    "test_session",
+    "test_sessions_unified",
+    "test_transactions",
+    "test_transactions_unified",
 ];

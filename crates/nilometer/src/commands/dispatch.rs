@@ -161,15 +161,25 @@ fn run_known(
         &resolved,
         &request.body,
     )?;
-    let statement = generic.transaction.zip(generic.lsid);
-    let Some((transaction, lsid)) = statement.filter(|_| !transactions::is_end(spec)) else {
+    let Some((transaction, lsid)) = generic.transaction.zip(generic.lsid) else {
         let both = (database, database);
         return run_checked(both, session, &resolved, spec, generic, failure);
     };
     let owner = (lsid, session.login.user().cloned());
-    transactions::run_statement(database, &owner, (spec, &resolved), transaction, |seen| {
-        run_checked((seen, database), session, &resolved, spec, generic, failure)
-    })
+    // What fails on purpose does not reach the transaction.
+    let is_kept = failure.is_some_and(CommandFailure::prevents);
+    let outcome = match is_kept || transactions::is_end(spec) {
+        true => {
+            let both = (database, database);
+            run_checked(both, session, &resolved, spec, generic, failure)
+        }
+        false => {
+            transactions::run_statement(database, &owner, (spec, &resolved), transaction, |seen| {
+                run_checked((seen, database), session, &resolved, spec, generic, failure)
+            })
+        }
+    };
+    outcome.map_err(transactions::with_label)
 }
 
 /// Runs a command whose form is valid and that the user may run. `noted_in` has its profile: a transaction has none.

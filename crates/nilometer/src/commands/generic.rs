@@ -287,8 +287,8 @@ fn query_options(args: &Args<'_>) -> Result<bool> {
 /// The field of a read concern that names a time of this server.
 const AFTER_CLUSTER_TIME: &str = "afterClusterTime";
 
-/// Checks the read concern. On a standalone all acknowledged writes are majority-committed, so `local`,
-/// `available` and `majority` read the same. Levels that need an operation time are refused.
+/// Checks the read concern. All acknowledged writes are where all members read, so `local`, `available`, `majority` and, in a set,
+/// `linearizable` read the same. In a transaction each command takes a level, of the transaction's reads.
 fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -> Result<()> {
     let known = ["level", "provenance", AFTER_CLUSTER_TIME];
     let Some(concern) = args.nested("readConcern", &known)? else {
@@ -310,14 +310,18 @@ fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -
     let Some(level) = concern.string("level")? else {
         return Ok(());
     };
+    let in_transaction = !args.value("autocommit").is_missing();
     match level {
+        "local" | "majority" | "snapshot" if in_transaction => Ok(()),
+        "available" | "linearizable" if in_transaction => Err(Error::invalid_options(
+            "The readConcern level must be either 'local' (default), 'majority' or 'snapshot' in order to run in a transaction",
+        )),
         "local" | "available" | "majority" if spec.read_concern || level == "local" => Ok(()),
+        "linearizable" if spec.read_concern && set.is_some() => Ok(()),
         "local" | "available" | "majority" => Err(Error::invalid_options(format!(
             "Command {} does not support {{ readConcern: {{ level: \"{level}\" }} }}",
             spec.name
         ))),
-        // A transaction reads its snapshot.
-        "snapshot" if set.is_some() && !args.value("autocommit").is_missing() => Ok(()),
         "linearizable" | "snapshot" => Err(Error::new(
             ErrorCode::NotAReplicaSet,
             "node needs to be a replica set member to use read concern",

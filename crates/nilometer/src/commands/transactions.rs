@@ -68,11 +68,21 @@ pub(super) fn is_statement(request: &Request) -> bool {
     request.body.as_ref().contains("autocommit") && !ENDS.contains(&request.command_name())
 }
 
+/// Errors after which the whole transaction may be run again.
+const TRANSIENT_CODES: [ErrorCode; 6] = [
+    ErrorCode::LockTimeout,
+    ErrorCode::WriteConflict,
+    ErrorCode::SnapshotTooOld,
+    ErrorCode::SnapshotUnavailable,
+    ErrorCode::NoSuchTransaction,
+    ErrorCode::PreparedTransactionInProgress,
+];
+
 /// Adds the label to an error after which the whole transaction may be run again.
 pub(super) fn with_label(error: Error) -> Error {
-    match error.code {
-        ErrorCode::WriteConflict | ErrorCode::NoSuchTransaction => transient(error),
-        _ => error,
+    match TRANSIENT_CODES.contains(&error.code) {
+        true => transient(error),
+        false => error,
     }
 }
 
@@ -100,7 +110,7 @@ pub(super) fn run_statement(
         }
         false => Ok(()),
     };
-    let outcome = begun.and_then(|()| {
+    begun.and_then(|()| {
         let slot = transactions.find(owner, number)?;
         // The statements of a transaction run one after the other.
         let mut open = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,8 +129,7 @@ pub(super) fn run_statement(
             transactions.end(owner, number, false);
         }
         outcome
-    });
-    outcome.map_err(with_label)
+    })
 }
 
 /// True if the reply of `bulkWrite` reports errors.

@@ -74,6 +74,7 @@ codes! {
     ExceededTimeLimit = 262;
     OperationNotSupportedInTransaction = 263;
     FailPointSetFailed = 266;
+    PreparedTransactionInProgress = 267;
     IndexOptionsConflict = 85;
     IndexKeySpecsConflict = 86;
     OperationFailed = 96;
@@ -109,7 +110,9 @@ codes! {
     TransactionTooOld = 225;
     QueryFeatureNotAllowed = 224;
     NotImplemented = 238;
+    SnapshotTooOld = 239;
     ConversionFailure = 241;
+    SnapshotUnavailable = 246;
     NoSuchTransaction = 251;
     TransactionCommitted = 256;
     TransactionTooLarge = 257;

@@ -76,10 +76,19 @@ impl Error {
         self
     }
 
-    /// True if another process has taken over the database. Nothing succeeds any more, so this is the error of the whole
-    /// command, never of one of its documents: drivers look for it there.
+    /// True if another process has taken over the database.
     pub(crate) fn is_takeover(&self) -> bool {
         self.code == ErrorCode::NotWritablePrimary
+    }
+
+    /// True for an error of the whole command, never of one of its documents: drivers look for it there. After a takeover nothing
+    /// succeeds any more, and a transaction that conflicts, or is too large, is aborted.
+    pub(crate) fn is_of_command(&self) -> bool {
+        self.is_takeover()
+            || matches!(
+                self.code,
+                ErrorCode::WriteConflict | ErrorCode::TransactionTooLarge
+            )
     }
 
     /// Prefixes the message with `context`.

@@ -42,6 +42,13 @@ pub(crate) struct CommandFailure {
     pub(crate) write_concern_error: Option<Document>,
 }
 
+impl CommandFailure {
+    /// True if the command does not run.
+    pub(crate) fn prevents(&self) -> bool {
+        self.closes_connection || self.code.is_some()
+    }
+}
+
 /// The commands that the fail point acts on, and what happens to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FailPointData {

@@ -261,7 +261,7 @@ impl Bulk<'_> {
                 if outcome.was_retried {
                     self.retried.push(at);
                 }
-                if let Some(error) = outcome.error.as_ref().filter(|error| error.is_takeover()) {
+                if let Some(error) = outcome.error.as_ref().filter(|error| error.is_of_command()) {
                     return Err(error.clone());
                 }
                 self.record(at, outcome);

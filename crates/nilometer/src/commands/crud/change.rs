@@ -301,7 +301,7 @@ impl<'r> Statements<'r> {
         let mut errors = Vec::new();
         for (index, document) in self.documents.clone().enumerate() {
             if let Err(error) = statement(index, document) {
-                if error.is_takeover() {
+                if error.is_of_command() {
                     return Err(error);
                 }
                 errors.push(write_error(index, &error));

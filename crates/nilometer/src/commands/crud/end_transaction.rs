@@ -6,7 +6,6 @@ use nilometer_bson::{Document, DocumentBuilder};
 
 use super::change::durability;
 use super::retryable;
-use crate::commands::transactions::with_label;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::database::transactions::{CommitContext, SessionOwner, Transaction};
@@ -84,11 +83,12 @@ fn commit(database: &Database, context: &mut CommandContext<'_>, _: &Request) ->
         ));
     };
     if command.result(0, StatementKind::Commit)?.is_some() {
-        // It was committed before this process began.
+        // It was committed before this process began, or while this command waited.
+        super::change::make_durable(database, operation)?;
         return Ok(DocumentBuilder::new().finish());
     }
-    let slot = transactions.find(&owner, number).map_err(with_label)?;
-    let transaction = take(&slot, (database, &owner, number)).map_err(with_label)?;
+    let slot = transactions.find(&owner, number)?;
+    let transaction = take(&slot, (database, &owner, number))?;
     let record = command.statement(0, StatementKind::Commit);
     record.changed(None, None, None);
     let ids = database.services().ids.object_ids(operation.now_ms);
@@ -106,15 +106,15 @@ fn commit(database: &Database, context: &mut CommandContext<'_>, _: &Request) ->
         command.forget();
     }
     transactions.end(&owner, number, committed.is_ok());
-    committed.map_err(with_label)?;
+    committed?;
     Ok(DocumentBuilder::new().finish())
 }
 
 fn abort(database: &Database, context: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
     let (owner, number) = ended(context)?;
     let transactions = database.transactions();
-    let slot = transactions.find(&owner, number).map_err(with_label)?;
-    drop(take(&slot, (database, &owner, number)).map_err(with_label)?);
+    let slot = transactions.find(&owner, number)?;
+    drop(take(&slot, (database, &owner, number))?);
     transactions.end(&owner, number, false);
     Ok(DocumentBuilder::new().finish())
 }

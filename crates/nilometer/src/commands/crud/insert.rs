@@ -131,8 +131,8 @@ pub(crate) fn insert_documents<'a>(
             }
         }
     };
-    if let Some(taken_over) = outcome.errors.iter().find(|e| e.error.is_takeover()) {
-        return Err(taken_over.error.clone());
+    if let Some(of_command) = outcome.errors.iter().find(|e| e.error.is_of_command()) {
+        return Err(of_command.error.clone());
     }
     let inserted = outcome.inserted;
     let errors: Vec<_> = outcome

@@ -34,34 +34,10 @@ impl Transaction {
     /// since the transaction began; then nothing is changed.
     pub(crate) fn commit(self, database: &Database, context: CommitContext<'_>) -> Result<()> {
         let changes = self.changes(database)?;
-        if changes.records.is_empty() && changes.measurements.is_empty() {
-            return Ok(());
+        if !changes.records.is_empty() || !changes.measurements.is_empty() {
+            commit_changes(&changes, database, context)?;
         }
-        let of_measurements = TransactionCommit {
-            catalog: &database.catalog,
-            options: InsertOptions {
-                ordered: true,
-                durability: Durability::Buffered,
-                new_id: context.new_id,
-                record: None,
-            },
-            check_interrupt: context.check_interrupt,
-        };
-        let records = &database.records;
-        records.commit_together(&changes.records, WriteBatch::new(), |batch| {
-            let timeseries = &database.timeseries;
-            timeseries.commit_together(
-                &changes.measurements,
-                of_measurements,
-                batch,
-                |mut batch| {
-                    context.record.add_to(&mut batch);
-                    database.engine.commit(batch, Durability::Buffered)?;
-                    Ok(())
-                },
-            )
-        })?;
-        // The sync keeps no one out.
+        // The sync keeps no one out. What a transaction without changes has read is durable, too.
         if context.durability == Durability::Sync {
             database.engine.sync()?;
         }
@@ -90,6 +66,38 @@ impl Transaction {
         }
         Ok(found)
     }
+}
+
+/// Makes one batch of the changes and commits it.
+fn commit_changes(
+    changes: &TransactionChanges,
+    database: &Database,
+    context: CommitContext<'_>,
+) -> Result<()> {
+    let of_measurements = TransactionCommit {
+        catalog: &database.catalog,
+        options: InsertOptions {
+            ordered: true,
+            durability: Durability::Buffered,
+            new_id: context.new_id,
+            record: None,
+        },
+        check_interrupt: context.check_interrupt,
+    };
+    let records = &database.records;
+    records.commit_together(&changes.records, WriteBatch::new(), |batch| {
+        let timeseries = &database.timeseries;
+        timeseries.commit_together(
+            &changes.measurements,
+            of_measurements,
+            batch,
+            |mut batch| {
+                context.record.add_to(&mut batch);
+                database.engine.commit(batch, Durability::Buffered)?;
+                Ok(())
+            },
+        )
+    })
 }
 
 impl TransactionChanges {
