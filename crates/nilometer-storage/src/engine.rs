@@ -132,6 +132,11 @@ impl WriteBatch {
     pub fn len(&self) -> usize {
         self.operations.len()
     }
+    /// Returns the keys of the operations, in order.
+    pub fn keys(&self) -> impl Iterator<Item = (KeyspaceId, &[u8])> {
+        let operations = self.operations.iter();
+        operations.map(|(keyspace, key, _)| (*keyspace, key.as_slice()))
+    }
     /// Returns the bytes of all keys and values.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -191,6 +191,7 @@ impl<'c> IndexMaintenance<'c> {
         durability: Durability,
     ) -> Result<()> {
         self.before_commit()?;
+        records.claim(self.collection, &batch)?;
         records.engine.commit(batch, durability)?;
         self.after_commit();
         Ok(())

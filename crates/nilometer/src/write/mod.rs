@@ -17,6 +17,7 @@ mod build;
 mod candidates;
 mod capped;
 mod change;
+mod claims;
 mod expire;
 mod insert;
 mod maintenance;

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
-use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
+use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, OverlayEngine, Snapshot};
 
 use super::capped::{Arrivals, CachedCappedState, CappedLimits, CollectionSize};
+use super::claims::{RecordClaims, RecordsBelow};
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -32,8 +33,10 @@ pub struct Records {
     collections: Mutex<HashMap<[u8; 16], Arc<CollectionState>>>,
     /// The last timestamp generated.
     pub(super) timestamp: AtomicU64,
-    /// Where a transaction reserves record ids; `None` for the records that others see.
-    parent: Option<Arc<Records>>,
+    /// What open transactions have changed.
+    pub(super) claims: RecordClaims,
+    /// `None` for the records that all see.
+    pub(super) below: Option<RecordsBelow>,
 }
 
 /// The in-memory state of one collection.
@@ -110,15 +113,16 @@ impl Records {
             catalog,
             collections: Mutex::default(),
             timestamp: AtomicU64::new(0),
-            parent: None,
+            claims: RecordClaims::default(),
+            below: None,
         }
     }
 
-    /// Opens the records that a transaction sees in `engine`, a view of what `parent` stores.
-    pub(crate) fn of_transaction(engine: Arc<dyn Engine>, parent: &Arc<Self>) -> Self {
+    /// Opens the records that a transaction sees in `overlay`, over what `below` stores.
+    pub(crate) fn of_transaction(overlay: Arc<OverlayEngine>, below: &Arc<Self>) -> Self {
         Self {
-            parent: Some(parent.clone()),
-            ..Self::new(engine, parent.catalog.clone())
+            below: Some(RecordsBelow::new(below.clone(), overlay.clone())),
+            ..Self::new(overlay, below.catalog.clone())
         }
     }
 
@@ -135,8 +139,8 @@ impl Records {
         if last != 0 || collection.is_clustered() {
             return Ok(last);
         }
-        if let Some(parent) = &self.parent {
-            return parent.reserve_ids(collection);
+        if let Some(below) = &self.below {
+            return below.records().reserve_ids(collection);
         }
         let (records, _) = keyspaces(collection)?;
         let id_of = |key: &[u8]| key.first_chunk().copied().map_or(0, u64::from_be_bytes);
@@ -156,14 +160,17 @@ impl Records {
             return Ok(state.clone());
         }
         let (records, _) = keyspaces(collection)?;
-        let snapshot = self.engine.snapshot()?;
-        let mut entries = snapshot.scan(records, &[], None, Direction::Forward)?;
+        let is_empty = || -> Result<bool> {
+            let snapshot = self.engine.snapshot()?;
+            let mut entries = snapshot.scan(records, &[], None, Direction::Forward)?;
+            Ok(entries.next().is_none())
+        };
         let state = Arc::new(CollectionState {
             collation: Collation::of_stored(collection.options.as_ref())?,
-            // The size of a collection that starts empty is known from then on.
-            size: match entries.next() {
-                None => CachedSize::empty(),
-                Some(_) => CachedSize::default(),
+            // The size of a collection that starts empty is known from then on. A transaction needs none.
+            size: match self.below.is_none() && is_empty()? {
+                true => CachedSize::empty(),
+                false => CachedSize::default(),
             },
             ..CollectionState::default()
         });

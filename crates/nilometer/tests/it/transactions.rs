@@ -166,14 +166,84 @@ fn the_second_to_commit_a_change_of_the_same_fails() {
         let (mut one, mut two) = (Session::new(1), Session::new(2));
         let remove = doc! { "delete": collection, "deletes": array![doc! { "q": doc! { "_id": 1 }, "limit": 0 }] };
         one.run(&mut f, remove.clone());
-        two.run(&mut f, remove);
+        // Of a time series the commit fails.
+        let mut reply = two.reply(&mut f, remove);
         one.commit(&mut f);
-        let reply = two.end(&mut f, "commitTransaction");
+        if collection == "ts" {
+            assert_eq!(code(&reply), None);
+            reply = two.end(&mut f, "commitTransaction");
+        }
         assert_eq!(code(&reply), Some(112), "{}", show(&reply));
         assert!(is_transient(&reply));
         assert_eq!(f.counted(collection), 0);
         check_valid(&mut f);
     }
+}
+
+#[test]
+fn a_statement_on_what_another_has_changed_fails_at_once() {
+    let id = |id: i64| doc! { "_id": id };
+    let increase = doc! { "$inc": doc! { "v": 1 } };
+    let info = doc! { "ns": "test.c" };
+    let of_bulk = doc! { "update": 0, "filter": id(1), "updateMods": increase.clone() };
+    for (command, is_elsewhere) in [
+        (update("c", id(1), increase.clone()), false),
+        (
+            doc! { "findAndModify": "c", "query": id(1), "update": increase.clone() },
+            false,
+        ),
+        (
+            doc! { "delete": "c", "deletes": array![doc! { "q": id(1), "limit": 1 }] },
+            false,
+        ),
+        // The `_id` is not in the snapshot.
+        (insert("c", vec![id(2).into()]), false),
+        (
+            doc! { "bulkWrite": 1, "ops": array![of_bulk], "nsInfo": array![info], "ordered": false },
+            true,
+        ),
+    ] {
+        let mut f = fixture();
+        f.run(insert("c", vec![id(1).into()]));
+        let mut one = Session::new(1);
+        one.all(&mut f, find("c"));
+        f.run(update("c", id(1), increase.clone()));
+        f.run(insert("c", vec![id(2).into()]));
+        assert_eq!(one.all(&mut f, find("c")).len(), 1);
+        let reply = match is_elsewhere {
+            true => {
+                let command = one.with(command);
+                f.reply_on("admin", command)
+            }
+            false => one.reply(&mut f, command),
+        };
+        assert_eq!(
+            (code(&reply), is_transient(&reply)),
+            (Some(112), true),
+            "{}",
+            show(&reply)
+        );
+        let reply = one.end(&mut f, "commitTransaction");
+        assert_eq!((code(&reply), is_transient(&reply)), (Some(251), true));
+    }
+}
+
+#[test]
+fn the_first_statement_takes_the_read_concern_of_all() {
+    let mut f = fixture();
+    let mut one = Session::new(1);
+    for level in ["local", "majority", "snapshot", "linearizable", "available"] {
+        let mut command = DocumentBuilder::extending(insert("c", vec![doc! {}.into()]));
+        command.append("readConcern", doc! { "level": level });
+        let reply = one.reply(&mut f, command.finish());
+        let is_known = ["local", "majority", "snapshot"].contains(&level);
+        assert_eq!(code(&reply), (!is_known).then_some(72), "{level}");
+        one.end(&mut f, "abortTransaction");
+    }
+    let linearizable = doc! { "level": "linearizable" };
+    f.run(doc! { "find": "c", "readConcern": linearizable.clone() });
+    let refused = doc! { "insert": "c", "documents": array![doc! {}], "readConcern": linearizable };
+    assert!(code(&f.reply(refused)).is_some());
 }
 
 #[test]
@@ -306,6 +376,8 @@ type Contents = BTreeMap<i64, i64>;
 struct ModelTransaction {
     before: Contents,
     seen: Contents,
+    /// The documents that its statements have changed.
+    written: BTreeSet<i64>,
 }
 
 fn contents(documents: Vec<Document>) -> Contents {
@@ -354,8 +426,7 @@ fn statement(
     }
 }
 
-fn changed(transaction: &ModelTransaction) -> BTreeSet<i64> {
-    let ModelTransaction { before, seen } = transaction;
+fn changed(before: &Contents, seen: &Contents) -> BTreeSet<i64> {
     let all: BTreeSet<i64> = before.keys().chain(seen.keys()).copied().collect();
     let differs = |id: &i64| before.get(id) != seen.get(id);
     all.into_iter().filter(differs).collect()
@@ -386,15 +457,21 @@ fn history(seed: u64, collection: &str) -> (u64, u64) {
             continue;
         }
         let at = random.index(sessions.len());
-        let (session, model) = &mut sessions[at];
-        if model.is_some() && random.one_in(4) {
-            let Some(model) = model.take() else { continue };
+        let others = (0..sessions.len()).filter(|other| *other != at);
+        let models = others.filter_map(|other| sessions[other].1.as_ref());
+        let held_by_others: BTreeSet<i64> =
+            models.flat_map(|model| model.written.clone()).collect();
+        let (session, model_of_session) = &mut sessions[at];
+        if model_of_session.is_some() && random.one_in(4) {
+            let Some(model) = model_of_session.take() else {
+                continue;
+            };
             if random.one_in(4) {
                 session.end(&mut f, "abortTransaction");
                 continue;
             }
             let reply = session.end(&mut f, "commitTransaction");
-            let changed = changed(&model);
+            let changed = changed(&model.before, &model.seen);
             let must_fail = changed
                 .iter()
                 .any(|id| model.before.get(id) != committed.get(id));
@@ -420,9 +497,10 @@ fn history(seed: u64, collection: &str) -> (u64, u64) {
             assert_eq!(contents(now), committed, "{place}");
             continue;
         }
-        let model = model.get_or_insert_with(|| ModelTransaction {
+        let model = model_of_session.get_or_insert_with(|| ModelTransaction {
             before: committed.clone(),
             seen: committed.clone(),
+            written: BTreeSet::new(),
         });
         if random.one_in(3) {
             let found = session.all(&mut f, find(collection));
@@ -436,8 +514,25 @@ fn history(seed: u64, collection: &str) -> (u64, u64) {
             assert_eq!(contents(found), model.seen, "{place}");
             continue;
         }
+        let of_statement = changed(&model.seen, &seen);
+        let must_fail = of_statement
+            .iter()
+            .any(|id| model.before.get(id) != committed.get(id) || held_by_others.contains(id));
+        model.written.extend(of_statement);
         (model.seen, next) = (seen, number);
-        session.run(&mut f, command);
+        let reply = session.reply(&mut f, command);
+        assert_eq!(
+            code(&reply) == Some(112),
+            must_fail && !of_series,
+            "{place}"
+        );
+        if code(&reply).is_some() {
+            assert!(is_transient(&reply), "{place}");
+            (*model_of_session, conflicts) = (None, conflicts + 1);
+            session.number += 1;
+            session.begun = false;
+            continue;
+        }
         let found = session.all(&mut f, find(collection));
         assert_eq!(contents(found), model.seen, "{place}");
     }

@@ -8,7 +8,8 @@
 //!
 //! A transaction is a [`Database`] over an engine that has its writes in memory. So every read and write in it is the ordinary
 //! code. What it wrote is compared with what is stored now when it commits: the first to commit wins, and the other fails with
-//! code 112 and the label by which drivers run it again. No statement waits for another transaction.
+//! code 112 and the label by which drivers run it again. A statement that changes a record which another write has changed since
+//! the snapshot fails so at once. No statement waits for another transaction.
 //!
 //! A transaction is aborted by an error of one of its statements, by the end of its session, and after its lifetime.
 
@@ -265,14 +266,15 @@ impl Transaction {
 }
 
 impl Database {
-    /// Returns a database that shows what `engine` does, with the services and the catalog of this one. It has no threads, and
+    /// Returns a database that shows what `overlay` does, with the services and the catalog of this one. It has no threads, and
     /// cursors of its own.
-    fn over(&self, engine: Arc<dyn Engine>) -> Self {
+    fn over(&self, overlay: Arc<OverlayEngine>) -> Self {
+        let engine: Arc<dyn Engine> = overlay.clone();
         let services = self.services.clone();
         let (limits, seed) = (bucket_limits(&services), services.ids.random());
         let timeseries = self.timeseries.of_transaction(engine.clone(), limits, seed);
         let timeseries = Arc::new(timeseries);
-        let records = Arc::new(Records::of_transaction(engine.clone(), &self.records));
+        let records = Arc::new(Records::of_transaction(overlay, &self.records));
         let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
         let collections = Arc::new(StoredCollections {
             engine: engine.clone(),
