@@ -403,7 +403,13 @@ impl<'a> Connection<'a> {
         let active = &self.database.services().counters.connections.active;
         active.increment();
         self.entry.begin_command();
-        let outcome = command::run(&self.database.current(), &mut self.session, request);
+        let database = self
+            .database
+            .current_for(request, &|| self.entry.is_closing());
+        let outcome = match database {
+            Ok(database) => command::run(&database, &mut self.session, request),
+            Err(error) => (error_reply(&error), false),
+        };
         self.entry.end_command();
         active.decrement();
         outcome

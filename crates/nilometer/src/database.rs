@@ -31,7 +31,7 @@ use crate::auth::Authority;
 use crate::background::disk::DiskMonitor;
 use crate::background::{Background, BackgroundContext};
 use crate::catalog::{Catalog, Collection};
-use crate::change_log::{ChangeLog, LoggedEngine};
+use crate::change_log::{self, ChangeLog, LoggedEngine};
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -71,6 +71,8 @@ pub struct Database {
     transactions: Arc<Transactions>,
     /// What was changed, if this server writes for a replica set.
     change_log: Option<Arc<ChangeLog>>,
+    /// The time of the newest change that a view of a set shows.
+    view_time: Option<u64>,
     query: QueryServices,
     disk: Arc<DiskMonitor>,
     /// True if another database has the cursors.
@@ -176,6 +178,7 @@ impl Database {
             cursors,
             memory,
         } = shared;
+        let view_time = time_of_view(&*engine, &services)?;
         let (engine, change_log) = with_change_log(engine, &services)?;
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let authority = Arc::new(Authority::open(catalog.clone())?);
@@ -252,6 +255,7 @@ impl Database {
             retryable_writes,
             transactions,
             change_log,
+            view_time,
             query,
             disk,
             has_successor: AtomicBool::new(false),
@@ -377,6 +381,17 @@ impl Database {
     }
 
     /// Returns the change log; `None` without a replica set, and on a member that does not write.
+    /// True if the database shows what another process writes, as a secondary does.
+    pub fn is_view(&self) -> bool {
+        self.engine.is_read_only()
+    }
+
+    /// Returns the time of the newest change that is shown; `None` without a replica set.
+    pub(crate) fn cluster_time(&self) -> Option<u64> {
+        let log = self.change_log.as_ref();
+        log.map(|log| log.last_committed()).or(self.view_time)
+    }
+
     pub(crate) fn change_log(&self) -> Option<&Arc<ChangeLog>> {
         self.change_log.as_ref()
     }
@@ -413,6 +428,14 @@ fn with_change_log(engine: Arc<dyn Engine>, services: &Services) -> Result<Engin
     }
     let (engine, log) = LoggedEngine::over(engine, services.clock.clone(), services.change_log)?;
     Ok((engine, Some(log)))
+}
+
+/// Returns the time of the newest change that a database of a set shows if it cannot change; `None` for others.
+fn time_of_view(engine: &dyn Engine, services: &Services) -> Result<Option<u64>> {
+    match services.replica_set.is_some() && engine.is_read_only() {
+        true => change_log::newest_time(engine),
+        false => Ok(None),
+    }
 }
 
 /// Logs where recovery cut the log: a warning, shown to every shell, if acknowledged writes may be lost.

@@ -60,6 +60,9 @@ impl Clock for SystemClock {
     }
 }
 
+/// The field of a read concern that names a time of the set.
+pub(crate) const AFTER_CLUSTER_TIME: &str = "afterClusterTime";
+
 /// A command and the document sequences sent with it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
@@ -87,6 +90,15 @@ impl Request {
     /// Returns the name of the command: the first field of the body; empty if there is none.
     pub fn command_name(&self) -> &str {
         self.body.iter().next().map_or("", |e| e.name())
+    }
+
+    /// Returns the time after which the client wants to read, `readConcern.afterClusterTime`.
+    pub fn after_cluster_time(&self) -> Option<u64> {
+        let concern = self.body.get("readConcern").as_document()?;
+        match concern.get(AFTER_CLUSTER_TIME) {
+            ValueRef::Timestamp(time) => Some(time.to_u64()),
+            _ => None,
+        }
     }
 
     /// Returns the sequence called `name`.

@@ -85,6 +85,47 @@ fn a_server_that_stands_by_takes_over() {
     assert!(refused(&["serve", "--standby"], 2).contains("--standby needs --storage"));
 }
 
+/// The interval of the secondary is longer than the test: only reads that ask for it see what is new.
+#[test]
+fn a_secondary_waits_for_what_a_client_has_seen() {
+    let directory = Scratch::new("causal");
+    let url = url(directory.path());
+    let first = Server::stand_by(&url);
+    until(&first, "primary", is_primary);
+    let arguments = ["--storage", &url, "--readOnly", "--readIntervalMS", "3000"];
+    let second = Server::start(&arguments);
+    until(&second, "secondary", is_secondary);
+    let mut stream = second.connect();
+    let mut read = |time| {
+        let concern = doc! { "afterClusterTime": time };
+        let find = anywhere(doc! { "find": "beds", "readConcern": concern });
+        ask(&mut stream, find).expect("a reply")
+    };
+    let found = |reply: &Document| {
+        let cursor = reply.get_document("cursor").expect("a cursor");
+        cursor.get_array("firstBatch").expect("a batch").len()
+    };
+    let mut last = None;
+    for id in 0..6 {
+        let insert = doc! { "insert": "beds", "documents": [{ "_id": id }] };
+        let written = command(&first, insert);
+        let time = written.get_timestamp("operationTime").expect("a time");
+        let shown = read(time);
+        assert_eq!(found(&shown), id as usize + 1, "{shown}");
+        // What it has waited for once is there.
+        assert_eq!(found(&read(time)), id as usize + 1);
+        last = Some((time, shown.get_timestamp("operationTime").expect("a time")));
+    }
+    let (written, shown) = last.expect("a write");
+    assert_eq!(written, shown);
+    // Without a writer nothing newer comes, and the look says so.
+    let later = bson::Timestamp {
+        time: written.time + 1,
+        increment: 1,
+    };
+    assert_eq!(found(&read(later)), 6);
+}
+
 #[test]
 fn a_secondary_reads_what_the_primary_writes() {
     let directory = Scratch::new("secondary");

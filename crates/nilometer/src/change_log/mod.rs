@@ -37,7 +37,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::varint;
 use nilometer_storage::{
-    Bytes, Direction, Durability, Engine, Keyspace, KeyspaceId, KeyspaceOptions, WriteBatch,
+    Bytes, Direction, Durability, Engine, Keyspace, KeyspaceId, KeyspaceOptions, Snapshot,
+    WriteBatch,
 };
 
 use crate::change_entry::{self, BucketHeader};
@@ -179,6 +180,33 @@ pub struct ChangeLog {
     headers: Mutex<KnownHeaders>,
 }
 
+/// Returns the time of the last entry in a keyspace of the log.
+fn last_time(snapshot: &dyn Snapshot, part: KeyspaceId) -> Result<Option<u64>> {
+    let (start, end) = ([ENTRY_KEY], [START_KEY]);
+    let mut scan = snapshot.scan(part, &start, Some(&end), Direction::Backward)?;
+    match scan.next().transpose()? {
+        Some((key, _)) => read::time_of(&key).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Returns the time of the newest change in the log that an engine stores; `None` if it has none.
+pub(crate) fn newest_time(engine: &dyn Engine) -> Result<Option<u64>> {
+    let snapshot = engine.snapshot()?;
+    let keyspaces = engine.keyspaces();
+    let mut parts: Vec<_> = keyspaces
+        .iter()
+        .filter_map(|keyspace| Some((part_number(keyspace)?, keyspace.id)))
+        .collect();
+    parts.sort_unstable();
+    for (_, part) in parts.iter().rev() {
+        if let Some(time) = last_time(&*snapshot, *part)? {
+            return Ok(Some(time));
+        }
+    }
+    Ok(None)
+}
+
 /// A batch that has its time.
 struct TimedBatch<'l> {
     log: &'l ChangeLog,
@@ -222,7 +250,7 @@ impl ChangeLog {
         let mut last = 0;
         for part in parts.iter().rev() {
             last = last.max(part.start - 1);
-            if let Some(time) = log.last_time(part)? {
+            if let Some(time) = last_time(&*log.engine.snapshot()?, part.keyspace)? {
                 last = last.max(time);
                 break;
             }
@@ -282,17 +310,6 @@ impl ChangeLog {
             bytes: statistics.disk_bytes + statistics.memory_bytes,
             has_start: true,
         }))
-    }
-
-    /// Returns the time of the last entry of a part.
-    fn last_time(&self, part: &LogPart) -> Result<Option<u64>> {
-        let snapshot = self.engine.snapshot()?;
-        let (start, end) = ([ENTRY_KEY], [START_KEY]);
-        let mut scan = snapshot.scan(part.keyspace, &start, Some(&end), Direction::Backward)?;
-        match scan.next().transpose()? {
-            Some((key, _)) => read::time_of(&key).map(Some),
-            None => Ok(None),
-        }
     }
 
     /// Creates a part, which takes the entries from then on. Its first batch stores its start.

@@ -151,7 +151,7 @@ fn run_known(
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
-    members::check(set, database.engine().is_read_only(), spec, &generic)?;
+    members::check(set, database.is_view(), spec, &generic)?;
     let resolved = target::resolve(database, session, spec, &generic.database, request)?;
     authorization::check(
         database,

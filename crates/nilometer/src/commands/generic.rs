@@ -14,7 +14,7 @@ use super::transactions::{self, TransactionArgs};
 use super::{CommandSpec, Fields};
 use crate::args::{Args, truncated_i64};
 use crate::error::{Error, ErrorCode, Result, location};
-use crate::operation::WriteConcern;
+use crate::operation::{AFTER_CLUSTER_TIME, WriteConcern};
 use crate::services::ReplicaSet;
 use crate::session::{ApiParameters, SessionId};
 
@@ -284,9 +284,6 @@ fn query_options(args: &Args<'_>) -> Result<bool> {
     }
 }
 
-/// The field of a read concern that names a time of this server.
-const AFTER_CLUSTER_TIME: &str = "afterClusterTime";
-
 /// Checks the read concern. All acknowledged writes are where all members read, so `local`, `available`, `majority` and, in a set,
 /// `linearizable` read the same. In a transaction each command takes a level, of the transaction's reads.
 fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -> Result<()> {
@@ -297,7 +294,7 @@ fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -
     let concern = Args::new("readConcern", concern.document_ref());
     match (concern.value(AFTER_CLUSTER_TIME), set) {
         (ValueRef::Missing, _) => {}
-        // All that was acknowledged is read here.
+        // All that was acknowledged is read here. On a secondary the server has waited for a view that shows it.
         (ValueRef::Timestamp(_), Some(_)) => {}
         (ValueRef::Timestamp(_), None) => {
             return Err(Error::new(

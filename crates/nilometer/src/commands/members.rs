@@ -123,10 +123,10 @@ const SIGNATURE_BYTES: usize = 20;
 
 /// Appends the cluster time to a reply, if the server has one.
 pub(super) fn with_times(database: &Database, reply: Document) -> Document {
-    let Some(log) = database.change_log() else {
+    let Some(time) = database.cluster_time() else {
         return reply;
     };
-    let time = Value::Timestamp(Timestamp::from_u64(log.last_committed()));
+    let time = Value::Timestamp(Timestamp::from_u64(time));
     let signature = doc! {
         "hash": Value::Binary(Binary { subtype: 0, bytes: vec![0; SIGNATURE_BYTES].into() }),
         "keyId": 0_i64,

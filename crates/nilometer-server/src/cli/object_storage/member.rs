@@ -419,7 +419,13 @@ struct ViewsState {
 enum ViewsCommand {
     /// Look at once, for a view even if it is not newer.
     Refresh,
+    /// Look soon: a client waits for newer contents.
+    Look,
+    End,
 }
+
+/// The least time between two looks that clients wait for, as a part of the interval of looks.
+const LOOKS_PER_INTERVAL: u32 = 10;
 
 impl Views {
     fn start(
@@ -435,6 +441,11 @@ impl Views {
             interval: options.read_interval,
             is_active: Mutex::new(false),
             writer_ms: AtomicI64::new(0),
+        });
+        let looks = commands.clone();
+        shared.slot.set_look(move || {
+            // The thread has ended with the server.
+            drop(looks.send(ViewsCommand::Look));
         });
         let state = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("views".into());
@@ -469,8 +480,8 @@ impl Views {
 impl Drop for Views {
     fn drop(&mut self) {
         self.pause();
-        let (closed, _) = channel();
-        self.commands = closed;
+        // The thread has ended already if it panicked.
+        drop(self.commands.send(ViewsCommand::End));
         if let Some(thread) = self.thread.take() {
             // A panic was reported when it occurred.
             drop(thread.join());
@@ -487,12 +498,27 @@ impl ViewsState {
 
     fn run(&self, mut reader: SlateReader, commands: &Receiver<ViewsCommand>) {
         let mut has_failed = false;
+        let mut next_look = Instant::now() + self.interval;
+        let mut last_look = Instant::now();
         loop {
-            match commands.recv_timeout(self.interval) {
-                Ok(ViewsCommand::Refresh) => reader.forget(),
+            let left = next_look.saturating_duration_since(Instant::now());
+            match commands.recv_timeout(left) {
+                Ok(ViewsCommand::Refresh) => {
+                    reader.forget();
+                    next_look = Instant::now();
+                }
+                Ok(ViewsCommand::Look) => {
+                    let soonest = last_look + self.interval / LOOKS_PER_INTERVAL;
+                    next_look = next_look.min(soonest.max(Instant::now()));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(ViewsCommand::End) | Err(RecvTimeoutError::Disconnected) => return,
             }
+            if Instant::now() < next_look {
+                continue;
+            }
+            last_look = Instant::now();
+            next_look = last_look + self.interval;
             if !*self.active() {
                 continue;
             }
@@ -507,6 +533,7 @@ impl ViewsState {
     /// Looks for newer contents once.
     fn refresh(&self, reader: &mut SlateReader) -> Result<(), String> {
         // What was written before the look is in the view.
+        let began = Instant::now();
         let written_ms = self.writer_ms.load(Ordering::Relaxed);
         let view = reader.refresh().map_err(|error| error.to_string())?;
         let opened = match view {
@@ -532,6 +559,7 @@ impl ViewsState {
         });
         self.show();
         drop(is_active);
+        self.slot.note_look(began);
         Ok(())
     }
 

@@ -298,6 +298,7 @@ impl Database {
             authority: self.authority.clone(),
             retryable_writes: self.retryable_writes.clone(),
             change_log: self.change_log.clone(),
+            view_time: self.view_time,
             transactions: Arc::default(),
             query,
             disk: self.disk.clone(),
