@@ -12,6 +12,7 @@ pub(crate) mod indexes;
 mod list_catalog;
 mod memory;
 pub mod offline;
+mod oplog;
 mod outputs;
 mod records;
 mod statistics;
@@ -203,6 +204,7 @@ impl Database {
             plans: plans.clone(),
             authority: authority.clone(),
             cursors: cursors.clone(),
+            change_log: change_log.clone(),
         });
         let query = QueryServices {
             collections: collections.clone(),

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::{Document, Value, ValueRef};
+use sha2::{Digest, Sha256};
 
 use crate::auth::Login;
 pub use crate::auth::UserName;
@@ -143,6 +144,18 @@ impl SessionId {
             bytes: &self.0,
         };
         nilometer_bson::doc! {"id": Value::from(id)}
+    }
+
+    /// Returns `{id: UUID, uid: digest}`, as the server shows it. Without a user, the digest is that of the empty name.
+    pub(crate) fn with_digest(self, user: Option<&UserName>) -> Document {
+        let name = user.map(UserName::to_string);
+        let digest = Sha256::digest(name.unwrap_or_default());
+        let digest = ValueRef::Binary {
+            subtype: 0,
+            bytes: &digest,
+        };
+        let id = self.to_document();
+        nilometer_bson::doc! {"id": id.get("id"), "uid": Value::from(digest)}
     }
 }
 

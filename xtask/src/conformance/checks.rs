@@ -156,6 +156,7 @@ pub(crate) const CONNECTOR: &[&str] = &[
 
 /// Dumps, restores, exports and imports of MongoDB's tools.
 pub(crate) const TOOLS: &[&str] = &[
+    "dump_with_the_oplog_under_load",
     "dump_everything_and_restore",
     "restore_an_archive_under_other_names",
     "restore_compressed_files",

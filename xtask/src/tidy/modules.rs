@@ -228,7 +228,13 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer/src/retryable_writes",
         never: &[],
-        modules: Some(&["retryable_writes", "catalog", "operation", "session"]),
+        modules: Some(&[
+            "retryable_writes",
+            "catalog",
+            "change_entry",
+            "operation",
+            "session",
+        ]),
     },
     Rule {
         place: "crates/nilometer/src/background",

@@ -58,10 +58,17 @@ impl Catalog {
         ChangeNotes::new(part, none)
     }
 
-    /// Notes that a view is created.
-    pub(super) fn notes_of_view(&self, view: &View) -> ChangeNotes {
-        let Some(part) = self.engine.annotation_part() else {
-            return ChangeNotes::off();
+    /// Returns the definition of a view, and empty notes of its changes.
+    pub(super) fn notes_of_view(&self, view: &View) -> (Document, ChangeNotes) {
+        let stages = view.pipeline.iter().cloned().map(Value::from);
+        let mut options = DocumentBuilder::new();
+        options.append("viewOn", view.view_on.as_str());
+        options.append("pipeline", stages.collect::<Array>());
+        options.append_all(view.options.as_ref());
+        let part = self.engine.annotation_part();
+        let part = part.filter(|_| view.namespace.database != "local");
+        let Some(part) = part else {
+            return (options.finish(), ChangeNotes::off());
         };
         let named = LoggedCollection {
             uuid: [0; 16],
@@ -69,14 +76,12 @@ impl Catalog {
             time_field: "",
             meta_field: "",
         };
-        let stages = view.pipeline.iter().cloned().map(Value::from);
-        let mut options = DocumentBuilder::new();
-        options.append("viewOn", view.view_on.as_str());
-        options.append("pipeline", stages.collect::<Array>());
-        options.append_all(view.options.as_ref());
-        let mut notes = ChangeNotes::new(part, named);
-        notes.created(options.finish().as_ref());
-        notes
+        (options.finish(), ChangeNotes::new(part, named))
+    }
+
+    /// Returns empty notes of changes of a prepared collection.
+    pub(super) fn notes_of_preparation(&self, fresh: &Collection) -> ChangeNotes {
+        self.notes_named(fresh, &provisional_name(fresh))
     }
 
     /// Notes that a prepared collection takes its name; `replaced` is the one that had it.
@@ -85,7 +90,7 @@ impl Catalog {
         fresh: &Collection,
         replaced: Option<&Collection>,
     ) -> ChangeNotes {
-        let mut notes = self.notes_named(fresh, &provisional_name(fresh));
+        let mut notes = self.notes_of_preparation(fresh);
         let target = &fresh.namespace;
         let shown = target
             .timeseries_view()

@@ -36,7 +36,7 @@ pub use collection::{
 pub use dictionaries::StoredDictionary;
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
-pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
+pub use namespace::{BUCKETS_PREFIX, LOCAL, Namespace, OPLOG, SYSTEM_VIEWS, check_database_name};
 pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
 };
@@ -200,6 +200,24 @@ impl Catalog {
                 .collection(&namespace.buckets())
                 .filter(|c| c.timeseries.is_some()),
             _ => None,
+        }
+    }
+
+    /// True if this is the name of the oplog, and there is one: it shows the change log and cannot be written.
+    pub fn is_oplog(&self, namespace: &Namespace) -> bool {
+        namespace.database == LOCAL
+            && namespace.collection == OPLOG
+            && self.engine.annotation_part().is_some()
+    }
+
+    /// Refuses to change the oplog: `action` is what clients cannot do.
+    pub fn check_is_not_oplog(&self, namespace: &Namespace, action: &str) -> Result<()> {
+        match self.is_oplog(namespace) {
+            true => Err(Error::new(
+                ErrorCode::IllegalOperation,
+                format!("can't {action} live oplog while replicating"),
+            )),
+            false => Ok(()),
         }
     }
 
@@ -373,7 +391,8 @@ impl Catalog {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_name_is_free(&view.namespace)?;
         let namespace = view.namespace.clone();
-        let notes = self.notes_of_view(&view);
+        let (definition, mut notes) = self.notes_of_view(&view);
+        notes.created(definition.as_ref());
         let entry = Some(CatalogEntry::View(Arc::new(view)));
         self.commit_changes(vec![(namespace, entry)], notes)
     }
@@ -396,11 +415,20 @@ impl Catalog {
             .collect();
         let mut batch = WriteBatch::new();
         for (_, entry) in &found {
-            if let CatalogEntry::Collection(dropped) = entry {
-                let mut notes = self.change_notes(dropped);
-                notes.dropped();
-                notes.add_to(&mut batch);
-            }
+            let mut notes = match entry {
+                CatalogEntry::Collection(dropped) => {
+                    let mut notes = self.change_notes(dropped);
+                    notes.dropped();
+                    notes
+                }
+                CatalogEntry::View(view) if view.unpacks_buckets() => continue,
+                CatalogEntry::View(view) => {
+                    let (_, mut notes) = self.notes_of_view(view);
+                    notes.view_dropped();
+                    notes
+                }
+            };
+            notes.add_to(&mut batch);
         }
         if let Some(database) = database {
             let mut notes = self.notes_of_database();
@@ -535,6 +563,7 @@ impl Catalog {
     fn check_name_is_free(&self, namespace: &Namespace) -> Result<()> {
         match self.get(namespace) {
             Some(_) => Err(name_taken(namespace)),
+            None if self.is_oplog(namespace) => Err(name_taken(namespace)),
             None => self.check_database_case(&namespace.database),
         }
     }

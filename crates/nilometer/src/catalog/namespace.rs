@@ -7,6 +7,12 @@ use crate::error::{Error, ErrorCode, Result};
 /// Prefix of the name of a bucket collection; the name of the time-series collection follows.
 pub const BUCKETS_PREFIX: &str = "system.buckets.";
 
+/// The database of the oplog.
+pub const LOCAL: &str = "local";
+
+/// The oplog.
+pub const OPLOG: &str = "oplog.rs";
+
 /// The collection that lists the views of a database.
 pub const SYSTEM_VIEWS: &str = "system.views";
 

@@ -148,7 +148,10 @@ impl Catalog {
         match self.get(&view.namespace) {
             Some(CatalogEntry::View(_)) => {
                 let namespace = view.namespace.clone();
-                self.commit_entries(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
+                let (definition, mut notes) = self.notes_of_view(&view);
+                notes.view_changed(definition.as_ref());
+                let entry = Some(CatalogEntry::View(Arc::new(view)));
+                self.commit_changes(vec![(namespace, entry)], notes)
             }
             Some(_) => Err(name_taken(&view.namespace)),
             None => Err(Error::new(

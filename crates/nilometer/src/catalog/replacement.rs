@@ -11,7 +11,9 @@
 use std::sync::{Arc, PoisonError};
 
 use nilometer_bson::Document;
+use nilometer_storage::{Durability, WriteBatch};
 
+use super::change_notes::logged_options;
 use super::index_spec::IndexSpec;
 use super::indexes::{self, StoredIndex};
 use super::{Catalog, CatalogEntry, Collection, Namespace, StorageKind, TimeseriesOptions, View};
@@ -52,6 +54,7 @@ impl Catalog {
             let keyspace = self.create_index_keyspace(&fresh)?;
             fresh.indexes.set(indexes::complete_list(spec, keyspace));
         }
+        self.note_preparation(&fresh, replaced.as_deref())?;
         Ok((fresh, replaced))
     }
 
@@ -63,13 +66,27 @@ impl Catalog {
         options: Document,
     ) -> Result<Collection> {
         let storage = self.create_storage(uuid, StorageKind::of(None, &options))?;
-        Ok(Collection::new(
-            target.clone(),
-            uuid,
-            options,
-            None,
-            storage,
-        ))
+        let fresh = Collection::new(target.clone(), uuid, options, None, storage);
+        self.note_preparation(&fresh, None)?;
+        Ok(fresh)
+    }
+
+    /// Puts the creation of a prepared collection, which has the indexes of `replaced`, into the change log: its documents follow.
+    fn note_preparation(&self, fresh: &Collection, replaced: Option<&Collection>) -> Result<()> {
+        let mut notes = self.notes_of_preparation(fresh);
+        if !notes.are_kept() {
+            return Ok(());
+        }
+        notes.created(logged_options(fresh).as_ref());
+        if let Some(replaced) = replaced {
+            let indexes = replaced.indexes.all();
+            let specs = indexes.iter().map(|index| index.spec.to_document());
+            notes.created_indexes(specs);
+        }
+        let mut batch = WriteBatch::new();
+        notes.add_to(&mut batch);
+        self.engine.commit(batch, Durability::Buffered)?;
+        Ok(())
     }
 
     /// Gives a prepared collection the name of `old`, which is dropped with its indexes. Fails if the name

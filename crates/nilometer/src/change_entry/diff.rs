@@ -13,6 +13,15 @@ const DEPTH_MAX: usize = 64;
 /// Returns `{updatedFields, removedFields, truncatedArrays}`, and `disambiguatedPaths` with the parts of the paths that could be
 /// read in two ways: because a field name has a dot, is empty, or is a number. `None` if two paths have the same text.
 pub(crate) fn description(before: DocRef<'_>, after: DocRef<'_>) -> Option<Document> {
+    ordered_description(before, after).map(|(description, _)| description)
+}
+
+/// Like [`description`], and true if the fields of `after` are in the order that they have when the description is applied: those of
+/// `before` stay in place, and new ones follow.
+pub(super) fn ordered_description(
+    before: DocRef<'_>,
+    after: DocRef<'_>,
+) -> Option<(Document, bool)> {
     let mut diff = Difference::default();
     diff.documents(&Path::default(), (before, after), 0);
     if diff.is_unclear() {
@@ -39,7 +48,7 @@ pub(crate) fn description(before: DocRef<'_>, after: DocRef<'_>) -> Option<Docum
     if !unclear.is_empty() {
         out.append(DISAMBIGUATED, unclear);
     }
-    Some(out.finish())
+    Some((out.finish(), !diff.reorders))
 }
 
 /// The field of a description with paths that are unclear.
@@ -82,6 +91,8 @@ struct Difference<'a> {
     updated: Vec<(Path, Element<'a>)>,
     removed: Vec<Path>,
     truncated: Vec<(Path, usize)>,
+    /// Fields that both versions have are in another order, or behind new ones.
+    reorders: bool,
 }
 
 fn is_plain(name: &str) -> bool {
@@ -119,12 +130,17 @@ impl<'a> Difference<'a> {
 
     /// Adds the difference of two documents at `path`.
     fn documents(&mut self, path: &Path, (before, after): (DocRef<'a>, DocRef<'a>), depth: usize) {
-        let mut known: HashMap<&[u8], Element<'a>> = HashMap::new();
-        for element in before {
-            known.entry(element.name_bytes()).or_insert(element);
+        let mut known: HashMap<&[u8], (usize, Element<'a>)> = HashMap::new();
+        for (at, element) in before.iter().enumerate() {
+            known.entry(element.name_bytes()).or_insert((at, element));
         }
+        // The place in `before` of the last field that it has; the greatest number behind a new one.
+        let mut last = 0;
         for element in after {
-            let old = known.remove(element.name_bytes());
+            let (at, old) = known.remove(element.name_bytes()).unzip();
+            let at = at.unwrap_or(usize::MAX);
+            self.reorders |= at < last;
+            last = at;
             if !old.is_some_and(|old| are_equal(&old, &element)) {
                 self.values(path.field(element.name()), (old, element), depth);
             }

@@ -17,7 +17,7 @@
 //!  7 drop          –
 //!  8 rename        0 | new name, or 1 | uuid (16) of the collection of that name, which was dropped | new name
 //!  9 dropDatabase  name of the database
-//! 10 measurements  bucket id (12) | tail entry (timeseries/format/tail.rs)
+//! 10 measurements  bucket id (12) | varint rows of the bucket before them | tail entry (timeseries/format/tail.rs)
 //! 11 header        bucket id (12) | columns, two bytes big-endian | document {start, meta?, columns: [name, …]}
 //! 12 bucket added     bucket document: each of its measurements is new
 //! 13 bucket removed   bucket document, which may lack other columns than those of the time and of `_id`
@@ -25,12 +25,21 @@
 //! 15 dropIndexes      {indexes: [spec, …]}
 //! 16 modify           what was changed | {collectionOptions} or {indexOptions} before it
 //! 17 before           document before the change in the next entry
+//! 18 after            document after the update in the next entry, if that changes the order of its fields
+//! 19 bucket image     bucket document after a change of its measurements
+//! 20 bucket gone      bucket id (12)
+//! 21 transaction      {lsid, txnNumber}: all entries of the annotation are its changes
+//! 22 view changed     definition after it
+//! 23 view dropped     –
 //!
 //! name, field  varint length | UTF-8
 //! ```
 //!
 //! The key document of a record is its `_id`; that of a measurement, too, or its time and metadata if it has none. A header
 //! is what a tail entry leaves out because an earlier one has it; it is stored under a key of its own ([`crate::change_log`]).
+//!
+//! Streams show measurements, so 10, 12, 13 and the changes of single measurements are for them. `local.oplog.rs` shows buckets: by 10,
+//! 12, 13, 19 and 20, of which 19 and 20 are noted beside the changes of single measurements.
 
 mod diff;
 mod notes;
@@ -40,7 +49,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, varint}
 use crate::error::{Error, ErrorCode, Result};
 
 pub(crate) use diff::{DISAMBIGUATED, description};
-pub(crate) use notes::ChangeNotes;
+pub(crate) use notes::{ChangeNotes, note_transaction};
 
 const NAMESPACE: u8 = 1;
 const INSERT: u8 = 2;
@@ -59,6 +68,12 @@ const CREATE_INDEXES: u8 = 14;
 const DROP_INDEXES: u8 = 15;
 const MODIFY: u8 = 16;
 const BEFORE: u8 = 17;
+const AFTER: u8 = 18;
+const BUCKET_IMAGE: u8 = 19;
+const BUCKET_GONE: u8 = 20;
+const TRANSACTION: u8 = 21;
+const VIEW_CHANGED: u8 = 22;
+const VIEW_DROPPED: u8 = 23;
 
 /// The collection whose changes entries describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +149,8 @@ pub(crate) enum Entry<'a> {
     Measurements {
         /// The bucket.
         bucket: [u8; 12],
+        /// The number of measurements staged for the bucket before them.
+        rows_before: u64,
         /// The bytes of the tail entry.
         tail: &'a [u8],
     },
@@ -163,6 +180,39 @@ pub(crate) enum Entry<'a> {
     },
     /// The document before the change in the next entry.
     Before(DocRef<'a>),
+    /// The document after the update in the next entry, which changes the order of its fields.
+    After(DocRef<'a>),
+    /// A bucket after a change of its measurements.
+    BucketImage(DocRef<'a>),
+    /// A bucket was removed because none of its measurements is left.
+    BucketGone([u8; 12]),
+    /// The entries are the changes of a transaction: `{lsid, txnNumber}`.
+    Transaction(DocRef<'a>),
+    /// A view was changed; this is its definition.
+    ViewChanged(DocRef<'a>),
+    /// A view was dropped.
+    ViewDropped,
+}
+
+impl Entry<'_> {
+    /// Returns the number of entries of `local.oplog.rs` that show it. The collection has measurements if `of_series`.
+    pub(crate) fn operations(&self, of_series: bool) -> usize {
+        match self {
+            Self::Namespace(_)
+            | Self::Header { .. }
+            | Self::Before(_)
+            | Self::After(_)
+            | Self::Transaction(_) => 0,
+            Self::Insert(_) | Self::Update { .. } | Self::Replace { .. } | Self::Delete(_) => {
+                usize::from(!of_series)
+            }
+            Self::CreateIndexes(listed) | Self::DropIndexes(listed) => {
+                let indexes = listed.get("indexes").as_array();
+                indexes.map_or(0, |indexes| indexes.iter().count())
+            }
+            _ => 1,
+        }
+    }
 }
 
 fn damaged(what: &str) -> Error {
@@ -280,10 +330,12 @@ fn entry(kind: u8, mut body: &[u8]) -> Option<Entry<'_>> {
         RENAME => rename(body)?,
         DROP_DATABASE => Entry::DropDatabase(text(body)?),
         MEASUREMENTS => {
-            let (bucket, tail) = std::mem::take(body).split_first_chunk()?;
+            let (bucket, rest) = body.split_first_chunk()?;
+            *body = rest;
             Entry::Measurements {
                 bucket: *bucket,
-                tail,
+                rows_before: varint::take(body)?,
+                tail: std::mem::take(body),
             }
         }
         HEADER => {
@@ -305,6 +357,12 @@ fn entry(kind: u8, mut body: &[u8]) -> Option<Entry<'_>> {
             before: document(body)?,
         },
         BEFORE => Entry::Before(document(body)?),
+        AFTER => Entry::After(document(body)?),
+        BUCKET_IMAGE => Entry::BucketImage(document(body)?),
+        BUCKET_GONE => Entry::BucketGone(std::mem::take(body).try_into().ok()?),
+        TRANSACTION => Entry::Transaction(document(body)?),
+        VIEW_CHANGED => Entry::ViewChanged(document(body)?),
+        VIEW_DROPPED => Entry::ViewDropped,
         _ => return None,
     };
     body.is_empty().then_some(entry)
@@ -338,6 +396,8 @@ pub(crate) struct SplitAnnotation<'a> {
     pub(crate) headers: Vec<StoredHeader<'a>>,
     /// The names of collections and databases that the entries change, each once.
     pub(crate) names: Vec<&'a str>,
+    /// The number of entries of `local.oplog.rs` that show them.
+    pub(crate) operations: usize,
 }
 
 impl<'a> SplitAnnotation<'a> {
@@ -351,7 +411,7 @@ impl<'a> SplitAnnotation<'a> {
 /// Takes the headers out of an annotation. All other bytes are appended to `others`.
 pub(crate) fn split<'a>(annotation: &'a [u8], others: &mut Vec<u8>) -> Result<SplitAnnotation<'a>> {
     let mut out = SplitAnnotation::default();
-    let mut uuid = [0; 16];
+    let (mut uuid, mut of_series) = ([0; 16], false);
     let mut entries = Entries::new(annotation);
     // Bytes that were not copied yet.
     let mut rest = annotation;
@@ -361,6 +421,7 @@ pub(crate) fn split<'a>(annotation: &'a [u8], others: &mut Vec<u8>) -> Result<Sp
             others.extend_from_slice(rest);
             return Ok(out);
         };
+        out.operations += entry.operations(of_series);
         match entry {
             Entry::Header {
                 bucket,
@@ -379,6 +440,7 @@ pub(crate) fn split<'a>(annotation: &'a [u8], others: &mut Vec<u8>) -> Result<Sp
             }
             Entry::Namespace(collection) => {
                 uuid = collection.uuid;
+                of_series = !collection.time_field.is_empty();
                 out.add_name(collection.name);
             }
             Entry::Rename { to, .. } => out.add_name(to),

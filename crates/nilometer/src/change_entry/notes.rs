@@ -3,10 +3,12 @@
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef, doc, varint};
 use nilometer_storage::WriteBatch;
 
+use super::diff::ordered_description;
 use super::{
-    BEFORE, BUCKET_ADDED, BUCKET_REMOVED, CREATE, CREATE_INDEXES, DELETE, DROP, DROP_DATABASE,
-    DROP_INDEXES, HEADER, INSERT, LoggedCollection, MEASUREMENTS, MODIFY, NAMESPACE, RENAME,
-    REPLACE, UPDATE, description,
+    AFTER, BEFORE, BUCKET_ADDED, BUCKET_GONE, BUCKET_IMAGE, BUCKET_REMOVED, CREATE, CREATE_INDEXES,
+    DELETE, DROP, DROP_DATABASE, DROP_INDEXES, HEADER, INSERT, LoggedCollection, MEASUREMENTS,
+    MODIFY, NAMESPACE, RENAME, REPLACE, TRANSACTION, UPDATE, VIEW_CHANGED, VIEW_DROPPED,
+    description,
 };
 
 /// The changes of one batch, noted while it is filled. Without an engine that stores them nothing is noted.
@@ -118,11 +120,14 @@ impl ChangeNotes {
         if !self.are_kept() {
             return;
         }
-        let Some(description) = description(before, after) else {
+        let Some((description, keeps_order)) = ordered_description(before, after) else {
             self.replaced(before, after);
             return;
         };
         self.before(before);
+        if !keeps_order {
+            self.push(AFTER, &[after.as_bytes()]);
+        }
         let key = id_of(before);
         let after: &[u8] = match self.keeps_images {
             true => after.as_bytes(),
@@ -176,9 +181,31 @@ impl ChangeNotes {
         self.push(DROP_DATABASE, &[&length, name.as_bytes()]);
     }
 
-    /// Notes new measurements of a bucket.
-    pub(crate) fn measurements(&mut self, bucket: [u8; 12], tail: &[u8]) {
-        self.push(MEASUREMENTS, &[&bucket, tail]);
+    /// Notes new measurements of a bucket, for which `rows_before` others were staged.
+    pub(crate) fn measurements(&mut self, bucket: [u8; 12], rows_before: usize, tail: &[u8]) {
+        let mut before = Vec::with_capacity(2);
+        varint::put(&mut before, rows_before as u64);
+        self.push(MEASUREMENTS, &[&bucket, &before, tail]);
+    }
+
+    /// Notes a bucket after changes of its measurements, which are noted one by one, too.
+    pub(crate) fn bucket_image(&mut self, bucket: DocRef<'_>) {
+        self.push(BUCKET_IMAGE, &[bucket.as_bytes()]);
+    }
+
+    /// Notes that a bucket is gone because its measurements were removed, which are noted one by one, too.
+    pub(crate) fn bucket_gone(&mut self, bucket: [u8; 12]) {
+        self.push(BUCKET_GONE, &[&bucket]);
+    }
+
+    /// Notes that a view was changed.
+    pub(crate) fn view_changed(&mut self, definition: DocRef<'_>) {
+        self.push(VIEW_CHANGED, &[definition.as_bytes()]);
+    }
+
+    /// Notes that a view was dropped.
+    pub(crate) fn view_dropped(&mut self) {
+        self.push(VIEW_DROPPED, &[]);
     }
 
     /// Notes what tail entries of a bucket refer to.
@@ -249,6 +276,18 @@ impl ChangeNotes {
     pub(crate) fn add_to(&mut self, batch: &mut WriteBatch) {
         batch.annotate(std::mem::take(&mut self.bytes));
     }
+}
+
+/// Notes that all changes of a batch are those of a transaction. A batch that changes nothing is left as it is.
+pub(crate) fn note_transaction(batch: &mut WriteBatch, transaction: DocRef<'_>) {
+    let changes = batch.take_annotation();
+    if changes.is_empty() {
+        return;
+    }
+    let mut noted = Vec::with_capacity(changes.len() + 64);
+    put(&mut noted, TRANSACTION, &[transaction.as_bytes()]);
+    noted.extend_from_slice(&changes);
+    batch.annotate(noted);
 }
 
 fn put(out: &mut Vec<u8>, kind: u8, body: &[&[u8]]) {

@@ -32,6 +32,7 @@ fn entries_read_back_and_are_refused_when_cut() {
         "_id": 5, "control": doc! {"count": 2}, "data": doc! {"t": 1, "_id": 2, "v": 3}
     };
     let options = doc! {"capped": true};
+    let reordered = doc! {"_id": 1, "b": 1, "a": 1};
     let bytes = annotation(|notes| {
         notes.inserted(old.as_ref());
         notes.updated(old.as_ref(), new.as_ref());
@@ -42,18 +43,26 @@ fn entries_read_back_and_are_refused_when_cut() {
         notes.renamed("db.d", Some([3; 16]));
         notes.renamed("db.e", None);
         notes.dropped_database("db");
-        notes.measurements([1; 12], b"tail");
+        notes.measurements([1; 12], 300, b"tail");
         notes.header([2; 12], (9, ValueRef::Missing), ["t", "v"].into_iter());
         notes.bucket_added(bucket.as_ref());
         notes.bucket_removed(bucket.as_ref());
         notes.created_indexes(std::iter::once(new.clone()));
         notes.dropped_indexes(std::iter::once(new.clone()));
         notes.modified(new.as_ref(), old.as_ref());
+        notes.bucket_image(bucket.as_ref());
+        notes.bucket_gone([4; 12]);
+        notes.view_changed(options.as_ref());
+        notes.view_dropped();
+        notes.updated(doc! {"_id": 1, "a": 1, "b": 1}.as_ref(), reordered.as_ref());
     });
     let read: Vec<_> = Entries::new(&bytes).map(Result::unwrap).collect();
     let key = doc! {"_id": 1};
     let description = doc! {
         "updatedFields": doc! {"a": 2}, "removedFields": array![], "truncatedArrays": array![]
+    };
+    let none = doc! {
+        "updatedFields": doc! {}, "removedFields": array![], "truncatedArrays": array![]
     };
     let header = doc! {"start": Value::DateTime(9), "columns": array!["t", "v"]};
     let indexes = doc! {"indexes": array![new.clone()]};
@@ -86,6 +95,7 @@ fn entries_read_back_and_are_refused_when_cut() {
         Entry::DropDatabase("db"),
         Entry::Measurements {
             bucket: [1; 12],
+            rows_before: 300,
             tail: b"tail",
         },
         Entry::Header {
@@ -101,12 +111,24 @@ fn entries_read_back_and_are_refused_when_cut() {
             change: new.as_ref(),
             before: old.as_ref(),
         },
+        Entry::BucketImage(bucket.as_ref()),
+        Entry::BucketGone([4; 12]),
+        Entry::ViewChanged(options.as_ref()),
+        Entry::ViewDropped,
+        Entry::After(reordered.as_ref()),
+        Entry::Update {
+            key: key.as_ref(),
+            description: none.as_ref(),
+            after: None,
+        },
     ];
     let shown = |entries: &[Entry<'_>]| format!("{entries:?}");
     assert_eq!(shown(&read), shown(&wanted));
     let mut others = Vec::new();
     let taken = split(&bytes, &mut others).unwrap();
     assert_eq!(taken.names[0], "db.c");
+    // Time series: neither documents nor measurements count, but their buckets.
+    assert_eq!(taken.operations, 15);
     let headers = taken.headers;
     assert_eq!((headers.len(), headers[0].uuid), (1, UUID));
     assert_eq!(Entries::new(&others).count(), wanted.len() - 1);

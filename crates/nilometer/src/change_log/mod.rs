@@ -15,6 +15,8 @@
 //!   reader is shown no time behind one whose batch is neither visible nor refused. So what it has passed stays complete.
 //! - **Monotonic.** A time is greater than all before it, also those before a crash or a step of the clock.
 //!
+//! A batch has as many times as `local.oplog.rs` has entries of it; its entry here has the last of them.
+//!
 //! The log is a row of keyspaces, its *parts*, named `change log/NUMBER`; the newest takes entries. A part is about a sixteenth
 //! of the size that the log may have. Trimming drops the oldest part, so it costs no deletion of keys.
 //!
@@ -117,6 +119,8 @@ impl LogPart {
 /// A time whose batch is not shown yet.
 struct InFlight {
     names: ChangedNames,
+    /// The first of its times.
+    first_time: u64,
     /// It is visible, and an earlier one is not.
     is_visible: bool,
 }
@@ -137,18 +141,18 @@ struct LogState {
 }
 
 impl LogState {
-    /// Assigns a time: seconds in the upper half, a count within them in the lower.
-    fn next_time(&mut self, now_ms: i64) -> u64 {
+    /// Assigns so many times, and returns the last: seconds in the upper half, a count within them in the lower.
+    fn next_times(&mut self, now_ms: i64, count: u64) -> u64 {
         let seconds = u64::try_from(now_ms.div_euclid(1000)).unwrap_or(0);
         let seconds = seconds.min(u64::from(u32::MAX));
-        self.last = (self.last + 1).max((seconds << 32) | 1);
+        self.last = (self.last + 1).max((seconds << 32) | 1) + (count - 1);
         self.last
     }
 
     /// Returns the last time that readers are shown.
     fn visible(&self) -> u64 {
         match self.in_flight.first_key_value() {
-            Some((first, _)) => first - 1,
+            Some((_, first)) => first.first_time - 1,
             None => self.last,
         }
     }
@@ -360,7 +364,8 @@ impl ChangeLog {
         let kept = Bytes::copy_from(&value);
         self.settle_failed();
         let mut state = self.lock();
-        let time = state.next_time(now_ms);
+        let times = (taken.operations as u64).max(1);
+        let time = state.next_times(now_ms, times);
         let Some(part) = state.parts.back_mut() else {
             return Err(Error::new(
                 ErrorCode::InternalError,
@@ -384,6 +389,7 @@ impl ChangeLog {
         state.recent.push(logged, Arc::clone(&names));
         let in_flight = InFlight {
             names,
+            first_time: time - (times - 1),
             is_visible: false,
         };
         state.in_flight.insert(time, in_flight);

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use nilometer_bson::{DocRef, varint};
 use nilometer_storage::{Bytes, Direction, KeyspaceId};
@@ -15,6 +16,10 @@ const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Most batches read at once.
 const PAGE_BATCHES_MAX: usize = 1024;
+
+/// Time to wait for the commit of a batch, and the number of waits.
+const COMMIT_WAIT: Duration = Duration::from_millis(100);
+const COMMIT_WAITS_MAX: usize = 100;
 
 /// Headers of buckets that are kept in memory for all streams.
 const HEADERS_MAX: usize = 10_000;
@@ -117,6 +122,61 @@ impl ChangeLog {
         let parts = state.parts.clone();
         drop(state);
         self.read_stored(from, visible, &parts)
+    }
+
+    /// Returns the time before the oldest entry that is kept.
+    pub(crate) fn before_oldest(&self) -> u64 {
+        let state = self.lock();
+        state.parts.front().map_or(0, |oldest| oldest.start - 1)
+    }
+
+    /// True if nothing was removed from the beginning of the log.
+    pub(crate) fn is_whole(&self) -> bool {
+        let state = self.lock();
+        state.parts.front().is_some_and(|oldest| oldest.number == 1)
+    }
+
+    /// Returns the number of bytes of the entries, about, and the size above which the oldest are removed.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        let state = self.lock();
+        let bytes = state.parts.iter().map(|part| part.bytes).sum();
+        (bytes, self.options.bytes_max)
+    }
+
+    /// Waits until readers are shown all batches that have their times now: so what another read has seen is among them.
+    pub(crate) fn wait_until_visible(&self) {
+        let assigned = self.lock().last;
+        let arrivals = self.arrivals(&StreamScope::Cluster);
+        // A commit that has failed may keep its time for good.
+        for _ in 0..COMMIT_WAITS_MAX {
+            let known = arrivals.count();
+            if self.visible() >= assigned {
+                return;
+            }
+            arrivals.wait(known, COMMIT_WAIT);
+        }
+    }
+
+    /// Reads at most `batches_max` batches up to the time `to`, the last one first. They are visible.
+    pub(crate) fn read_back(&self, to: u64, batches_max: usize) -> Result<Vec<LoggedBatch>> {
+        let to = to.min(self.visible());
+        let parts = self.lock().parts.clone();
+        let snapshot = self.engine.snapshot()?;
+        let end = [&[ENTRY_KEY][..], &(to.saturating_add(1)).to_be_bytes()].concat();
+        let (mut batches, mut bytes) = (Vec::new(), 0);
+        for (at, part) in parts.iter().enumerate().rev() {
+            let scan = snapshot.scan(part.keyspace, &[ENTRY_KEY], Some(&end), Direction::Backward);
+            let before = at.checked_sub(1).and_then(|at| parts.get(at));
+            for item in scan.map_err(of_dropped)? {
+                let (key, value) = item.map_err(of_dropped)?;
+                bytes += value.len();
+                batches.push(batch(&key, value, (part, before))?);
+                if bytes >= PAGE_BYTES_MAX || batches.len() >= batches_max.min(PAGE_BATCHES_MAX) {
+                    return Ok(batches);
+                }
+            }
+        }
+        Ok(batches)
     }
 
     /// Reads batches from storage.

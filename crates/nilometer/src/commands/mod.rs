@@ -180,7 +180,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     security::merge::SPEC,
     crud::end_transaction::ABORT,
     crud::aggregate::SPEC,
-    ddl::apply_ops::SPEC,
+    crud::apply_ops::SPEC,
     security::authentication::AUTHENTICATE,
     admin::build_info::SPEC,
     crud::bulk_write::SPEC,

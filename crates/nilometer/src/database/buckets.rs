@@ -148,9 +148,18 @@ impl RecordSource for StoredBucketSource {
             (None, _) => {}
         }
         let buckets = self.timeseries.reader.scan(&self.collection, range)?;
-        let documents = buckets.map(|bucket| {
-            let bucket = bucket?;
-            Ok((bucket.id().0.to_vec(), bucket.to_document()?))
+        // Where there is an oplog, its entries continue what is read here.
+        let settles = self.timeseries.keeps_changes();
+        let (timeseries, collection) = (self.timeseries.clone(), self.collection.clone());
+        let documents = buckets.filter_map(move |bucket| {
+            let document = bucket.and_then(|bucket| {
+                let document = match settles && bucket.stored().is_empty() {
+                    true => timeseries.settled_document(&collection, &bucket)?,
+                    false => Some(bucket.to_document()?),
+                };
+                Ok(document.map(|document| (bucket.id().0.to_vec(), document)))
+            });
+            document.transpose()
         });
         Ok(Box::new(documents.skip_while(move |item| {
             match (item, after) {

@@ -8,6 +8,7 @@ use nilometer_storage::Engine;
 use crate::args::Args;
 use crate::auth::Authority;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
+use crate::change_log::ChangeLog;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
 use crate::modify::{BucketAccess, ModifyContext};
@@ -37,6 +38,7 @@ pub(crate) struct StoredCollections {
     pub(super) plans: Arc<PlanCache>,
     pub(super) authority: Arc<Authority>,
     pub(super) cursors: Arc<CursorRegistry>,
+    pub(super) change_log: Option<Arc<ChangeLog>>,
 }
 
 impl Collections for StoredCollections {
@@ -45,6 +47,9 @@ impl Collections for StoredCollections {
             database: db.to_owned(),
             collection: coll.to_owned(),
         };
+        if self.catalog.is_oplog(&namespace) {
+            return Ok(self.oplog());
+        }
         if let Some(buckets) = self.catalog.timeseries(&namespace) {
             return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets)?)));
         }

@@ -85,6 +85,9 @@ impl StoredCollections {
 
     /// Returns the `storageStats` of a collection or time-series collection; sizes divided by `scale`.
     pub(crate) fn storage_stats(&self, namespace: &Namespace, scale: i64) -> Result<Document> {
+        if self.catalog.is_oplog(namespace) {
+            return self.oplog_stats(scale);
+        }
         let mut out = DocumentBuilder::new();
         let (collection, is_view) = match self.catalog.timeseries(namespace) {
             Some(buckets) => (Some(buckets), true),
@@ -193,7 +196,8 @@ impl StoredCollections {
                     let scale = options
                         .map(|o| o.integer_at_least("scale", 1))
                         .transpose()?;
-                    if self.catalog.get(namespace).is_none() {
+                    let is_oplog = self.catalog.is_oplog(namespace);
+                    if self.catalog.get(namespace).is_none() && !is_oplog {
                         return Err(collection_not_found("storageStats", namespace));
                     }
                     let scale = scale.flatten().unwrap_or(1);

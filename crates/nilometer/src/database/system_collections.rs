@@ -1,4 +1,4 @@
-//! The collections of `admin` that are generated when they are read: users, roles and versions.
+//! The collections of `admin` that are generated when they are read: users, roles and versions. Of `local` there is the oplog ([`super::oplog`]).
 //!
 //! They exist so that tools that copy a server's users (`mongodump`) find them where MongoDB stores them.
 //! Commands about users and roles change them; they cannot be written.
@@ -6,7 +6,7 @@
 use nilometer_bson::{Document, doc};
 
 use super::collections::StoredCollections;
-use crate::catalog::Namespace;
+use crate::catalog::{LOCAL, Namespace, OPLOG};
 use crate::parameters::{AUTH_SCHEMA_VERSION, FEATURE_COMPATIBILITY_VERSION};
 
 /// The database of these collections.
@@ -18,6 +18,9 @@ const NAMES: [&str; 3] = ["system.roles", "system.users", "system.version"];
 impl StoredCollections {
     /// Returns the names of the generated collections that a database has.
     pub(crate) fn generated_names(&self, db: &str) -> Vec<&'static str> {
+        if db == LOCAL && self.change_log.is_some() {
+            return vec![OPLOG];
+        }
         let exists = |name: &&str| self.generated_documents(db, name).is_some();
         NAMES.into_iter().filter(exists).collect()
     }
@@ -56,14 +59,20 @@ impl StoredCollections {
 
     /// Returns the indexes of a generated collection; `None` for another one.
     pub(crate) fn generated_indexes(&self, namespace: &Namespace) -> Option<Vec<Document>> {
+        if self.catalog.is_oplog(namespace) {
+            return Some(Vec::new());
+        }
         self.generated_documents(&namespace.database, &namespace.collection)?;
         Some(vec![id_index()])
     }
 
-    /// Returns the entry of `listCollections` of a generated collection of `admin`.
+    /// Returns the entry of `listCollections` of a generated collection.
     pub(crate) fn describe_generated(&self, collection: &str, name_only: bool) -> Document {
         if name_only {
             return doc! { "name": collection, "type": "collection" };
+        }
+        if collection == OPLOG {
+            return self.describe_oplog();
         }
         let uuid = self.authority.collection_uuid(collection);
         doc! {

@@ -106,6 +106,7 @@ codes! {
     InvalidSSLConfiguration = 140;
     InvalidUUID = 207;
     KeyNotFound = 211;
+    UpdateOperationFailed = 213;
     NoSuchSession = 206;
     TransactionTooOld = 225;
     QueryFeatureNotAllowed = 224;

@@ -24,6 +24,9 @@ pub(crate) enum WriteTarget {
 impl WriteTarget {
     /// Finds the collection; refuses views and system collections that do not exist.
     pub(crate) fn of(catalog: &Catalog, namespace: &Namespace) -> Result<Self> {
+        if catalog.is_oplog(namespace) {
+            return Err(is_system(namespace));
+        }
         if let Some(buckets) = catalog.timeseries(namespace) {
             return Ok(Self::Measurements(buckets));
         }
@@ -47,6 +50,7 @@ impl ModifyContext<'_> {
         namespace: &Namespace,
     ) -> Result<Arc<Collection>> {
         match self.catalog.get(namespace) {
+            _ if self.catalog.is_oplog(namespace) => Err(is_system(namespace)),
             Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
                 ErrorCode::CommandNotSupported,
                 format!("changing bucket documents in {namespace} is not supported yet"),

@@ -305,6 +305,31 @@ pub trait RecordSource: Send + Sync {
         false
     }
 
+    /// Returns the field whose values have clustered keys.
+    fn cluster_field(&self) -> &str {
+        "_id"
+    }
+
+    /// Returns the place behind all records of a scan that begins now, for a tailable scan that finds none; `None` if it ends then.
+    fn end_position(&self) -> Option<RecordKey> {
+        None
+    }
+
+    /// True if a tailable scan that was behind this record has missed none.
+    fn is_position_kept(&self, key: &RecordKey) -> Result<bool> {
+        let only = RecordScanOptions {
+            min: Some(key.clone()),
+            max: Some(key.clone()),
+            ..RecordScanOptions::default()
+        };
+        for record in self.scan(&only)? {
+            if record?.0 == *key {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// True if [`RecordSource::find_by_id`] uses an index.
     fn has_id_index(&self) -> bool {
         false

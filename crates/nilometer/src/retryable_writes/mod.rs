@@ -21,10 +21,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nilometer_bson::{Document, Value};
+use nilometer_bson::{Document, Value, doc};
 use nilometer_storage::{Direction, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 use crate::catalog::RETRYABLE_WRITES_KEYSPACE;
+use crate::change_entry::note_transaction;
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::BatchRecord;
 use crate::operation::OperationContext;
@@ -218,6 +219,8 @@ impl RetryableWrites {
         let (keyspace, known) = self.check_out(&session, operation, sessions_max)?;
         let mut command = RetryableCommand {
             writes: self,
+            id,
+            user: operation.user.clone(),
             session,
             keyspace,
             number,
@@ -403,6 +406,9 @@ fn session_key(id: SessionId, user: Option<&UserName>) -> Vec<u8> {
 /// A command whose statements may be repetitions. Other commands of its session wait until it is dropped.
 pub(crate) struct RetryableCommand<'w> {
     writes: &'w RetryableWrites,
+    id: SessionId,
+    user: Option<UserName>,
+    /// The key of both.
     session: Vec<u8>,
     keyspace: KeyspaceId,
     number: i64,
@@ -423,6 +429,12 @@ impl Drop for RetryableCommand<'_> {
 }
 
 impl RetryableCommand<'_> {
+    /// Returns `{lsid, txnNumber}`, by which the change log shows a transaction.
+    fn as_transaction(&self) -> Document {
+        let lsid = self.id.with_digest(self.user.as_ref());
+        doc! {"lsid": lsid, "txnNumber": self.number}
+    }
+
     /// True if the document at `position` of an insert was inserted before.
     pub(crate) fn was_inserted(&self, position: usize) -> Result<bool> {
         let statement = statement_number(position);
@@ -567,6 +579,9 @@ impl BatchRecord for StatementRecord<'_> {
         let RetryableCommand {
             keyspace, session, ..
         } = self.command;
+        if self.kind == StatementKind::Commit {
+            note_transaction(batch, self.command.as_transaction().as_ref());
+        }
         stored::put_result(batch, *keyspace, session, &state, self.statement);
     }
 }

@@ -2,8 +2,7 @@
 //! list them.
 
 use nilometer_bson::civil_date::iso_with_offset;
-use nilometer_bson::{Binary, Document, DocumentBuilder, Value, doc};
-use sha2::{Digest, Sha256};
+use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::{OperationEntry, Services};
 use crate::session::{ClientMetadata, UserName};
@@ -155,16 +154,9 @@ pub(crate) fn sessions(
     let mut open = services.sessions.list(services.clock.now_ms());
     open.retain(|session| shows(session.user.as_ref()));
     let described = open.iter().map(|session| {
-        let id = session.id.to_document();
         let name = session.user.as_ref().map(UserName::to_string);
-        // Without a user, the digest of the empty name.
-        let digest = Sha256::digest(name.as_deref().unwrap_or_default());
-        let digest = Value::from(Binary {
-            subtype: 0,
-            bytes: digest.as_slice().into(),
-        });
         let mut out = DocumentBuilder::new();
-        out.append("_id", doc! {"id": id.get("id"), "uid": digest})
+        out.append("_id", session.id.with_digest(session.user.as_ref()))
             .append("lastUse", Value::DateTime(session.last_use_ms));
         if names_users && let Some(name) = name {
             out.append("user", name);

@@ -56,7 +56,8 @@ pub use metrics::TimeseriesMetrics;
 pub use modify::raw::{BucketChange, RawChangeOptions};
 pub use modify::{
     DecideMeasurement, DecideSeries, ExplainedSelection, FindBuckets, MeasurementAction,
-    MeasurementChange, MeasurementSelection, ModifyStats, SeriesChange, WriteLockGuard,
+    MeasurementChange, MeasurementSelection, ModifyStats, ReplayedBucket, SeriesChange,
+    WriteLockGuard,
 };
 pub use scan::distinct_metas::MetaPage;
 pub use scan::index_scan::{BucketCandidates, CANDIDATES_MAX, IndexStream};
@@ -159,6 +160,11 @@ impl Timeseries {
             reopens_buckets: false,
             ..Self::with_maintenance(engine, bucket_catalog, dictionaries, maintenance)
         }
+    }
+
+    /// True if changes are noted in a change log.
+    pub(crate) fn keeps_changes(&self) -> bool {
+        self.engine.annotation_part().is_some()
     }
 
     /// Opens buckets that were sealed lately, before a reader requests them. To be called at intervals.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::Bytes;
 
-use super::format::bucket_document::BucketDocument;
+use super::format::bucket_document::{BucketDocument, BucketImage, Layout};
 use super::format::tail;
 use super::format::tail::EntrySink;
 use crate::change_entry::BucketHeader;
 use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::Collation;
 
 /// The fields of the measurements, and their names.
 pub struct Shown<'s> {
@@ -107,6 +108,23 @@ fn append_meta(out: &mut DocumentBuilder, meta: &mut Option<(&str, ValueRef<'_>)
     if let Some((name, value)) = meta.take() {
         out.append_ref(name, value);
     }
+}
+
+/// Returns the bucket that the bytes of a tail entry open, with the measurements in them; `None` if they add to one that is there. Its
+/// bounds are those of the simple collation.
+pub(crate) fn new_bucket(tail: &[u8], id: [u8; 12], time_field: &str) -> Result<Option<Document>> {
+    let entry = tail::decode(&Bytes::copy_from(tail))?;
+    let Some(header) = &entry.header else {
+        return Ok(None);
+    };
+    let layout = Layout {
+        time_field,
+        collation: Collation::SIMPLE,
+    };
+    // Before an entry with the header is committed, no entry leaves names out.
+    let mut image = BucketImage::new(id, header, &layout);
+    image.append_entry(&entry)?;
+    Ok(Some(image.into_document()))
 }
 
 /// Returns the number of measurements in the bytes of a tail entry.

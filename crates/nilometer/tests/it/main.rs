@@ -19,6 +19,7 @@ mod language;
 mod long_keys;
 mod many_series;
 mod measurement_changes;
+mod oplog;
 mod outputs;
 mod query_commands;
 mod random;

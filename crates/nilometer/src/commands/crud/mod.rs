@@ -5,6 +5,7 @@
 //! checks its own options and then calls `query`, `write` or `timeseries`.
 
 pub(crate) mod aggregate;
+pub(crate) mod apply_ops;
 pub(crate) mod bulk_write;
 pub(crate) mod change;
 mod change_stream;

@@ -121,6 +121,9 @@ fn convert(
     let args = Args::new("convertToCapped", request.body.as_ref());
     let name = args.required_string("convertToCapped")?;
     let namespace = Namespace::new(context.database_name(), name)?;
+    database
+        .catalog()
+        .check_is_not_oplog(&namespace, "convert")?;
     collection_uuid::check(database, &args, &namespace)?;
     let size = required_size(&args)?;
     let source = source(database, &namespace)?;

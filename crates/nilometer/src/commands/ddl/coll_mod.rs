@@ -96,6 +96,7 @@ fn run(
         namespace,
     };
     let catalog = database.catalog();
+    catalog.check_is_not_oplog(&change.namespace, "modify")?;
     if let Some(buckets) = catalog.timeseries(&change.namespace) {
         return change.timeseries(&buckets);
     }

@@ -23,8 +23,8 @@ use crate::operation::Request;
 pub(super) use options::{IMAGES, check_expire_after, images, stored_images};
 pub(super) use view::{check_graph, parse_pipeline};
 
-/// The options of `create`; `applyOps` reads them too.
-pub(super) const FIELDS: &[&str] = &[
+/// The options of `create`.
+const FIELDS: &[&str] = &[
     "timeseries",
     "expireAfterSeconds",
     "clusteredIndex",
@@ -71,7 +71,7 @@ fn run(
 }
 
 /// Runs a `create` on the database `db`. Clients know the new collection by the UUID `uuid` if it is given.
-pub(super) fn create(
+pub(crate) fn create(
     database: &Database,
     db: &str,
     args: &Args<'_>,

@@ -5,7 +5,7 @@ use nilometer_bson::{Document, DocumentBuilder, doc};
 use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
+use crate::catalog::{Catalog, CatalogEntry, Collection, LOCAL, Namespace, SYSTEM_VIEWS};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -45,6 +45,7 @@ fn drop_collection(
     let namespace = Namespace::new(context.database_name(), args.required_string("drop")?)?;
     collection_uuid::check(database, &args, &namespace)?;
     let catalog = database.catalog();
+    catalog.check_is_not_oplog(&namespace, "drop")?;
     let mut doomed = vec![namespace.clone()];
     match catalog.get(&namespace) {
         Some(CatalogEntry::View(view)) if view.is_timeseries() => doomed.push(namespace.buckets()),
@@ -102,6 +103,12 @@ fn drop_database(
         return Err(Error::bad_value("'dropDatabase' must be 1"));
     }
     let name = context.database_name().to_owned();
+    if name == LOCAL && database.change_log().is_some() {
+        return Err(Error::new(
+            ErrorCode::IllegalOperation,
+            "Cannot drop 'local' database while replication is active",
+        ));
+    }
     let doomed: Vec<_> = database
         .catalog()
         .list(&name)

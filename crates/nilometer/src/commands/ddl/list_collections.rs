@@ -4,7 +4,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
 use crate::args::Args;
 use crate::auth::{Action, ActionSet, Privileges, Target};
-use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
+use crate::catalog::{CatalogEntry, LOCAL, Namespace, SYSTEM_VIEWS, pipeline_value};
 use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::not_authorized;
@@ -84,12 +84,14 @@ fn collections(
         ..EvalContext::default()
     };
     let db = context.database_name().to_owned();
-    let entries = database.catalog().list(&db);
+    let catalog = database.catalog();
+    let entries = catalog.list(&db);
     let has_views = entries
         .iter()
         .any(|(_, entry)| matches!(entry, CatalogEntry::View(_)));
     let mut listed = Vec::new();
-    for (namespace, entry) in &entries {
+    let shown = entries.iter().filter(|(n, _)| !catalog.is_oplog(n));
+    for (namespace, entry) in shown {
         listed.push(describe(database, namespace, entry, name_only));
     }
     if has_views {
@@ -259,18 +261,24 @@ fn databases(
     Ok(out.finish())
 }
 
-/// Returns the names of all databases. The database of users and versions always exists.
+/// Returns the names of all databases. That of users and versions always exists, that of the oplog if there is one.
 fn all_databases(database: &Database) -> Vec<String> {
     let mut names = database.catalog().databases();
-    if let Err(at) = names.binary_search_by(|name| name.as_str().cmp(ADMIN)) {
-        names.insert(at, ADMIN.to_owned());
+    let has_log = database.change_log().is_some();
+    for own in [ADMIN, LOCAL].into_iter().take(1 + usize::from(has_log)) {
+        if let Err(at) = names.binary_search_by(|name| name.as_str().cmp(own)) {
+            names.insert(at, own.to_owned());
+        }
     }
     names
 }
 
 /// Returns the size of the files of a database's collections, in bytes.
 pub(crate) fn size_on_disk(database: &Database, name: &str) -> Result<i64> {
-    let mut bytes = 0;
+    let mut bytes = match name {
+        LOCAL => u64::try_from(database.collections().oplog_sizes().0).unwrap_or(0),
+        _ => 0,
+    };
     for (_, entry) in database.catalog().list(name) {
         if let CatalogEntry::Collection(collection) = entry {
             for keyspace in collection.keyspaces() {

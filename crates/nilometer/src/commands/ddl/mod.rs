@@ -5,7 +5,6 @@
 //! [`list_indexes`] and [`coll_mod`] share [`indexes`]. The building of an index is done by `index` and
 //! `database`.
 
-pub(super) mod apply_ops;
 pub(super) mod capped;
 pub(super) mod coll_mod;
 pub(super) mod collection_uuid;

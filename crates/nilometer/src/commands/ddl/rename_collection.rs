@@ -41,6 +41,9 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     };
     collection_uuid::check(database, &args, &from)?;
     let catalog = database.catalog();
+    for name in [&from, &to] {
+        catalog.check_is_not_oplog(name, "rename")?;
+    }
     let is_series = catalog.timeseries(&from).is_some();
     match catalog.get(&from) {
         Some(CatalogEntry::View(_)) if is_series => {}

@@ -218,13 +218,21 @@ pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
             AccessPath::Index(access) => Arc::from(by_index::summary(access)),
             AccessPath::IdLookup(_) => by("EXPRESS_IXSCAN", &doc! {"_id": 1}),
             AccessPath::CollectionScan => Arc::from("COLLSCAN"),
-            AccessPath::ClusteredScan { .. } => Arc::from("CLUSTERED_IXSCAN"),
+            AccessPath::ClusteredScan { .. } => Arc::from(bounded_step(input)),
         },
         Input::Buckets(input) => match &input.buckets.index {
             Some(choice) => by("IXSCAN", &choice.index.stored.spec.key),
             None => Arc::from("COLLSCAN"),
         },
         Input::Metas(input) => by("DISTINCT_SCAN", &input.index.stored.spec.key),
+    }
+}
+
+/// Returns the name of a bounded scan: the oplog has no clustered index.
+fn bounded_step(input: &RecordInput) -> &'static str {
+    match input.source.cluster_field() {
+        "_id" => "CLUSTERED_IXSCAN",
+        _ => "COLLSCAN",
     }
 }
 
@@ -260,7 +268,7 @@ fn record_step(
             return out.finish();
         }
         AccessPath::CollectionScan => out.append("stage", "COLLSCAN"),
-        AccessPath::ClusteredScan { .. } => out.append("stage", "CLUSTERED_IXSCAN"),
+        AccessPath::ClusteredScan { .. } => out.append("stage", bounded_step(input)),
     };
     if let Some(filter) = &input.filter {
         out.append("filter", filter.to_document());

@@ -66,6 +66,31 @@ impl BucketCatalog {
         EvictedBucket { key, id }
     }
 
+    /// Calls `read` while no entry of a bucket is in flight, and none is staged: what it reads of the bucket are its first rows, in
+    /// the order in which they were staged.
+    pub(crate) fn while_settled<T>(
+        &self,
+        collection: [u8; 16],
+        meta: SeriesMeta,
+        id: [u8; 12],
+        read: impl FnOnce() -> T,
+    ) -> T {
+        let key = self.series_key(collection, meta.clone());
+        let stripe = self.stripe(&key).lock();
+        let is_busy = stripe.series.get(&key).is_some_and(|series| {
+            let mut busy = series.buckets().filter(|b| b.id == id && b.in_flight > 0);
+            busy.next().is_some()
+        });
+        if !is_busy {
+            return read();
+        }
+        drop(stripe);
+        let evicted = self.evict_waiting(collection, meta, id);
+        let found = read();
+        self.release(vec![evicted]);
+        found
+    }
+
     /// Allows the buckets to be reopened.
     pub(crate) fn release(&self, evicted: Vec<EvictedBucket>) {
         for EvictedBucket { key, id } in evicted {

@@ -211,7 +211,8 @@ impl<'a> BucketWriter<'_, 'a> {
         }
         if self.notes.are_kept() {
             entry.logged = log(&mut self.notes, bucket, meta);
-            self.notes.measurements(bucket.id, &value);
+            let before = bucket.count.saturating_sub(entry.rows);
+            self.notes.measurements(bucket.id, before, &value);
         }
         self.batch.put(self.tail, entry_key, value);
         self.in_flight.push(InFlightEntry {

@@ -202,8 +202,15 @@ impl BucketChanges<'_> {
         bucket.start_ms(&self.options.time_field)
     }
 
-    /// Replaces the document of a claimed bucket; its `_id` stays the same.
+    /// Replaces the document of a claimed bucket; its `_id` stays the same. The caller notes the changes of its measurements.
     pub(crate) fn replace(&mut self, id: [u8; 12], after: DocRef<'_>) -> Result<()> {
+        self.replace_raw(id, after)?;
+        self.notes.bucket_image(after);
+        Ok(())
+    }
+
+    /// Like [`Self::replace`]; the caller notes the bucket as a whole.
+    pub(super) fn replace_raw(&mut self, id: [u8; 12], after: DocRef<'_>) -> Result<()> {
         let bucket = BucketDocument::parse(after, &self.options.time_field)?;
         assert_eq!(bucket.id, id, "a bucket keeps its id");
         // First: a rejected document must leave nothing in the batch.

@@ -242,6 +242,7 @@ impl<'r, 'd> ModifyRun<'r, 'd> {
         }
         self.note(changes, bucket, &decided)?;
         if decided.removed.len() == bucket.count() {
+            changes.notes.bucket_gone(id);
             changes.remove(id)?;
             return Ok(());
         }
@@ -281,7 +282,10 @@ impl<'r, 'd> ModifyRun<'r, 'd> {
         };
         match result {
             Some(result) => changes.replace(id, result.document.as_ref())?,
-            None => changes.remove(id)?,
+            None => {
+                changes.notes.bucket_gone(id);
+                changes.remove(id)?;
+            }
         }
         moved.extend(leaving.into_iter().map(|(_, one)| one));
         Ok(())

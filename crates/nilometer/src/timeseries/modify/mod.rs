@@ -4,6 +4,7 @@
 //! update, delete ─► measurements: by filter ─┐
 //! by metadata ────► series: whole buckets ───┤
 //! system.buckets ─► raw ─────────────────────┼─► bucket_changes: claim ─► change ─► one engine batch
+//! oplog ──────────► replay ──────────────────┤
 //! TTL ────────────► expire ──────────────────┘
 //! ```
 //!
@@ -19,6 +20,7 @@ mod expire;
 mod measurements;
 mod pack;
 pub(crate) mod raw;
+mod replay;
 mod search;
 mod series;
 mod write_lock;
@@ -29,7 +31,11 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value};
 
 use super::Timeseries;
 use super::bucket_catalog::field_scanner::examine;
+use super::cache::opened_bucket::StoredBucket;
+use super::format::bucket_document::Layout;
+use super::format::keyspaces::BucketKeyspaces;
 use super::format::series_key::SeriesMeta;
+use super::scan::bucket_parts;
 use super::scan::{BucketRange, StoredBuckets};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
@@ -40,6 +46,7 @@ use crate::insertion::{BatchRecord, InsertOptions, InsertOutcome};
 use bucket_changes::BucketChanges;
 use measurements::ModifyRun;
 use raw::{BucketChange, RawChangeOptions};
+pub use replay::ReplayedBucket;
 use search::BucketSearch;
 pub use write_lock::WriteLockGuard;
 pub(crate) use write_lock::WriteLocks;
@@ -237,6 +244,16 @@ impl Timeseries {
         raw::modify_buckets(self, catalog, collection, ids, how, decide)
     }
 
+    /// Applies an entry of an oplog that adds measurements to a bucket, which may have them.
+    pub fn replay_bucket(
+        &self,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        bucket: ReplayedBucket<'_>,
+    ) -> Result<()> {
+        replay::replay(self, catalog, collection, bucket)
+    }
+
     /// Removes the buckets that hold only times before `cutoff_ms` less the collection's span. Returns their number.
     pub fn expire(
         self: &Arc<Self>,
@@ -257,6 +274,24 @@ impl Timeseries {
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<usize> {
         expire::expire_by_indexes(self, catalog, collection, now_ms, check_interrupt)
+    }
+
+    /// Returns the document of a bucket with its first rows, in the order in which they were staged: entries in flight are waited
+    /// for. `None` if it is gone.
+    pub(crate) fn settled_document(
+        &self,
+        collection: &Collection,
+        bucket: &StoredBucket,
+    ) -> Result<Option<Document>> {
+        let options = options_of(collection)?;
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(None);
+        };
+        let (id, meta) = (bucket.id().0, SeriesMeta::of(bucket.meta()));
+        let catalog = &self.bucket_catalog;
+        let snapshot = catalog.while_settled(collection.uuid, meta, id, || self.engine.snapshot());
+        let parts = bucket_parts::read_parts(&*snapshot?, keyspaces, id, None)?;
+        parts.document(id, &Layout::of(collection, options)?)
     }
 
     /// Begins to change buckets of a collection. Waits for other changes.

@@ -142,7 +142,10 @@ impl<'m> PackedBucket<'m> {
             let id = timeseries.bucket_catalog.new_bucket_id(self.start_ms);
             let bucket = parts.assemble(id, self.start_ms, meta.value())?;
             match changes.add(bucket.document.as_ref()) {
-                Ok(()) => return Ok(id),
+                Ok(()) => {
+                    changes.notes.bucket_image(bucket.document.as_ref());
+                    return Ok(id);
+                }
                 Err(error) if error.code == ErrorCode::DuplicateKey && tries < ID_TRIES_MAX => {
                     tries += 1;
                 }

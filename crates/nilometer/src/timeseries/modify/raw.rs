@@ -39,7 +39,7 @@ fn invalid(reason: &str) -> Error {
 }
 
 /// Checks that a document may be a bucket of the collection: the rules of its validator, and that the columns can be decoded.
-fn check(document: DocRef<'_>, collection: &Collection) -> Result<()> {
+pub(super) fn check(document: DocRef<'_>, collection: &Collection) -> Result<()> {
     let Some(options) = &collection.timeseries else {
         return Err(Error::bad_value("not a bucket collection"));
     };
@@ -252,7 +252,7 @@ fn modify_bucket(
         }
         BucketChange::Replace(after) => {
             check(after.as_ref(), collection)?;
-            changes.replace(id, after.as_ref())?;
+            changes.replace_raw(id, after.as_ref())?;
             changes.notes.bucket_removed(before.as_ref());
             changes.notes.bucket_added(after.as_ref());
         }

@@ -4,6 +4,7 @@
 //! {$set: {"a.b": 1}, $push: {c: 2}}     operators    ──▶ tree of paths with a modifier at each end
 //! {a: 1, b: 2}                          replacement  ──▶ the document, `_id` kept
 //! [{$set: {a: "$b"}}, {$unset: "b"}]    pipeline     ──▶ stages in sequence
+//! {$v: 2, diff: {u: {a: 1}}}            difference   ──▶ of an oplog, for `applyOps` alone
 //!                                                │
 //! old document, matched array position ──────────┴──▶ new document, or `None` if it does not change
 //! ```
@@ -27,6 +28,7 @@ mod array_filters;
 mod bit;
 pub mod check;
 mod current_date;
+mod delta;
 mod min_max;
 mod modifier;
 mod node;
@@ -53,6 +55,7 @@ use nilometer_bson::{ArrayRef, DocRef, Document, ValueRef};
 use crate::error::{Error, Result};
 use crate::eval::{EvalContext, ParseContext};
 use array_filters::ArrayFilters;
+use delta::Delta;
 use pipeline::UpdatePipeline;
 use tree::Operators;
 
@@ -70,6 +73,7 @@ enum UpdateKind {
     Operators(Operators),
     Replacement(Document),
     Pipeline(UpdatePipeline),
+    Delta(Delta),
 }
 
 impl Update {
@@ -106,6 +110,20 @@ impl Update {
             }
         };
         Ok(Self { kind })
+    }
+
+    /// Parses the `o` of an update in an oplog: a difference, operators, or a whole document.
+    pub fn of_oplog(update: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        if !delta::is_delta(update) {
+            return Self::parse(ValueRef::Document(update), None, ctx);
+        }
+        let kind = UpdateKind::Delta(Delta::parse(update)?);
+        Ok(Self { kind })
+    }
+
+    /// True for a difference, which changes documents that exist.
+    pub fn is_difference(&self) -> bool {
+        matches!(self.kind, UpdateKind::Delta(_))
     }
 
     /// Makes the replacement by a document, even if its first name starts with `$`.
@@ -164,6 +182,7 @@ impl Update {
                 let new = pipeline.apply(doc, ctx)?;
                 replacement::with_id_of(new.as_ref(), doc)
             }
+            UpdateKind::Delta(delta) => delta.apply(doc),
         };
         if after.as_bytes() == doc.as_bytes() {
             return Ok(None);
@@ -185,6 +204,7 @@ impl Update {
                 let new = pipeline.apply(base, ctx)?;
                 replacement::with_id_of(new.as_ref(), base)
             }
+            UpdateKind::Delta(delta) => delta.apply(base),
         };
         let made = check::with_id_first(made);
         check::storable(&made)?;

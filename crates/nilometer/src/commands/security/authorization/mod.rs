@@ -105,6 +105,11 @@ impl RequiredPrivileges {
         self.0.push((target, ActionSet::of(actions)));
     }
 
+    /// Adds all of `others`.
+    pub(crate) fn add_all(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
     /// True if nothing is needed yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -172,7 +177,10 @@ fn allowed(
 }
 
 /// Returns the needs of a command.
-fn needed(authorization: Authorization, asked: &AccessRequest<'_>) -> Result<RequiredPrivileges> {
+pub(crate) fn needed(
+    authorization: Authorization,
+    asked: &AccessRequest<'_>,
+) -> Result<RequiredPrivileges> {
     let mut needed = RequiredPrivileges::default();
     match authorization {
         Authorization::Open | Authorization::LoggedIn => {}

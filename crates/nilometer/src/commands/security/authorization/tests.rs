@@ -536,3 +536,78 @@ fn raw_data_takes_the_privileges_on_the_buckets() {
     let of_plain = text(&mut nobody, &raw("plain")).replace("plain", "ts");
     assert_eq!(text(&mut nobody, &find), of_plain);
 }
+
+#[test]
+fn entries_of_an_oplog_need_the_privileges_of_what_they_do() {
+    let database = guarded();
+    let mut writer = user(&database, "writer", &[("readWrite", "test")]);
+    let mut reader = user(&database, "reader", &[("read", "test")]);
+    let roles = ["restore", "readWriteAnyDatabase"].map(|role| (role, "admin"));
+    let mut restorer = user(&database, "restorer", &roles);
+    let apply = |session: &mut ClientSession, op: &str, ns: &str, o: &Document, ui: bool| {
+        let mut entry = DocumentBuilder::new();
+        entry.append("op", op).append("ns", ns);
+        entry.append("o", o.clone()).append("o2", doc! {"_id": 1});
+        if ui {
+            let uuid = nilometer_bson::Binary {
+                subtype: 4,
+                bytes: vec![9; 16].into(),
+            };
+            entry.append("ui", Value::from(uuid));
+        }
+        let command = doc! {"applyOps": array![entry.finish()]};
+        code(&run(&database, session, "admin", &command))
+    };
+    let document = doc! {"_id": 1};
+    for (op, o) in [("i", &document), ("u", &document), ("d", &document)] {
+        assert_eq!(apply(&mut writer, op, "test.c", o, false), 0);
+        assert_eq!(apply(&mut restorer, op, "test.c", o, false), 0);
+        assert_eq!(apply(&mut writer, op, "other.c", o, false), 13);
+        assert_eq!(apply(&mut reader, op, "test.c", o, false), 13);
+    }
+    let nested =
+        doc! {"applyOps": array![doc! {"op": "i", "ns": "other.c", "o": document.clone()}]};
+    assert_eq!(apply(&mut writer, "c", "admin.$cmd", &nested, false), 13);
+    for command in [
+        doc! {"create": "d"},
+        doc! {"createIndexes": "d", "v": 2, "key": doc! {"a": 1}, "name": "a"},
+        doc! {"dropIndexes": "d", "index": "a"},
+        doc! {"collMod": "d", "validationLevel": "off"},
+        doc! {"drop": "d"},
+    ] {
+        let allowed = match command.get("collMod").is_missing() {
+            true => 0,
+            // Only administrators of the database may.
+            false => 13,
+        };
+        assert_eq!(
+            apply(&mut writer, "c", "test.$cmd", &command, false),
+            allowed
+        );
+        assert_eq!(apply(&mut reader, "c", "test.$cmd", &command, false), 13);
+        assert_eq!(apply(&mut writer, "c", "other.$cmd", &command, false), 13);
+        assert_eq!(apply(&mut restorer, "c", "test.$cmd", &command, false), 0);
+    }
+    assert_eq!(
+        apply(&mut writer, "c", "test.$cmd", &doc! {"create": "e"}, true),
+        13
+    );
+    assert_eq!(
+        apply(&mut restorer, "c", "test.$cmd", &doc! {"create": "e"}, true),
+        0
+    );
+    assert_eq!(
+        apply(
+            &mut restorer,
+            "c",
+            "test.$cmd",
+            &doc! {"shutdown": 1},
+            false
+        ),
+        13
+    );
+    assert_eq!(apply(&mut reader, "n", "", &document, false), 0);
+    let condition = doc! {"ns": "other.c", "q": doc! {}, "res": doc! {}};
+    let guess = doc! {"applyOps": array![], "preCondition": array![condition]};
+    assert_eq!(code(&run(&database, &mut writer, "admin", &guess)), 13);
+}

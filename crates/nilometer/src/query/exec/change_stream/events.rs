@@ -37,6 +37,8 @@ pub(super) struct EventBuilder<'s> {
     pub(super) events: Vec<(Document, Document)>,
     /// The stream ends with the last event.
     pub(super) is_invalid: bool,
+    /// `{lsid, txnNumber}`, if the changes are those of a transaction.
+    pub(super) transaction: Option<Document>,
     /// The collection of the entry.
     uuid: [u8; 16],
 }
@@ -68,6 +70,7 @@ impl<'s> EventBuilder<'s> {
             before: None,
             events: Vec::new(),
             is_invalid: false,
+            transaction: None,
             uuid: [0; 16],
         }
     }
@@ -109,6 +112,9 @@ impl<'s> EventBuilder<'s> {
             "clusterTime",
             Value::Timestamp(Timestamp::from_u64(self.at.time)),
         );
+        if let Some(transaction) = &self.transaction {
+            event.append_all(transaction.as_ref());
+        }
         if self.options.is_expanded && self.uuid != [0; 16] {
             event.append("collectionUUID", uuid_value(self.uuid));
         }
@@ -166,7 +172,21 @@ impl<'s> EventBuilder<'s> {
         self.uuid = collection.uuid;
         let before = self.before.take();
         match *entry {
-            Entry::Namespace(_) | Entry::Header { .. } => Ok(()),
+            Entry::Namespace(_)
+            | Entry::Header { .. }
+            | Entry::BucketImage(_)
+            | Entry::BucketGone(_)
+            | Entry::ViewChanged(_)
+            | Entry::ViewDropped => Ok(()),
+            Entry::Transaction(transaction) => {
+                self.transaction = Some(transaction.to_document());
+                Ok(())
+            }
+            // The document before the change stays for the entry behind it.
+            Entry::After(_) => {
+                self.before = before;
+                Ok(())
+            }
             Entry::Before(document) => {
                 let is_shown = shows && self.options.before_change != BeforeChange::Off;
                 self.before = is_shown.then(|| document.to_document());
@@ -191,7 +211,7 @@ impl<'s> EventBuilder<'s> {
                     Ok(())
                 })
             }
-            Entry::Measurements { bucket, tail } => {
+            Entry::Measurements { bucket, tail, .. } => {
                 let rows = unpack::tail_rows(tail)?;
                 if !shows || self.is_before(rows) {
                     self.pass(rows);

@@ -224,6 +224,8 @@ struct CurrentBatch {
     /// The number of the next event.
     number: u32,
     collection: WatchedCollection,
+    /// `{lsid, txnNumber}`, if it is the commit of a transaction.
+    transaction: Option<Document>,
 }
 
 /// Headers of buckets by collection and bucket.
@@ -300,6 +302,7 @@ impl EventSource {
             read: 0,
             number: 0,
             collection: WatchedCollection::default(),
+            transaction: None,
         });
         Ok(true)
     }
@@ -319,6 +322,7 @@ impl EventSource {
         let mut made = EventBuilder::new(&self.scope, &self.options, at, current.number);
         made.first = self.first;
         made.passes_invalidate = self.passes_invalidate;
+        made.transaction = current.transaction.take();
         // A document before a change belongs to the entry behind it.
         while (made.events.len() < ROWS_PER_BATCH || made.before.is_some()) && !made.is_invalid {
             let Some(entry) = entries.next().transpose()? else {
@@ -330,6 +334,7 @@ impl EventSource {
             made.entry(&current.collection.get(), &entry, &sources)?;
         }
         current.number = made.number;
+        current.transaction = made.transaction.take();
         let (events, is_invalid) = (made.events, made.is_invalid);
         current.read = bytes.len() - entries.rest().len();
         Ok((events, is_invalid))

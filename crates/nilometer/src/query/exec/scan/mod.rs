@@ -70,6 +70,8 @@ pub struct RecordScan {
     state: RecordState,
     /// The record read last, if the scan is tailable; before, the record after which it starts.
     last: Option<RecordKey>,
+    /// Where a tailable scan that finds no record continues.
+    end: Option<RecordKey>,
     /// True once a call has found no record.
     is_ended: bool,
 }
@@ -85,6 +87,7 @@ impl RecordScan {
     pub fn new(input: RecordInput, counters: Arc<ScanCounters>) -> Self {
         Self {
             last: input.start_after.clone(),
+            end: None,
             input,
             counters,
             state: RecordState::Unopened,
@@ -109,6 +112,9 @@ impl RecordScan {
                 (key(min), key(max))
             }
         };
+        if self.input.is_tail {
+            self.end = self.input.source.end_position();
+        }
         let scan = source::RecordScanOptions {
             direction: self.input.direction,
             min,
@@ -141,10 +147,10 @@ impl RecordScan {
         let starts = matches!(self.state, RecordState::Unopened);
         let source = &*self.input.source;
         match &self.last {
-            Some(last) if self.input.is_tail && !is_there(source, last)? => {
+            Some(last) if self.input.is_tail && !source.is_position_kept(last)? => {
                 Err(position_lost(source, last))
             }
-            Some(last) if starts && !self.input.is_tail && !is_there(source, last)? => {
+            Some(last) if starts && !self.input.is_tail && !source.is_position_kept(last)? => {
                 Err(Error::new(
                     ErrorCode::KeyNotFound,
                     "the record after which the scan should continue no longer exists",
@@ -153,21 +159,6 @@ impl RecordScan {
             _ => Ok(()),
         }
     }
-}
-
-/// True if a record with this key exists.
-fn is_there(source: &dyn RecordSource, key: &RecordKey) -> Result<bool> {
-    let only = source::RecordScanOptions {
-        min: Some(key.clone()),
-        max: Some(key.clone()),
-        ..source::RecordScanOptions::default()
-    };
-    for record in source.scan(&only)? {
-        if record?.0 == *key {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 impl Operator for RecordScan {
@@ -209,6 +200,9 @@ impl Operator for RecordScan {
             .documents
             .fetch_add(read as u64, Ordering::Relaxed);
         if is_end {
+            if read == 0 {
+                self.last = self.end.take().or(self.last.take());
+            }
             // A tailable scan that has started continues after its last record.
             self.state = match self.last {
                 Some(_) if self.input.is_tail => RecordState::Unopened,

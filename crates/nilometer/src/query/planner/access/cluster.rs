@@ -1,5 +1,5 @@
 //! Clustered collections: documents are stored in the order of `_id`, so comparisons of `_id` bound the scan and its
-//! direction gives an order by `_id`.
+//! direction gives an order by `_id`. The oplog is one by `ts`.
 //!
 //! This module plans bounded scans only; other indexes are preferred where they serve the query, as in MongoDB.
 
@@ -15,12 +15,12 @@ use crate::query::planner::physical::{AccessPath, Input, PhysicalPlan, PhysicalS
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{Direction, RecordKey, RecordSource};
 
-/// An end of a scan: an `_id`, and the key of its record.
+/// An end of a scan: a value of the field, and the key of its record.
 #[derive(Clone, Debug)]
 pub struct ClusterBound {
     /// The key.
     pub key: RecordKey,
-    /// The `_id`, for explain.
+    /// The value, for explain.
     pub value: Value,
 }
 
@@ -29,7 +29,7 @@ pub fn is_point(min: Option<&ClusterBound>, max: Option<&ClusterBound>) -> bool 
     matches!((min, max), (Some(min), Some(max)) if min.key == max.key)
 }
 
-/// Returns the bounded scan of a clustered collection for `conjuncts`, if they test `_id`.
+/// Returns the bounded scan of a clustered collection for `conjuncts`, if they test its field.
 pub fn bounded(source: &dyn RecordSource, conjuncts: &[MatchExpression]) -> Option<AccessPath> {
     let collation = source.collation();
     let bound = |value: &Value| {
@@ -56,7 +56,7 @@ pub fn bounded(source: &dyn RecordSource, conjuncts: &[MatchExpression]) -> Opti
     (min.is_some() || max.is_some()).then_some(AccessPath::ClusteredScan { min, max })
 }
 
-/// Returns the range of `_id` values that holds all matches.
+/// Returns the range of values of the field that holds all matches.
 fn ids_of(
     conjunct: &MatchExpression,
     collation: &Collation,
@@ -67,7 +67,7 @@ fn ids_of(
     };
     match conjunct {
         MatchExpression::Compare(comparison)
-            if comparison.path.as_str() == "_id"
+            if comparison.path.as_str() == source.cluster_field()
                 && is_comparable(&comparison.value, &comparison.collation) =>
         {
             let value = &comparison.value;
@@ -76,7 +76,7 @@ fn ids_of(
             Some(range(comparison.op, value))
         }
         MatchExpression::In(list)
-            if list.path.as_str() == "_id"
+            if list.path.as_str() == source.cluster_field()
                 && list.patterns().is_empty()
                 && list
                     .values()
@@ -122,7 +122,7 @@ pub fn is_plain(value: ValueRef<'_>) -> bool {
     )
 }
 
-/// Reads a clustered collection in the required order, if that is an order by `_id` alone. Call it when no index was chosen.
+/// Reads a clustered collection in the required order, if that is an order by its field alone. Call it when no index was chosen.
 pub fn take_order(plan: &mut PhysicalPlan, settings: &PlanSettings) {
     let Some(PhysicalStage::Sort(sort)) = plan.stages.first() else {
         return;
@@ -130,17 +130,18 @@ pub fn take_order(plan: &mut PhysicalPlan, settings: &PlanSettings) {
     let [part] = sort.stage.pattern.parts() else {
         return;
     };
-    let is_by_id = matches!(&part.by, SortBy::Field(path) if path.as_str() == "_id");
     let Input::Records(input) = &mut plan.input else {
         return;
     };
+    let field = input.source.cluster_field();
+    let is_by_field = matches!(&part.by, SortBy::Field(path) if path.as_str() == field);
     let reads_all = matches!(
         input.access,
         AccessPath::CollectionScan | AccessPath::ClusteredScan { .. }
     );
     let collation = Collation::from(settings.collator.clone());
     let keeps_order = input.source.is_clustered() && input.source.collation() == collation;
-    if !is_by_id || !reads_all || !keeps_order || settings.options.no_rules {
+    if !is_by_field || !reads_all || !keeps_order || settings.options.no_rules {
         return;
     }
     input.direction = match part.descending {

@@ -84,11 +84,13 @@ fn buckets(scan: LogicalMeasurements, settings: &PlanSettings) -> BucketInput {
 }
 
 fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
-    let goes_on = input.is_tail || input.start_after.is_some();
+    // A tail of the oplog begins at the bounds of its filter.
+    let is_clustered = input.source.is_clustered();
+    let goes_on = input.is_tail && !is_clustered || input.start_after.is_some();
     if !matches!(input.access, AccessPath::CollectionScan) || goes_on {
         return;
     }
-    if input.source.is_clustered() {
+    if is_clustered {
         if let Some(access) = cluster::bounded(&*input.source, conjuncts) {
             input.access = access;
         }
