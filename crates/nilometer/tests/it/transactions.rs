@@ -46,13 +46,17 @@ impl Session {
         }
     }
 
-    fn with(&mut self, command: Document) -> Document {
-        let id = Binary {
+    fn lsid(&self) -> Value {
+        Value::Binary(Binary {
             subtype: 4,
             bytes: vec![self.id; 16].into(),
-        };
+        })
+    }
+
+    fn with(&mut self, command: Document) -> Document {
+        let id = self.lsid();
         let mut out = DocumentBuilder::extending(command);
-        out.append("lsid", doc! { "id": Value::from(id) });
+        out.append("lsid", doc! { "id": id });
         out.append("txnNumber", self.number);
         out.append("autocommit", false);
         if !std::mem::replace(&mut self.begun, true) {
@@ -322,6 +326,21 @@ fn ends_and_wrong_uses_have_their_codes() {
     let counts = status.get("transactions").as_document().unwrap();
     assert_eq!(counts.get("totalCommitted").as_exact_i64(), Some(1));
     assert_eq!(counts.get("currentOpen").as_exact_i64(), Some(0));
+}
+
+#[test]
+fn a_killed_session_has_no_transaction() {
+    let mut f = fixture();
+    let (mut one, mut two) = (Session::new(1), Session::new(2));
+    one.run(&mut f, insert("c", vec![doc! { "_id": 1 }.into()]));
+    two.run(&mut f, insert("c", vec![doc! { "_id": 2 }.into()]));
+    f.run(doc! { "killSessions": array![doc! { "id": one.lsid() }] });
+    assert_eq!(code(&one.end(&mut f, "commitTransaction")), Some(251));
+    two.commit(&mut f);
+    one.run(&mut f, insert("c", vec![doc! { "_id": 1 }.into()]));
+    f.run(doc! { "killAllSessions": array![] });
+    assert_eq!(code(&one.end(&mut f, "commitTransaction")), Some(251));
+    assert_eq!(f.counted("c"), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `startSession`, `endSessions`, `refreshSessions`, `killSessions`, `killAllSessions`.
 //!
 //! Drivers generate session ids themselves and rarely start one here. Ending a session removes it; killing
-//! one also interrupts its operations.
+//! one also aborts its transaction and interrupts its operations.
 
 use nilometer_bson::{Binary, Document, Value, doc};
 
@@ -164,7 +164,7 @@ fn kill_all(
     Ok(Document::new())
 }
 
-/// Ends the sessions that `concerns` selects by id and user, and interrupts their operations.
+/// Ends the sessions that `concerns` selects by id and user, aborts their transactions, and interrupts their operations.
 fn kill_where(
     database: &Database,
     context: &CommandContext<'_>,
@@ -182,6 +182,8 @@ fn kill_where(
     // Includes operations of sessions that have expired.
     let cursors = &database.queries().cursors;
     cursors.kill_where(|_, lsid, user| lsid.is_some_and(|id| concerns(id, user)));
+    let transactions = database.transactions();
+    transactions.abort_where(|(id, user)| concerns(*id, user.as_ref()));
     for session in services.sessions.list(services.clock.now_ms()) {
         if concerns(session.id, session.user.as_ref()) {
             services.sessions.end(session.id, session.user.as_ref());

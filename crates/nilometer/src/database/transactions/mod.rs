@@ -216,6 +216,16 @@ impl Transactions {
         }
     }
 
+    /// Aborts the open transactions of sessions that are killed.
+    pub(crate) fn abort_where(&self, concerns: impl Fn(&SessionOwner) -> bool) {
+        for (owner, entry) in self.lock().iter_mut() {
+            if entry.is_open() && concerns(owner) {
+                entry.state = TransactionState::Aborted;
+                self.counts.aborted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Aborts transactions that began longer than `lifetime` ago, and forgets the ends of old ones. One that runs a statement is
     /// aborted when that ends. To be called at intervals.
     pub(crate) fn expire(&self, now: Duration, lifetime: Duration) {
