@@ -87,6 +87,19 @@ impl Collections for StoredCollections {
                 let record = self.records.find_by_id(&found, id)?;
                 Ok(record.map(|(_, document)| document))
             }
+            Some(found) => {
+                let source = self.buckets(found)?;
+                let Some(key) = source.clustered_key(id) else {
+                    return Ok(None);
+                };
+                let only = RecordScanOptions {
+                    min: Some(key.clone()),
+                    max: Some(key),
+                    ..RecordScanOptions::default()
+                };
+                let first = RecordSource::scan(&source, &only)?.next().transpose()?;
+                Ok(first.map(|(_, document)| document))
+            }
             _ => Ok(None),
         }
     }

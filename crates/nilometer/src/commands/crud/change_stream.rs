@@ -5,7 +5,7 @@ use nilometer_bson::{DocRef, Document, ValueRef};
 use super::aggregate::{collection_of, first_batch, stages_of};
 use super::query::{QueryOptions, builder, namespace_of};
 use crate::args::Args;
-use crate::catalog::{CatalogEntry, Namespace};
+use crate::catalog::{BUCKETS_PREFIX, CatalogEntry, Namespace};
 use crate::change_log::StreamScope;
 use crate::commands::cursor_reply::{self, FirstBatch};
 use crate::database::Database;
@@ -49,7 +49,8 @@ pub(super) fn open(
     let argument = of_pipeline(&documents).unwrap_or_default();
     let log = database.change_log().ok_or_else(only_on_sets)?;
     let (following, splits) = following(documents.get(1..).unwrap_or_default())?;
-    let stream = parse_options(argument, splits)?;
+    let mut stream = parse_options(argument, splits)?;
+    stream.of_buckets = collection.is_some_and(|name| name.starts_with(BUCKETS_PREFIX));
     check_read_concern(args)?;
     let scope = scope(database, operation, collection, stream.of_cluster)?;
     // Events are no documents of the collection: its collation does not apply.
@@ -138,6 +139,9 @@ fn scope(
                 database: db.clone(),
                 collection: name.to_owned(),
             };
+            if let Some(series) = namespace.timeseries_view() {
+                return Ok(StreamScope::Collection(series.to_string()));
+            }
             if namespace.is_system() {
                 return Err(Error::new(
                     ErrorCode::InvalidNamespace,
@@ -201,6 +205,7 @@ fn parse_options(argument: ValueRef<'_>, splits: bool) -> Result<ChangeStreamOpt
         before_change,
         is_expanded: args.boolean("showExpandedEvents")?.unwrap_or(false),
         splits,
+        of_buckets: false,
         of_cluster: args.boolean("allChangesForCluster")?.unwrap_or(false),
     })
 }

@@ -75,6 +75,8 @@ pub struct ChangeStreamOptions {
     pub splits: bool,
     /// It shows the changes of all databases.
     pub of_cluster: bool,
+    /// Shows the changes of buckets, not of measurements.
+    pub of_buckets: bool,
 }
 
 /// Returns the argument of `$changeStream` if that is the first stage.

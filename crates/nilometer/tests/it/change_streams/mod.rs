@@ -1,5 +1,6 @@
 //! Change streams: their events, options and errors.
 
+mod buckets;
 mod histories;
 mod log;
 

@@ -86,7 +86,7 @@ impl<'s> EventBuilder<'s> {
     }
 
     /// Adds an event; `fill` adds its own fields. One before `first` is counted only.
-    fn push(
+    pub(super) fn push(
         &mut self,
         operation: &str,
         fill: impl FnOnce(&mut DocumentBuilder) -> Result<()>,
@@ -138,7 +138,7 @@ impl<'s> EventBuilder<'s> {
     }
 
     /// Adds the event after which the stream ends. It has the number of the event before it.
-    fn invalidate(&mut self) -> Result<()> {
+    pub(super) fn invalidate(&mut self) -> Result<()> {
         let number = self.number.saturating_sub(1);
         let is_before = match self.passes_invalidate {
             true => number < self.first,
@@ -154,7 +154,7 @@ impl<'s> EventBuilder<'s> {
     }
 
     /// Counts events that are not shown.
-    fn pass(&mut self, count: usize) {
+    pub(super) fn pass(&mut self, count: usize) {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.number = self.number.saturating_add(count);
     }
@@ -167,21 +167,25 @@ impl<'s> EventBuilder<'s> {
         entry: &Entry<'_>,
         sources: &dyn EventSources,
     ) -> Result<()> {
+        self.uuid = collection.uuid;
+        if let Entry::Transaction(transaction) = entry {
+            self.transaction = Some(transaction.to_document());
+            return Ok(());
+        }
+        if self.options.of_buckets {
+            return self.bucket_entry(collection, entry, sources);
+        }
         let name = collection.name;
         let shows = self.scope.shows(name);
-        self.uuid = collection.uuid;
         let before = self.before.take();
         match *entry {
             Entry::Namespace(_)
             | Entry::Header { .. }
+            | Entry::Transaction(_)
             | Entry::BucketImage(_)
             | Entry::BucketGone(_)
             | Entry::ViewChanged(_)
             | Entry::ViewDropped => Ok(()),
-            Entry::Transaction(transaction) => {
-                self.transaction = Some(transaction.to_document());
-                Ok(())
-            }
             // The document before the change stays for the entry behind it.
             Entry::After(_) => {
                 self.before = before;
@@ -310,7 +314,7 @@ impl<'s> EventBuilder<'s> {
     }
 
     /// True if `count` events are all before the first to return.
-    fn is_before(&self, count: usize) -> bool {
+    pub(super) fn is_before(&self, count: usize) -> bool {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.number.saturating_add(count) <= self.first
     }
@@ -328,7 +332,7 @@ impl<'s> EventBuilder<'s> {
         Ok(())
     }
 
-    fn inserted_document(
+    pub(super) fn inserted_document(
         &mut self,
         name: &str,
         document: DocRef<'_>,
@@ -388,18 +392,22 @@ impl<'s> EventBuilder<'s> {
 }
 
 /// Images of a document for an event of its change.
-struct Images<'s> {
-    options: &'s ChangeStreamOptions,
+pub(super) struct Images<'s> {
+    pub(super) options: &'s ChangeStreamOptions,
     before: Option<Document>,
 }
 
 impl<'s> Images<'s> {
-    fn of(options: &'s ChangeStreamOptions, before: Option<Document>) -> Self {
+    pub(super) fn of(options: &'s ChangeStreamOptions, before: Option<Document>) -> Self {
         Self { options, before }
     }
 
     /// Appends the document after the change, as the option `fullDocument` wants it.
-    fn append_after(&self, event: &mut DocumentBuilder, after: Option<DocRef<'_>>) -> Result<()> {
+    pub(super) fn append_after(
+        &self,
+        event: &mut DocumentBuilder,
+        after: Option<DocRef<'_>>,
+    ) -> Result<()> {
         match after {
             Some(after) => event.append_ref("fullDocument", ValueRef::Document(after)),
             None if self.options.full_document == FullDocument::Required => {
@@ -411,7 +419,7 @@ impl<'s> Images<'s> {
     }
 
     /// Appends the document before the change, as the option `fullDocumentBeforeChange` wants it.
-    fn append_before(&self, event: &mut DocumentBuilder) -> Result<()> {
+    pub(super) fn append_before(&self, event: &mut DocumentBuilder) -> Result<()> {
         let before = match (&self.before, self.options.before_change) {
             (_, BeforeChange::Off) => return Ok(()),
             (Some(before), _) => ValueRef::Document(before.as_ref()),
@@ -423,7 +431,7 @@ impl<'s> Images<'s> {
     }
 
     /// Appends the description of an update. Only expanded events say which paths could be read in two ways.
-    fn append_description(&self, event: &mut DocumentBuilder, description: DocRef<'_>) {
+    pub(super) fn append_description(&self, event: &mut DocumentBuilder, description: DocRef<'_>) {
         event.begin_document("updateDescription");
         let fields = description.iter();
         for field in fields.filter(|field| field.name() != DISAMBIGUATED) {
@@ -450,23 +458,23 @@ fn without_image(which: &str, event: &DocumentBuilder) -> Error {
     )
 }
 
-fn shown<'a>(collection: &LoggedCollection<'a>) -> Shown<'a> {
+pub(super) fn shown<'a>(collection: &LoggedCollection<'a>) -> Shown<'a> {
     let meta_field = Some(collection.meta_field).filter(|name| !name.is_empty());
     Shown::new(collection.time_field, meta_field)
 }
 
-fn id_of(document: DocRef<'_>) -> Document {
+pub(super) fn id_of(document: DocRef<'_>) -> Document {
     let mut key = DocumentBuilder::with_capacity(32);
     key.append_ref("_id", document.get("_id"));
     key.finish()
 }
 
-fn namespace(name: &str) -> Document {
+pub(super) fn namespace(name: &str) -> Document {
     let (database, collection) = name.split_once('.').unwrap_or((name, ""));
     doc! {"db": database, "coll": collection}
 }
 
-fn append_names(event: &mut DocumentBuilder, name: &str, key: Option<DocRef<'_>>) {
+pub(super) fn append_names(event: &mut DocumentBuilder, name: &str, key: Option<DocRef<'_>>) {
     event.append("ns", namespace(name));
     if let Some(key) = key {
         event.append_ref("documentKey", ValueRef::Document(key));

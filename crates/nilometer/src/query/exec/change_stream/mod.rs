@@ -8,6 +8,7 @@
 //! The stages pass documents on one by one, in order, and keep none. So an event behind them is the next of those that went in
 //! with its token, and when the source has nothing more, all before its place was returned or filtered out.
 
+mod bucket_events;
 mod events;
 mod split;
 mod token;
