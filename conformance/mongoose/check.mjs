@@ -116,6 +116,40 @@ const checks = {
     assert.equal(upserted.sensor.room, "cellar");
   },
 
+  async transactions() {
+    const Account = mongoose.model("Account", new mongoose.Schema({ _id: String, balance: Number }));
+    await Account.create([{ _id: "a", balance: 10 }, { _id: "b", balance: 0 }]);
+    const readings = () => Reading.countDocuments({ "sensor.room": "vault" });
+    const move = (amount) => mongoose.connection.transaction(async (session) => {
+      const from = await Account.findById("a").session(session);
+      from.balance -= amount;
+      await from.save();
+      await Account.updateOne({ _id: "b" }, { $inc: { balance: amount } }).session(session);
+      await Reading.create([{ time: at(20), sensor: { room: "vault", floor: -2 }, value: amount }], { session });
+      assert.equal(await readings().session(session), 1);
+      assert.equal(await readings(), 0);
+      if (amount > from.balance + amount) throw new Error("not enough");
+    });
+    await assert.rejects(move(11), { message: "not enough" });
+    assert.equal(await readings(), 0);
+    await move(4);
+    assert.deepEqual((await Account.find().sort({ _id: 1 })).map((account) => account.balance), [6, 4]);
+    assert.equal((await Reading.deleteMany({ "sensor.room": "vault" })).deletedCount, 1);
+  },
+
+  async watch() {
+    const stream = Reading.watch([{ $match: { operationType: "insert" } }], { fullDocument: "updateLookup" });
+    const changes = [];
+    stream.on("change", (change) => changes.push(change));
+    await new Promise((resolve) => stream.once("ready", resolve));
+    const [one] = await Reading.create([{ time: at(30), sensor: hall, value: 30 }]);
+    for (let i = 0; i < 500 && changes.length === 0; i++) await new Promise((resolve) => setTimeout(resolve, 20));
+    assert.equal(String(changes[0].fullDocument._id), String(one._id));
+    assert.equal(changes[0].fullDocument.value, 30);
+    await stream.close();
+    await one.deleteOne();
+  },
+
   async update_and_delete() {
     const updated = await Reading.updateMany({ "sensor.room": "hall" }, { $set: { "sensor.floor": 1 } });
     assert.equal(updated.modifiedCount, 3);

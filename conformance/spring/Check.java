@@ -13,13 +13,17 @@ import java.util.TreeMap;
 import org.bson.Document;
 import org.springframework.data.annotation.Id;
 import org.springframework.data.domain.Sort;
+import org.springframework.data.mongodb.MongoDatabaseFactory;
+import org.springframework.data.mongodb.MongoTransactionManager;
 import org.springframework.data.mongodb.core.BulkOperations;
 import org.springframework.data.mongodb.core.FindAndModifyOptions;
 import org.springframework.data.mongodb.core.MongoTemplate;
+import org.springframework.data.mongodb.core.SimpleMongoClientDatabaseFactory;
 import org.springframework.data.mongodb.core.mapping.TimeSeries;
 import org.springframework.data.mongodb.core.query.Criteria;
 import org.springframework.data.mongodb.core.query.Query;
 import org.springframework.data.mongodb.core.query.Update;
+import org.springframework.transaction.support.TransactionTemplate;
 
 public class Check {
     static final Instant START = Instant.parse("2024-01-01T00:00:00Z");
@@ -45,6 +49,7 @@ public class Check {
         void run() throws Exception;
     }
 
+    static MongoDatabaseFactory factory;
     static MongoTemplate template;
 
     static Instant at(int minute) {
@@ -152,6 +157,24 @@ public class Check {
         equal(bySensor.toString(), "{hall=3, loft=2, roof=1}");
     }
 
+    static void transactions() {
+        TransactionTemplate transaction = new TransactionTemplate(new MongoTransactionManager(factory));
+        template.insert(new Document("_id", "a").append("balance", 10), "accounts");
+        Query account = where("_id", "a");
+        transaction.executeWithoutResult(status -> {
+            template.updateFirst(account, new Update().inc("balance", -4), "accounts");
+            template.insert(new Reading(30, "vault", 4));
+            equal(template.count(where("sensor", "vault"), Reading.class), 1L);
+        });
+        transaction.executeWithoutResult(status -> {
+            template.updateFirst(account, new Update().inc("balance", -100), "accounts");
+            template.insert(new Reading(31, "vault", 100));
+            status.setRollbackOnly();
+        });
+        equal(template.findOne(account, Document.class, "accounts").getInteger("balance"), 6);
+        equal(template.remove(where("sensor", "vault"), Reading.class).getDeletedCount(), 1L);
+    }
+
     static void removeEntities() {
         Reading known = template.findOne(where("sensor", "roof"), Reading.class);
         equal(template.remove(known).getDeletedCount(), 1L);
@@ -174,7 +197,8 @@ public class Check {
 
     public static void main(String[] arguments) {
         try (MongoClient client = MongoClients.create(System.getenv("NILOMETER_URI"))) {
-            template = new MongoTemplate(client, "conformance_spring");
+            factory = new SimpleMongoClientDatabaseFactory(client, "conformance_spring");
+            template = new MongoTemplate(factory);
             check("create_collection", Check::createCollection);
             check("insert_entities", Check::insertEntities);
             check("save_by_id", Check::saveById);
@@ -182,6 +206,7 @@ public class Check {
             check("updates", Check::updates);
             check("find_and_change", Check::findAndChange);
             check("bulk_operations", Check::bulkOperations);
+            check("transactions", Check::transactions);
             check("remove_entities", Check::removeEntities);
         }
     }

@@ -130,6 +130,8 @@ pub(crate) const MODELS: &[&str] = &[
     "save_of_what_is_gone",
     "save_of_arrays_by_position",
     "find_and_change",
+    "transactions",
+    "watch",
     "update_and_delete",
 ];
 
@@ -142,6 +144,7 @@ pub(crate) const ENTITIES: &[&str] = &[
     "updates",
     "find_and_change",
     "bulk_operations",
+    "transactions",
     "remove_entities",
 ];
 

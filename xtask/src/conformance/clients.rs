@@ -125,7 +125,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("mongoose", "npm", NPM_INSTALL)],
         start: || in_folder("mongoose", "node", &["check.mjs"]),
         checks: &[MODELS],
-        on_set: false,
+        on_set: true,
         is_optional: false,
     },
     Client {
@@ -179,7 +179,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         install: || vec![in_folder("spring", "mvn", MAVEN_INSTALL)],
         start: || in_folder("spring", "java", &["-cp", "target/lib/*", "Check.java"]),
         checks: &[ENTITIES],
-        on_set: false,
+        on_set: true,
         is_optional: false,
     },
     Client {
