@@ -1,8 +1,10 @@
 //! The database on object storage beside the local engine, in one run.
 //!
 //! ```text
-//! cargo run --release -p nilometer-bench-cluster -- [--days N] [--scale N] [--draws N]
+//! cargo run --release -p nilometer-bench-cluster -- [--days N] [--scale N] [--draws N] [--only QUERY] [--place WORDS]
 //! ```
+//!
+//! `--place` measures beside the local engine only places whose names contain the words.
 //!
 //! The store is in memory, and each request to it waits: 5 ms, as a store nearby, and 20 ms. Each table has a row for the local
 //! engine in a new directory, which syncs. Answers are checked as `nilometer-bench` does.
@@ -203,7 +205,13 @@ struct Figures {
     /// `None` if only the writers were measured.
     report: Option<Report>,
     /// The first answer after opening, for each of [`COLD`].
-    cold: Vec<f64>,
+    cold: Vec<FirstAnswer>,
+}
+
+/// The first answer after opening: its milliseconds, and the objects or ranges read meanwhile.
+struct FirstAnswer {
+    ms: f64,
+    gets: Option<u64>,
 }
 
 /// Loads, asks, and asks again what is cold.
@@ -244,10 +252,12 @@ fn figures(place: &Place, options: &Options) -> Outcome<Figures> {
     })
 }
 
-/// Returns the milliseconds of a query that is the first of an open database.
-fn first_answer(place: &Place, name: &str, options: &Options) -> Outcome<f64> {
+/// Returns what a query costs that is the first of an open database.
+fn first_answer(place: &Place, name: &str, options: &Options) -> Outcome<FirstAnswer> {
     let opened = place.open()?;
-    let mut target = Target::embedded(opened.database, 1);
+    let gets = || opened.engine.as_ref().map(|engine| engine.requests().gets);
+    let before = gets();
+    let mut target = Target::embedded(Arc::clone(&opened.database), 1);
     let options = Options {
         load: false,
         only: name.to_string(),
@@ -259,7 +269,10 @@ fn first_answer(place: &Place, name: &str, options: &Options) -> Outcome<f64> {
     let report = measure(&options, &mut target, &mut |_| ())?;
     let first = report.medians_ms().into_iter().next();
     match first {
-        Some((_, ms)) if report.all_answers_right() => Ok(ms),
+        Some((_, ms)) if report.all_answers_right() => Ok(FirstAnswer {
+            ms,
+            gets: gets().zip(before).map(|(after, before)| after - before),
+        }),
         _ => Err(format!("{name}: {}", report.text())),
     }
 }
@@ -316,7 +329,9 @@ fn print(all: &[Figures]) {
     for (at, name) in COLD.iter().enumerate() {
         print!("| first after opening: {name} |");
         for one in asked() {
-            print!(" {:.1} |", one.cold[at]);
+            let FirstAnswer { ms, gets } = &one.cold[at];
+            let gets = gets.map_or(String::new(), |gets| format!(", {gets} GETs"));
+            print!(" {ms:.1}{gets} |");
         }
         println!();
     }
@@ -329,7 +344,19 @@ fn run(arguments: &[String]) -> Outcome {
         ..Options::default()
     };
     let mut words = arguments.iter();
+    let mut place = String::new();
     while let (Some(word), value) = (words.next(), words.next()) {
+        match (word.as_str(), value) {
+            ("--only", Some(value)) => {
+                options.only = value.clone();
+                continue;
+            }
+            ("--place", Some(value)) => {
+                place = value.clone();
+                continue;
+            }
+            _ => {}
+        }
         let number = value.and_then(|value| value.parse::<f64>().ok());
         let number = number.ok_or_else(|| format!("{word} takes a number"))?;
         match word.as_str() {
@@ -340,14 +367,14 @@ fn run(arguments: &[String]) -> Outcome {
         }
     }
     let scratch = std::env::temp_dir().join(format!("nilometer-cluster-{}", std::process::id()));
-    let figures = all_figures(&scratch, &options);
+    let figures = all_figures(&scratch, &options, &place);
     // What cannot be removed is in the system's directory for temporary files.
     drop(std::fs::remove_dir_all(&scratch));
     print(&figures?);
     Ok(())
 }
 
-fn all_figures(scratch: &Path, options: &Options) -> Outcome<Vec<Figures>> {
+fn all_figures(scratch: &Path, options: &Options, words: &str) -> Outcome<Vec<Figures>> {
     let place = |name: &str, storage| Place {
         name: name.to_string(),
         storage,
@@ -373,7 +400,10 @@ fn all_figures(scratch: &Path, options: &Options) -> Outcome<Vec<Figures>> {
             store(20, Some(scratch.join("cache")), default),
         ),
     ];
-    places.iter().map(|place| figures(place, options)).collect()
+    let measured = |at: usize, place: &Place| at == 0 || place.name.contains(words);
+    let places = places.iter().enumerate();
+    let places = places.filter(|(at, place)| measured(*at, place));
+    places.map(|(_, place)| figures(place, options)).collect()
 }
 
 fn main() -> ExitCode {

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use nilometer_storage::{Error, Result};
 use object_store::ObjectStore;
-use slatedb::Db;
+use slatedb::{Db, DbStatus};
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 
 use crate::cache::BlockCache;
+use crate::caller_runtime::CallerRuntimes;
 use crate::claim::Lease;
 use crate::commit::{Order, View};
 use crate::error::{closed, convert};
@@ -28,6 +30,10 @@ use crate::sizes::Sizes;
 /// An open engine.
 pub(crate) struct Core {
     pub(crate) db: Db,
+    /// What SlateDB says about itself.
+    pub(crate) status: watch::Receiver<DbStatus>,
+    /// Runtimes of the threads that read.
+    pub(crate) callers: CallerRuntimes,
     pub(crate) runtime: Runtime,
     /// The store below SlateDB, observed.
     pub(crate) store: Arc<dyn ObjectStore>,
@@ -55,10 +61,9 @@ impl Core {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        match self.db.status().close_reason {
-            Some(reason) => Err(closed(reason)),
-            None => Ok(()),
-        }
+        // Not `Db::status`, which copies the manifest.
+        let reason = self.status.borrow().close_reason;
+        reason.map_or(Ok(()), |reason| Err(closed(reason)))
     }
 
     /// Runs a call of SlateDB to its end. Must not be called on a thread of the runtime.
@@ -69,6 +74,17 @@ impl Core {
         self.runtime
             .block_on(call)
             .map_err(|error| self.convert(&error))
+    }
+
+    /// Runs a call of SlateDB that reads, as far as possible on this thread.
+    pub(crate) fn read<T>(
+        &self,
+        call: impl Future<Output = std::result::Result<T, slatedb::Error>>,
+    ) -> Result<T> {
+        match self.callers.are_simulated() {
+            true => self.wait_for(call),
+            false => self.callers.take().wait_for(call),
+        }
     }
 
     /// Stores what the log has in memory.

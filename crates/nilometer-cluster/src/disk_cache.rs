@@ -1,7 +1,7 @@
 //! The cache of tables on a local disk, which the views of a server share with the engine that it opens when it writes.
 //!
 //! ```text
-//! views ─► objects of the log in memory ─┬─► files below `SlateOptions::cache_path` ─► store
+//! views ─► objects of the log in memory ─┬─► parts of tables in memory, and in files below `SlateOptions::cache_path` ─► store
 //! engine ────────────────────────────────┘
 //! ```
 //!
@@ -9,26 +9,19 @@
 //! count their own files alone.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_storage::Result;
 use object_store::ObjectStore;
-#[expect(
-    deprecated,
-    reason = "the settings of SlateDB's engine use it, too, and its successor is not complete"
-)]
-use slatedb::cached_object_store::CachedObjectStore;
-use tokio::runtime::Runtime;
 
-use crate::error::convert;
 use crate::options::SlateOptions;
 use crate::requests::Requests;
+use crate::table_parts::TableParts;
 
-/// The cache. Clones share it. Its tasks run on the runtime of the reader that made it.
+/// The cache. Clones share it.
 #[derive(Clone)]
 pub struct DiskCache {
-    cached: Arc<dyn ObjectStore>,
+    parts: Arc<TableParts>,
     below: Arc<dyn ObjectStore>,
     requests: Arc<Requests>,
 }
@@ -40,31 +33,22 @@ impl fmt::Debug for DiskCache {
 }
 
 impl DiskCache {
-    /// Opens the cache in `folder`, as the options say, over a store whose requests are counted.
+    /// Opens the cache that the options describe, of a store whose requests are counted.
     pub(crate) fn open(
-        folder: &Path,
         options: &SlateOptions,
-        (below, requests): (Arc<dyn ObjectStore>, Arc<Requests>),
-        runtime: &Runtime,
+        below: Arc<dyn ObjectStore>,
+        requests: Arc<Requests>,
     ) -> Result<Self> {
-        #[expect(deprecated, reason = "see above")]
-        let builder = CachedObjectStore::builder(folder, Arc::clone(&below))
-            .with_max_cache_size_bytes(Some(options.cache_path_bytes))
-            .with_scan_interval(Some(options.cache_scan_interval))
-            .with_cache_on_flush(true)
-            .with_cache_on_compaction(true);
-        let cached = runtime.block_on(builder.build());
-        let cached = cached.map_err(|error| convert(&folder.display().to_string(), &error))?;
         Ok(Self {
-            cached,
+            parts: Arc::new(options.table_parts()?),
             below,
             requests,
         })
     }
 
-    /// Returns the store with the cache before it.
-    pub(crate) fn cached(&self) -> Arc<dyn ObjectStore> {
-        Arc::clone(&self.cached)
+    /// Returns its parts of tables.
+    pub(crate) fn parts(&self) -> Arc<TableParts> {
+        Arc::clone(&self.parts)
     }
 
     /// Returns the store without the cache, and its requests.

@@ -20,10 +20,10 @@ use slatedb_common::clock::{DefaultSystemClock, SystemClock};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cache::BlockCache;
+use crate::caller_runtime::CallerRuntimes;
 use crate::commit::{Order, View};
 use crate::compactor::announce;
 use crate::core::{Core, Readers};
-use crate::disk_cache::DiskCache;
 use crate::error::{convert, store_error};
 use crate::keyspaces::{self, Purpose};
 use crate::lock::lock;
@@ -34,6 +34,7 @@ use crate::retained::{Retained, RetainedFilter};
 use crate::schedule::{CompleteMerges, MergeSchedule};
 use crate::sizes::Sizes;
 use crate::snapshot::SlateSnapshot;
+use crate::table_parts::TableStore;
 
 /// The engine over an object store. One engine writes to a path: opening it fences the one before.
 ///
@@ -116,14 +117,13 @@ impl SlateEngine {
             clock,
             seed,
         } = world;
-        let (store, cached, requests) = observed(store, options.disk_cache.as_ref());
+        let stores = Stores::open(store, options, &runtime)?;
+        let Stores { store, tables, .. } = stores;
         let retained = Arc::new(Retained::default());
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
-        if purpose == Purpose::CopyTarget {
-            // Before the opening, which would fence a writer.
-            if !runtime.block_on(is_empty(&store, path))? {
-                return Err(Error::NotEmpty { path: path.into() });
-            }
+        // Before the opening, which would fence a writer.
+        if purpose == Purpose::CopyTarget && !runtime.block_on(is_empty(&store, path))? {
+            return Err(Error::NotEmpty { path: path.into() });
         }
         runtime.block_on(announce(&store, path, options.merges_itself))?;
         let merges = Arc::new(CompleteMerges::default());
@@ -133,7 +133,7 @@ impl SlateEngine {
             seed,
             merges: merges.clone(),
         };
-        let built = build(path, &cached, options, &runtime, &retained, parts);
+        let built = build(path, &tables, options, &runtime, &retained, parts);
         let db = runtime
             .block_on(built)
             .map_err(|error| convert(path, &error))?;
@@ -142,18 +142,20 @@ impl SlateEngine {
             let _ = runtime.block_on(db.close());
         })?;
         retained.begin(loaded.keyspaces.keys().copied(), loaded.next_id);
-        let reader = SstReader::new(path, store.clone(), Some(cache.clone()), None);
+        let reader = SstReader::new(path, tables, Some(cache.clone()), None);
         let sizes = Arc::new(Sizes::new(reader));
         runtime.spawn(Arc::clone(&sizes).follow(db.subscribe()));
         let flusher = LogFlusher::start(&runtime, &db, clock, options.flush_interval);
         let order = Order::new(loaded);
         let view = View::newest(&db, &order).map_err(|error| convert(path, &error))?;
         let core = Core {
+            status: db.subscribe(),
             db,
+            callers: CallerRuntimes::new(runtime.handle().clone(), path),
             runtime,
             store,
             path: path.into(),
-            requests,
+            requests: stores.requests,
             cache,
             flusher,
             order: order.into(),
@@ -189,18 +191,39 @@ impl SlateEngine {
     }
 }
 
-/// Returns the store whose requests are counted, the same with the cache of this process before it, and the counts.
-fn observed(
+/// The store of an engine.
+struct Stores {
+    /// The store, whose requests are counted.
     store: Arc<dyn ObjectStore>,
-    disk_cache: Option<&DiskCache>,
-) -> (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>, Arc<Requests>) {
-    if let Some(cache) = disk_cache {
-        let (store, requests) = cache.below();
-        return (store, cache.cached(), requests);
+    /// The same with parts of its tables, for SlateDB.
+    tables: Arc<dyn ObjectStore>,
+    requests: Arc<Requests>,
+}
+
+impl Stores {
+    /// Opens the parts of tables that the options describe: those of the cache of this process if there is one.
+    fn open(
+        store: Arc<dyn ObjectStore>,
+        options: &SlateOptions,
+        runtime: &Runtime,
+    ) -> Result<Self> {
+        let (parts, (store, requests)) = match &options.disk_cache {
+            Some(cache) => (cache.parts(), cache.below()),
+            None => {
+                let requests = Arc::new(Requests::default());
+                let store: Arc<dyn ObjectStore> =
+                    Arc::new(ObservedStore::new(store, requests.clone()));
+                (Arc::new(options.table_parts()?), (store, requests))
+            }
+        };
+        let handle = runtime.handle().clone();
+        let tables = Arc::new(TableStore::new(store.clone(), handle, parts));
+        Ok(Self {
+            store,
+            tables,
+            requests,
+        })
     }
-    let requests = Arc::new(Requests::default());
-    let store: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
-    (store.clone(), store, requests)
 }
 
 /// What SlateDB is built of.

@@ -10,11 +10,12 @@
 //! | positions, and what readers may see of commits in flight | [`commit`] |
 //! | when the log is stored | [`log_flush`] |
 //! | blocking calls; scans with read-ahead | [`core`], [`scan`] |
+//! | reads of what is in memory, on the thread of the caller | [`caller_runtime`] |
 //! | removing the entries of dropped keyspaces | [`retained`] |
 //! | merging everything | [`merge`], [`schedule`] |
 //! | merging in a process of its own | [`compactor`] |
 //! | sizes of keyspaces | [`sizes`] |
-//! | a cache that knows its bytes; one on a disk for all that a server opens | [`cache`], [`disk_cache`] |
+//! | a cache that knows its bytes; parts of tables in memory and on a disk, for all that a server opens | [`cache`]; [`table_parts`], [`disk_cache`] |
 //! | requests in flight and their count; repeating those that failed | [`requests`], [`retry`] |
 //! | the store of a URL; refusing stores in which two writers could be at work | [`url`], [`mod@probe`] |
 //! | reading without disturbing a writer, for copies | [`source`] |
@@ -25,6 +26,7 @@
 
 mod backup;
 mod cache;
+mod caller_runtime;
 mod claim;
 mod commit;
 mod compactor;
@@ -51,6 +53,7 @@ mod sizes;
 mod snapshot;
 mod source;
 mod still_clock;
+mod table_parts;
 mod url;
 mod verify;
 

@@ -80,7 +80,8 @@ impl LogFlusher {
 
     /// Stores the log until the database is closed.
     async fn run(self: Arc<Self>, db: Db, clock: Arc<dyn SystemClock>, interval: Duration) {
-        while db.status().close_reason.is_none() {
+        let status = db.subscribe();
+        while status.borrow().close_reason.is_none() {
             self.until(Urgency::Buffered).await;
             let patience = pin!(clock.sleep(interval.saturating_mul(BUFFERED_INTERVALS)));
             select(pin!(self.until(Urgency::Synced)), patience).await;

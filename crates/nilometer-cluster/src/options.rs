@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::claim::Lease;
-use crate::disk_cache::DiskCache;
+use nilometer_storage::Result;
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, CompressionCodec, GarbageCollectorDirectoryOptions,
-    GarbageCollectorOptions, ObjectStoreCacheOptions, Settings,
+    GarbageCollectorOptions, Settings,
 };
+
+use crate::claim::Lease;
+use crate::disk_cache::DiskCache;
+use crate::table_parts::TableParts;
 
 /// Least age at which an object of the log or a table that is no longer referred to is deleted. A reader or an old
 /// writer that is paused for longer may find objects missing.
@@ -23,10 +26,7 @@ const TABLES_WITHOUT_COMPACTOR_MAX: usize = 64;
 /// Interval of the garbage collection.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
-/// Interval at which the cache on a disk lists its files.
-const CACHE_SCAN_INTERVAL: Duration = Duration::from_secs(60 * 60);
-
-/// Least bytes of memtables, and of cached blocks, on small machines.
+/// Least bytes of memtables, of cached blocks, and of parts of tables, on small machines.
 const MEMORY_MIN: usize = 8 * 1024 * 1024;
 
 /// Options of a [`SlateEngine`](crate::SlateEngine).
@@ -41,12 +41,12 @@ pub struct SlateOptions {
     pub memory_bytes_max: usize,
     /// Bytes of the cache of blocks in memory.
     pub block_cache_bytes: u64,
-    /// The folder of a cache on a local disk, if there is to be one.
+    /// Bytes of parts of tables in memory: what was read with a block and may be asked for next.
+    pub table_parts_bytes: u64,
+    /// The folder of a cache of tables on a local disk, if there is to be one.
     pub cache_path: Option<PathBuf>,
     /// Bytes of that cache.
     pub cache_path_bytes: usize,
-    /// Interval at which its folder is listed. The bound does not count a file that was removed while it was stored until then.
-    pub cache_scan_interval: Duration,
     /// The cache of a reader in this process, which an engine uses in place of one of its own.
     pub disk_cache: Option<DiskCache>,
     /// The time for which no other process takes over. When it has passed, [`Engine::confirm`] asks the store.
@@ -74,9 +74,9 @@ impl Default for SlateOptions {
             memtable_bytes: 16 * 1024 * 1024,
             memory_bytes_max: 128 * 1024 * 1024,
             block_cache_bytes: 256 * 1024 * 1024,
+            table_parts_bytes: 32 * 1024 * 1024,
             cache_path: None,
             cache_path_bytes: 16 * 1024 * 1024 * 1024,
-            cache_scan_interval: CACHE_SCAN_INTERVAL,
             disk_cache: None,
             merge_interval: Duration::from_secs(5),
             merges_itself: true,
@@ -90,7 +90,7 @@ impl Default for SlateOptions {
 
 impl SlateOptions {
     /// Returns the defaults for a process that may use `memory_bytes`, if known: at most an eighth for memtables and the
-    /// log, and a sixteenth for the cache of blocks.
+    /// log, a sixteenth for the cache of blocks, and a 64th for parts of tables.
     pub fn within(memory_bytes: Option<u64>) -> Self {
         let mut options = Self::default();
         if let Some(bytes) = memory_bytes {
@@ -99,6 +99,8 @@ impl SlateOptions {
             options.memtable_bytes = options.memtable_bytes.min(options.memory_bytes_max / 4);
             let sixteenth = (bytes / 16).max(MEMORY_MIN as u64);
             options.block_cache_bytes = options.block_cache_bytes.min(sixteenth);
+            let parts = (bytes / 64).max(MEMORY_MIN as u64);
+            options.table_parts_bytes = options.table_parts_bytes.min(parts);
         }
         options
     }
@@ -111,10 +113,19 @@ impl SlateOptions {
             memtable_bytes: 64 * 1024,
             memory_bytes_max: 1024 * 1024,
             block_cache_bytes: 1024 * 1024,
+            table_parts_bytes: 2 * 1024 * 1024,
             merge_interval: Duration::from_millis(10),
-            cache_scan_interval: Duration::from_millis(500),
             threads: 2,
             ..Self::default()
+        }
+    }
+
+    /// Opens the parts of tables that are kept, those on the disk included.
+    pub(crate) fn table_parts(&self) -> Result<TableParts> {
+        let file_bytes = self.cache_path_bytes as u64;
+        match &self.cache_path {
+            Some(folder) => TableParts::in_folder(self.table_parts_bytes, folder, file_bytes),
+            None => Ok(TableParts::in_memory(self.table_parts_bytes)),
         }
     }
 
@@ -152,17 +163,6 @@ impl SlateOptions {
             compression_codec,
             compactor_options: Some(compactor),
             garbage_collector_options: Some(self.garbage_options()),
-            object_store_cache_options: ObjectStoreCacheOptions {
-                root_folder: match self.disk_cache {
-                    Some(_) => None,
-                    None => self.cache_path.clone(),
-                },
-                max_cache_size_bytes: Some(self.cache_path_bytes),
-                scan_interval: Some(self.cache_scan_interval),
-                cache_on_flush: true,
-                cache_on_compaction: true,
-                ..ObjectStoreCacheOptions::default()
-            },
             ..Settings::default()
         }
     }

@@ -26,6 +26,7 @@ use slatedb::{DbReader, DbReaderMode, SstReader};
 use tokio::runtime::Runtime;
 
 use crate::cache::BlockCache;
+use crate::caller_runtime::CallerRuntimes;
 use crate::core::{Reader, Readers};
 use crate::disk_cache::DiskCache;
 use crate::engine::runtime;
@@ -38,6 +39,7 @@ use crate::requests::{ObservedStore, RequestCounts, Requests};
 use crate::scan::SlateScan;
 use crate::sizes::Sizes;
 use crate::still_clock::StillClock;
+use crate::table_parts::TableStore;
 
 /// Age at which a view is replaced although its contents are the newest: the tables that it reads may be merged away.
 const VIEW_AGE_MAX: Duration = Duration::from_secs(30 * 60);
@@ -53,6 +55,7 @@ struct ReaderParts {
     store: Arc<dyn ObjectStore>,
     disk_cache: Option<DiskCache>,
     path: Arc<str>,
+    callers: CallerRuntimes,
     requests: Arc<Requests>,
     cache: Arc<BlockCache>,
     sizes: Sizes,
@@ -103,19 +106,18 @@ impl SlateReader {
         let requests = Arc::new(Requests::default());
         let runtime = runtime(path, options.threads)?;
         let observed: Arc<dyn ObjectStore> = Arc::new(ObservedStore::new(store, requests.clone()));
-        let disk_cache = options.cache_path.as_ref().map(|folder| {
-            let below = (observed.clone(), requests.clone());
-            DiskCache::open(folder, options, below, &runtime)
-        });
-        let disk_cache = disk_cache.transpose()?;
-        let cached = disk_cache.as_ref().map_or(observed, DiskCache::cached);
-        let store: Arc<dyn ObjectStore> = Arc::new(LogCache::new(cached));
+        let cache = DiskCache::open(options, observed.clone(), requests.clone())?;
+        let handle = runtime.handle().clone();
+        let tables = TableStore::new(observed, handle.clone(), cache.parts());
+        let disk_cache = options.cache_path.is_some().then_some(cache);
+        let store: Arc<dyn ObjectStore> = Arc::new(LogCache::new(Arc::new(tables)));
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         let tables = SstReader::new(path, store.clone(), Some(cache.clone()), None);
         let parts = ReaderParts {
             store,
             disk_cache,
             path: path.into(),
+            callers: CallerRuntimes::new(handle, path),
             requests,
             cache,
             sizes: Sizes::new(tables),
@@ -235,10 +237,8 @@ impl Snapshot for ViewSnapshot {
         let Some(stored) = layout::possible_key(keyspace, key) else {
             return Ok(None);
         };
-        let ReaderParts { runtime, path, .. } = &*self.contents.open.parts;
-        let read = self.contents.db.get(stored);
-        let value = runtime.block_on(read);
-        let value = value.map_err(|error| convert(path, &error))?;
+        let runtime = self.contents.open.parts.callers.take();
+        let value = runtime.wait_for(self.contents.db.get(stored))?;
         Ok(value.map(|value| Bytes::copy_from(&value)))
     }
 
@@ -257,7 +257,7 @@ impl Snapshot for ViewSnapshot {
         let parts = &contents.open.parts;
         Ok(Box::new(SlateScan::new(
             Arc::clone(&contents.db),
-            (parts.runtime.handle().clone(), Arc::clone(&parts.path)),
+            &parts.callers,
             range,
             direction,
             (Arc::clone(&self.reader), Arc::clone(&contents.open)),

@@ -1,12 +1,12 @@
 //! Scans: a few entries at a time at first, then read ahead of the caller.
 //!
 //! ```text
-//! first AHEAD_AFTER_BYTES     read when asked for, in chunks that double; small reads of the store
-//! then                        a task reads chunks into a channel of AHEAD_CHUNKS; large reads, several at a time
+//! first AHEAD_AFTER_BYTES     read when asked for, in chunks that double, on the thread of the caller
+//! once one asks the store     a task of the engine reads chunks into a channel of AHEAD_CHUNKS, several reads at a time
 //! ```
 //!
-//! Most scans end after a few entries, which reading ahead would make dear. The others are bound by the latency of the
-//! store unless many of its requests are in flight.
+//! Most scans end after a few entries, which reading ahead would make dear. Of the others those of the store are bound by its
+//! latency unless many requests are in flight; those of memory or a local disk would only wait for another thread.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -16,20 +16,20 @@ use std::sync::Arc;
 use nilometer_storage::{Bytes, Direction, Error, Result};
 use slatedb::config::ScanOptions;
 use slatedb::{DbIterator, DbReader, DbSnapshot, IterationOrder, KeyValue};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::AbortHandle;
 
+use crate::caller_runtime::{CallerRuntime, CallerRuntimes};
 use crate::error::convert;
 use crate::layout::PREFIX_BYTES;
 
-/// Entries of the first chunk.
-const FIRST_ENTRIES: usize = 8;
+/// Entries of the first chunk. Many scans look for one entry.
+const FIRST_ENTRIES: usize = 1;
 
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 128 * 1024;
 
-/// Bytes after which a task reads ahead.
+/// Bytes after which a task reads ahead if the store is asked for the next.
 const AHEAD_AFTER_BYTES: usize = 256 * 1024;
 
 /// Chunks that wait for the caller.
@@ -42,7 +42,15 @@ const READ_BYTES: [usize; 2] = [32 * 1024, 1024 * 1024];
 const READS: [usize; 2] = [1, 8];
 
 pub(crate) type Range = (Bound<bytes::Bytes>, Bound<bytes::Bytes>);
-pub(crate) type Chunk = VecDeque<(Bytes, Bytes)>;
+
+/// Entries as SlateDB has them: parts of blocks.
+pub(crate) type Chunk = VecDeque<KeyValue>;
+
+/// Returns the key, without that of the keyspace, and the value. They are copied: a value that is kept would keep its block.
+pub(crate) fn own_entry(KeyValue { key, value, .. }: KeyValue) -> (Bytes, Bytes) {
+    let own_key = key.get(PREFIX_BYTES..).unwrap_or_default();
+    (Bytes::copy_from(own_key), Bytes::copy_from(&value))
+}
 
 /// What is scanned: it does not change.
 pub(crate) trait ScanSource: Clone + Send + Sync + 'static {
@@ -83,9 +91,11 @@ pub(crate) struct SlateScan<S, H> {
     direction: Direction,
     entries_next: usize,
     bytes_read: usize,
+    /// True if the last chunk needed a request to the store.
+    has_asked_store: bool,
     scanned: S,
-    /// The runtime of SlateDB, and the path of the database.
-    place: (Handle, Arc<str>),
+    /// After the iterator, whose tasks run there.
+    runtime: CallerRuntime,
     /// Last, so that SlateDB is closed after its snapshots.
     _open: H,
 }
@@ -113,7 +123,7 @@ impl<S: ScanSource, H> SlateScan<S, H> {
     /// Returns a scan of the stored keys in `range`. It reads nothing yet.
     pub(crate) fn new(
         scanned: S,
-        place: (Handle, Arc<str>),
+        runtimes: &CallerRuntimes,
         range: Range,
         direction: Direction,
         open: H,
@@ -125,39 +135,37 @@ impl<S: ScanSource, H> SlateScan<S, H> {
             direction,
             entries_next: FIRST_ENTRIES,
             bytes_read: 0,
+            has_asked_store: false,
             scanned,
-            place,
+            runtime: runtimes.take(),
             _open: open,
         }
     }
 
-    fn wait_for<T>(
-        &self,
-        call: impl Future<Output = std::result::Result<T, slatedb::Error>>,
-    ) -> Result<T> {
-        let (handle, path) = &self.place;
-        handle.block_on(call).map_err(|error| convert(path, &error))
-    }
-
     /// Reads the next chunk, which is empty at the end.
     fn fill(&mut self) -> Result<()> {
-        if self.bytes_read >= AHEAD_AFTER_BYTES && !matches!(self.source, Source::Ahead(_)) {
+        if self.bytes_read >= AHEAD_AFTER_BYTES
+            && self.has_asked_store
+            && !matches!(self.source, Source::Ahead(_))
+        {
             self.source = Source::Ahead(self.read_ahead());
         }
         if matches!(self.source, Source::Unopened) {
             let options = scan_options(self.direction, 0);
-            let iterator = self.wait_for(self.scanned.scan(self.rest.clone(), &options))?;
+            let scan = self.scanned.scan(self.rest.clone(), &options);
+            let iterator = self.runtime.wait_for(scan)?;
             self.source = Source::WhenAsked(Box::new(iterator));
         }
-        let (handle, path) = &self.place;
         match &mut self.source {
             Source::WhenAsked(iterator) => {
-                let read = handle.block_on(read_chunk(iterator, self.entries_next));
-                let (chunk, bytes, last) = read.map_err(|error| convert(path, &error))?;
+                let asked = self.runtime.store_reads();
+                let read = read_chunk(iterator, self.entries_next);
+                let (chunk, bytes) = self.runtime.wait_for(read)?;
+                self.has_asked_store = asked.is_none() || self.runtime.store_reads() != asked;
                 self.chunk = chunk;
                 self.bytes_read += bytes;
                 self.entries_next = self.entries_next.saturating_mul(2);
-                if let Some(last) = last {
+                if let Some(last) = self.chunk.back().map(|entry| entry.key.clone()) {
                     match self.direction {
                         Direction::Forward => self.rest.0 = Bound::Excluded(last),
                         Direction::Backward => self.rest.1 = Bound::Excluded(last),
@@ -181,8 +189,9 @@ impl<S: ScanSource, H> SlateScan<S, H> {
         let (sender, chunks) = channel(AHEAD_CHUNKS);
         let scanned = self.scanned.clone();
         let (rest, options) = (self.rest.clone(), scan_options(self.direction, 1));
-        let path = Arc::clone(&self.place.1);
-        let task = self.place.0.spawn(async move {
+        let runtimes = self.runtime.all();
+        let path = Arc::clone(runtimes.path());
+        let task = runtimes.engine().spawn(async move {
             let mut iterator = match scanned.scan(rest, &options).await {
                 Ok(iterator) => iterator,
                 Err(error) => {
@@ -193,8 +202,8 @@ impl<S: ScanSource, H> SlateScan<S, H> {
             loop {
                 let read = read_chunk(&mut iterator, usize::MAX).await;
                 let read = read.map_err(|error| convert(&path, &error));
-                let ends = read.as_ref().map_or(true, |(chunk, _, _)| chunk.is_empty());
-                let sent = sender.send(read.map(|(chunk, _, _)| chunk)).await;
+                let ends = read.as_ref().map_or(true, |(chunk, _)| chunk.is_empty());
+                let sent = sender.send(read.map(|(chunk, _)| chunk)).await;
                 if ends || sent.is_err() {
                     return;
                 }
@@ -219,22 +228,20 @@ pub(crate) fn scan_options(direction: Direction, stage: usize) -> ScanOptions {
         })
 }
 
-/// Reads up to a number of entries, and about `CHUNK_BYTES`. Returns them, their bytes, and the last stored key.
+/// Reads up to a number of entries, and about `CHUNK_BYTES`. Returns them, and their bytes.
 pub(crate) async fn read_chunk(
     iterator: &mut DbIterator,
     entries_max: usize,
-) -> std::result::Result<(Chunk, usize, Option<bytes::Bytes>), slatedb::Error> {
-    let (mut chunk, mut bytes, mut last) = (Chunk::new(), 0, None);
+) -> std::result::Result<(Chunk, usize), slatedb::Error> {
+    let (mut chunk, mut bytes) = (Chunk::new(), 0);
     while chunk.len() < entries_max && bytes < CHUNK_BYTES {
-        let Some(KeyValue { key, value, .. }) = iterator.next().await? else {
+        let Some(entry) = iterator.next().await? else {
             break;
         };
-        bytes += key.len() + value.len();
-        let own_key = key.get(PREFIX_BYTES..).unwrap_or_default();
-        chunk.push_back((Bytes::copy_from(own_key), Bytes::copy_from(&value)));
-        last = Some(key);
+        bytes += entry.key.len() + entry.value.len();
+        chunk.push_back(entry);
     }
-    Ok((chunk, bytes, last))
+    Ok((chunk, bytes))
 }
 
 impl<S: ScanSource, H> Iterator for SlateScan<S, H> {
@@ -250,6 +257,6 @@ impl<S: ScanSource, H> Iterator for SlateScan<S, H> {
                 return Some(Err(error));
             }
         }
-        self.chunk.pop_front().map(Ok)
+        self.chunk.pop_front().map(own_entry).map(Ok)
     }
 }

@@ -29,7 +29,7 @@ impl Snapshot for SlateSnapshot {
         let Some(stored) = layout::possible_key(keyspace, key) else {
             return Ok(None);
         };
-        let value = self.core.wait_for(self.view.snapshot.get(stored))?;
+        let value = self.core.read(self.view.snapshot.get(stored))?;
         // Copied, so that a cached value does not keep its block in memory.
         Ok(value.map(|value| Bytes::copy_from(&value)))
     }
@@ -48,7 +48,7 @@ impl Snapshot for SlateSnapshot {
         let core = &self.core;
         Ok(Box::new(SlateScan::new(
             Arc::clone(&self.view.snapshot),
-            (core.runtime.handle().clone(), Arc::clone(&core.path)),
+            &core.callers,
             range,
             direction,
             // The view retains its keyspaces. The core is last, so that SlateDB is closed after its snapshots.

@@ -18,7 +18,7 @@ use crate::engine::{is_empty, runtime};
 use crate::error::convert;
 use crate::keyspaces;
 use crate::layout;
-use crate::scan::{AHEAD_CHUNKS, Chunk, read_chunk, scan_options};
+use crate::scan::{AHEAD_CHUNKS, Chunk, own_entry, read_chunk, scan_options};
 use crate::still_clock::StillClock;
 
 /// Time for which the checkpoint of a reader is kept, so that of one that was killed, too. A copy takes less.
@@ -128,8 +128,8 @@ impl Snapshot for SlateSource {
             while reader.strong_count() > 0 {
                 let read = read_chunk(&mut iterator, usize::MAX).await;
                 let read = read.map_err(|error| convert(&path, &error));
-                let ends = read.as_ref().map_or(true, |(chunk, _, _)| chunk.is_empty());
-                let sent = sender.send(read.map(|(chunk, _, _)| chunk)).await;
+                let ends = read.as_ref().map_or(true, |(chunk, _)| chunk.is_empty());
+                let sent = sender.send(read.map(|(chunk, _)| chunk)).await;
                 if ends || sent.is_err() {
                     return;
                 }
@@ -173,6 +173,6 @@ impl Iterator for SourceScan {
                 }
             }
         }
-        self.chunk.pop_front().map(Ok)
+        self.chunk.pop_front().map(own_entry).map(Ok)
     }
 }
