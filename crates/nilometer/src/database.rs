@@ -4,6 +4,7 @@
 //! stops its threads and releases the directory.
 
 mod buckets;
+mod cluster_parameters;
 mod collections;
 mod index_builds;
 #[cfg(test)]
@@ -48,6 +49,7 @@ use crate::timeseries::{BucketLimits, Timeseries};
 use crate::validation::Validation;
 use crate::write::Records;
 
+pub(crate) use cluster_parameters::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS};
 pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
@@ -206,6 +208,7 @@ impl Database {
             cursors: cursors.clone(),
             change_log: change_log.clone(),
         });
+        collections.apply_change_stream_options()?;
         let query = QueryServices {
             collections: collections.clone(),
             cursors: cursors.clone(),

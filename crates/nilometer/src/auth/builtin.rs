@@ -174,6 +174,7 @@ const CLUSTER_MANAGER: ActionSet = ActionSet::of(&[
     A::CheckMetadataConsistency,
     A::CleanupOrphaned,
     A::FlushRouterConfig,
+    A::GetClusterParameter,
     A::GetDefaultRWConcern,
     A::ListSessions,
     A::ListShards,
@@ -183,6 +184,7 @@ const CLUSTER_MANAGER: ActionSet = ActionSet::of(&[
     A::ReplSetGetStatus,
     A::ReplSetStateChange,
     A::Resync,
+    A::SetClusterParameter,
     A::SetDefaultRWConcern,
     A::SetFeatureCompatibilityVersion,
 ]);

@@ -36,7 +36,9 @@ pub use collection::{
 pub use dictionaries::StoredDictionary;
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
-pub use namespace::{BUCKETS_PREFIX, LOCAL, Namespace, OPLOG, SYSTEM_VIEWS, check_database_name};
+pub use namespace::{
+    BUCKETS_PREFIX, CONFIG, LOCAL, Namespace, OPLOG, SYSTEM_VIEWS, check_database_name,
+};
 pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
 };

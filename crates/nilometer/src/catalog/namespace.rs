@@ -7,6 +7,9 @@ use crate::error::{Error, ErrorCode, Result};
 /// Prefix of the name of a bucket collection; the name of the time-series collection follows.
 pub const BUCKETS_PREFIX: &str = "system.buckets.";
 
+/// The database in which servers store their own documents.
+pub const CONFIG: &str = "config";
+
 /// The database of the oplog.
 pub const LOCAL: &str = "local";
 

@@ -35,6 +35,7 @@ mod recent;
 mod waiting;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::varint;
@@ -180,6 +181,8 @@ pub struct ChangeLog {
     options: ChangeLogOptions,
     state: Mutex<LogState>,
     waiting: WaitingStreams,
+    /// Time for which streams show documents before and after their changes, in seconds; 0 if it is that of the log.
+    image_seconds: AtomicI64,
     /// Those that streams have read.
     headers: Mutex<KnownHeaders>,
 }
@@ -243,6 +246,7 @@ impl ChangeLog {
                 recent: RecentBatches::starting(0),
             }),
             waiting: WaitingStreams::default(),
+            image_seconds: AtomicI64::new(0),
             headers: Mutex::default(),
             engine,
         };
@@ -459,6 +463,19 @@ impl ChangeLog {
     pub(crate) fn visible(&self) -> u64 {
         self.settle_failed();
         self.lock().visible()
+    }
+
+    /// Sets the time for which streams show documents before and after their changes, in seconds.
+    pub(crate) fn set_image_expiry(&self, seconds: Option<i64>) {
+        self.image_seconds
+            .store(seconds.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// True if streams show documents before and after the changes of this time.
+    pub(crate) fn shows_images_of(&self, wall_ms: i64) -> bool {
+        let seconds = self.image_seconds.load(Ordering::Relaxed);
+        let age_ms = self.clock.now_ms().saturating_sub(wall_ms);
+        seconds == 0 || age_ms < seconds.saturating_mul(1000)
     }
 
     /// Returns what wakes streams of a scope that wait for changes.

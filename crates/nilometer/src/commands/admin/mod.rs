@@ -5,6 +5,7 @@
 
 pub(super) mod backup;
 pub(super) mod build_info;
+pub(super) mod cluster_parameter;
 pub(super) mod connection_status;
 pub(super) mod current_op;
 pub(super) mod data_size;

@@ -2,6 +2,7 @@
 
 mod buckets;
 mod histories;
+mod images;
 mod log;
 
 use std::path::Path;

@@ -39,6 +39,8 @@ pub(super) struct EventBuilder<'s> {
     pub(super) is_invalid: bool,
     /// `{lsid, txnNumber}`, if the changes are those of a transaction.
     pub(super) transaction: Option<Document>,
+    /// Documents before and after changes are not expired.
+    pub(super) has_images: bool,
     /// The collection of the entry.
     uuid: [u8; 16],
 }
@@ -71,6 +73,7 @@ impl<'s> EventBuilder<'s> {
             events: Vec::new(),
             is_invalid: false,
             transaction: None,
+            has_images: true,
             uuid: [0; 16],
         }
     }
@@ -192,7 +195,8 @@ impl<'s> EventBuilder<'s> {
                 Ok(())
             }
             Entry::Before(document) => {
-                let is_shown = shows && self.options.before_change != BeforeChange::Off;
+                let is_wanted = self.options.before_change != BeforeChange::Off;
+                let is_shown = shows && is_wanted && self.has_images;
                 self.before = is_shown.then(|| document.to_document());
                 Ok(())
             }
@@ -270,8 +274,9 @@ impl<'s> EventBuilder<'s> {
                 after,
             } => {
                 let images = Images::of(self.options, before);
+                let is_measurement = !collection.time_field.is_empty();
+                let after = after.filter(|_| is_measurement || self.has_images);
                 self.push("update", |event| {
-                    let is_measurement = !collection.time_field.is_empty();
                     match images.options.full_document {
                         FullDocument::Default => {}
                         FullDocument::UpdateLookup if !is_measurement => {

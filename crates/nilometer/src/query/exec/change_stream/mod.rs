@@ -323,6 +323,7 @@ impl EventSource {
         let mut made = EventBuilder::new(&self.scope, &self.options, at, current.number);
         made.first = self.first;
         made.passes_invalidate = self.passes_invalidate;
+        made.has_images = self.log.shows_images_of(at.wall_ms);
         made.transaction = current.transaction.take();
         // A document before a change belongs to the entry behind it.
         while (made.events.len() < ROWS_PER_BATCH || made.before.is_some()) && !made.is_invalid {
