@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! bucket with n measurements        does the entry's part from the row f on, of k, exist?
-//!   n = f                           no: they are added
-//!   n ≥ f + k, and has them         yes
+//!   n ≤ f                           no: they are added
 //!   otherwise                       those that it does not have are added
 //! ```
 //!
 //! The rows of a bucket are numbered in the order in which they were staged. A dump reads buckets when none of their entries are
 //! in flight, so that what it has of a bucket are its first rows. The entries of concurrent inserts may be in another
-//! order in the oplog than they were staged: then the measurements are compared.
+//! order in the oplog than they were staged: so the measurements are compared. Of measurements that are equal in all fields, also in
+//! `_id`, and that several clients insert at the same time, one may be lost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -204,9 +204,12 @@ fn extend(
     if bucket.count() + missing.len() > MEASUREMENTS_MAX {
         return Err(unsupported("too many measurements"));
     }
+    let start_ms = BucketDocument::parse(before.as_ref(), &options.time_field)?;
+    let start_ms = start_ms.start_ms(&options.time_field)?;
     for measurement in &missing {
-        if !matches!(measurement.get(&options.time_field), ValueRef::DateTime(_)) {
-            return Err(unsupported("a measurement without a time"));
+        match measurement.get(&options.time_field) {
+            ValueRef::DateTime(at) if options.spans(start_ms, at) => {}
+            _ => return Err(unsupported("a time outside the bucket")),
         }
     }
     let mut rows: Vec<Row<'_>> = (0..bucket.count()).map(Row::Old).collect();
@@ -240,7 +243,7 @@ fn missing(
     before: &Document,
     added: Addition,
 ) -> Result<Vec<Document>> {
-    if bucket.count() == added.rows_before {
+    if bucket.count() <= added.rows_before {
         return Ok(added.measurements);
     }
     let known = rows_of(before.as_ref(), options)?;
