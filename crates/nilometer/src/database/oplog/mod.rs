@@ -29,8 +29,8 @@ use crate::query::source::{
 };
 use crate::write::Arrivals;
 
-/// The number of batches that a backward scan reads first; then it reads whole pages.
-const FIRST_BATCHES: usize = 4;
+/// The number of batches that a backward scan reads first; then it reads more at once.
+const FIRST_BATCHES: usize = 2;
 
 impl StoredCollections {
     /// Returns the oplog.
@@ -140,6 +140,7 @@ impl RecordSource for OplogSource {
             min: 0,
             max: 0,
             ready: VecDeque::new(),
+            read: VecDeque::new(),
             to: None,
             batches: FIRST_BATCHES,
             first: None,
@@ -229,7 +230,9 @@ struct OplogScan {
     min: u64,
     max: u64,
     ready: VecDeque<(RecordKey, Document)>,
-    /// Up to which time a backward scan reads next.
+    /// Batches that were read, in the order of the scan. Their entries are made one batch at a time.
+    read: VecDeque<LoggedBatch>,
+    /// The time up to which batches were read, or up to which a backward scan reads next.
     to: Option<u64>,
     /// The number of batches that it reads then.
     batches: usize,
@@ -250,18 +253,21 @@ impl OplogScan {
         Ok(within.map(|(time, entry)| (key(time), entry)).collect())
     }
 
-    /// Reads the next page upwards.
+    /// Reads the next page upwards, or makes the entries of the next batch.
     fn read_forward(&mut self) -> Result<()> {
-        if self.min > self.max {
+        if let Some(batch) = self.read.pop_front() {
+            let entries = self.entries(&batch)?;
+            self.ready.extend(entries);
+            return Ok(());
+        }
+        let from = self.to.map_or(self.min, |to| to.saturating_add(1));
+        if from > self.max {
             self.is_done = true;
             return Ok(());
         }
-        let page = self.log.read(self.min, &StreamScope::Cluster)?;
-        for batch in &page.batches {
-            let entries = self.entries(batch)?;
-            self.ready.extend(entries);
-        }
-        self.min = page.up_to.saturating_add(1).max(self.min);
+        let page = self.log.read(from, &StreamScope::Cluster)?;
+        self.to = Some(page.up_to.max(from));
+        self.read = page.batches.into();
         Ok(())
     }
 
@@ -275,26 +281,29 @@ impl OplogScan {
         Ok(first.map_or(self.max, |first| first.time))
     }
 
-    /// Reads the next page downwards.
+    /// Reads the next page downwards, or makes the entries of the next batch.
     fn read_backward(&mut self) -> Result<()> {
-        let mut batches = Vec::new();
+        if let Some(batch) = self.read.pop_front() {
+            let entries = self.entries(&batch)?;
+            self.ready.extend(entries.into_iter().rev());
+            return Ok(());
+        }
         if self.min <= self.max {
             let to = match self.to {
                 Some(to) => to,
                 None => self.last_batch()?,
             };
-            batches = self.log.read_back(to, self.batches)?;
-            self.batches = usize::MAX;
+            if self.min <= to {
+                self.read = self.log.read_back(to, self.batches)?.into();
+                self.batches = self.batches.saturating_mul(self.batches);
+            }
         }
-        for batch in &batches {
-            let entries = self.entries(batch)?;
-            self.ready.extend(entries.into_iter().rev());
-        }
-        let last = batches.last().filter(|last| last.time > self.min);
-        self.to = last.map(|last| last.time - 1);
-        self.is_done = last.is_none();
-        if self.is_done {
-            self.ready.extend(self.first.take());
+        match self.read.back() {
+            Some(last) => self.to = Some(last.time - 1),
+            None => {
+                self.is_done = true;
+                self.ready.extend(self.first.take());
+            }
         }
         Ok(())
     }
