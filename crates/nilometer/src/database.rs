@@ -16,6 +16,7 @@ pub mod offline;
 mod oplog;
 mod outputs;
 mod records;
+pub(crate) mod snapshots;
 mod statistics;
 mod system_collections;
 pub(crate) mod transactions;
@@ -53,6 +54,7 @@ pub(crate) use cluster_parameters::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS};
 pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
+use snapshots::Snapshots;
 pub(crate) use system_collections::ADMIN;
 use transactions::Transactions;
 
@@ -72,13 +74,15 @@ pub struct Database {
     retryable_writes: Arc<RetryableWrites>,
     /// The transactions that are open.
     transactions: Arc<Transactions>,
+    /// What reads outside of transactions may read again.
+    snapshots: Arc<Snapshots>,
     /// What was changed, if this server writes for a replica set.
     change_log: Option<Arc<ChangeLog>>,
     /// The time of the newest change that a view of a set shows.
     view_time: Option<u64>,
     query: QueryServices,
     disk: Arc<DiskMonitor>,
-    /// True if another database has the cursors.
+    /// True if the cursors are those of another database.
     has_successor: AtomicBool,
     /// Stopped when the database is dropped.
     _background: Background,
@@ -225,7 +229,8 @@ impl Database {
         let disk = Arc::new(DiskMonitor::new(engine.clone(), services.clone()));
         let retryable_writes = Arc::new(RetryableWrites::new(engine.clone()));
         let transactions = Arc::<Transactions>::default();
-        let expiring = transactions.clone();
+        let snapshots = Arc::<Snapshots>::default();
+        let expiring = (transactions.clone(), snapshots.clone());
         let background = Background::start(BackgroundContext {
             is_read_only,
             retryable_writes: retryable_writes.clone(),
@@ -238,7 +243,10 @@ impl Database {
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),
-            expire_transactions: Box::new(move |now, lifetime| expiring.expire(now, lifetime)),
+            expire_transactions: Box::new(move |now, lifetime| {
+                expiring.0.expire(now, lifetime);
+                expiring.1.expire(now);
+            }),
         })
         .map_err(no_thread)?;
         let resumed_builds = ResumedBuilds::start(IndexBuilder {
@@ -259,6 +267,7 @@ impl Database {
             authority,
             retryable_writes,
             transactions,
+            snapshots,
             change_log,
             view_time,
             query,
@@ -401,6 +410,12 @@ impl Database {
         self.change_log.as_ref()
     }
 
+    /// Returns the snapshots that may be read again.
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
+    }
+
+    /// Returns the open transactions.
     pub(crate) fn transactions(&self) -> &Arc<Transactions> {
         &self.transactions
     }

@@ -142,7 +142,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["crud"],
             &["ddl"],
             &["security"],
-            &["cursor_reply", "members", "server_version"],
+            &["cursor_reply", "members", "server_version", "snapshots"],
             &["generic"],
             &["stable_api", "transactions"],
         ],

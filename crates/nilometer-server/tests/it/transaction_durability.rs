@@ -3,7 +3,7 @@
 //!
 //! The sessions of a history share lists and accounts. A transaction appends to lists, transfers between accounts, or reads all. An
 //! append is also a measurement of the list's series: what a transaction reads of both must be the same values. A
-//! measurement may be removed and inserted again. Beside transactions the sessions append by numbered statements.
+//! measurement may be removed and inserted again. Beside transactions the sessions append by numbered statements, and read snapshots.
 //!
 //! A history ends when the server is killed. Then each session repeats its last commit, acknowledged or not, or its last
 //! statement, and the history is checked by [`isolation`](crate::isolation).
@@ -348,14 +348,66 @@ impl Session<'_> {
         true
     }
 
-    /// Runs transactions and statements until the connection is lost.
+    /// Reads all of one moment outside of a transaction. False if the connection is lost.
+    fn read_snapshot(&mut self, client: &mut Client) -> bool {
+        let begun = self.moment();
+        let first = self.base;
+        let mut time = None;
+        let mut found = Vec::new();
+        for (collection, field, count) in [
+            ("lists", "_id", LISTS),
+            ("values", "m", LISTS),
+            ("accounts", "_id", ACCOUNTS),
+        ] {
+            let range = doc! {"$gte": first, "$lt": first + count as i32};
+            let mut concern = DocumentBuilder::new();
+            concern.append("level", "snapshot");
+            if let Some(time) = &time {
+                concern.append("atClusterTime", Value::clone(time));
+            }
+            let mut filter = DocumentBuilder::new();
+            filter.append(field, range);
+            let mut command = DocumentBuilder::extending(find(collection, filter.finish()));
+            command.append("readConcern", concern.finish());
+            command.append("$db", "test");
+            let message = op_msg(0, &[body(&command.finish())]);
+            let Some(reply) = client.ask_or_lose(&message) else {
+                return false;
+            };
+            assert!(is_ok(&reply), "{reply:?}");
+            let cursor = reply.get("cursor").as_document().expect("a cursor");
+            time = Some(cursor.get("atClusterTime").to_value());
+            found.push(first_batch(&reply));
+        }
+        let sum: i64 = found[2].iter().map(|one| number(one, "amount")).sum();
+        assert_eq!(sum, ACCOUNTS as i64 * AMOUNT, "{found:?}");
+        let reads = found[0].iter().map(|list| {
+            let id = number(list, "_id");
+            let of_it = found[1].iter().filter(|one| number(one, "m") == id);
+            let of_it: Vec<Document> = of_it.cloned().collect();
+            let read = values(list, &of_it);
+            (id as i32, read.unwrap_or_else(|text| panic!("{text}")))
+        });
+        let reads = reads.collect();
+        self.ran.push(Ran {
+            is_committed: true,
+            begun,
+            ended: self.moment(),
+            reads,
+            appends: Vec::new(),
+        });
+        true
+    }
+
+    /// Runs transactions, statements and reads until the connection is lost.
     fn write(&mut self, port: u16) {
         let Some(mut client) = Client::try_connect(port) else {
             return;
         };
         loop {
-            let is_there = match self.random.below(6) {
+            let is_there = match self.random.below(8) {
                 0 => self.single(&mut client),
+                1 => self.read_snapshot(&mut client),
                 _ => self.transaction(&mut client),
             };
             if !is_there {

@@ -41,7 +41,7 @@ pub(crate) struct BackgroundContext {
     pub(crate) is_read_only: bool,
     /// Closes cursors idle for too long: the monotonic time now, and the idle limit.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
-    /// Aborts transactions that are open for too long: the monotonic time now, and the lifetime.
+    /// Aborts transactions that are open for too long, and forgets old snapshots: the monotonic time now, and the lifetime.
     pub(crate) expire_transactions: Box<dyn Fn(Duration, Duration) + Send>,
 }
 

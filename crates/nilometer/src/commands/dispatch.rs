@@ -19,7 +19,7 @@ use super::generic::GenericArgs;
 use super::security::{audit, authorization};
 use super::{
     Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
-    members, target, transactions,
+    members, snapshots, target, transactions,
 };
 use crate::catalog::Namespace;
 use crate::database::Database;
@@ -162,6 +162,12 @@ fn run_known(
         &request.body,
     )?;
     let Some((transaction, lsid)) = generic.transaction.zip(generic.lsid) else {
+        if let Some(snapshot) = generic.snapshot {
+            let found = snapshots::open(database, &resolved, snapshot)?;
+            let both = (&*found.database, database);
+            let reply = run_checked(both, session, &resolved, spec, generic, failure)?;
+            return Ok(snapshots::with_time(&reply, found.time));
+        }
         let both = (database, database);
         return run_checked(both, session, &resolved, spec, generic, failure);
     };

@@ -7,7 +7,7 @@
 //! Without the name of a replica set, numbers of writes and transactions are refused with the code drivers know from a MongoDB
 //! standalone.
 
-use nilometer_bson::{DocRef, Element, Value, ValueRef};
+use nilometer_bson::{DocRef, Element, Timestamp, Value, ValueRef};
 
 use super::stable_api::StableApi;
 use super::transactions::{self, TransactionArgs};
@@ -69,12 +69,21 @@ pub(crate) struct GenericArgs {
     pub(crate) txn_number: Option<i64>,
     /// Of a command that belongs to a transaction.
     pub(crate) transaction: Option<TransactionArgs>,
+    /// Of a read of a snapshot outside of transactions.
+    pub(crate) snapshot: Option<SnapshotArgs>,
     pub(crate) max_time_ms: i64,
     pub(crate) comment: Option<Value>,
     pub(crate) write_concern: WriteConcern,
     pub(crate) api: ApiParameters,
     /// True with a read preference that members other than the primary satisfy.
     pub(crate) secondary_ok: bool,
+}
+
+/// Which snapshot a command reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SnapshotArgs {
+    /// The cluster time of an earlier one; `None` for that of now.
+    pub(crate) at: Option<Timestamp>,
 }
 
 /// Checks the names in `body` and reads the options every command takes. `set` is the replica set of the server.
@@ -114,7 +123,7 @@ pub(crate) fn parse(
             }
             "comment" => parsed.comment = Some(element.value().to_value()),
             "maxTimeMS" => parsed.max_time_ms = max_time(element.value(), "maxTimeMS")?,
-            "readConcern" => read_concern(spec, &args, set)?,
+            "readConcern" => parsed.snapshot = read_concern(spec, &args, set)?,
             "writeConcern" => parsed.write_concern = write_concern(spec, &args, set)?,
             "txnNumber" => transaction.number = args.integer("txnNumber")?,
             "autocommit" => transaction.autocommit = args.boolean("autocommit")?,
@@ -284,30 +293,76 @@ fn query_options(args: &Args<'_>) -> Result<bool> {
     }
 }
 
+/// The field of a read concern that names the time of a snapshot.
+const AT_CLUSTER_TIME: &str = "atClusterTime";
+
+/// Commands that read a snapshot outside of transactions.
+const OF_SNAPSHOTS: [&str; 3] = ["aggregate", "distinct", "find"];
+
 /// Checks the read concern. All acknowledged writes are where all members read, so `local`, `available`, `majority` and, in a set,
-/// `linearizable` read the same. In a transaction each command takes a level, of the transaction's reads.
-fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -> Result<()> {
-    let known = ["level", "provenance", AFTER_CLUSTER_TIME];
+/// `linearizable` read the same. In a transaction each command takes a level, of the transaction's reads. Returns the snapshot
+/// that a command reads outside of transactions.
+fn read_concern(
+    spec: &CommandSpec,
+    args: &Args<'_>,
+    set: Option<&ReplicaSet>,
+) -> Result<Option<SnapshotArgs>> {
+    let known = ["level", "provenance", AFTER_CLUSTER_TIME, AT_CLUSTER_TIME];
     let Some(concern) = args.nested("readConcern", &known)? else {
-        return Ok(());
+        return Ok(None);
     };
     let concern = Args::new("readConcern", concern.document_ref());
-    match (concern.value(AFTER_CLUSTER_TIME), set) {
-        (ValueRef::Missing, _) => {}
-        // All that was acknowledged is read here. On a secondary the server has waited for a view that shows it.
-        (ValueRef::Timestamp(_), Some(_)) => {}
-        (ValueRef::Timestamp(_), None) => {
-            return Err(Error::new(
-                ErrorCode::IllegalOperation,
-                "Cannot specify afterClusterTime readConcern without replication enabled",
-            ));
-        }
-        (other, _) => return Err(concern.wrong_type(AFTER_CLUSTER_TIME, other, "timestamp")),
-    }
-    let Some(level) = concern.string("level")? else {
-        return Ok(());
-    };
+    // All that was acknowledged is read here. On a secondary the server has waited for a view that shows it.
+    cluster_time(&concern, AFTER_CLUSTER_TIME, set)?;
+    let at = cluster_time(&concern, AT_CLUSTER_TIME, set)?;
+    let level = concern.string("level")?;
     let in_transaction = !args.value("autocommit").is_missing();
+    if at.is_some() && (level != Some("snapshot") || in_transaction) {
+        return Err(Error::invalid_options(format!(
+            "readConcern {AT_CLUSTER_TIME} needs the level 'snapshot', outside of transactions"
+        )));
+    }
+    if level == Some("snapshot") && set.is_some() && !in_transaction {
+        if OF_SNAPSHOTS.contains(&spec.name) {
+            return Ok(Some(SnapshotArgs { at }));
+        }
+        return Err(unsupported_level(spec, "snapshot"));
+    }
+    check_level(spec, level.unwrap_or("local"), in_transaction, set)?;
+    Ok(None)
+}
+
+/// Returns a time of a read concern.
+fn cluster_time(
+    concern: &Args<'_>,
+    name: &str,
+    set: Option<&ReplicaSet>,
+) -> Result<Option<Timestamp>> {
+    match (concern.value(name), set) {
+        (ValueRef::Missing, _) => Ok(None),
+        (ValueRef::Timestamp(time), Some(_)) => Ok(Some(time)),
+        (ValueRef::Timestamp(_), None) => Err(Error::new(
+            ErrorCode::IllegalOperation,
+            format!("Cannot specify {name} readConcern without replication enabled"),
+        )),
+        (other, _) => Err(concern.wrong_type(name, other, "timestamp")),
+    }
+}
+
+fn unsupported_level(spec: &CommandSpec, level: &str) -> Error {
+    Error::invalid_options(format!(
+        "Command {} does not support {{ readConcern: {{ level: \"{level}\" }} }}",
+        spec.name
+    ))
+}
+
+/// Refuses the levels that a command does not take.
+fn check_level(
+    spec: &CommandSpec,
+    level: &str,
+    in_transaction: bool,
+    set: Option<&ReplicaSet>,
+) -> Result<()> {
     match level {
         "local" | "majority" | "snapshot" if in_transaction => Ok(()),
         "available" | "linearizable" if in_transaction => Err(Error::invalid_options(
@@ -315,14 +370,13 @@ fn read_concern(spec: &CommandSpec, args: &Args<'_>, set: Option<&ReplicaSet>) -
         )),
         "local" | "available" | "majority" if spec.read_concern || level == "local" => Ok(()),
         "linearizable" if spec.read_concern && set.is_some() => Ok(()),
-        "local" | "available" | "majority" => Err(Error::invalid_options(format!(
-            "Command {} does not support {{ readConcern: {{ level: \"{level}\" }} }}",
-            spec.name
-        ))),
-        "linearizable" | "snapshot" => Err(Error::new(
+        "linearizable" | "snapshot" if set.is_none() => Err(Error::new(
             ErrorCode::NotAReplicaSet,
             "node needs to be a replica set member to use read concern",
         )),
+        "local" | "available" | "linearizable" | "majority" | "snapshot" => {
+            Err(unsupported_level(spec, level))
+        }
         _ => Err(Error::bad_value(format!(
             "Enumeration value '{level}' for field 'readConcern.level' is not a valid value."
         ))),

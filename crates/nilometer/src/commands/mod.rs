@@ -33,6 +33,7 @@ mod generic;
 mod members;
 mod security;
 mod server_version;
+mod snapshots;
 mod stable_api;
 mod target;
 mod transactions;

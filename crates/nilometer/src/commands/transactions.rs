@@ -33,7 +33,7 @@ const STATEMENTS: [&str; 10] = [
 /// Commands that end a transaction.
 const ENDS: [&str; 2] = ["abortTransaction", "commitTransaction"];
 
-/// Stages that cannot be in a transaction.
+/// Stages that cannot be in a transaction, or read a snapshot.
 const REFUSED_STAGES: [&str; 10] = [
     "$changeStream",
     "$collStats",
@@ -152,17 +152,22 @@ fn check_command(spec: &CommandSpec) -> Result<()> {
     }
 }
 
+/// Returns the first stage of a pipeline that writes, or that tells of the server and not of a snapshot.
+pub(super) fn refused_stage(request: &Request) -> Option<&str> {
+    let stages = request.body.as_ref().get("pipeline").as_array()?;
+    let mut names = stages.iter().filter_map(|stage| {
+        let stage = stage.as_document()?;
+        Some(stage.iter().next()?.name())
+    });
+    names.find(|name| REFUSED_STAGES.contains(name))
+}
+
 /// Refuses what cannot be in a transaction. An open one is aborted by it.
 fn check(database: &Database, spec: &CommandSpec, request: &Request) -> Result<()> {
     check_command(spec)?;
     let body = request.body.as_ref();
-    if let ValueRef::Array(stages) = body.get("pipeline") {
-        for stage in stages.iter().filter_map(ValueRef::as_document) {
-            let name = stage.iter().next().map_or("", |element| element.name());
-            if REFUSED_STAGES.contains(&name) {
-                return Err(unsupported(name));
-            }
-        }
+    if let Some(stage) = refused_stage(request) {
+        return Err(unsupported(stage));
     }
     if matches!(body.get("tailable"), ValueRef::Bool(true)) {
         return Err(unsupported("find with tailable"));

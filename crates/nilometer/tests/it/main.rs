@@ -34,6 +34,7 @@ mod rules;
 mod same_answers;
 mod series;
 mod short_memory;
+mod snapshot_reads;
 mod statistics;
 mod stuck_disk;
 mod summaries;

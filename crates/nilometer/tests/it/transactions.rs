@@ -21,7 +21,7 @@ fn environment() -> Environment {
     }
 }
 
-fn fixture() -> Fixture {
+pub(crate) fn fixture() -> Fixture {
     let mut fixture = Fixture::of(Database::in_memory_with(environment()).unwrap());
     fixture.run(doc! { "create": "c" });
     let options = doc! { "timeField": "t", "metaField": "m" };
@@ -96,7 +96,7 @@ impl Session {
     }
 }
 
-fn code(reply: &Document) -> Option<i64> {
+pub(crate) fn code(reply: &Document) -> Option<i64> {
     reply.get("code").as_exact_i64()
 }
 
@@ -109,11 +109,11 @@ fn is_transient(reply: &Document) -> bool {
     })
 }
 
-fn insert(collection: &str, documents: Vec<Value>) -> Document {
+pub(crate) fn insert(collection: &str, documents: Vec<Value>) -> Document {
     doc! { "insert": collection, "documents": documents }
 }
 
-fn update(collection: &str, filter: Document, change: Document) -> Document {
+pub(crate) fn update(collection: &str, filter: Document, change: Document) -> Document {
     let statement = doc! { "q": filter, "u": change, "multi": true };
     doc! { "update": collection, "updates": array![statement] }
 }
@@ -122,7 +122,7 @@ fn find(collection: &str) -> Document {
     doc! { "find": collection, "sort": doc! { "_id": 1 } }
 }
 
-fn measurement(id: i64, minute: i64, v: i64) -> Value {
+pub(crate) fn measurement(id: i64, minute: i64, v: i64) -> Value {
     doc! { "t": Value::DateTime(1_700_000_000_000 + minute * 60_000), "m": id % 3, "_id": id, "v": v }
         .into()
 }

@@ -269,23 +269,29 @@ impl Transaction {
     fn begin(database: &Database) -> Result<Self> {
         let overlay = Arc::new(OverlayEngine::over(database.engine.clone(), BYTES_MAX)?);
         Ok(Self {
-            database: database.over(overlay.clone()),
+            database: database.over(overlay.clone(), None),
             overlay,
         })
     }
 }
 
 impl Database {
-    /// Returns a database that shows what `overlay` does, with the services and the catalog of this one. It has no threads, and
-    /// cursors of its own.
-    fn over(&self, overlay: Arc<OverlayEngine>) -> Self {
+    /// Returns a database that shows what `overlay` does, with the services and the catalog of this one. It has no threads. Its
+    /// cursors are in `shared_cursors`, or its own.
+    pub(super) fn over(
+        &self,
+        overlay: Arc<OverlayEngine>,
+        shared_cursors: Option<Arc<CursorRegistry>>,
+    ) -> Self {
+        let keeps_cursors = shared_cursors.is_some();
+        let cursors = shared_cursors
+            .unwrap_or_else(|| Arc::new(CursorRegistry::new(CursorLimits::default())));
         let engine: Arc<dyn Engine> = overlay.clone();
         let services = self.services.clone();
         let (limits, seed) = (bucket_limits(&services), services.ids.random());
         let timeseries = self.timeseries.of_transaction(engine.clone(), limits, seed);
         let timeseries = Arc::new(timeseries);
         let records = Arc::new(Records::of_transaction(overlay, &self.records));
-        let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
         let collections = Arc::new(StoredCollections {
             engine: engine.clone(),
             timeseries: timeseries.clone(),
@@ -310,9 +316,10 @@ impl Database {
             change_log: self.change_log.clone(),
             view_time: self.view_time,
             transactions: Arc::default(),
+            snapshots: Arc::default(),
             query,
             disk: self.disk.clone(),
-            has_successor: false.into(),
+            has_successor: keeps_cursors.into(),
             _background: Background::none(),
             _resumed_builds: ResumedBuilds::none(),
         }
