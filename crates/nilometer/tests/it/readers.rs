@@ -182,7 +182,8 @@ fn exercise(database: &Database) {
             scope.spawn(move || {
                 let mut connection = Connection::new(database);
                 let mut rounds = 0;
-                while Instant::now() < until {
+                // On a busy machine a round may take as long as all of them should.
+                while rounds < 2 || Instant::now() < until {
                     if reader == 0 {
                         check_groups(&mut connection, progress);
                     } else {
@@ -201,7 +202,7 @@ fn exercise(database: &Database) {
         let rounds = readers.map(|reader| reader.join());
         progress.is_over.store(true, Ordering::SeqCst);
         for rounds in rounds {
-            assert!(rounds.unwrap() > 1);
+            rounds.unwrap();
         }
     });
     assert!(values(&progress.acknowledged).iter().all(|n| *n > BATCH));
