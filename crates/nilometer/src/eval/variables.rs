@@ -103,6 +103,11 @@ impl ParseContext {
         self.variables.len()
     }
 
+    /// Returns the names of the user variables, by slot.
+    pub fn variable_names(&self) -> &[Arc<str>] {
+        &self.variables
+    }
+
     /// Returns the slot of the innermost user variable called `name`.
     pub fn slot(&self, name: &str) -> Option<usize> {
         self.variables.iter().rposition(|known| &**known == name)

@@ -6,6 +6,7 @@
 //! planner     stages + namespace ─► logical plan ─► physical plan
 //! pipeline    documents ─► typed stages; names and arguments are checked here
 //! batch       rows, or the measurements of one bucket with their columns and as BSON
+//! partitions  traits of a collection in several partitions
 //! source      traits of stored data
 //! ```
 //!
@@ -19,6 +20,7 @@ pub mod batch;
 pub mod cursor;
 pub mod exec;
 pub mod explain;
+pub mod partitions;
 pub mod pipeline;
 pub mod planner;
 pub mod source;

@@ -4,6 +4,7 @@
 //! Collections::resolve("db", "ts") ─┬─ Absent
 //!                                   ├─ Ordinary(RecordSource)    records in key order
 //!                                   ├─ TimeSeries(BucketSource)  buckets in `_id` order
+//!                                   ├─ Partitioned(PartitionSource)  either, in several partitions
 //!                                   └─ View { on, pipeline }     resolved again by the planner
 //! ```
 //!
@@ -30,6 +31,7 @@ use crate::eval::{Collation, EvalContext};
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, ScannedBuckets};
 use crate::operation::OperationContext;
+use crate::query::partitions::PartitionSource;
 use crate::session::UserName;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer};
 use crate::write::Arrivals;
@@ -193,6 +195,8 @@ pub enum Resolved {
     Ordinary(Arc<dyn RecordSource>),
     /// A time-series collection with its buckets.
     TimeSeries(Arc<dyn BucketSource>),
+    /// A collection of either kind whose documents are in several partitions.
+    Partitioned(Arc<dyn PartitionSource>),
     /// A user-defined view.
     View(ViewDefinition),
 }

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::planner::access::filters::IndexFilter;
 use crate::query::planner::access::hint::Hint;
+use crate::query::planner::cut::not_over_partitions;
 use crate::query::source::{Collections, Resolved};
 
 /// The fields of a query shape besides its filter.
@@ -126,6 +127,7 @@ fn shape(
         .resolve(&operation.database, collection)?
     {
         Resolved::Ordinary(_) => {}
+        Resolved::Partitioned(_) => return Err(not_over_partitions("An index filter")),
         Resolved::Absent => {
             return Err(Error::bad_value(format!("no such collection: {namespace}")));
         }

@@ -33,6 +33,7 @@ use crate::query::pipeline::{
 };
 use crate::query::planner::access::choose::filter_shape_of;
 use crate::query::planner::access::hint::{self, Forced, Hint};
+use crate::query::planner::cut::not_over_partitions;
 use crate::query::planner::logical::LogicalSource;
 use crate::query::planner::physical::{AccessPath, Input};
 use crate::query::source::Direction;
@@ -378,6 +379,7 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
                     scan.is_direction_fixed = true;
                     scan.is_natural = true;
                 }
+                LogicalSource::Partitions(scan) => scan.hint = hint.to_value(),
                 LogicalSource::Nothing | LogicalSource::FirstStage => {}
             }
             return Ok(());
@@ -389,6 +391,11 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
     }
     let known = match source {
         LogicalSource::Nothing | LogicalSource::FirstStage => true,
+        // Each partition looks for the index.
+        LogicalSource::Partitions(scan) => {
+            scan.hint = hint.to_value();
+            true
+        }
         LogicalSource::Records(scan) => {
             let forced = Hint::of(hint).map(|hint| Forced {
                 hint,
@@ -433,6 +440,7 @@ fn apply_limits(source: &mut LogicalSource, args: &Args<'_>) -> Result<()> {
             }
             None => Err(without_hint()),
         },
+        LogicalSource::Partitions(_) => Err(not_over_partitions("A find with min or max")),
         LogicalSource::Measurements(_) => Err(Error::new(
             ErrorCode::CommandNotSupported,
             "min and max are not supported on a time-series collection",
@@ -454,6 +462,7 @@ fn record_ids(source: &mut LogicalSource) -> Result<()> {
             scan.show_record_id = true;
             Ok(())
         }
+        LogicalSource::Partitions(_) => Err(not_over_partitions("showRecordId")),
         LogicalSource::Measurements(_) => Err(Error::new(
             ErrorCode::InvalidPipelineOperator,
             "showRecordId is not supported on a time-series collection",
@@ -516,6 +525,7 @@ fn follow(source: &mut LogicalSource) -> Result<()> {
         }
         // There is nothing to wait for.
         LogicalSource::Nothing | LogicalSource::FirstStage => Ok(()),
+        LogicalSource::Partitions(_) => Err(not_over_partitions("A tailable cursor")),
         LogicalSource::Records(_) | LogicalSource::Measurements(_) => Err(Error::bad_value(
             "error processing query: tailable cursor requested on non capped collection",
         )),

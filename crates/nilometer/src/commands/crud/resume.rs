@@ -9,6 +9,7 @@ use super::find::natural_direction_of;
 use crate::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::cursor::ResumePosition;
+use crate::query::planner::cut::not_over_partitions;
 use crate::query::planner::logical::LogicalSource;
 use crate::query::source::RecordKey;
 
@@ -70,6 +71,7 @@ pub(super) fn apply(source: &mut LogicalSource, args: &Args<'_>) -> Result<()> {
             ErrorCode::InvalidPipelineOperator,
             "Option requestResumeToken not supported in aggregation.",
         )),
+        LogicalSource::Partitions(_) => Err(not_over_partitions(REQUEST)),
         LogicalSource::Nothing | LogicalSource::FirstStage => Ok(()),
     }
 }

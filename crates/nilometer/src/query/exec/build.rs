@@ -32,6 +32,7 @@ use super::row::unwind::Unwind;
 use super::scan::bucket_sample::BucketSample;
 use super::scan::index_fetch::{AccessStats, IndexRead};
 use super::scan::nearest::NearestRead;
+use super::scan::partitions::PartitionScan;
 use super::scan::unpack_bucket::UnpackBucket;
 use super::scan::{BucketScan, MetaScan, Nothing, RecordScan};
 use super::sink::merge::Merge;
@@ -293,5 +294,6 @@ fn scan(input: Input, trace: &mut Trace) -> BoxOperator {
             None => Box::new(BucketScan::new(*input, counters)),
         },
         Input::Metas(input) => Box::new(MetaScan::new(*input, counters)),
+        Input::Partitions(input) => PartitionScan::new(*input, counters),
     }
 }

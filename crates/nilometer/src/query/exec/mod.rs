@@ -30,6 +30,8 @@ pub mod window;
 pub mod workers;
 
 #[cfg(test)]
+mod partition_tests;
+#[cfg(test)]
 mod random_tests;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -316,7 +316,7 @@ pub(super) fn doubled() -> Document {
     doc! {"$cond": array![doc! {"$isNumber": "$i"}, twice, "$m.region"]}
 }
 
-fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Value {
+pub(super) fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Value {
     let mut stages: Vec<Value> = Vec::new();
     if unique && draw.chance(25) {
         if draw.chance(50) {
@@ -421,7 +421,10 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
 ///
 /// Sorting by parallel arrays fails for some documents. Which of two errors is reported may differ between plans; whether there
 /// is one may not. Groups come in any order, so the output of a final group is sorted first.
-fn outcome(result: crate::Result<Vec<Document>>, stages: &Value) -> Result<Vec<Document>, i32> {
+pub(super) fn outcome(
+    result: crate::Result<Vec<Document>>,
+    stages: &Value,
+) -> Result<Vec<Document>, i32> {
     let mut found = result.map_err(|error| error.code.0)?;
     let last = stages.as_ref().as_array().and_then(|list| {
         let last = list.iter().last()?.as_document()?;
@@ -434,7 +437,7 @@ fn outcome(result: crate::Result<Vec<Document>>, stages: &Value) -> Result<Vec<D
 }
 
 /// True if two results are equal; where a group keeps least or greatest values, any of several equal values is accepted.
-fn is_same(
+pub(super) fn is_same(
     found: &Result<Vec<Document>, i32>,
     expected: &Result<Vec<Document>, i32>,
     stages: &Value,

@@ -26,8 +26,8 @@ use crate::query::exec::build::Trace;
 use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::{
-    AccessPath, BucketInput, BucketOrder, Input, MetaInput, PhysicalPlan, PhysicalSort,
-    PhysicalStage, RecordInput,
+    AccessPath, BucketInput, BucketOrder, Input, MetaInput, PartitionsInput, PhysicalPlan,
+    PhysicalSort, PhysicalStage, RecordInput,
 };
 use crate::query::source::{BucketEntries, BucketPredicate, Direction, highest_id, lowest_id};
 
@@ -148,7 +148,9 @@ fn as_find_tree(
             let counts = top.is_some_and(|top| top.name == "COUNT");
             record_step(plan, input, counts, execution)
         }
-        Input::FirstStage | Input::Buckets(_) | Input::Metas(_) => return None,
+        Input::FirstStage | Input::Buckets(_) | Input::Metas(_) | Input::Partitions(_) => {
+            return None;
+        }
     };
     let mut steps = vec![Step {
         document: base,
@@ -225,6 +227,15 @@ pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
             None => Arc::from("COLLSCAN"),
         },
         Input::Metas(input) => by("DISTINCT_SCAN", &input.index.stored.spec.key),
+        Input::Partitions(input) => Arc::from(partitions_step(input)),
+    }
+}
+
+/// Returns the name of the stage that reads partitions.
+fn partitions_step(input: &PartitionsInput) -> &'static str {
+    match &*input.targets {
+        [_] => "SINGLE_SHARD",
+        _ => "SHARD_MERGE",
     }
 }
 
@@ -433,6 +444,15 @@ fn scan_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document 
         Input::Records(input) => record_step(plan, input, false, execution),
         Input::Buckets(input) => above_buckets(plan, input),
         Input::Metas(input) => meta_step(input),
+        Input::Partitions(input) => {
+            let names = input.targets.iter();
+            let names = names.map(|target| Value::from(input.source.name(*target)));
+            doc! {
+                "stage": partitions_step(input),
+                "shards": names.collect::<Vec<_>>(),
+                "shardsPart": input.part.stages.iter().cloned().map(Value::from).collect::<Vec<_>>(),
+            }
+        }
     }
 }
 
@@ -483,6 +503,7 @@ fn stored_namespace<'a>(plan: &'a PhysicalPlan, namespace: &'a str) -> &'a str {
         Input::Records(input) => &input.namespace,
         Input::Buckets(input) => &input.namespace,
         Input::Metas(input) => &input.namespace,
+        Input::Partitions(input) => &input.namespace,
         Input::Nothing | Input::FirstStage => namespace,
     }
 }
@@ -495,7 +516,9 @@ fn parsed_query(plan: &PhysicalPlan) -> Document {
             .as_ref()
             .map_or_else(Document::new, |filter| filter.to_document()),
         Input::Buckets(input) => input.buckets.predicate.to_document(),
-        Input::Nothing | Input::FirstStage | Input::Metas(_) => Document::new(),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) | Input::Partitions(_) => {
+            Document::new()
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::needs::Needs;
 use super::{PipelineContext, Stage};
@@ -63,6 +63,50 @@ impl GroupStage {
             }
             single => vec![(None, single)],
         }
+    }
+
+    /// Returns the argument of a `$group` with exactly these accumulators, in this order: where a rule has merged several
+    /// into one, that returns an object.
+    pub fn accumulator_source(&self) -> Document {
+        let Some(shown) = &self.shown else {
+            return self.source.clone();
+        };
+        let mut out = DocumentBuilder::new();
+        out.append_ref("_id", self.source.get("_id"));
+        for (at, (name, _)) in self.fields.iter().enumerate() {
+            let parts: Vec<_> = shown.iter().filter(|field| field.from == at).collect();
+            let own = self.source.get(name);
+            if !parts.iter().any(|part| part.is_part) {
+                out.append_ref(name, own);
+                continue;
+            }
+            let output = |name: &str| {
+                let spec = self.source.get(name).to_value();
+                let operator = spec
+                    .as_ref()
+                    .as_document()
+                    .and_then(|spec| spec.iter().next());
+                let argument = operator.and_then(|operator| operator.value().as_document());
+                argument.map_or(Value::Missing, |argument| argument.get("output").to_value())
+            };
+            let operator = own.as_document().and_then(|spec| spec.iter().next());
+            let Some((operator, argument)) = operator
+                .and_then(|operator| Some((operator.name(), operator.value().as_document()?)))
+            else {
+                continue;
+            };
+            out.begin_document(name);
+            out.begin_document(operator);
+            out.append_ref("sortBy", argument.get("sortBy"));
+            out.begin_document("output");
+            for part in parts {
+                out.append(&part.name, output(&part.name));
+            }
+            out.end();
+            out.end();
+            out.end();
+        }
+        out.finish()
     }
 
     /// Returns the fields that the key and the accumulators read.

@@ -21,6 +21,8 @@ pub struct ProjectStage {
     name: &'static str,
     /// The argument as explain shows it.
     pub source: Value,
+    /// True if parsing name and argument gives this stage.
+    pub is_as_written: bool,
 }
 
 /// The kinds of stages that change fields.
@@ -49,6 +51,7 @@ impl ProjectStage {
             }),
             name,
             source,
+            is_as_written: false,
         }
     }
 
@@ -79,6 +82,7 @@ impl ProjectStage {
             }),
             name: "$project",
             source: spec.into(),
+            is_as_written: false,
         })
     }
 
@@ -94,6 +98,7 @@ impl ProjectStage {
             }),
             name: "$project",
             source,
+            is_as_written: false,
         }
     }
 
@@ -150,6 +155,7 @@ impl ProjectStage {
         };
         Self {
             kind: Arc::new(kind),
+            is_as_written: false,
             ..self.clone()
         }
     }
@@ -350,7 +356,10 @@ pub(super) fn parse_project(
     };
     let projection = Projection::parse_project(spec, &cx.expressions)?;
     let source = value.to_value();
-    out.push(Stage::Project(ProjectStage::of(projection, name, source)));
+    out.push(Stage::Project(ProjectStage {
+        is_as_written: true,
+        ..ProjectStage::of(projection, name, source)
+    }));
     Ok(())
 }
 
@@ -377,6 +386,7 @@ pub(super) fn parse_add_fields(
         )?)),
         name,
         source: value.to_value(),
+        is_as_written: true,
     }));
     Ok(())
 }
@@ -392,11 +402,10 @@ pub(super) fn parse_unset(
     let source: Document = projection.source().clone();
     // Explain shows `$unset` as the equivalent `$project`.
     let name = if source.is_empty() { name } else { "$project" };
-    out.push(Stage::Project(ProjectStage::of(
-        projection,
-        name,
-        source.into(),
-    )));
+    out.push(Stage::Project(ProjectStage {
+        is_as_written: !source.is_empty(),
+        ..ProjectStage::of(projection, name, source.into())
+    }));
     Ok(())
 }
 

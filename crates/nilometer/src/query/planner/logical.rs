@@ -4,9 +4,12 @@
 
 use std::sync::Arc;
 
+use nilometer_bson::Value;
+
 use super::access::hint::Forced;
 use crate::eval::matcher::MatchExpression;
 use crate::index::buckets::BucketIndex;
+use crate::query::partitions::PartitionSource;
 use crate::query::pipeline::Stage;
 use crate::query::pipeline::needs::Needs;
 use crate::query::source::{BucketSource, Direction, RecordKey, RecordSource};
@@ -37,6 +40,8 @@ pub enum LogicalSource {
     Records(Box<LogicalRecords>),
     /// The measurements of a time-series collection.
     Measurements(Box<LogicalMeasurements>),
+    /// The documents of a collection in several partitions.
+    Partitions(Box<LogicalPartitions>),
 }
 
 /// The records of an ordinary collection, and the options of reading them.
@@ -79,6 +84,21 @@ pub struct LogicalMeasurements {
     pub is_natural: bool,
     /// The hinted index.
     pub hint: Option<Arc<BucketIndex>>,
+}
+
+/// The documents of a collection in several partitions, and the options of reading them.
+#[derive(Clone)]
+pub struct LogicalPartitions {
+    /// The collection.
+    pub source: Arc<dyn PartitionSource>,
+    /// `db.coll`, for explain.
+    pub namespace: String,
+    /// The hint of the command, for the partitions; missing if there is none.
+    pub hint: Value,
+    /// The names of the query's variables in the order of their values; `None` if they are not known here.
+    pub variables: Option<Vec<Arc<str>>>,
+    /// Stages above their memory limit may write to disk.
+    pub allows_disk_use: bool,
 }
 
 impl LogicalPlan {

@@ -14,10 +14,14 @@
 //! stage as written. Rules only move work; each states when the answer is provably the same and does not fire otherwise.
 //! [`PlanOptions::no_rules`](settings::PlanOptions) disables them all, which lets tests compare two plans of one query.
 //!
+//! A collection in several partitions is planned twice: here the pipeline is cut ([`cut`]), and each partition plans its
+//! part as any pipeline.
+//!
 //! Planning does not know operators. Where candidates are compared by running them, the executor runs them ([`TrialRunner`]).
 
 pub mod access;
 pub mod bounds;
+pub mod cut;
 pub mod logical;
 pub mod near;
 pub mod physical;
@@ -31,6 +35,7 @@ use std::sync::Arc;
 use self::access::choose::{ChoiceContext, choose};
 use self::logical::{LogicalPlan, LogicalSource};
 use self::physical::{PhysicalPlan, lower};
+use self::settings::PlanSettings;
 use super::pipeline::needs::Needs;
 use super::pipeline::{PipelineContext, Stage};
 use super::source::Collections;
@@ -76,6 +81,9 @@ pub fn plan(
         Some(name) => {
             let resolved = resolve::resolve(collections, database, name, &context)?;
             let mut source = resolved.source;
+            if let LogicalSource::Partitions(scan) = &mut source {
+                scan.variables = named(&context, cx.settings);
+            }
             adjust(&mut source)?;
             let mut all = resolved.view_stages;
             all.extend(stages);
@@ -90,9 +98,19 @@ pub fn plan(
     optimize(plan, cx)
 }
 
+/// Returns the names of the query's variables, in the order of their values; `None` if the context does not know them.
+fn named(context: &PipelineContext, settings: &PlanSettings) -> Option<Vec<Arc<str>>> {
+    let names = context.expressions.variable_names();
+    (names.len() == settings.variables.len()).then(|| names.to_vec())
+}
+
 /// Applies the rules to a logical plan and chooses access paths and strategies.
 pub fn optimize(mut plan: LogicalPlan, cx: ChoiceContext<'_>) -> Result<PhysicalPlan> {
     rules::apply_logical(&mut plan, cx.settings);
+    if let LogicalSource::Partitions(scan) = &plan.source {
+        let scan = scan.clone();
+        return cut::cut(plan, *scan, cx.settings);
+    }
     let mut plan = lower(plan, cx.settings);
     rules::apply_physical(&mut plan, cx.settings);
     choose(&mut plan, cx)?;

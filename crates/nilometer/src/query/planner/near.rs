@@ -17,6 +17,7 @@ use std::sync::Arc;
 use nilometer_bson::order::Collator;
 use nilometer_bson::{DocRef, Value};
 
+use super::cut;
 use super::logical::LogicalSource;
 use super::settings::PlanSettings;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -80,6 +81,7 @@ fn settled(
                 Ok(measured_paths(&indexes, query.metric()))
             })?
         }
+        LogicalSource::Partitions(_) => return Err(cut::not_over_partitions("$geoNear")),
         // There is nothing to measure, whichever field.
         LogicalSource::Nothing | LogicalSource::FirstStage => {
             asked.key.clone().unwrap_or_else(|| MatchPath::new(""))

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::Document;
+use nilometer_bson::{Document, Value};
 
-use super::logical::{LogicalMeasurements, LogicalRecords, LogicalSource};
+use super::logical::{LogicalMeasurements, LogicalPartitions, LogicalRecords, LogicalSource};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{Collation, ParseContext};
+use crate::query::partitions::PartitionSource;
 use crate::query::pipeline::{PipelineContext, Place, Stage, parse_pipeline};
 use crate::query::source::{
     BucketSource, Collections, Direction, RecordSource, Resolved, ViewDefinition,
@@ -59,6 +60,9 @@ pub fn resolve(
             Resolved::TimeSeries(source) => {
                 let namespace = format!("{db}.{BUCKETS_PREFIX}{name}");
                 LogicalSource::Measurements(Box::new(measurements(source, namespace)))
+            }
+            Resolved::Partitioned(source) => {
+                LogicalSource::Partitions(Box::new(partitions(source, format!("{db}.{name}"))))
             }
             Resolved::View(view) => {
                 check_collation(cx, &view, &format!("{db}.{name}"))?;
@@ -131,5 +135,16 @@ pub fn measurements(source: Arc<dyn BucketSource>, namespace: String) -> Logical
         is_direction_fixed: false,
         is_natural: false,
         hint: None,
+    }
+}
+
+/// Returns a scan of all documents of a collection in several partitions.
+pub fn partitions(source: Arc<dyn PartitionSource>, namespace: String) -> LogicalPartitions {
+    LogicalPartitions {
+        source,
+        namespace,
+        hint: Value::Missing,
+        variables: None,
+        allows_disk_use: true,
     }
 }

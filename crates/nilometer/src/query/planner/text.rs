@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::cut;
 use super::logical::LogicalSource;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
@@ -30,6 +31,7 @@ pub fn settle(source: &LogicalSource, mut stages: Vec<Stage>) -> Result<Vec<Stag
             text_index(&*records.source)?
         }
         LogicalSource::Measurements(_) => return Err(text_not_first()),
+        LogicalSource::Partitions(_) => return Err(cut::not_over_partitions("$text")),
         LogicalSource::Nothing | LogicalSource::FirstStage => return Err(index_required()),
     };
     for stage in stages.iter_mut().take(2) {

@@ -10,7 +10,7 @@
 //! parallel      several threads fill tables of parts of the input; the parts are merged in input order
 //! streaming     over sorted input: a group is complete when its key has passed
 //! first_bins    stops reading when the first few groups by time are complete
-//! output        rows of finished groups
+//! output        rows of finished groups, or their states for the reader of several partitions
 //! bucket_auto   $bucketAuto, with `granularity` for its preferred numbers
 //! ```
 //!
@@ -38,7 +38,7 @@ use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use self::first_bins::Frontier;
-use self::output::{RESULT_BYTES, RowMaker};
+use self::output::RowMaker;
 use self::parallel::{InputPart, ParallelGroup};
 use self::vectorized::BlockGroup;
 use super::memory::MemoryGauge;
@@ -50,7 +50,7 @@ use crate::eval::expression::Expression;
 use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
-use crate::query::planner::physical::{CountedSource, PhysicalGroup};
+use crate::query::planner::physical::{CountedSource, GroupSide, PhysicalGroup};
 
 /// Stage name for memory errors.
 const NAME: &str = "$group";
@@ -74,7 +74,7 @@ enum Groups {
 impl Group {
     /// Groups the documents of `input`.
     pub fn new(input: BoxOperator, plan: PhysicalGroup) -> Self {
-        let rows = RowMaker::of(&plan.stage);
+        let rows = RowMaker::of(&plan);
         Self {
             input: Some(input),
             plan,
@@ -101,7 +101,7 @@ impl Group {
         let mut table = Table::new(&self.plan.stage, cx);
         from_bounds::add_counted(bounds, &self.plan.stage, count, &mut table, cx)?;
         Ok(Some(Groups::InMemory(Finished {
-            rows: RowMaker::of(&self.plan.stage),
+            rows: RowMaker::of(&self.plan),
             keys: table.keys.into_iter(),
             states: table.states.into_iter(),
             memory: table.memory,
@@ -153,7 +153,7 @@ impl Group {
                 break;
             }
         }
-        let rows = RowMaker::of(&self.plan.stage);
+        let rows = RowMaker::of(&self.plan);
         let Some(mut spilled) = spilled else {
             return Ok(Groups::InMemory(Finished {
                 rows,
@@ -234,11 +234,6 @@ impl Finished {
     }
 }
 
-/// Field name of the key in a spilled group.
-const SAVED_KEY: &str = "k";
-/// Field name of the states in a spilled group.
-const SAVED_STATES: &str = "s";
-
 /// Orders spilled groups by key. Parts of one group keep the order in which they were written.
 struct ByKey;
 
@@ -246,7 +241,7 @@ impl RowOrder for ByKey {
     type Key = Value;
 
     fn key(&self, row: &Document, _: &ExecContext<'_>) -> Result<Value> {
-        Ok(row.get(SAVED_KEY).to_value())
+        Ok(output::group_of(row.as_ref())?.0.to_value())
     }
 
     fn compare(&self, a: &Value, b: &Value, cx: &ExecContext<'_>) -> Ordering {
@@ -312,10 +307,9 @@ impl Merged {
         held: &mut usize,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
-        let saved = part.get(SAVED_STATES).as_array();
-        let saved = saved.iter().flat_map(|array| array.iter());
+        let (_, saved) = output::group_of(part.as_ref())?;
         let fields = self.rows.fields().iter();
-        for (((_, spec), state), saved) in fields.zip(states.iter_mut()).zip(saved) {
+        for (((_, spec), state), saved) in fields.zip(states.iter_mut()).zip(saved.iter()) {
             spec.merge_saved(state, key, saved, &cx.eval)?;
         }
         let now: usize = states.iter().map(heap_bytes).sum();
@@ -379,7 +373,10 @@ impl Table {
             batch => batch.into_rows()?,
         };
         for row in &rows {
-            self.add_row(row, cx)?;
+            match plan.side {
+                GroupSide::Whole | GroupSide::Part => self.add_row(row, cx)?,
+                GroupSide::Merge => self.add_states(row, cx)?,
+            }
             is_void |= self.spill_if_full(spilled, cx)?;
         }
         if is_void {
@@ -475,19 +472,10 @@ impl Table {
                     held += heap_bytes(&state);
                     spec.save(state)
                 });
-            let saved: Vec<Value> = saved.collect();
-            let bytes: usize = saved.iter().map(memory_bytes).sum();
-            let room = memory_bytes(&key.value) + bytes + RESULT_BYTES * (1 + saved.len());
-            let mut part = DocumentBuilder::with_capacity(room);
-            part.append(SAVED_KEY, key.value);
-            part.begin_array(SAVED_STATES);
-            for (at, value) in saved.into_iter().enumerate() {
-                part.append_indexed(at, value.as_ref());
-            }
-            part.end();
+            let part = output::saved_group(key.value, saved.collect());
             // The sorter holds the group from now on.
             self.memory.release(held);
-            spilled.add(part.finish(), cx)?;
+            spilled.add(part, cx)?;
         }
         spilled.flush(cx)?;
         self.numbers.clear();
@@ -506,6 +494,22 @@ impl Table {
         for (at, (_, spec)) in fields.iter().enumerate() {
             self.change(group, at, spec, |state| {
                 spec.add(state, row.as_ref(), &cx.eval)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Adds the states of a group of a partition.
+    fn add_states(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<()> {
+        let (key, saved) = output::group_of(row.as_ref())?;
+        let group = self.number_of(key.to_value(), cx)?;
+        let (fields, key) = (Arc::clone(&self.fields), key.to_value());
+        if saved.iter().count() != fields.len() {
+            return Err(output::not_a_group());
+        }
+        for ((at, (_, spec)), saved) in fields.iter().enumerate().zip(saved.iter()) {
+            self.change(group, at, spec, |state| {
+                spec.merge_saved(state, &key, saved, &cx.eval)
             })?;
         }
         Ok(())

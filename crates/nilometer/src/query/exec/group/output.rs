@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::accumulator::{AccumulatorSpec, AccumulatorState};
 use crate::eval::{EvalContext, memory_bytes};
 use crate::query::exec::memory::MemoryGauge;
-use crate::query::pipeline::{GroupStage, ShownField};
+use crate::query::pipeline::ShownField;
+use crate::query::planner::physical::{GroupSide, PhysicalGroup};
 
 /// Bytes reserved for a field of a group's document, in addition to its value.
 pub(crate) const RESULT_BYTES: usize = 64;
@@ -20,14 +21,52 @@ pub(crate) const RESULT_BYTES: usize = 64;
 pub(crate) struct RowMaker {
     fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     shown: Option<Arc<[ShownField]>>,
+    /// Rows hold states, not results.
+    returns_states: bool,
+}
+
+/// Field name of the key in a group with states.
+const SAVED_KEY: &str = "k";
+/// Field name of the states in a group with states.
+const SAVED_STATES: &str = "s";
+
+/// Returns a group as a document with the states of its accumulators, as saved by [`AccumulatorSpec::save`].
+pub(super) fn saved_group(key: Value, saved: Vec<Value>) -> Document {
+    let bytes: usize = saved.iter().map(memory_bytes).sum();
+    let room = memory_bytes(&key) + bytes + RESULT_BYTES * (1 + saved.len());
+    let mut out = DocumentBuilder::with_capacity(room);
+    out.append(SAVED_KEY, key);
+    out.begin_array(SAVED_STATES);
+    for (at, value) in saved.into_iter().enumerate() {
+        out.append_indexed(at, value.as_ref());
+    }
+    out.end();
+    out.finish()
+}
+
+/// Returns key and states of such a document.
+pub(super) fn group_of(row: DocRef<'_>) -> Result<(ValueRef<'_>, ArrayRef<'_>)> {
+    match (row.get(SAVED_KEY), row.get(SAVED_STATES).as_array()) {
+        (ValueRef::Missing, _) | (_, None) => Err(not_a_group()),
+        (key, Some(states)) => Ok((key, states)),
+    }
+}
+
+/// Returns the error for a document that holds no group with the states of all accumulators.
+pub(super) fn not_a_group() -> Error {
+    Error::new(
+        ErrorCode::InternalError,
+        "a group without a key, or without the states of all accumulators",
+    )
 }
 
 impl RowMaker {
-    /// Creates a row maker for the output fields of `stage`.
-    pub(crate) fn of(stage: &GroupStage) -> Self {
+    /// Creates a row maker for the output of `plan`.
+    pub(crate) fn of(plan: &PhysicalGroup) -> Self {
         Self {
-            fields: Arc::clone(&stage.fields),
-            shown: stage.shown.clone(),
+            fields: Arc::clone(&plan.stage.fields),
+            shown: plan.stage.shown.clone(),
+            returns_states: plan.side == GroupSide::Part,
         }
     }
 
@@ -44,6 +83,13 @@ impl RowMaker {
         results: &mut MemoryGauge,
         eval: &EvalContext<'_>,
     ) -> Result<Document> {
+        if self.returns_states {
+            let states = self.fields.iter().zip(states);
+            let saved = states.map(|((_, spec), state)| spec.save(state)).collect();
+            let row = saved_group(key, saved);
+            results.add(row.as_bytes().len())?;
+            return Ok(row);
+        }
         // Not `collect`, which does not know the number of results and grows its buffer.
         let mut values = Vec::with_capacity(self.fields.len());
         for ((_, spec), state) in self.fields.iter().zip(states) {
@@ -101,7 +147,7 @@ fn append_shown(out: &mut DocumentBuilder, shown: &[ShownField], values: &[Value
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{ValueRef, doc};
+    use nilometer_bson::doc;
 
     use super::*;
 

@@ -19,6 +19,7 @@ pub mod index_scan;
 mod index_tests;
 pub mod index_union;
 pub mod nearest;
+pub mod partitions;
 pub(crate) mod returned_records;
 pub mod sort_merge;
 pub mod trial;

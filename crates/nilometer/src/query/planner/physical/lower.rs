@@ -25,6 +25,7 @@ pub fn lower(plan: LogicalPlan, settings: &PlanSettings) -> PhysicalPlan {
             LogicalSource::FirstStage => Input::FirstStage,
             LogicalSource::Records(scan) => Input::Records(Box::new(records(*scan))),
             LogicalSource::Measurements(scan) => Input::Buckets(Box::new(buckets(*scan, settings))),
+            LogicalSource::Partitions(_) => unreachable!("a plan over partitions is cut instead"),
         },
         stages: plan.stages.into_iter().map(Into::into).collect(),
         wanted: plan.wanted,

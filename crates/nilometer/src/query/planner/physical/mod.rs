@@ -27,9 +27,12 @@ use super::access::cluster::ClusterBound;
 use super::access::hint::Forced;
 use super::access::{Choice, IndexAccess};
 use super::bounds::{IndexBounds, IndexShape};
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
+use crate::eval::sort_key::SortPattern;
 use crate::index::buckets::{BucketIndex, ScannedBuckets};
 use crate::query::batch::{FieldSet, MeasurementShape};
+use crate::query::partitions::{Part, PartitionSource};
 use crate::query::pipeline::ProjectStage;
 use crate::query::pipeline::needs::Needs;
 use crate::query::source::{
@@ -44,8 +47,9 @@ pub use lower::lower;
 pub(crate) use measurement::{TimeRank, is_constant, time_bins, time_rank};
 pub use nearest::Nearest;
 pub use stage::{
-    BucketArrival, BucketOrder, CountedSource, DensifyInput, FirstBins, PhysicalDensify,
-    PhysicalGroup, PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, needs_of,
+    BucketArrival, BucketOrder, CountedSource, DensifyInput, FirstBins, GroupSide, PhysicalDensify,
+    PhysicalGroup, PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, merges_exactly,
+    needs_of,
 };
 
 /// Maximum number of measurements in a bucket, unless a client wrote the bucket directly.
@@ -66,6 +70,22 @@ pub struct PhysicalPlan {
     pub fired: Vec<&'static str>,
 }
 
+impl PhysicalPlan {
+    /// Makes the last stage, a `$group`, return the states of its groups.
+    pub fn return_states(&mut self) -> Result<()> {
+        match self.stages.last_mut() {
+            Some(PhysicalStage::Group(group)) if group.side == GroupSide::Whole => {
+                group.side = GroupSide::Part;
+                Ok(())
+            }
+            _ => Err(Error::new(
+                ErrorCode::InternalError,
+                "only a $group at the end of a pipeline has states",
+            )),
+        }
+    }
+}
+
 /// A source of documents and its access path.
 #[derive(Clone)]
 pub enum Input {
@@ -79,6 +99,24 @@ pub enum Input {
     Buckets(Box<BucketInput>),
     /// The distinct metadata of a time-series collection.
     Metas(Box<MetaInput>),
+    /// What the partitions of a collection return for a part of the pipeline.
+    Partitions(Box<PartitionsInput>),
+}
+
+/// The input from the partitions of a collection.
+#[derive(Clone)]
+pub struct PartitionsInput {
+    /// The collection.
+    pub source: Arc<dyn PartitionSource>,
+    /// `db.coll`, for explain.
+    pub namespace: String,
+    /// The partitions that are read, in order.
+    pub targets: Vec<usize>,
+    /// The stages that each runs.
+    pub part: Part,
+    /// The order of the documents of each partition, by which they are merged; `None` to read one partition after the
+    /// other.
+    pub order: Option<SortPattern>,
 }
 
 /// An access path to records.

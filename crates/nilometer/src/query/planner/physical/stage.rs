@@ -7,7 +7,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::BoundsAggregate;
 use crate::eval::Dependencies;
-use crate::eval::accumulator::AccumulatorKind;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::DateBins;
 use crate::eval::sort_key::SortPattern;
 use crate::query::pipeline::needs::Needs;
@@ -56,6 +56,20 @@ pub struct PhysicalGroup {
     pub first_bins: Option<Arc<FirstBins>>,
     /// The result does not depend on how the input is split: several threads may group parts of it.
     pub is_splittable: bool,
+    /// The side of a cut on which it runs.
+    pub side: GroupSide,
+}
+
+/// The side of a cut between partitions and the reader of all on which a `$group` runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupSide {
+    /// The `$group` is not cut: it reads documents and returns groups.
+    #[default]
+    Whole,
+    /// In a partition: it reads documents and returns the states of its groups.
+    Part,
+    /// Over all partitions: it reads states and returns groups.
+    Merge,
 }
 
 /// A collection whose measurements are counted and not read.
@@ -298,9 +312,21 @@ pub fn needs_of(stages: &[PhysicalStage], after: &Needs) -> Needs {
         .fold(after.clone(), |needs, stage| stage.needs(&needs))
 }
 
-/// True if partial results of `stage` merge into exactly the result of one thread: nothing is random, and no accumulator
-/// holds all its input or merges inexactly.
+/// True if threads may group parts of the input of `stage`: it merges exactly, and no accumulator holds all its input.
 fn is_splittable(stage: &GroupStage) -> bool {
+    use AccumulatorKind as K;
+    let is_small = |spec: &AccumulatorSpec| {
+        !matches!(
+            spec.kind(),
+            K::Push | K::AddToSet | K::ConcatArrays | K::SetUnion | K::MergeObjects
+        )
+    };
+    merges_exactly(stage) && stage.fields.iter().all(|(_, spec)| is_small(spec))
+}
+
+/// True if partial results of `stage` merge into exactly the result of one thread: nothing is random, and no accumulator
+/// merges inexactly.
+pub fn merges_exactly(stage: &GroupStage) -> bool {
     use AccumulatorKind as K;
     let merges_exactly = |kind| {
         matches!(
@@ -320,6 +346,11 @@ fn is_splittable(stage: &GroupStage) -> bool {
                 | K::MaxN
                 | K::TopN
                 | K::BottomN
+                | K::Push
+                | K::AddToSet
+                | K::ConcatArrays
+                | K::SetUnion
+                | K::MergeObjects
         )
     };
     let mut reads = Dependencies::default();
@@ -341,6 +372,16 @@ impl PhysicalGroup {
             counted: None,
             in_order: None,
             first_bins: None,
+            side: GroupSide::Whole,
+        }
+    }
+
+    /// Returns the group that merges the states of partitions.
+    pub fn of_states(stage: GroupStage) -> Self {
+        Self {
+            is_splittable: false,
+            side: GroupSide::Merge,
+            ..Self::new(stage)
         }
     }
 

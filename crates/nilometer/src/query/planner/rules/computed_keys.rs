@@ -9,7 +9,7 @@ use super::LogicalRule;
 use crate::eval::Dependencies;
 use crate::eval::expression::Expression;
 use crate::query::pipeline::{GroupStage, ProjectStage, Stage};
-use crate::query::planner::logical::LogicalPlan;
+use crate::query::planner::logical::{LogicalPlan, LogicalSource};
 use crate::query::planner::settings::PlanSettings;
 
 /// Merges `$addFields` (or `$project`) and a `$group` by its computed fields into one `$group`.
@@ -27,6 +27,10 @@ impl LogicalRule for ComputedKeys {
     }
 
     fn apply(&self, plan: &mut LogicalPlan, _: &PlanSettings) -> bool {
+        // The text of the new stage is for explain: partitions merge the stages themselves.
+        if matches!(plan.source, LogicalSource::Partitions(_)) {
+            return false;
+        }
         for at in 1..plan.stages.len() {
             let Some([Stage::Project(project), Stage::Group(group)]) =
                 plan.stages.get(at - 1..at + 1)

@@ -1,0 +1,72 @@
+//! The interface between queries and a collection whose documents are in several partitions.
+//!
+//! ```text
+//! stages ── planner::cut ──► part: stages that each partition runs on its documents
+//!                            rest: stages that run here, over what the partitions return
+//! ```
+//!
+//! Every document is in one partition. The result of a query is that of its stages over the documents of all partitions,
+//! one partition after the other in the order of [`PartitionSource::targets`]. Reading them that way and running every
+//! stage here is the definition, and the oracle of tests; a cut only moves work to the partitions.
+//!
+//! A part is text: the documents of its stages, which the partition parses and plans as a client's pipeline. This module
+//! knows no network and no placement.
+
+use nilometer_bson::{Document, Value};
+
+use crate::error::Result;
+use crate::eval::matcher::MatchExpression;
+use crate::operation::OperationContext;
+
+/// The part of a pipeline that a partition runs.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The stages as a client writes them.
+    pub stages: Vec<Document>,
+    /// What the partition returns.
+    pub form: PartForm,
+    /// `$$NOW` of the whole query.
+    pub now_ms: i64,
+    /// The names and values of the query's variables.
+    pub variables: Document,
+    /// The collation of the query; `None` for the simple one.
+    pub collation: Option<Document>,
+    /// The hint of the command; missing if there is none.
+    pub hint: Value,
+    /// Stages above their memory limit may write to disk.
+    pub allows_disk_use: bool,
+}
+
+/// What a partition returns for a part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PartForm {
+    /// The documents of the last stage.
+    #[default]
+    Documents,
+    /// The last stage is a `$group`: its groups with the states of their accumulators, in the form in which groups are
+    /// spilled to disk.
+    States,
+}
+
+/// A collection in several partitions.
+pub trait PartitionSource: Send + Sync {
+    /// Returns the partitions that may hold documents which pass `filter`, in the order in which they are read.
+    fn targets(&self, filter: Option<&MatchExpression>) -> Result<Vec<usize>>;
+
+    /// Returns the name of a partition, for explain.
+    fn name(&self, partition: usize) -> String;
+
+    /// Starts `part` in a partition. Does not wait for its result, so several partitions work at the same time.
+    fn open(
+        &self,
+        partition: usize,
+        part: &Part,
+        operation: &OperationContext,
+    ) -> Result<Box<dyn PartitionCursor>>;
+}
+
+/// The documents that a partition returns for a part. Dropped before its end, it ends the work of the partition.
+pub trait PartitionCursor: Send {
+    /// Waits for the next documents and returns them; `None` at the end, and on every later call.
+    fn next(&mut self, operation: &OperationContext) -> Result<Option<Vec<Document>>>;
+}

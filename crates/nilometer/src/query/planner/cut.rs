@@ -1,0 +1,256 @@
+//! The cut of a pipeline over a collection in several partitions: a part that each partition runs, and the rest, which
+//! runs here over what they return.
+//!
+//! | stage | in each partition | here |
+//! |---|---|---|
+//! | works on one document: `$match`, `$project`, `$unwind`, … | the stage | |
+//! | `$group` that merges exactly | the groups with their states | merges the states |
+//! | `$sort` | sorts, up to the limit | merges by sort key, up to the limit |
+//! | `$limit n`, also behind `$skip s` | the first n, or s + n | the same stages again |
+//! | any other | | the stage |
+//!
+//! The cut is behind the first stage that is not of the first row. In front of it the partitions drop the fields that the
+//! rest does not need. If only one partition is read, stages of the other rows that read nothing else run there, too.
+//!
+//! A part is text. So a stage stays here if its text is not the whole stage: the projection of a `find`, `$meta`, variables
+//! whose names are not known. The plan before the cut has been through the logical rules, and the partitions apply all
+//! rules again to the part, with their indexes and bounds.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
+
+use super::logical::{LogicalPartitions, LogicalPlan};
+use super::physical::{
+    Input, PartitionsInput, PhysicalGroup, PhysicalPlan, PhysicalStage, merges_exactly, needs_of,
+};
+use super::settings::PlanSettings;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
+use crate::eval::sort_key::SortPattern;
+use crate::query::partitions::{Part, PartForm};
+use crate::query::pipeline::needs::Needs;
+use crate::query::pipeline::{PIPELINE_STAGES_MAX, Stage};
+
+/// The name explain shows where a part has stages.
+const NAME: &str = "CutAtPartitions";
+
+/// Cuts a plan over `scan`.
+pub fn cut(
+    plan: LogicalPlan,
+    scan: LogicalPartitions,
+    settings: &PlanSettings,
+) -> Result<PhysicalPlan> {
+    let filter = match plan.stages.first() {
+        Some(Stage::Match(stage)) => Some(&stage.filter),
+        _ => None,
+    };
+    let targets = scan.source.targets(filter)?;
+    let mut sides = Sides {
+        is_single: targets.len() == 1,
+        knows_variables: settings.variables.is_empty() || scan.variables.is_some(),
+        ..Sides::default()
+    };
+    let mut fired = plan.fired;
+    if settings.options.no_rules {
+        sides.rest.extend(plan.stages.into_iter().map(Into::into));
+    } else {
+        sides.divide(plan.stages);
+        sides.drop_fields(&plan.wanted);
+        if !sides.stages.is_empty() {
+            fired.push(NAME);
+        }
+    }
+    let names = scan.variables.unwrap_or_default();
+    let mut variables = DocumentBuilder::new();
+    for (name, value) in names.iter().zip(&*settings.variables) {
+        variables.append_ref(name, value.as_ref());
+    }
+    let part = Part {
+        stages: sides.stages,
+        form: sides.form,
+        now_ms: settings.now_ms,
+        variables: variables.finish(),
+        collation: Collation::from(settings.collator.clone()).to_document(),
+        hint: scan.hint,
+        allows_disk_use: scan.allows_disk_use,
+    };
+    Ok(PhysicalPlan {
+        input: Input::Partitions(Box::new(PartitionsInput {
+            source: scan.source,
+            namespace: scan.namespace,
+            targets,
+            part,
+            order: sides.order,
+        })),
+        stages: sides.rest,
+        wanted: plan.wanted,
+        distinct: plan.distinct,
+        fired,
+    })
+}
+
+/// The two sides of a cut.
+#[derive(Default)]
+struct Sides {
+    is_single: bool,
+    knows_variables: bool,
+    /// The stages of the part.
+    stages: Vec<Document>,
+    form: PartForm,
+    order: Option<SortPattern>,
+    rest: Vec<PhysicalStage>,
+}
+
+impl Sides {
+    fn divide(&mut self, stages: Vec<Stage>) {
+        let mut stages = stages.into_iter().peekable();
+        while let Some(stage) = stages.peek() {
+            // One stage for the fields that are dropped, and one for a limit.
+            if self.stages.len() + 2 > PIPELINE_STAGES_MAX {
+                break;
+            }
+            let Some(text) = self.text(stage) else {
+                break;
+            };
+            if !self.is_single && !is_of_one_document(stage) {
+                let stage = stages.next();
+                if let Some(stage) = stage {
+                    self.share(stage, stages.peek());
+                }
+                break;
+            }
+            self.stages.extend(text);
+            stages.next();
+        }
+        self.rest.extend(stages.map(Into::into));
+    }
+
+    /// Divides a stage that works on many documents. `next` is the stage behind it.
+    fn share(&mut self, stage: Stage, next: Option<&Stage>) {
+        let amount = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let limit = |n: u64| doc! {"$limit": amount(n)};
+        match stage {
+            Stage::Group(group) if merges_exactly(&group) => {
+                self.stages
+                    .push(doc! {"$group": group.accumulator_source()});
+                self.form = PartForm::States;
+                let merging = PhysicalGroup::of_states(group);
+                self.rest.push(PhysicalStage::Group(merging));
+            }
+            Stage::Sort(sort) if !sort.is_random() => {
+                self.stages.push(doc! {"$sort": sort.pattern.to_document()});
+                if let Some(most) = sort.limit {
+                    self.stages.push(limit(most));
+                    self.rest.push(PhysicalStage::Limit(most));
+                }
+                self.order = Some(sort.pattern);
+            }
+            Stage::Limit(most) => {
+                self.stages.push(limit(most));
+                self.rest.push(PhysicalStage::Limit(most));
+            }
+            Stage::Skip(skipped) => {
+                if let Some(Stage::Limit(most)) = next
+                    && let Some(most) = skipped.checked_add(*most)
+                {
+                    self.stages.push(limit(most));
+                }
+                self.rest.push(PhysicalStage::Skip(skipped));
+            }
+            other => self.rest.push(other.into()),
+        }
+    }
+
+    /// Returns a stage as text; `None` if it must run here.
+    fn text(&self, stage: &Stage) -> Option<Vec<Document>> {
+        let amount = |n: u64| i64::try_from(n).ok();
+        let text = match stage {
+            Stage::Match(stage) if stage.filter.text().is_none() => {
+                vec![doc! {"$match": stage.source.clone()}]
+            }
+            Stage::Project(stage) if stage.is_as_written => {
+                let mut out = DocumentBuilder::new();
+                out.append(stage.name(), stage.source.clone());
+                vec![out.finish()]
+            }
+            Stage::Group(group) => vec![doc! {"$group": group.source.clone()}],
+            Stage::Sort(sort) => {
+                let mut out = vec![doc! {"$sort": sort.pattern.to_document()}];
+                if let Some(limit) = sort.limit {
+                    out.push(doc! {"$limit": amount(limit)?});
+                }
+                out
+            }
+            Stage::Limit(n) => vec![doc! {"$limit": amount(*n)?}],
+            Stage::Skip(n) => vec![doc! {"$skip": amount(*n)?}],
+            Stage::Unwind(_) | Stage::ReplaceRoot(_) | Stage::Redact(_) | Stage::Sample(_) => {
+                vec![stage.explain()]
+            }
+            _ => return None,
+        };
+        let is_known =
+            |document: &Document| self.knows_variables || !names_variable(document.as_ref());
+        text.iter().all(is_known).then_some(text)
+    }
+
+    /// Lets the partitions drop the fields that the rest does not read.
+    fn drop_fields(&mut self, wanted: &Needs) {
+        if self.form == PartForm::States {
+            return;
+        }
+        let mut needed = needs_of(&self.rest, wanted);
+        for path in self.order.iter().flat_map(SortPattern::paths) {
+            needed.add_path(path.as_str());
+        }
+        let Needs::Fields(fields) = needed else {
+            return;
+        };
+        let is_plain = |name: &Arc<str>| {
+            !name.is_empty() && !name.starts_with('$') && !name.contains(['.', '\0'])
+        };
+        if !fields.iter().all(is_plain) {
+            return;
+        }
+        let shown = fields.iter().any(|name| **name != *"_id");
+        if !shown && !fields.contains("_id") {
+            self.stages
+                .push(doc! {"$replaceWith": doc! {"$literal": doc! {}}});
+            return;
+        }
+        let mut project = DocumentBuilder::new();
+        project.append("_id", fields.contains("_id"));
+        for name in fields.iter().filter(|name| ***name != *"_id") {
+            project.append(name, true);
+        }
+        self.stages.push(doc! {"$project": project.finish()});
+    }
+}
+
+/// True if a stage makes of each document any number of documents, whatever the others are.
+fn is_of_one_document(stage: &Stage) -> bool {
+    matches!(
+        stage,
+        Stage::Match(_)
+            | Stage::Project(_)
+            | Stage::Unwind(_)
+            | Stage::ReplaceRoot(_)
+            | Stage::Redact(_)
+    )
+}
+
+/// True if the text may read a user's variable: `$$` and a letter that is no capital.
+fn names_variable(text: DocRef<'_>) -> bool {
+    let bytes = text.as_bytes().windows(3);
+    bytes.into_iter().any(
+        |at| matches!(at, [b'$', b'$', first] if first.is_ascii_lowercase() || !first.is_ascii()),
+    )
+}
+
+/// Returns the error for what no cut can divide, and the rest cannot do either.
+pub fn not_over_partitions(what: &str) -> Error {
+    Error::new(
+        ErrorCode::CommandNotSupported,
+        format!("{what} is not supported on a collection in several partitions"),
+    )
+}
