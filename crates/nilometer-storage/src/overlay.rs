@@ -46,6 +46,8 @@ pub struct OverlayEngine {
 #[derive(Default)]
 struct OverlayState {
     writes: OverlayWrites,
+    /// The annotations of all batches, in order.
+    annotation: Vec<u8>,
     /// Bytes of all batches, about.
     bytes: u64,
     commits: u64,
@@ -70,6 +72,11 @@ impl OverlayEngine {
     /// Returns what was written.
     pub fn writes(&self) -> OverlayWrites {
         self.state().writes.clone()
+    }
+
+    /// Returns the annotations of all batches, in order.
+    pub fn annotation(&self) -> Vec<u8> {
+        self.state().annotation.clone()
     }
 
     fn with_writes(&self, writes: OverlayWrites) -> OverlaySnapshot {
@@ -104,7 +111,8 @@ impl Engine for OverlayEngine {
 
     fn commit(&self, batch: WriteBatch, _: Durability) -> Result<u64> {
         batch.check(self.below.key_bytes_max())?;
-        let bytes = batch.bytes() + batch.len() as u64 * ENTRY_BYTES;
+        let annotation = batch.annotation.len() as u64;
+        let bytes = batch.bytes() + batch.len() as u64 * ENTRY_BYTES + annotation;
         let mut state = self.state();
         let total = state.bytes.saturating_add(bytes);
         if total > self.bytes_max {
@@ -114,7 +122,8 @@ impl Engine for OverlayEngine {
         }
         state.bytes = total;
         state.commits += 1;
-        let (operations, _) = batch.into_parts();
+        let (operations, mut annotation) = batch.into_parts();
+        state.annotation.append(&mut annotation);
         for (keyspace, key, operation) in operations {
             let writes = state.writes.entry(keyspace).or_default();
             let value = match operation {
@@ -407,6 +416,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn annotations_are_kept_in_order_and_count() {
+        let below = Arc::new(MemoryEngine::new());
+        let overlay = OverlayEngine::over(below, 5).expect("a snapshot");
+        let annotated = |note: &[u8]| {
+            let mut batch = WriteBatch::new();
+            batch.annotate(note.to_vec());
+            overlay.commit(batch, Durability::Buffered)
+        };
+        annotated(b"on").expect("small enough");
+        annotated(b"e").expect("small enough");
+        assert!(matches!(annotated(b"two"), Err(Error::OverlayFull { .. })));
+        assert_eq!(overlay.annotation(), b"one");
     }
 
     #[test]

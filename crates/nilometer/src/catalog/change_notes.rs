@@ -9,7 +9,9 @@ impl Catalog {
     /// Returns empty notes of changes of `collection`. A collection that has no name yet is called by its identity, as
     /// `tmp.…`.
     pub(crate) fn change_notes(&self, collection: &Collection) -> ChangeNotes {
-        if self.engine.annotation_part().is_none() {
+        // The commit of a transaction notes the changes of measurements.
+        let is_noted_later = self.is_of_transaction() && collection.timeseries.is_some();
+        if is_noted_later || self.log_part().is_none() {
             return ChangeNotes::off();
         }
         let now = self.current(collection);
@@ -22,7 +24,7 @@ impl Catalog {
 
     /// Returns empty notes of changes of a collection of this name.
     pub(super) fn notes_named(&self, collection: &Collection, name: &Namespace) -> ChangeNotes {
-        let Some(part) = self.engine.annotation_part() else {
+        let Some(part) = self.log_part() else {
             return ChangeNotes::off();
         };
         if name.database == "local" {
@@ -46,7 +48,7 @@ impl Catalog {
 
     /// Returns empty notes of changes of a whole database.
     pub(super) fn notes_of_database(&self) -> ChangeNotes {
-        let Some(part) = self.engine.annotation_part() else {
+        let Some(part) = self.log_part() else {
             return ChangeNotes::off();
         };
         let none = LoggedCollection {
@@ -65,7 +67,7 @@ impl Catalog {
         options.append("viewOn", view.view_on.as_str());
         options.append("pipeline", stages.collect::<Array>());
         options.append_all(view.options.as_ref());
-        let part = self.engine.annotation_part();
+        let part = self.log_part();
         let part = part.filter(|_| view.namespace.database != "local");
         let Some(part) = part else {
             return (options.finish(), ChangeNotes::off());

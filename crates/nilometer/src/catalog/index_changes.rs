@@ -109,7 +109,7 @@ impl Catalog {
         let kept = there.iter().filter(|i| !gone.contains(&i.keyspace));
         self.store_indexes(&now, kept.cloned().collect(), batch)?;
         for keyspace in gone {
-            self.engine.drop_keyspace(keyspace)?;
+            self.keyspace_engine().drop_keyspace(keyspace)?;
         }
         Ok(())
     }
@@ -155,6 +155,9 @@ impl Catalog {
     ) -> Result<()> {
         if index.multikey() & bits == bits {
             return Ok(());
+        }
+        if let Some(owner) = self.owner_below(collection) {
+            return owner.mark_multikey(collection, index, bits);
         }
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         index.stored().multikey |= bits;
@@ -214,7 +217,7 @@ impl Catalog {
     pub(super) fn create_index_keyspace(&self, collection: &Collection) -> Result<KeyspaceId> {
         let uuid: String = collection.uuid.iter().map(|b| format!("{b:02x}")).collect();
         let taken: Vec<String> = self
-            .engine
+            .keyspace_engine()
             .keyspaces()
             .into_iter()
             .map(|k| k.name)
@@ -224,7 +227,7 @@ impl Catalog {
             .find(|name| !taken.contains(name));
         let options = KeyspaceOptions::default();
         Ok(self
-            .engine
+            .keyspace_engine()
             .create_keyspace(&name.expect("a free number"), options)?)
     }
 }

@@ -14,6 +14,7 @@ mod change_notes;
 mod collection;
 mod compiled;
 mod dictionaries;
+mod in_transaction;
 mod index_changes;
 mod index_spec;
 mod indexes;
@@ -87,6 +88,8 @@ pub struct Catalog {
     entries: RwLock<BTreeMap<Namespace, CatalogEntry>>,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
+    /// Of a transaction: the catalog that all see.
+    below: Option<Arc<Self>>,
 }
 
 impl Catalog {
@@ -133,6 +136,7 @@ impl Catalog {
             keyspace,
             entries: RwLock::new(entries),
             changes: Mutex::new(()),
+            below: None,
         };
         catalog.load_build_progress()?;
         if is_read_only {
@@ -169,7 +173,7 @@ impl Catalog {
 
     /// Returns the entry called `namespace`.
     pub fn get(&self, namespace: &Namespace) -> Option<CatalogEntry> {
-        self.with_entries(|entries| entries.get(namespace).cloned())
+        self.find(&|entries| entries.get(namespace).cloned())
     }
 
     /// Returns the collection called `namespace`; `None` for a view.
@@ -207,9 +211,7 @@ impl Catalog {
 
     /// True if this is the name of the oplog, and there is one: it shows the change log and cannot be written.
     pub fn is_oplog(&self, namespace: &Namespace) -> bool {
-        namespace.database == LOCAL
-            && namespace.collection == OPLOG
-            && self.engine.annotation_part().is_some()
+        namespace.database == LOCAL && namespace.collection == OPLOG && self.log_part().is_some()
     }
 
     /// Refuses to change the oplog: `action` is what clients cannot do.
@@ -225,34 +227,37 @@ impl Catalog {
 
     /// Returns all entries of `database`, by name.
     pub fn list(&self, database: &str) -> Vec<(Namespace, CatalogEntry)> {
-        self.with_entries(|entries| {
+        let mut listed: Vec<_> = self.with_entries(|entries| {
             entries
                 .iter()
                 .filter(|(namespace, _)| namespace.database == database)
                 .map(|(namespace, entry)| (namespace.clone(), entry.clone()))
                 .collect()
-        })
+        });
+        if let Some(below) = &self.below {
+            listed.extend(below.list(database));
+            listed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        }
+        listed
     }
 
     /// Returns the names of all databases that have entries.
     pub fn databases(&self) -> Vec<String> {
+        let below = self.below.as_ref().map(|below| below.databases());
         self.with_entries(|entries| {
-            let names: BTreeSet<_> = entries.keys().map(|n| n.database.clone()).collect();
+            let own = entries.keys().map(|n| n.database.clone());
+            let names: BTreeSet<_> = own.chain(below.unwrap_or_default()).collect();
             names.into_iter().collect()
         })
     }
 
     /// Returns all collections of all databases.
     pub fn collections(&self) -> Vec<Arc<Collection>> {
-        self.with_entries(|entries| {
-            entries
-                .values()
-                .filter_map(|entry| match entry {
-                    CatalogEntry::Collection(found) => Some(found.clone()),
-                    CatalogEntry::View(_) => None,
-                })
-                .collect()
-        })
+        let mut all: Vec<_> = self.with_entries(|entries| collections_in(entries).collect());
+        if let Some(below) = &self.below {
+            all.extend(below.collections());
+        }
+        all
     }
 
     /// Creates a collection; with `timeseries`, a bucket collection. The name must be free.
@@ -471,6 +476,9 @@ impl Catalog {
 
     /// Stores that `collection` holds measurements outside 1970..2038. Durable when it returns.
     pub fn mark_extended_range(&self, collection: &Collection) -> Result<()> {
+        if let Some(owner) = self.owner_below(collection) {
+            return owner.mark_extended_range(collection);
+        }
         if !collection.has_extended_range() {
             let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             collection.set_extended_range();
@@ -527,7 +535,7 @@ impl Catalog {
         let uuid: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
         let create_with = |kind: &str, options| {
             let name = format!("{kind}/{uuid}");
-            self.engine.create_keyspace(&name, options)
+            self.keyspace_engine().create_keyspace(&name, options)
         };
         let plain = KeyspaceOptions::default();
         let create = |kind: &str| create_with(kind, plain);
@@ -572,7 +580,7 @@ impl Catalog {
 
     /// Fails if a database exists whose name differs from `name` only by case.
     fn check_database_case(&self, name: &str) -> Result<()> {
-        let other = self.with_entries(|entries| {
+        let other = self.find(&|entries| {
             let mut names = entries.keys().map(|namespace| namespace.database.as_str());
             let same = |other: &str| other.eq_ignore_ascii_case(name) && other != name;
             names.find(|other| same(other)).map(str::to_owned)
@@ -635,9 +643,24 @@ impl Catalog {
         Ok(())
     }
 
+    /// Looks into the entries of a transaction first, then into those that all see.
+    fn find<T>(&self, look: &dyn Fn(&BTreeMap<Namespace, CatalogEntry>) -> Option<T>) -> Option<T> {
+        let own = self.with_entries(look);
+        own.or_else(|| self.below.as_ref()?.find(look))
+    }
+
     fn with_entries<T>(&self, look: impl FnOnce(&BTreeMap<Namespace, CatalogEntry>) -> T) -> T {
         look(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn collections_in(
+    entries: &BTreeMap<Namespace, CatalogEntry>,
+) -> impl Iterator<Item = Arc<Collection>> {
+    entries.values().filter_map(|entry| match entry {
+        CatalogEntry::Collection(found) => Some(found.clone()),
+        CatalogEntry::View(_) => None,
+    })
 }
 
 fn name_taken(namespace: &Namespace) -> Error {

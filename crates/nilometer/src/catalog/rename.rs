@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorCode, Result};
 impl Catalog {
     /// Returns the collection that clients know by this UUID.
     pub fn by_shown_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
-        self.with_entries(|entries| {
+        self.find(&|entries| {
             entries.values().find_map(|entry| match entry {
                 CatalogEntry::Collection(found) if found.shown_uuid == uuid => Some(found.clone()),
                 _ => None,
@@ -22,7 +22,7 @@ impl Catalog {
 
     /// Returns the collection with this identity under its current name.
     fn by_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
-        self.with_entries(|entries| {
+        self.find(&|entries| {
             entries.values().find_map(|entry| match entry {
                 CatalogEntry::Collection(found) if found.uuid == uuid => Some(found.clone()),
                 _ => None,

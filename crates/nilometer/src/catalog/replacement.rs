@@ -162,7 +162,7 @@ impl Catalog {
         let keyspaces = collection.keyspaces();
         collection.indexes.set(Arc::default());
         for keyspace in keyspaces {
-            self.engine.drop_keyspace(keyspace)?;
+            self.keyspace_engine().drop_keyspace(keyspace)?;
         }
         Ok(())
     }

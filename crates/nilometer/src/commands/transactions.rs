@@ -5,21 +5,23 @@
 
 use std::sync::PoisonError;
 
-use nilometer_bson::{Document, ValueRef};
+use nilometer_bson::{DocRef, Document, ValueRef};
 
 use super::{Access, CommandSpec};
 use crate::catalog::{CatalogEntry, Namespace};
 use crate::database::Database;
-use crate::database::transactions::SessionOwner;
+use crate::database::transactions::{SessionOwner, Transaction};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::timeseries;
 use crate::write::CappedLimits;
 
 /// Commands that may be statements of a transaction.
-const STATEMENTS: [&str; 10] = [
+const STATEMENTS: [&str; 12] = [
     "aggregate",
     "bulkWrite",
+    CREATE,
+    CREATE_INDEXES,
     "delete",
     "distinct",
     "find",
@@ -29,6 +31,13 @@ const STATEMENTS: [&str; 10] = [
     "killCursors",
     "update",
 ];
+
+/// Statements that create collections and indexes.
+const CREATE: &str = "create";
+const CREATE_INDEXES: &str = "createIndexes";
+
+/// Commands about the server that may be statements, but not the first.
+const ABOUT_THE_SERVER: [&str; 3] = ["buildInfo", "connectionStatus", "hello"];
 
 /// Commands that end a transaction.
 const ENDS: [&str; 2] = ["abortTransaction", "commitTransaction"];
@@ -106,7 +115,8 @@ pub(super) fn run_statement(
     let number = args.number;
     let begun = match args.starts {
         true => {
-            check_command(spec).and_then(|()| transactions.begin(database, owner.clone(), number))
+            let begin = (number, reads_snapshot(request));
+            check_first(spec).and_then(|()| transactions.begin(database, owner.clone(), begin))
         }
         false => Ok(()),
     };
@@ -117,7 +127,7 @@ pub(super) fn run_statement(
         let Some(transaction) = &*open else {
             return Err(transactions.why_ended(owner, number));
         };
-        let outcome = check(database, spec, request).and_then(|()| run(&transaction.database));
+        let outcome = check(transaction, spec, request).and_then(|()| run(&transaction.database));
         let has_failed = match &outcome {
             Ok(reply) => {
                 !matches!(reply.get("writeErrors"), ValueRef::Missing) || has_errors(reply)
@@ -144,12 +154,26 @@ fn unsupported(name: &str) -> Error {
     )
 }
 
-/// Refuses a command that is no statement.
-fn check_command(spec: &CommandSpec) -> Result<()> {
+/// Refuses a command that is no statement, or cannot be the first.
+fn check_first(spec: &CommandSpec) -> Result<()> {
     match STATEMENTS.contains(&spec.name) {
         true => Ok(()),
         false => Err(unsupported(spec.name)),
     }
+}
+
+fn check_command(spec: &CommandSpec) -> Result<()> {
+    match ABOUT_THE_SERVER.contains(&spec.name) {
+        true => Ok(()),
+        false => check_first(spec),
+    }
+}
+
+/// True if the first statement of a transaction asks for the read concern `snapshot`.
+fn reads_snapshot(request: &Request) -> bool {
+    let concern = request.body.as_ref().get("readConcern").as_document();
+    let level = concern.and_then(|concern| concern.get("level").as_str());
+    level == Some("snapshot")
 }
 
 /// Returns the first stage of a pipeline that writes, or that tells of the server and not of a snapshot.
@@ -163,9 +187,12 @@ pub(super) fn refused_stage(request: &Request) -> Option<&str> {
 }
 
 /// Refuses what cannot be in a transaction. An open one is aborted by it.
-fn check(database: &Database, spec: &CommandSpec, request: &Request) -> Result<()> {
+fn check(transaction: &Transaction, spec: &CommandSpec, request: &Request) -> Result<()> {
     check_command(spec)?;
-    let body = request.body.as_ref();
+    let (database, body) = (&transaction.database, request.body.as_ref());
+    if [CREATE, CREATE_INDEXES].contains(&spec.name) {
+        check_definition(transaction, spec, body)?;
+    }
     if let Some(stage) = refused_stage(request) {
         return Err(unsupported(stage));
     }
@@ -188,6 +215,28 @@ fn check(database: &Database, spec: &CommandSpec, request: &Request) -> Result<(
     let collection = body.iter().next().map(|element| element.value());
     match collection.and_then(|value| value.as_str()) {
         Some(collection) => check_target(database, name, collection),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to create time series and views in a transaction, and anything with the read concern `snapshot`: a new collection is in
+/// no snapshot.
+fn check_definition(transaction: &Transaction, spec: &CommandSpec, body: DocRef<'_>) -> Result<()> {
+    if transaction.reads_snapshot {
+        return Err(Error::invalid_options(format!(
+            "'{}' in a transaction needs the readConcern level 'local'",
+            spec.name
+        )));
+    }
+    let others = [
+        ("timeseries", "a time-series collection"),
+        ("viewOn", "a view"),
+    ];
+    match others.iter().find(|(option, _)| body.contains(option)) {
+        Some((_, what)) => Err(Error::new(
+            ErrorCode::OperationNotSupportedInTransaction,
+            format!("Cannot create {what} in a multi-document transaction."),
+        )),
         None => Ok(()),
     }
 }

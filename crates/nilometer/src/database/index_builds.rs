@@ -45,6 +45,12 @@ impl Database {
         Ok(added)
     }
 
+    /// True if an ordinary collection has documents.
+    pub(crate) fn has_documents(&self, collection: &Collection) -> Result<bool> {
+        let mut documents = self.records.scan(collection, false, None)?;
+        Ok(documents.next().transpose()?.is_some())
+    }
+
     fn index_builder(&self) -> IndexBuilder {
         IndexBuilder {
             services: self.services.clone(),

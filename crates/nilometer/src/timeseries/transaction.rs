@@ -1,12 +1,12 @@
 //! The commit of a transaction on time-series collections.
 //!
 //! A transaction changes buckets over a snapshot, and inserts into buckets of its own. When it commits, buckets that it has
-//! changed are claimed, and compared with the snapshot: one that was changed since is a conflict. The measurements of its own
-//! buckets are inserted into the buckets that all share.
+//! changed are claimed, and compared with the snapshot measurement by measurement: one that both have changed is a conflict. The
+//! measurements of its own buckets are inserted into the buckets that all share.
 //!
 //! ```text
-//! changed buckets ─► claim ─► same as in the snapshot? ─► replace, remove ─┐
-//! own buckets ─► their measurements ─► stage ───────────────────────────┴─► one engine batch
+//! changed buckets ─► claim ─► merge with the stored one ─► replace, remove ─┐
+//! own buckets ─► their measurements ─► stage ────────────────────────────┴─► one engine batch
 //! ```
 
 use std::collections::BTreeSet;
@@ -17,6 +17,7 @@ use nilometer_bson::order::equal;
 use nilometer_storage::{OverlayWrites, Snapshot, WriteBatch};
 
 use super::modify::bucket_changes::BucketChanges;
+use super::modify::merge::{BucketChange, merge};
 use crate::catalog::{Catalog, Collection, DuplicatePolicy};
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::InsertOptions;
@@ -97,23 +98,37 @@ impl MeasurementChanges {
         self.buckets.is_empty() && self.inserted.is_empty()
     }
 
-    /// Claims the changed buckets and adds their changes. Code 112 if one was changed since.
-    fn change_buckets(&self, changes: &mut BucketChanges<'_>) -> Result<()> {
+    /// Claims the changed buckets and adds their changes. Code 112 if others have changed the same measurements since.
+    fn change_buckets(&self, changes: &mut BucketChanges<'_>, bytes_max: usize) -> Result<()> {
+        let Some(options) = &self.collection.timeseries else {
+            return Ok(());
+        };
+        let layout = Layout::of(&self.collection, options)?;
         for bucket in &self.buckets {
-            if changes.claim(bucket.id)?.as_ref() != Some(&bucket.before) {
+            let Some(now) = changes.claim(bucket.id)? else {
                 return Err(Error::write_conflict());
-            }
-            match &bucket.after {
+            };
+            let change = BucketChange {
+                before: &bucket.before,
+                after: bucket.after.as_ref(),
+            };
+            let after = merge(change, &now, (options, &layout), bytes_max)?;
+            match &after {
                 Some(after) => changes.replace(bucket.id, after.as_ref())?,
                 None => changes.remove(bucket.id)?,
             }
-            self.note(changes, bucket)?;
+            self.note(changes, &now, after.as_ref())?;
         }
         Ok(())
     }
 
     /// Notes the changes of the measurements of a bucket: they are matched by their `_id`.
-    fn note(&self, changes: &mut BucketChanges<'_>, bucket: &ChangedBucket) -> Result<()> {
+    fn note(
+        &self,
+        changes: &mut BucketChanges<'_>,
+        before: &Document,
+        after: Option<&Document>,
+    ) -> Result<()> {
         let notes = &mut changes.notes;
         let Some(options) = self
             .collection
@@ -123,13 +138,13 @@ impl MeasurementChanges {
         else {
             return Ok(());
         };
-        let Some(after) = &bucket.after else {
-            notes.bucket_removed(bucket.before.as_ref());
+        let Some(after) = after else {
+            notes.bucket_removed(before.as_ref());
             return Ok(());
         };
         let shown = Shown::new(&options.time_field, options.meta_field.as_deref());
         let rows = |bucket: &Document| unpack::measurements(bucket.as_ref(), &shown, |_| true);
-        let (before, mut after) = (rows(&bucket.before)?, rows(after)?);
+        let (before, mut after) = (rows(before)?, rows(after)?);
         after.reverse();
         for row in before {
             // Rows keep their order, so the one with the same `_id` is near the end of what is left.
@@ -223,7 +238,7 @@ impl Timeseries {
     ) -> Result<()> {
         for of in all {
             let mut changes = BucketChanges::begin_locked(self, &of.collection, None)?;
-            of.change_buckets(&mut changes)?;
+            of.change_buckets(&mut changes, self.bucket_catalog.limits().bytes_max)?;
             if !of.inserted.is_empty() {
                 let insert = InsertStatement {
                     timeseries: self,

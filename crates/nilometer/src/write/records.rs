@@ -119,10 +119,21 @@ impl Records {
     }
 
     /// Opens the records that a transaction sees in `overlay`, over what `below` stores.
-    pub(crate) fn of_transaction(overlay: Arc<OverlayEngine>, below: &Arc<Self>) -> Self {
+    pub(crate) fn of_transaction(
+        overlay: Arc<OverlayEngine>,
+        catalog: Arc<Catalog>,
+        below: &Arc<Self>,
+    ) -> Self {
         Self {
             below: Some(RecordsBelow::new(below.clone(), overlay.clone())),
-            ..Self::new(overlay, below.catalog.clone())
+            ..Self::new(overlay, catalog)
+        }
+    }
+
+    /// Removes the state below a transaction of a collection that it created and that no one else will have.
+    pub(crate) fn forget_below(&self, uuid: [u8; 16]) {
+        if let Some(below) = &self.below {
+            below.records().forget(uuid);
         }
     }
 

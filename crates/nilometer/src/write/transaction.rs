@@ -1,23 +1,22 @@
 //! The commit of a transaction on ordinary collections.
 //!
 //! A transaction reads and writes over a snapshot. When it commits, its records are compared with what is stored now, and
-//! what has changed since the snapshot is a conflict. Index entries are computed from the documents again, because the
-//! list of indexes may have changed, and other records may have taken unique keys.
+//! what has changed since the snapshot is a conflict, also of records that are in the end as they were: the change log has the
+//! changes of each statement. Index entries are computed from the documents again, because the list of indexes may have
+//! changed, and other records may have taken unique keys.
 //!
 //! The write locks of all its collections are held from the comparison to the commit. The caller names the collections in
 //! the order of their UUIDs, so that two transactions do not wait for each other.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
-use nilometer_storage::{Bytes, KeyspaceId, OverlayKeyspace, Snapshot, WriteBatch};
+use nilometer_storage::{Bytes, KeyspaceId, OverlayWrites, Snapshot, WriteBatch};
 
 use super::capped::CollectionSize;
 use super::maintenance::IndexMaintenance;
 use super::records::{CollectionState, Records, document, id_key, keyspaces};
 use crate::catalog::Collection;
-use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The change of a record by a transaction.
@@ -33,6 +32,8 @@ struct RecordChange {
 pub(crate) struct RecordChanges {
     collection: Arc<Collection>,
     changes: Vec<RecordChange>,
+    /// The `_id`s that it has taken or freed, by their keys, and the records that had them before.
+    ids: Vec<(Vec<u8>, Option<Bytes>)>,
 }
 
 impl RecordChanges {
@@ -40,14 +41,13 @@ impl RecordChanges {
     pub(crate) fn new(
         collection: Arc<Collection>,
         below: &dyn Snapshot,
-        (keyspace, writes): (KeyspaceId, &OverlayKeyspace),
+        writes: &OverlayWrites,
     ) -> Result<Self> {
+        let (records, id_index) = keyspaces(&collection)?;
+        let written = |keyspace: &KeyspaceId| writes.get(keyspace).into_iter();
         let mut changes = Vec::new();
-        for (key, after) in writes {
-            let stored = below.get(keyspace, key)?;
-            if stored.as_deref() == after.as_deref() {
-                continue;
-            }
+        for (key, after) in written(&records).flat_map(|writes| &**writes) {
+            let stored = below.get(records, key)?;
             let parse = |bytes: Option<&Bytes>| bytes.map(|bytes| document(bytes)).transpose();
             changes.push(RecordChange {
                 key: key.clone(),
@@ -56,15 +56,17 @@ impl RecordChanges {
                 stored,
             });
         }
+        let id_writes = id_index.iter().flat_map(written);
+        let ids = id_writes.flat_map(|writes| writes.keys());
+        let ids = ids.map(|key| {
+            let stored = id_index.map(|keyspace| below.get(keyspace, key));
+            Ok((key.clone(), stored.transpose()?.flatten()))
+        });
         Ok(Self {
+            ids: ids.collect::<Result<_>>()?,
             collection,
             changes,
         })
-    }
-
-    /// True if nothing is changed.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
     }
 }
 
@@ -86,7 +88,6 @@ impl Records {
             let mut collection = StagedCollection {
                 state,
                 maintenance: IndexMaintenance::of(self, &of.collection)?,
-                notes: self.catalog.change_notes(&of.collection),
                 size: CollectionSize::default(),
             };
             collection.stage(of, &*snapshot, &mut batch)?;
@@ -94,7 +95,6 @@ impl Records {
         }
         for collection in &mut staged {
             collection.maintenance.before_commit()?;
-            collection.notes.add_to(&mut batch);
         }
         commit(batch)?;
         for collection in staged {
@@ -123,7 +123,6 @@ impl Records {
 struct StagedCollection<'c> {
     state: &'c CollectionState,
     maintenance: IndexMaintenance<'c>,
-    notes: ChangeNotes,
     size: CollectionSize,
 }
 
@@ -136,7 +135,13 @@ impl StagedCollection<'_> {
         batch: &mut WriteBatch,
     ) -> Result<()> {
         let (records, id_index) = keyspaces(&of.collection)?;
-        let mut removed_ids = HashSet::new();
+        if let Some(id_index) = id_index {
+            for (key, stored) in &of.ids {
+                if snapshot.get(id_index, key)?.as_deref() != stored.as_deref() {
+                    return Err(Error::write_conflict());
+                }
+            }
+        }
         for change in &of.changes {
             if snapshot.get(records, &change.key)?.as_deref() != change.stored.as_deref() {
                 return Err(Error::write_conflict());
@@ -149,19 +154,13 @@ impl StagedCollection<'_> {
             if change.after.is_none() {
                 batch.delete(records, change.key.clone());
                 if let Some(id_index) = id_index {
-                    let key = self.id_key(before);
-                    batch.delete(id_index, key.clone());
-                    removed_ids.insert(key);
+                    batch.delete(id_index, self.id_key(before));
                 }
             }
         }
         for change in &of.changes {
             if let (Some(id_index), None, Some(after)) = (id_index, &change.before, &change.after) {
-                let key = self.id_key(after);
-                if snapshot.get(id_index, &key)?.is_some() && !removed_ids.contains(&key) {
-                    return Err(Error::write_conflict());
-                }
-                batch.put(id_index, key, change.key.clone());
+                batch.put(id_index, self.id_key(after), change.key.clone());
             }
             self.stage_document(change, records, snapshot, batch)?;
         }
@@ -185,12 +184,6 @@ impl StagedCollection<'_> {
             ErrorCode::DuplicateKey => Error::write_conflict(),
             _ => error,
         })?;
-        match (before, after) {
-            (Some(before), Some(after)) => self.notes.updated(before, after),
-            (Some(before), None) => self.notes.deleted(before),
-            (None, Some(after)) => self.notes.inserted(after),
-            (None, None) => {}
-        }
         if let Some(after) = &change.after {
             self.size.add(after);
             batch.put(records, change.key.clone(), after.as_bytes().to_vec());

@@ -166,19 +166,42 @@ fn make(
 ) -> Result<usize> {
     let operation = &context.operation;
     let mut made = 0;
+    // In a transaction only new collections without documents get indexes: statements must see complete ones.
+    let refusal = refusal(database, collection)?;
     loop {
         let mut known = Vec::new();
         let others = usize::try_from(indexes::id_indexes(collection)).unwrap_or(0);
         let added = database.create_indexes(collection, operation, |there| {
             let decision = conflict::decide(&collection.namespace, there, wanted, others)?;
             known = decision.known;
-            Ok(decision.new)
+            match &refusal {
+                Some(refusal) if !decision.new.is_empty() => Err(refusal.clone()),
+                _ => Ok(decision.new),
+            }
         })?;
         made += added.len();
         if wait(operation, collection, &known)? {
             return Ok(made);
         }
     }
+}
+
+/// Returns why a transaction cannot create indexes of the collection; `None` if it can, or if there is no transaction.
+fn refusal(database: &Database, collection: &Collection) -> Result<Option<Error>> {
+    let catalog = database.catalog();
+    let kind = match catalog.has_created(collection) {
+        _ if !catalog.is_of_transaction() => return Ok(None),
+        false => "existing",
+        true if database.has_documents(collection)? => "non-empty",
+        true => return Ok(None),
+    };
+    Ok(Some(Error::new(
+        ErrorCode::OperationNotSupportedInTransaction,
+        format!(
+            "Cannot create new indexes on {kind} collection {} in a multi-document transaction.",
+            collection.namespace
+        ),
+    )))
 }
 
 /// Waits until these indexes are built; false if a build was aborted.

@@ -6,7 +6,8 @@ use nilometer_bson::ObjectId;
 use nilometer_storage::{Durability, Engine, OverlayWrites, Snapshot, WriteBatch};
 
 use super::Transaction;
-use crate::catalog::{Collection, Storage};
+use crate::catalog::{Catalog, Collection, Namespace, Storage};
+use crate::change_entry::{Entries, Entry};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::insertion::{BatchRecord, InsertOptions};
@@ -24,8 +25,12 @@ pub(crate) struct CommitContext<'c> {
 }
 
 /// What a transaction has changed.
+#[derive(Default)]
 struct TransactionChanges {
+    created: Vec<Arc<Collection>>,
     records: Vec<RecordChanges>,
+    /// What its statements have noted for the change log, in their order; measurements are noted by the commit.
+    noted: Vec<u8>,
     measurements: Vec<MeasurementChanges>,
 }
 
@@ -34,8 +39,10 @@ impl Transaction {
     /// since the transaction began; then nothing is changed.
     pub(crate) fn commit(self, database: &Database, context: CommitContext<'_>) -> Result<()> {
         let changes = self.changes(database)?;
-        if !changes.records.is_empty() || !changes.measurements.is_empty() {
+        if !changes.is_empty() {
             commit_changes(&changes, database, context)?;
+            // They are in the catalog that all see.
+            self.database.catalog.forget_created();
         }
         // The sync keeps no one out. What a transaction without changes has read is durable, too.
         if context.durability == Durability::Sync {
@@ -55,11 +62,14 @@ impl Transaction {
         {
             return Err(Error::write_conflict());
         }
+        let created = self.database.catalog.created();
         let mut collections = database.catalog.collections();
+        collections.extend(created.iter().cloned());
         collections.sort_unstable_by_key(|collection| collection.uuid);
         let mut found = TransactionChanges {
-            records: Vec::new(),
-            measurements: Vec::new(),
+            created,
+            noted: self.overlay.annotation(),
+            ..TransactionChanges::default()
         };
         for collection in collections {
             found.add(collection, &*below, (&writes, &*after))?;
@@ -85,7 +95,10 @@ fn commit_changes(
         check_interrupt: context.check_interrupt,
     };
     let records = &database.records;
-    records.commit_together(&changes.records, WriteBatch::new(), |batch| {
+    let mut batch = WriteBatch::new();
+    batch.annotate(changes.noted.clone());
+    records.commit_together(&changes.records, batch, |batch| {
+        check_names(changes, &database.catalog)?;
         let timeseries = &database.timeseries;
         timeseries.commit_together(
             &changes.measurements,
@@ -93,14 +106,49 @@ fn commit_changes(
             batch,
             |mut batch| {
                 context.record.add_to(&mut batch);
-                database.engine.commit(batch, Durability::Buffered)?;
-                Ok(())
+                let commit = |batch| {
+                    database.engine.commit(batch, Durability::Buffered)?;
+                    Ok(())
+                };
+                let created = changes.created.clone();
+                database.catalog.install_created(created, batch, commit)
             },
         )
     })
 }
 
+/// Fails if a collection was renamed since a statement noted a change of it: the change log would call it by the old name.
+fn check_names(changes: &TransactionChanges, catalog: &Catalog) -> Result<()> {
+    let known = |uuid, name: &str| {
+        let is_it = |collection: &Arc<Collection>| {
+            collection.uuid == uuid && collection.namespace.to_string() == name
+        };
+        let (database, short) = name.split_once('.').unwrap_or((name, ""));
+        let namespace = Namespace {
+            database: database.to_owned(),
+            collection: short.to_owned(),
+        };
+        let now = catalog.collection(&namespace);
+        changes.created.iter().chain(&now).any(is_it)
+    };
+    for entry in Entries::new(&changes.noted) {
+        if let Entry::Namespace(noted) = entry?
+            && !known(noted.uuid, noted.name)
+        {
+            return Err(Error::write_conflict());
+        }
+    }
+    Ok(())
+}
+
 impl TransactionChanges {
+    fn is_empty(&self) -> bool {
+        self.created.is_empty()
+            && self.records.is_empty()
+            && self.noted.is_empty()
+            && self.measurements.is_empty()
+    }
+
     fn add(
         &mut self,
         collection: Arc<Collection>,
@@ -109,11 +157,9 @@ impl TransactionChanges {
     ) -> Result<()> {
         match collection.storage {
             Storage::Records { records, .. } => {
-                if let Some(written) = writes.get(&records) {
-                    let changes = RecordChanges::new(collection, below, (records, written))?;
-                    if !changes.is_empty() {
-                        self.records.push(changes);
-                    }
+                if writes.contains_key(&records) {
+                    let changes = RecordChanges::new(collection, below, writes)?;
+                    self.records.push(changes);
                 }
             }
             Storage::Buckets { .. } => {

@@ -9,7 +9,8 @@
 //! A transaction is a [`Database`] over an engine that has its writes in memory. So every read and write in it is the ordinary
 //! code. What it wrote is compared with what is stored now when it commits: the first to commit wins, and the other fails with
 //! code 112 and the label by which drivers run it again. A statement that changes a record which another write has changed since
-//! the snapshot fails so at once. No statement waits for another transaction.
+//! the snapshot fails so at once. No statement waits for another transaction. A collection that it creates is in no catalog but
+//! its own until it commits.
 //!
 //! A transaction is aborted by an error of one of its statements, by the end of its session, and after its lifetime.
 
@@ -24,6 +25,7 @@ use nilometer_storage::{Engine, OverlayEngine};
 
 use super::{Database, StoredCollections, bucket_limits};
 use crate::background::Background;
+use crate::catalog::Catalog;
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::QueryServices;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
@@ -50,6 +52,8 @@ pub(crate) struct Transaction {
     overlay: Arc<OverlayEngine>,
     /// What its statements run on.
     pub(crate) database: Database,
+    /// It has the read concern `snapshot`.
+    pub(crate) reads_snapshot: bool,
 }
 
 enum TransactionState {
@@ -120,7 +124,7 @@ impl Transactions {
         &self,
         database: &Database,
         owner: SessionOwner,
-        number: i64,
+        (number, reads_snapshot): (i64, bool),
     ) -> Result<()> {
         let now = database.services.clock.monotonic();
         {
@@ -135,7 +139,7 @@ impl Transactions {
                 ));
             }
         }
-        let transaction = Transaction::begin(database)?;
+        let transaction = Transaction::begin(database, reads_snapshot)?;
         let entry = TransactionEntry {
             number,
             state: TransactionState::Open(Arc::new(Mutex::new(Some(transaction)))),
@@ -266,12 +270,25 @@ fn too_old(number: i64, last: i64) -> Error {
 }
 
 impl Transaction {
-    fn begin(database: &Database) -> Result<Self> {
+    fn begin(database: &Database, reads_snapshot: bool) -> Result<Self> {
         let overlay = Arc::new(OverlayEngine::over(database.engine.clone(), BYTES_MAX)?);
         Ok(Self {
             database: database.over(overlay.clone(), None),
             overlay,
+            reads_snapshot,
         })
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let Database {
+            catalog, records, ..
+        } = &self.database;
+        for created in catalog.created() {
+            records.forget_below(created.uuid);
+        }
+        catalog.discard_created();
     }
 }
 
@@ -288,12 +305,18 @@ impl Database {
             .unwrap_or_else(|| Arc::new(CursorRegistry::new(CursorLimits::default())));
         let engine: Arc<dyn Engine> = overlay.clone();
         let services = self.services.clone();
+        let catalog = Arc::new(Catalog::of_transaction(engine.clone(), &self.catalog));
         let (limits, seed) = (bucket_limits(&services), services.ids.random());
         let timeseries = self.timeseries.of_transaction(engine.clone(), limits, seed);
         let timeseries = Arc::new(timeseries);
-        let records = Arc::new(Records::of_transaction(overlay, &self.records));
+        let records = Arc::new(Records::of_transaction(
+            overlay,
+            catalog.clone(),
+            &self.records,
+        ));
         let collections = Arc::new(StoredCollections {
             engine: engine.clone(),
+            catalog: catalog.clone(),
             timeseries: timeseries.clone(),
             records: records.clone(),
             cursors: cursors.clone(),
@@ -307,7 +330,7 @@ impl Database {
         Self {
             services,
             engine,
-            catalog: self.catalog.clone(),
+            catalog,
             timeseries,
             records,
             collections,

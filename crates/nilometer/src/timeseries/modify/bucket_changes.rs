@@ -111,6 +111,10 @@ impl<'t> BucketChanges<'t> {
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
+        let notes = match timeseries.keeps_changes() {
+            true => timeseries.dictionaries.catalog().change_notes(collection),
+            false => ChangeNotes::off(),
+        };
         Ok(Self {
             timeseries,
             collection,
@@ -119,7 +123,7 @@ impl<'t> BucketChanges<'t> {
             _rewriting: rewriting,
             indexes: IndexMaintainer::lock(collection)?,
             batch: WriteBatch::new(),
-            notes: timeseries.dictionaries.catalog().change_notes(collection),
+            notes,
             bytes: 0,
             claimed: HashMap::new(),
             evicted: Vec::new(),

@@ -18,6 +18,7 @@ mod assemble;
 pub(crate) mod bucket_changes;
 mod expire;
 mod measurements;
+pub(super) mod merge;
 mod pack;
 pub(crate) mod raw;
 mod replay;

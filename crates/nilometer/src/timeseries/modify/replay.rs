@@ -19,6 +19,7 @@ use nilometer_storage::Durability;
 
 use super::assemble::{BucketContents, Row};
 use super::bucket_changes::BucketChanges;
+use super::merge::{rows_of, sorted_fields};
 use super::{options_of, raw};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
@@ -26,7 +27,6 @@ use crate::eval::Collation;
 use crate::timeseries::Timeseries;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::format::bucket_document::{BucketDocument, Layout, MEASUREMENTS_MAX};
-use crate::timeseries::unpack::{self, Shown};
 
 /// An entry of an oplog that adds measurements.
 pub enum ReplayedBucket<'a> {
@@ -111,7 +111,7 @@ pub(super) fn replay(
         }
         (ReplayedBucket::Inserted(document), Some(_)) => Some(Addition {
             rows_before: 0,
-            measurements: rows_of(document, options)?,
+            measurements: rows_of(&document.to_document(), options)?,
         }),
         (
             ReplayedBucket::Extended {
@@ -136,16 +136,6 @@ pub(super) fn replay(
 struct Addition {
     rows_before: usize,
     measurements: Vec<Document>,
-}
-
-/// Returns the measurements of a bucket document, without metadata.
-fn rows_of(bucket: DocRef<'_>, options: &TimeseriesOptions) -> Result<Vec<Document>> {
-    let mut without_meta = DocumentBuilder::with_capacity(bucket.as_bytes().len());
-    for element in bucket.iter().filter(|element| element.name() != "meta") {
-        without_meta.append_element(element);
-    }
-    let shown = Shown::new(&options.time_field, None);
-    unpack::measurements(without_meta.finish().as_ref(), &shown, |_| true)
 }
 
 /// Inserts a bucket. Its bounds are computed again if strings are compared by a collation, which the oplog does not know.
@@ -246,7 +236,7 @@ fn missing(
     if bucket.count() <= added.rows_before {
         return Ok(added.measurements);
     }
-    let known = rows_of(before.as_ref(), options)?;
+    let known = rows_of(before, options)?;
     let mut counts: HashMap<Vec<u8>, usize> = HashMap::new();
     for one in &known {
         *counts.entry(sorted_fields(one)).or_default() += 1;
@@ -260,15 +250,4 @@ fn missing(
         _ => true,
     });
     Ok(missing)
-}
-
-/// Returns the bytes of a measurement with its fields in the order of their names: columns have no order.
-fn sorted_fields(measurement: &Document) -> Vec<u8> {
-    let mut fields: Vec<_> = measurement.iter().collect();
-    fields.sort_unstable_by(|a, b| a.name_bytes().cmp(b.name_bytes()));
-    let mut out = DocumentBuilder::with_capacity(measurement.as_bytes().len());
-    for field in fields {
-        out.append_element(field);
-    }
-    out.finish().as_bytes().to_vec()
 }
