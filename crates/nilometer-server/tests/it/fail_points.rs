@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nilometer_bson::{Document, ValueRef, array, doc};
+use nilometer_bson::{Binary, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::client::body;
 use crate::client::{Client, code, is_ok, op_msg};
@@ -12,11 +12,7 @@ fn server() -> Server {
     Server::start_with(&["--setParameter", "enableTestCommands=1"])
 }
 
-fn configure(
-    client: &mut Client,
-    mode: impl Into<nilometer_bson::Value>,
-    data: Document,
-) -> Document {
+fn configure(client: &mut Client, mode: impl Into<Value>, data: Document) -> Document {
     let command = doc! {"configureFailPoint": "failCommand", "mode": mode.into(), "data": data};
     client.run(&command)
 }
@@ -192,4 +188,55 @@ fn a_get_more_fails_that_has_its_cursor() {
     }
     let other = doc! {"configureFailPoint": "other", "mode": "off"};
     assert_eq!(code(&client.run(&other)), 266);
+}
+
+/// A statement of a retryable write fails before its commit, or its connection is closed behind it; the repetition finds out.
+#[test]
+fn a_retryable_write_fails_before_its_commit_or_is_not_answered() {
+    let arguments = ["--setParameter", "enableTestCommands=1", "--replSet", "rs"];
+    let server = Server::start_with(&arguments);
+    let session = Value::Binary(Binary {
+        subtype: 4,
+        bytes: vec![7; 16].into(),
+    });
+    let counted = |client: &mut Client| {
+        let reply = client.run_on("db", &doc! {"count": "c"});
+        reply.get("n").as_exact_i64()
+    };
+    for (number, data, is_committed) in [
+        (1_i64, doc! {"failBeforeCommitExceptionCode": 1}, false),
+        (2, doc! {}, true),
+    ] {
+        let mut client = server.connect();
+        let before = counted(&mut client);
+        let point = doc! {
+            "configureFailPoint": "onPrimaryTransactionalWrite", "mode": doc! {"times": 1}, "data": data,
+        };
+        assert!(is_ok(&client.run(&point)));
+        let insert = doc! {
+            "insert": "c", "documents": array![doc! {"_id": number}],
+            "lsid": doc! {"id": session.clone()}, "txnNumber": number,
+        };
+        let mut sent = DocumentBuilder::extending(insert.clone());
+        sent.append("$db", "db");
+        client.send(&op_msg(0, &[body(&sent.finish())]));
+        assert!(client.is_closed());
+        let mut client = server.connect();
+        assert_eq!(counted(&mut client) != before, is_committed);
+        let repeated = client.run_on("db", &insert);
+        assert_eq!(repeated.get("n").as_exact_i64(), Some(1));
+        assert_eq!(!repeated.get("retriedStmtIds").is_missing(), is_committed);
+        assert_eq!(counted(&mut client), before.map(|before| before + 1));
+    }
+    let mut client = server.connect();
+    let point = doc! {
+        "configureFailPoint": "onPrimaryTransactionalWrite", "mode": doc! {"times": 1},
+        "data": doc! {"failBeforeCommitExceptionCode": 91, "closeConnection": false},
+    };
+    client.run(&point);
+    let insert = doc! {
+        "insert": "c", "documents": array![doc! {"_id": 3}],
+        "lsid": doc! {"id": session}, "txnNumber": 3_i64,
+    };
+    assert_eq!(code(&client.run_on("db", &insert)), 91);
 }

@@ -204,6 +204,7 @@ fn run_checked(
     let now_ms = services.clock.now_ms();
     touch(services, generic.lsid, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
+    let unmet_concern = generic.unmet_concern;
     let turn = match spec.access {
         Access::Read => Turn::new(&services.turns, started),
         Access::None | Access::Write => Turn::default(),
@@ -258,6 +259,13 @@ fn run_checked(
         }
         Err(error) => Err(error),
     };
+    // A fail point of a handler closes the connection, too.
+    let reason = context.operation.kill_switch().reason();
+    context.session.closes_connection |= reason == Some(ErrorCode::ClientDisconnect);
+    let outcome = outcome.map(|reply| match unmet_concern {
+        Some(error) => with_error_of_concern(reply, error),
+        None => reply,
+    });
     note_write(services, spec, &outcome);
     audit::made(services, &context);
     if let Some(actor) = actor {
@@ -275,6 +283,13 @@ fn run_checked(
         },
     );
     outcome
+}
+
+/// Says that a write was done and its concern not met.
+fn with_error_of_concern(reply: Document, error: Document) -> Document {
+    let mut out = DocumentBuilder::extending(reply);
+    out.append("writeConcernError", error);
+    out.finish()
 }
 
 /// Fails if another process has taken the database over: a server that was paused must not answer from what it has in

@@ -7,7 +7,7 @@
 //! Without the name of a replica set, numbers of writes and transactions are refused with the code drivers know from a MongoDB
 //! standalone.
 
-use nilometer_bson::{DocRef, Element, Timestamp, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, Element, Timestamp, Value, ValueRef, doc};
 
 use super::stable_api::StableApi;
 use super::transactions::{self, TransactionArgs};
@@ -74,6 +74,8 @@ pub(crate) struct GenericArgs {
     pub(crate) max_time_ms: i64,
     pub(crate) comment: Option<Value>,
     pub(crate) write_concern: WriteConcern,
+    /// The error of a write concern that the set cannot meet. The write is done.
+    pub(crate) unmet_concern: Option<Document>,
     pub(crate) api: ApiParameters,
     /// True with a read preference that members other than the primary satisfy.
     pub(crate) secondary_ok: bool,
@@ -124,7 +126,9 @@ pub(crate) fn parse(
             "comment" => parsed.comment = Some(element.value().to_value()),
             "maxTimeMS" => parsed.max_time_ms = max_time(element.value(), "maxTimeMS")?,
             "readConcern" => parsed.snapshot = read_concern(spec, &args, set)?,
-            "writeConcern" => parsed.write_concern = write_concern(spec, &args, set)?,
+            "writeConcern" => {
+                (parsed.write_concern, parsed.unmet_concern) = write_concern(spec, &args, set)?;
+            }
             "txnNumber" => transaction.number = args.integer("txnNumber")?,
             "autocommit" => transaction.autocommit = args.boolean("autocommit")?,
             "startTransaction" => transaction.start = args.boolean("startTransaction")?,
@@ -383,16 +387,17 @@ fn check_level(
     }
 }
 
-/// Reads `{w, j, wtimeout}`. A number of members above those of the set is refused. What is acknowledged is where all members
+// long function: one arm for each form of `w`
+/// Reads `{w, j, wtimeout}`, and returns the error of a concern that the set cannot meet. What is acknowledged is where all members
 /// read, so no number waits.
 fn write_concern(
     spec: &CommandSpec,
     args: &Args<'_>,
     set: Option<&ReplicaSet>,
-) -> Result<WriteConcern> {
+) -> Result<(WriteConcern, Option<Document>)> {
     let known = ["w", "j", "fsync", "wtimeout", "provenance"];
     let Some(concern) = args.nested("writeConcern", &known)? else {
-        return Ok(WriteConcern::default());
+        return Ok((WriteConcern::default(), None));
     };
     if !spec.write_concern && !concern.document_ref().is_empty() {
         return Err(Error::invalid_options(format!(
@@ -402,9 +407,15 @@ fn write_concern(
     }
     let concern = Args::new("writeConcern", concern.document_ref());
     let mut parsed = WriteConcern::default();
+    let mut unmet = None;
     match concern.value("w") {
         ValueRef::Missing | ValueRef::Null => {}
         ValueRef::String("majority") => {}
+        ValueRef::String(mode) if set.is_some() => {
+            let text =
+                format!("No write concern mode named '{mode}' found in replica set configuration");
+            unmet = Some((ErrorCode::UnknownReplWriteConcern, text));
+        }
         ValueRef::String(_) => {
             return Err(Error::bad_value(
                 "cannot use non-majority 'w' mode when a host is not a member of a replica set",
@@ -421,10 +432,8 @@ fn write_concern(
                 }
                 Some(known) if usize::try_from(members).is_ok_and(|members| members <= known) => {}
                 Some(_) => {
-                    return Err(Error::new(
-                        ErrorCode::UnsatisfiableWriteConcern,
-                        "Not enough data-bearing nodes",
-                    ));
+                    let text = "Not enough data-bearing nodes".to_owned();
+                    unmet = Some((ErrorCode::UnsatisfiableWriteConcern, text));
                 }
             },
             Some(_) => {
@@ -448,5 +457,13 @@ fn write_concern(
     if !parsed.acknowledged && journal == Some(true) {
         parsed.acknowledged = true;
     }
-    Ok(parsed)
+    let unmet = unmet.map(|(code, text)| {
+        doc! {
+            "code": code.0,
+            "codeName": code.name(),
+            "errmsg": text,
+            "errInfo": doc! {"writeConcern": concern.document_ref().to_document()},
+        }
+    });
+    Ok((parsed, unmet))
 }

@@ -81,6 +81,7 @@ codes! {
     NotExactValueField = 111;
     WriteConflict = 112;
     UnsatisfiableWriteConcern = 100;
+    UnknownReplWriteConcern = 79;
     CommandNotSupported = 115;
     ConflictingOperationInProgress = 117;
     DocumentValidationFailure = 121;

@@ -11,6 +11,9 @@ use nilometer_bson::{Document, Value};
 
 use crate::ids::IdSource;
 
+/// The name by which statements of retryable writes enter their fail point.
+pub(crate) const FAIL_WRITE: &str = "write";
+
 /// When the fail point acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum FailPointMode {

@@ -19,7 +19,7 @@ mod top;
 pub use connections::Connections;
 pub use counters::{Counter, Counters, LatencyCounter, OpCounters};
 pub(crate) use fail_point::{
-    CommandFailure, EnteringCommand, FailPoint, FailPointData, FailPointMode,
+    CommandFailure, EnteringCommand, FAIL_WRITE, FailPoint, FailPointData, FailPointMode,
 };
 pub use host::{Environment, HostFacts, MemoryUse};
 pub use log_levels::{LogLevels, VERBOSITY_MAX};
@@ -109,6 +109,8 @@ pub struct Services {
     pub(crate) fail_point: FailPoint,
     /// That of a `getMore` that has its cursor.
     pub(crate) fail_get_more: FailPoint,
+    /// That of statements of retryable writes.
+    pub(crate) fail_write: FailPoint,
     /// Open connections of the transport.
     pub connections: Connections,
     /// Logical sessions of clients.
@@ -170,6 +172,7 @@ impl Services {
             turns: Arc::new(Turns::new(host.cores, host.thread_time)),
             fail_point: FailPoint::default(),
             fail_get_more: FailPoint::default(),
+            fail_write: FailPoint::default(),
             connections: Connections::default(),
             sessions: LogicalSessions::default(),
             top: Top::default(),

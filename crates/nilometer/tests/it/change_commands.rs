@@ -1,10 +1,11 @@
 //! `update`, `delete` and `findAndModify` on ordinary collections, as a client sees them.
 
+use nilometer::Database;
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
 use nilometer_storage::testing::effort;
 
-use crate::support::{Fixture, TemporaryDirectory, show};
+use crate::support::{Fixture, TemporaryDirectory, primary_environment, show};
 
 fn parsed(text: &str) -> Document {
     parse_document(text).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -556,5 +557,27 @@ fn random_change(f: &mut Fixture, model: &mut Model, draw: &mut NumberGenerator)
                 model.push((id, by));
             }
         }
+    }
+}
+
+/// A set of one does what it is told, and says that no other member has it.
+#[test]
+fn a_write_concern_that_the_set_cannot_meet_is_reported_behind_the_write() {
+    let mut f = Fixture::of(Database::in_memory_with(primary_environment()).unwrap());
+    for (w, expected) in [(Value::from(2), 100), (Value::from("elsewhere"), 79)] {
+        let insert = doc! {
+            "insert": "c", "documents": array![doc! {}], "writeConcern": doc! {"w": w.clone()}
+        };
+        let before = f.counted("c");
+        let reply = f.run(insert);
+        let error = reply.get("writeConcernError").as_document().unwrap();
+        assert_eq!(error.get("code").as_exact_i64(), Some(expected));
+        assert_eq!(f.counted("c"), before + 1);
+        // A standalone refuses it.
+        let mut alone = Fixture::new();
+        let insert = doc! {
+            "insert": "c", "documents": array![doc! {}], "writeConcern": doc! {"w": w}
+        };
+        assert_eq!(alone.code(insert), 2);
     }
 }

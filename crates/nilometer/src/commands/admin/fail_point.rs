@@ -1,7 +1,9 @@
 //! `configureFailPoint`: lets commands fail on purpose, as the test suites of drivers need it.
 //!
 //! It exists only if the parameter `enableTestCommands` is true. The fail points are `failCommand`, whose fields are those of the
-//! drivers' specification of unified tests, and `failGetMoreAfterCursorCheckout`, which lets a `getMore` fail that has its cursor.
+//! drivers' specification of unified tests, `failGetMoreAfterCursorCheckout`, which lets a `getMore` fail that has its cursor, and
+//! `onPrimaryTransactionalWrite`, which lets statements of retryable writes fail before they are committed, or closes the connection
+//! behind them.
 
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
-use crate::services::{CommandFailure, FailPointData, FailPointMode};
+use crate::services::{CommandFailure, FAIL_WRITE, FailPointData, FailPointMode};
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
@@ -42,6 +44,7 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     let point = match name {
         "failCommand" => &services.fail_point,
         AFTER_CHECKOUT => &services.fail_get_more,
+        ON_WRITE => &services.fail_write,
         _ => {
             return Err(Error::new(
                 ErrorCode::FailPointSetFailed,
@@ -50,9 +53,12 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
         }
     };
     let mode = mode(&args)?;
-    let mut data = match args.document("data")? {
-        Some(data) => data_of(&Args::new("data", data))?,
-        None => FailPointData::default(),
+    let none = Document::new();
+    let data = args.document("data")?.unwrap_or_else(|| none.as_ref());
+    let data = Args::new("data", data);
+    let mut data = match name {
+        ON_WRITE => data_of_write(&data)?,
+        _ => data_of(&data)?,
     };
     if name == AFTER_CHECKOUT {
         data.commands = vec!["getMore".to_owned()];
@@ -70,6 +76,35 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
 
 /// The fail point of a `getMore` that has its cursor.
 const AFTER_CHECKOUT: &str = "failGetMoreAfterCursorCheckout";
+
+/// The fail point of statements of retryable writes.
+const ON_WRITE: &str = "onPrimaryTransactionalWrite";
+
+/// Returns the data of that fail point: with a code the statement is not committed; the connection is closed by default.
+fn data_of_write(data: &Args<'_>) -> Result<FailPointData> {
+    const CODE: &str = "failBeforeCommitExceptionCode";
+    data.check_names(&[CODE, "closeConnection"])?;
+    Ok(FailPointData {
+        commands: vec![FAIL_WRITE.to_owned()],
+        failure: CommandFailure {
+            closes_connection: data.boolean("closeConnection")? != Some(false),
+            code: code(data, CODE)?,
+            ..CommandFailure::default()
+        },
+        ..FailPointData::default()
+    })
+}
+
+/// Returns the error code in a field.
+fn code(data: &Args<'_>, field: &str) -> Result<Option<i32>> {
+    match data.value(field) {
+        ValueRef::Missing => Ok(None),
+        value => truncated_i64(value)
+            .and_then(|code| i32::try_from(code).ok())
+            .map(Some)
+            .ok_or_else(|| data.wrong_type(field, value, "int")),
+    }
+}
 
 /// Returns the mode: `"off"`, `"alwaysOn"`, or a document with one of three fields.
 fn mode(args: &Args<'_>) -> Result<FailPointMode> {
@@ -154,14 +189,6 @@ fn data_of(data: &Args<'_>) -> Result<FailPointData> {
             .map(ValueRef::to_value)
             .collect::<Vec<Value>>()
     });
-    let code = match data.value("errorCode") {
-        ValueRef::Missing => None,
-        value => Some(
-            truncated_i64(value)
-                .and_then(|code| i32::try_from(code).ok())
-                .ok_or_else(|| data.wrong_type("errorCode", value, "int"))?,
-        ),
-    };
     Ok(FailPointData {
         commands,
         namespace: data.string("namespace")?.map(str::to_owned),
@@ -169,7 +196,7 @@ fn data_of(data: &Args<'_>) -> Result<FailPointData> {
         failure: CommandFailure {
             block,
             closes_connection: data.boolean("closeConnection")? == Some(true),
-            code,
+            code: code(data, "errorCode")?,
             labels,
             write_concern_error: data
                 .document("writeConcernError")?

@@ -350,7 +350,8 @@ impl Bulk<'_> {
         counters.update.increment();
         let number = (at, StatementKind::Update);
         let retryable = self.retryable.as_ref();
-        let (updated, was_retried) = retryable::statement(retryable, number, |record| {
+        let run_by = (self.database, self.operation);
+        let (updated, was_retried) = retryable::statement(run_by, retryable, number, |record| {
             update::one(self.place(op, record)?, &op.args, &UPDATE_NAMES)
         })?;
         Ok(OpResult {
@@ -369,7 +370,8 @@ impl Bulk<'_> {
         let multi = op.args.lenient_boolean("multi")?.unwrap_or(false);
         let number = (at, StatementKind::Delete);
         let retryable = self.retryable.as_ref();
-        let (removed, was_retried) = retryable::statement(retryable, number, |record| {
+        let run_by = (self.database, self.operation);
+        let (removed, was_retried) = retryable::statement(run_by, retryable, number, |record| {
             delete::one(self.place(op, record)?, &op.args, filter, multi)
         })?;
         Ok(OpResult {

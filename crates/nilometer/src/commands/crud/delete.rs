@@ -83,7 +83,9 @@ fn run(
         let filter = statement.required_document("q")?;
         let multi = is_multi(&statement)?;
         let number = (index, StatementKind::Delete);
-        let (removed, was_retried) = retryable::statement(retryable.as_ref(), number, |record| {
+        let run_by = (database, operation);
+        let retryable = retryable.as_ref();
+        let (removed, was_retried) = retryable::statement(run_by, retryable, number, |record| {
             let place = statements.context(database, operation, only_one, record);
             one(place, &statement, filter, multi)
         })?;

@@ -114,7 +114,9 @@ fn run(
     let projection = ReplyProjection::of(projection, &selector, &form)?;
     let retryable = retryable::begin(database, operation)?;
     let statement = (0, form.kind());
-    let (modified, was_retried) = retryable::statement(retryable.as_ref(), statement, |record| {
+    let run_by = (database, operation);
+    let retryable = retryable.as_ref();
+    let (modified, was_retried) = retryable::statement(run_by, retryable, statement, |record| {
         let place = StatementContext {
             database,
             operation,

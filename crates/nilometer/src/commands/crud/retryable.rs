@@ -7,11 +7,12 @@ use nilometer_bson::{Array, DocRef, DocumentBuilder, Value};
 use super::insert::insert_documents;
 use crate::catalog::Namespace;
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::BatchRecord;
 use crate::modify::Modified;
 use crate::operation::OperationContext;
 use crate::retryable_writes::{RetryableCommand, StatementKind, StatementResult};
+use crate::services::{EnteringCommand, FAIL_WRITE};
 use crate::write::ChangedDocument;
 
 /// Begins a command; `None` if it is not to be repeated.
@@ -83,9 +84,13 @@ pub(crate) fn insert<'a>(
     let new = documents.enumerate();
     let new = new.filter(|(index, _)| is_new(index));
     let new = new.map(|(_, document)| document);
+    let closes = fail_on_purpose(database, operation)?;
     let record = command.inserts(&statements);
     let inserted = insert_documents(database, operation, namespace, new, ordered, Some(&record));
     let (count, errors) = inserted.inspect_err(|_| command.forget())?;
+    if closes {
+        return Err(disconnect(operation));
+    }
     let position = |at: usize| statements.get(at).map_or(at, |statement| statement - first);
     let errors = errors.into_iter();
     Ok(Inserted {
@@ -95,8 +100,38 @@ pub(crate) fn insert<'a>(
     })
 }
 
+/// Asks the fail point of retryable writes before a statement. True if the connection is closed once the statement is committed.
+fn fail_on_purpose(database: &Database, operation: &OperationContext) -> Result<bool> {
+    let services = database.services();
+    if !services.fail_write.is_on() {
+        return Ok(false);
+    }
+    let command = EnteringCommand {
+        names: &[FAIL_WRITE],
+        namespace: "",
+        application: None,
+    };
+    let Some(failure) = services.fail_write.enter(&command, &services.ids) else {
+        return Ok(false);
+    };
+    match (failure.code, failure.closes_connection) {
+        (Some(code), false) => Err(Error::new(ErrorCode(code), FAILED_ON_PURPOSE)),
+        (Some(_), true) => Err(disconnect(operation)),
+        (None, closes) => Ok(closes),
+    }
+}
+
+const FAILED_ON_PURPOSE: &str = "Failing a write by the fail point onPrimaryTransactionalWrite";
+
+/// Ends the command as if its client were gone: the connection is closed without an answer.
+fn disconnect(operation: &OperationContext) -> Error {
+    operation.kill_switch().kill(ErrorCode::ClientDisconnect);
+    Error::new(ErrorCode::ClientDisconnect, FAILED_ON_PURPOSE)
+}
+
 /// Runs a statement on one document, unless it ran before: then returns what it did, and true.
 pub(crate) fn statement(
+    (database, operation): (&Database, &OperationContext),
     retryable: Option<&RetryableCommand<'_>>,
     (position, kind): (usize, StatementKind),
     run: impl FnOnce(Option<&dyn BatchRecord>) -> Result<Modified>,
@@ -107,9 +142,13 @@ pub(crate) fn statement(
     if let Some(result) = command.result(position, kind)? {
         return Ok((repeated(result), true));
     }
+    let closes = fail_on_purpose(database, operation)?;
     let record = command.statement(position, kind);
     let modified = run(Some(&record)).inspect_err(|_| command.forget())?;
-    Ok((modified, false))
+    match closes {
+        true => Err(disconnect(operation)),
+        false => Ok((modified, false)),
+    }
 }
 
 /// Returns what a statement did.

@@ -115,7 +115,9 @@ fn run(
         counters.operations.update.increment();
         let statement = Args::new("update.updates", document);
         let number = (index, StatementKind::Update);
-        let (updated, was_retried) = retryable::statement(retryable.as_ref(), number, |record| {
+        let run_by = (database, operation);
+        let retryable = retryable.as_ref();
+        let (updated, was_retried) = retryable::statement(run_by, retryable, number, |record| {
             let place = statements.context(database, operation, only_one, record);
             one(place, &statement, &NAMES)
         })?;

@@ -85,6 +85,10 @@ pub(crate) fn create(
         namespace,
         uuid,
     };
+    let catalog = database.catalog();
+    if catalog.is_of_transaction() && catalog.get(&creation.namespace).is_some() {
+        return Err(creation.exists());
+    }
     // Another command created the same collection meanwhile.
     match creation.create() {
         Err(error) if error.code == ErrorCode::NamespaceExists => creation.create(),

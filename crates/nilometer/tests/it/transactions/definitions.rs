@@ -79,11 +79,7 @@ fn creating_in_transactions_has_its_limits() {
     let index = |name: &str| doc! { "createIndexes": name, "indexes": array![doc! { "key": doc! { "v": 1 }, "name": "v" }] };
     let options = doc! { "timeField": "t" };
     for (first, command, expected) in [
-        (
-            None,
-            doc! { "create": "c", "capped": true, "size": 4096 },
-            Some(48),
-        ),
+        (None, doc! { "create": "c" }, Some(48)),
         (
             None,
             doc! { "create": "new", "timeseries": options },
