@@ -21,6 +21,7 @@
 //! | opening after a crash | [`recovery`] |
 //! | files left by failed steps | [`orphaned_files`] |
 //! | checksums of manifests and of separated values | [`manifest`], [`separated_value`] |
+//! | reading many separated values | [`separated_scan`] |
 //! | the list of trees; dropping a tree that has readers | [`tree_list`], [`keyspaces`] |
 //! | reporting a disk that does not answer | [`pending_io`] |
 //! | online copies; scrubbing | [`checkpoint`], [`verify`] |
@@ -29,7 +30,7 @@
 //! | offline copies; describing a file | [`copy`], [`describe`] |
 //!
 //! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`, `latest_version`,
-//! `replace_latest_version` and `free_list_len`; `current_version().id()`; `Memtable::new`, `insert` with
+//! `get_version_for_snapshot`, `replace_latest_version` and `free_list_len`; `Tree::create_internal_range`; `current_version().id()`; `Memtable::new`, `insert` with
 //! `InternalValue`, and `items`. They are the reason for the exact version pin.
 
 mod background;
@@ -55,6 +56,7 @@ mod read_sequences;
 mod recovery;
 mod restore;
 mod salvage;
+mod separated_scan;
 mod separated_value;
 mod snapshot;
 mod superseded;

@@ -4,10 +4,11 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lsm_tree::{AbstractTree, Guard, IterGuardImpl, Slice};
+use lsm_tree::{AbstractTree, AnyTree, Guard, IterGuardImpl, Slice};
 
 use super::TreeMap;
 use super::read_sequences::ReadSequence;
+use super::separated_scan::SeparatedScan;
 use super::separated_value::unseal;
 use super::tree::{Tree, fenced};
 use super::write_buffer::WriteBufferScan;
@@ -84,6 +85,18 @@ impl Snapshot for LsmSnapshot {
         let began = Instant::now();
         // Order matters: entries that leave a write buffer are in the tree before they leave.
         let write_buffers = tree.write_buffers_for(at);
+        let search = || FirstSearch {
+            start: start.to_vec(),
+            end: end.map(<[u8]>::to_vec),
+            direction,
+            at,
+            took: began.elapsed(),
+            tree: Arc::clone(tree),
+        };
+        if let AnyTree::Blob(inner) = &tree.inner {
+            let scan = SeparatedScan::open(tree, inner, (start, end), at, direction)?;
+            return Ok(Box::new(SearchedScan::new(scan, search())));
+        }
         let entries = fenced(&tree.path, "read", || {
             Ok(match end {
                 Some(end) => tree.inner.range(start..end, at, None),
@@ -96,16 +109,8 @@ impl Snapshot for LsmSnapshot {
             finished: false,
             tree: Arc::clone(tree),
         };
-        let search = FirstSearch {
-            start: start.to_vec(),
-            end: end.map(<[u8]>::to_vec),
-            direction,
-            at,
-            took: began.elapsed(),
-            tree: Arc::clone(tree),
-        };
         if write_buffers.is_empty() {
-            return Ok(Box::new(SearchedScan::new(scan, search)));
+            return Ok(Box::new(SearchedScan::new(scan, search())));
         }
         let write_buffers = write_buffers.into_iter();
         let write_buffers = write_buffers
@@ -116,7 +121,7 @@ impl Snapshot for LsmSnapshot {
             direction,
             _instant: self.sequence.again(),
         };
-        Ok(Box::new(SearchedScan::new(scan, search)))
+        Ok(Box::new(SearchedScan::new(scan, search())))
     }
 
     /// Returns the sequence number of the last batch applied to the tree, if the snapshot shows it. A batch is noted
@@ -214,7 +219,7 @@ impl<S: Iterator<Item = Result<(Bytes, Bytes)>>> Iterator for SearchedScan<S> {
     }
 }
 
-/// An open scan. It holds the version of the tree it reads, so it needs no read sequence.
+/// An open scan of a tree without separated values. It holds the version of the tree it reads, so it needs no read sequence.
 struct LsmScan {
     entries: Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>,
     direction: Direction,
@@ -239,8 +244,7 @@ impl Iterator for LsmScan {
             next.map(Guard::into_inner).transpose()
         });
         let entry = match entry {
-            Ok(Some((key, value))) => unseal(&self.tree, &key, Bytes::from_slice(value))
-                .map(|value| (Bytes::from_slice(key), value)),
+            Ok(Some((key, value))) => Ok((Bytes::from_slice(key), Bytes::from_slice(value))),
             Ok(None) => {
                 self.finished = true;
                 return None;

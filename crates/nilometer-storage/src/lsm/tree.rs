@@ -426,6 +426,19 @@ impl Tree {
         folders.iter().map(|folder| files_bytes(folder)).sum()
     }
 
+    /// Returns the open file of separated values with an id.
+    pub(super) fn values_file(&self, id: u64) -> lsm_tree::Result<Arc<fs::File>> {
+        let listed = (self.inner.id(), id).into();
+        if let Some(opened) = self.descriptors.access_for_blob_file(&listed) {
+            return Ok(opened);
+        }
+        let opened = fs::File::open(self.path.join("blobs").join(id.to_string()))?;
+        let opened = Arc::new(opened);
+        self.descriptors
+            .insert_for_blob_file(listed, Arc::clone(&opened));
+        Ok(opened)
+    }
+
     /// Removes its files from the descriptor table, which would otherwise keep them open, and their space allocated,
     /// until other files need the slots.
     fn close_files(&self) {

@@ -17,6 +17,7 @@ mod long_keys;
 mod memory;
 mod model;
 mod salvage;
+mod separated_scans;
 mod sequence_rules;
 mod snapshots;
 mod support;
