@@ -294,6 +294,6 @@ fn scan(input: Input, trace: &mut Trace) -> BoxOperator {
             None => Box::new(BucketScan::new(*input, counters)),
         },
         Input::Metas(input) => Box::new(MetaScan::new(*input, counters)),
-        Input::Partitions(input) => PartitionScan::new(*input, counters),
+        Input::Partitions(input) => Box::new(PartitionScan::new(*input, counters)),
     }
 }

@@ -14,7 +14,7 @@ use nilometer_bson::Document;
 use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::Batch;
-use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch};
+use crate::query::exec::{ExecContext, Operator, RowBatch};
 use crate::query::partitions::PartitionCursor;
 use crate::query::planner::physical::PartitionsInput;
 use crate::query::source::ScanCounters;
@@ -35,12 +35,12 @@ enum Opened {
 
 impl PartitionScan {
     /// Reads the partitions of `input`.
-    pub fn new(input: PartitionsInput, counters: Arc<ScanCounters>) -> BoxOperator {
-        Box::new(Self {
+    pub fn new(input: PartitionsInput, counters: Arc<ScanCounters>) -> Self {
+        Self {
             input,
             counters,
             opened: None,
-        })
+        }
     }
 
     fn open(&self, cx: &ExecContext<'_>) -> Result<Opened> {
