@@ -21,6 +21,7 @@ mod claims;
 mod expire;
 mod insert;
 mod maintenance;
+mod near_reads;
 mod rebuild;
 mod records;
 mod timestamps;

@@ -1,8 +1,11 @@
 //! A consistent view of an ordinary collection and its indexes, for reading by index.
 
+use std::cell::RefCell;
+
 use nilometer_bson::Document;
 use nilometer_storage::{Direction, KeyspaceId, Scan, Snapshot};
 
+use super::near_reads::NearReads;
 use super::records::{Records, document, keyspaces};
 use crate::catalog::Collection;
 use crate::error::Result;
@@ -13,6 +16,7 @@ pub struct CollectionSnapshot {
     snapshot: Box<dyn Snapshot>,
     records: KeyspaceId,
     id_index: Option<KeyspaceId>,
+    near: RefCell<NearReads>,
 }
 
 /// An entry: key string, type bits, record key.
@@ -26,6 +30,7 @@ impl Records {
             snapshot: self.engine.snapshot()?,
             records,
             id_index,
+            near: RefCell::default(),
         })
     }
 }
@@ -33,7 +38,8 @@ impl Records {
 impl CollectionSnapshot {
     /// Returns the record with this key.
     pub fn record(&self, key: &[u8]) -> Result<Option<Document>> {
-        match self.snapshot.get(self.records, key)? {
+        let mut near = self.near.borrow_mut();
+        match near.read(&*self.snapshot, self.records, key)? {
             Some(bytes) => document(&bytes).map(Some),
             None => Ok(None),
         }
