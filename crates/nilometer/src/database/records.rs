@@ -112,6 +112,10 @@ impl RecordSource for StoredRecordSource {
         self.records.arrivals(&self.collection)
     }
 
+    fn known_count(&self) -> Result<Option<u64>> {
+        self.records.known_count(&self.collection)
+    }
+
     fn count_estimate(&self) -> Result<u64> {
         self.records.count(&self.collection)
     }

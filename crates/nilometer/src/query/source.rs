@@ -293,6 +293,11 @@ pub trait RecordSource: Send + Sync {
     /// Returns the maintained record count. It is exact when no write is in flight.
     fn count_estimate(&self) -> Result<u64>;
 
+    /// Returns the record count if it is known without reading.
+    fn known_count(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Returns the counter that signals new documents to tailing cursors: only for capped collections.
     fn arrivals(&self) -> Result<Option<Arc<Arrivals>>> {
         Ok(None)

@@ -296,6 +296,12 @@ impl Records {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
+    /// Returns the number of records if that needs no reading.
+    pub fn known_count(&self, collection: &Collection) -> Result<Option<u64>> {
+        let known = self.state(collection)?.size.lock().count;
+        Ok(known.and_then(|count| u64::try_from(count).ok()))
+    }
+
     /// Returns the bytes of all documents. Where they are not known, the first call reads the documents; above
     /// [`READ_FOR_SIZE_BYTES_MAX`] it returns `stored`, the bytes of their storage, instead.
     pub fn document_bytes(&self, collection: &Collection, stored: u64) -> Result<u64> {

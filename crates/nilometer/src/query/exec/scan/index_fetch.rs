@@ -18,6 +18,7 @@ use nilometer_bson::{Document, DocumentBuilder, key_string};
 
 use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt, unreadable};
 use super::index_union::IndexUnion;
+use super::rest_by_scan::{Rest, RestByScan};
 use super::sort_merge::SortMerge;
 use super::with_field;
 use crate::error::Result;
@@ -78,6 +79,10 @@ pub struct IndexRead {
     counters: Arc<ScanCounters>,
     stats: AccessStats,
     views: u64,
+    /// What the rest of the read by a scan needs to know; `None` if it may not end so.
+    rest: Option<RestByScan>,
+    /// The scan of the rest.
+    scan: Option<Rest>,
     /// Rows still to return.
     left: u64,
     done: bool,
@@ -102,6 +107,8 @@ impl IndexRead {
             counters,
             stats,
             views: 0,
+            rest: None,
+            scan: None,
             done: false,
             is_ended: false,
         }
@@ -125,6 +132,9 @@ impl IndexRead {
             None => {
                 self.counters.documents.fetch_add(1, Ordering::Relaxed);
                 self.stats.fetched.fetch_add(1, Ordering::Relaxed);
+                if let Some(rest) = &mut self.rest {
+                    rest.note_fetched(&entry.record);
+                }
                 match at.view.record(&entry.record)? {
                     Some(document) => document,
                     // Entry and record are of one view; `validate` reports an inconsistent index.
@@ -157,6 +167,43 @@ impl IndexRead {
             document
         };
         Ok(Step::Row(entry.record, row))
+    }
+
+    /// Returns the rows of the next records of the scan.
+    fn next_of_scan(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let Some(mut scan) = self.scan.take() else {
+            return Ok(None);
+        };
+        let mut rows = RowBatch::default();
+        let mut examined = 0;
+        while self.left > 0 && !rows.is_full() && examined < STEPS_PER_VIEW as u64 {
+            let Some(record) = scan.next(&self.input, cx)? else {
+                self.done = true;
+                break;
+            };
+            examined += 1;
+            if let Some((record, document)) = record {
+                self.left -= 1;
+                self.stats.returned.fetch_add(1, Ordering::Relaxed);
+                rows.push(self.shown(&record, document));
+            }
+        }
+        self.counters
+            .documents
+            .fetch_add(examined, Ordering::Relaxed);
+        self.stats.fetched.fetch_add(examined, Ordering::Relaxed);
+        self.done |= self.left == 0;
+        self.scan = Some(scan);
+        Ok(Some(Batch::Rows(rows.into_rows())))
+    }
+
+    /// Returns the row of a record.
+    fn shown(&self, record: &RecordKey, document: Document) -> Document {
+        if !self.input.show_record_id {
+            return document;
+        }
+        let id = self.input.source.record_id(record);
+        with_field(&document, MetaField::RecordId.carrier(), id)
     }
 
     /// Returns a key as a document: its values under the paths of the index; empty where a collation makes keys
@@ -241,6 +288,9 @@ impl Operator for IndexRead {
             self.is_ended = true;
             return Ok(None);
         }
+        if self.scan.is_some() {
+            return self.next_of_scan(cx);
+        }
         let Some(view) = self.input.source.view()? else {
             self.done = true;
             self.is_ended = true;
@@ -253,6 +303,7 @@ impl Operator for IndexRead {
             memory: &cx.settings.memory,
         };
         if self.views == 1 {
+            self.rest = RestByScan::new(&self.input, &self.access, &cx.settings.memory);
             for scan in self.access.keys.scans() {
                 scan.index.stored.count_use();
             }
@@ -270,19 +321,26 @@ impl Operator for IndexRead {
                 Step::Nothing => {}
                 Step::Row(record, document) => {
                     self.left -= 1;
-                    rows.push(if self.input.show_record_id {
-                        with_field(
-                            &document,
-                            MetaField::RecordId.carrier(),
-                            self.input.source.record_id(&record),
-                        )
-                    } else {
-                        document
-                    });
+                    if self
+                        .rest
+                        .as_mut()
+                        .is_some_and(|rest| !rest.note_returned(&record))
+                    {
+                        self.rest = None;
+                    }
+                    rows.push(self.shown(&record, document));
                 }
             }
         }
         self.done |= self.left == 0;
+        if !self.done
+            && let Some(mut rest) = self.rest.take()
+        {
+            match rest.is_due(&self.input)? {
+                true => self.scan = Some(rest.begin(&self.input)?),
+                false => self.rest = Some(rest),
+            }
+        }
         Ok(Some(Batch::Rows(rows.into_rows())))
     }
 

@@ -7,6 +7,7 @@
 //!
 //! index_fetch    records by index: fetched, or rows built from keys; pulls keys from
 //!   index_scan, index_union, sort_merge
+//! rest_by_scan   ends a read by index that leads to much of a collection
 //! nearest        the nearest few records by a geographic index
 //! bucket_sample  measurements of randomly chosen buckets
 //! unpack_bucket  bucket documents to measurements, where a client names the stage
@@ -20,6 +21,7 @@ mod index_tests;
 pub mod index_union;
 pub mod nearest;
 pub mod partitions;
+mod rest_by_scan;
 pub(crate) mod returned_records;
 pub mod sort_merge;
 pub mod trial;
