@@ -17,6 +17,7 @@ mod indexed_changes;
 mod interrupts;
 mod language;
 mod long_keys;
+mod lookups;
 mod many_series;
 mod measurement_changes;
 mod oplog;

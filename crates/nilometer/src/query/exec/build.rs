@@ -207,6 +207,10 @@ impl Builder {
                 Box::new(WindowFields::new(input, spec, windows.input))
             }
             PhysicalStage::Densify(densify) => Box::new(Densify::new(input, densify)),
+            PhysicalStage::Lookup(lookup) => {
+                let builder = self.nested(lookup.stage.depth);
+                Box::new(Lookup::new(input, lookup, builder))
+            }
             PhysicalStage::Plain(stage) => self.plain(input, stage)?,
         })
     }
@@ -234,10 +238,6 @@ impl Builder {
                 let documents = self.introspect(stage.name, stage.argument.as_ref())?;
                 Box::new(GivenDocuments::new(documents))
             }
-            Stage::Lookup(stage) => {
-                let builder = self.nested(stage.depth);
-                Box::new(Lookup::new(input, Arc::unwrap_or_clone(stage), builder))
-            }
             Stage::Merge(stage) => Box::new(Merge::new(input, Arc::unwrap_or_clone(stage), self)?),
             Stage::Out(stage) => {
                 let target = stage.target.namespace(&self.database)?;
@@ -259,6 +259,7 @@ impl Builder {
             | Stage::Group(_)
             | Stage::Sort(_)
             | Stage::Limit(_)
+            | Stage::Lookup(_)
             | Stage::Skip(_)
             | Stage::Densify(_)
             | Stage::SetWindowFields(_)) => self.operator(input, other.into())?,

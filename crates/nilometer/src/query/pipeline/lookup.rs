@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
-use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
 
 use super::needs::Needs;
 use super::{PipelineContext, PipelineStage, Place, Stage, object, parse_pipeline_value};
@@ -43,6 +43,11 @@ pub struct LookupEquality {
 }
 
 impl LookupStage {
+    /// Returns the arguments as written.
+    pub fn arguments(&self) -> DocRef<'_> {
+        self.source.as_ref().as_document().unwrap_or(DocRef::EMPTY)
+    }
+
     /// True if the pipeline draws at random.
     pub fn is_random(&self) -> bool {
         let spec = self.source.as_ref().as_document();

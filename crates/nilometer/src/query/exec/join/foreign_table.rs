@@ -5,10 +5,12 @@
 //! for its elements and itself; null and missing match each other.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, Value, ValueRef};
 
+use super::narrowed::narrowed;
 use crate::error::Result;
 use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchPath};
@@ -17,6 +19,7 @@ use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::with_value_at;
 use crate::query::exec::{BoxOperator, ExecContext, RowBatch, next_filled};
+use crate::query::planner::physical::FieldNames;
 
 /// Bytes of a hashed value outside its heap: the entry of the table, and the room of its positions.
 const INDEXED_VALUE_BYTES: usize =
@@ -34,10 +37,12 @@ pub(crate) struct ForeignTable {
 }
 
 impl ForeignTable {
-    /// Reads all documents of `pipeline` and hashes them by the values at `path`; `None` if they do not fit into memory.
+    /// Reads all documents of `pipeline` and hashes them by the values at `path`; `None` if they do not fit into memory. They keep
+    /// `fields`, or all.
     pub(crate) fn read(
         mut pipeline: BoxOperator,
         path: Option<&MatchPath>,
+        fields: Option<&FieldNames>,
         collation: Collation,
         memory: MemoryGauge,
         cx: &ExecContext<'_>,
@@ -53,6 +58,10 @@ impl ForeignTable {
                 let index_bytes = match path {
                     Some(path) => kept.index(path, &document)?,
                     None => 0,
+                };
+                let document = match fields {
+                    Some(fields) => narrowed(document.as_ref(), fields),
+                    None => document,
                 };
                 if kept
                     .memory
@@ -98,7 +107,17 @@ impl ForeignTable {
 
     /// Returns the documents that match the field `local` of `row`.
     pub(crate) fn matching(&self, local: &MatchPath, row: &Document) -> Result<Vec<Document>> {
-        let wanted = local_values(local, row)?;
+        let mut wanted = local_values(local, row)?;
+        if wanted.len() <= 1 {
+            let places = wanted
+                .pop()
+                .and_then(|value| self.by_value.get(&self.collation.key(value)));
+            let found = places
+                .into_iter()
+                .flatten()
+                .filter_map(|at| self.documents.get(*at));
+            return Ok(found.cloned().collect());
+        }
         let wanted: Vec<_> = wanted.into_iter().map(|v| self.collation.key(v)).collect();
         Ok(self.with_any(wanted.iter()))
     }
@@ -178,12 +197,18 @@ impl PendingRows {
         Ok(true)
     }
 
-    /// Returns a batch of rows, each with the result of `find` at `target`; memory is counted for `stage`. `find` also sees
-    /// the rows that follow.
+    /// Returns the next pending row, and those that follow it.
+    pub(crate) fn next(&mut self) -> Option<(Document, &[Document])> {
+        self.rows.next().map(|row| (row, self.rows.as_slice()))
+    }
+
+    /// Returns a batch of rows, each with `fields` of its own, or all, and the result of `find` at `target`; memory is counted for
+    /// `stage`. `find` also sees the rows that follow.
     pub(crate) fn with_found(
         &mut self,
         stage: &'static str,
         target: &FieldPath,
+        fields: Option<&BTreeSet<Arc<str>>>,
         cx: &ExecContext<'_>,
         mut find: impl FnMut(&Document, &[Document]) -> Result<Value>,
     ) -> Result<Batch> {
@@ -199,6 +224,10 @@ impl PendingRows {
             let bytes = memory_bytes(&found);
             // Value and row exist at the same time.
             memory.add(2 * bytes + row.as_bytes().len())?;
+            let row = match fields {
+                Some(fields) => narrowed(row.as_ref(), fields),
+                None => row,
+            };
             out.push(with_value_at(row.as_ref(), target, found.as_ref()));
             memory.release(bytes);
         }

@@ -78,6 +78,7 @@ impl GraphLookup {
         let kept = ForeignTable::read(
             self.pipeline(None)?,
             path,
+            None,
             self.collation.clone(),
             memory,
             cx,
@@ -212,7 +213,9 @@ impl Operator for GraphLookup {
             self.others = self.read(cx)?;
         }
         let target = &self.stage.target;
-        let rows = waiting.with_found("$graphLookup", target, cx, |row, _| self.walk(row, cx))?;
+        let rows = waiting.with_found("$graphLookup", target, None, cx, |row, _| {
+            self.walk(row, cx)
+        })?;
         self.waiting = waiting;
         Ok(Some(rows))
     }

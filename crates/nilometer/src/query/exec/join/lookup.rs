@@ -8,6 +8,9 @@
 //! otherwise                    the pipeline runs again for each document, also if it draws at random
 //! ```
 //!
+//! The hashed documents keep the fields that later stages read. If an `$unwind` of the array follows, a row is returned for each joined
+//! document, and no array is made ([decision 0028](../../../../../../docs/decisions/0028-hash-joins.md)).
+//!
 //! Equality of fields is that of a filter: a local array stands for its elements, null and missing match
 //! null and missing, a foreign array stands for its elements and itself.
 
@@ -17,6 +20,8 @@ use std::sync::Arc;
 use nilometer_bson::{Document, Value, ValueRef};
 
 use super::foreign_table::{ForeignTable, PendingRows, foreign_values, local_values};
+use super::joined_rows::JoinedRows;
+use super::narrowed::narrowed;
 use super::rows_ahead::RowsAhead;
 use crate::error::Result;
 use crate::eval::Collation;
@@ -26,16 +31,26 @@ use crate::query::batch::Batch;
 use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::documents::GivenDocuments;
-use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
+use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, Operator, RowBatch, next_filled};
 use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage, draws};
-use crate::query::planner::physical::{AccessPath, Input};
+use crate::query::planner::physical::{AccessPath, FieldNames, Input, PhysicalLookup};
 use crate::query::source::Resolved;
 
 /// The `$lookup` operator.
 pub struct Lookup {
     input: BoxOperator,
-    stage: LookupStage,
+    stage: Arc<LookupStage>,
     builder: Builder,
+    /// The settings of the pipeline, if they are the same for every document.
+    settings: Option<Arc<ExecSettings>>,
+    /// A filter on the other documents that may be tested before the equality.
+    restriction: Option<Stage>,
+    /// The fields that rows keep.
+    row_fields: Option<FieldNames>,
+    /// The fields that joined documents keep.
+    joined_fields: Option<FieldNames>,
+    /// Rows in place of arrays, if an `$unwind` follows.
+    unwound: Option<JoinedRows>,
     /// True if what would be kept is drawn at random: each document gets a draw of its own.
     is_random: bool,
     others: ForeignRows,
@@ -59,13 +74,19 @@ const INDEXED_MIN: u64 = 1000;
 
 impl Lookup {
     /// Joins `input` as `stage` says.
-    pub fn new(input: BoxOperator, stage: LookupStage, builder: Builder) -> Self {
+    pub fn new(input: BoxOperator, lookup: PhysicalLookup, builder: Builder) -> Self {
+        let stage = lookup.stage;
         let is_random = stage.equality.is_none() && stage.is_random()
             || draws_in_view(&builder, stage.from.as_deref());
         Self {
             input,
+            restriction: restriction(&builder, &stage),
             stage,
             builder,
+            settings: None,
+            row_fields: lookup.row_fields,
+            joined_fields: lookup.joined_fields,
+            unwound: lookup.unwind.map(JoinedRows::new),
             is_random,
             others: ForeignRows::Unread,
             waiting: PendingRows::default(),
@@ -84,30 +105,30 @@ impl Lookup {
         // Without an equality the output of the whole pipeline is kept, so it must be the same for every document.
         let may_keep =
             !self.is_random && (self.stage.equality.is_some() || self.stage.variables.is_empty());
-        if may_keep && matches!(self.others, ForeignRows::Unread) {
-            self.others = match self.indexed(row, &settings)? {
-                Some(ahead) => ForeignRows::Indexed(ahead),
-                None => self.read(&nested)?,
-            };
+        if may_keep {
+            self.prepare(row, &settings, &nested)?;
         }
-        if let ForeignRows::Indexed(ahead) = &mut self.others
-            && ahead.may_read_all()
-            && let all @ ForeignRows::ForeignTable(_) = self.read(&nested)?
-        {
-            self.others = all;
-        }
-        let (stage, builder) = (&self.stage, &self.builder);
+        let (stage, builder, restriction) = (&self.stage, &self.builder, &self.restriction);
+        let kept_fields = self.kept_fields();
+        let read = |rows: &[&Document], is_indexed| {
+            let fields = kept_fields.as_ref();
+            let more = restriction.as_ref();
+            read_for_rows(
+                stage,
+                builder,
+                (rows, is_indexed),
+                (fields, more),
+                &settings,
+                cx,
+            )
+        };
         let kept = match &mut self.others {
             ForeignRows::ForeignTable(kept) => Some(&*kept),
-            ForeignRows::Indexed(ahead) => ahead.table(row, upcoming, |rows| {
-                read_for_rows(stage, builder, (rows, true), &settings, cx)
-            })?,
-            ForeignRows::TooMany(ahead) => ahead.table(row, upcoming, |rows| {
-                read_for_rows(stage, builder, (rows, false), &settings, cx)
-            })?,
+            ForeignRows::Indexed(ahead) => ahead.table(row, upcoming, |rows| read(rows, true))?,
+            ForeignRows::TooMany(ahead) => ahead.table(row, upcoming, |rows| read(rows, false))?,
             ForeignRows::Unread => None,
         };
-        let builder = builder.with_settings(Arc::clone(&settings));
+        let builder = || builder.with_settings(Arc::clone(&settings));
         match (kept, &stage.equality) {
             (Some(kept), None) => Ok(kept.documents.clone()),
             (Some(kept), Some(equality)) => {
@@ -116,16 +137,18 @@ impl Lookup {
                     return Ok(matched);
                 }
                 let given = Box::new(GivenDocuments::new(matched));
-                let mut pipeline = builder.over(given, stage.stages.clone())?;
+                let mut pipeline = builder().over(given, stage.stages.clone())?;
                 drain(&mut pipeline, &nested)
             }
             (None, equality) => {
                 let from = stage.from.as_deref();
                 let Some(equality) = equality else {
-                    let mut pipeline = builder.pipeline(from, stage.stages.clone())?;
+                    let mut pipeline = builder().pipeline(from, stage.stages.clone())?;
                     return drain(&mut pipeline, &nested);
                 };
-                let before = look_up(equality, row, &settings)?;
+                let mut before = look_up(equality, row, &settings)?;
+                before.extend(restriction.clone());
+                let builder = builder();
                 let input = builder.pipeline(from, before)?;
                 let collation = Collation::from(settings.plan.collator.clone());
                 let equal = Box::new(Equal::new(input, equality, row, collation)?);
@@ -133,6 +156,28 @@ impl Lookup {
                 drain(&mut pipeline, &nested)
             }
         }
+    }
+
+    /// Chooses how the other documents are read, or reads all of them once many rows were joined.
+    fn prepare(
+        &mut self,
+        row: &Document,
+        settings: &Arc<ExecSettings>,
+        nested: &ExecContext<'_>,
+    ) -> Result<()> {
+        if matches!(self.others, ForeignRows::Unread) {
+            self.others = match self.indexed(row, settings)? {
+                Some(ahead) => ForeignRows::Indexed(ahead),
+                None => self.read(nested)?,
+            };
+        }
+        if let ForeignRows::Indexed(ahead) = &mut self.others
+            && ahead.may_read_all()
+            && let all @ ForeignRows::ForeignTable(_) = self.read(nested)?
+        {
+            self.others = all;
+        }
+        Ok(())
     }
 
     /// Returns the state of looking up in an index if the other collection is large and an index supports the equality with
@@ -160,7 +205,10 @@ impl Lookup {
     }
 
     /// Returns the settings of the pipeline for one document: its variables follow the outer ones.
-    fn settings_for(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Arc<ExecSettings>> {
+    fn settings_for(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<Arc<ExecSettings>> {
+        if let Some(settings) = &self.settings {
+            return Ok(Arc::clone(settings));
+        }
         let mut variables = cx.eval.variables.to_vec();
         // A view has no access to the variables of the query that reads it.
         variables.truncate(self.stage.outer);
@@ -169,12 +217,52 @@ impl Lookup {
         }
         let mut settings = cx.settings.clone();
         settings.plan.variables = variables.into();
-        Ok(Arc::new(settings))
+        let settings = Arc::new(settings);
+        if self.stage.variables.is_empty() {
+            self.settings = Some(Arc::clone(&settings));
+        }
+        Ok(settings)
+    }
+
+    /// Returns the fields that hashed documents keep; `None` if a pipeline of its own may read others.
+    fn kept_fields(&self) -> Option<FieldNames> {
+        let fields = self.joined_fields.as_ref();
+        fields.filter(|_| self.stage.stages.is_empty()).cloned()
+    }
+
+    /// Returns a batch of rows, one for each joined document.
+    fn next_rows(
+        &mut self,
+        unwound: &mut JoinedRows,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<Batch>> {
+        let mut out = RowBatch::default();
+        loop {
+            unwound.fill(&mut out);
+            if out.is_full() {
+                break;
+            }
+            let mut waiting = std::mem::take(&mut self.waiting);
+            if waiting.is_empty() && (out.len() > 0 || !waiting.fill(&mut self.input, cx)?) {
+                break;
+            }
+            if let Some((row, upcoming)) = waiting.next() {
+                cx.operation.check_interrupt()?;
+                let joined = self.joined(&row, upcoming, cx)?;
+                let row = match &self.row_fields {
+                    Some(fields) => narrowed(row.as_ref(), fields),
+                    None => row,
+                };
+                unwound.begin(row, joined, cx)?;
+            }
+            self.waiting = waiting;
+        }
+        Ok(out.into_batch())
     }
 
     fn read(&self, cx: &ExecContext<'_>) -> Result<ForeignRows> {
         let stages = match self.stage.equality {
-            Some(_) => Vec::new(),
+            Some(_) => self.restriction.iter().cloned().collect(),
             None => self.stage.stages.clone(),
         };
         let builder = self.builder.with_settings(Arc::new(cx.settings.clone()));
@@ -186,7 +274,11 @@ impl Lookup {
             .map(|equality| &equality.foreign);
         let collation = Collation::from(cx.settings.plan.collator.clone());
         let memory = MemoryGauge::gather("$lookup", cx);
-        let kept = ForeignTable::read(pipeline, path, collation, memory, cx)?;
+        let fields = match self.stage.equality {
+            Some(_) => self.kept_fields(),
+            None => self.joined_fields.clone(),
+        };
+        let kept = ForeignTable::read(pipeline, path, fields.as_ref(), collation, memory, cx)?;
         Ok(match kept {
             Some(kept) => ForeignRows::ForeignTable(kept),
             None => ForeignRows::TooMany(RowsAhead::new(None)),
@@ -211,6 +303,7 @@ fn read_for_rows(
     stage: &LookupStage,
     builder: &Builder,
     (rows, is_indexed): (&[&Document], bool),
+    (fields, restriction): (Option<&FieldNames>, Option<&Stage>),
     settings: &Arc<ExecSettings>,
     cx: &ExecContext<'_>,
 ) -> Result<Option<ForeignTable>> {
@@ -221,10 +314,11 @@ fn read_for_rows(
     for row in rows {
         values.extend(local_values(&equality.local, row)?);
     }
-    let before = match_any(equality, values, settings);
+    let mut before = match_any(equality, values, settings);
     if before.is_empty() {
         return Ok(None);
     }
+    before.extend(restriction.cloned());
     let builder = builder.with_settings(Arc::clone(settings));
     let plan = builder.plan(stage.from.as_deref(), before)?;
     // One scan of buckets by their headers costs less than many, ordinary documents would all be read.
@@ -236,7 +330,26 @@ fn read_for_rows(
     let memory = MemoryGauge::gather("$lookup", &nested);
     let pipeline = builder.build(plan)?;
     let path = Some(&equality.foreign);
-    ForeignTable::read(pipeline, path, collation, memory, &nested)
+    ForeignTable::read(pipeline, path, fields, collation, memory, &nested)
+}
+
+/// Returns the conditions that a `$match` at the front of the pipeline puts on measurements, so that buckets without matches are not read. The
+/// pipeline tests them again. An expression may fail on documents that the equality excludes, and is left out.
+fn restriction(builder: &Builder, stage: &LookupStage) -> Option<Stage> {
+    let (Some(Stage::Match(first)), Some(_)) = (stage.stages.first(), &stage.equality) else {
+        return None;
+    };
+    let from = stage.from.as_deref()?;
+    let resolved = builder.collections.resolve(&builder.database, from);
+    if !matches!(resolved, Ok(Resolved::TimeSeries(_))) {
+        return None;
+    }
+    let mut conjuncts = first.filter.clone().into_conjuncts();
+    conjuncts.retain(|conjunct| {
+        use MatchExpression as M;
+        matches!(conjunct, M::Compare(_) | M::In(_) | M::Exists(_))
+    });
+    (!conjuncts.is_empty()).then(|| Stage::Match(MatchStage::new(MatchExpression::and(conjuncts))))
 }
 
 /// True if `from` is a view whose documents are drawn at random.
@@ -344,12 +457,19 @@ fn drain(pipeline: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Vec<Documen
 
 impl Operator for Lookup {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if let Some(mut unwound) = self.unwound.take() {
+            let rows = self.next_rows(&mut unwound, cx);
+            self.unwound = Some(unwound);
+            return rows;
+        }
         let mut waiting = std::mem::take(&mut self.waiting);
         if !waiting.fill(&mut self.input, cx)? {
             return Ok(None);
         }
         let target = self.stage.target.clone();
-        let rows = waiting.with_found("$lookup", &target, cx, |row, upcoming| {
+        let row_fields = self.row_fields.clone();
+        let fields = row_fields.as_deref();
+        let rows = waiting.with_found("$lookup", &target, fields, cx, |row, upcoming| {
             cx.operation.check_interrupt()?;
             let joined = self.joined(row, upcoming, cx)?;
             let joined: Vec<Value> = joined.into_iter().map(Value::Document).collect();
@@ -360,7 +480,8 @@ impl Operator for Lookup {
     }
 
     fn is_exhausted(&self) -> bool {
-        self.waiting.is_empty() && self.input.is_exhausted()
+        let is_open = self.unwound.as_ref().is_some_and(JoinedRows::is_open);
+        !is_open && self.waiting.is_empty() && self.input.is_exhausted()
     }
 }
 

@@ -5,7 +5,7 @@
 //! tables     │  T │  T │  T  │  T  │        the documents that equal any row of the part, hashed by the foreign field
 //! ```
 //!
-//! When a quarter as many rows were joined as the other collection has documents, it is read once instead.
+//! When a tenth as many rows were joined as the other collection has documents, it is read once instead.
 //!
 //! A part that is refused (too large for memory, or not served by an index) is joined row by row, and the next ones are
 //! a quarter of the size.
@@ -22,7 +22,7 @@ const GROWTH: usize = 4;
 /// Rows of a part.
 const ROWS_MAX: usize = 256;
 /// Looking up one row costs about as much as reading so many documents in order.
-const LOOKUP_COST: u64 = 4;
+const LOOKUP_COST: u64 = 10;
 
 /// The part of the rows that is being joined.
 pub(super) struct RowsAhead {
@@ -128,7 +128,7 @@ mod tests {
             }
             ahead.table(&row, &[], |_| Ok(None)).unwrap();
         }
-        assert_eq!(due, [25]);
+        assert_eq!(due, [10]);
         assert!(!RowsAhead::new(None).may_read_all());
     }
 

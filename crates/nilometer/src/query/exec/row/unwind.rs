@@ -99,6 +99,16 @@ fn index_value(at: usize) -> Value {
     Value::Int64(i64::try_from(at).unwrap_or(i64::MAX))
 }
 
+/// Returns the row of an element: the document with `element` in place of the array, and with the position.
+pub(crate) fn unwound(
+    stage: &UnwindStage,
+    document: &Document,
+    element: ValueRef<'_>,
+    index: Value,
+) -> Document {
+    output(stage, document, Some(element), index)
+}
+
 /// Returns the document with `element` at the path (`None` leaves the path unchanged) and with the position.
 fn output(
     stage: &UnwindStage,

@@ -7,6 +7,7 @@
 //! stages   group        hash table │ from bucket headers │ streaming │ first bins only; on one thread │ splittable
 //!          sort         rows │ by buckets
 //!          windows      sorted here │ input in order │ behind a densify
+//!          lookup       arrays │ a row for each joined document; whole documents │ the fields that are read
 //!          densify      sorted here │ input in order │ by buckets
 //! ```
 //!
@@ -14,6 +15,7 @@
 //! collection differ. A block that no kernel can process is turned into rows.
 
 mod bounds_aggregate;
+mod join;
 mod lower;
 mod measurement;
 mod nearest;
@@ -43,6 +45,8 @@ use crate::timeseries::rewrite::TimeRange;
 
 pub use bounds_aggregate::BoundsAggregate;
 pub(crate) use bounds_aggregate::{BoundsInput, KeyPart};
+pub(crate) use join::narrow_lookups;
+pub use join::{FieldNames, PhysicalLookup};
 pub use lower::lower;
 pub(crate) use measurement::{TimeRank, is_constant, time_bins, time_rank};
 pub use nearest::Nearest;

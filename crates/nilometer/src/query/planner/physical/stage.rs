@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
-use super::BoundsAggregate;
+use super::{BoundsAggregate, PhysicalLookup};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::DateBins;
@@ -36,6 +36,8 @@ pub enum PhysicalStage {
     Windows(PhysicalWindows),
     /// Fills gaps along an axis.
     Densify(PhysicalDensify),
+    /// Adds the matching documents of another collection.
+    Lookup(PhysicalLookup),
     /// A stage with a single strategy.
     Plain(Stage),
 }
@@ -198,6 +200,7 @@ impl From<Stage> for PhysicalStage {
                 stage,
                 input: DensifyInput::Any,
             }),
+            Stage::Lookup(stage) => Self::Lookup(PhysicalLookup::new(stage)),
             other => Self::Plain(other),
         }
     }
@@ -222,6 +225,7 @@ impl PhysicalStage {
                 DensifyInput::Any => "$densify",
                 DensifyInput::InOrder | DensifyInput::Buckets => "$_internalDensify",
             },
+            Self::Lookup(lookup) => lookup.stage.name(),
             Self::Plain(stage) => stage.name(),
         }
     }
@@ -246,6 +250,7 @@ impl PhysicalStage {
                 densify.stage.explain(name, &mut out);
                 &mut out
             }
+            Self::Lookup(lookup) => return lookup.explain(),
             Self::Plain(stage) => return stage.explain(),
         };
         out.finish()
@@ -261,6 +266,7 @@ impl PhysicalStage {
             Self::Limit(_) | Self::Skip(_) => after.clone(),
             Self::Windows(windows) => windows.stage.needs(after),
             Self::Densify(densify) => densify.stage.needs(after),
+            Self::Lookup(lookup) => lookup.needs(after),
             Self::Plain(stage) => stage.needs(after),
         }
     }

@@ -34,6 +34,8 @@
 //! | [`DensifyOverBuckets`] | `$densify` of the time by metadata orders buckets instead of rows |
 //! | [`WindowsBehindDensify`] | `$setWindowFields` and `$fill` after a `$densify` of the same partitions do not sort |
 //! | [`SortLimit`] | a `$limit` after a `$sort` bounds the documents the sort keeps |
+//! | [`UnwindInLookup`] | a `$lookup` returns rows in place of an array that is unwound |
+//! | [`NeededOfLookups`] | rows and joined documents keep the fields that later stages read |
 //! | [`MergeLimits`] | adjacent `$limit` stages become the smaller, `$skip` stages the sum |
 //!
 //! A rule is a small type with its conditions documented beside its code and counter-cases in its tests.
@@ -50,6 +52,7 @@ mod group_from_bounds;
 mod index_on_buckets;
 mod last_point;
 mod limits;
+mod lookups;
 mod match_on_buckets;
 mod match_on_records;
 mod matches;
@@ -75,6 +78,7 @@ pub use group_from_bounds::GroupFromBounds;
 pub use index_on_buckets::IndexOnBuckets;
 pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
 pub use limits::{LimitOnBuckets, MergeLimits, SortLimit};
+pub use lookups::{NeededOfLookups, UnwindInLookup};
 pub use match_on_buckets::MatchOnBuckets;
 pub use match_on_records::MatchOnRecords;
 pub use matches::{
@@ -147,7 +151,9 @@ pub static PHYSICAL_RULES: &[&dyn PhysicalRule] = &[
     &CountOfAll,
     &GroupInOrder,
     &SummariesOfBuckets,
+    &UnwindInLookup,
     &NeededFields,
+    &NeededOfLookups,
 ];
 
 /// A set of rules, by name: those that a test or a bisection leaves out.
