@@ -19,7 +19,7 @@ use crate::query::source::{Collections, Resolved};
 /// Generated cases of a run.
 const CASES: Effort = Effort {
     fast: 150,
-    long: 20_000,
+    long: 2_000,
     soak: 1_000_000,
 };
 
