@@ -48,13 +48,14 @@ struct OverlayState {
     writes: OverlayWrites,
     /// The annotations of all batches, in order.
     annotation: Vec<u8>,
-    /// Bytes of all batches, about.
+    /// Bytes of the keys and values of all batches, about. Annotations have a limit of their own.
     bytes: u64,
     commits: u64,
 }
 
 impl OverlayEngine {
-    /// Returns an engine that shows what `below` shows now. Batches of more than `bytes_max` bytes in all are refused.
+    /// Returns an engine that shows what `below` shows now. It keeps at most `bytes_max` bytes of writes, and at most as many
+    /// bytes of annotations: an annotation repeats the documents that its batch writes, and a caller counts them once.
     pub fn over(below: Arc<dyn Engine>, bytes_max: u64) -> Result<Self> {
         Ok(Self {
             snapshot: below.snapshot()?.into(),
@@ -111,11 +112,12 @@ impl Engine for OverlayEngine {
 
     fn commit(&self, batch: WriteBatch, _: Durability) -> Result<u64> {
         batch.check(self.below.key_bytes_max())?;
-        let annotation = batch.annotation.len() as u64;
-        let bytes = batch.bytes() + batch.len() as u64 * ENTRY_BYTES + annotation;
+        let bytes = batch.bytes() + batch.len() as u64 * ENTRY_BYTES;
         let mut state = self.state();
         let total = state.bytes.saturating_add(bytes);
-        if total > self.bytes_max {
+        let annotation =
+            (state.annotation.len() as u64).saturating_add(batch.annotation.len() as u64);
+        if total.max(annotation) > self.bytes_max {
             return Err(Error::OverlayFull {
                 bytes_max: self.bytes_max,
             });
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_kept_in_order_and_count() {
+    fn annotations_are_kept_in_order_and_limited() {
         let below = Arc::new(MemoryEngine::new());
         let overlay = OverlayEngine::over(below, 5).expect("a snapshot");
         let annotated = |note: &[u8]| {
@@ -431,6 +433,22 @@ mod tests {
         annotated(b"e").expect("small enough");
         assert!(matches!(annotated(b"two"), Err(Error::OverlayFull { .. })));
         assert_eq!(overlay.annotation(), b"one");
+    }
+
+    #[test]
+    fn annotations_take_no_room_of_writes() {
+        let below = Arc::new(MemoryEngine::new());
+        let keyspace = below
+            .create_keyspace("k", KeyspaceOptions::default())
+            .expect("a keyspace");
+        let overlay = OverlayEngine::over(below, 100).expect("a snapshot");
+        let mut batch = WriteBatch::new();
+        batch.put(keyspace, b"k".to_vec(), vec![0; 30]);
+        batch.annotate(vec![0; 90]);
+        overlay
+            .commit(batch, Durability::Buffered)
+            .expect("small enough");
+        assert_eq!(overlay.annotation().len(), 90);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::write::Records;
 use super::index_builds::ResumedBuilds;
 pub(crate) use commit::CommitContext;
 
-/// Bytes that a transaction may write.
+/// Bytes that a transaction may write, and bytes of the entries of the change log about them.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Transactions that may be open: each has a snapshot.

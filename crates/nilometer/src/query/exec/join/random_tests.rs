@@ -272,5 +272,5 @@ fn random_lookups_give_what_nested_loops_give() {
             }
         }
     }
-    assert!(failing < 60, "{failing}");
+    assert!(failing as u64 * 8 < CASES.requested(), "{failing}");
 }
