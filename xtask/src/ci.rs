@@ -171,7 +171,7 @@ fn run_tests() -> Outcome {
 }
 
 /// Makes the fast tests faster.
-fn with_threads_and_memory(test: &mut Command) -> &mut Command {
+pub(crate) fn with_threads_and_memory(test: &mut Command) -> &mut Command {
     if std::env::var_os("RUST_TEST_THREADS").is_none()
         && let Ok(cores) = std::thread::available_parallelism()
     {
@@ -216,11 +216,21 @@ pub(crate) fn features() -> Outcome {
         .args(["--", "parquet"]))
 }
 
+/// Packages that come with object storage alone.
+const CLUSTER_PACKAGES: [&str; 5] = [
+    "nilometer-cluster",
+    "slatedb",
+    "object_store",
+    "tokio",
+    "reqwest",
+];
+
 /// Lints and tests the crate of object storage, which the other steps leave out. Its tests depend on the server with the
 /// feature of that crate, so both are linted and tested with one build of the dependencies.
 /// In `ci`, whose time is limited, it is tested alone: the lint, and the store for the tests over S3's protocol if it is not
 /// built yet, take minutes.
 pub(crate) fn cluster(is_in_ci: bool) -> Outcome {
+    check_default_build()?;
     let package = ["--package", "nilometer-cluster"];
     if !is_in_ci {
         let benchmark = ["--package", "nilometer-bench-cluster"];
@@ -233,6 +243,21 @@ pub(crate) fn cluster(is_in_ci: bool) -> Outcome {
         test.envs(store.environment());
     }
     run(with_threads_and_memory(&mut test))
+}
+
+/// Fails if the server without features has a package of object storage.
+fn check_default_build() -> Outcome {
+    let tree = ["tree", "--locked", "--package", "nilometer-server"];
+    let kinds = ["--edges", "normal,build", "--prefix", "none"];
+    let tree = read(cargo(tree).args(kinds))?;
+    let is_cluster = |line: &&str| {
+        let name = line.split(' ').next().unwrap_or_default();
+        CLUSTER_PACKAGES.contains(&name)
+    };
+    match tree.lines().find(is_cluster) {
+        Some(found) => Err(format!("the default build of the server has {found}")),
+        None => Ok(()),
+    }
 }
 
 /// Documentation builds without a warning, private items included.

@@ -10,6 +10,7 @@
     reason = "a command line program talks to its terminal"
 )]
 
+mod azurite;
 mod bench;
 mod budget;
 mod ci;
@@ -52,6 +53,7 @@ cargo xtask TASK
                             (pymongo pymongo_suite node mongosh mongoose web go java spring debezium rust tools; default: all)
   features                  code behind Cargo features: Parquet
   cluster                   lint and tests of object storage, which the other tasks leave out, also over versitygw
+  azure                     tests of object storage over Azurite, which npm installs
   deny                      licences, sources and advisories of dependencies (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   the cost of connections, TLS and authorization
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::all(),
         ["features"] => ci::features(),
         ["cluster"] => ci::cluster(false),
+        ["azure"] => azurite::run_tests(),
         ["tidy"] => tidy::run(),
         ["imports", rest @ ..] => imports::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),

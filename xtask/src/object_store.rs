@@ -3,7 +3,7 @@
 //! It is built by Go, once, into the target folder. Its conditional writes are atomic since 1.8; it does not sync.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,7 @@ const BUCKET: &str = "tests";
 
 /// A running store; killed, and its folder removed, when dropped.
 pub(crate) struct ObjectStore {
-    process: Child,
-    folder: PathBuf,
-    port: u16,
+    store: StoreProcess,
 }
 
 impl ObjectStore {
@@ -36,33 +34,23 @@ impl ObjectStore {
                 return Ok(None);
             }
         };
-        let folder = format!("nilometer-object-store-{}", std::process::id());
-        let folder = std::env::temp_dir().join(folder);
-        let (objects, metadata) = (folder.join("objects"), folder.join("metadata"));
-        for folder in [&objects.join(BUCKET), &metadata] {
-            std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        }
-        let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| e.to_string())?;
-        let port = listener.local_addr().map_err(|e| e.to_string())?.port();
-        drop(listener);
-        let process = Command::new(&program)
-            .args(["--access", KEY, "--secret", SECRET, "--quiet"])
-            .args(["--port", &format!("127.0.0.1:{port}"), "posix"])
-            // Not all file systems have room for it beside the files.
-            .arg("--sidecar")
-            .arg(&metadata)
-            .arg(&objects)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
-        let mut store = Self {
-            process,
-            folder,
-            port,
-        };
-        store.wait_until_serving()?;
-        Ok(Some(store))
+        let store = StoreProcess::start("versitygw", |folder, port| {
+            let (objects, metadata) = (folder.join("objects"), folder.join("metadata"));
+            for folder in [&objects.join(BUCKET), &metadata] {
+                std::fs::create_dir_all(folder)
+                    .map_err(|e| format!("{}: {e}", folder.display()))?;
+            }
+            let mut command = Command::new(&program);
+            command
+                .args(["--access", KEY, "--secret", SECRET, "--quiet"])
+                .args(["--port", &format!("127.0.0.1:{port}"), "posix"])
+                // Not all file systems have room for it beside the files.
+                .arg("--sidecar")
+                .arg(&metadata)
+                .arg(&objects);
+            Ok(command)
+        })?;
+        Ok(Some(Self { store }))
     }
 
     /// The variables by which tests find it.
@@ -70,13 +58,49 @@ impl ObjectStore {
         [
             (
                 "AWS_ENDPOINT_URL",
-                format!("http://127.0.0.1:{}", self.port),
+                format!("http://127.0.0.1:{}", self.store.port),
             ),
             ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
             ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
             ("AWS_REGION", "us-east-1".to_owned()),
             ("NILOMETER_S3_BUCKET", BUCKET.to_owned()),
         ]
+    }
+}
+
+/// A store in a process of its own; killed, and its folder removed, when dropped.
+pub(crate) struct StoreProcess {
+    name: &'static str,
+    process: Child,
+    folder: PathBuf,
+    pub(crate) port: u16,
+}
+
+impl StoreProcess {
+    /// Starts the command for an empty folder and a free port, and waits until it accepts connections.
+    pub(crate) fn start(
+        name: &'static str,
+        command: impl FnOnce(&Path, u16) -> Outcome<Command>,
+    ) -> Outcome<Self> {
+        let folder = format!("nilometer-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| e.to_string())?;
+        let port = listener.local_addr().map_err(|e| e.to_string())?.port();
+        drop(listener);
+        let process = command(&folder, port)?
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|e| format!("cannot start {name}: {e}"))?;
+        let mut store = Self {
+            name,
+            process,
+            folder,
+            port,
+        };
+        store.wait_until_serving()?;
+        Ok(store)
     }
 
     fn wait_until_serving(&mut self) -> Outcome {
@@ -86,17 +110,18 @@ impl ObjectStore {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.process.try_wait() {
-                return Err(format!("versitygw ended at its start ({status})"));
+                return Err(format!("{} ended at its start ({status})", self.name));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Err(format!(
-            "versitygw did not accept a connection in {START_MAX:?}"
+            "{} did not accept a connection in {START_MAX:?}",
+            self.name
         ))
     }
 }
 
-impl Drop for ObjectStore {
+impl Drop for StoreProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -106,10 +131,7 @@ impl Drop for ObjectStore {
 
 /// The program, built now if it is not there.
 fn program(may_build: bool) -> Outcome<PathBuf> {
-    let folder = target_folder()
-        .join("tools")
-        .join(format!("versitygw-{VERSION}"));
-    let program = folder.join("versitygw");
+    let program = tool("versitygw", VERSION).join("versitygw");
     if program.is_file() {
         return Ok(program);
     }
@@ -118,11 +140,24 @@ fn program(may_build: bool) -> Outcome<PathBuf> {
             "versitygw is not built; `cargo xtask cluster` builds it, in minutes".to_owned(),
         );
     }
-    if !exists("go", "version") {
-        return Err("Go, which builds versitygw, is missing".to_owned());
-    }
-    let mut install = Command::new("go");
-    install.args(["install", &format!("{MODULE}@{VERSION}")]);
-    run(install.env("GOBIN", &folder).env("CGO_ENABLED", "0"))?;
+    go_install(MODULE, VERSION, &program)?;
     Ok(program)
+}
+
+/// The folder of a version of a program that tests need.
+pub(crate) fn tool(name: &str, version: &str) -> PathBuf {
+    target_folder()
+        .join("tools")
+        .join(format!("{name}-{version}"))
+}
+
+/// Builds a program of a Go module.
+pub(crate) fn go_install(module: &str, version: &str, program: &Path) -> Outcome {
+    if !exists("go", "version") {
+        return Err(format!("Go, which builds {module}, is missing"));
+    }
+    let folder = program.parent().unwrap_or(program);
+    let mut install = Command::new("go");
+    install.args(["install", &format!("{module}@{version}")]);
+    run(install.env("GOBIN", folder).env("CGO_ENABLED", "0"))
 }

@@ -3,7 +3,7 @@
 //! | URL | store | credentials, endpoint |
 //! |---|---|---|
 //! | `s3://bucket/prefix` | S3 and what speaks its protocol | the environment: `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, … |
-//! | `gs://bucket/prefix` | Google Cloud Storage | `GOOGLE_SERVICE_ACCOUNT`, … |
+//! | `gs://bucket/prefix` | Google Cloud Storage | `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_BASE_URL`, … |
 //! | `az://container/prefix` | Azure Blob Storage | `AZURE_STORAGE_ACCOUNT_NAME`, … |
 //! | `file:///directory` | files, synced | |
 //!
@@ -17,9 +17,9 @@ use std::time::Duration;
 use nilometer_storage::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
-use object_store::{ObjectStore, RetryConfig};
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::engine::runtime;
 use crate::error::store_error;
@@ -126,8 +126,8 @@ impl StorageUrl {
         if region.is_some() && !is_s3 {
             return Err(refused("only a store with s3:// has a region"));
         }
-        if endpoint.is_some() && !is_s3 && !matches!(place, Place::Azure(_)) {
-            return Err(refused("only stores with s3:// and az:// have an endpoint"));
+        if endpoint.is_some() && matches!(place, Place::Directory(_)) {
+            return Err(refused("a directory has no endpoint"));
         }
         Ok(Self {
             text: text.to_owned(),
@@ -276,7 +276,15 @@ impl StorageUrl {
                 Arc::new(builder.with_retry(retry).build().map_err(failed)?)
             }
             Place::Google(bucket) => {
-                let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+                let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+                if let Some(endpoint) = &self.endpoint {
+                    builder = builder.with_base_url(endpoint);
+                }
+                let endpoint = builder.get_config_value(&GoogleConfigKey::BaseUrl);
+                if is_plain(endpoint.as_deref()) {
+                    builder = builder
+                        .with_config(GoogleConfigKey::Client(ClientConfigKey::AllowHttp), "true");
+                }
                 Arc::new(builder.with_retry(retry).build().map_err(failed)?)
             }
             Place::Azure(container) => {

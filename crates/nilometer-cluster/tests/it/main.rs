@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "long runs say what they covered")]
 
+mod azure;
 mod backup;
 mod campaign;
 mod claim;

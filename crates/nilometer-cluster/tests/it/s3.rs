@@ -40,36 +40,40 @@ fn options() -> SlateOptions {
 }
 
 /// Returns a factory of engines in the store.
-fn slate(name: &str) -> Option<Slate> {
-    let url = parse(&s3_url(name)?);
+pub(crate) fn slate(url: &str) -> Slate {
+    let url = parse(url);
     let (store, path) = url.connect().expect("a store");
     let store: Arc<dyn ObjectStore> = Arc::new(PrefixStore::new(store, path));
-    Some(Slate::over(store, options()))
+    Slate::over(store, options())
 }
 
-#[test]
-fn the_contract_holds_over_s3() {
-    let Some(slate) = slate("contract") else {
-        return;
-    };
+/// Checks the contract of engines, without its bank, whose size each test chooses.
+pub(crate) fn check_contract(slate: &Slate) {
     for (name, property) in contract::PROPERTIES {
-        // The test below has its own size.
         if *name != "money_is_neither_made_nor_lost" {
-            property(&slate);
+            property(slate);
         }
     }
 }
 
 #[test]
+fn the_contract_holds_over_s3() {
+    if let Some(url) = s3_url("contract") {
+        check_contract(&slate(&url));
+    }
+}
+
+#[test]
 fn the_bank_balances_over_s3() {
-    if let Some(slate) = slate("bank") {
-        assert!(contract::bank(&slate, effort(50, 500, 10_000)) > 0);
+    if let Some(url) = s3_url("bank") {
+        assert!(contract::bank(&slate(&url), effort(50, 500, 10_000)) > 0);
     }
 }
 
 #[test]
 fn histories_over_s3() {
-    if let Some(slate) = slate("histories") {
+    if let Some(url) = s3_url("histories") {
+        let slate = slate(&url);
         for seed in 0..effort(1, 10, 200) {
             history(&slate, 6000 + seed, 100);
         }
@@ -104,9 +108,15 @@ fn killing_the_process_takes_nothing_acknowledged_over_s3() {
 
 #[test]
 fn a_second_writer_fences_the_first_over_s3() {
-    let Some(url) = s3_url("fencing") else { return };
+    if let Some(url) = s3_url("fencing") {
+        check_fencing(&url);
+    }
+}
+
+/// Opens a database twice: the second writer fences the first.
+pub(crate) fn check_fencing(url: &str) {
     // Each opening probes the store.
-    let open = || parse(&url).open(options()).expect("open");
+    let open = || parse(url).open(options()).expect("open");
     let first = open();
     let id = first.create_keyspace("k", TOGETHER).expect("create");
     put(&first, id, b"a", b"first");
@@ -124,11 +134,16 @@ fn a_second_writer_fences_the_first_over_s3() {
     );
 }
 
-/// Of many that open one new database at once, one writes in the end, and all that any of them acknowledged is there.
 #[test]
 fn of_writers_that_race_one_remains_over_s3() {
-    let Some(url) = s3_url("race") else { return };
-    for round in 0..effort(2, 20, 300) {
+    if let Some(url) = s3_url("race") {
+        check_races(&url, effort(2, 20, 300));
+    }
+}
+
+/// Of many that open one new database at once, one writes in the end, and all that any of them acknowledged is there.
+pub(crate) fn check_races(url: &str, rounds: u64) {
+    for round in 0..rounds {
         let url = format!("{url}/{round}");
         let race = |writer: u64| {
             let engine = parse(&url).open(options())?;

@@ -168,7 +168,7 @@ pub(crate) struct KeepArgs {
 /// How the object store of a URL is reached.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArgs {
-    /// Endpoint of s3:// or az:// storage; default: AWS_ENDPOINT_URL and the like
+    /// Endpoint of s3://, gs:// or az:// storage; default: AWS_ENDPOINT_URL and the like
     #[arg(long = "storageEndpoint", value_name = "URL")]
     pub(crate) endpoint: Option<String>,
     /// Region of s3:// storage; default: AWS_REGION
@@ -240,7 +240,7 @@ pub(crate) struct CopyArgs {
     pub(crate) from: String,
     /// Directory or URL of the copy
     pub(crate) to: String,
-    /// Endpoint of s3:// or az:// storage; default: AWS_ENDPOINT_URL and the like
+    /// Endpoint of s3://, gs:// or az:// storage; default: AWS_ENDPOINT_URL and the like
     #[arg(long = "storageEndpoint", value_name = "URL")]
     pub(crate) endpoint: Option<String>,
     /// Region of s3:// storage; default: AWS_REGION

@@ -333,7 +333,7 @@ pub(crate) struct ContinuousArgs {
     )]
     keep_days: Option<u32>,
 
-    /// Endpoint of s3:// or az:// backups; default: AWS_ENDPOINT_URL and the like
+    /// Endpoint of s3://, gs:// or az:// backups; default: AWS_ENDPOINT_URL and the like
     #[arg(
         id = "backupEndpoint",
         long = "backupEndpoint",

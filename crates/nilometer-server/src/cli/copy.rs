@@ -12,6 +12,9 @@ use super::object_storage::ObjectStorage;
 use super::storage::ObjectStorageOptions;
 use crate::machine::make_new_files_private;
 
+/// Beginnings of URLs whose store may have another endpoint.
+const WITH_ENDPOINT: [&str; 3] = ["s3://", "gs://", "az://"];
+
 /// One end of a copy.
 enum Place<'a> {
     Directory(&'a Path),
@@ -30,9 +33,9 @@ pub(super) fn run(given: &CopyArgs) -> Result<(), Failure> {
             "--storageRegion needs a URL with s3://".into(),
         ));
     }
-    if given.endpoint.is_some() && none_of(&["s3://", "az://"]) {
+    if given.endpoint.is_some() && none_of(&WITH_ENDPOINT) {
         return Err(Failure::Options(
-            "--storageEndpoint needs a URL with s3:// or az://".into(),
+            "--storageEndpoint needs a URL with s3://, gs:// or az://".into(),
         ));
     }
     let (from, to) = (place(&given.from, given)?, place(&given.to, given)?);
@@ -75,10 +78,8 @@ fn place<'a>(text: &'a str, given: &CopyArgs) -> Result<Place<'a>, Failure> {
     }
     // Either end may be without them.
     let is_s3 = text.starts_with("s3://");
-    let endpoint = given
-        .endpoint
-        .as_deref()
-        .filter(|_| is_s3 || text.starts_with("az://"));
+    let has_endpoint = WITH_ENDPOINT.iter().any(|scheme| text.starts_with(scheme));
+    let endpoint = given.endpoint.as_deref().filter(|_| has_endpoint);
     let region = given.region.as_deref().filter(|_| is_s3);
     let sizes = ObjectStorageOptions::default();
     let storage = ObjectStorage::new(text, endpoint, region, sizes)?;

@@ -44,7 +44,7 @@ pub(crate) struct StorageArgs {
     )]
     pub(crate) storage: Option<String>,
 
-    /// Endpoint of s3:// or az:// storage; default: AWS_ENDPOINT_URL and the like
+    /// Endpoint of s3://, gs:// or az:// storage; default: AWS_ENDPOINT_URL and the like
     #[arg(long = "storageEndpoint", value_name = "URL", help_heading = "Storage")]
     pub(crate) endpoint: Option<String>,
 
