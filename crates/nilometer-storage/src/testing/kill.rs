@@ -6,6 +6,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::contract::{APART, SHORT_LIVED, TOGETHER};
@@ -13,6 +14,9 @@ use super::random::Random;
 use crate::engine::{Direction, Durability, Engine, KeyspaceId, WriteBatch};
 
 const WRITERS: u64 = 3;
+
+/// Longest time until a child acknowledges its first batch, on a machine with much other work.
+const FIRST_ACKNOWLEDGEMENT_MAX: Duration = Duration::from_secs(120);
 
 /// Entries that each writer keeps. The batch that writes a new one deletes the oldest.
 const WINDOW: u64 = 150;
@@ -107,7 +111,8 @@ pub fn write_until_killed(engine: &dyn Engine) {
 pub struct Kills<'t> {
     /// Starts the child: this binary, with an ignored test that writes until it is killed, and with its output piped.
     pub start: &'t dyn Fn() -> Child,
-    /// Times between the start of a child and its kill, in milliseconds: the shortest, and how much longer.
+    /// Times between the start of a child and its kill, in milliseconds: the shortest, and how much longer. In every other
+    /// round, the first included, they begin with the first acknowledged batch.
     pub times_ms: (u64, u64),
     /// Opens the database that the child had open.
     pub open: &'t dyn Fn(u64) -> Arc<dyn Engine>,
@@ -120,7 +125,8 @@ impl Kills<'_> {
         let mut acknowledged = 0u64;
         for round in 0..rounds {
             let (shortest, more) = self.times_ms;
-            let acks = self.run_and_kill(Duration::from_millis(shortest + random.below(more)));
+            let time = Duration::from_millis(shortest + random.below(more));
+            let acks = self.run_and_kill(time, round % 2 == 0);
             let engine = (self.open)(round);
             let engine = &*engine;
             let ids = keyspaces(engine);
@@ -148,10 +154,11 @@ impl Kills<'_> {
         acknowledged
     }
 
-    /// Runs the child for `time` and returns what it acknowledged.
-    fn run_and_kill(&self, time: Duration) -> Vec<(u64, u64)> {
+    /// Runs the child for `time`, or so long after its first acknowledgement. Returns what it acknowledged.
+    fn run_and_kill(&self, time: Duration, from_first: bool) -> Vec<(u64, u64)> {
         let mut child = (self.start)();
         let output = child.stdout.take().expect("its output");
+        let (first, waits_for_first) = channel();
         let reader = std::thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(Result::ok);
             let acks = lines.filter_map(|line| {
@@ -159,8 +166,16 @@ impl Kills<'_> {
                 let writer = words.next()?.parse().ok()?;
                 Some((writer, words.next()?.parse().ok()?))
             });
+            // The parent waits for the first at most.
+            let acks = acks.inspect(|_| {
+                let _ = first.send(());
+            });
             acks.collect::<Vec<(u64, u64)>>()
         });
+        if from_first {
+            let came = waits_for_first.recv_timeout(FIRST_ACKNOWLEDGEMENT_MAX);
+            came.expect("the child acknowledges a batch");
+        }
         std::thread::sleep(time);
         let ended = child.try_wait().expect("the child's state");
         assert!(ended.is_none(), "the child ended by itself: {ended:?}");
