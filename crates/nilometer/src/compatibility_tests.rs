@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::commands::COMMANDS;
+use crate::commands::{COMMANDS, CommandSpec, ROUTER_COMMANDS};
 use crate::eval::accumulator::ACCUMULATORS;
 use crate::eval::expression::{OPERATORS, SupportStatus};
 use crate::eval::matcher::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
@@ -43,7 +43,8 @@ fn compatibility_page_agrees_with_the_tables() {
 /// Returns every table with its name.
 fn tables() -> Vec<(&'static str, String)> {
     vec![
-        ("commands", commands()),
+        ("commands", commands(COMMANDS)),
+        ("router commands", commands(ROUTER_COMMANDS)),
         ("stages", stages()),
         ("match operators", match_operators()),
         ("update operators", update_operators()),
@@ -64,9 +65,9 @@ fn replace_table(page: &str, name: &str, table: &str) -> String {
     format!("{}\n{table}\n{}", &page[..from], &page[from + length..])
 }
 
-fn commands() -> String {
+fn commands(commands: &[CommandSpec]) -> String {
     let mut out = String::from("| command | also as | what it does |\n|---|---|---|\n");
-    for command in COMMANDS {
+    for command in commands {
         let aliases = command.aliases.join("`, `");
         let aliases = if aliases.is_empty() {
             aliases

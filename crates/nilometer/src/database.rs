@@ -16,6 +16,7 @@ pub mod offline;
 mod oplog;
 mod outputs;
 mod records;
+mod routed;
 pub(crate) mod snapshots;
 mod statistics;
 mod system_collections;
@@ -44,6 +45,7 @@ use crate::query::exec::ExecLimits;
 use crate::query::exec::memory::MemoryPool;
 use crate::query::planner::access::cache::PlanCache;
 use crate::retryable_writes::RetryableWrites;
+use crate::router::Router;
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::timeseries::{BucketLimits, Timeseries};
@@ -54,6 +56,7 @@ pub(crate) use cluster_parameters::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS};
 pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
+pub use routed::LocalPartition;
 use snapshots::Snapshots;
 pub(crate) use system_collections::ADMIN;
 use transactions::Transactions;
@@ -81,6 +84,8 @@ pub struct Database {
     /// The time of the newest change that a view of a set shows.
     view_time: Option<u64>,
     query: QueryServices,
+    /// The partitions of a router.
+    router: Option<Arc<Router>>,
     disk: Arc<DiskMonitor>,
     /// True if the cursors are those of another database.
     has_successor: AtomicBool,
@@ -271,6 +276,7 @@ impl Database {
             change_log,
             view_time,
             query,
+            router: None,
             disk,
             has_successor: AtomicBool::new(false),
             _background: background,

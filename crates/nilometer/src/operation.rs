@@ -70,6 +70,17 @@ pub struct Request {
     pub body: Document,
     /// Fields whose documents were sent outside the body (`documents`, `updates`, `ops`, …).
     pub sequences: Vec<DocumentSequence>,
+    /// What a router asks beside the command; no client can.
+    pub part: Option<PartRequest>,
+}
+
+/// What a router asks of a partition beside a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartRequest {
+    /// The groups of the last stage are returned with the states of their accumulators.
+    pub returns_states: bool,
+    /// `$$NOW` of the whole query.
+    pub now_ms: i64,
 }
 
 impl Request {
@@ -78,6 +89,7 @@ impl Request {
         Self {
             body,
             sequences: Vec::new(),
+            part: None,
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["commands"],
             &["database"],
             &["background"],
-            &["modify", "retryable_writes", "services"],
+            &["modify", "retryable_writes", "router", "services"],
             &["parameters"],
             &["query"],
             &["change_log", "timeseries"],
@@ -139,6 +139,7 @@ pub(crate) const LAYERED: &[Layered] = &[
         folder: "commands",
         layers: &[
             &["dispatch"],
+            &["routed"],
             &["admin", "target"],
             &["crud"],
             &["ddl"],

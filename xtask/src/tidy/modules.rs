@@ -206,6 +206,19 @@ pub(crate) const RULES: &[Rule] = &[
         ]),
     },
     Rule {
+        place: "crates/nilometer/src/router",
+        never: &["std::thread"],
+        modules: Some(&[
+            "router",
+            "catalog",
+            "query",
+            "eval",
+            "operation",
+            "session",
+            "ids",
+        ]),
+    },
+    Rule {
         place: "crates/nilometer/src/modify",
         never: &[],
         modules: Some(&[

@@ -38,7 +38,8 @@ pub use dictionaries::StoredDictionary;
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{
-    BUCKETS_PREFIX, CONFIG, LOCAL, Namespace, OPLOG, SYSTEM_VIEWS, check_database_name,
+    ADMIN, BUCKETS_PREFIX, CONFIG, LOCAL, Namespace, OPLOG, SYSTEM_VIEWS, check_database_name,
+    is_internal_database,
 };
 pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
@@ -52,6 +53,9 @@ const CATALOG_KEYSPACE: &str = "catalog";
 
 /// The keyspace of the results of retryable writes, if there are any. No entry names it.
 pub(crate) const RETRYABLE_WRITES_KEYSPACE: &str = "retryable writes";
+
+/// The keyspace of the placements of a router's collections. No entry names it.
+pub(crate) const PLACEMENTS_KEYSPACE: &str = "placements";
 
 /// A collection or a view.
 #[derive(Clone, Debug)]
@@ -124,8 +128,9 @@ impl Catalog {
             }
             entries.insert(namespace, entry);
         }
-        let results = all.iter().find(|k| k.name == RETRYABLE_WRITES_KEYSPACE);
-        used.extend(results.map(|k| k.id));
+        let beside = [RETRYABLE_WRITES_KEYSPACE, PLACEMENTS_KEYSPACE];
+        let beside = all.iter().filter(|k| beside.contains(&k.name.as_str()));
+        used.extend(beside.map(|k| k.id));
         let is_read_only = engine.is_read_only();
         let orphans = all.iter().filter(|k| !used.contains(&k.id));
         for orphan in orphans.filter(|_| !is_read_only) {

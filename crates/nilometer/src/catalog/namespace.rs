@@ -13,6 +13,9 @@ pub const CONFIG: &str = "config";
 /// The database of the oplog.
 pub const LOCAL: &str = "local";
 
+/// The database of users and of commands to the whole server.
+pub const ADMIN: &str = "admin";
+
 /// The oplog.
 pub const OPLOG: &str = "oplog.rs";
 
@@ -24,6 +27,11 @@ pub(super) const DATABASE_NAME_BYTES_MAX: usize = 63;
 
 /// Longest namespace, in bytes.
 pub(super) const NAMESPACE_BYTES_MAX: usize = 255;
+
+/// True for the databases of the server itself.
+pub fn is_internal_database(name: &str) -> bool {
+    [ADMIN, CONFIG, LOCAL].contains(&name)
+}
 
 /// A database and a collection in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -19,7 +19,7 @@ use super::generic::GenericArgs;
 use super::security::{audit, authorization};
 use super::{
     Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
-    members, snapshots, target, transactions,
+    members, routed, snapshots, target, transactions,
 };
 use crate::catalog::Namespace;
 use crate::database::Database;
@@ -35,8 +35,11 @@ use crate::turns::Turn;
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
     let services = database.services();
     let name = request.command_name();
-    let Some((index, spec)) = find_command(name).and_then(|at| Some((at, COMMANDS.get(at)?)))
-    else {
+    let known = find_command(name).and_then(|at| Some((at, COMMANDS.get(at)?)));
+    let of_router = || database.as_router().and_then(|_| routed::find(name));
+    // The statistics have no place for commands that only a router has.
+    let known = known.or_else(|| Some((COMMANDS.len(), of_router()?)));
+    let Some((index, spec)) = known else {
         services.counters.unknown_commands.increment();
         return error_reply(&Error::new(
             ErrorCode::CommandNotFound,
@@ -202,6 +205,7 @@ fn run_checked(
     check_memory(services, spec)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
+    let query_now_ms = request.part.map_or(now_ms, |part| part.now_ms);
     touch(services, generic.lsid, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
     let unmet_concern = generic.unmet_concern;
@@ -217,7 +221,7 @@ fn run_checked(
     let mut operation = OperationContext {
         id: services.operations.next_id(),
         database: generic.database,
-        now_ms,
+        now_ms: query_now_ms,
         comment: generic.comment,
         lsid: generic.lsid,
         txn_number: generic.txn_number,
@@ -255,7 +259,11 @@ fn run_checked(
     };
     let outcome = match failure.map_or(Ok(()), |failure| fail(failure, &context.operation)) {
         Ok(()) => {
-            confirm(database, spec).and_then(|()| (spec.handler)(database, &mut context, request))
+            let handler = confirm(database, spec).and_then(|()| match database.as_router() {
+                None => Ok(spec.handler),
+                Some(_) => routed::handler_of(spec),
+            });
+            handler.and_then(|handler| handler(database, &mut context, request))
         }
         Err(error) => Err(error),
     };

@@ -11,6 +11,7 @@
 //! | [`crud`] | read and change documents: `find`, `aggregate`, `insert`, `update`, `explain`, … |
 //! | [`ddl`] | define collections, views and indexes, and list them |
 //! | [`admin`] | the server: greetings, figures, parameters, sessions, maintenance, backup |
+//! | `routed` | what differs on a router, and the commands that only a router has |
 //! | [`security`] | logins, users, roles, authorization, the audit log |
 //!
 //! [`COMMANDS`] is the only list of commands. An entry holds the name, the other spellings clients
@@ -31,6 +32,7 @@ mod ddl;
 mod dispatch;
 mod generic;
 mod members;
+mod routed;
 mod security;
 mod server_version;
 mod snapshots;
@@ -41,6 +43,8 @@ mod transactions;
 pub use crate::operation::Access;
 pub use admin::hello::{TopologyWait, topology_wait};
 pub use dispatch::{error_reply, run};
+#[cfg(test)]
+pub(crate) use routed::ROUTER_COMMANDS;
 pub use security::authorization::Authorization;
 
 use crate::database::Database;

@@ -341,7 +341,7 @@ impl StoredCollections {
 }
 
 /// Returns a collection of generated documents; absent if there are none.
-fn generated(documents: Vec<Document>) -> Resolved {
+pub(super) fn generated(documents: Vec<Document>) -> Resolved {
     if documents.is_empty() {
         Resolved::Absent
     } else {

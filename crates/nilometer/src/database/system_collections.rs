@@ -10,7 +10,7 @@ use crate::catalog::{LOCAL, Namespace, OPLOG};
 use crate::parameters::{AUTH_SCHEMA_VERSION, FEATURE_COMPATIBILITY_VERSION};
 
 /// The database of these collections.
-pub(crate) const ADMIN: &str = "admin";
+pub(crate) use crate::catalog::ADMIN;
 
 /// Their names, sorted.
 const NAMES: [&str; 3] = ["system.roles", "system.users", "system.version"];

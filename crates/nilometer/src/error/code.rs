@@ -65,10 +65,12 @@ codes! {
     EmptyFieldName = 56;
     DottedFieldName = 57;
     CommandNotFound = 59;
+    ShardKeyNotFound = 61;
     StaleShardVersion = 63;
     ImmutableField = 66;
     CannotCreateIndex = 67;
     IndexAlreadyExists = 68;
+    ShardNotFound = 70;
     InvalidOptions = 72;
     InvalidNamespace = 73;
     ExceededTimeLimit = 262;
@@ -84,6 +86,7 @@ codes! {
     UnknownReplWriteConcern = 79;
     CommandNotSupported = 115;
     ConflictingOperationInProgress = 117;
+    NamespaceNotSharded = 118;
     DocumentValidationFailure = 121;
     CommandFailed = 125;
     FailedToSatisfyReadPreference = 133;

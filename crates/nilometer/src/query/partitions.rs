@@ -16,7 +16,7 @@ use nilometer_bson::{Document, Value};
 
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
-use crate::operation::OperationContext;
+use crate::operation::{OperationContext, PartRequest};
 
 /// The part of a pipeline that a partition runs.
 #[derive(Clone, Debug)]
@@ -35,6 +35,16 @@ pub struct Part {
     pub hint: Value,
     /// Stages above their memory limit may write to disk.
     pub allows_disk_use: bool,
+}
+
+impl Part {
+    /// Returns what a router asks of a partition beside the stages.
+    pub fn request(&self) -> PartRequest {
+        PartRequest {
+            returns_states: self.form == PartForm::States,
+            now_ms: self.now_ms,
+        }
+    }
 }
 
 /// What a partition returns for a part.

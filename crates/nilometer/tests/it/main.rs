@@ -31,6 +31,7 @@ mod restored_users;
 mod resumed_scans;
 mod retryable_writes;
 mod rewrites;
+mod router;
 mod rules;
 mod same_answers;
 mod series;

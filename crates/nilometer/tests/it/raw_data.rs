@@ -146,10 +146,8 @@ fn bulk_writes_change_buckets_of_every_series_they_name() {
         "updateMods": doc! {"$unset": doc! {"control.closed": 1}},
     };
     let body = raw(doc! {"bulkWrite": 1, "$db": "admin", "ops": array![open]});
-    let request = Request {
-        body,
-        sequences: vec![sequence.expect("documents")],
-    };
+    let mut request = Request::new(body);
+    request.sequences = vec![sequence.expect("documents")];
     let reply = fixture
         .database
         .run_command(&mut ClientSession::embedded(), &request);

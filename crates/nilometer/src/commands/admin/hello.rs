@@ -103,6 +103,7 @@ fn answer(
         .is_none_or(|(_, state)| state.role == MemberRole::Primary);
     reply
         .append(primary, is_primary)
+        .append("msg", database.as_router().map(|_| "isdbgrid"))
         .append(
             "topologyVersion",
             members::topology_version(database.services()),

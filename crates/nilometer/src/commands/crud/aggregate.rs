@@ -82,7 +82,10 @@ fn run(
     if !explain && change_stream::is_stream(&args)? {
         return change_stream::open(database, &context.operation, &args, cursor, &request.body);
     }
-    let planned = plan(database, &context.operation, &args)?;
+    let mut planned = plan(database, &context.operation, &args)?;
+    if request.part.is_some_and(|part| part.returns_states) {
+        planned.plan.return_states()?;
+    }
     if explain {
         return super::explain::explained(
             database,

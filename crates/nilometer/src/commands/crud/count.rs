@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::needs::Needs;
-use crate::query::pipeline::{GeoNearStage, MatchStage, Stage};
+use crate::query::pipeline::{GeoNearStage, MatchStage, PipelineContext, Stage, parse_pipeline};
 use crate::query::planner::physical::{AccessPath, Input, PhysicalStage};
 use crate::services::LatencyClass;
 
@@ -56,6 +56,13 @@ fn run(
 ) -> Result<Document> {
     let args = Args::new("count", request.body.as_ref());
     let planned = plan(database, &context.operation, &args)?;
+    if let Input::Partitions(_) = &planned.plan.input {
+        let mut executor = plan_for(database, &context.operation, &args, true)?.executor()?;
+        let rows = executor.drain(&context.operation)?;
+        let counted = rows.first().and_then(|row| row.get("n").as_exact_i64());
+        let counted = u64::try_from(counted.unwrap_or(0)).unwrap_or(0);
+        return Ok(doc! {"n": number(counted)});
+    }
     let counted = match known_count(&planned)? {
         Some(counted) => counted,
         None => {
@@ -110,6 +117,16 @@ pub(crate) fn plan(
     operation: &OperationContext,
     args: &Args<'_>,
 ) -> Result<PlannedQuery> {
+    plan_for(database, operation, args, false)
+}
+
+/// With `adds_counts` the documents are counted by a stage, which partitions share: its only document has the number.
+fn plan_for(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+    adds_counts: bool,
+) -> Result<PlannedQuery> {
     let collection = check_collection_name(args, "count")?;
     collection_uuid::check_read(database, args, &operation.database, collection)?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
@@ -137,6 +154,13 @@ pub(crate) fn plan(
         None | Some(0) => {}
         Some(n) => stages.push(Stage::Limit(n.unsigned_abs())),
     }
+    let mut wanted = Needs::none();
+    if adds_counts {
+        let count = doc! {"$count": "n"};
+        let cx = PipelineContext::top(options.expressions.clone());
+        stages.extend(parse_pipeline(&cx, [count.as_ref()])?);
+        wanted = Needs::All;
+    }
     let hint = args.value("hint");
     let (builder, plan) = query::plan(
         database,
@@ -144,7 +168,7 @@ pub(crate) fn plan(
         &options,
         Some(collection),
         stages,
-        Needs::none().into(),
+        wanted.into(),
         |source| apply_hint(source, hint),
     )?;
     Ok(PlannedQuery {

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::find::apply_hint;
 use super::query;
@@ -23,7 +23,8 @@ use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::needs::Needs;
-use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::pipeline::{MatchStage, PipelineContext, Stage, parse_pipeline};
+use crate::query::planner::physical::Input;
 use crate::query::planner::rules::{DistinctMetas, PhysicalRule, distinct_values};
 use crate::services::LatencyClass;
 
@@ -55,7 +56,10 @@ fn run(
 ) -> Result<Document> {
     let args = Args::new("distinct", request.body.as_ref());
     let path = MatchPath::new(args.required_string("key")?);
-    let planned = plan(database, &context.operation, &args)?;
+    let mut planned = plan(database, &context.operation, &args)?;
+    if let Input::Partitions(_) = &planned.plan.input {
+        planned = plan_for(database, &context.operation, &args, true)?;
+    }
     let mut values = Values::new(Collation::from(
         planned.builder.settings.plan.collator.clone(),
     ));
@@ -119,11 +123,45 @@ impl Values {
     }
 }
 
+/// Returns stages that return each value of the first field of a path once. They change no value of the path: a document
+/// without the field has none. A name that is no field in an expression is left to the reader.
+fn grouped_by(key: &str) -> Vec<Document> {
+    let first = key.split('.').next().unwrap_or(key);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name = first.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if !is_name || !first.chars().all(is_plain) {
+        return Vec::new();
+    }
+    let mut exists = DocumentBuilder::new();
+    exists.append(first, doc! {"$exists": true});
+    let group = doc! {"_id": format!("${first}")};
+    let mut project = DocumentBuilder::new();
+    match first {
+        "_id" => project.append("_id", true),
+        name => project.append("_id", false).append(name, "$_id"),
+    };
+    vec![
+        doc! {"$match": exists.finish()},
+        doc! {"$group": group},
+        doc! {"$project": project.finish()},
+    ]
+}
+
 /// Parses and plans a `distinct`: the documents with the field alone.
 pub(crate) fn plan(
     database: &Database,
     operation: &OperationContext,
     args: &Args<'_>,
+) -> Result<PlannedQuery> {
+    plan_for(database, operation, args, false)
+}
+
+/// With `shares` each partition returns a document for each value of the first field of the path.
+fn plan_for(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+    shares: bool,
 ) -> Result<PlannedQuery> {
     let collection = check_collection_name(args, "distinct")?;
     let key = args.required_string("key")?;
@@ -137,6 +175,11 @@ pub(crate) fn plan(
                 source: query.to_document(),
             }));
         }
+    }
+    if shares {
+        let cx = PipelineContext::top(options.expressions.clone());
+        let grouped = grouped_by(key);
+        stages.extend(parse_pipeline(&cx, grouped.iter().map(Document::as_ref))?);
     }
     let mut wanted = Needs::none();
     wanted.add_path(key);

@@ -341,6 +341,7 @@ impl Database {
             transactions: Arc::default(),
             snapshots: Arc::default(),
             query,
+            router: None,
             disk: self.disk.clone(),
             has_successor: keeps_cursors.into(),
             _background: Background::none(),

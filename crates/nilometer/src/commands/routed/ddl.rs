@@ -1,0 +1,205 @@
+//! The catalog of a cluster: the router's own changes, and that of each partition with the collection.
+//!
+//! A new collection is in the router's catalog first, which checks its options; an index is made in the partitions first,
+//! which know the documents; a collection is dropped there first. A command that failed half-way is repeated.
+
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+
+use super::insert::placed;
+use super::{forwarded, is_true, number, router_of, writable};
+use crate::args::Args;
+use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
+use crate::commands::CommandContext;
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::router::Placement;
+
+/// `create`: a view is in the router's catalog alone.
+pub(super) fn create(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let namespace = named(context, request)?;
+    let reply = {
+        let _changes = router.lock_changes();
+        let reply = (context.spec.handler)(database, context, request)?;
+        let is_view = matches!(
+            database.catalog().get(&namespace),
+            Some(CatalogEntry::View(view)) if !view.is_timeseries()
+        );
+        if is_view {
+            return Ok(reply);
+        }
+        if router.placement(&namespace).is_none() {
+            let placement = Placement {
+                primary: router.new_primary(),
+                uuid: router.new_uuid(),
+                sharding: None,
+            };
+            router.set_placement(&namespace, Some(placement))?;
+        }
+        reply
+    };
+    in_partitions(database, context, request, &namespace)?;
+    Ok(reply)
+}
+
+/// Changes of an existing collection, which its partitions make, too.
+pub(super) fn change(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let namespace = named(context, request)?;
+    let _changes = router_of(database).lock_changes();
+    let reply = (context.spec.handler)(database, context, request)?;
+    in_partitions(database, context, request, &namespace)?;
+    Ok(reply)
+}
+
+pub(super) fn create_indexes(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let namespace = named(context, request)?;
+    let is_sharded = router
+        .placement(&namespace)
+        .is_some_and(|p| p.sharding.is_some());
+    let indexes = request.body.get("indexes").as_array();
+    let is_unique = indexes
+        .iter()
+        .flat_map(|indexes| indexes.iter())
+        .any(|index| {
+            let index = index.as_document();
+            index.is_some_and(|index| is_true(index.get("unique")))
+        });
+    if is_sharded && is_unique {
+        return Err(Error::new(
+            ErrorCode::CannotCreateIndex,
+            "a unique index of a sharded collection is not supported",
+        ));
+    }
+    placed(database, &context.operation, router, &namespace)?;
+    let _changes = router.lock_changes();
+    in_partitions(database, context, request, &namespace)?;
+    (context.spec.handler)(database, context, request)
+}
+
+pub(super) fn drop_collection(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let namespace = named(context, request)?;
+    let _changes = router.lock_changes();
+    in_partitions(database, context, request, &namespace)?;
+    let reply = (context.spec.handler)(database, context, request)?;
+    if router.placement(&namespace).is_some() {
+        router.set_placement(&namespace, None)?;
+    }
+    Ok(reply)
+}
+
+pub(super) fn drop_database(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let name = context.database_name().to_owned();
+    if is_internal_database(&name) {
+        return Err(Error::new(
+            ErrorCode::IllegalOperation,
+            format!("cannot drop '{name}' on a router"),
+        ));
+    }
+    let _changes = router.lock_changes();
+    let all: Vec<usize> = (0..router.count()).collect();
+    let body = forwarded(request.body.as_ref(), &[], &context.operation);
+    router.ask_all(&all, &name, &body, &context.operation)?;
+    let reply = (context.spec.handler)(database, context, request)?;
+    for namespace in router.placements().keys().filter(|n| n.database == name) {
+        router.set_placement(namespace, None)?;
+    }
+    Ok(reply)
+}
+
+/// `listDatabases`: the sizes are those of all partitions.
+pub(super) fn list_databases(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let own = (context.spec.handler)(database, context, request)?;
+    if own.get("totalSize").is_missing() {
+        return Ok(own);
+    }
+    let all: Vec<usize> = (0..router.count()).collect();
+    let body = doc! {"listDatabases": 1};
+    let replies = router.ask_all(&all, "admin", &body, &context.operation)?;
+    let mut total = 0;
+    let mut shown = Vec::new();
+    let databases = own.get("databases").as_array();
+    for entry in databases
+        .iter()
+        .flat_map(|list| list.iter())
+        .filter_map(ValueRef::as_document)
+    {
+        let name = entry.get("name");
+        let mut size = number(entry.get("sizeOnDisk"));
+        let mut is_empty = is_true(entry.get("empty"));
+        for reply in &replies {
+            let list = reply.get("databases").as_array();
+            let list = list.iter().flat_map(|list| list.iter());
+            let same = list
+                .filter_map(ValueRef::as_document)
+                .find(|e| e.get("name").as_str() == name.as_str());
+            if let Some(same) = same {
+                size += number(same.get("sizeOnDisk"));
+                is_empty &= is_true(same.get("empty"));
+            }
+        }
+        total += size;
+        shown.push(Value::from(doc! {
+            "name": name.to_value(), "sizeOnDisk": size, "empty": is_empty,
+        }));
+    }
+    let mut out = DocumentBuilder::new();
+    out.append("databases", shown);
+    out.append("totalSize", total);
+    out.append("totalSizeMb", total / (1 << 20));
+    Ok(out.finish())
+}
+
+/// Returns the collection of a command, if clients may change it.
+fn named(context: &CommandContext<'_>, request: &Request) -> Result<Namespace> {
+    let args = Args::new(context.spec.name, request.body.as_ref());
+    writable(
+        context.database_name(),
+        args.required_string(context.spec.name)?,
+    )
+}
+
+/// Runs a command in the partitions that have the collection; nowhere if none has.
+fn in_partitions(
+    database: &Database,
+    context: &CommandContext<'_>,
+    request: &Request,
+    namespace: &Namespace,
+) -> Result<Vec<Document>> {
+    let router = router_of(database);
+    let Some(placement) = router.placement(namespace) else {
+        return Ok(Vec::new());
+    };
+    let partitions = placement.partitions(router.count());
+    let operation = &context.operation;
+    let body = forwarded(request.body.as_ref(), &["collectionUUID"], operation);
+    router.ask_all(&partitions, &namespace.database, &body, operation)
+}

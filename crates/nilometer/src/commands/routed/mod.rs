@@ -1,0 +1,173 @@
+//! What commands do on a router, where that is not what they do on one server.
+//!
+//! ```text
+//! catalog      the router's own, then the partitions of the collection
+//! reads        the handler of one server: the router's collections are in partitions
+//! writes       to the partition of each document, or to those that may have the documents
+//! process      the handler of one server
+//! any other    refused
+//! ```
+//!
+//! [`ROUTER_COMMANDS`] are the commands that only a router has.
+
+mod change;
+mod ddl;
+mod insert;
+mod sharding;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+
+use super::generic::is_generic;
+use super::{CommandContext, CommandSpec, Handler};
+use crate::catalog::{Namespace, is_internal_database};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::OperationContext;
+use crate::router::Router;
+
+/// The commands that only a router has, sorted by name.
+pub(crate) static ROUTER_COMMANDS: &[CommandSpec] = &[
+    sharding::ENABLE,
+    sharding::IS_DB_GRID,
+    sharding::LIST_SHARDS,
+    sharding::MOVE_RANGE,
+    sharding::SHARD_COLLECTION,
+    sharding::SPLIT,
+];
+
+/// Commands that a router answers as one server does: those of the process, of users, and reads, which ask the partitions.
+const SAME: &[&str] = &[
+    "aggregate",
+    "authenticate",
+    "buildInfo",
+    "connectionStatus",
+    "count",
+    "createRole",
+    "createUser",
+    "currentOp",
+    "distinct",
+    "dropAllRolesFromDatabase",
+    "dropAllUsersFromDatabase",
+    "dropRole",
+    "dropUser",
+    "endSessions",
+    "find",
+    "getCmdLineOpts",
+    "getLog",
+    "getMore",
+    "getParameter",
+    "grantPrivilegesToRole",
+    "grantRolesToRole",
+    "grantRolesToUser",
+    "hello",
+    "hostInfo",
+    "isMaster",
+    "killAllSessions",
+    "killCursors",
+    "killOp",
+    "killSessions",
+    "listCollections",
+    "listCommands",
+    "listIndexes",
+    "logout",
+    "ping",
+    "refreshSessions",
+    "revokePrivilegesFromRole",
+    "revokeRolesFromRole",
+    "revokeRolesFromUser",
+    "rolesInfo",
+    "saslContinue",
+    "saslStart",
+    "setParameter",
+    "shutdown",
+    "startSession",
+    "updateRole",
+    "updateUser",
+    "usersInfo",
+    "whatsmyuri",
+];
+
+/// Returns the command `name` that only a router has.
+pub(super) fn find(name: &str) -> Option<&'static CommandSpec> {
+    ROUTER_COMMANDS.iter().find(|command| command.name == name)
+}
+
+/// Returns what runs a command on a router.
+pub(super) fn handler_of(spec: &'static CommandSpec) -> Result<Handler> {
+    Ok(match spec.name {
+        "insert" => insert::run,
+        "update" => change::update,
+        "delete" => change::delete,
+        "findAndModify" => change::find_and_modify,
+        "create" => ddl::create,
+        "collMod" | "dropIndexes" => ddl::change,
+        "createIndexes" => ddl::create_indexes,
+        "drop" => ddl::drop_collection,
+        "dropDatabase" => ddl::drop_database,
+        "listDatabases" => ddl::list_databases,
+        name if SAME.contains(&name) || find(name).is_some() => spec.handler,
+        name => {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("{name} is not supported on a router"),
+            ));
+        }
+    })
+}
+
+/// Returns the router of a database that is one.
+fn router_of(database: &Database) -> &Router {
+    let router = database.as_router();
+    router.expect("a handler of routers runs on routers")
+}
+
+/// Returns the name of a collection that clients may write.
+fn writable(database: &str, collection: &str) -> Result<Namespace> {
+    let namespace = Namespace::new(database, collection)?;
+    if is_internal_database(database) || namespace.timeseries_view().is_some() {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("{namespace} is not written on a router"),
+        ));
+    }
+    Ok(namespace)
+}
+
+/// Returns a command for partitions: without the options of every command, which the request to a partition has by itself,
+/// and without the fields in `without`.
+fn forwarded(body: DocRef<'_>, without: &[&str], operation: &OperationContext) -> Document {
+    let mut out = DocumentBuilder::with_capacity(body.as_bytes().len() + 48);
+    for element in body {
+        let name = element.name();
+        if !is_generic(name) && !without.contains(&name) {
+            out.append_element(element);
+        }
+    }
+    out.append("writeConcern", write_concern(operation));
+    out.finish()
+}
+
+/// Returns the write concern of a command, as a partition reads it. A router waits for the answers in any case.
+fn write_concern(operation: &OperationContext) -> Document {
+    doc! {"w": 1, "j": operation.write_concern.journaled}
+}
+
+/// Adds the numbers of a field of several replies.
+fn sum(replies: &[Document], field: &str) -> i64 {
+    let numbers = replies.iter().map(|reply| number(reply.get(field)));
+    numbers.sum()
+}
+
+fn is_true(value: ValueRef<'_>) -> bool {
+    matches!(value, ValueRef::Bool(true))
+}
+
+fn number(value: ValueRef<'_>) -> i64 {
+    value.as_exact_i64().unwrap_or(0)
+}
+
+/// Returns the collation of the command's documents: false if strings are compared by bytes.
+fn compares_by_bytes(context: &CommandContext<'_>, database: &Database, name: &str) -> bool {
+    let collation = super::crud::query::default_collation(database, context.database_name(), name);
+    collation.is_ok_and(|collation| collation.is_simple())
+}

@@ -1,0 +1,370 @@
+//! The commands that only a router has: which partitions there are, and what goes where.
+//!
+//! Time-series collections are sharded; ordinary ones live whole in one partition. `moveRange` and `split` change where new
+//! buckets go: no bucket moves.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+
+use super::router_of;
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::router::{Placement, Router, ShardKey, Sharding};
+
+pub(super) const ENABLE: CommandSpec = CommandSpec {
+    admin_only: true,
+    write_concern: true,
+    ..CommandSpec::new(
+        "enableSharding",
+        "Allows collections of a database to be sharded.",
+        Authorization::OnCluster(&[Action::EnableSharding]),
+        enable,
+    )
+};
+
+pub(super) const IS_DB_GRID: CommandSpec = CommandSpec::new(
+    "isdbgrid",
+    "Tells a client that this is a router.",
+    Authorization::Open,
+    is_db_grid,
+);
+
+pub(super) const LIST_SHARDS: CommandSpec = CommandSpec {
+    admin_only: true,
+    ..CommandSpec::new(
+        "listShards",
+        "Lists the partitions.",
+        Authorization::OnCluster(&[Action::ListShards]),
+        list_shards,
+    )
+};
+
+pub(super) const MOVE_RANGE: CommandSpec = CommandSpec {
+    admin_only: true,
+    access: Access::Write,
+    write_concern: true,
+    fields: Fields::Only(&["min", "max", "toShard"]),
+    ..CommandSpec::new(
+        "moveRange",
+        "Lets new buckets of a range go to another partition.",
+        Authorization::OnCluster(&[Action::MoveChunk]),
+        move_range,
+    )
+};
+
+pub(super) const SHARD_COLLECTION: CommandSpec = CommandSpec {
+    admin_only: true,
+    access: Access::Write,
+    write_concern: true,
+    fields: Fields::Only(&["key", "unique", "collation", "timeseries"]),
+    ..CommandSpec::new(
+        "shardCollection",
+        "Divides a time-series collection among the partitions.",
+        Authorization::OnCluster(&[Action::EnableSharding]),
+        shard_collection,
+    )
+};
+
+pub(super) const SPLIT: CommandSpec = CommandSpec {
+    admin_only: true,
+    access: Access::Write,
+    fields: Fields::Only(&["middle"]),
+    ..CommandSpec::new(
+        "split",
+        "Divides a chunk in two.",
+        Authorization::OnCluster(&[Action::SplitChunk]),
+        split,
+    )
+};
+
+fn enable(_: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let args = Args::new("enableSharding", request.body.as_ref());
+    // A database needs nothing for its collections to be sharded.
+    Namespace::new(args.required_string("enableSharding")?, "any")?;
+    Ok(Document::new())
+}
+
+fn is_db_grid(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    let host = &database.services().host;
+    Ok(doc! {"isdbgrid": 1, "hostname": host.hostname.as_str()})
+}
+
+fn list_shards(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    let router = router_of(database);
+    let shards = (0..router.count()).map(|shard| Value::from(router.shard(shard)));
+    Ok(doc! {"shards": shards.collect::<Vec<_>>()})
+}
+
+/// Returns the collection that a command names as `db.coll`.
+fn whole_name(args: &Args<'_>, command: &str) -> Result<Namespace> {
+    let name = args.required_string(command)?;
+    match name.split_once('.') {
+        Some((database, collection)) => super::writable(database, collection),
+        None => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("Invalid namespace specified '{name}'"),
+        )),
+    }
+}
+
+fn shard_collection(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let args = Args::new("shardCollection", request.body.as_ref());
+    let namespace = whole_name(&args, "shardCollection")?;
+    let key = args.required_document("key")?;
+    if args.boolean("unique")? == Some(true) {
+        return Err(Error::invalid_options(
+            "a time-series collection cannot have a unique shard key",
+        ));
+    }
+    if let Some(timeseries) = args.document("timeseries")?
+        && database.catalog().timeseries(&namespace).is_none()
+    {
+        let name = namespace.collection.as_str();
+        let create = doc! {"create": name, "timeseries": timeseries.to_document()};
+        database.call(&namespace.database, create)?;
+    }
+    let changes = router.lock_changes();
+    let options = timeseries_options(database, &namespace)?;
+    let key = ShardKey::parse(key, Some(&options))?;
+    check_collation(database, &namespace, &args)?;
+    let placement = router
+        .placement(&namespace)
+        .ok_or_else(|| not_placed(&namespace))?;
+    if let Some(sharding) = &placement.sharding {
+        if sharding.key.written() == key.written() {
+            return Ok(sharded(&namespace));
+        }
+        return Err(Error::new(
+            ErrorCode::AlreadyInitialized,
+            format!("the collection {namespace} is sharded with another key"),
+        ));
+    }
+    spread(database, context, &namespace, &placement, &key)?;
+    drop(changes);
+    // No write is on its way by the old placement when its documents are looked for. Writes come before changes: a write may
+    // change the placement.
+    let _no_writes = router.stop_writes();
+    let _changes = router.lock_changes();
+    let is_same = router
+        .placement(&namespace)
+        .is_some_and(|now| now.uuid == placement.uuid && now.sharding.is_none());
+    if !is_same {
+        return Err(Error::new(
+            ErrorCode::ConflictingOperationInProgress,
+            format!("the collection {namespace} was changed meanwhile"),
+        ));
+    }
+    let find = doc! {"find": namespace.collection.as_str(), "limit": 1, "singleBatch": true};
+    let operation = &context.operation;
+    let found = router.ask_all(&[placement.primary], &namespace.database, &find, operation)?;
+    let is_empty = found.iter().all(|reply| {
+        let cursor = reply.get("cursor").as_document();
+        let batch = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
+        batch.is_none_or(|batch| batch.iter().next().is_none())
+    });
+    let spread_over = is_empty.then(|| router.count());
+    let sharding = Sharding::new(key, placement.primary, spread_over);
+    let divided = Placement {
+        sharding: Some(sharding),
+        ..Placement::clone(&placement)
+    };
+    router.set_placement(&namespace, Some(divided))?;
+    Ok(sharded(&namespace))
+}
+
+fn sharded(namespace: &Namespace) -> Document {
+    doc! {"collectionsharded": namespace.to_string()}
+}
+
+/// Makes the collection, its indexes and that of the shard key in every partition.
+fn spread(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    namespace: &Namespace,
+    placement: &Placement,
+    key: &ShardKey,
+) -> Result<()> {
+    let router = router_of(database);
+    let (db, name) = (&namespace.database, namespace.collection.as_str());
+    let listed = database.call(
+        db,
+        doc! {"listCollections": 1, "filter": doc! {"name": name}},
+    )?;
+    let listed = first_batch(&listed);
+    let options = listed.first().map(|entry| entry.get("options").to_value());
+    let options = options
+        .as_ref()
+        .and_then(|options| options.as_ref().as_document());
+    let mut create = DocumentBuilder::new();
+    create.append("create", name);
+    for option in options.iter().flat_map(|options| options.iter()) {
+        create.append_element(option);
+    }
+    let others: Vec<usize> = (0..router.count())
+        .filter(|p| *p != placement.primary)
+        .collect();
+    let operation = &context.operation;
+    router.ask_all(&others, db, &create.finish(), operation)?;
+    let indexes = database.call(db, doc! {"listIndexes": name})?;
+    let mut indexes: Vec<Value> = first_batch(&indexes).into_iter().map(Value::from).collect();
+    let own = doc! {"key": key.written(), "name": index_name(&key.written())};
+    let is_known = indexes.iter().any(|index| {
+        let key_of =
+            |index: DocRef<'_>| index.get("key").as_document().map(|key| key.to_document());
+        index.as_ref().as_document().and_then(key_of) == Some(key.written())
+    });
+    if !is_known {
+        indexes.push(own.into());
+    }
+    let make = doc! {"createIndexes": name, "indexes": indexes};
+    let all: Vec<usize> = (0..router.count()).collect();
+    router.ask_all(&all, db, &make, operation)?;
+    in_own_catalog(database, context, db, make)
+}
+
+/// Makes indexes in the router's own catalog.
+fn in_own_catalog(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    db: &str,
+    command: Document,
+) -> Result<()> {
+    let mut operation = context.operation.clone();
+    operation.database = db.to_owned();
+    let spec = &crate::commands::ddl::create_indexes::SPEC;
+    let mut own = CommandContext {
+        operation,
+        session: &mut *context.session,
+        spec,
+    };
+    (spec.handler)(database, &mut own, &Request::new(command)).map(drop)
+}
+
+/// Returns the name of an index as drivers make it.
+fn index_name(key: &Document) -> String {
+    let parts = key.iter().map(|part| match part.value() {
+        ValueRef::String(kind) => format!("{}_{kind}", part.name()),
+        _ => format!("{}_1", part.name()),
+    });
+    parts.collect::<Vec<_>>().join("_")
+}
+
+fn first_batch(reply: &Document) -> Vec<Document> {
+    let cursor = reply.get("cursor").as_document();
+    let batch = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
+    let documents = batch.iter().flat_map(|batch| batch.iter());
+    let documents = documents.filter_map(ValueRef::as_document);
+    documents.map(|document| document.to_document()).collect()
+}
+
+fn timeseries_options(database: &Database, namespace: &Namespace) -> Result<TimeseriesOptions> {
+    let collection = database.catalog().timeseries(namespace);
+    match collection.and_then(|collection| collection.timeseries.clone()) {
+        Some(options) => Ok(options),
+        None if database.catalog().get(namespace).is_some() => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "only time-series collections can be sharded",
+        )),
+        None => Err(not_placed(namespace)),
+    }
+}
+
+fn not_placed(namespace: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::NamespaceNotFound,
+        format!("the collection {namespace} does not exist"),
+    )
+}
+
+/// Keys are compared by bytes, whatever the collation of the collection: the command must say so.
+fn check_collation(database: &Database, namespace: &Namespace, args: &Args<'_>) -> Result<()> {
+    use crate::commands::crud::query::{default_collation, given_collation};
+    let own = default_collation(database, &namespace.database, &namespace.collection)?;
+    let given = given_collation(args)?;
+    if given.is_some_and(|given| !given.is_simple()) {
+        return Err(Error::bad_value(
+            "The collation for shardCollection must be {locale: 'simple'}",
+        ));
+    }
+    if !own.is_simple() && args.value("collation").is_missing() {
+        return Err(Error::bad_value(
+            "The default collation of the collection is not simple: shardCollection needs the collation {locale: 'simple'}",
+        ));
+    }
+    Ok(())
+}
+
+/// Changes the chunks of a sharded collection.
+fn change_chunks(
+    router: &Router,
+    namespace: &Namespace,
+    change: impl FnOnce(&mut Sharding) -> Result<()>,
+) -> Result<()> {
+    let _changes = router.lock_changes();
+    let placement = router.placement(namespace);
+    let mut placement = placement.map(|p| Placement::clone(&p));
+    match placement
+        .as_mut()
+        .and_then(|placement| placement.sharding.as_mut())
+    {
+        Some(sharding) => change(sharding)?,
+        None => {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotSharded,
+                format!("Collection {namespace} is not sharded"),
+            ));
+        }
+    }
+    router.set_placement(namespace, placement)
+}
+
+fn move_range(
+    database: &Database,
+    _: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let args = Args::new("moveRange", request.body.as_ref());
+    let namespace = whole_name(&args, "moveRange")?;
+    let partition = router.number_of(args.required_string("toShard")?)?;
+    let (min, max) = (args.document("min")?, args.document("max")?);
+    change_chunks(router, &namespace, |sharding| {
+        let bound = |given: DocRef<'_>| sharding.key.bound(given);
+        let (low, high) = match (min.map(bound).transpose()?, max.map(bound).transpose()?) {
+            (Some(low), Some(high)) => (low, high),
+            (Some(low), None) => {
+                let high = sharding.chunk_around(&low).1;
+                (low, high)
+            }
+            (None, Some(high)) => (sharding.chunk_below(&high), high),
+            (None, None) => {
+                return Err(Error::bad_value(
+                    "moveRange needs at least one of 'min' and 'max'",
+                ));
+            }
+        };
+        sharding.assign(low, high, partition)
+    })?;
+    Ok(Document::new())
+}
+
+fn split(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let router = router_of(database);
+    let args = Args::new("split", request.body.as_ref());
+    let namespace = whole_name(&args, "split")?;
+    let middle = args.required_document("middle")?;
+    change_chunks(router, &namespace, |sharding| {
+        let at = sharding.key.bound(middle)?;
+        sharding.split(at)
+    })?;
+    Ok(Document::new())
+}

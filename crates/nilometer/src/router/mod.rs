@@ -1,0 +1,194 @@
+//! Routing: which partition has which documents of a cluster, and what each is asked.
+//!
+//! ```text
+//! partition   the trait of a partition, requests and replies
+//! shard_key   which fields decide where documents go
+//! targets     the keys that a filter admits
+//! placement   chunks, history, primaries: stored in the router's engine
+//! source      collections of the cluster as queries see them
+//! config      the virtual collections of the database `config`
+//! ```
+//!
+//! A router is a [`Database`](crate::Database) with a [`Router`] inside: its catalog is that of the cluster, and its
+//! collections are in partitions ([decision 0027](../../../../docs/decisions/0027-partitions-behind-a-router.md)). This
+//! module knows no command and no network: a partition is anything that answers requests.
+
+mod config;
+mod partition;
+mod placement;
+mod shard_key;
+mod source;
+mod targets;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use nilometer_bson::Document;
+use nilometer_storage::Engine;
+
+pub use self::partition::{Partition, PendingReply};
+pub(crate) use self::partition::{command, wait};
+pub(crate) use self::placement::{Placement, Sharding};
+pub(crate) use self::shard_key::ShardKey;
+pub(crate) use self::source::RoutedCollection;
+
+use self::placement::{PlacementMap, Placements};
+use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::ids::IdSource;
+use crate::operation::{OperationContext, Request};
+use crate::session::SessionId;
+
+/// The partitions of a cluster, and where documents are.
+pub(crate) struct Router {
+    partitions: Vec<Arc<dyn Partition>>,
+    names: Vec<String>,
+    placements: Placements,
+    ids: Arc<IdSource>,
+    /// Held by commands that change the catalog or the placement.
+    changes: Mutex<()>,
+    /// Held by writes while they follow a placement.
+    writes: RwLock<()>,
+}
+
+impl Router {
+    /// Opens the router over `partitions`. `engine` has the placements; `options_of` returns the options of a time series.
+    pub(crate) fn open(
+        partitions: Vec<Arc<dyn Partition>>,
+        engine: Arc<dyn Engine>,
+        ids: Arc<IdSource>,
+        options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
+    ) -> Result<Self> {
+        let names: Vec<String> = partitions.iter().map(|p| p.name().to_owned()).collect();
+        for (at, name) in names.iter().enumerate() {
+            if names.iter().take(at).any(|known| known == name) {
+                return Err(Error::bad_value(format!(
+                    "two partitions are called '{name}'"
+                )));
+            }
+        }
+        if names.is_empty() {
+            return Err(Error::bad_value("a router needs a partition"));
+        }
+        let placements = Placements::open(engine, &names, options_of)?;
+        Ok(Self {
+            partitions,
+            names,
+            placements,
+            ids,
+            changes: Mutex::new(()),
+            writes: RwLock::new(()),
+        })
+    }
+
+    /// Returns the number of partitions.
+    pub(crate) fn count(&self) -> usize {
+        self.partitions.len()
+    }
+
+    /// Returns the name of a partition.
+    pub(crate) fn name(&self, partition: usize) -> &str {
+        self.names.get(partition).map_or("", String::as_str)
+    }
+
+    /// Returns the host of a partition.
+    pub(crate) fn host(&self, partition: usize) -> String {
+        self.partitions
+            .get(partition)
+            .map_or_else(String::new, |p| p.host())
+    }
+
+    /// Returns the number of the partition with this name.
+    pub(crate) fn number_of(&self, name: &str) -> Result<usize> {
+        let found = self.names.iter().position(|known| known == name);
+        found.ok_or_else(|| {
+            Error::new(
+                ErrorCode::ShardNotFound,
+                format!("Could not find shard with identifier '{name}'"),
+            )
+        })
+    }
+
+    /// Returns where the documents of a collection are; `None` if it is not placed.
+    pub(crate) fn placement(&self, namespace: &Namespace) -> Option<Arc<Placement>> {
+        self.placements.now().get(namespace).cloned()
+    }
+
+    /// Returns all placements.
+    pub(crate) fn placements(&self) -> Arc<PlacementMap> {
+        self.placements.now()
+    }
+
+    /// Stores the placement of a collection; `None` removes it. The caller holds [`Self::lock_changes`].
+    pub(crate) fn set_placement(
+        &self,
+        namespace: &Namespace,
+        placement: Option<Placement>,
+    ) -> Result<()> {
+        self.placements.set(namespace, placement, &self.names)
+    }
+
+    /// Lets one command at a time change catalog and placement.
+    pub(crate) fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is held by a write from before it reads a placement until the partitions have answered.
+    pub(crate) fn begin_write(&self) -> RwLockReadGuard<'_, ()> {
+        self.writes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the writes that run, and keeps others back.
+    pub(crate) fn stop_writes(&self) -> RwLockWriteGuard<'_, ()> {
+        self.writes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the partition of a new collection: that with the fewest.
+    pub(crate) fn new_primary(&self) -> usize {
+        let map = self.placements.now();
+        let count = |partition: usize| map.values().filter(|p| p.primary == partition).count();
+        (0..self.count())
+            .min_by_key(|partition| count(*partition))
+            .unwrap_or(0)
+    }
+
+    /// Returns the id of a new collection in `config`.
+    pub(crate) fn new_uuid(&self) -> [u8; 16] {
+        self.ids.uuid()
+    }
+
+    /// Returns a session for one request and what follows it.
+    pub(crate) fn new_session(&self) -> SessionId {
+        SessionId(self.ids.uuid())
+    }
+
+    /// Sends a request to a partition, without waiting.
+    pub(crate) fn send(&self, partition: usize, request: Request) -> Result<Box<dyn PendingReply>> {
+        match self.partitions.get(partition) {
+            Some(partition) => Ok(partition.send(request)),
+            None => Err(Error::new(
+                ErrorCode::ShardNotFound,
+                format!("there is no partition number {partition}"),
+            )),
+        }
+    }
+
+    /// Asks several partitions at the same time. Waits for all, then fails with the first error.
+    pub(crate) fn ask_all(
+        &self,
+        partitions: &[usize],
+        database: &str,
+        body: &Document,
+        operation: &OperationContext,
+    ) -> Result<Vec<Document>> {
+        let pending = partitions.iter().map(|partition| {
+            let request = command(database, body.clone(), operation, None);
+            self.send(*partition, Request::new(request))
+        });
+        let pending: Vec<_> = pending.collect();
+        let replies = pending
+            .into_iter()
+            .map(|reply| wait(&mut *reply?, operation));
+        let replies: Vec<Result<Document>> = replies.collect();
+        replies.into_iter().collect()
+    }
+}

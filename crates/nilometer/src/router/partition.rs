@@ -1,0 +1,100 @@
+//! A partition as a router sees it: a database that runs commands.
+
+use std::time::Duration;
+
+use nilometer_bson::{Document, DocumentBuilder, doc};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, Request};
+use crate::session::SessionId;
+
+/// Longest wait for a reply between two checks for interrupts.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+
+/// A database that has part of the documents of a cluster.
+///
+/// A partition is asked by commands and never asks by itself. One that does not answer fails its replies; it must not keep
+/// them back for ever.
+pub trait Partition: Send + Sync {
+    /// Returns the name that clients see as that of a shard. It never changes.
+    fn name(&self) -> &str;
+
+    /// Returns where it is reached, for clients that look.
+    fn host(&self) -> String;
+
+    /// Sends a command. Does not wait for the reply.
+    fn send(&self, request: Request) -> Box<dyn PendingReply>;
+}
+
+/// The reply to a command that was sent.
+pub trait PendingReply: Send {
+    /// Waits at most that long; `None` if there is no reply yet.
+    fn wait(&mut self, at_most: Duration) -> Result<Option<Document>>;
+}
+
+/// Waits for a reply as long as the operation may; fails with the error that the reply reports.
+pub(crate) fn wait(reply: &mut dyn PendingReply, operation: &OperationContext) -> Result<Document> {
+    loop {
+        operation.check_interrupt()?;
+        if let Some(reply) = reply.wait(CHECK_EVERY)? {
+            return checked(reply);
+        }
+    }
+}
+
+/// Returns a reply; fails if it reports an error of the whole command.
+fn checked(reply: Document) -> Result<Document> {
+    if reply.get("ok").as_exact_i64() == Some(1) {
+        return Ok(reply);
+    }
+    let code = reply.get("code").as_exact_i64();
+    let code = code.and_then(|code| i32::try_from(code).ok());
+    let text = reply.get("errmsg").as_str().unwrap_or("the command failed");
+    let mut error = Error::new(code.map_or(ErrorCode::UnknownError, ErrorCode), text);
+    let known = [
+        "ok",
+        "errmsg",
+        "code",
+        "codeName",
+        "errorLabels",
+        "operationTime",
+        "$clusterTime",
+    ];
+    let mut details = DocumentBuilder::new();
+    for element in reply.iter().filter(|e| !known.contains(&e.name())) {
+        details.append_element(element);
+    }
+    if !details.is_empty() {
+        error.details = Some(details.finish());
+    }
+    Err(error)
+}
+
+/// Returns a command for a partition: `body` with the database, the rest of the time limit, and the session of the request.
+pub(crate) fn command(
+    database: &str,
+    body: Document,
+    operation: &OperationContext,
+    session: Option<SessionId>,
+) -> Document {
+    let mut out = DocumentBuilder::with_capacity(body.as_bytes().len() + 96);
+    out.append_all(body.as_ref());
+    out.append("$db", database);
+    if let Some(session) = session {
+        out.append("lsid", session.to_document());
+    }
+    if let Some(left) = operation.time_left() {
+        // 0 would mean no limit.
+        let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX).max(1);
+        out.append("maxTimeMS", left.min(i64::from(i32::MAX)));
+    }
+    if let Some(comment) = &operation.comment {
+        out.append("comment", comment.clone());
+    }
+    out.finish()
+}
+
+/// Returns the command that ends what a session runs, and its cursors.
+pub(crate) fn end_of(session: SessionId) -> Document {
+    doc! {"killSessions": vec![nilometer_bson::Value::from(session.to_document())], "$db": "admin"}
+}

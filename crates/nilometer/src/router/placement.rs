@@ -1,0 +1,433 @@
+//! Where the documents of collections are.
+//!
+//! ```text
+//! chunks    key ──► partition         where new buckets and documents of a sharded collection go, now
+//! history   range ──► partition …     the partitions that may have any of a range: entries are only added
+//! primary                             the partition of a collection that is not sharded
+//! ```
+//!
+//! A read asks the partitions of the history. An entry is added before a write can follow it, so a read never misses a
+//! document. The whole map is replaced at each change; readers keep the one they began with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
+
+use super::shard_key::{KeyBound, ShardKey};
+use super::targets::{KeyRange, ranges_of};
+use crate::catalog::{Namespace, PLACEMENTS_KEYSPACE, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+
+/// Most chunks of one collection.
+const CHUNKS_MAX: usize = 100_000;
+
+/// Where the documents of a collection are.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    /// The partition of the collection while it is not sharded, and of its first chunk.
+    pub(crate) primary: usize,
+    /// Identifies the collection in `config`.
+    pub(crate) uuid: [u8; 16],
+    /// How a sharded collection is divided.
+    pub(crate) sharding: Option<Sharding>,
+}
+
+/// How a collection is divided.
+#[derive(Clone, Debug)]
+pub(crate) struct Sharding {
+    pub(crate) key: ShardKey,
+    /// By their lower bounds; each ends where the next begins.
+    pub(crate) chunks: Vec<Chunk>,
+    /// Ranges and the partitions that had them.
+    history: Vec<(KeyRange, usize)>,
+    /// Partitions with documents that may have any key.
+    anywhere: BTreeSet<usize>,
+    /// Counts the changes.
+    pub(crate) version: i64,
+}
+
+/// A range of keys and the partition of what is new in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) min: KeyBound,
+    pub(crate) partition: usize,
+}
+
+impl Placement {
+    /// Returns the partitions that may have documents which pass `filter`.
+    pub(crate) fn targets(&self, filter: Option<&MatchExpression>) -> Vec<usize> {
+        let Some(sharding) = &self.sharding else {
+            return vec![self.primary];
+        };
+        let ranges = filter.and_then(|filter| ranges_of(&sharding.key, filter));
+        let mut found = sharding.anywhere.clone();
+        for (held, partition) in &sharding.history {
+            let may_hold = ranges.as_ref().is_none_or(|ranges| {
+                let meets = |range: &KeyRange| range.low <= held.high && held.low <= range.high;
+                ranges.iter().any(meets)
+            });
+            if may_hold {
+                found.insert(*partition);
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    /// Returns the partitions that have the collection.
+    pub(crate) fn partitions(&self, all: usize) -> Vec<usize> {
+        match self.sharding {
+            None => vec![self.primary],
+            Some(_) => (0..all).collect(),
+        }
+    }
+
+    /// Returns the partition for a new document.
+    pub(crate) fn partition_of(&self, document: DocRef<'_>) -> Result<usize> {
+        match &self.sharding {
+            None => Ok(self.primary),
+            Some(sharding) => {
+                let key = sharding.key.of(document)?;
+                Ok(sharding.chunk_of(&key).partition)
+            }
+        }
+    }
+}
+
+impl Sharding {
+    /// Divides a collection by `key`. A collection with documents is one chunk in its primary; an empty one with a hashed
+    /// first part has a chunk in each partition.
+    pub(crate) fn new(key: ShardKey, primary: usize, spread_over: Option<usize>) -> Self {
+        let (low, high) = key.whole();
+        let mut new = Self {
+            key,
+            chunks: vec![Chunk {
+                min: low.clone(),
+                partition: primary,
+            }],
+            history: vec![(KeyRange { low, high }, primary)],
+            anywhere: BTreeSet::new(),
+            version: 1,
+        };
+        let is_hashed = new.key.parts().first().is_some_and(|part| part.is_hashed);
+        if let Some(count) = spread_over.filter(|count| is_hashed && *count > 1) {
+            new.chunks.clear();
+            new.history.clear();
+            let step = u64::MAX / count as u64;
+            for at in 0..count {
+                let mut min = new.key.whole().0;
+                if let Some(first) = min.0.first_mut().filter(|_| at > 0) {
+                    let from = i128::from(i64::MIN) + i128::from(step) * at as i128;
+                    *first = Value::Int64(i64::try_from(from).unwrap_or(i64::MAX));
+                }
+                let partition = (primary + at) % count;
+                new.chunks.push(Chunk { min, partition });
+            }
+            for at in 0..count {
+                let range = KeyRange {
+                    low: new.min_of(at),
+                    high: new.max_of(at),
+                };
+                new.history.push((range, new.chunks[at].partition));
+            }
+        }
+        new
+    }
+
+    fn number_of(&self, key: &KeyBound) -> usize {
+        self.chunks
+            .partition_point(|chunk| chunk.min <= *key)
+            .saturating_sub(1)
+    }
+
+    fn chunk_of(&self, key: &KeyBound) -> &Chunk {
+        &self.chunks[self.number_of(key)]
+    }
+
+    fn min_of(&self, at: usize) -> KeyBound {
+        self.chunks[at].min.clone()
+    }
+
+    /// Returns the upper bound of a chunk.
+    pub(crate) fn max_of(&self, at: usize) -> KeyBound {
+        let next = self.chunks.get(at + 1);
+        next.map_or_else(|| self.key.whole().1, |next| next.min.clone())
+    }
+
+    /// Divides the chunk that contains `at` there; fails if a chunk begins there.
+    pub(crate) fn split(&mut self, at: KeyBound) -> Result<()> {
+        let number = self.number_of(&at);
+        if self.chunks[number].min == at {
+            return Err(Error::bad_value("a chunk begins at this key already"));
+        }
+        if self.chunks.len() >= CHUNKS_MAX {
+            return Err(Error::new(
+                ErrorCode::ExceededMemoryLimit,
+                format!("a collection has at most {CHUNKS_MAX} chunks"),
+            ));
+        }
+        let partition = self.chunks[number].partition;
+        self.chunks.insert(number + 1, Chunk { min: at, partition });
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Lets what is new between two keys go to a partition.
+    pub(crate) fn assign(&mut self, low: KeyBound, high: KeyBound, partition: usize) -> Result<()> {
+        if low >= high {
+            return Err(Error::bad_value("the range must not be empty"));
+        }
+        let end = self.key.whole().1;
+        for bound in [&low, &high] {
+            let begins = self.chunks.iter().any(|chunk| chunk.min == *bound);
+            if !begins && *bound != end {
+                self.split(bound.clone())?;
+            }
+        }
+        for chunk in &mut self.chunks {
+            if chunk.min >= low && chunk.min < high {
+                chunk.partition = partition;
+            }
+        }
+        self.history.push((KeyRange { low, high }, partition));
+        self.merge_chunks();
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Returns the bounds of the chunk that contains a key.
+    pub(crate) fn chunk_around(&self, key: &KeyBound) -> (KeyBound, KeyBound) {
+        let at = self.number_of(key);
+        (self.min_of(at), self.max_of(at))
+    }
+
+    /// Returns the lower bound of the chunk in front of a bound.
+    pub(crate) fn chunk_below(&self, bound: &KeyBound) -> KeyBound {
+        let before = self.chunks.iter().rev().find(|chunk| chunk.min < *bound);
+        before.map_or_else(|| self.key.whole().0, |chunk| chunk.min.clone())
+    }
+
+    /// Notes that documents of these partitions may have any key. True if that is new.
+    pub(crate) fn note_anywhere(&mut self, partitions: &[usize]) -> bool {
+        let before = self.anywhere.len();
+        self.anywhere.extend(partitions);
+        let is_new = self.anywhere.len() > before;
+        self.version += i64::from(is_new);
+        is_new
+    }
+
+    fn merge_chunks(&mut self) {
+        // Neighbours that clients split stay apart: only repeated bounds go.
+        self.chunks
+            .dedup_by(|later, earlier| later.min == earlier.min);
+    }
+}
+
+/// The placements of all collections.
+pub(crate) type PlacementMap = BTreeMap<Namespace, Arc<Placement>>;
+
+/// The stored placements.
+pub(crate) struct Placements {
+    engine: Arc<dyn Engine>,
+    keyspace: KeyspaceId,
+    map: Mutex<Arc<PlacementMap>>,
+}
+
+impl Placements {
+    /// Reads the stored placements. `options_of` returns the options of a time series.
+    pub(crate) fn open(
+        engine: Arc<dyn Engine>,
+        partitions: &[String],
+        options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
+    ) -> Result<Self> {
+        let all = engine.keyspaces();
+        let keyspace = match all.iter().find(|known| known.name == PLACEMENTS_KEYSPACE) {
+            Some(known) => known.id,
+            None => engine.create_keyspace(PLACEMENTS_KEYSPACE, KeyspaceOptions::default())?,
+        };
+        let mut map = PlacementMap::new();
+        let snapshot = engine.snapshot()?;
+        for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
+            let (_, value) = entry?;
+            let stored = Document::from_bytes(value.to_vec()).ok_or_else(damaged)?;
+            let (namespace, placement) = read(stored.as_ref(), partitions, &options_of)?;
+            map.insert(namespace, Arc::new(placement));
+        }
+        Ok(Self {
+            engine,
+            keyspace,
+            map: Mutex::new(Arc::new(map)),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<PlacementMap>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the placements as they are now.
+    pub(crate) fn now(&self) -> Arc<PlacementMap> {
+        Arc::clone(&self.lock())
+    }
+
+    /// Stores the placement of a collection, then lets it be seen; `None` removes it.
+    pub(crate) fn set(
+        &self,
+        namespace: &Namespace,
+        placement: Option<Placement>,
+        partitions: &[String],
+    ) -> Result<()> {
+        let mut map = self.lock();
+        let key = namespace.to_string().into_bytes();
+        let mut batch = WriteBatch::new();
+        match &placement {
+            Some(placement) => {
+                let stored = written(namespace, placement, partitions);
+                batch.put(self.keyspace, key, stored.into_bytes());
+            }
+            None => batch.delete(self.keyspace, key),
+        }
+        self.engine.commit(batch, Durability::Sync)?;
+        let mut changed = PlacementMap::clone(&map);
+        match placement {
+            Some(placement) => changed.insert(namespace.clone(), Arc::new(placement)),
+            None => changed.remove(namespace),
+        };
+        *map = Arc::new(changed);
+        Ok(())
+    }
+}
+
+/// Returns a placement as it is stored.
+fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) -> Document {
+    let name = |partition: usize| partitions.get(partition).map_or("", String::as_str);
+    let values = |bound: &KeyBound| Value::from(bound.0.clone());
+    let mut out = DocumentBuilder::new();
+    out.append("_id", namespace.to_string());
+    out.append("primary", name(placement.primary));
+    out.append_ref(
+        "uuid",
+        ValueRef::Binary {
+            subtype: 4,
+            bytes: &placement.uuid,
+        },
+    );
+    if let Some(sharding) = &placement.sharding {
+        out.append("key", sharding.key.written());
+        out.append("version", sharding.version);
+        let chunks = sharding.chunks.iter();
+        let chunks = chunks.map(|chunk| {
+            Value::from(doc! {"min": values(&chunk.min), "shard": name(chunk.partition)})
+        });
+        out.append("chunks", chunks.collect::<Vec<_>>());
+        let history = sharding.history.iter().map(|(range, partition)| {
+            Value::from(doc! {
+                "min": values(&range.low), "max": values(&range.high), "shard": name(*partition),
+            })
+        });
+        out.append("history", history.collect::<Vec<_>>());
+        let anywhere = sharding.anywhere.iter().map(|p| Value::from(name(*p)));
+        out.append("anywhere", anywhere.collect::<Vec<_>>());
+    }
+    out.finish()
+}
+
+/// Returns the partition that a stored name names.
+fn number_of(name: ValueRef<'_>, partitions: &[String]) -> Result<usize> {
+    let name = name.as_str().ok_or_else(damaged)?;
+    let found = partitions.iter().position(|known| known == name);
+    found.ok_or_else(|| {
+        Error::new(
+            ErrorCode::ShardNotFound,
+            format!("the partition {name} has documents, but is not there"),
+        )
+    })
+}
+
+/// Reads a stored bound.
+fn bound_of(value: ValueRef<'_>) -> Result<KeyBound> {
+    let values = value.as_array().ok_or_else(damaged)?;
+    Ok(KeyBound(values.iter().map(ValueRef::to_value).collect()))
+}
+
+/// Reads a stored list of documents.
+fn list_of(value: ValueRef<'_>) -> Result<Vec<Document>> {
+    let values = value.as_array().ok_or_else(damaged)?;
+    let documents = values
+        .iter()
+        .map(|v| v.as_document().map(|d| d.to_document()));
+    documents.collect::<Option<_>>().ok_or_else(damaged)
+}
+
+/// Reads a stored placement.
+fn read(
+    stored: DocRef<'_>,
+    partitions: &[String],
+    options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
+) -> Result<(Namespace, Placement)> {
+    let name = stored
+        .get("_id")
+        .as_str()
+        .and_then(|name| name.split_once('.'));
+    let (database, collection) = name.ok_or_else(damaged)?;
+    let namespace = Namespace::new(database, collection)?;
+    let uuid = match stored.get("uuid") {
+        ValueRef::Binary { bytes, .. } => bytes.try_into().map_err(|_| damaged())?,
+        _ => return Err(damaged()),
+    };
+    let sharding = match stored.get("key") {
+        ValueRef::Document(key) => {
+            let key = ShardKey::parse(key, options_of(&namespace).as_ref())?;
+            Some(read_sharding(stored, key, partitions)?)
+        }
+        _ => None,
+    };
+    let placement = Placement {
+        primary: number_of(stored.get("primary"), partitions)?,
+        uuid,
+        sharding,
+    };
+    Ok((namespace, placement))
+}
+
+/// Reads the chunks and the history of a stored placement.
+fn read_sharding(stored: DocRef<'_>, key: ShardKey, partitions: &[String]) -> Result<Sharding> {
+    let mut chunks = Vec::new();
+    for chunk in list_of(stored.get("chunks"))? {
+        chunks.push(Chunk {
+            min: bound_of(chunk.get("min"))?,
+            partition: number_of(chunk.get("shard"), partitions)?,
+        });
+    }
+    let is_whole = chunks
+        .first()
+        .is_some_and(|chunk| chunk.min == key.whole().0);
+    if !is_whole {
+        return Err(damaged());
+    }
+    let mut history = Vec::new();
+    for entry in list_of(stored.get("history"))? {
+        let range = KeyRange {
+            low: bound_of(entry.get("min"))?,
+            high: bound_of(entry.get("max"))?,
+        };
+        history.push((range, number_of(entry.get("shard"), partitions)?));
+    }
+    let anywhere = stored.get("anywhere").as_array().ok_or_else(damaged)?;
+    let anywhere = anywhere.iter().map(|name| number_of(name, partitions));
+    Ok(Sharding {
+        key,
+        chunks,
+        history,
+        anywhere: anywhere.collect::<Result<_>>()?,
+        version: stored.get("version").as_exact_i64().ok_or_else(damaged)?,
+    })
+}
+
+fn damaged() -> Error {
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        "a stored placement is damaged",
+    )
+}

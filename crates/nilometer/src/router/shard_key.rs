@@ -1,0 +1,258 @@
+//! The shard key of a collection: which fields decide where new buckets or documents go.
+//!
+//! A key value is a list with one value for each part, compared part by part as values are. A missing field counts as null.
+//! A hashed part has the 64-bit hash of its value. Values that compare equal have the same place.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use nilometer_bson::extjson::value_to_relaxed;
+use nilometer_bson::order::compare;
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::path::keys::plain_value;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::expression::hashed_index_key;
+
+/// Most parts of a shard key: as many as an index may have.
+const PARTS_MAX: usize = 32;
+
+/// A part of a shard key.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyPart {
+    /// The path in documents and measurements.
+    pub(crate) path: FieldPath,
+    /// The name in the stored key: `meta.host`, `control.min.time`.
+    stored: String,
+    pub(crate) is_hashed: bool,
+}
+
+/// A shard key.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardKey {
+    parts: Arc<[KeyPart]>,
+    is_timeseries: bool,
+}
+
+impl ShardKey {
+    /// Parses the key of a collection; `timeseries` has the options of a time series.
+    pub(crate) fn parse(key: DocRef<'_>, timeseries: Option<&TimeseriesOptions>) -> Result<Self> {
+        let mut parts = Vec::new();
+        for element in key {
+            let is_hashed = match element.value() {
+                ValueRef::String("hashed") => true,
+                value if value.as_exact_i64() == Some(1) => false,
+                _ => {
+                    return Err(Error::bad_value(format!(
+                        "The shard key can contain either a single 'hashed' field or multiple numerical fields set to a value of 1, but '{}' is neither",
+                        element.name()
+                    )));
+                }
+            };
+            let name = element.name();
+            let path = FieldPath::parse(name).map_err(|_| {
+                Error::bad_value(format!("'{name}' is not a path that a shard key can have"))
+            })?;
+            let stored = match timeseries {
+                None => name.to_owned(),
+                Some(options) => stored_name(&path, is_hashed, options)?,
+            };
+            parts.push(KeyPart {
+                path,
+                stored,
+                is_hashed,
+            });
+        }
+        check(&parts, timeseries)?;
+        Ok(Self {
+            parts: parts.into(),
+            is_timeseries: timeseries.is_some(),
+        })
+    }
+
+    /// Returns the namespace that the key is for: that of the buckets for a time series.
+    pub(crate) fn namespace(&self, namespace: &Namespace) -> String {
+        match self.is_timeseries {
+            true => namespace.buckets().to_string(),
+            false => namespace.to_string(),
+        }
+    }
+
+    /// Returns the parts.
+    pub(crate) fn parts(&self) -> &[KeyPart] {
+        &self.parts
+    }
+
+    /// Returns the key as it is stored and shown: that of buckets for a time series.
+    pub(crate) fn stored(&self) -> Document {
+        self.document(|part| &part.stored)
+    }
+
+    /// Returns the key in the names of the user.
+    pub(crate) fn written(&self) -> Document {
+        self.document(|part| part.path.as_str())
+    }
+
+    fn document<'k>(&'k self, name: impl Fn(&'k KeyPart) -> &'k str) -> Document {
+        let mut out = DocumentBuilder::new();
+        for part in self.parts.iter() {
+            let value = if part.is_hashed {
+                Value::from("hashed")
+            } else {
+                Value::from(1)
+            };
+            out.append(name(part), value);
+        }
+        out.finish()
+    }
+
+    /// Returns the key of a document or measurement.
+    pub(crate) fn of(&self, document: DocRef<'_>) -> Result<KeyBound> {
+        let values = self.parts.iter().map(|part| {
+            let value =
+                plain_value(&part.path, document).filter(|v| !matches!(v, ValueRef::Array(_)));
+            let value = value.ok_or_else(|| {
+                Error::new(
+                    ErrorCode::ShardKeyNotFound,
+                    format!(
+                        "Shard key cannot contain array values or array descendants, but '{}' does",
+                        part.path.as_str()
+                    ),
+                )
+            })?;
+            Ok(part.place(value))
+        });
+        values.collect::<Result<Vec<Value>>>().map(KeyBound)
+    }
+
+    /// Returns the bounds of all keys.
+    pub(crate) fn whole(&self) -> (KeyBound, KeyBound) {
+        let bound = |value: Value| KeyBound(vec![value; self.parts.len()]);
+        (bound(Value::MinKey), bound(Value::MaxKey))
+    }
+
+    /// Reads a bound that a client names: a document with the stored or the written names of the parts.
+    pub(crate) fn bound(&self, bound: DocRef<'_>) -> Result<KeyBound> {
+        let mut given = bound.iter();
+        let values = self.parts.iter().map(|part| {
+            let element = given.next()?;
+            let is_named = element.name() == part.stored || element.name() == part.path.as_str();
+            is_named.then(|| element.value().to_value())
+        });
+        let values = values.collect::<Option<Vec<Value>>>();
+        match (values, given.next()) {
+            (Some(values), None) => Ok(KeyBound(values)),
+            _ => Err(Error::bad_value(format!(
+                "The bound {} does not have the fields of the shard key {}",
+                value_to_relaxed(ValueRef::Document(bound)),
+                value_to_relaxed(ValueRef::Document(self.stored().as_ref()))
+            ))),
+        }
+    }
+
+    /// Returns a bound as clients see it.
+    pub(crate) fn shown(&self, bound: &KeyBound) -> Document {
+        let mut out = DocumentBuilder::new();
+        for (part, value) in self.parts.iter().zip(&bound.0) {
+            out.append_ref(&part.stored, value.as_ref());
+        }
+        out.finish()
+    }
+}
+
+impl KeyPart {
+    /// Returns the value of the part in a key.
+    pub(crate) fn place(&self, value: ValueRef<'_>) -> Value {
+        let value = match value {
+            ValueRef::Missing | ValueRef::Undefined => ValueRef::Null,
+            value => value,
+        };
+        match self.is_hashed {
+            true => Value::Int64(hashed_index_key::hash(value)),
+            false => value.to_value(),
+        }
+    }
+}
+
+/// Returns the name that the path of a measurement has in buckets.
+fn stored_name(path: &FieldPath, is_hashed: bool, options: &TimeseriesOptions) -> Result<String> {
+    let time_field = options.time_field.as_str();
+    if path.as_str() == time_field {
+        if is_hashed {
+            return Err(Error::invalid_options(
+                "the time field of a time-series collection cannot be hashed in its shard key",
+            ));
+        }
+        return Ok(format!("control.min.{time_field}"));
+    }
+    match options.meta_field.as_deref() {
+        Some(meta) if path.first() == meta => Ok(format!(
+            "meta{}",
+            path.as_str().get(meta.len()..).unwrap_or("")
+        )),
+        _ => Err(Error::invalid_options(format!(
+            "only the time field or the meta field can be part of the shard key of a time-series collection, not '{}'",
+            path.as_str()
+        ))),
+    }
+}
+
+fn check(parts: &[KeyPart], timeseries: Option<&TimeseriesOptions>) -> Result<()> {
+    if parts.is_empty() || parts.len() > PARTS_MAX {
+        return Err(Error::bad_value(format!(
+            "Shard keys must have between 1 and {PARTS_MAX} fields"
+        )));
+    }
+    if parts.iter().filter(|part| part.is_hashed).count() > 1 {
+        return Err(Error::bad_value(
+            "A shard key can have one hashed field at most",
+        ));
+    }
+    for (at, part) in parts.iter().enumerate() {
+        if parts.iter().take(at).any(|known| known.path == part.path) {
+            return Err(Error::bad_value(format!(
+                "The field '{}' occurs twice in the shard key",
+                part.path.as_str()
+            )));
+        }
+        let is_time = timeseries.is_some_and(|o| part.path.as_str() == o.time_field.as_str());
+        if is_time && at + 1 < parts.len() {
+            return Err(Error::invalid_options(format!(
+                "the time field '{}' can be only at the end of the shard key",
+                part.path.as_str()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A key, or a bound between keys. A bound that ends with the least or the greatest value is that of all keys with the
+/// values in front.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyBound(pub(crate) Vec<Value>);
+
+impl Ord for KeyBound {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let parts = self.0.iter().zip(&other.0);
+        let mut orders = parts.map(|(a, b)| compare(a.as_ref(), b.as_ref()));
+        orders
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
+    }
+}
+
+impl PartialOrd for KeyBound {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for KeyBound {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for KeyBound {}

@@ -1,0 +1,140 @@
+//! A collection of a cluster as queries see it, and what its partitions return.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, Value, ValueRef, doc};
+
+use super::Router;
+use super::partition::{self, PendingReply};
+use crate::catalog::Namespace;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::operation::{OperationContext, Request};
+use crate::query::partitions::{Part, PartitionCursor, PartitionSource};
+use crate::session::SessionId;
+
+/// Documents that a partition returns at once; it sends the next ones while these are read.
+const PART_BATCH_DOCUMENTS: i32 = 1000;
+
+/// One collection of a cluster.
+pub(crate) struct RoutedCollection {
+    pub(crate) router: Arc<Router>,
+    pub(crate) namespace: Namespace,
+}
+
+impl PartitionSource for RoutedCollection {
+    fn targets(&self, filter: Option<&MatchExpression>) -> Result<Vec<usize>> {
+        let placement = self.router.placement(&self.namespace);
+        Ok(placement.map_or_else(Vec::new, |placement| placement.targets(filter)))
+    }
+
+    fn name(&self, partition: usize) -> String {
+        self.router.name(partition).to_owned()
+    }
+
+    fn open(
+        &self,
+        partition: usize,
+        part: &Part,
+        operation: &OperationContext,
+    ) -> Result<Box<dyn PartitionCursor>> {
+        let session = self.router.new_session();
+        let mut cursor = PartCursor {
+            router: Arc::clone(&self.router),
+            namespace: self.namespace.clone(),
+            partition,
+            session,
+            pending: None,
+            is_finished: false,
+        };
+        let mut request = Request::new(partition::command(
+            &self.namespace.database,
+            command_of(&self.namespace.collection, part),
+            operation,
+            Some(session),
+        ));
+        request.part = Some(part.request());
+        cursor.pending = Some(self.router.send(partition, request)?);
+        Ok(Box::new(cursor))
+    }
+}
+
+/// Returns a part as the command `aggregate`.
+fn command_of(collection: &str, part: &Part) -> Document {
+    let stages = part.stages.iter().cloned().map(Value::from);
+    doc! {
+        "aggregate": collection,
+        "pipeline": stages.collect::<Vec<_>>(),
+        "cursor": doc! {"batchSize": PART_BATCH_DOCUMENTS},
+        "allowDiskUse": part.allows_disk_use,
+        "let": part.variables.clone(),
+        "collation": part.collation.clone().unwrap_or_else(|| doc! {"locale": "simple"}),
+        "hint": part.hint.clone(),
+    }
+}
+
+/// The documents that a partition returns for a part. The next batch is asked for when one arrives.
+struct PartCursor {
+    router: Arc<Router>,
+    namespace: Namespace,
+    partition: usize,
+    /// The session of this part alone, so that ending it ends what runs.
+    session: SessionId,
+    pending: Option<Box<dyn PendingReply>>,
+    is_finished: bool,
+}
+
+impl PartitionCursor for PartCursor {
+    fn next(&mut self, operation: &OperationContext) -> Result<Option<Vec<Document>>> {
+        let Some(pending) = &mut self.pending else {
+            return Ok(None);
+        };
+        let reply = partition::wait(&mut **pending, operation)?;
+        self.pending = None;
+        let (rows, id) = batch_of(&reply)?;
+        if id == 0 {
+            self.is_finished = true;
+        } else {
+            let more = doc! {
+                "getMore": id, "collection": self.namespace.collection.as_str(),
+                "batchSize": PART_BATCH_DOCUMENTS,
+            };
+            let database = &self.namespace.database;
+            let more = partition::command(database, more, operation, Some(self.session));
+            self.pending = Some(self.router.send(self.partition, Request::new(more))?);
+        }
+        Ok(Some(rows))
+    }
+}
+
+impl Drop for PartCursor {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            let end = Request::new(partition::end_of(self.session));
+            // A partition that is gone has nothing to end.
+            let _ = self.router.send(self.partition, end);
+        }
+    }
+}
+
+/// Returns the documents of a reply, and the id of the cursor.
+fn batch_of(reply: &Document) -> Result<(Vec<Document>, i64)> {
+    let no_batch = || {
+        Error::new(
+            ErrorCode::InternalError,
+            "a partition answered without a batch",
+        )
+    };
+    let cursor = reply.get("cursor").as_document().ok_or_else(no_batch)?;
+    let batch = match cursor.get("firstBatch") {
+        ValueRef::Missing => cursor.get("nextBatch"),
+        first => first,
+    };
+    let batch = batch.as_array().ok_or_else(no_batch)?;
+    let rows = batch
+        .iter()
+        .map(|row| row.as_document().map(|row| row.to_document()));
+    let rows = rows.collect::<Option<Vec<_>>>().ok_or_else(no_batch)?;
+    let id = cursor.get("id").as_exact_i64().ok_or_else(no_batch)?;
+    Ok((rows, id))
+}

@@ -1,0 +1,423 @@
+//! A router over databases in memory answers as one database does.
+
+use std::sync::Arc;
+
+use nilometer::Database;
+use nilometer::database::LocalPartition;
+use nilometer::router::Partition;
+use nilometer::services::Environment;
+use nilometer_bson::{Document, Value, array, doc};
+use nilometer_storage::{Engine, MemoryEngine};
+
+use crate::random::Random;
+use crate::same_answers::{Fold, answer, documents, question};
+use crate::support::{Fixture, show};
+
+/// A router, its engine, and its partitions.
+struct Cluster {
+    router: Fixture,
+    engine: Arc<dyn Engine>,
+    partitions: Vec<Arc<Database>>,
+}
+
+impl Cluster {
+    fn new(count: usize) -> Self {
+        let partitions = (0..count).map(|_| Arc::new(Database::in_memory().unwrap()));
+        let partitions: Vec<Arc<Database>> = partitions.collect();
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        Self {
+            router: Self::open(&engine, &partitions),
+            engine,
+            partitions,
+        }
+    }
+
+    fn open(engine: &Arc<dyn Engine>, partitions: &[Arc<Database>]) -> Fixture {
+        let named = partitions.iter().enumerate().map(|(at, database)| {
+            let name = format!("p{at:04}");
+            Arc::new(LocalPartition::new(&name, Arc::clone(database))) as Arc<dyn Partition>
+        });
+        let database =
+            Database::router(Arc::clone(engine), Environment::default(), named.collect());
+        Fixture::of(database.unwrap())
+    }
+
+    fn admin(&mut self, command: Document) -> Document {
+        let reply = self.router.reply_on("admin", command);
+        assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+        reply
+    }
+
+    fn admin_code(&mut self, command: Document) -> i64 {
+        let reply = self.router.reply_on("admin", command);
+        reply.get("code").as_exact_i64().unwrap_or(0)
+    }
+
+    /// Returns the number of documents of a collection in each partition.
+    fn counts(&self, collection: &str) -> Vec<i64> {
+        let counts = self.partitions.iter().map(|partition| {
+            let count = bson::doc! {"count": collection};
+            partition
+                .command("test", &count)
+                .unwrap()
+                .get_i32("n")
+                .unwrap()
+        });
+        counts.map(i64::from).collect()
+    }
+}
+
+fn measurement(at: i64, host: i32) -> Value {
+    doc! {"t": Value::DateTime(at * 1000), "m": doc! {"host": host}, "x": at}.into()
+}
+
+fn create() -> Document {
+    doc! {"create": "ts", "timeseries": doc! {"timeField": "t", "metaField": "m"}}
+}
+
+#[test]
+fn a_router_is_a_mongos() {
+    let mut cluster = Cluster::new(3);
+    let hello = cluster.router.run(doc! {"hello": 1});
+    assert_eq!(hello.get("msg").as_str(), Some("isdbgrid"));
+    assert!(hello.get("setName").is_missing());
+    let shards = cluster.admin(doc! {"listShards": 1});
+    let shards = shards.get("shards").as_array().unwrap();
+    let names: Vec<_> = shards
+        .iter()
+        .map(|shard| show(&shard.as_document().unwrap().to_document()))
+        .collect();
+    assert_eq!(names.len(), 3);
+    for (at, shard) in names.iter().enumerate() {
+        assert!(shard.contains(&format!("p000{at}")), "{shard}");
+    }
+    cluster.admin(doc! {"enableSharding": "test"});
+    // What a router does not have is refused, and what only it has is unknown elsewhere.
+    assert_eq!(cluster.router.code(doc! {"collStats": "ts"}), 115);
+    assert_eq!(cluster.admin_code(doc! {"bulkWrite": 1}), 115);
+    let out =
+        doc! {"aggregate": "ts", "pipeline": array![doc! {"$out": "copy"}], "cursor": doc! {}};
+    assert_eq!(cluster.router.code(out), 115);
+    let mut single = Fixture::new();
+    assert_eq!(single.code(doc! {"shardCollection": "test.ts"}), 59);
+    assert_eq!(single.code(doc! {"isdbgrid": 1}), 59);
+    assert!(single.run(doc! {"hello": 1}).get("msg").is_missing());
+}
+
+#[test]
+fn shard_keys_of_time_series() {
+    let mut cluster = Cluster::new(2);
+    cluster.router.run(create());
+    cluster.router.run(doc! {"create": "plain"});
+    let shard = |key: Document| doc! {"shardCollection": "test.ts", "key": key};
+    for (key, code) in [
+        (doc! {"x": 1}, 72),
+        (doc! {"t": 1, "m": 1}, 72),
+        (doc! {"t": "hashed"}, 72),
+        (doc! {"m.host": -1}, 2),
+        (doc! {"m.host": 1, "m.rack": "no"}, 2),
+        (doc! {"m.a": "hashed", "m.b": "hashed"}, 2),
+        (doc! {}, 2),
+    ] {
+        let text = show(&key);
+        assert_eq!(cluster.admin_code(shard(key)), code, "{text}");
+    }
+    assert_eq!(
+        cluster.admin_code(doc! {"shardCollection": "test.plain", "key": doc! {"_id": 1}}),
+        115
+    );
+    assert_eq!(
+        cluster.admin_code(doc! {"shardCollection": "test.none", "key": doc! {"m": 1}}),
+        26
+    );
+    assert_eq!(
+        cluster
+            .admin_code(doc! {"shardCollection": "test.ts", "key": doc! {"m": 1}, "unique": true}),
+        72
+    );
+    cluster.admin(shard(doc! {"m.host": 1, "t": 1}));
+    // Again with the same key, and with another.
+    cluster.admin(shard(doc! {"m.host": 1, "t": 1}));
+    assert_eq!(cluster.admin_code(shard(doc! {"m.host": 1})), 23);
+    let found = cluster
+        .router
+        .reply_on("config", doc! {"find": "collections"});
+    let found = cluster.router.rest(found);
+    assert_eq!(found[0].get("_id").as_str(), Some("test.system.buckets.ts"));
+    let key = found[0].get("key").as_document().unwrap().to_document();
+    assert_eq!(key, doc! {"meta.host": 1, "control.min.t": 1});
+    // An index of the key, on the router and in the partitions.
+    let indexes = cluster.router.all(doc! {"listIndexes": "ts"});
+    let names = indexes
+        .iter()
+        .filter_map(|index| index.get("name").as_str());
+    assert!(
+        names.clone().any(|name| name == "m.host_1_t_1"),
+        "{indexes:?}"
+    );
+    for partition in &cluster.partitions {
+        let listed = partition
+            .command("test", &bson::doc! {"listIndexes": "ts"})
+            .unwrap();
+        assert!(listed.to_string().contains("m.host_1_t_1"), "{listed}");
+    }
+}
+
+#[test]
+fn chunks_say_where_new_buckets_go_and_history_where_old_ones_are() {
+    let mut cluster = Cluster::new(3);
+    cluster.router.run(create());
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": 1}});
+    let insert = |from: i64| {
+        let list: Vec<Value> = (0..12).map(|n| measurement(from + n, n as i32)).collect();
+        doc! {"insert": "ts", "documents": list}
+    };
+    cluster.router.run(insert(0));
+    let before = cluster.counts("ts");
+    assert_eq!(before.iter().sum::<i64>(), 12);
+    assert_eq!(before.iter().filter(|count| **count > 0).count(), 1);
+    for (at, shard) in [(4, "p0001"), (8, "p0002")] {
+        let range = doc! {
+            "moveRange": "test.ts", "min": doc! {"meta.host": at}, "max": doc! {"meta.host": at + 4},
+            "toShard": shard,
+        };
+        cluster.admin(range);
+    }
+    cluster.router.run(insert(100));
+    let after = cluster.counts("ts");
+    assert_eq!(after.iter().sum::<i64>(), 24);
+    // A series with buckets in two partitions is read from both.
+    let of_host = doc! {"find": "ts", "filter": doc! {"m.host": 5}, "sort": doc! {"t": 1}};
+    let rows = cluster.router.all(of_host);
+    let times: Vec<_> = rows
+        .iter()
+        .map(|row| row.get("x").as_exact_i64().unwrap())
+        .collect();
+    assert_eq!(times, [5, 105]);
+    assert_eq!(cluster.router.counted("ts"), 24);
+    // The placement survives the router.
+    cluster.router = Cluster::open(&cluster.engine, &cluster.partitions);
+    assert_eq!(cluster.router.counted("ts"), 24);
+    let chunks = cluster.router.reply_on("config", doc! {"find": "chunks"});
+    assert_eq!(cluster.router.rest(chunks).len(), 4);
+    cluster.router.run(insert(200));
+    assert_eq!(cluster.router.counted("ts"), 36);
+    cluster.router.run(doc! {"drop": "ts"});
+    assert_eq!(cluster.router.counted("ts"), 0);
+    assert_eq!(cluster.counts("ts"), [0, 0, 0]);
+}
+
+#[test]
+fn errors_keep_the_positions_of_the_command() {
+    let mut cluster = Cluster::new(3);
+    cluster.router.run(create());
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}});
+    let list = || -> Vec<Value> {
+        let mut list: Vec<Value> = (0..9).map(|n| measurement(n, n as i32)).collect();
+        list[4] = doc! {"m": doc! {"host": 4}, "x": "no time"}.into();
+        list[7] = doc! {"t": Value::DateTime(0), "m": doc! {"host": array![1]}}.into();
+        list
+    };
+    let unordered = doc! {"insert": "ts", "documents": list(), "ordered": false};
+    let reply = cluster.router.run(unordered);
+    assert_eq!(reply.get("n").as_exact_i64(), Some(7), "{}", show(&reply));
+    let errors = reply.get("writeErrors").as_array().unwrap();
+    let places: Vec<_> = errors
+        .iter()
+        .map(|error| {
+            error
+                .as_document()
+                .unwrap()
+                .get("index")
+                .as_exact_i64()
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(places, [4, 7]);
+    let ordered = doc! {"insert": "ts", "documents": list()};
+    let reply = cluster.router.run(ordered);
+    assert_eq!(reply.get("n").as_exact_i64(), Some(4), "{}", show(&reply));
+    assert!(cluster.counts("ts").iter().all(|count| *count > 0));
+}
+
+#[test]
+fn changes_reach_the_partitions_that_have_the_measurements() {
+    let mut cluster = Cluster::new(3);
+    cluster.router.run(create());
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}});
+    let list: Vec<Value> = (0..60).map(|n| measurement(n, n as i32 % 10)).collect();
+    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    let n = |reply: &Document| reply.get("n").as_exact_i64();
+    let delete = |filter: Document, limit: i32| {
+        doc! {"delete": "ts", "deletes": array![doc! {"q": filter, "limit": limit}]}
+    };
+    let one = cluster.router.run(delete(doc! {"x": doc! {"$gte": 30}}, 1));
+    assert_eq!(n(&one), Some(1));
+    let many = cluster.router.run(delete(doc! {"m.host": 3}, 0));
+    assert!(matches!(n(&many), Some(5 | 6)), "{}", show(&many));
+    let left = cluster.router.counted("ts");
+    assert_eq!(left, 60 - 1 - n(&many).unwrap());
+    // Metadata may change, whatever its place: the history then says that it may be anywhere.
+    let update = doc! {"update": "ts", "updates": array![doc! {
+        "q": doc! {"m.host": 4}, "u": doc! {"$set": doc! {"m.host": 77}}, "multi": true,
+    }]};
+    let changed = cluster.router.run(update);
+    assert!(n(&changed) > Some(0), "{}", show(&changed));
+    let found = cluster
+        .router
+        .all(doc! {"find": "ts", "filter": doc! {"m.host": 77}});
+    assert_eq!(Some(found.len() as i64), n(&changed));
+    assert_eq!(cluster.router.counted("ts"), left);
+}
+
+#[test]
+fn collections_that_are_not_sharded_live_in_one_partition() {
+    let mut cluster = Cluster::new(2);
+    let list: Vec<Value> = (0..300)
+        .map(|n| doc! {"_id": n, "a": n % 7}.into())
+        .collect();
+    cluster.router.run(doc! {"insert": "c", "documents": list});
+    assert_eq!(
+        cluster
+            .counts("c")
+            .iter()
+            .filter(|count| **count > 0)
+            .count(),
+        1
+    );
+    let update = doc! {"update": "c", "updates": array![
+        doc! {"q": doc! {"_id": 5}, "u": doc! {"$set": doc! {"a": 100}}},
+        doc! {"q": doc! {"_id": 999}, "u": doc! {"$set": doc! {"a": 100}}, "upsert": true},
+    ]};
+    cluster.router.run(update);
+    let found = cluster
+        .router
+        .all(doc! {"find": "c", "filter": doc! {"a": 100}, "batchSize": 1});
+    assert_eq!(found.len(), 2);
+    let taken = doc! {"findAndModify": "c", "query": doc! {"a": 100}, "sort": doc! {"_id": -1}, "remove": true};
+    let taken = cluster.router.run(taken);
+    let value = taken.get("value").as_document().unwrap();
+    assert_eq!(value.get("_id").as_exact_i64(), Some(999));
+    let distinct = cluster.router.run(doc! {"distinct": "c", "key": "a"});
+    assert_eq!(distinct.get("values").as_array().unwrap().iter().count(), 8);
+    // Joins and views run on the router.
+    cluster.router.run(
+        doc! {"create": "v", "viewOn": "c", "pipeline": array![doc! {"$match": doc! {"a": 1}}]},
+    );
+    let lookup =
+        doc! {"$lookup": doc! {"from": "v", "localField": "a", "foreignField": "a", "as": "v"}};
+    let joined = cluster.router.all(doc! {
+        "aggregate": "c", "pipeline": array![doc! {"$match": doc! {"_id": 8}}, lookup], "cursor": doc! {},
+    });
+    let list = joined[0].get("v").as_array().unwrap();
+    assert_eq!(list.iter().count(), 43);
+    // An index of the partitions, and a hint that they follow.
+    cluster.router.run(
+        doc! {"createIndexes": "c", "indexes": array![doc! {"key": doc! {"a": 1}, "name": "a_1"}]},
+    );
+    let hinted = cluster
+        .router
+        .all(doc! {"find": "c", "filter": doc! {"a": 1}, "hint": "a_1"});
+    assert_eq!(hinted.len(), 43);
+    let wrong = doc! {"find": "c", "filter": doc! {"a": 1}, "hint": "b_1"};
+    assert_eq!(cluster.router.code(wrong), 2);
+}
+
+#[test]
+fn a_closed_cursor_ends_the_work_of_the_partitions() {
+    let mut cluster = Cluster::new(2);
+    cluster.router.run(create());
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}});
+    let list: Vec<Value> = (0..5000).map(|n| measurement(n, n as i32 % 50)).collect();
+    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    let opened = cluster.router.run(doc! {"find": "ts", "batchSize": 10});
+    let id = opened
+        .get("cursor")
+        .as_document()
+        .unwrap()
+        .get("id")
+        .to_value();
+    cluster
+        .router
+        .run(doc! {"killCursors": "ts", "cursors": array![id]});
+    // The request that ends them is on its way.
+    for partition in &cluster.partitions {
+        let open = || {
+            let status = partition
+                .command("admin", &bson::doc! {"serverStatus": 1})
+                .unwrap();
+            let cursor = status
+                .get_document("metrics")
+                .unwrap()
+                .get_document("cursor")
+                .unwrap();
+            cursor
+                .get_document("open")
+                .unwrap()
+                .get_i64("total")
+                .unwrap()
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while open() > 0 {
+            assert!(std::time::Instant::now() < deadline, "cursors stay open");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+/// Returns the number of generated databases of a run.
+fn databases() -> u64 {
+    nilometer_storage::testing::effort(2, 12, 200)
+}
+
+#[test]
+fn a_cluster_answers_as_plain_documents_do() {
+    let mut failures = Vec::new();
+    for seed in 0..databases() {
+        let mut random = Random::new(seed + 7_000);
+        let documents = documents(&mut random);
+        let mut cluster = Cluster::new(3);
+        cluster.router.run(create());
+        cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"t": 1}});
+        for (day, shard) in [
+            (0, "p0001"),
+            (1_700_000_000_000, "p0002"),
+            (2_147_483_640_000, "p0000"),
+        ] {
+            let range = doc! {
+                "moveRange": "test.ts", "min": doc! {"t": Value::DateTime(day)}, "max": doc! {"t": Value::MaxKey},
+                "toShard": shard,
+            };
+            cluster.admin(range);
+        }
+        let mut oracle = Fixture::new();
+        oracle.run(doc! {"create": "plain"});
+        for part in documents.chunks(50) {
+            let list: Vec<Value> = part.iter().cloned().map(Value::from).collect();
+            cluster
+                .router
+                .run(doc! {"insert": "ts", "documents": list.clone()});
+            oracle.run(doc! {"insert": "plain", "documents": list});
+        }
+        for _ in 0..60 {
+            let question = question(&mut random);
+            let expected = answer(&mut oracle, "plain", &question, Fold::Nothing);
+            let found = answer(&mut cluster.router, "ts", &question, Fold::Nothing);
+            if found != expected {
+                let first = |of: &[String], other: &[String]| {
+                    let mut only = of.iter().filter(|row| !other.contains(row));
+                    only.next().cloned()
+                };
+                failures.push(format!(
+                    "seed {seed}: {}\n  {} for {}, extra {:?}, lost {:?}",
+                    show(&question.command),
+                    found.len(),
+                    expected.len(),
+                    first(&found, &expected),
+                    first(&expected, &found),
+                ));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
