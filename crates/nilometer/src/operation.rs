@@ -11,7 +11,7 @@
 //! The database has no clock of its own: the program that opens it passes a [`Clock`].
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -279,7 +279,14 @@ impl<'a> Iterator for Documents<'a> {
 /// Ends an operation from outside: by `killOp`, a killed session, a disconnected client, or the shutdown.
 /// Clones share the switch; the first reason is kept.
 #[derive(Clone, Debug, Default)]
-pub struct KillSwitch(Arc<AtomicI32>);
+pub struct KillSwitch(Arc<SwitchState>);
+
+#[derive(Debug, Default)]
+struct SwitchState {
+    /// The code with which the operation fails; 0 if it is not ended.
+    reason: AtomicI32,
+    disconnects: AtomicBool,
+}
 
 impl KillSwitch {
     /// Makes a switch that is not set.
@@ -291,12 +298,24 @@ impl KillSwitch {
     pub fn kill(&self, reason: ErrorCode) {
         let _ = self
             .0
+            .reason
             .compare_exchange(0, reason.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Closes the connection behind the operation, which ends as usual.
+    pub(crate) fn disconnect(&self) {
+        self.0.disconnects.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the connection is closed behind the operation.
+    pub(crate) fn disconnects(&self) -> bool {
+        self.0.disconnects.load(Ordering::Relaxed)
+            || self.reason() == Some(ErrorCode::ClientDisconnect)
     }
 
     /// Returns the reason if the switch is set.
     pub fn reason(&self) -> Option<ErrorCode> {
-        match self.0.load(Ordering::Relaxed) {
+        match self.0.reason.load(Ordering::Relaxed) {
             0 => None,
             code => Some(ErrorCode(code)),
         }

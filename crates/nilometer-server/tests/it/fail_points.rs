@@ -236,7 +236,76 @@ fn a_retryable_write_fails_before_its_commit_or_is_not_answered() {
     client.run(&point);
     let insert = doc! {
         "insert": "c", "documents": array![doc! {"_id": 3}],
-        "lsid": doc! {"id": session}, "txnNumber": 3_i64,
+        "lsid": doc! {"id": session.clone()}, "txnNumber": 3_i64,
     };
     assert_eq!(code(&client.run_on("db", &insert)), 91);
+    // The rest of a command runs before its connection is closed.
+    let point = doc! {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": "alwaysOn"};
+    client.run(&point);
+    let set = |id: i32| doc! {"q": doc! {"_id": id}, "u": doc! {"$set": doc! {"a": 1}}};
+    let update = doc! {
+        "update": "c", "updates": array![set(1), set(2)],
+        "lsid": doc! {"id": session}, "txnNumber": 4_i64,
+    };
+    let mut sent = DocumentBuilder::extending(update.clone());
+    sent.append("$db", "db");
+    client.send(&op_msg(0, &[body(&sent.finish())]));
+    assert!(client.is_closed());
+    let mut client = server.connect();
+    let changed = doc! {"count": "c", "query": doc! {"a": 1}};
+    let changed = client.run_on("db", &changed);
+    assert_eq!(changed.get("n").as_exact_i64(), Some(2));
+    let repeated = client.run_on("db", &update);
+    assert_eq!(repeated.get("nModified").as_exact_i64(), Some(2));
+}
+
+#[test]
+fn errors_of_a_server_that_ends_are_no_older_than_what_a_driver_knows() {
+    let arguments = ["--setParameter", "enableTestCommands=1", "--replSet", "rs"];
+    let server = Server::start_with(&arguments);
+    let mut client = server.connect();
+    for (code, has_version) in [(91, false), (11600, false), (10107, true), (189, true)] {
+        let data = doc! {"failCommands": array!["ping"], "errorCode": code};
+        configure(&mut client, doc! {"times": 1}, data);
+        let reply = client.run(&ping());
+        assert_eq!(!reply.get("topologyVersion").is_missing(), has_version);
+    }
+    // Where the fail point gives no labels, they are those of the write concern error.
+    let mut insert = |concern: i32, number: i64| {
+        let error = doc! {"code": concern, "errmsg": "x"};
+        let data = doc! {"failCommands": array!["insert"], "writeConcernError": error};
+        configure(&mut client, doc! {"times": 1}, data);
+        let session = Value::Binary(Binary {
+            subtype: 4,
+            bytes: vec![8; 16].into(),
+        });
+        let insert = doc! {
+            "insert": "c", "documents": array![doc! {"_id": number}],
+            "lsid": doc! {"id": session}, "txnNumber": number,
+        };
+        labels(&client.run_on("db", &insert))
+    };
+    assert_eq!(insert(91, 1), ["RetryableWriteError"]);
+    assert!(insert(100, 2).is_empty());
+}
+
+#[test]
+fn a_command_that_fails_says_that_its_concern_was_not_met_too() {
+    let server = Server::start_with(&["--replSet", "rs"]);
+    let mut client = server.connect();
+    let unmet = doc! {"w": 2};
+    let twice = [
+        (doc! {"create": "c", "writeConcern": unmet.clone()}, true),
+        (
+            doc! {"create": "c", "capped": true, "size": 4096, "writeConcern": unmet},
+            false,
+        ),
+    ];
+    for (create, expected) in twice {
+        let reply = client.run_on("db", &create);
+        assert_eq!(is_ok(&reply), expected);
+        let unmet = reply.get("writeConcernError").as_document();
+        let unmet = unmet.expect("an error").get("code").as_exact_i64();
+        assert_eq!(unmet, Some(100));
+    }
 }

@@ -454,6 +454,11 @@ impl ChangeLog {
         self.waiting.wake(&changed);
     }
 
+    /// Returns the last time that was assigned.
+    pub(crate) fn assigned(&self) -> u64 {
+        self.lock().last
+    }
+
     /// Returns the last time of a batch that is visible: all that was acknowledged so far has it or an earlier one.
     pub(crate) fn last_committed(&self) -> u64 {
         self.lock().committed

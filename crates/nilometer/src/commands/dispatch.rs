@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, DocumentBuilder, Value};
+use nilometer_bson::{Document, DocumentBuilder, Value, array};
 
 use super::admin::fail_point;
 use super::admin::profile;
@@ -30,6 +30,9 @@ use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Pro
 use crate::services::{CommandFailure, EnteringCommand, OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::turns::Turn;
+
+/// The field of a reply that says why the concern of a write was not met.
+const CONCERN_ERROR: &str = "writeConcernError";
 
 /// Runs one command and returns its reply.
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
@@ -60,7 +63,7 @@ pub fn run(database: &Database, session: &mut ClientSession, request: &Request) 
     };
     let reply = members::with_times(database, reply);
     match failure {
-        Some(failure) => reply_of_failure(failure, session, reply),
+        Some(failure) => reply_of_failure(failure, session, (request, reply)),
         None => reply,
     }
 }
@@ -112,7 +115,7 @@ fn fail(failure: &CommandFailure, operation: &OperationContext) -> Result<()> {
 fn reply_of_failure(
     failure: CommandFailure,
     session: &mut ClientSession,
-    reply: Document,
+    (request, reply): (&Request, Document),
 ) -> Document {
     session.closes_connection |= failure.closes_connection;
     if failure.labels.is_none() && failure.write_concern_error.is_none() {
@@ -126,7 +129,10 @@ fn reply_of_failure(
         }
     }
     if let Some(error) = failure.write_concern_error {
-        out.append("writeConcernError", error);
+        if !has_labels && members::is_retryable(request, error.get("code")) {
+            out.append("errorLabels", array![members::RETRYABLE]);
+        }
+        out.append(CONCERN_ERROR, error);
     }
     if let Some(labels) = failure.labels.filter(|labels| !labels.is_empty()) {
         out.append("errorLabels", labels);
@@ -151,6 +157,7 @@ fn run_known(
 ) -> Result<Document> {
     let set = database.services().replica_set.as_deref();
     let generic = generic::parse(spec, request.body.as_ref(), set)?;
+    check_cluster_time(database, request)?;
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
@@ -268,12 +275,11 @@ fn run_checked(
         Err(error) => Err(error),
     };
     // A fail point of a handler closes the connection, too.
-    let reason = context.operation.kill_switch().reason();
-    context.session.closes_connection |= reason == Some(ErrorCode::ClientDisconnect);
-    let outcome = outcome.map(|reply| match unmet_concern {
-        Some(error) => with_error_of_concern(reply, error),
-        None => reply,
-    });
+    context.session.closes_connection |= context.operation.kill_switch().disconnects();
+    let outcome = match unmet_concern {
+        Some(unmet) => with_unmet_concern(outcome, unmet),
+        None => outcome,
+    };
     note_write(services, spec, &outcome);
     audit::made(services, &context);
     if let Some(actor) = actor {
@@ -293,11 +299,30 @@ fn run_checked(
     outcome
 }
 
-/// Says that a write was done and its concern not met.
-fn with_error_of_concern(reply: Document, error: Document) -> Document {
-    let mut out = DocumentBuilder::extending(reply);
-    out.append("writeConcernError", error);
-    out.finish()
+/// Refuses to read after a time that has not been assigned: it would be waited for in vain.
+fn check_cluster_time(database: &Database, request: &Request) -> Result<()> {
+    let (Some(log), Some(time)) = (database.change_log(), request.after_cluster_time()) else {
+        return Ok(());
+    };
+    let current = log.assigned();
+    match time > current {
+        true => Err(Error::invalid_options(format!(
+            "readConcern afterClusterTime value must not be greater than the current clusterTime. Requested clusterTime: {time}; current clusterTime: {current}"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Says that the concern of a write was not met, also if the write failed.
+fn with_unmet_concern(outcome: Result<Document>, unmet: Document) -> Result<Document> {
+    match outcome {
+        Ok(reply) => {
+            let mut out = DocumentBuilder::extending(reply);
+            out.append(CONCERN_ERROR, unmet);
+            Ok(out.finish())
+        }
+        Err(error) => Err(error.with_detail(CONCERN_ERROR, unmet)),
+    }
 }
 
 /// Fails if another process has taken the database over: a server that was paused must not answer from what it has in

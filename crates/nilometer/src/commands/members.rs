@@ -9,7 +9,7 @@
 //! Errors by which drivers look for another primary have `topologyVersion`, so that a driver which knows a newer state ignores
 //! them. Errors after which a write may be repeated have a label, if the write has a number.
 
-use nilometer_bson::{Binary, Document, DocumentBuilder, Timestamp, Value, doc};
+use nilometer_bson::{Binary, Document, DocumentBuilder, Timestamp, Value, ValueRef, doc};
 
 use super::generic::GenericArgs;
 use super::{Access, CommandSpec, transactions};
@@ -28,6 +28,13 @@ const ON_EVERY_MEMBER: [&str; 6] = [
     "planCacheSetFilter",
 ];
 
+/// Those of a server that ends. They change nothing that clients watch, so they have no `topologyVersion`: a driver would ignore
+/// them as older than what it knows.
+const OF_SHUTDOWN: [ErrorCode; 2] = [
+    ErrorCode::InterruptedAtShutdown,
+    ErrorCode::ShutdownInProgress,
+];
+
 /// Errors that say that this server is no primary, or will not be one.
 const OF_STATE_CHANGES: [ErrorCode; 7] = [
     ErrorCode::NotWritablePrimary,
@@ -40,7 +47,7 @@ const OF_STATE_CHANGES: [ErrorCode; 7] = [
 ];
 
 /// The label of errors after which a driver repeats a write.
-const RETRYABLE: &str = "RetryableWriteError";
+pub(super) const RETRYABLE: &str = "RetryableWriteError";
 
 /// Refuses a command that this member does not run. `is_view` is true if the database is what a secondary shows: the member
 /// may have become primary since the command was received.
@@ -89,12 +96,9 @@ pub(super) fn with_topology(services: &Services, request: &Request, mut error: E
         return error;
     }
     if OF_STATE_CHANGES.contains(&error.code) {
-        let mut details = DocumentBuilder::new();
-        for element in error.details.iter().flat_map(Document::iter) {
-            details.append_element(element);
+        if !OF_SHUTDOWN.contains(&error.code) {
+            error = error.with_detail("topologyVersion", topology_version(services));
         }
-        details.append("topologyVersion", topology_version(services));
-        error.details = Some(details.finish());
         if transactions::is_statement(request) {
             error = transactions::transient(error);
         } else if request.body.as_ref().contains("txnNumber") {
@@ -102,6 +106,16 @@ pub(super) fn with_topology(services: &Services, request: &Request, mut error: E
         }
     }
     error
+}
+
+/// True if a driver repeats a write, or a commit, whose concern was not met with this code.
+pub(super) fn is_retryable(request: &Request, code: ValueRef<'_>) -> bool {
+    let body = request.body.as_ref();
+    let is_repeatable = body.contains("txnNumber") && !transactions::is_statement(request);
+    let code = code
+        .as_exact_i64()
+        .and_then(|code| i32::try_from(code).ok());
+    is_repeatable && code.is_some_and(|code| OF_STATE_CHANGES.contains(&ErrorCode(code)))
 }
 
 /// Returns the version of this server's description.

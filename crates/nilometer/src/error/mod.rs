@@ -7,7 +7,7 @@ mod field;
 
 pub use code::{ErrorCode, NAMED, location};
 
-use nilometer_bson::Document;
+use nilometer_bson::{Document, DocumentBuilder};
 
 /// A failed command.
 #[derive(Clone, Debug)]
@@ -73,6 +73,15 @@ impl Error {
     #[must_use]
     pub fn with_details(mut self, details: Document) -> Self {
         self.details = Some(details);
+        self
+    }
+
+    /// Adds a field to the reply, behind those it has.
+    #[must_use]
+    pub(crate) fn with_detail(mut self, name: &str, value: Document) -> Self {
+        let mut details = DocumentBuilder::extending(self.details.unwrap_or_default());
+        details.append(name, value);
+        self.details = Some(details.finish());
         self
     }
 

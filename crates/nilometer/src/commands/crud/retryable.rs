@@ -84,13 +84,14 @@ pub(crate) fn insert<'a>(
     let new = documents.enumerate();
     let new = new.filter(|(index, _)| is_new(index));
     let new = new.map(|(_, document)| document);
-    let closes = fail_on_purpose(database, operation)?;
+    if database.services().fail_write.is_on() {
+        for _ in 0..write_groups(new.clone()) {
+            fail_on_purpose(database, operation)?;
+        }
+    }
     let record = command.inserts(&statements);
     let inserted = insert_documents(database, operation, namespace, new, ordered, Some(&record));
     let (count, errors) = inserted.inspect_err(|_| command.forget())?;
-    if closes {
-        return Err(disconnect(operation));
-    }
     let position = |at: usize| statements.get(at).map_or(at, |statement| statement - first);
     let errors = errors.into_iter();
     Ok(Inserted {
@@ -100,11 +101,22 @@ pub(crate) fn insert<'a>(
     })
 }
 
-/// Asks the fail point of retryable writes before a statement. True if the connection is closed once the statement is committed.
-fn fail_on_purpose(database: &Database, operation: &OperationContext) -> Result<bool> {
+/// Returns the number of groups in which MongoDB commits inserted documents: its fail point acts on each.
+fn write_groups<'d>(documents: impl Iterator<Item = DocRef<'d>>) -> usize {
+    const BYTES_MAX: usize = 256 << 10;
+    let bytes = documents.map(|document| document.as_bytes().len());
+    let (groups, open) = bytes.fold((0, 0), |(groups, open), bytes| match open + bytes {
+        sum if sum >= BYTES_MAX => (groups + 1, 0),
+        sum => (groups, sum),
+    });
+    groups + usize::from(open > 0)
+}
+
+/// Asks the fail point of retryable writes before a statement. The connection may be closed behind the command.
+fn fail_on_purpose(database: &Database, operation: &OperationContext) -> Result<()> {
     let services = database.services();
     if !services.fail_write.is_on() {
-        return Ok(false);
+        return Ok(());
     }
     let command = EnteringCommand {
         names: &[FAIL_WRITE],
@@ -112,21 +124,18 @@ fn fail_on_purpose(database: &Database, operation: &OperationContext) -> Result<
         application: None,
     };
     let Some(failure) = services.fail_write.enter(&command, &services.ids) else {
-        return Ok(false);
+        return Ok(());
     };
-    match (failure.code, failure.closes_connection) {
-        (Some(code), false) => Err(Error::new(ErrorCode(code), FAILED_ON_PURPOSE)),
-        (Some(_), true) => Err(disconnect(operation)),
-        (None, closes) => Ok(closes),
+    if failure.closes_connection {
+        operation.kill_switch().disconnect();
     }
-}
-
-const FAILED_ON_PURPOSE: &str = "Failing a write by the fail point onPrimaryTransactionalWrite";
-
-/// Ends the command as if its client were gone: the connection is closed without an answer.
-fn disconnect(operation: &OperationContext) -> Error {
-    operation.kill_switch().kill(ErrorCode::ClientDisconnect);
-    Error::new(ErrorCode::ClientDisconnect, FAILED_ON_PURPOSE)
+    match failure.code {
+        Some(code) => Err(Error::new(
+            ErrorCode(code),
+            "Failing a write by the fail point onPrimaryTransactionalWrite",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Runs a statement on one document, unless it ran before: then returns what it did, and true.
@@ -142,13 +151,10 @@ pub(crate) fn statement(
     if let Some(result) = command.result(position, kind)? {
         return Ok((repeated(result), true));
     }
-    let closes = fail_on_purpose(database, operation)?;
+    fail_on_purpose(database, operation)?;
     let record = command.statement(position, kind);
     let modified = run(Some(&record)).inspect_err(|_| command.forget())?;
-    match closes {
-        true => Err(disconnect(operation)),
-        false => Ok((modified, false)),
-    }
+    Ok((modified, false))
 }
 
 /// Returns what a statement did.
