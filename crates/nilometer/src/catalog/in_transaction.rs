@@ -8,23 +8,82 @@
 //! A collection of a transaction gets indexes while it is empty. What statements change of other collections, such as
 //! that a field has arrays, is stored at once, as without a transaction.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use nilometer_storage::{Engine, WriteBatch};
 
-use super::{Catalog, CatalogEntry, Collection, encode_key};
-use crate::error::{Error, Result};
+use super::{Catalog, CatalogEntry, Collection, Namespace, collection, encode_key};
+use crate::error::{Error, ErrorCode, Result};
+
+/// What makes two entries of one name the same collection or view.
+fn identity(entry: Option<&CatalogEntry>) -> Option<(Option<[u8; 16]>, &str)> {
+    match entry? {
+        CatalogEntry::Collection(collection) => Some((Some(collection.uuid), "")),
+        CatalogEntry::View(view) => Some((None, &view.view_on)),
+    }
+}
 
 impl Catalog {
-    /// Returns the catalog of a transaction that writes to `overlay`.
-    pub(crate) fn of_transaction(overlay: Arc<dyn Engine>, below: &Arc<Self>) -> Self {
+    /// Returns the catalog of a transaction that writes to `overlay`; `removals` are those below before its snapshot.
+    pub(crate) fn of_transaction(
+        overlay: Arc<dyn Engine>,
+        below: &Arc<Self>,
+        removals: u64,
+    ) -> Self {
         Self {
             engine: overlay,
             keyspace: below.keyspace,
             entries: RwLock::default(),
             changes: Mutex::default(),
+            removals: removals.into(),
             below: Some(below.clone()),
         }
+    }
+
+    /// Counts the changes by which a name has another collection, or none, from now on. To be called before they are visible.
+    pub(super) fn note_removals(&self, changes: &[(Namespace, Option<CatalogEntry>)]) {
+        let takes_name = |(namespace, entry): &&(Namespace, Option<CatalogEntry>)| {
+            let known = self.get(namespace);
+            known.is_some() && identity(known.as_ref()) != identity(entry.as_ref())
+        };
+        let taken = changes.iter().filter(takes_name).count() as u64;
+        self.removals.fetch_add(taken, Ordering::AcqRel);
+    }
+
+    /// Returns the number of changes by which a name had another collection, or none.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+
+    /// Fails in a transaction if the collection of a name is another one since its snapshot, or gone.
+    pub(crate) fn check_in_snapshot(&self, database: &str, name: &str) -> Result<()> {
+        let Some(below) = &self.below else {
+            return Ok(());
+        };
+        if below.removals() == self.removals() {
+            return Ok(());
+        }
+        let namespace = &Namespace {
+            database: database.to_owned(),
+            collection: name.to_owned(),
+        };
+        if self.with_entries(|entries| entries.contains_key(namespace)) {
+            return Ok(());
+        }
+        let snapshot = self.engine.snapshot()?;
+        for name in [namespace, &namespace.buckets()] {
+            let stored = snapshot.get(self.keyspace, &encode_key(name))?;
+            let before = stored.map(|stored| collection::decode(name.clone(), &stored));
+            let before = before.transpose()?;
+            if identity(before.as_ref()) != identity(below.get(name).as_ref()) {
+                return Err(Error::new(
+                    ErrorCode::SnapshotUnavailable,
+                    "Unable to read from a snapshot due to pending collection catalog changes; please retry the operation.",
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// True for the catalog of a transaction.
@@ -124,7 +183,7 @@ mod tests {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let all = Arc::new(Catalog::open(engine.clone()).unwrap());
         let overlay = OverlayEngine::over(engine.clone(), 1 << 20).unwrap();
-        let own = Catalog::of_transaction(Arc::new(overlay), &all);
+        let own = Catalog::of_transaction(Arc::new(overlay), &all, all.removals());
         (engine, all, own)
     }
 

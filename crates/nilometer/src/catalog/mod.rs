@@ -25,6 +25,7 @@ mod replacement;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use nilometer_bson::{Document, doc};
@@ -92,6 +93,8 @@ pub struct Catalog {
     entries: RwLock<BTreeMap<Namespace, CatalogEntry>>,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
+    /// Number of changes that took a name from a collection.
+    removals: AtomicU64,
     /// Of a transaction: the catalog that all see.
     below: Option<Arc<Self>>,
 }
@@ -141,6 +144,7 @@ impl Catalog {
             keyspace,
             entries: RwLock::new(entries),
             changes: Mutex::new(()),
+            removals: AtomicU64::new(0),
             below: None,
         };
         catalog.load_build_progress()?;
@@ -638,6 +642,7 @@ impl Catalog {
             return Ok(());
         }
         self.engine.commit(batch, Durability::Sync)?;
+        self.note_removals(&changes);
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         for (namespace, entry) in changes {
             match entry {

@@ -41,7 +41,7 @@ impl StreamScope {
     }
 
     /// True if a change of this collection or database may have events in the stream.
-    fn is_concerned(&self, name: &str) -> bool {
+    pub(crate) fn is_concerned(&self, name: &str) -> bool {
         match self {
             Self::Cluster => true,
             Self::Collection(watched) => watched == name,

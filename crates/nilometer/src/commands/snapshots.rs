@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, DocumentBuilder, Timestamp, Value, ValueRef};
 
 use super::generic::SnapshotArgs;
-use super::transactions;
+use super::transactions::{self, collection_of};
 use crate::database::Database;
 use crate::database::snapshots::SnapshotAt;
 use crate::error::{Error, ErrorCode, Result};
@@ -29,7 +29,14 @@ pub(super) fn open(
             "snapshots of this member are not kept",
         ));
     };
-    database.snapshots().open(database, log, args.at)
+    let found = database.snapshots().open(database, log, args.at)?;
+    let body = request.body.as_ref();
+    let name = body.get("$db").as_str().unwrap_or_default();
+    if let Some(collection) = collection_of(body) {
+        let catalog = found.database.catalog();
+        catalog.check_in_snapshot(name, collection)?;
+    }
+    Ok(found)
 }
 
 /// Adds the time to a reply: to the cursor, if it has one.

@@ -36,6 +36,12 @@ const STATEMENTS: [&str; 12] = [
 const CREATE: &str = "create";
 const CREATE_INDEXES: &str = "createIndexes";
 
+/// Statements on cursors, which cannot be the first ones.
+const ON_CURSORS: [&str; 2] = ["getMore", "killCursors"];
+
+/// Databases of the server itself.
+const OF_THE_SERVER: [&str; 3] = ["admin", "config", "local"];
+
 /// Commands about the server that may be statements, but not the first.
 const ABOUT_THE_SERVER: [&str; 3] = ["buildInfo", "connectionStatus", "hello"];
 
@@ -156,16 +162,38 @@ fn unsupported(name: &str) -> Error {
 
 /// Refuses a command that is no statement, or cannot be the first.
 fn check_first(spec: &CommandSpec) -> Result<()> {
+    if ON_CURSORS.contains(&spec.name) {
+        return Err(Error::new(
+            ErrorCode::OperationNotSupportedInTransaction,
+            format!(
+                "Cannot run {} as the first operation in a transaction.",
+                spec.name
+            ),
+        ));
+    }
     match STATEMENTS.contains(&spec.name) {
         true => Ok(()),
         false => Err(unsupported(spec.name)),
     }
 }
 
+/// Refuses commands to databases of the server itself.
+fn check_database(name: &str, spec: &CommandSpec) -> Result<()> {
+    // `bulkWrite` names others in its operations.
+    match OF_THE_SERVER.contains(&name) && spec.access == Access::Read {
+        true => Err(Error::new(
+            ErrorCode::OperationNotSupportedInTransaction,
+            format!("Cannot run command against the '{name}' database in a transaction."),
+        )),
+        false => Ok(()),
+    }
+}
+
 fn check_command(spec: &CommandSpec) -> Result<()> {
     match ABOUT_THE_SERVER.contains(&spec.name) {
         true => Ok(()),
-        false => check_first(spec),
+        false if STATEMENTS.contains(&spec.name) => Ok(()),
+        false => Err(unsupported(spec.name)),
     }
 }
 
@@ -190,6 +218,10 @@ pub(super) fn refused_stage(request: &Request) -> Option<&str> {
 fn check(transaction: &Transaction, spec: &CommandSpec, request: &Request) -> Result<()> {
     check_command(spec)?;
     let (database, body) = (&transaction.database, request.body.as_ref());
+    let name = body.get("$db").as_str().unwrap_or_default();
+    if !ON_CURSORS.contains(&spec.name) {
+        check_database(name, spec)?;
+    }
     if [CREATE, CREATE_INDEXES].contains(&spec.name) {
         check_definition(transaction, spec, body)?;
     }
@@ -199,24 +231,30 @@ fn check(transaction: &Transaction, spec: &CommandSpec, request: &Request) -> Re
     if matches!(body.get("tailable"), ValueRef::Bool(true)) {
         return Err(unsupported("find with tailable"));
     }
-    if spec.access != Access::Write {
-        return Ok(());
-    }
-    let name = body.get("$db").as_str().unwrap_or_default();
     if let Some(namespaces) = request.documents(spec.name, "nsInfo")? {
         for namespace in namespaces {
             let namespace = namespace.get("ns").as_str().unwrap_or_default();
             if let Some((database_name, collection)) = namespace.split_once('.') {
                 check_target(database, database_name, collection)?;
+                database
+                    .catalog()
+                    .check_in_snapshot(database_name, collection)?;
             }
         }
         return Ok(());
     }
-    let collection = body.iter().next().map(|element| element.value());
-    match collection.and_then(|value| value.as_str()) {
-        Some(collection) => check_target(database, name, collection),
-        None => Ok(()),
+    let Some(collection) = collection_of(body) else {
+        return Ok(());
+    };
+    if spec.access == Access::Write {
+        check_target(database, name, collection)?;
     }
+    database.catalog().check_in_snapshot(name, collection)
+}
+
+/// Returns the collection that a statement names.
+pub(super) fn collection_of(body: DocRef<'_>) -> Option<&str> {
+    body.iter().next()?.value().as_str()
 }
 
 /// Refuses to create time series and views in a transaction, and anything with the read concern `snapshot`: a new collection is in
@@ -249,7 +287,7 @@ fn check_target(database: &Database, name: &str, collection: &str) -> Result<()>
             text,
         ))
     };
-    if ["admin", "config", "local"].contains(&name) || collection.starts_with("system.") {
+    if OF_THE_SERVER.contains(&name) || collection.starts_with("system.") {
         return refused(format!(
             "Cannot write to system collection {name}.{collection} within a transaction."
         ));

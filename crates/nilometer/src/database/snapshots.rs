@@ -122,7 +122,8 @@ impl Database {
     /// Returns a database that shows what this one shows now. Its cursors are those of this one.
     fn snapshot(&self) -> Result<Self> {
         // Nothing writes to it.
+        let removals = self.catalog.removals();
         let overlay = Arc::new(OverlayEngine::over(self.engine.clone(), 0)?);
-        Ok(self.over(overlay, Some(self.query.cursors.clone())))
+        Ok(self.over((overlay, removals), Some(self.query.cursors.clone())))
     }
 }

@@ -18,7 +18,7 @@ use crate::query::pipeline::change_stream::{
     BeforeChange, ChangeStreamOptions, FullDocument, NAME, StreamStart, following, of_pipeline,
     only_on_sets,
 };
-use crate::query::pipeline::{PipelineContext, parse_pipeline};
+use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline, text_not_first};
 
 /// True if the pipeline begins with `$changeStream`.
 pub(super) fn is_stream(args: &Args<'_>) -> Result<bool> {
@@ -57,6 +57,9 @@ pub(super) fn open(
     let options = QueryOptions::parse(database, operation, args, None)?;
     let cx = PipelineContext::top(options.expressions.clone());
     let stages = parse_pipeline(&cx, following.iter().copied())?;
+    if stages.iter().any(has_text) {
+        return Err(text_not_first());
+    }
     let builder = builder(database, operation, &options, collection);
     let arrivals = log.arrivals(&scope);
     let (root, progress) = change_stream::open(&builder, log, scope, &stream, stages)?;
@@ -71,6 +74,11 @@ pub(super) fn open(
     let namespace = namespace_of(operation, collection.unwrap_or("$cmd.aggregate"));
     let executor = Executor::new(root, builder.settings);
     cursor_reply::open(database, operation, namespace, executor, first, command)
+}
+
+/// True if a stage searches texts, which no stage behind another can.
+fn has_text(stage: &Stage) -> bool {
+    matches!(stage, Stage::Match(stage) if stage.filter.text().is_some())
 }
 
 /// Errors after which a client may resume the stream, here or on another member; those of sharded clusters come from fail points

@@ -271,9 +271,10 @@ fn too_old(number: i64, last: i64) -> Error {
 
 impl Transaction {
     fn begin(database: &Database, reads_snapshot: bool) -> Result<Self> {
+        let removals = database.catalog.removals();
         let overlay = Arc::new(OverlayEngine::over(database.engine.clone(), BYTES_MAX)?);
         Ok(Self {
-            database: database.over(overlay.clone(), None),
+            database: database.over((overlay.clone(), removals), None),
             overlay,
             reads_snapshot,
         })
@@ -294,10 +295,10 @@ impl Drop for Transaction {
 
 impl Database {
     /// Returns a database that shows what `overlay` does, with the services and the catalog of this one. It has no threads. Its
-    /// cursors are in `shared_cursors`, or its own.
+    /// cursors are in `shared_cursors`, or its own. `removals` are those of the catalog before the snapshot of `overlay`.
     pub(super) fn over(
         &self,
-        overlay: Arc<OverlayEngine>,
+        (overlay, removals): (Arc<OverlayEngine>, u64),
         shared_cursors: Option<Arc<CursorRegistry>>,
     ) -> Self {
         let keeps_cursors = shared_cursors.is_some();
@@ -305,7 +306,8 @@ impl Database {
             .unwrap_or_else(|| Arc::new(CursorRegistry::new(CursorLimits::default())));
         let engine: Arc<dyn Engine> = overlay.clone();
         let services = self.services.clone();
-        let catalog = Arc::new(Catalog::of_transaction(engine.clone(), &self.catalog));
+        let catalog = Catalog::of_transaction(engine.clone(), &self.catalog, removals);
+        let catalog = Arc::new(catalog);
         let (limits, seed) = (bucket_limits(&services), services.ids.random());
         let timeseries = self.timeseries.of_transaction(engine.clone(), limits, seed);
         let timeseries = Arc::new(timeseries);

@@ -127,13 +127,14 @@ pub fn following<'s, 'a>(stages: &'s [DocRef<'a>]) -> Result<(&'s [DocRef<'a>], 
     Ok((stages, splits))
 }
 
-/// Refuses the stage where it is no stream of a command.
+/// Refuses the stage where it is no stream of a command: that is opened before a pipeline is parsed.
 pub(super) fn parse(
-    _: &PipelineContext,
+    cx: &PipelineContext,
     _: &'static str,
     _: ValueRef<'_>,
     _: &mut Vec<Stage>,
 ) -> Result<()> {
+    super::check_of_command(cx.place, NAME)?;
     Err(only_on_sets())
 }
 

@@ -625,12 +625,20 @@ fn check_place(place: Place, entry: &StageEntry, position: Position) -> Result<(
     if !entry.last {
         return Ok(());
     }
-    match place {
-        Place::Top | Place::Facet if position.is_last => Ok(()),
-        Place::Top | Place::Facet => Err(Error::location(
+    check_of_command(place, name)?;
+    match position.is_last {
+        true => Ok(()),
+        false => Err(Error::location(
             location::STAGE_NOT_LAST,
             format!("{name} can only be the final stage in the pipeline"),
         )),
+    }
+}
+
+/// Refuses a stage in a view, and in the pipelines of `$lookup` and `$unionWith`.
+fn check_of_command(place: Place, name: &str) -> Result<()> {
+    match place {
+        Place::Top | Place::Facet => Ok(()),
         Place::View => Err(Error::new(
             ErrorCode::OptionNotSupportedOnView,
             format!("{name} cannot be used in a view"),

@@ -255,6 +255,15 @@ fn what_streams_do_not_support_is_refused_by_name() {
     assert_eq!(fixture.code(watch("system.views", doc! {}, vec![])), 73);
     fixture.run(doc! {"create": "v", "viewOn": "c", "pipeline": array![]});
     assert_eq!(fixture.code(watch("v", doc! {}, vec![])), 166);
+    let text = doc! {"$match": doc! {"$text": doc! {"$search": "x"}}};
+    let reply = fixture.code(watch("c", doc! {}, vec![text.into()]));
+    assert_eq!(reply, 17_313);
+    let stream = array![doc! {"$changeStream": doc! {}}];
+    let view = doc! {"create": "w", "viewOn": "c", "pipeline": stream.clone()};
+    assert_eq!(fixture.code(view), 167);
+    let nested = doc! {"$lookup": doc! {"from": "c", "pipeline": stream, "as": "x"}};
+    let nested = doc! {"aggregate": "c", "pipeline": array![nested], "cursor": doc! {}};
+    assert_eq!(fixture.code(nested), 51_047);
     let second = array![doc! {"$match": doc! {}}, doc! {"$changeStream": doc! {}}];
     let second = doc! {"aggregate": "c", "pipeline": second, "cursor": doc! {}};
     assert_eq!(fixture.code(second), 40_602);
@@ -273,6 +282,32 @@ fn what_streams_do_not_support_is_refused_by_name() {
         "{}",
         show(&reply)
     );
+}
+
+#[test]
+fn a_token_of_another_collection_is_not_found() {
+    let mut fixture = in_memory();
+    let mut whole = Stream::open(&mut fixture, watch(1, doc! {}, vec![]));
+    for name in ["a", "b"] {
+        fixture.run(doc! {"insert": name, "documents": array![doc! {"_id": 1}]});
+    }
+    fixture.reply_on("admin", doc! {"renameCollection": "test.b", "to": "test.c"});
+    let events = whole.read(&mut fixture).to_vec();
+    assert_eq!(kinds(&events), ["insert", "insert", "rename"]);
+    let mut resume = |name: &str, event: usize| {
+        let options = doc! {"resumeAfter": id_of(&events[event])};
+        let reply = fixture.reply(watch(name, options, vec![]));
+        reply.get("code").as_exact_i64()
+    };
+    assert_eq!(resume("a", 0), None);
+    assert_eq!(resume("a", 1), Some(280));
+    assert_eq!(resume("b", 1), None);
+    assert_eq!(resume("b", 0), Some(280));
+    assert_eq!(resume("b", 2), None);
+    assert_eq!(resume("a", 2), Some(280));
+    // The time behind all events is one of every stream.
+    let options = doc! {"resumeAfter": whole.token};
+    fixture.run(watch("a", options, vec![]));
 }
 
 #[test]

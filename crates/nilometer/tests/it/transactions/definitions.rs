@@ -136,3 +136,40 @@ fn with_level(command: Document, level: &str) -> Document {
     out.append("readConcern", doc! { "level": level });
     out.finish()
 }
+
+#[test]
+fn a_collection_that_was_dropped_or_renamed_since_the_snapshot_is_not_read() {
+    let mut f = fixture();
+    for name in ["dropped", "replaced", "renamed", "kept"] {
+        f.run(insert(name, vec![doc! { "_id": 1 }.into()]));
+    }
+    let mut others = Session::new(1);
+    others.run(&mut f, find("kept"));
+    let mut sessions = [2, 3, 4, 5, 6].map(Session::new);
+    for session in &mut sessions {
+        session.run(&mut f, find("kept"));
+    }
+    f.run(doc! { "drop": "dropped" });
+    f.run(doc! { "drop": "replaced" });
+    f.run(insert("replaced", vec![doc! { "_id": 2 }.into()]));
+    let rename = doc! { "renameCollection": "test.renamed", "to": "test.new name" };
+    f.reply_on("admin", rename);
+    let statements = [
+        find("dropped"),
+        insert("dropped", vec![doc! { "_id": 3 }.into()]),
+        find("replaced"),
+        find("renamed"),
+        find("new name"),
+    ];
+    for (session, statement) in sessions.iter_mut().zip(statements) {
+        let reply = session.reply(&mut f, statement);
+        assert_eq!((code(&reply), is_transient(&reply)), (Some(246), true));
+        assert_eq!(code(&session.end(&mut f, "commitTransaction")), Some(251));
+    }
+    // The others are as they were, and what it creates is its own.
+    assert_eq!(others.all(&mut f, find("kept")).len(), 1);
+    others.run(&mut f, insert("own", vec![doc! { "_id": 1 }.into()]));
+    assert_eq!(others.all(&mut f, find("own")).len(), 1);
+    others.commit(&mut f);
+    assert_eq!(f.counted("own"), 1);
+}

@@ -319,6 +319,18 @@ fn ends_and_wrong_uses_have_their_codes() {
         assert_eq!(code(&one.reply(&mut f, command)), Some(263));
         assert_eq!(code(&one.end(&mut f, "commitTransaction")), Some(251));
     }
+    // Databases of the server are not read, and cursors come from statements.
+    let others = [
+        ("local", find("oplog.rs")),
+        ("config", find("c")),
+        ("db", doc! { "killCursors": "c", "cursors": array![1_i64] }),
+        ("db", doc! { "getMore": 1_i64, "collection": "c" }),
+    ];
+    for (database, command) in others {
+        let command = one.with(command);
+        assert_eq!(code(&f.reply_on(database, command)), Some(263));
+        assert_eq!(code(&one.end(&mut f, "abortTransaction")), Some(251));
+    }
     let outside = f.reply_on("admin", doc! { "commitTransaction": 1 });
     assert_eq!(code(&outside), Some(125));
     let status = f.run(doc! { "serverStatus": 1 });

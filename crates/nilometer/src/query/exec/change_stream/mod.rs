@@ -135,18 +135,18 @@ impl StreamPlace {
                         "Attempting to resume a change stream using 'resumeAfter' is not allowed from an invalidate notification",
                     ));
                 }
-                Self::behind(log, token, document, options)
+                Self::behind((log, scope), token, document, options)
             }
             StreamStart::StartAfter(document) => {
                 let token = ResumeToken::parse(document.as_ref())?;
-                Self::behind(log, token, document, options)
+                Self::behind((log, scope), token, document, options)
             }
         }
     }
 
-    /// The place behind a token, which must be in the log.
+    /// The place behind a token, which must be in the log; that of an event, among the changes of `scope`.
     fn behind(
-        log: &ChangeLog,
+        (log, scope): (&ChangeLog, &StreamScope),
         token: ResumeToken,
         document: &Document,
         options: &ChangeStreamOptions,
@@ -163,9 +163,12 @@ impl StreamPlace {
             TokenKind::Event | TokenKind::Invalidate => (token.time, token.event.saturating_add(1)),
         };
         let page = log.read(time, &StreamScope::Cluster)?;
-        let is_there = page.batches.first().is_some_and(|first| first.time == time);
-        if token.kind != TokenKind::Time && !is_there {
-            return Err(not_found());
+        if token.kind != TokenKind::Time {
+            let first = page.batches.first().filter(|first| first.time == time);
+            let is_there = first.map(|first| concerns(scope, first)).transpose()?;
+            if is_there != Some(true) {
+                return Err(not_found());
+            }
         }
         Ok(Self {
             time,
@@ -175,6 +178,22 @@ impl StreamPlace {
             fragment: Some(token).filter(|token| token.fragment > 0),
         })
     }
+}
+
+/// True if the changes of a batch may have events in a stream.
+fn concerns(scope: &StreamScope, batch: &LoggedBatch) -> Result<bool> {
+    for entry in Entries::new(batch.entries()) {
+        let is_concerned = match entry? {
+            Entry::Namespace(collection) => scope.is_concerned(collection.name),
+            Entry::Rename { to, .. } => scope.is_concerned(to),
+            Entry::DropDatabase(name) => scope.is_concerned(name),
+            _ => false,
+        };
+        if is_concerned {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn not_found() -> Error {
