@@ -171,6 +171,16 @@ pub(crate) const TOOLS: &[&str] = &[
     "export_and_import",
 ];
 
+/// The folders of the drivers' unified tests that the Node and the Java driver run.
+pub(crate) const UNIFIED_SPECS: &[&str] = &[
+    "change_streams",
+    "retryable_reads",
+    "retryable_writes",
+    "sessions",
+    "transactions",
+    "convenient_transactions",
+];
+
 /// The files of pymongo's own tests.
 pub(crate) const PYMONGO_SUITE: &[&str] = &[
     "test_bulk",
@@ -191,6 +201,11 @@ pub(crate) const PYMONGO_SUITE: &[&str] = &[
     "test_versioned_api_integration",
     "test_change_stream",
     "test_causal_consistency",
+    "test_read_write_concern_spec",
+    "test_retryable_reads",
+    "test_retryable_reads_unified",
+    "test_retryable_writes",
+    "test_retryable_writes_unified",
     "test_session",
     "test_sessions_unified",
     "test_transactions",

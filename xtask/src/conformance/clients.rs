@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::checks::{
     BULK_CHANGES, CONNECTOR, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, PYMONGO_SUITE,
-    SHELL, SHELL_CHANGES, TOOLS, TOUR, WEB,
+    SHELL, SHELL_CHANGES, TOOLS, TOUR, UNIFIED_SPECS, WEB,
 };
-use super::server::Server;
+use super::server::{Server, scratch_folder};
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
 /// A client that takes longer has failed.
@@ -77,15 +77,11 @@ pub(crate) const CLIENTS: &[Client] = &[
         pins: &["requirements.txt"],
         install: || {
             let pip = folder("pymongo_suite").join("target/venv/bin/pip");
-            let pip =
-                |arguments: &[&str]| in_folder("pymongo_suite", &pip.to_string_lossy(), arguments);
-            let source = ["download", "--quiet", "--no-deps", "--no-binary", "pymongo"];
-            let source = [&source[..], &["--dest", "target", PYMONGO]].concat();
-            vec![
-                in_folder("pymongo_suite", "python3", &["-m", "venv", "target/venv"]),
-                pip(&["install", "--quiet", "--requirement", "requirements.txt"]),
-                pip(&source),
-            ]
+            let requirements = ["install", "--quiet", "--requirement", "requirements.txt"];
+            let mut install = source_of_pymongo("pymongo_suite");
+            let requirements = in_folder("pymongo_suite", &pip.to_string_lossy(), &requirements);
+            install.push(requirements);
+            install
         },
         start: || {
             let python = folder("pymongo_suite").join("target/venv/bin/python");
@@ -104,6 +100,25 @@ pub(crate) const CLIENTS: &[Client] = &[
         start: || in_folder("node", "node", &["check.mjs"]),
         checks: &[DRIVER, TOUR, LOGINS],
         on_set: false,
+        is_optional: false,
+    },
+    Client {
+        name: "node_specs",
+        runtime: &[
+            ("node", "--version"),
+            ("npm", "--version"),
+            ("python3", "--version"),
+        ],
+        packages: &[],
+        pins: &["package-lock.json"],
+        install: || {
+            let mut install = vec![in_folder("node_specs", "npm", NPM_INSTALL)];
+            install.extend(source_of_pymongo("node_specs"));
+            install
+        },
+        start: || in_folder("node_specs", "node", &["check.mjs"]),
+        checks: &[UNIFIED_SPECS],
+        on_set: true,
         is_optional: false,
     },
     Client {
@@ -169,6 +184,25 @@ pub(crate) const CLIENTS: &[Client] = &[
         start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
         checks: &[DRIVER, LOGINS],
         on_set: false,
+        is_optional: false,
+    },
+    Client {
+        name: "java_specs",
+        runtime: &[
+            ("java", "-version"),
+            ("mvn", "--version"),
+            ("python3", "--version"),
+        ],
+        packages: &[],
+        pins: &["pom.xml"],
+        install: || {
+            let mut install = vec![in_folder("java_specs", "mvn", MAVEN_INSTALL)];
+            install.extend(source_of_pymongo("java_specs"));
+            install
+        },
+        start: || in_folder("java_specs", "java", &["-cp", "target/lib/*", "Check.java"]),
+        checks: &[UNIFIED_SPECS],
+        on_set: true,
         is_optional: false,
     },
     Client {
@@ -354,6 +388,7 @@ impl Client {
             .env("NILOMETER_URI", server.uri())
             .env("NILOMETER_WEB", server.web())
             .env("NILOMETER_BINARY", server.binary())
+            .env("TMPDIR", scratch_folder())
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = command
@@ -388,6 +423,18 @@ impl Client {
             None => Err(format!("{} was still running after {RUN_MAX:?}", self.name)),
         }
     }
+}
+
+/// Returns the commands that make a Python environment for a client and download pymongo's source distribution, which contains the
+/// drivers' unified tests.
+fn source_of_pymongo(name: &str) -> Vec<Command> {
+    let pip = folder(name).join("target/venv/bin/pip");
+    let source = ["download", "--quiet", "--no-deps", "--no-binary", "pymongo"];
+    let source = [&source[..], &["--dest", "target", PYMONGO]].concat();
+    vec![
+        in_folder(name, "python3", &["-m", "venv", "target/venv"]),
+        in_folder(name, &pip.to_string_lossy(), &source),
+    ]
 }
 
 fn folder(name: &str) -> PathBuf {

@@ -33,13 +33,47 @@ pub(crate) fn build() -> Outcome<PathBuf> {
     Ok(target_folder().join("debug/nilometer"))
 }
 
+/// The bytes that a file system in memory must have room for.
+const MEMORY_BYTES_MIN: u64 = 1 << 30;
+
+/// Returns the folder for databases and files of the clients: in memory where that is to be had, because each of some thousand tests
+/// creates and drops collections, which waits for the disk several times.
+pub(crate) fn scratch_folder() -> PathBuf {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    match has_memory_folder(&mounts) {
+        true => PathBuf::from("/dev/shm"),
+        false => std::env::temp_dir(),
+    }
+}
+
+/// True if these mounts have a file system in memory, which is large enough, at its usual place.
+fn has_memory_folder(mounts: &str) -> bool {
+    let mount = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (folder, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        if folder != "/dev/shm" || kind != "tmpfs" {
+            return None;
+        }
+        let mut options = options.split(',');
+        let size = options.find_map(|option| option.strip_prefix("size="));
+        // Without a size it has half of the memory.
+        let Some(size) = size else { return Some(true) };
+        let kib: u64 = size.strip_suffix('k')?.parse().ok()?;
+        Some(kib >= MEMORY_BYTES_MIN >> 10)
+    };
+    mounts.lines().find_map(mount).unwrap_or(false)
+}
+
+/// Arguments of the primary of a replica set. Tests of drivers need its fail points.
+const ON_SET: [&str; 4] = ["--replSet", SET, "--setParameter", "enableTestCommands=1"];
+
 impl Server {
     /// Starts the binary, as a replica set of one if `on_set`, and waits until it accepts connections.
     pub(crate) fn start(binary: &Path, on_set: bool) -> Outcome<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("nilometer-conformance-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let folder = scratch_folder().join(name);
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         let (port, http_port) = (free_port()?, free_port()?);
         let process = Command::new(binary)
@@ -56,7 +90,7 @@ impl Server {
                 "--webPage",
                 "--quiet",
             ])
-            .args(on_set.then_some(["--replSet", SET]).iter().flatten())
+            .args(on_set.then_some(ON_SET).iter().flatten())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -150,4 +184,20 @@ fn run_quietly(command: &mut Command) -> Outcome {
 fn free_port() -> Outcome<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| e.to_string())?;
     Ok(listener.local_addr().map_err(|e| e.to_string())?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_memory_folder;
+
+    #[test]
+    fn a_small_file_system_in_memory_is_not_used() {
+        let rest = "/dev/vda / ext4 rw,relatime 0 0\n";
+        let with =
+            |options: &str| has_memory_folder(&format!("{rest}shm /dev/shm tmpfs {options} 0 0\n"));
+        assert!(with("rw,nosuid,nodev"));
+        assert!(with("rw,nosuid,size=4194304k"));
+        assert!(!with("rw,nosuid,size=65536k"));
+        assert!(!has_memory_folder(rest));
+    }
 }
