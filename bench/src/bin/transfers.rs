@@ -90,6 +90,11 @@ impl Bank {
 
     /// Runs a statement of the transaction.
     fn statement(&mut self, command: Document, starts: bool) -> Document {
+        let command = self.in_transaction(command, starts);
+        self.run(command)
+    }
+
+    fn in_transaction(&self, command: Document, starts: bool) -> Document {
         let mut body = DocumentBuilder::extending(command);
         body.append("lsid", self.session.clone());
         body.append("txnNumber", self.number);
@@ -97,7 +102,7 @@ impl Bank {
         if starts {
             body.append("startTransaction", true);
         }
-        self.run(body.finish())
+        body.finish()
     }
 
     fn balance(&mut self, account: i64, starts: bool) -> i64 {
@@ -110,14 +115,18 @@ impl Bank {
         balance.as_exact_i64().expect("a number")
     }
 
-    fn set(&mut self, account: i64, balance: i64) {
+    /// Sets a balance, unless another transaction has changed the account since the snapshot.
+    fn set(&mut self, account: i64, balance: i64) -> Ended {
         let change = doc! {"$set": doc! {"balance": balance}};
         let update = doc! {"q": doc! {"_id": account}, "u": change};
-        let reply = self.statement(
-            doc! {"update": "accounts", "updates": array![update]},
-            false,
-        );
+        let update = doc! {"update": "accounts", "updates": array![update]};
+        let update = self.in_transaction(update, false);
+        let reply = self.call(update, "transfers");
+        if reply.get("code").as_exact_i64() == Some(CONFLICT) {
+            return Ended::Conflict;
+        }
         assert_eq!(reply.get("n").as_exact_i64(), Some(1), "{reply:?}");
+        Ended::Committed
     }
 
     /// Transfers between two of `accounts`.
@@ -128,8 +137,11 @@ impl Bank {
         let amount = 1 + self.below(9);
         let before = self.balance(from, true);
         let other = self.balance(to, false);
-        self.set(from, before - amount);
-        self.set(to, other + amount);
+        for (account, balance) in [(from, before - amount), (to, other + amount)] {
+            if let Ended::Conflict = self.set(account, balance) {
+                return Ended::Conflict;
+            }
+        }
         let commit = doc! {
             "commitTransaction": 1, "lsid": self.session.clone(), "txnNumber": self.number, "autocommit": false,
             "writeConcern": doc! {"w": 1, "j": self.journaled},
