@@ -6,6 +6,7 @@ well: it passes if at least one of its tests ran. Tests that fail are listed in 
 cause.
 """
 
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -14,33 +15,41 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
 TARGET = pathlib.Path(__file__).parent / "target"
 
-# Files whose tests need a replica set, with the drivers' unified tests.
+# Files whose tests need a replica set, with the drivers' unified tests. Each list has its own.
 FILES_OF_SETS = [
-    "test_change_stream",
-    "test_causal_consistency",
-    "test_read_write_concern_spec",
-    "test_retryable_reads",
-    "test_retryable_reads_unified",
-    "test_retryable_writes",
-    "test_retryable_writes_unified",
-    "test_session",
-    "test_sessions_unified",
-    "test_transactions",
-    "test_transactions_unified",
+    [
+        "test_change_stream",
+        "test_causal_consistency",
+        "test_session",
+        "test_sessions_unified",
+        "test_transactions",
+        "test_transactions_unified",
+    ],
+    [
+        "test_read_write_concern_spec",
+        "test_retryable_reads",
+        "test_retryable_reads_unified",
+        "test_retryable_writes",
+        "test_retryable_writes_unified",
+    ],
 ]
 
-# Tests that select a secondary, of which a set of one has none, or connect to the usual port. They would wait until a timeout.
+# Tests that select a secondary, of which a set of one has none, or connect to the usual port, and would wait until a timeout; the
+# last two wait for two heartbeats, 20 s each.
 LEFT_OUT = [
     "TestErrorPropagationAfterEncounteringMultipleErrors",
     "test_run_command_fails_with_explicit_secondary_read_preference",
     "test_run_command_fails_with_secondary_read_preference_from_transaction_options",
     "test_secondary_readPreference",
+    "test_backoff_is_not_applied_for_non_overload_errors",
+    "test_overload_then_nonoverload_retries_increased_reads",
 ]
 
 # From start to the first accepted connection, in seconds.
@@ -67,6 +76,9 @@ FILES = [
 ]
 
 REASON_CHARS_MAX = 200
+
+# Held while the lines of a file are printed.
+PRINTING = threading.Lock()
 
 
 def unpacked():
@@ -126,16 +138,26 @@ class ReplicaSet:
 def report(folder, names, address):
     for name in names:
         tests = list(run(folder, name, address))
-        for test, error in tests:
-            print(f"ok {test}" if error is None else f"not ok {test}: {error}", flush=True)
-        print(f"ok {name}" if tests else f"not ok {name}: no test ran", flush=True)
+        lines = [f"ok {test}" if error is None else f"not ok {test}: {error}" for test, error in tests]
+        lines.append(f"ok {name}" if tests else f"not ok {name}: no test ran")
+        with PRINTING:
+            print("\n".join(lines), flush=True)
+
+
+def report_of_set(folder, names):
+    with ReplicaSet() as address:
+        report(folder, names, address)
 
 
 def main():
     folder = unpacked()
-    report(folder, FILES, urllib.parse.urlparse(os.environ["NILOMETER_URI"]))
-    with ReplicaSet() as address:
-        report(folder, FILES_OF_SETS, address)
+    alone = urllib.parse.urlparse(os.environ["NILOMETER_URI"])
+    # All at a time: most of the time they wait for each other, driver and server.
+    with concurrent.futures.ThreadPoolExecutor(1 + len(FILES_OF_SETS)) as threads:
+        running = [threads.submit(report, folder, FILES, alone)]
+        running += [threads.submit(report_of_set, folder, names) for names in FILES_OF_SETS]
+        for one in running:
+            one.result()
 
 
 main()
