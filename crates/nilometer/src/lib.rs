@@ -26,6 +26,7 @@ pub mod parameters;
 pub mod query;
 mod retryable_writes;
 pub mod router;
+pub mod rollup;
 pub mod services;
 pub mod session;
 pub mod text;

@@ -1,6 +1,6 @@
 //! What the change log says about a collection: the name that clients know it by.
 
-use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::{Catalog, Collection, Namespace, View};
 use crate::change_entry::{ChangeNotes, LoggedCollection};
@@ -62,15 +62,11 @@ impl Catalog {
 
     /// Returns the definition of a view, and empty notes of its changes.
     pub(super) fn notes_of_view(&self, view: &View) -> (Document, ChangeNotes) {
-        let stages = view.pipeline.iter().cloned().map(Value::from);
-        let mut options = DocumentBuilder::new();
-        options.append("viewOn", view.view_on.as_str());
-        options.append("pipeline", stages.collect::<Array>());
-        options.append_all(view.options.as_ref());
+        let options = view.definition();
         let part = self.log_part();
         let part = part.filter(|_| view.namespace.database != "local");
         let Some(part) = part else {
-            return (options.finish(), ChangeNotes::off());
+            return (options, ChangeNotes::off());
         };
         let named = LoggedCollection {
             uuid: [0; 16],
@@ -78,7 +74,7 @@ impl Catalog {
             time_field: "",
             meta_field: "",
         };
-        (options.finish(), ChangeNotes::new(part, named))
+        (options, ChangeNotes::new(part, named))
     }
 
     /// Returns empty notes of changes of a prepared collection.

@@ -32,6 +32,7 @@ mod resumed_scans;
 mod retryable_writes;
 mod rewrites;
 mod router;
+mod rollups;
 mod rules;
 mod same_answers;
 mod series;

@@ -26,12 +26,12 @@ pub(crate) struct RowMaker {
 }
 
 /// Field name of the key in a group with states.
-const SAVED_KEY: &str = "k";
+pub(crate) const SAVED_KEY: &str = "k";
 /// Field name of the states in a group with states.
-const SAVED_STATES: &str = "s";
+pub(crate) const SAVED_STATES: &str = "s";
 
 /// Returns a group as a document with the states of its accumulators, as saved by [`AccumulatorSpec::save`].
-pub(super) fn saved_group(key: Value, saved: Vec<Value>) -> Document {
+pub(crate) fn saved_group(key: Value, saved: Vec<Value>) -> Document {
     let bytes: usize = saved.iter().map(memory_bytes).sum();
     let room = memory_bytes(&key) + bytes + RESULT_BYTES * (1 + saved.len());
     let mut out = DocumentBuilder::with_capacity(room);
@@ -66,7 +66,7 @@ impl RowMaker {
         Self {
             fields: Arc::clone(&plan.stage.fields),
             shown: plan.stage.shown.clone(),
-            returns_states: plan.side == GroupSide::Part,
+            returns_states: matches!(plan.side, GroupSide::Part | GroupSide::Combine),
         }
     }
 
