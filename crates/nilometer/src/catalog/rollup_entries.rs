@@ -15,6 +15,9 @@ use crate::error::{Error, ErrorCode, Result};
 /// Rollups on rollups, the first included.
 const ROLLUP_DEPTH_MAX: usize = 8;
 
+/// Rollups on each other, the nearest first, and the time series at the bottom.
+pub(super) type RollupChain = (Vec<(Namespace, Arc<StoredRollup>)>, Arc<Collection>);
+
 impl Catalog {
     /// Returns the rollup called `namespace`.
     pub fn rollup(&self, namespace: &Namespace) -> Option<Arc<StoredRollup>> {
@@ -36,11 +39,7 @@ impl Catalog {
     }
 
     /// Returns the rollups below `source`, the nearest first, and the time series at the bottom; `None` if there is none.
-    pub fn rollup_chain(
-        &self,
-        database: &str,
-        source: &str,
-    ) -> Option<(Vec<(Namespace, Arc<StoredRollup>)>, Arc<Collection>)> {
+    pub fn rollup_chain(&self, database: &str, source: &str) -> Option<RollupChain> {
         let mut below = Vec::new();
         let mut name = source.to_owned();
         while below.len() < ROLLUP_DEPTH_MAX {

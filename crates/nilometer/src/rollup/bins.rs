@@ -54,9 +54,7 @@ impl RollupBins {
         let (own, other) = (&self.bins, wider);
         let is_start = |ms: i64| self.floor(ms) == ms;
         match (self.width_ms, width_of(other)) {
-            (Some(own), Some(wide)) => {
-                wide % own == 0 && other.trunc(0).is_ok_and(|start| is_start(start))
-            }
+            (Some(own), Some(wide)) => wide % own == 0 && other.trunc(0).is_ok_and(is_start),
             // Calendar bins start at midnight.
             (Some(own), None) => DAY_MS % own == 0 && is_start(0),
             (None, Some(_)) => false,

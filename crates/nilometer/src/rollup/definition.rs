@@ -61,6 +61,15 @@ pub enum PartSource {
     Constant(Value),
 }
 
+/// How a rollup follows from a finer one.
+#[derive(Debug)]
+pub struct FromParent {
+    /// The parts of its key, by name.
+    pub parts: Vec<(Arc<str>, PartSource)>,
+    /// The place of each accumulator in the finer rollup.
+    pub places: Vec<usize>,
+}
+
 /// A compiled definition.
 #[derive(Debug)]
 pub struct RollupDefinition {
@@ -80,8 +89,8 @@ pub struct RollupDefinition {
     pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     /// `$group` over measurements.
     pub group: Document,
-    /// For a rollup over a rollup: how its key follows from the one below, and the place of each accumulator there.
-    pub from_parent: Option<(Vec<(Arc<str>, PartSource)>, Vec<usize>)>,
+    /// For a rollup over a rollup: how it follows from the one below.
+    pub from_parent: Option<FromParent>,
     /// The time field of measurements.
     pub series_time_field: Arc<str>,
     /// The metadata field of measurements.
@@ -157,7 +166,10 @@ impl RollupDefinition {
             meta_field: parent.series_meta_field.clone(),
         };
         let mut compiled = Self::compile(shape, parent.filter.clone(), parts, fields)?;
-        compiled.from_parent = Some((sources, places));
+        compiled.from_parent = Some(FromParent {
+            parts: sources,
+            places,
+        });
         Ok(compiled)
     }
 

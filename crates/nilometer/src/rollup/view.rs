@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! [0]                                            header: see the catalog
-//! [1] bin (8, sign flipped) generation (8) key   {e: end of the last bin, k: key of the first bin, or null for every series}
-//! [2] bin (8, sign flipped) key                  {k: key, s: [state, …]}
+//! [1] bin (8) generation (8) end (8) key         {k: key of the first bin, or null for every series}
+//! [2] bin (8) key                                {k: key, s: [state, …]}
 //! ```
+//!
+//! Bins and ends have their sign flipped, so that they order as instants. The end of the last bin is in the key of a mark: a
+//! mark never takes the place of a longer one.
 //!
 //! Keys of groups are key strings, in which equal values of several types are equal, as they are for `$group`. States are
 //! those of [`crate::eval::accumulator`], in the order of the fields.
@@ -27,8 +30,6 @@ const BINS: u8 = 2;
 pub const KEY_FIELD: &str = "k";
 /// Field of the states in a stored bin.
 pub const STATES_FIELD: &str = "s";
-/// Field of the end in a mark.
-const END_FIELD: &str = "e";
 
 /// A range of instants: the first, and the first after it.
 pub type TimeSpan = (i64, i64);
@@ -132,13 +133,11 @@ impl RollupView {
         let scan = self
             .snapshot
             .scan(self.keyspace, &start, Some(&end), Direction::Forward)?;
-        let mut deleted = 0;
-        for item in scan {
+        for (deleted, item) in scan.enumerate() {
             if deleted == limit {
                 return Ok(false);
             }
             batch.delete(self.keyspace, item?.0.to_vec());
-            deleted += 1;
         }
         Ok(true)
     }
@@ -162,10 +161,11 @@ pub fn put_mark(
 ) {
     let mut stored_at = prefix(MARKS, span.0);
     stored_at.extend_from_slice(&generation.to_be_bytes());
-    let mut value = doc! {"e": span.1, "k": Value::Null};
+    stored_at.extend_from_slice(&flipped(span.1));
+    let mut value = doc! {"k": Value::Null};
     if let Some(key) = key {
         stored_at.extend_from_slice(&key_string(key.as_ref()));
-        value = doc! {"e": span.1, "k": key.clone()};
+        value = doc! {"k": key.clone()};
     }
     batch.put(rollup.keyspace, stored_at, value.into_bytes());
 }
@@ -206,17 +206,24 @@ fn bin_key(start_ms: i64, key: DocRef<'_>) -> Vec<u8> {
 /// Returns the start of the keys of a bin: instants order as their bytes do.
 fn prefix(kind: u8, start_ms: i64) -> Vec<u8> {
     let mut out = vec![kind];
-    out.extend_from_slice(&(start_ms ^ i64::MIN).to_be_bytes());
+    out.extend_from_slice(&flipped(start_ms));
     out
 }
 
+/// Returns an instant as bytes that order as instants do.
+fn flipped(ms: i64) -> [u8; 8] {
+    (ms ^ i64::MIN).to_be_bytes()
+}
+
 fn decode_mark(key: &[u8], value: &[u8]) -> Option<DirtyMark> {
-    let start = i64::from_be_bytes(key.get(1..9)?.try_into().ok()?) ^ i64::MIN;
+    let instant = |at: std::ops::Range<usize>| -> Option<i64> {
+        Some(i64::from_be_bytes(key.get(at)?.try_into().ok()?) ^ i64::MIN)
+    };
     let generation = u64::from_be_bytes(key.get(9..17)?.try_into().ok()?);
     let mark = DocRef::new(value)?;
     Some(DirtyMark {
         stored_at: key.to_vec(),
-        span: (start, mark.get(END_FIELD).as_exact_i64()?),
+        span: (instant(1..9)?, instant(17..25)?),
         generation,
         key: mark.get(KEY_FIELD).as_document().map(DocRef::to_document),
     })

@@ -48,13 +48,13 @@ pub struct StateMapping {
 impl StateMapping {
     /// Returns the mapping of the rollup below to this one.
     pub fn of_parent(definition: &RollupDefinition) -> Option<Self> {
-        let (parts, fields) = definition.from_parent.as_ref()?;
-        let parts = parts.iter();
+        let from_parent = definition.from_parent.as_ref()?;
+        let parts = from_parent.parts.iter();
         Some(Self {
             parts: parts
                 .map(|(name, source)| (Some(name.clone()), source.clone()))
                 .collect(),
-            fields: fields.clone(),
+            fields: from_parent.places.clone(),
         })
     }
 
