@@ -60,6 +60,25 @@ impl Catalog {
         ChangeNotes::new(part, none)
     }
 
+    /// Returns empty notes of bins of a rollup. They are those of a time series: streams show documents, `local.oplog.rs` does not.
+    pub(crate) fn notes_of_rollup(
+        &self,
+        name: &str,
+        uuid: [u8; 16],
+        time_field: &str,
+    ) -> ChangeNotes {
+        let Some(part) = self.log_part() else {
+            return ChangeNotes::off();
+        };
+        let named = LoggedCollection {
+            uuid,
+            name,
+            time_field,
+            meta_field: "",
+        };
+        ChangeNotes::new(part, named)
+    }
+
     /// Returns the definition of a view, and empty notes of its changes.
     pub(super) fn notes_of_view(&self, view: &View) -> (Document, ChangeNotes) {
         let options = view.definition();
@@ -68,8 +87,9 @@ impl Catalog {
         let Some(part) = part else {
             return (options, ChangeNotes::off());
         };
+        let rollup = view.rollup.as_ref();
         let named = LoggedCollection {
-            uuid: [0; 16],
+            uuid: rollup.map_or([0; 16], |rollup| rollup.uuid),
             name: &view.namespace.to_string(),
             time_field: "",
             meta_field: "",

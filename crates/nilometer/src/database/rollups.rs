@@ -11,6 +11,7 @@
 //! A reader sees the header, the marks and the bins of one snapshot, so it may read at any moment. A crash leaves marks to
 //! fold, and bins beyond the header that the next refresh removes.
 
+mod bin_batch;
 mod fold;
 mod schedule;
 
@@ -34,10 +35,11 @@ use crate::query::planner::logical::{LogicalPlan, LogicalSource};
 use crate::query::planner::resolve::measurements;
 use crate::query::source::RollupSource;
 use crate::rollup::RollupView;
-use crate::rollup::view::{KEY_FIELD, TimeSpan, put_bin, put_header, put_mark};
+use crate::rollup::view::{KEY_FIELD, TimeSpan, put_header, put_mark};
 use crate::services::Services;
 
-pub(crate) use schedule::{freezing, schedule};
+use self::bin_batch::BinBatch;
+pub(crate) use self::schedule::{freezing, schedule};
 
 /// Bytes of bins in one engine batch.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
@@ -318,7 +320,11 @@ impl RefreshRun<'_> {
         RollupView::open(self.refresher.engine(), self.rollup)
     }
 
-    fn commit(&self, batch: WriteBatch) -> Result<()> {
+    fn catalog(&self) -> &Catalog {
+        self.refresher.catalog()
+    }
+
+    fn commit_batch(&self, batch: WriteBatch) -> Result<()> {
         if !batch.is_empty() {
             self.refresher
                 .engine()
@@ -367,13 +373,13 @@ impl RefreshRun<'_> {
 
     /// Stores the bins of a span, and then that they are closed. Returns their number.
     fn store_span(&self, span: TimeSpan, header: &mut RollupProgress) -> Result<usize> {
-        let (mut batch, mut groups) = (WriteBatch::new(), 0);
+        let (mut out, mut groups) = (self.new_batch()?, 0);
         let operator = live_bins(&self.builder, &self.source, span, None, None, false)?;
         self.each_row(operator, &mut |bin| {
             groups += 1;
-            self.store(&mut batch, bin)?;
-            if batch.bytes() > BATCH_BYTES_MAX {
-                self.commit(std::mem::take(&mut batch))?;
+            self.store(&mut out, bin)?;
+            if out.batch.bytes() > BATCH_BYTES_MAX {
+                self.commit(std::mem::replace(&mut out, self.new_batch()?))?;
             }
             Ok(())
         })?;
@@ -381,8 +387,8 @@ impl RefreshRun<'_> {
         let known = self.rollup.progress();
         header.generation = known.generation;
         header.has_arrays = known.has_arrays;
-        put_header(&mut batch, self.rollup, header);
-        self.commit(batch)?;
+        put_header(&mut out.batch, self.rollup, header);
+        self.commit(out)?;
         self.count_stored(groups);
         Ok(groups)
     }
@@ -393,7 +399,7 @@ impl RefreshRun<'_> {
     }
 
     /// Adds a bin to a batch; a large one stays dirty.
-    fn store(&self, batch: &mut WriteBatch, bin: Document) -> Result<()> {
+    fn store(&self, out: &mut BinBatch, bin: Document) -> Result<()> {
         let definition = &self.source.definition;
         let key = bin.get(KEY_FIELD).as_document().unwrap_or(DocRef::EMPTY);
         let start = definition
@@ -406,7 +412,7 @@ impl RefreshRun<'_> {
             let span = (start, definition.bins.next(start));
             let generation = self.rollup.progress().generation;
             put_mark(
-                batch,
+                &mut out.batch,
                 self.rollup,
                 generation,
                 span,
@@ -414,8 +420,7 @@ impl RefreshRun<'_> {
             );
             return Ok(());
         }
-        put_bin(batch, self.rollup, start, bin);
-        Ok(())
+        self.put(out, start, bin)
     }
 
     /// Stores, before such a bin, that a key has an array.
@@ -433,7 +438,7 @@ impl RefreshRun<'_> {
         change(&mut header);
         let mut batch = WriteBatch::new();
         put_header(&mut batch, self.rollup, &header);
-        self.commit(batch)?;
+        self.commit_batch(batch)?;
         let mut known = self.rollup.progress();
         change(&mut known);
         self.rollup.set_progress(known);
@@ -446,7 +451,7 @@ impl RefreshRun<'_> {
             let is_done = self
                 .view()?
                 .delete_bins(&mut batch, span, DELETED_BINS_MAX)?;
-            self.commit(batch)?;
+            self.commit_batch(batch)?;
             if is_done {
                 return Ok(());
             }
@@ -474,7 +479,7 @@ impl RefreshRun<'_> {
             header.frozen_ms = frozen_ms;
             let mut batch = WriteBatch::new();
             put_header(&mut batch, self.rollup, &header);
-            self.commit(batch)?;
+            self.commit_batch(batch)?;
             let known = self.rollup.progress();
             self.rollup
                 .set_progress(RollupProgress { frozen_ms, ..known });

@@ -98,6 +98,16 @@ impl RollupView {
         Ok(spans)
     }
 
+    /// Returns the stored bin with this key.
+    pub fn bin(&self, start_ms: i64, key: DocRef<'_>) -> Result<Option<Document>> {
+        let stored = self.snapshot.get(self.keyspace, &bin_key(start_ms, key))?;
+        let Some(bytes) = stored else {
+            return Ok(None);
+        };
+        let bin = DocRef::new(&bytes).map(DocRef::to_document);
+        bin.map(Some).ok_or_else(damaged)
+    }
+
     /// Returns the stored bins that start within `span`, in order of time.
     pub fn bins(
         &self,

@@ -6,11 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
-use nilometer_storage::WriteBatch;
 
 use super::*;
 use crate::eval::matcher::MatchExpression;
-use crate::rollup::view::{DirtyMark, delete_bin, key_string};
+use crate::rollup::view::{DirtyMark, key_string};
 
 /// Marks read at once, and bins that those may name.
 const MARKS_MAX: usize = 4_096;
@@ -97,20 +96,26 @@ impl RefreshRun<'_> {
 
     /// Computes the bins of a series again, and removes its marks.
     fn fold_series(&self, series: &SeriesMarks) -> Result<()> {
-        let mut batch = WriteBatch::new();
+        let mut out = self.new_batch()?;
         for spans in self.neighbours(&series.spans) {
-            self.fold_spans(series, spans, &mut batch)?;
+            self.fold_spans(series, spans, &mut out)?;
         }
         for mark in &series.marks {
-            batch.delete(self.rollup.keyspace, mark.clone());
+            out.batch.delete(self.rollup.keyspace, mark.clone());
         }
         for (generation, span) in &series.rest {
             let definition = &self.source.definition;
             let key = series.key.as_ref();
             let key = key.map(|key| definition.at_time(key.as_ref(), span.0));
-            put_mark(&mut batch, self.rollup, *generation, *span, key.as_ref());
+            put_mark(
+                &mut out.batch,
+                self.rollup,
+                *generation,
+                *span,
+                key.as_ref(),
+            );
         }
-        self.commit(batch)
+        self.commit(out)
     }
 
     /// Returns runs of spans with few bins between them.
@@ -131,7 +136,7 @@ impl RefreshRun<'_> {
         &self,
         series: &SeriesMarks,
         spans: &[TimeSpan],
-        batch: &mut WriteBatch,
+        out: &mut BinBatch,
     ) -> Result<()> {
         let (Some((from, _)), Some((_, to))) = (spans.first(), spans.last()) else {
             return Ok(());
@@ -146,7 +151,12 @@ impl RefreshRun<'_> {
         if series.key.is_none() {
             for span in spans {
                 let view = self.view()?;
-                while !view.delete_bins(batch, *span, usize::MAX)? {}
+                for bin in view.bins(*span)? {
+                    let bin = bin?;
+                    let key = bin.get(KEY_FIELD).as_document().unwrap_or(DocRef::EMPTY);
+                    let start = definition.time_of(key).unwrap_or(i64::MIN);
+                    self.delete(out, start, key)?;
+                }
             }
         }
         let mut stored = BTreeSet::new();
@@ -167,7 +177,7 @@ impl RefreshRun<'_> {
                 .is_none_or(|own| *own == key_string(definition.at_time(key, 0).as_ref()));
             if is_own && spans.iter().any(|(from, to)| (*from..*to).contains(&start)) {
                 stored.insert(start);
-                self.store(batch, bin)?;
+                self.store(out, bin)?;
             }
             Ok(())
         })?;
@@ -180,7 +190,7 @@ impl RefreshRun<'_> {
             while at < *to {
                 if !stored.contains(&at) {
                     let gone = definition.at_time(key.as_ref(), at);
-                    delete_bin(batch, self.rollup, at, gone.as_ref());
+                    self.delete(out, at, gone.as_ref())?;
                 }
                 at = definition.bins.next(at);
             }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
 use super::super::build::Builder;
-use super::super::group::output::{SAVED_KEY, SAVED_STATES, saved_group};
+use super::super::group::output::{SAVED_KEY, SAVED_STATES, group_with_states};
 use super::super::{BoxOperator, ExecContext, ExecSettings, Operator, RowBatch};
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
@@ -30,7 +30,7 @@ use crate::query::planner::physical::{
 use crate::query::planner::resolve::measurements;
 use crate::query::planner::rules::{LogicalRule, RuleSet, UseRollup};
 use crate::query::source::{RollupSource, ScanCounters};
-use crate::rollup::RollupView;
+use crate::rollup::{RollupDefinition, RollupView};
 
 /// A span of time that is read from one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,33 +154,22 @@ impl RollupScan {
             return Ok(None);
         }
         let definition = &self.input.rollup.definition;
-        let states = group.get(SAVED_STATES).as_array();
-        let states = states.iter().flat_map(|states| states.iter());
         match &self.input.output {
-            RollupOutput::Documents => {
-                let key_value = Value::Document(key.to_document());
-                let mut out = DocumentBuilder::new();
-                out.append("_id", key_value.clone());
-                out.append_all(key);
-                for ((name, spec), saved) in definition.fields.iter().zip(states) {
-                    let state = spec.restore(&key_value, saved, &cx.eval)?;
-                    out.append(name, spec.finish(state, &cx.eval)?);
-                }
-                Ok(Some(out.finish()))
-            }
+            RollupOutput::Documents => bin_document(definition, group, &cx.eval).map(Some),
             RollupOutput::States(mapping) => {
-                let all: Vec<_> = states.collect();
-                let chosen: Vec<Value> = match is_stored {
+                let states = group.get(SAVED_STATES).as_array();
+                let all: Vec<_> = states.iter().flat_map(|states| states.iter()).collect();
+                let key = mapping.key(key, &definition.time_name)?;
+                // A key may become longer: a part may be a constant.
+                let room = group.as_bytes().len() + 64;
+                Ok(Some(match is_stored {
                     true => {
                         let places = mapping.fields.iter();
-                        places
-                            .map(|at| all.get(*at).map(|v| v.to_value()).unwrap_or_default())
-                            .collect()
+                        let chosen = places.filter_map(|at| all.get(*at).copied());
+                        group_with_states(key, chosen, room)
                     }
-                    false => all.iter().map(|value| value.to_value()).collect(),
-                };
-                let key = mapping.key(key, &definition.time_name)?;
-                Ok(Some(saved_group(key, chosen)))
+                    false => group_with_states(key, all.into_iter(), room),
+                }))
             }
         }
     }
@@ -233,6 +222,26 @@ impl Operator for RollupScan {
         self.parts = Some(parts);
         Ok(out.into_batch())
     }
+}
+
+/// Returns a group with partial states as a document of the rollup.
+pub(crate) fn bin_document(
+    definition: &RollupDefinition,
+    group: &Document,
+    eval: &EvalContext<'_>,
+) -> Result<Document> {
+    let key = group.get(SAVED_KEY).as_document().unwrap_or(DocRef::EMPTY);
+    let key_value = Value::Document(key.to_document());
+    let states = group.get(SAVED_STATES).as_array();
+    let states = states.iter().flat_map(|states| states.iter());
+    let mut out = DocumentBuilder::new();
+    out.append("_id", key_value.clone());
+    out.append_all(key);
+    for ((name, spec), saved) in definition.fields.iter().zip(states) {
+        let state = spec.restore(&key_value, saved, eval)?;
+        out.append(name, spec.finish(state, eval)?);
+    }
+    Ok(out.finish())
 }
 
 /// Returns the parts that hold the bins of the input, in order of time.
