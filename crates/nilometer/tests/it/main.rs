@@ -32,6 +32,7 @@ mod resumed_scans;
 mod retryable_writes;
 mod rewrites;
 mod router;
+mod rollup_crowds;
 mod rollups;
 mod rules;
 mod same_answers;
