@@ -169,16 +169,10 @@ pub(crate) const RULES: &[Rule] = &[
         ]),
     },
     Rule {
-        place: "crates/nilometer/src/rollup",
-        never: &["std::fs", "std::thread", "std::time"],
-        modules: Some(&["rollup", "catalog", "eval"]),
-    },
-    Rule {
         place: "crates/nilometer/src/timeseries",
         never: &[],
         modules: Some(&[
             "change_entry",
-            "rollup",
             "timeseries",
             "write",
             "catalog",
@@ -197,7 +191,6 @@ pub(crate) const RULES: &[Rule] = &[
             "change_entry",
             "change_log",
             "query",
-            "rollup",
             "ids",
             "session",
             "timeseries",

@@ -145,7 +145,6 @@ impl Catalog {
                 view_on: target.collection.clone(),
                 pipeline: Vec::new(),
                 options: Document::new(),
-                rollup: None,
             };
             changes.push((name.clone(), Some(CatalogEntry::View(Arc::new(view)))));
         }

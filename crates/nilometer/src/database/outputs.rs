@@ -70,7 +70,6 @@ impl Outputs for StoredCollections {
         target: &Namespace,
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<()> {
-        self.catalog.check_has_no_rollups(target, "replace")?;
         match (timeseries, self.output_target("$out", target)?) {
             (_, OutputTarget::Records(found)) if CappedLimits::of(&found).is_some() => {
                 Err(Error::location(

@@ -287,7 +287,6 @@ fn metrics(database: &Database) -> Value {
             "killedDueToMaxTimeMSExpired": services.counters.time_limit_exceeded.as_i64(),
         },
         "timeseries": database.timeseries().metrics.to_document(),
-        "rollups": database.rollups().counters.to_document(),
     }
     .into()
 }

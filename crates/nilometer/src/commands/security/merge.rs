@@ -110,10 +110,7 @@ fn read<T>(
     let source = match database.collections().resolve(of, collection)? {
         Resolved::Ordinary(source) => source,
         Resolved::Absent => return Ok(Some(Vec::new())),
-        Resolved::TimeSeries(_)
-        | Resolved::View(_)
-        | Resolved::Partitioned(_)
-        | Resolved::Rollup(_) => {
+        Resolved::TimeSeries(_) | Resolved::View(_) | Resolved::Partitioned(_) => {
             return Err(Error::bad_value(format!(
                 "'{field}' must name an ordinary collection, not {name}"
             )));

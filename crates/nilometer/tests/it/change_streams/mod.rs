@@ -1,6 +1,5 @@
 //! Change streams: their events, options and errors.
 
-mod bins;
 mod buckets;
 mod histories;
 mod images;

@@ -56,7 +56,6 @@ impl Creation<'_> {
                 None => Vec::new(),
             },
             options: options.finish(),
-            rollup: None,
         };
         match self.database.catalog().get(&self.namespace) {
             None => {
