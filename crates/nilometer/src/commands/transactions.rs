@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use nilometer_bson::{DocRef, Document, ValueRef};
 
 use super::{Access, CommandSpec};
-use crate::catalog::{CatalogEntry, Namespace};
+use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::database::Database;
 use crate::database::transactions::{SessionOwner, Transaction};
 use crate::error::{Error, ErrorCode, Result};
@@ -38,9 +38,6 @@ const CREATE_INDEXES: &str = "createIndexes";
 
 /// Statements on cursors, which cannot be the first ones.
 const ON_CURSORS: [&str; 2] = ["getMore", "killCursors"];
-
-/// Databases of the server itself.
-const OF_THE_SERVER: [&str; 3] = ["admin", "config", "local"];
 
 /// Commands about the server that may be statements, but not the first.
 const ABOUT_THE_SERVER: [&str; 3] = ["buildInfo", "connectionStatus", "hello"];
@@ -180,7 +177,7 @@ fn check_first(spec: &CommandSpec) -> Result<()> {
 /// Refuses commands to databases of the server itself.
 fn check_database(name: &str, spec: &CommandSpec) -> Result<()> {
     // `bulkWrite` names others in its operations.
-    match OF_THE_SERVER.contains(&name) && spec.access == Access::Read {
+    match is_internal_database(name) && spec.access == Access::Read {
         true => Err(Error::new(
             ErrorCode::OperationNotSupportedInTransaction,
             format!("Cannot run command against the '{name}' database in a transaction."),
@@ -287,7 +284,7 @@ fn check_target(database: &Database, name: &str, collection: &str) -> Result<()>
             text,
         ))
     };
-    if OF_THE_SERVER.contains(&name) || collection.starts_with("system.") {
+    if is_internal_database(name) || collection.starts_with("system.") {
         return refused(format!(
             "Cannot write to system collection {name}.{collection} within a transaction."
         ));

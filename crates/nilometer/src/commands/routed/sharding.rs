@@ -166,11 +166,7 @@ fn shard_collection(
     let find = doc! {"find": namespace.collection.as_str(), "limit": 1, "singleBatch": true};
     let operation = &context.operation;
     let found = router.ask_all(&[placement.primary], &namespace.database, &find, operation)?;
-    let is_empty = found.iter().all(|reply| {
-        let cursor = reply.get("cursor").as_document();
-        let batch = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
-        batch.is_none_or(|batch| batch.iter().next().is_none())
-    });
+    let is_empty = found.iter().all(|reply| first_batch(reply).is_empty());
     let spread_over = is_empty.then(|| router.count());
     let sharding = Sharding::new(key, placement.primary, spread_over);
     let divided = Placement {
