@@ -16,6 +16,7 @@ pub mod offline;
 mod oplog;
 mod outputs;
 mod records;
+pub(crate) mod rollups;
 mod routed;
 pub(crate) mod snapshots;
 mod statistics;
@@ -31,6 +32,7 @@ pub use nilometer_storage::BackupSource;
 use nilometer_storage::{Engine, LogCut, LongKeyEngine, LsmEngine, LsmOptions, MemoryEngine};
 use tracing::{info, warn};
 
+use self::rollups::RollupRefresher;
 use crate::auth::Authority;
 use crate::background::disk::DiskMonitor;
 use crate::background::{Background, BackgroundContext};
@@ -86,6 +88,7 @@ pub struct Database {
     query: QueryServices,
     /// The partitions of a router.
     router: Option<Arc<Router>>,
+    rollups: RollupRefresher,
     disk: Arc<DiskMonitor>,
     /// True if the cursors are those of another database.
     has_successor: AtomicBool,
@@ -231,6 +234,7 @@ impl Database {
             plans: plans.clone(),
             workers: Arc::default(),
         };
+        let rollups = RollupRefresher::new(services.clone(), collections.clone(), &query);
         let disk = Arc::new(DiskMonitor::new(engine.clone(), services.clone()));
         let retryable_writes = Arc::new(RetryableWrites::new(engine.clone()));
         let transactions = Arc::<Transactions>::default();
@@ -248,6 +252,8 @@ impl Database {
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),
+            refresh_rollups: Some(rollups::schedule(rollups.clone())),
+            freeze_rollups: rollups::freezing(rollups.clone()),
             expire_transactions: Box::new(move |now, lifetime| {
                 expiring.0.expire(now, lifetime);
                 expiring.1.expire(now);
@@ -277,6 +283,7 @@ impl Database {
             view_time,
             query,
             router: None,
+            rollups,
             disk,
             has_successor: AtomicBool::new(false),
             _background: background,
@@ -419,6 +426,11 @@ impl Database {
     /// Returns the snapshots that may be read again.
     pub(crate) fn snapshots(&self) -> &Snapshots {
         &self.snapshots
+    }
+
+    /// Returns what refreshes rollups.
+    pub(crate) fn rollups(&self) -> &RollupRefresher {
+        &self.rollups
     }
 
     /// Returns the open transactions.

@@ -25,6 +25,7 @@ pub mod operation;
 pub mod parameters;
 pub mod query;
 mod retryable_writes;
+pub mod rollup;
 pub mod router;
 pub mod services;
 pub mod session;

@@ -47,6 +47,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["index"],
             &["operation"],
             &["session"],
+            &["rollup"],
             &["args", "auth", "eval"],
             &["catalog", "geo", "insertion", "text", "turns"],
             &["change_entry"],
@@ -126,6 +127,11 @@ pub(crate) const LAYERED: &[Layered] = &[
                 from: "join::*",
                 to: "build",
                 reason: "these operators run pipelines of their own, which they build for each document or branch",
+            },
+            Exception {
+                from: "scan::rollup",
+                to: "build",
+                reason: "plans and builds what computes the bins that are not stored, when it knows them",
             },
             Exception {
                 from: "sink::*",

@@ -169,10 +169,16 @@ pub(crate) const RULES: &[Rule] = &[
         ]),
     },
     Rule {
+        place: "crates/nilometer/src/rollup",
+        never: &["std::fs", "std::thread", "std::time"],
+        modules: Some(&["rollup", "catalog", "eval"]),
+    },
+    Rule {
         place: "crates/nilometer/src/timeseries",
         never: &[],
         modules: Some(&[
             "change_entry",
+            "rollup",
             "timeseries",
             "write",
             "catalog",
@@ -191,6 +197,7 @@ pub(crate) const RULES: &[Rule] = &[
             "change_entry",
             "change_log",
             "query",
+            "rollup",
             "ids",
             "session",
             "timeseries",

@@ -7,12 +7,13 @@ mod ttl;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Collection};
 use crate::change_log::ChangeLog;
+use crate::error::{Error, ErrorCode, Result};
 use crate::retryable_writes::RetryableWrites;
 use crate::services::Services;
 use crate::timeseries::Timeseries;
@@ -43,7 +44,18 @@ pub(crate) struct BackgroundContext {
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
     /// Aborts transactions that are open for too long, and forgets old snapshots: the monotonic time now, and the lifetime.
     pub(crate) expire_transactions: Box<dyn Fn(Duration, Duration) + Send>,
+    /// Refreshes the rollups that are due, until the check fails.
+    pub(crate) refresh_rollups: Option<RefreshRollups>,
+    /// Completes the rollups on a collection before measurements of this time expire. False if they may not yet.
+    pub(crate) freeze_rollups: FreezeRollups,
 }
+
+/// Work on rollups, which ends when the check fails.
+pub(crate) type RefreshRollups = Box<dyn FnMut(&dyn Fn() -> Result<()>) + Send>;
+
+/// Completes the rollups on a collection.
+pub(crate) type FreezeRollups =
+    Box<dyn Fn(&Arc<Collection>, i64, &dyn Fn() -> Result<()>) -> Result<bool> + Send>;
 
 /// The threads. Dropping it stops them.
 pub(crate) struct Background {
@@ -62,7 +74,7 @@ impl Background {
     }
 
     /// Starts the threads.
-    pub(crate) fn start(context: BackgroundContext) -> std::io::Result<Self> {
+    pub(crate) fn start(mut context: BackgroundContext) -> std::io::Result<Self> {
         let mut background = Self {
             stops: Vec::new(),
             threads: Vec::new(),
@@ -76,6 +88,14 @@ impl Background {
                 memory.observe();
             }
         })?;
+        let refresh_rollups = context.refresh_rollups.take();
+        if let Some(mut refresh) = refresh_rollups.filter(|_| !context.is_read_only) {
+            background.spawn("rollups", move |stopped| {
+                while stopped.recv_timeout(MAINTENANCE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    refresh(&|| check_running(&stopped));
+                }
+            })?;
+        }
         background.spawn("background", move |stopped| run(&context, &stopped))?;
         Ok(background)
     }
@@ -100,6 +120,17 @@ impl Drop for Background {
             // A panic in a thread was reported when it occurred.
             let _ = thread.join();
         }
+    }
+}
+
+/// Fails when the thread is to stop.
+pub(super) fn check_running(stopped: &Receiver<()>) -> Result<()> {
+    match stopped.try_recv() {
+        Err(TryRecvError::Empty) => Ok(()),
+        _ => Err(Error::new(
+            ErrorCode::InterruptedAtShutdown,
+            "interrupted at shutdown",
+        )),
     }
 }
 

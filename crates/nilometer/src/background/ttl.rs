@@ -1,14 +1,14 @@
 //! The TTL monitor: removes expired documents every `ttlMonitorSleepSecs`.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use nilometer_bson::ValueRef;
 
-use super::BackgroundContext;
+use super::{BackgroundContext, check_running};
 use crate::catalog::{Catalog, Collection, Storage};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::Result;
 use crate::index::Index;
 use crate::services::Services;
 use crate::timeseries::Timeseries;
@@ -39,18 +39,20 @@ impl TtlMonitor {
         if services.parameters.ttl_monitor_enabled() == 0 {
             return;
         }
-        let check_interrupt = || match stopped.try_recv() {
-            Err(TryRecvError::Empty) => Ok(()),
-            _ => Err(Error::new(
-                ErrorCode::InterruptedAtShutdown,
-                "interrupted at shutdown",
-            )),
-        };
+        let check_interrupt = || check_running(stopped);
         for collection in context.catalog.collections() {
             if check_interrupt().is_err() {
                 return;
             }
             let now_ms = services.clock.now_ms();
+            if let Some(after) = expire_after_ms(&collection) {
+                let cutoff_ms = now_ms.saturating_sub(after);
+                // Rollups that are not complete keep their measurements.
+                match (context.freeze_rollups)(&collection, cutoff_ms, &check_interrupt) {
+                    Ok(true) => {}
+                    _ => continue,
+                }
+            }
             // A collection that fails, for instance because it was dropped, is tried again in the next pass.
             let _ = expire(
                 &context.catalog,
@@ -132,6 +134,7 @@ mod tests {
     use super::*;
     use crate::Database;
     use crate::catalog::{IndexSpec, Namespace};
+    use crate::error::{Error, ErrorCode};
     use crate::operation::OperationContext;
     use crate::services::Environment;
 

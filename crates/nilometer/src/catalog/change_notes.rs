@@ -1,6 +1,6 @@
 //! What the change log says about a collection: the name that clients know it by.
 
-use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::{Catalog, Collection, Namespace, View};
 use crate::change_entry::{ChangeNotes, LoggedCollection};
@@ -60,25 +60,41 @@ impl Catalog {
         ChangeNotes::new(part, none)
     }
 
+    /// Returns empty notes of bins of a rollup. They are those of a time series: streams show documents, `local.oplog.rs` does not.
+    pub(crate) fn notes_of_rollup(
+        &self,
+        name: &str,
+        uuid: [u8; 16],
+        time_field: &str,
+    ) -> ChangeNotes {
+        let Some(part) = self.log_part() else {
+            return ChangeNotes::off();
+        };
+        let named = LoggedCollection {
+            uuid,
+            name,
+            time_field,
+            meta_field: "",
+        };
+        ChangeNotes::new(part, named)
+    }
+
     /// Returns the definition of a view, and empty notes of its changes.
     pub(super) fn notes_of_view(&self, view: &View) -> (Document, ChangeNotes) {
-        let stages = view.pipeline.iter().cloned().map(Value::from);
-        let mut options = DocumentBuilder::new();
-        options.append("viewOn", view.view_on.as_str());
-        options.append("pipeline", stages.collect::<Array>());
-        options.append_all(view.options.as_ref());
+        let options = view.definition();
         let part = self.log_part();
         let part = part.filter(|_| view.namespace.database != "local");
         let Some(part) = part else {
-            return (options.finish(), ChangeNotes::off());
+            return (options, ChangeNotes::off());
         };
+        let rollup = view.rollup.as_ref();
         let named = LoggedCollection {
-            uuid: [0; 16],
+            uuid: rollup.map_or([0; 16], |rollup| rollup.uuid),
             name: &view.namespace.to_string(),
             time_field: "",
             meta_field: "",
         };
-        (options.finish(), ChangeNotes::new(part, named))
+        (options, ChangeNotes::new(part, named))
     }
 
     /// Returns empty notes of changes of a prepared collection.

@@ -18,6 +18,7 @@ use super::compiled::CompiledSlot;
 use super::index_spec::IndexSpec;
 use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
+use super::rollups::{RollupList, StoredRollup};
 use super::timeseries_options::{DuplicatePolicy, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -107,6 +108,8 @@ pub struct Collection {
     pub storage: Storage,
     /// Its indexes, except the index of `_id`.
     pub indexes: Arc<IndexList>,
+    /// The rollups that stand on it.
+    pub rollups: Arc<RollupList>,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then do not order by time.
     extended_range: Arc<AtomicBool>,
     /// True if the bounds of a field may have different types: raw writes are not checked for mixed types.
@@ -136,6 +139,7 @@ impl Collection {
             timeseries,
             storage,
             indexes: Arc::default(),
+            rollups: Arc::default(),
             extended_range: Arc::default(),
             mixed_schema: false,
             widths_changed: false,
@@ -161,6 +165,7 @@ impl Collection {
             timeseries,
             storage: self.storage,
             indexes: self.indexes.clone(),
+            rollups: self.rollups.clone(),
             // Shared, so that all versions of the collection see a change.
             extended_range: self.extended_range.clone(),
             validator: CompiledSlot::default(),
@@ -351,9 +356,29 @@ pub struct View {
     pub pipeline: Vec<Document>,
     /// Further `create` options (`collation`).
     pub options: Document,
+    /// The stored bins, if it is a rollup.
+    pub rollup: Option<Arc<StoredRollup>>,
 }
 
 impl View {
+    /// Returns the definition as `create` takes it.
+    pub fn definition(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        match &self.rollup {
+            Some(rollup) => {
+                out.append("rollup", rollup.to_document());
+                let expires = rollup.options().expire_after_seconds;
+                out.append("expireAfterSeconds", expires);
+            }
+            None => {
+                out.append("viewOn", self.view_on.as_str());
+                out.append("pipeline", pipeline_value(&self.pipeline));
+            }
+        }
+        out.append_all(self.options.as_ref());
+        out.finish()
+    }
+
     pub(super) fn encode(&self) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("ns", self.namespace.to_string());
@@ -361,6 +386,7 @@ impl View {
         out.append("viewOn", self.view_on.as_str());
         out.append("pipeline", pipeline_value(&self.pipeline));
         out.append("options", self.options.clone());
+        out.append("rollup", self.rollup.as_ref().map(|rollup| rollup.encode()));
         out.finish()
     }
 
@@ -406,6 +432,25 @@ fn decode_uuids(entry: DocRef<'_>) -> Option<([u8; 16], [u8; 16])> {
     }
 }
 
+/// Decodes a view; `None` if it is damaged.
+fn decode_view(namespace: Namespace, entry: DocRef<'_>, options: Document) -> Option<View> {
+    let stages = entry.get("pipeline").as_array()?;
+    let stages = stages.iter();
+    let rollup = match entry.get("rollup") {
+        ValueRef::Document(rollup) => Some(Arc::new(StoredRollup::decode(rollup)?)),
+        _ => None,
+    };
+    Some(View {
+        namespace,
+        view_on: entry.get("viewOn").as_str()?.to_owned(),
+        pipeline: stages
+            .map(|stage| stage.as_document().map(DocRef::to_document))
+            .collect::<Option<Vec<_>>>()?,
+        options,
+        rollup,
+    })
+}
+
 /// Decodes a stored entry. Fails with `DataCorruptionDetected` on anything unexpected.
 pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<CatalogEntry> {
     let damaged = || {
@@ -420,19 +465,8 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<CatalogEntry>
         _ => Document::new(),
     };
     if entry.get("type").as_str() == Some("view") {
-        let view_on = entry.get("viewOn").as_str().ok_or_else(damaged)?.to_owned();
-        let stages = entry.get("pipeline").as_array().ok_or_else(damaged)?;
-        let pipeline = stages
-            .iter()
-            .map(|stage| stage.as_document().map(DocRef::to_document))
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(damaged)?;
-        return Ok(CatalogEntry::View(Arc::new(View {
-            namespace,
-            view_on,
-            pipeline,
-            options,
-        })));
+        let view = decode_view(namespace.clone(), entry, options).ok_or_else(damaged)?;
+        return Ok(CatalogEntry::View(Arc::new(view)));
     }
     let (own_uuid, shown_uuid) = decode_uuids(entry).ok_or_else(damaged)?;
     let timeseries = match entry.get("timeseries") {

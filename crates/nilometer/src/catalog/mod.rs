@@ -22,6 +22,8 @@ mod measurement_counts;
 mod namespace;
 mod rename;
 mod replacement;
+mod rollup_entries;
+mod rollups;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +43,9 @@ pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{
     ADMIN, BUCKETS_PREFIX, CONFIG, LOCAL, Namespace, OPLOG, SYSTEM_VIEWS, check_database_name,
     is_internal_database,
+};
+pub use rollups::{
+    HEADER_KEY, RollupList, RollupListGuard, RollupOptions, RollupProgress, StoredRollup,
 };
 pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
@@ -126,8 +131,9 @@ impl Catalog {
             }
             let namespace = decode_key(&key)?;
             let entry = collection::decode(namespace.clone(), &value)?;
-            if let CatalogEntry::Collection(collection) = &entry {
-                used.extend(collection.keyspaces());
+            match &entry {
+                CatalogEntry::Collection(collection) => used.extend(collection.keyspaces()),
+                CatalogEntry::View(view) => used.extend(view.rollup.iter().map(|r| r.keyspace)),
             }
             entries.insert(namespace, entry);
         }
@@ -148,6 +154,7 @@ impl Catalog {
             below: None,
         };
         catalog.load_build_progress()?;
+        catalog.attach_rollups()?;
         if is_read_only {
             return Ok(catalog);
         }
@@ -394,6 +401,7 @@ impl Catalog {
             view_on: buckets.collection,
             pipeline: Vec::new(),
             options: Document::new(),
+            rollup: None,
         };
         let mut notes = self.notes_named(&collection, &namespace);
         notes.created(change_notes::logged_options(&collection).as_ref());
@@ -424,7 +432,8 @@ impl Catalog {
     }
 
     fn remove_with(&self, namespaces: &[Namespace], database: Option<&str>) -> Result<()> {
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed_rollups = Vec::new();
+        let changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let found: Vec<_> = namespaces
             .iter()
             .filter_map(|n| Some((n.clone(), self.get(n)?)))
@@ -455,11 +464,13 @@ impl Catalog {
         let changes = changes.map(|(namespace, _)| (namespace.clone(), None));
         self.commit_batch(batch, changes.collect())?;
         for (_, entry) in found {
-            if let CatalogEntry::Collection(dropped) = entry {
-                self.discard(&dropped)?;
+            match entry {
+                CatalogEntry::Collection(dropped) => self.discard(&dropped)?,
+                CatalogEntry::View(view) => removed_rollups.extend(view.rollup.clone()),
             }
         }
-        Ok(())
+        drop(changing);
+        self.discard_rollups(&removed_rollups)
     }
 
     /// Changes the options of a collection. Holders of the old version keep the old options.
@@ -732,6 +743,7 @@ mod tests {
             view_on: "c".into(),
             pipeline: vec![doc! { "$limit": 1 }],
             options: doc! {},
+            rollup: None,
         };
         catalog.create_view(view.clone()).unwrap();
         catalog.mark_extended_range(&series).unwrap();

@@ -145,6 +145,7 @@ impl Catalog {
                 view_on: target.collection.clone(),
                 pipeline: Vec::new(),
                 options: Document::new(),
+                rollup: None,
             };
             changes.push((name.clone(), Some(CatalogEntry::View(Arc::new(view)))));
         }

@@ -255,6 +255,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     admin::plan_cache::SET_FILTER,
     admin::profile::SPEC,
     admin::maintenance::RE_INDEX,
+    ddl::refresh_rollup::SPEC,
     admin::sessions::REFRESH,
     ddl::rename_collection::SPEC,
     admin::replication::CONFIG,

@@ -266,6 +266,7 @@ fn check_definition(transaction: &Transaction, spec: &CommandSpec, body: DocRef<
     let others = [
         ("timeseries", "a time-series collection"),
         ("viewOn", "a view"),
+        ("rollup", "a rollup"),
     ];
     match others.iter().find(|(option, _)| body.contains(option)) {
         Some((_, what)) => Err(Error::new(

@@ -7,7 +7,7 @@ use nilometer_storage::Engine;
 
 use crate::args::Args;
 use crate::auth::Authority;
-use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
+use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS, StoredRollup};
 use crate::change_log::ChangeLog;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
@@ -16,8 +16,9 @@ use crate::query::cursor::CursorRegistry;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     BucketIndexScan, BucketSource, Collections, Direction, Outputs, RecordIter, RecordKey,
-    RecordScanOptions, RecordSource, Resolved, ScanCounters, ViewDefinition,
+    RecordScanOptions, RecordSource, Resolved, RollupSource, ScanCounters, ViewDefinition,
 };
+use crate::rollup::definition_of;
 use crate::services::Services;
 use crate::services::describe::{self, OperationFilter};
 use crate::session::UserName;
@@ -64,17 +65,41 @@ impl Collections for StoredCollections {
                     collection,
                 }))
             }
-            Some(CatalogEntry::View(view)) => Resolved::View(ViewDefinition {
-                on: view.view_on.clone(),
-                pipeline: view.pipeline.clone(),
-                collation: Collation::of_stored(view.options.as_ref())?,
-            }),
+            Some(CatalogEntry::View(view)) => match &view.rollup {
+                Some(rollup) => Resolved::Rollup(self.rollup(&namespace, rollup)?),
+                None => Resolved::View(ViewDefinition {
+                    on: view.view_on.clone(),
+                    pipeline: view.pipeline.clone(),
+                    collation: Collation::of_stored(view.options.as_ref())?,
+                }),
+            },
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => match self.generated_documents(db, coll) {
                 Some(documents) => generated(documents),
                 None => Resolved::Absent,
             },
         })
+    }
+
+    fn rollups(&self, db: &str, coll: &str) -> Result<Vec<Arc<RollupSource>>> {
+        let namespace = Namespace {
+            database: db.to_owned(),
+            collection: coll.to_owned(),
+        };
+        let Some(series) = self.catalog.timeseries(&namespace) else {
+            return Ok(Vec::new());
+        };
+        if series.rollups.lock_shared().is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        for (name, rollup) in self.catalog.rollups() {
+            let chain = self.catalog.rollup_chain(&name.database, &rollup.source);
+            if chain.is_some_and(|(_, bottom)| bottom.uuid == series.uuid) {
+                found.push(self.rollup(&name, &rollup)?);
+            }
+        }
+        Ok(found)
     }
 
     fn find_by_id(&self, db: &str, coll: &str, id: ValueRef<'_>) -> Result<Option<Document>> {
@@ -317,6 +342,47 @@ impl StoredCollections {
         StoredBucketSource::new(self.timeseries.clone(), collection)
     }
 
+    /// Returns a rollup and what it is computed from.
+    pub(crate) fn rollup(
+        &self,
+        namespace: &Namespace,
+        rollup: &Arc<StoredRollup>,
+    ) -> Result<Arc<RollupSource>> {
+        let chain = self
+            .catalog
+            .rollup_chain(&namespace.database, &rollup.source);
+        let Some((below, bottom)) = chain else {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!(
+                    "the source {} of the rollup {namespace} is gone",
+                    rollup.source
+                ),
+            ));
+        };
+        let Some(options) = bottom.timeseries.clone() else {
+            return Err(Error::bad_value(
+                "a rollup stands on a time-series collection",
+            ));
+        };
+        let series_namespace = bottom.namespace.to_string();
+        let series: Arc<dyn BucketSource> = Arc::new(self.buckets(bottom)?);
+        let own = (namespace.clone(), Arc::clone(rollup));
+        let mut found: Option<Arc<RollupSource>> = None;
+        for (name, stored) in below.into_iter().rev().chain([own]) {
+            found = Some(Arc::new(RollupSource {
+                namespace: name.to_string(),
+                definition: definition_of(&stored, &options)?,
+                stored,
+                engine: Arc::clone(&self.engine),
+                parent: found,
+                series: Arc::clone(&series),
+                series_namespace: series_namespace.clone(),
+            }));
+        }
+        found.ok_or_else(|| Error::bad_value("a rollup has a definition"))
+    }
+
     /// Returns the parts that update and delete statements use.
     pub(crate) fn modify(&self) -> ModifyContext<'_> {
         ModifyContext {
@@ -356,6 +422,12 @@ pub(super) fn view_definition(
     view: &crate::catalog::View,
 ) -> Document {
     use nilometer_bson::doc;
+    if view.rollup.is_some() {
+        let mut out = nilometer_bson::DocumentBuilder::new();
+        out.append("_id", namespace.to_string());
+        out.append_all(view.definition().as_ref());
+        return out.finish();
+    }
     let pipeline = match catalog
         .timeseries(namespace)
         .and_then(|c| c.timeseries.clone())

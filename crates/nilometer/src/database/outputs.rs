@@ -70,6 +70,7 @@ impl Outputs for StoredCollections {
         target: &Namespace,
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<()> {
+        self.catalog.check_has_no_rollups(target, "replace")?;
         match (timeseries, self.output_target("$out", target)?) {
             (_, OutputTarget::Records(found)) if CappedLimits::of(&found).is_some() => {
                 Err(Error::location(

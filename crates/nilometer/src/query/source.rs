@@ -5,7 +5,8 @@
 //!                                   ├─ Ordinary(RecordSource)    records in key order
 //!                                   ├─ TimeSeries(BucketSource)  buckets in `_id` order
 //!                                   ├─ Partitioned(PartitionSource)  either, in several partitions
-//!                                   └─ View { on, pipeline }     resolved again by the planner
+//!                                   ├─ View { on, pipeline }     resolved again by the planner
+//!                                   └─ Rollup                    bins, and the time series they are computed from
 //! ```
 //!
 //! The query module does not know engines, keyspaces or the bucket catalog. Implementations guarantee the
@@ -21,8 +22,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
+use nilometer_storage::Engine;
 
-use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::catalog::{Namespace, StoredRollup, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::accumulator::ColumnTotal;
 use crate::eval::matcher::MatchExpression;
@@ -32,6 +34,7 @@ use crate::index::Index;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, ScannedBuckets};
 use crate::operation::OperationContext;
 use crate::query::partitions::PartitionSource;
+use crate::rollup::RollupDefinition;
 use crate::session::UserName;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer};
 use crate::write::Arrivals;
@@ -70,6 +73,12 @@ impl Direction {
 pub trait Collections: Send + Sync {
     /// Returns the contents of `db.coll`. `system.buckets.x` is an ordinary source of bucket documents.
     fn resolve(&self, db: &str, coll: &str) -> Result<Resolved>;
+
+    /// Returns the rollups that stand on the time series `db.coll`.
+    fn rollups(&self, db: &str, coll: &str) -> Result<Vec<Arc<RollupSource>>> {
+        let _ = (db, coll);
+        Ok(Vec::new())
+    }
 
     /// Returns the document of `db.coll` with this `_id`; `None` if there is none, or no such collection of documents.
     fn find_by_id(&self, db: &str, coll: &str, id: ValueRef<'_>) -> Result<Option<Document>> {
@@ -199,6 +208,34 @@ pub enum Resolved {
     Partitioned(Arc<dyn PartitionSource>),
     /// A user-defined view.
     View(ViewDefinition),
+    /// A rollup of a time-series collection.
+    Rollup(Arc<RollupSource>),
+}
+
+/// A rollup, and what its bins are computed from.
+pub struct RollupSource {
+    /// `db.coll`.
+    pub namespace: String,
+    /// What it computes.
+    pub definition: Arc<RollupDefinition>,
+    /// Its bins.
+    pub stored: Arc<StoredRollup>,
+    /// The engine that holds them.
+    pub engine: Arc<dyn Engine>,
+    /// The rollup below; `None` if it stands on a time series.
+    pub parent: Option<Arc<RollupSource>>,
+    /// The time series at the bottom.
+    pub series: Arc<dyn BucketSource>,
+    /// `db.system.buckets.coll` of that, for explain.
+    pub series_namespace: String,
+}
+
+impl std::fmt::Debug for RollupSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RollupSource")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A view: another namespace of the same database and the pipeline applied to it.

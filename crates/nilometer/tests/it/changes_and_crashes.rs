@@ -47,19 +47,19 @@ enum EngineOperation {
 
 /// The memory engine with a list of all its operations.
 #[derive(Default)]
-struct RecordingEngine {
+pub(crate) struct RecordingEngine {
     inner: MemoryEngine,
     operations: Mutex<Vec<EngineOperation>>,
 }
 
 impl RecordingEngine {
-    fn position(&self) -> usize {
+    pub(crate) fn position(&self) -> usize {
         self.operations.lock().unwrap().len()
     }
 
-    /// Returns an engine with the first `count` operations.
-    fn cut(&self, count: usize) -> MemoryEngine {
-        let engine = MemoryEngine::new();
+    /// Returns an engine with the first `count` operations, which records further ones.
+    pub(crate) fn cut(&self, count: usize) -> Self {
+        let engine = Self::default();
         for operation in self.operations.lock().unwrap().iter().take(count) {
             match operation.clone() {
                 EngineOperation::Create(name, options) => {

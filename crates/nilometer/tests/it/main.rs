@@ -31,6 +31,8 @@ mod restored_users;
 mod resumed_scans;
 mod retryable_writes;
 mod rewrites;
+mod rollup_crowds;
+mod rollups;
 mod router;
 mod rules;
 mod same_answers;

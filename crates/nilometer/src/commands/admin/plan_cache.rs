@@ -97,7 +97,7 @@ fn clear(
     let resolved = database
         .collections()
         .resolve(&operation.database, collection)?;
-    if matches!(resolved, Resolved::View(_)) {
+    if matches!(resolved, Resolved::View(_) | Resolved::Rollup(_)) {
         return Err(is_a_view(&namespace));
     }
     let (hash, _) = find::query_hashes(database, operation, &args, collection)?;
@@ -131,7 +131,9 @@ fn shape(
         Resolved::Absent => {
             return Err(Error::bad_value(format!("no such collection: {namespace}")));
         }
-        Resolved::View(_) | Resolved::TimeSeries(_) => return Err(is_a_view(&namespace)),
+        Resolved::View(_) | Resolved::TimeSeries(_) | Resolved::Rollup(_) => {
+            return Err(is_a_view(&namespace));
+        }
     }
     database.queries().plans.filters().begin();
     let (hash, shape) = find::query_hashes(database, operation, args, collection)?;

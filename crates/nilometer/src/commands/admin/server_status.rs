@@ -287,6 +287,7 @@ fn metrics(database: &Database) -> Value {
             "killedDueToMaxTimeMSExpired": services.counters.time_limit_exceeded.as_i64(),
         },
         "timeseries": database.timeseries().metrics.to_document(),
+        "rollups": database.rollups().counters.to_document(),
     }
     .into()
 }

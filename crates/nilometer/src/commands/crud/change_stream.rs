@@ -159,7 +159,7 @@ fn scope(
                 ));
             }
             let catalog = database.catalog();
-            let is_view = matches!(catalog.get(&namespace), Some(CatalogEntry::View(_)));
+            let is_view = matches!(catalog.get(&namespace), Some(CatalogEntry::View(view)) if view.rollup.is_none());
             if is_view && catalog.timeseries(&namespace).is_none() {
                 return Err(Error::new(
                     ErrorCode::CommandNotSupportedOnView,

@@ -380,7 +380,7 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
                     scan.is_natural = true;
                 }
                 LogicalSource::Partitions(scan) => scan.hint = hint.to_value(),
-                LogicalSource::Nothing | LogicalSource::FirstStage => {}
+                LogicalSource::Nothing | LogicalSource::FirstStage | LogicalSource::Rollup(_) => {}
             }
             return Ok(());
         }
@@ -396,6 +396,7 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
             scan.hint = hint.to_value();
             true
         }
+        LogicalSource::Rollup(_) => false,
         LogicalSource::Records(scan) => {
             let forced = Hint::of(hint).map(|hint| Forced {
                 hint,
@@ -441,7 +442,7 @@ fn apply_limits(source: &mut LogicalSource, args: &Args<'_>) -> Result<()> {
             None => Err(without_hint()),
         },
         LogicalSource::Partitions(_) => Err(not_over_partitions("A find with min or max")),
-        LogicalSource::Measurements(_) => Err(Error::new(
+        LogicalSource::Measurements(_) | LogicalSource::Rollup(_) => Err(Error::new(
             ErrorCode::CommandNotSupported,
             "min and max are not supported on a time-series collection",
         )),
@@ -463,7 +464,7 @@ fn record_ids(source: &mut LogicalSource) -> Result<()> {
             Ok(())
         }
         LogicalSource::Partitions(_) => Err(not_over_partitions("showRecordId")),
-        LogicalSource::Measurements(_) => Err(Error::new(
+        LogicalSource::Measurements(_) | LogicalSource::Rollup(_) => Err(Error::new(
             ErrorCode::InvalidPipelineOperator,
             "showRecordId is not supported on a time-series collection",
         )),
@@ -526,9 +527,11 @@ fn follow(source: &mut LogicalSource) -> Result<()> {
         // There is nothing to wait for.
         LogicalSource::Nothing | LogicalSource::FirstStage => Ok(()),
         LogicalSource::Partitions(_) => Err(not_over_partitions("A tailable cursor")),
-        LogicalSource::Records(_) | LogicalSource::Measurements(_) => Err(Error::bad_value(
-            "error processing query: tailable cursor requested on non capped collection",
-        )),
+        LogicalSource::Records(_) | LogicalSource::Measurements(_) | LogicalSource::Rollup(_) => {
+            Err(Error::bad_value(
+                "error processing query: tailable cursor requested on non capped collection",
+            ))
+        }
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) fn apply(source: &mut LogicalSource, args: &Args<'_>) -> Result<()> {
             }
             Ok(())
         }
-        LogicalSource::Measurements(_) => Err(Error::new(
+        LogicalSource::Measurements(_) | LogicalSource::Rollup(_) => Err(Error::new(
             ErrorCode::InvalidPipelineOperator,
             "Option requestResumeToken not supported in aggregation.",
         )),

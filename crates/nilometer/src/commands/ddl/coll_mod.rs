@@ -11,7 +11,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use index::IndexChange;
 
 use super::create::{
-    IMAGES, check_expire_after, check_graph, images, parse_pipeline, stored_images,
+    IMAGES, changed_options, check_expire_after, check_graph, images, parse_pipeline, stored_images,
 };
 use super::{capped, collection_uuid, validation};
 use crate::args::Args;
@@ -44,6 +44,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
 /// The options of the command.
 const FIELDS: &[&str] = &[
     "timeseries",
+    "rollup",
     "expireAfterSeconds",
     "index",
     "validator",
@@ -64,6 +65,7 @@ const OF_VIEWS: &[&str] = &["viewOn", "pipeline"];
 
 /// Options for other collections than views.
 const NOT_FOR_TIMESERIES: &[&str] = &[
+    "rollup",
     "validator",
     "validationLevel",
     "validationAction",
@@ -277,6 +279,19 @@ impl CollectionChange<'_> {
 
     /// Changes the collection or the pipeline of a view, or both.
     fn view(&self, view: &View) -> Result<Document> {
+        if let Some(rollup) = &view.rollup {
+            let own = ["rollup", "expireAfterSeconds", collection_uuid::NAME];
+            let mut others = FIELDS.iter().copied().filter(|name| !own.contains(name));
+            if let Some(name) = others.find(|name| self.body.contains(name)) {
+                return Err(Error::invalid_options(format!(
+                    "option not supported on a rollup: {name}"
+                )));
+            }
+            let options = changed_options(self.args, rollup.options())?;
+            let catalog = self.database.catalog();
+            catalog.modify_rollup(&self.namespace, options)?;
+            return Ok(Document::new());
+        }
         let own = [OF_VIEWS, &[collection_uuid::NAME]].concat();
         let mut others = FIELDS.iter().copied().filter(|name| !own.contains(name));
         if let Some(name) = others.find(|name| self.body.contains(name)) {

@@ -7,6 +7,7 @@ mod buckets;
 mod clustered;
 mod options;
 mod ordinary;
+mod rollup;
 mod timeseries;
 mod view;
 
@@ -21,11 +22,13 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 
 pub(super) use options::{IMAGES, check_expire_after, images, stored_images};
+pub(super) use rollup::changed_options;
 pub(super) use view::{check_graph, parse_pipeline};
 
 /// The options of `create`.
 const FIELDS: &[&str] = &[
     "timeseries",
+    "rollup",
     "expireAfterSeconds",
     "clusteredIndex",
     "viewOn",
@@ -109,6 +112,9 @@ struct Creation<'a> {
 impl Creation<'_> {
     fn create(&self) -> Result<()> {
         let is_buckets = self.namespace.timeseries_view().is_some();
+        if let Some(rollup) = self.args.document("rollup")? {
+            return self.create_rollup(rollup);
+        }
         let timeseries = self.args.document("timeseries")?;
         let is_view = !self.args.value("viewOn").is_missing() || timeseries.is_some();
         if is_view && !is_buckets && self.uuid.is_some() {

@@ -46,6 +46,8 @@ fn drop_collection(
     collection_uuid::check(database, &args, &namespace)?;
     let catalog = database.catalog();
     catalog.check_is_not_oplog(&namespace, "drop")?;
+    let shown = namespace.timeseries_view();
+    catalog.check_has_no_rollups(shown.as_ref().unwrap_or(&namespace), "drop")?;
     let mut doomed = vec![namespace.clone()];
     match catalog.get(&namespace) {
         Some(CatalogEntry::View(view)) if view.is_timeseries() => doomed.push(namespace.buckets()),

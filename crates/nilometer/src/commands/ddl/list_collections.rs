@@ -4,7 +4,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
 use crate::args::Args;
 use crate::auth::{Action, ActionSet, Privileges, Target};
-use crate::catalog::{CatalogEntry, LOCAL, Namespace, SYSTEM_VIEWS, pipeline_value};
+use crate::catalog::{CatalogEntry, LOCAL, Namespace, SYSTEM_VIEWS};
 use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::not_authorized;
@@ -171,13 +171,7 @@ fn describe(
         CatalogEntry::View(view) => {
             out.append("type", "view");
             if !name_only {
-                out.begin_document("options");
-                out.append("viewOn", view.view_on.as_str());
-                out.append("pipeline", pipeline_value(&view.pipeline));
-                for element in view.options.iter() {
-                    out.append_element(element);
-                }
-                out.end();
+                out.append("options", view.definition());
                 out.append("info", doc! { "readOnly": true });
             }
         }

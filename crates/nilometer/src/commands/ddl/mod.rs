@@ -15,5 +15,6 @@ pub(super) mod drop_indexes;
 pub(super) mod indexes;
 pub(super) mod list_collections;
 pub(super) mod list_indexes;
+pub(super) mod refresh_rollup;
 pub(super) mod rename_collection;
 pub(super) mod validation;

@@ -43,6 +43,8 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     let catalog = database.catalog();
     for name in [&from, &to] {
         catalog.check_is_not_oplog(name, "rename")?;
+        let shown = name.timeseries_view();
+        catalog.check_has_no_rollups(shown.as_ref().unwrap_or(name), "rename")?;
     }
     let is_series = catalog.timeseries(&from).is_some();
     match catalog.get(&from) {

@@ -23,6 +23,12 @@ pub(super) fn create(
 ) -> Result<Document> {
     let router = router_of(database);
     let namespace = named(context, request)?;
+    if !request.body.get("rollup").is_missing() {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "rollups are not supported on a router",
+        ));
+    }
     let reply = {
         let _changes = router.lock_changes();
         let reply = (context.spec.handler)(database, context, request)?;

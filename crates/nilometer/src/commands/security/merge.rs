@@ -110,7 +110,10 @@ fn read<T>(
     let source = match database.collections().resolve(of, collection)? {
         Resolved::Ordinary(source) => source,
         Resolved::Absent => return Ok(Some(Vec::new())),
-        Resolved::TimeSeries(_) | Resolved::View(_) | Resolved::Partitioned(_) => {
+        Resolved::TimeSeries(_)
+        | Resolved::View(_)
+        | Resolved::Partitioned(_)
+        | Resolved::Rollup(_) => {
             return Err(Error::bad_value(format!(
                 "'{field}' must name an ordinary collection, not {name}"
             )));

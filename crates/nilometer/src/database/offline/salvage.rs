@@ -18,7 +18,6 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, doc};
 use nilometer_storage::{Direction, Engine, KeyspaceId, LongKeyEngine, LsmOptions, SalvageEngine};
 
-use crate::catalog::pipeline_value;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, Storage, View};
 use crate::client::check;
 use crate::database::Database;
@@ -143,6 +142,15 @@ fn salvage_copy(work: &Path, target: &Path) -> Result<SalvageReport> {
             }
         }
     }
+    // A rollup is created after what it stands on.
+    views.sort_by_key(|(namespace, view)| {
+        let rollup = view.rollup.as_ref();
+        let chain = rollup.and_then(|rollup| {
+            let catalog = &source.catalog;
+            catalog.rollup_chain(&namespace.database, &rollup.source)
+        });
+        chain.map_or(0, |(below, _)| below.len())
+    });
     for (namespace, view) in views {
         if let Err(error) = create_view(&database, &namespace, &view) {
             salvaged
@@ -181,11 +189,7 @@ fn salvage_copy(work: &Path, target: &Path) -> Result<SalvageReport> {
 fn create_view(database: &Database, namespace: &Namespace, view: &View) -> Result<()> {
     let mut command = DocumentBuilder::new();
     command.append("create", namespace.collection.as_str());
-    command.append("viewOn", view.view_on.as_str());
-    command.append("pipeline", pipeline_value(&view.pipeline));
-    for element in view.options.iter() {
-        command.append_element(element);
-    }
+    command.append_all(view.definition().as_ref());
     database
         .call(&namespace.database, command.finish())
         .map(drop)

@@ -344,6 +344,7 @@ impl Database {
             snapshots: Arc::default(),
             query,
             router: None,
+            rollups: self.rollups.clone(),
             disk: self.disk.clone(),
             has_successor: keeps_cursors.into(),
             _background: Background::none(),

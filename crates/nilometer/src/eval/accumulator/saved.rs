@@ -1,7 +1,7 @@
-//! Conversion of accumulator states to values and back, to spill groups to disk.
+//! Conversion of accumulator states to values and back: groups that are spilled to disk, and the bins of rollups.
 //!
-//! A restored state behaves exactly like the original. The values are not a stored format: only the
-//! process that wrote them reads them.
+//! A restored state behaves exactly like the original. Bins of rollups keep the values, so they are a stored format for the
+//! accumulators that a rollup may have.
 
 use nilometer_bson::{Binary, Value, ValueRef, array};
 

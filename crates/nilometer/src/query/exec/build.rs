@@ -33,6 +33,7 @@ use super::scan::bucket_sample::BucketSample;
 use super::scan::index_fetch::{AccessStats, IndexRead};
 use super::scan::nearest::NearestRead;
 use super::scan::partitions::PartitionScan;
+use super::scan::rollup::RollupScan;
 use super::scan::unpack_bucket::UnpackBucket;
 use super::scan::{BucketScan, MetaScan, Nothing, RecordScan};
 use super::sink::merge::Merge;
@@ -159,7 +160,7 @@ impl Builder {
                 trace.access = read.stats().clone();
                 (Box::new(read), 1)
             }
-            None => (scan(plan.input, &mut trace), 0),
+            None => (self.scan(plan.input, &mut trace)?, 0),
         };
         let mut top = wrap(input, &mut stats);
         for (at, stage) in plan.stages.into_iter().enumerate() {
@@ -175,6 +176,19 @@ impl Builder {
             trace.stages = stats.collect();
         }
         Ok((top, trace))
+    }
+
+    /// Builds the operator that reads the input of a plan.
+    fn scan(&self, input: Input, trace: &mut Trace) -> Result<BoxOperator> {
+        match input {
+            Input::Rollup(input) => {
+                let depth = self.depth + 1;
+                let counters = Arc::clone(&trace.scan);
+                let read = RollupScan::new(*input, self.nested(depth), counters);
+                Ok(Box::new(read))
+            }
+            input => Ok(scan(input, trace)),
+        }
     }
 
     /// Builds the operators of parsed stages over `input`, each with its simplest strategy.
@@ -296,5 +310,6 @@ fn scan(input: Input, trace: &mut Trace) -> BoxOperator {
         },
         Input::Metas(input) => Box::new(MetaScan::new(*input, counters)),
         Input::Partitions(input) => Box::new(PartitionScan::new(*input, counters)),
+        Input::Rollup(_) => unreachable!("built with its source"),
     }
 }

@@ -48,6 +48,8 @@ use crate::query::source::ScanCounters;
 
 pub(crate) use self::vector::block_selection::BlockSelection;
 
+pub(crate) use self::scan::rollup::{bin_document, live_bins};
+
 pub use self::context::{ExecContext, ExecLimits, ExecSettings, REPLY_BYTES_MAX, STAGE_MEMORY_MAX};
 
 /// Rows in a batch made of rows.

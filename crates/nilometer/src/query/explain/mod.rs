@@ -148,9 +148,11 @@ fn as_find_tree(
             let counts = top.is_some_and(|top| top.name == "COUNT");
             record_step(plan, input, counts, execution)
         }
-        Input::FirstStage | Input::Buckets(_) | Input::Metas(_) | Input::Partitions(_) => {
-            return None;
-        }
+        Input::FirstStage
+        | Input::Buckets(_)
+        | Input::Metas(_)
+        | Input::Partitions(_)
+        | Input::Rollup(_) => return None,
     };
     let mut steps = vec![Step {
         document: base,
@@ -228,6 +230,7 @@ pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
         },
         Input::Metas(input) => by("DISTINCT_SCAN", &input.index.stored.spec.key),
         Input::Partitions(input) => Arc::from(partitions_step(input)),
+        Input::Rollup(_) => Arc::from("ROLLUP"),
     }
 }
 
@@ -453,6 +456,7 @@ fn scan_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document 
                 "shardsPart": input.part.stages.iter().cloned().map(Value::from).collect::<Vec<_>>(),
             }
         }
+        Input::Rollup(input) => input.explain(),
     }
 }
 
@@ -504,6 +508,7 @@ fn stored_namespace<'a>(plan: &'a PhysicalPlan, namespace: &'a str) -> &'a str {
         Input::Buckets(input) => &input.namespace,
         Input::Metas(input) => &input.namespace,
         Input::Partitions(input) => &input.namespace,
+        Input::Rollup(input) => &input.rollup.namespace,
         Input::Nothing | Input::FirstStage => namespace,
     }
 }
@@ -516,6 +521,10 @@ fn parsed_query(plan: &PhysicalPlan) -> Document {
             .as_ref()
             .map_or_else(Document::new, |filter| filter.to_document()),
         Input::Buckets(input) => input.buckets.predicate.to_document(),
+        Input::Rollup(input) => {
+            let filter = input.key_filter.as_ref();
+            filter.map_or_else(Document::new, |filter| filter.to_document())
+        }
         Input::Nothing | Input::FirstStage | Input::Metas(_) | Input::Partitions(_) => {
             Document::new()
         }

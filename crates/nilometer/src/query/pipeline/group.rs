@@ -37,6 +37,8 @@ pub struct GroupStage {
     pub shown: Option<Arc<[ShownField]>>,
     /// The argument as written.
     pub source: Document,
+    /// The input is groups with partial states, where a rule reads a rollup.
+    pub takes_states: bool,
 }
 
 impl GroupStage {
@@ -51,6 +53,7 @@ impl GroupStage {
             fields,
             shown: None,
             source,
+            takes_states: false,
         }
     }
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use nilometer_bson::Value;
 
 use super::access::hint::Forced;
+use super::physical::RollupInput;
 use crate::eval::matcher::MatchExpression;
 use crate::index::buckets::BucketIndex;
 use crate::query::partitions::PartitionSource;
 use crate::query::pipeline::Stage;
 use crate::query::pipeline::needs::Needs;
-use crate::query::source::{BucketSource, Direction, RecordKey, RecordSource};
+use crate::query::source::{BucketSource, Direction, RecordKey, RecordSource, RollupSource};
 
 /// A source and the stages applied to it.
 #[derive(Clone)]
@@ -42,6 +43,17 @@ pub enum LogicalSource {
     Measurements(Box<LogicalMeasurements>),
     /// The documents of a collection in several partitions.
     Partitions(Box<LogicalPartitions>),
+    /// A rollup.
+    Rollup(LogicalRollup),
+}
+
+/// What is read of a rollup.
+#[derive(Clone)]
+pub enum LogicalRollup {
+    /// Its documents.
+    Documents(Arc<RollupSource>),
+    /// Its states, in the place of the measurements that they summarize.
+    States(Box<RollupInput>),
 }
 
 /// The records of an ordinary collection, and the options of reading them.
@@ -84,6 +96,8 @@ pub struct LogicalMeasurements {
     pub is_natural: bool,
     /// The hinted index.
     pub hint: Option<Arc<BucketIndex>>,
+    /// The rollups that may answer in its place.
+    pub rollups: Vec<Arc<RollupSource>>,
 }
 
 /// The documents of a collection in several partitions, and the options of reading them.

@@ -48,7 +48,13 @@ pub fn settle(
         return Ok(stages);
     };
     let is_find = matches!(asked.from, NearFrom::Find(_));
-    if is_find && (at > 0 || matches!(source, LogicalSource::Measurements(_))) {
+    if is_find
+        && (at > 0
+            || matches!(
+                source,
+                LogicalSource::Measurements(_) | LogicalSource::Rollup(_)
+            ))
+    {
         return Err(Error::location(
             location::NEAR_NOT_ALLOWED,
             "$geoNear, $near, and $nearSphere are not allowed on a view or a time-series collection",
@@ -82,6 +88,12 @@ fn settled(
             })?
         }
         LogicalSource::Partitions(_) => return Err(cut::not_over_partitions("$geoNear")),
+        LogicalSource::Rollup(_) => {
+            return Err(Error::location(
+                location::NEAR_NOT_ALLOWED,
+                "$geoNear is not allowed on a rollup, which has no indexes",
+            ));
+        }
         // There is nothing to measure, whichever field.
         LogicalSource::Nothing | LogicalSource::FirstStage => {
             asked.key.clone().unwrap_or_else(|| MatchPath::new(""))

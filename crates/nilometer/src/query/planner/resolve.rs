@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value};
 
-use super::logical::{LogicalMeasurements, LogicalPartitions, LogicalRecords, LogicalSource};
+use super::logical::{
+    LogicalMeasurements, LogicalPartitions, LogicalRecords, LogicalRollup, LogicalSource,
+};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{Collation, ParseContext};
 use crate::query::partitions::PartitionSource;
@@ -59,11 +61,14 @@ pub fn resolve(
             }
             Resolved::TimeSeries(source) => {
                 let namespace = format!("{db}.{BUCKETS_PREFIX}{name}");
-                LogicalSource::Measurements(Box::new(measurements(source, namespace)))
+                let mut scan = measurements(source, namespace);
+                scan.rollups = collections.rollups(db, &name)?;
+                LogicalSource::Measurements(Box::new(scan))
             }
             Resolved::Partitioned(source) => {
                 LogicalSource::Partitions(Box::new(partitions(source, format!("{db}.{name}"))))
             }
+            Resolved::Rollup(rollup) => LogicalSource::Rollup(LogicalRollup::Documents(rollup)),
             Resolved::View(view) => {
                 check_collation(cx, &view, &format!("{db}.{name}"))?;
                 // The stages of a view cannot use variables of the query.
@@ -135,6 +140,7 @@ pub fn measurements(source: Arc<dyn BucketSource>, namespace: String) -> Logical
         is_direction_fixed: false,
         is_natural: false,
         hint: None,
+        rollups: Vec::new(),
     }
 }
 

@@ -30,7 +30,7 @@ pub fn settle(source: &LogicalSource, mut stages: Vec<Stage>) -> Result<Vec<Stag
             check_options(is_hinted, records.is_tail)?;
             text_index(&*records.source)?
         }
-        LogicalSource::Measurements(_) => return Err(text_not_first()),
+        LogicalSource::Measurements(_) | LogicalSource::Rollup(_) => return Err(text_not_first()),
         LogicalSource::Partitions(_) => return Err(cut::not_over_partitions("$text")),
         LogicalSource::Nothing | LogicalSource::FirstStage => return Err(index_required()),
     };

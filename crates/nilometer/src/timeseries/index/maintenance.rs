@@ -49,6 +49,7 @@ use crate::index::buckets::{BucketIndex, opening_document};
 use crate::index::{
     DocumentKeys, KEYS_BYTES_MAX, delete_entries, diff_entries, keys_too_long, put_entries,
 };
+use crate::rollup::RollupMarks;
 use crate::timeseries::bucket_catalog::SeriesKey;
 use crate::timeseries::format::series_key::has_arrays;
 use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
@@ -70,6 +71,8 @@ pub(crate) struct IndexMaintainer<'c> {
     /// The limits of partial filters. A fold has none: once begun, it is completed.
     limits: Option<EvaluationLimits<'c>>,
     _list: Option<IndexListGuard<'c>>,
+    /// Marks the bins of rollups; locked as long as the list of indexes is.
+    rollups: Option<RollupMarks<'c>>,
     /// Multikey flags to record in the catalog before the commit of the batch.
     multikey: RefCell<Vec<(Arc<StoredIndex>, u32)>>,
 }
@@ -79,7 +82,14 @@ impl<'c> IndexMaintainer<'c> {
     pub(crate) fn lock(collection: &'c Collection) -> Result<Self> {
         let list = collection.indexes.lock_shared();
         let stored = list.to_vec();
-        Self::new(collection, &stored, Some(list))
+        let mut maintainer = Self::new(collection, &stored, Some(list))?;
+        maintainer.rollups = Some(RollupMarks::lock(collection)).filter(|all| !all.is_empty());
+        Ok(maintainer)
+    }
+
+    /// Returns what marks the bins of rollups; `None` if there are no rollups.
+    pub(crate) fn rollups(&self) -> Option<&RollupMarks<'c>> {
+        self.rollups.as_ref()
     }
 
     /// Returns a maintainer of the indexes `chosen`: for a build, which must not lock the list.
@@ -104,6 +114,7 @@ impl<'c> IndexMaintainer<'c> {
             indexes: made.collect::<Result<_>>()?,
             limits: None,
             _list: list,
+            rollups: None,
             multikey: RefCell::default(),
         })
     }

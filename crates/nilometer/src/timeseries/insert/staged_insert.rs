@@ -120,6 +120,13 @@ impl StagedInsert {
             for measurement in &mut group.measurements {
                 measurement.generated_id = measurement.lacks_id.then(insert.options.new_id);
             }
+            if let Some(rollups) = indexes.rollups() {
+                let times = group
+                    .measurements
+                    .iter()
+                    .map(|measurement| measurement.time_ms);
+                rollups.mark_times(&mut writer.batch, group.key.meta.value(), times)?;
+            }
             writer.add(&group.key, &group.measurements)
         });
         writer.store_names();

@@ -58,6 +58,7 @@ pub(crate) enum ClaimResult {
 struct ClaimedBucket {
     meta: SeriesMeta,
     start_ms: i64,
+    last_ms: i64,
     measurements: i64,
     parts: BucketParts,
 }
@@ -195,6 +196,7 @@ impl BucketChanges<'_> {
         let claimed = ClaimedBucket {
             meta,
             start_ms,
+            last_ms: last_ms(&bucket, &self.options.time_field),
             measurements: measurements_of(&bucket),
             parts,
         };
@@ -268,9 +270,11 @@ impl BucketChanges<'_> {
         let ClaimedBucket {
             meta,
             start_ms,
+            last_ms,
             measurements,
             parts,
         } = claimed;
+        self.mark_rollups(meta.value(), (start_ms, last_ms))?;
         self.measurements -= measurements;
         self.changed_series.push(series_index::hash(&meta));
         let key = series_index::key(&meta, start_ms, id);
@@ -304,6 +308,8 @@ impl BucketChanges<'_> {
         self.extended |= !self.is_regular(bucket, start_ms);
         self.measurements += measurements_of(bucket);
         let meta = SeriesMeta::of(bucket.meta);
+        let last_ms = last_ms(bucket, &self.options.time_field);
+        self.mark_rollups(meta.value(), (start_ms, last_ms))?;
         self.changed_series.push(series_index::hash(&meta));
         let key = series_index::key(&meta, start_ms, bucket.id);
         self.batch.put(self.keyspaces.series, key, Vec::new());
@@ -316,6 +322,14 @@ impl BucketChanges<'_> {
             .put(self.keyspaces.sealed, bucket.id.to_vec(), stored);
         summary::keys::mark(&mut self.batch, self.keyspaces, bucket.id);
         Ok(())
+    }
+
+    /// Marks the bins of rollups in which a bucket has measurements.
+    fn mark_rollups(&mut self, meta: ValueRef<'_>, times: (i64, i64)) -> Result<()> {
+        match self.indexes.rollups() {
+            Some(rollups) => rollups.mark_span(&mut self.batch, meta, times),
+            None => Ok(()),
+        }
     }
 
     /// True if the bucket's id bounds its times.
@@ -404,6 +418,14 @@ impl Drop for BucketChanges<'_> {
     fn drop(&mut self) {
         let evicted = std::mem::take(&mut self.evicted);
         self.timeseries.bucket_catalog.release(evicted);
+    }
+}
+
+/// Returns the time of the last measurement of a bucket; the latest date if the bucket does not say.
+fn last_ms(bucket: &BucketDocument<'_>, time_field: &str) -> i64 {
+    match bucket.max.get(time_field) {
+        ValueRef::DateTime(last) => last,
+        _ => i64::MAX,
     }
 }
 

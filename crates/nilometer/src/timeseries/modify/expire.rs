@@ -36,6 +36,11 @@ pub(super) fn expire(
     let Some(options) = &collection.timeseries else {
         return Ok(0);
     };
+    // What rollups have not frozen yet stays.
+    let rollups = collection.rollups.all();
+    let direct = rollups.iter().filter(|rollup| rollup.parent().is_none());
+    let frozen = direct.map(|rollup| rollup.progress().frozen_ms);
+    let cutoff_ms = frozen.fold(cutoff_ms, i64::min);
     let latest_start = cutoff_ms.saturating_sub(options.span_ms());
     let extended = collection.has_extended_range();
     let mut range = BucketRange::default();

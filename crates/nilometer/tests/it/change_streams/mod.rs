@@ -1,5 +1,6 @@
 //! Change streams: their events, options and errors.
 
+mod bins;
 mod buckets;
 mod histories;
 mod images;

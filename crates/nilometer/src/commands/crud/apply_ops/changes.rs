@@ -237,10 +237,16 @@ fn view_command(
 ) -> Result<Document> {
     let mut command = DocumentBuilder::new();
     command.append("create", namespace.collection.as_str());
-    let view_on = definition.get("viewOn").as_str().unwrap_or_default();
-    let on = Namespace::new(&namespace.database, view_on)?;
-    let buckets = database.catalog().collection(&on);
-    match buckets.filter(|_| on.timeseries_view().is_some()) {
+    // A rollup names what it stands on in its own option.
+    let buckets = match definition.get("viewOn").as_str() {
+        None => None,
+        Some(view_on) => {
+            let on = Namespace::new(&namespace.database, view_on)?;
+            let buckets = database.catalog().collection(&on);
+            buckets.filter(|_| on.timeseries_view().is_some())
+        }
+    };
+    match buckets {
         Some(buckets) => command.append_all(buckets.listed_options().as_ref()),
         None => {
             for element in definition.iter().filter(|element| element.name() != "_id") {

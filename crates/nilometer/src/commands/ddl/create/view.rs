@@ -56,6 +56,7 @@ impl Creation<'_> {
                 None => Vec::new(),
             },
             options: options.finish(),
+            rollup: None,
         };
         match self.database.catalog().get(&self.namespace) {
             None => {

@@ -166,6 +166,11 @@ pub(in crate::commands) fn create(
 ) -> Result<()> {
     needed.add(asked.first_target(), &[Action::CreateCollection]);
     view(asked, needed);
+    // A rollup shows its source.
+    let rollup = asked.body().get("rollup").as_document();
+    if let Some(source) = rollup.and_then(|rollup| rollup.get("source").as_str()) {
+        needed.add(Target::collection(asked.db, source), &[Action::Find]);
+    }
     Ok(())
 }
 

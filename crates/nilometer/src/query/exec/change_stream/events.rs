@@ -187,8 +187,9 @@ impl<'s> EventBuilder<'s> {
             | Entry::Transaction(_)
             | Entry::BucketImage(_)
             | Entry::BucketGone(_)
-            | Entry::ViewChanged(_)
-            | Entry::ViewDropped => Ok(()),
+            | Entry::ViewChanged(_) => Ok(()),
+            // Of views, only rollups have streams, and an identity.
+            Entry::ViewDropped if collection.uuid == [0; 16] => Ok(()),
             // The document before the change stays for the entry behind it.
             Entry::After(_) => {
                 self.before = before;
@@ -305,16 +306,19 @@ impl<'s> EventBuilder<'s> {
                     images.append_before(event)
                 })
             }
-            Entry::Drop => {
-                self.push("drop", |event| {
-                    append_names(event, name, None);
-                    Ok(())
-                })?;
-                match self.scope {
-                    StreamScope::Collection(_) => self.invalidate(),
-                    _ => Ok(()),
-                }
-            }
+            Entry::Drop | Entry::ViewDropped => self.dropped(name),
+        }
+    }
+
+    /// Adds the drop of a collection, which ends its streams.
+    fn dropped(&mut self, name: &str) -> Result<()> {
+        self.push("drop", |event| {
+            append_names(event, name, None);
+            Ok(())
+        })?;
+        match self.scope {
+            StreamScope::Collection(_) => self.invalidate(),
+            _ => Ok(()),
         }
     }
 

@@ -375,7 +375,7 @@ impl Table {
         for row in &rows {
             match plan.side {
                 GroupSide::Whole | GroupSide::Part => self.add_row(row, cx)?,
-                GroupSide::Merge => self.add_states(row, cx)?,
+                GroupSide::Merge | GroupSide::Combine => self.add_states(row, cx)?,
             }
             is_void |= self.spill_if_full(spilled, cx)?;
         }

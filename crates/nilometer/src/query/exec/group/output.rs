@@ -26,19 +26,28 @@ pub(crate) struct RowMaker {
 }
 
 /// Field name of the key in a group with states.
-const SAVED_KEY: &str = "k";
+pub(crate) const SAVED_KEY: &str = "k";
 /// Field name of the states in a group with states.
-const SAVED_STATES: &str = "s";
+pub(crate) const SAVED_STATES: &str = "s";
 
 /// Returns a group as a document with the states of its accumulators, as saved by [`AccumulatorSpec::save`].
-pub(super) fn saved_group(key: Value, saved: Vec<Value>) -> Document {
+pub(crate) fn saved_group(key: Value, saved: Vec<Value>) -> Document {
     let bytes: usize = saved.iter().map(memory_bytes).sum();
     let room = memory_bytes(&key) + bytes + RESULT_BYTES * (1 + saved.len());
+    group_with_states(key, saved.iter().map(Value::as_ref), room)
+}
+
+/// Returns a group as a document with saved states; `room` is a guess of its bytes.
+pub(crate) fn group_with_states<'v>(
+    key: Value,
+    saved: impl Iterator<Item = ValueRef<'v>>,
+    room: usize,
+) -> Document {
     let mut out = DocumentBuilder::with_capacity(room);
     out.append(SAVED_KEY, key);
     out.begin_array(SAVED_STATES);
-    for (at, value) in saved.into_iter().enumerate() {
-        out.append_indexed(at, value.as_ref());
+    for (at, value) in saved.enumerate() {
+        out.append_indexed(at, value);
     }
     out.end();
     out.finish()
@@ -66,7 +75,7 @@ impl RowMaker {
         Self {
             fields: Arc::clone(&plan.stage.fields),
             shown: plan.stage.shown.clone(),
-            returns_states: plan.side == GroupSide::Part,
+            returns_states: matches!(plan.side, GroupSide::Part | GroupSide::Combine),
         }
     }
 

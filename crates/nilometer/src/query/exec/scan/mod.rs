@@ -23,6 +23,7 @@ pub mod nearest;
 pub mod partitions;
 mod rest_by_scan;
 pub(crate) mod returned_records;
+pub(crate) mod rollup;
 pub mod sort_merge;
 pub mod trial;
 pub mod unpack_bucket;

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use nilometer_bson::ValueRef;
 
-use super::{AccessPath, BucketChoice, BucketInput, Input, PhysicalPlan, RecordInput, Unpack};
+use super::{
+    AccessPath, BucketChoice, BucketInput, Input, PhysicalPlan, RecordInput, RollupInput, Unpack,
+};
 use crate::eval::Collation;
 use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::query::planner::access::cluster::{self, is_plain};
 use crate::query::planner::logical::{
-    LogicalMeasurements, LogicalPlan, LogicalRecords, LogicalSource,
+    LogicalMeasurements, LogicalPlan, LogicalRecords, LogicalRollup, LogicalSource,
 };
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketPredicate, Direction};
@@ -26,6 +28,10 @@ pub fn lower(plan: LogicalPlan, settings: &PlanSettings) -> PhysicalPlan {
             LogicalSource::Records(scan) => Input::Records(Box::new(records(*scan))),
             LogicalSource::Measurements(scan) => Input::Buckets(Box::new(buckets(*scan, settings))),
             LogicalSource::Partitions(_) => unreachable!("a plan over partitions is cut instead"),
+            LogicalSource::Rollup(LogicalRollup::Documents(rollup)) => Input::Rollup(Box::new(
+                RollupInput::documents(rollup, plan.stages.first()),
+            )),
+            LogicalSource::Rollup(LogicalRollup::States(input)) => Input::Rollup(input),
         },
         stages: plan.stages.into_iter().map(Into::into).collect(),
         wanted: plan.wanted,

@@ -4,6 +4,7 @@
 //! input    records      collection scan │ clustered scan │ look-up of an _id │ by index
 //!          buckets      range of ids │ by index │ sampled ─► header predicate ─► event filter
 //!          metadata     from an index alone
+//!          rollup       stored bins, and the source where these are not up to date
 //! stages   group        hash table │ from bucket headers │ streaming │ first bins only; on one thread │ splittable
 //!          sort         rows │ by buckets
 //!          windows      sorted here │ input in order │ behind a densify
@@ -19,6 +20,7 @@ mod join;
 mod lower;
 mod measurement;
 mod nearest;
+mod rollup;
 mod stage;
 
 use std::sync::Arc;
@@ -50,6 +52,8 @@ pub use join::{FieldNames, PhysicalLookup};
 pub use lower::lower;
 pub(crate) use measurement::{TimeRank, is_constant, time_bins, time_rank};
 pub use nearest::Nearest;
+pub(crate) use rollup::span_of;
+pub use rollup::{RollupInput, RollupOutput, StateMapping};
 pub use stage::{
     BucketArrival, BucketOrder, CountedSource, DensifyInput, FirstBins, GroupSide, PhysicalDensify,
     PhysicalGroup, PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, merges_exactly,
@@ -82,6 +86,10 @@ impl PhysicalPlan {
                 group.side = GroupSide::Part;
                 Ok(())
             }
+            Some(PhysicalStage::Group(group)) if group.side == GroupSide::Merge => {
+                group.side = GroupSide::Combine;
+                Ok(())
+            }
             _ => Err(Error::new(
                 ErrorCode::InternalError,
                 "only a $group at the end of a pipeline has states",
@@ -103,6 +111,8 @@ pub enum Input {
     Buckets(Box<BucketInput>),
     /// The distinct metadata of a time-series collection.
     Metas(Box<MetaInput>),
+    /// The bins of a rollup, and what they are computed from.
+    Rollup(Box<RollupInput>),
     /// What the partitions of a collection return for a part of the pipeline.
     Partitions(Box<PartitionsInput>),
 }

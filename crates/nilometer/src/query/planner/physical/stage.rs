@@ -62,16 +62,18 @@ pub struct PhysicalGroup {
     pub side: GroupSide,
 }
 
-/// The side of a cut between partitions and the reader of all on which a `$group` runs.
+/// The side of a cut between parts of the input and the reader of all on which a `$group` runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupSide {
     /// The `$group` is not cut: it reads documents and returns groups.
     #[default]
     Whole,
-    /// In a partition: it reads documents and returns the states of its groups.
+    /// In a partition, or for the bins of a rollup: it reads documents and returns the states of its groups.
     Part,
-    /// Over all partitions: it reads states and returns groups.
+    /// Over all partitions, or over a rollup: it reads states and returns groups.
     Merge,
+    /// For the bins of a rollup over a rollup: it reads states and returns states.
+    Combine,
 }
 
 /// A collection whose measurements are counted and not read.
@@ -188,6 +190,9 @@ impl From<Stage> for PhysicalStage {
         match stage {
             Stage::Match(stage) => Self::Match(stage),
             Stage::Project(stage) => Self::Project(stage),
+            Stage::Group(stage) if stage.takes_states => {
+                Self::Group(PhysicalGroup::of_states(stage))
+            }
             Stage::Group(stage) => Self::Group(PhysicalGroup::new(stage)),
             Stage::Sort(stage) => Self::Sort(PhysicalSort::new(stage)),
             Stage::Limit(count) => Self::Limit(count),
@@ -382,7 +387,7 @@ impl PhysicalGroup {
         }
     }
 
-    /// Returns the group that merges the states of partitions.
+    /// Returns the group that merges the states of partitions, or of a rollup.
     pub fn of_states(stage: GroupStage) -> Self {
         Self {
             is_splittable: false,

@@ -2,6 +2,7 @@
 //!
 //! | rule | what it does |
 //! |---|---|
+//! | [`UseRollup`] | a `$group` reads the bins of a rollup in the place of measurements |
 //! | [`MergeMatches`] | adjacent `$match` stages become one |
 //! | [`MatchBeforeSort`] | `$match` after a `$sort` moves in front of it |
 //! | [`MatchBeforeProject`] | `$match` moves in front of a `$project` or `$addFields` that leaves its fields alone |
@@ -63,6 +64,7 @@ mod summaries;
 #[cfg(test)]
 mod tests;
 mod times;
+mod use_rollup;
 
 use super::logical::LogicalPlan;
 use super::physical::PhysicalPlan;
@@ -91,6 +93,7 @@ pub use sort_by_buckets::{
 pub use streaming_group::GroupInOrder;
 pub use summaries::SummariesOfBuckets;
 pub use times::{DatesOutOfRange, FixedBuckets};
+pub use use_rollup::UseRollup;
 
 /// Maximum number of rounds: far more than any pipeline needs, and a bound should two rules ever undo each other.
 const ROUNDS_MAX: usize = 100;
@@ -115,6 +118,7 @@ pub trait PhysicalRule: Send + Sync {
 
 /// The rules for logical plans, in order of application.
 pub static LOGICAL_RULES: &[&dyn LogicalRule] = &[
+    &UseRollup,
     &MergeMatches,
     &MatchBeforeSort,
     &MatchBeforeProject,
@@ -181,6 +185,12 @@ impl RuleSet {
             set.0 |= 1 << at;
         }
         Ok(set)
+    }
+
+    /// Returns the rules of either set.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Returns the set of all rules.

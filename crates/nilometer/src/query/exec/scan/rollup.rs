@@ -1,0 +1,388 @@
+//! Reading a rollup: its bins where they are up to date, its source elsewhere.
+//!
+//! ```text
+//! frozen               clean       dirty      clean        closed         newest
+//! ─────────────────────┬───────────┬──────────┬────────────┬──────────────┬──► time
+//!  stored              │ stored    │ live     │ stored     │ live
+//! ```
+//!
+//! Which spans are live is read from one snapshot, and so are the stored bins. The live spans are groups over the source, or
+//! over the bins of the rollup below, with partial states. Every bin is in one of both, so nothing counts twice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+
+use super::super::build::Builder;
+use super::super::group::output::{SAVED_KEY, SAVED_STATES, group_with_states};
+use super::super::{BoxOperator, ExecContext, ExecSettings, Operator, RowBatch};
+use crate::error::Result;
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{EvalContext, ParseContext};
+use crate::query::batch::Batch;
+use crate::query::pipeline::{GroupStage, MatchStage, Stage};
+use crate::query::planner;
+use crate::query::planner::logical::{LogicalPlan, LogicalSource};
+use crate::query::planner::physical::{
+    Input, PhysicalGroup, PhysicalPlan, PhysicalStage, RollupInput, RollupOutput, StateMapping,
+};
+use crate::query::planner::resolve::measurements;
+use crate::query::planner::rules::{LogicalRule, RuleSet, UseRollup};
+use crate::query::source::{RollupSource, ScanCounters};
+use crate::rollup::{RollupDefinition, RollupView};
+
+/// A span of time that is read from one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RollupPart {
+    /// From stored bins.
+    Stored(i64, i64),
+    /// From the source.
+    Live(i64, i64),
+}
+
+/// What is being read.
+enum CurrentPart {
+    Stored(Box<dyn Iterator<Item = Result<Document>> + Send>),
+    Live(BoxOperator),
+}
+
+/// Reads a rollup.
+pub(crate) struct RollupScan {
+    input: RollupInput,
+    builder: Builder,
+    counters: Arc<ScanCounters>,
+    /// `None` before the first batch.
+    parts: Option<VecDeque<RollupPart>>,
+    view: Option<RollupView>,
+    current: Option<CurrentPart>,
+}
+
+impl RollupScan {
+    /// Reads the rollup of `input`.
+    pub(crate) fn new(input: RollupInput, builder: Builder, counters: Arc<ScanCounters>) -> Self {
+        // Groups of a rollup compare strings byte by byte, and its definition has no variables.
+        let mut settings = ExecSettings::clone(&builder.settings);
+        settings.plan.collator = None;
+        settings.plan.variables = Arc::default();
+        if let Ok(own) = RuleSet::named([UseRollup.name()]) {
+            settings.plan.options.disabled = settings.plan.options.disabled.or(own);
+        }
+        let builder = builder.with_settings(Arc::new(settings));
+        Self {
+            input,
+            builder,
+            counters,
+            parts: None,
+            view: None,
+            current: None,
+        }
+    }
+
+    fn begin(&mut self, cx: &ExecContext<'_>) -> Result<VecDeque<RollupPart>> {
+        let rollup = &self.input.rollup;
+        let view = RollupView::open(&*rollup.engine, &rollup.stored)?;
+        let wanted = |key: DocRef<'_>| self.matches_series(key, &cx.eval);
+        let parts = match self.input.of_series {
+            true => parts_of_series(&view, &self.input, &wanted)?,
+            false => parts_of(&view, &self.input, &wanted)?,
+        };
+        self.view = Some(view);
+        Ok(parts)
+    }
+
+    /// True if documents of the series of this key may pass, whatever their bin.
+    fn matches_series(&self, key: DocRef<'_>, eval: &EvalContext<'_>) -> Result<bool> {
+        let Some(filter) = &self.input.key_filter else {
+            return Ok(true);
+        };
+        let time = &*self.input.rollup.definition.time_name;
+        let in_id = format!("_id.{time}");
+        let (of_series, _) = filter
+            .clone()
+            .split(|path| path != time && !path.starts_with(&in_id));
+        of_series.matches(self.document_of(key).as_ref(), eval)
+    }
+
+    /// Returns a document of the rollup without its accumulators.
+    fn document_of(&self, key: DocRef<'_>) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append("_id", Value::Document(key.to_document()));
+        out.append_all(key);
+        out.finish()
+    }
+
+    fn open(&self, part: RollupPart) -> Result<CurrentPart> {
+        Ok(match (part, &self.view) {
+            (RollupPart::Stored(from, to), Some(view)) => {
+                CurrentPart::Stored(view.bins((from, to))?)
+            }
+            (RollupPart::Live(from, to) | RollupPart::Stored(from, to), _) => {
+                CurrentPart::Live(self.live((from, to))?)
+            }
+        })
+    }
+
+    /// Returns what computes the bins of a span.
+    fn live(&self, span: (i64, i64)) -> Result<BoxOperator> {
+        let selected = match &self.input.output {
+            RollupOutput::Documents => None,
+            RollupOutput::States(mapping) => Some(mapping.fields.as_slice()),
+        };
+        live_bins(
+            &self.builder,
+            &self.input.rollup,
+            span,
+            self.input.series_filter.as_ref(),
+            selected,
+            self.input.of_series,
+        )
+    }
+
+    /// Returns the row of a group with partial states; `None` if it does not pass.
+    fn row(
+        &self,
+        group: &Document,
+        is_stored: bool,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<Document>> {
+        let key = group.get(SAVED_KEY).as_document().unwrap_or(DocRef::EMPTY);
+        let is_tested = is_stored || !self.input.of_series;
+        if let Some(filter) = self.input.key_filter.as_ref().filter(|_| is_tested)
+            && !filter.matches(self.document_of(key).as_ref(), &cx.eval)?
+        {
+            return Ok(None);
+        }
+        let definition = &self.input.rollup.definition;
+        match &self.input.output {
+            RollupOutput::Documents => bin_document(definition, group, &cx.eval).map(Some),
+            RollupOutput::States(mapping) => {
+                let states = group.get(SAVED_STATES).as_array();
+                let all: Vec<_> = states.iter().flat_map(|states| states.iter()).collect();
+                let key = mapping.key(key, &definition.time_name)?;
+                // A key may become longer: a part may be a constant.
+                let room = group.as_bytes().len() + 64;
+                Ok(Some(match is_stored {
+                    true => {
+                        let places = mapping.fields.iter();
+                        let chosen = places.filter_map(|at| all.get(*at).copied());
+                        group_with_states(key, chosen, room)
+                    }
+                    false => group_with_states(key, all.into_iter(), room),
+                }))
+            }
+        }
+    }
+}
+
+impl Operator for RollupScan {
+    fn next(&mut self, outer: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let settings = Arc::clone(&self.builder.settings);
+        let cx = ExecContext::new(outer.operation, &settings);
+        let mut parts = match self.parts.take() {
+            Some(parts) => parts,
+            None => self.begin(&cx)?,
+        };
+        let mut out = RowBatch::default();
+        while !out.is_full() {
+            let Some(current) = &mut self.current else {
+                match parts.pop_front() {
+                    Some(part) => self.current = Some(self.open(part)?),
+                    None => break,
+                }
+                continue;
+            };
+            match current {
+                CurrentPart::Stored(bins) => match bins.next().transpose()? {
+                    Some(bin) => {
+                        use std::sync::atomic::Ordering::Relaxed;
+                        cx.operation.check_interrupt()?;
+                        self.counters.documents.fetch_add(1, Relaxed);
+                        if let Some(row) = self.row(&bin, true, &cx)? {
+                            out.push(row);
+                        }
+                    }
+                    None => self.current = None,
+                },
+                CurrentPart::Live(operator) => match operator.next(&cx)? {
+                    Some(batch) => {
+                        for group in batch.into_rows()? {
+                            if let Some(row) = self.row(&group, false, &cx)? {
+                                out.push(row);
+                            }
+                        }
+                    }
+                    None => self.current = None,
+                },
+            }
+        }
+        if parts.is_empty() && self.current.is_none() {
+            self.view = None;
+        }
+        self.parts = Some(parts);
+        Ok(out.into_batch())
+    }
+}
+
+/// Returns a group with partial states as a document of the rollup.
+pub(crate) fn bin_document(
+    definition: &RollupDefinition,
+    group: &Document,
+    eval: &EvalContext<'_>,
+) -> Result<Document> {
+    let key = group.get(SAVED_KEY).as_document().unwrap_or(DocRef::EMPTY);
+    let key_value = Value::Document(key.to_document());
+    let states = group.get(SAVED_STATES).as_array();
+    let states = states.iter().flat_map(|states| states.iter());
+    let mut out = DocumentBuilder::new();
+    out.append("_id", key_value.clone());
+    out.append_all(key);
+    for ((name, spec), saved) in definition.fields.iter().zip(states) {
+        let state = spec.restore(&key_value, saved, eval)?;
+        out.append(name, spec.finish(state, eval)?);
+    }
+    Ok(out.finish())
+}
+
+/// Returns the parts that hold the bins of the input, in order of time.
+fn parts_of(
+    view: &RollupView,
+    input: &RollupInput,
+    wanted: &dyn Fn(DocRef<'_>) -> Result<bool>,
+) -> Result<VecDeque<RollupPart>> {
+    let progress = view.progress;
+    let mut parts = VecDeque::new();
+    let (mut from, to) = input.span;
+    from = from.max(progress.expired_ms);
+    let stored_to = to.min(progress.closed_ms);
+    let mut push = |part: RollupPart| match part {
+        RollupPart::Stored(from, to) | RollupPart::Live(from, to) if from >= to => {}
+        part => parts.push_back(part),
+    };
+    for (start, end) in view.dirty(wanted)? {
+        // Frozen bins keep their value.
+        let start = start.max(progress.changeable_from_ms()).max(from);
+        let end = end.min(stored_to);
+        if start >= end {
+            continue;
+        }
+        push(RollupPart::Stored(from, start));
+        push(RollupPart::Live(start, end));
+        from = end;
+    }
+    push(RollupPart::Stored(from, stored_to));
+    push(RollupPart::Live(from.max(stored_to), to));
+    Ok(parts)
+}
+
+/// Returns the parts that hold the measurements of the input: parts of bins, and what the source has of frozen ones, are live.
+fn parts_of_series(
+    view: &RollupView,
+    input: &RollupInput,
+    wanted: &dyn Fn(DocRef<'_>) -> Result<bool>,
+) -> Result<VecDeque<RollupPart>> {
+    let (progress, bins) = (view.progress, &input.rollup.definition.bins);
+    let (from, to) = input.span;
+    let first = bins.ceil(from).max(progress.changeable_from_ms());
+    let end = bins.floor(to).min(progress.closed_ms);
+    // A condition on an array differs from one on what leads to it.
+    let is_unusable = progress.has_arrays && input.key_filter.is_some();
+    if first >= end || is_unusable {
+        return Ok(VecDeque::from([RollupPart::Live(from, to)]));
+    }
+    let inner = RollupInput {
+        span: (first, end),
+        ..input.clone()
+    };
+    let mut parts = parts_of(view, &inner, wanted)?;
+    if from < first {
+        parts.push_front(RollupPart::Live(from, first));
+    }
+    if end < to {
+        parts.push_back(RollupPart::Live(end, to));
+    }
+    Ok(parts)
+}
+
+/// Returns an operator that computes the bins of a span from what the rollup stands on: groups with partial states.
+/// `filter` is a condition on measurements, `selected` the places of the accumulators. With `is_of_series` measurements are read in
+/// any case, and the span may cut bins.
+pub(crate) fn live_bins(
+    builder: &Builder,
+    rollup: &Arc<RollupSource>,
+    span: (i64, i64),
+    filter: Option<&MatchExpression>,
+    selected: Option<&[usize]>,
+    is_of_series: bool,
+) -> Result<BoxOperator> {
+    let definition = &rollup.definition;
+    let mut stage = GroupStage::new(
+        definition.key.clone(),
+        definition.fields.clone(),
+        definition.group.clone(),
+    );
+    let all: Vec<usize> = (0..definition.fields.len()).collect();
+    let selected = selected.unwrap_or(&all);
+    stage.fields = selected
+        .iter()
+        .filter_map(|at| definition.fields.get(*at).cloned())
+        .collect();
+    let mut plan = match (&rollup.parent, StateMapping::of_parent(definition)) {
+        (Some(parent), Some(mapping)) if !is_of_series => {
+            let places = selected.iter();
+            let fields = places.filter_map(|at| mapping.fields.get(*at).copied());
+            let mapping = StateMapping {
+                fields: fields.collect(),
+                ..mapping
+            };
+            let group = PhysicalGroup::of_states(stage);
+            PhysicalPlan {
+                input: Input::Rollup(Box::new(RollupInput {
+                    rollup: Arc::clone(parent),
+                    span,
+                    key_filter: None,
+                    series_filter: filter.cloned(),
+                    output: RollupOutput::States(mapping),
+                    of_series: false,
+                })),
+                stages: vec![PhysicalStage::Group(group)],
+                wanted: crate::query::pipeline::needs::Needs::All,
+                distinct: None,
+                fired: Vec::new(),
+            }
+        }
+        _ => {
+            let mut filters: Vec<MatchExpression> = definition.filter.iter().cloned().collect();
+            filters.extend(filter.cloned());
+            filters.push(time_filter(&definition.series_time_field, span)?);
+            let filter = MatchExpression::and(filters);
+            let mut stages = Vec::new();
+            if !matches!(filter, MatchExpression::AlwaysTrue) {
+                stages.push(Stage::Match(MatchStage::new(filter)));
+            }
+            stages.push(Stage::Group(stage));
+            let source = measurements(Arc::clone(&rollup.series), rollup.series_namespace.clone());
+            let plan = LogicalPlan::new(LogicalSource::Measurements(Box::new(source)), stages);
+            planner::optimize(plan, builder.settings.choice(None))?
+        }
+    };
+    plan.return_states()?;
+    builder.build(plan)
+}
+
+/// Returns the condition that a measurement lies within a span.
+fn time_filter(field: &str, (from, to): (i64, i64)) -> Result<MatchExpression> {
+    let mut bounds = DocumentBuilder::new();
+    if from != i64::MIN {
+        bounds.append("$gte", Value::DateTime(from));
+    }
+    if to != i64::MAX {
+        bounds.append("$lt", Value::DateTime(to));
+    }
+    if bounds.is_empty() {
+        return Ok(MatchExpression::AlwaysTrue);
+    }
+    let mut filter = DocumentBuilder::new();
+    filter.append(field, Value::Document(bounds.finish()));
+    MatchExpression::parse(filter.finish().as_ref(), &ParseContext::new())
+}

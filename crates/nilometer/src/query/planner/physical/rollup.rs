@@ -1,0 +1,221 @@
+//! The input from a rollup: stored bins where they are up to date, the source elsewhere.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use crate::error::Result;
+use crate::eval::matcher::{CompareOp, MatchExpression};
+use crate::query::pipeline::Stage;
+use crate::query::source::RollupSource;
+use crate::rollup::{PartSource, RollupDefinition};
+
+/// The input from a rollup.
+#[derive(Clone, Debug)]
+pub struct RollupInput {
+    /// The rollup.
+    pub rollup: Arc<RollupSource>,
+    /// The first instant, and the first after it, of the measurements in question.
+    pub span: (i64, i64),
+    /// The condition on documents of the rollup; it reads parts of the key only.
+    pub key_filter: Option<MatchExpression>,
+    /// The condition on measurements, for what is read from the source. It selects what `key_filter` selects, at least.
+    pub series_filter: Option<MatchExpression>,
+    /// What is returned.
+    pub output: RollupOutput,
+    /// The answer is that of the time series at the bottom: frozen bins, and parts of bins, are read there.
+    pub of_series: bool,
+}
+
+/// What a rollup returns.
+#[derive(Clone, Debug)]
+pub enum RollupOutput {
+    /// Its documents.
+    Documents,
+    /// Groups of a coarser key with partial states, several for each.
+    States(StateMapping),
+}
+
+/// How groups of a rollup become parts of groups of a coarser key.
+#[derive(Clone, Debug)]
+pub struct StateMapping {
+    /// The parts of the key by name; one without a name is the key itself.
+    pub parts: Vec<(Option<Arc<str>>, PartSource)>,
+    /// The places of the accumulators.
+    pub fields: Vec<usize>,
+}
+
+impl StateMapping {
+    /// Returns the mapping of the rollup below to this one.
+    pub fn of_parent(definition: &RollupDefinition) -> Option<Self> {
+        let from_parent = definition.from_parent.as_ref()?;
+        let parts = from_parent.parts.iter();
+        Some(Self {
+            parts: parts
+                .map(|(name, source)| (Some(name.clone()), source.clone()))
+                .collect(),
+            fields: from_parent.places.clone(),
+        })
+    }
+
+    /// Returns the key of the coarser group of a key of the rollup.
+    pub fn key(&self, key: DocRef<'_>, time_name: &str) -> Result<Value> {
+        let value = |source: &PartSource| -> Result<Value> {
+            Ok(match source {
+                PartSource::Part(name) => key.get(name).to_value(),
+                PartSource::Constant(value) => value.clone(),
+                PartSource::Bins(bins) => match key.get(time_name) {
+                    ValueRef::DateTime(start) => Value::DateTime(bins.trunc(start)?),
+                    other => other.to_value(),
+                },
+            })
+        };
+        // As in `$group`, a key that is one value, or has one part, is null where that is missing.
+        let or_null = |value: Value| match value {
+            Value::Missing | Value::Undefined => Value::Null,
+            value => value,
+        };
+        let mut out = DocumentBuilder::new();
+        match self.parts.as_slice() {
+            [(None, source)] => return value(source).map(or_null),
+            [(Some(name), source)] => {
+                out.append(name, or_null(value(source)?));
+            }
+            parts => {
+                for (name, source) in parts {
+                    out.append(name.as_deref().unwrap_or(""), value(source)?);
+                }
+            }
+        }
+        Ok(Value::Document(out.finish()))
+    }
+}
+
+impl RollupInput {
+    /// Returns the input of a query on the rollup; `first` is the first stage, which stays where it is.
+    pub fn documents(rollup: Arc<RollupSource>, first: Option<&Stage>) -> Self {
+        let mut input = Self {
+            rollup,
+            span: (i64::MIN, i64::MAX),
+            key_filter: None,
+            series_filter: None,
+            output: RollupOutput::Documents,
+            of_series: false,
+        };
+        let Some(Stage::Match(stage)) = first else {
+            return input;
+        };
+        let definition = Arc::clone(&input.rollup.definition);
+        input.span = bins_within(&stage.filter, &definition);
+        let is_part = |path: &str| {
+            let path = path.strip_prefix("_id.").unwrap_or(path);
+            let first = path.split('.').next().unwrap_or(path);
+            *definition.time_name == *first
+                || definition.parts.iter().any(|part| *part.name == *first)
+        };
+        let (of_key, _) = stage.filter.clone().split(is_part);
+        let conjuncts = of_key.clone().into_conjuncts();
+        input.series_filter = of_series(&conjuncts, &definition);
+        input.key_filter = Some(of_key).filter(|f| !matches!(f, MatchExpression::AlwaysTrue));
+        input
+    }
+
+    /// Returns the stage for explain.
+    pub fn explain(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append("stage", "ROLLUP");
+        out.append("rollup", self.rollup.namespace.as_str());
+        if self.span.0 != i64::MIN {
+            out.append("from", Value::DateTime(self.span.0));
+        }
+        if self.span.1 != i64::MAX {
+            out.append("to", Value::DateTime(self.span.1));
+        }
+        let filter = self.key_filter.as_ref().map(MatchExpression::to_document);
+        out.append("filter", filter);
+        out.finish()
+    }
+}
+
+/// Returns a range that holds the times of all documents that pass the filter.
+fn bins_within(filter: &MatchExpression, definition: &RollupDefinition) -> (i64, i64) {
+    let in_id = format!("_id.{}", definition.time_name);
+    let (mut from, mut to) = (i64::MIN, i64::MAX);
+    for conjunct in filter.clone().into_conjuncts() {
+        let MatchExpression::Compare(comparison) = conjunct else {
+            continue;
+        };
+        let path = comparison.path.as_str();
+        let Value::DateTime(at) = comparison.value else {
+            continue;
+        };
+        if path != &*definition.time_name && path != in_id {
+            continue;
+        }
+        let (low, high) = span_of(comparison.op, at);
+        from = from.max(low);
+        to = to.min(high);
+    }
+    // Bins are read as a whole: the condition is tested on documents.
+    let to = match to {
+        i64::MAX => to,
+        to => definition.bins.ceil(to),
+    };
+    (
+        definition.bins.floor(from),
+        to.max(definition.bins.floor(from)),
+    )
+}
+
+/// Returns the instants that pass a comparison: the first, and the first after the last.
+pub(crate) fn span_of(op: CompareOp, at: i64) -> (i64, i64) {
+    let after = at.saturating_add(1);
+    match op {
+        CompareOp::Eq => (at, after),
+        CompareOp::Gt => (after, i64::MAX),
+        CompareOp::Gte => (at, i64::MAX),
+        CompareOp::Lt => (i64::MIN, at),
+        CompareOp::Lte => (i64::MIN, after),
+    }
+}
+
+/// Returns equalities of parts of the key as conditions on measurements.
+///
+/// Where a path leads through an array, the part is an array of what is found there, and a condition on the metadata matches
+/// at least when one on the part does.
+fn of_series(
+    conjuncts: &[MatchExpression],
+    definition: &RollupDefinition,
+) -> Option<MatchExpression> {
+    let mut found = Vec::new();
+    for conjunct in conjuncts {
+        let MatchExpression::Compare(comparison) = conjunct else {
+            continue;
+        };
+        let is_plain = matches!(
+            comparison.value,
+            Value::String(_)
+                | Value::Int32(_)
+                | Value::Int64(_)
+                | Value::Double(_)
+                | Value::Bool(_)
+                | Value::ObjectId(_)
+        );
+        if comparison.op != CompareOp::Eq || !is_plain {
+            continue;
+        }
+        let path = comparison.path.as_str();
+        let part = definition
+            .parts
+            .iter()
+            .find(|part| *part.name == *path.strip_prefix("_id.").unwrap_or(path));
+        let field = part.and_then(|part| part.expression.as_field_path());
+        if let Some(field) = field {
+            found.extend(conjunct.renamed(path, field.as_str()));
+        }
+    }
+    match found.is_empty() {
+        true => None,
+        false => Some(MatchExpression::and(found)),
+    }
+}
