@@ -231,6 +231,15 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// Returns a 64-bit integer; no other type of number is accepted.
+    pub fn long(&self, name: &str) -> Result<Option<i64>> {
+        match self.present(name) {
+            None => Ok(None),
+            Some(ValueRef::Int64(number)) => Ok(Some(number)),
+            Some(other) => Err(self.wrong_type(name, other, "long")),
+        }
+    }
+
     /// Returns an integer not below `min` (error 51024).
     pub fn integer_at_least(&self, name: &str, min: i64) -> Result<Option<i64>> {
         match self.integer(name)? {

@@ -209,6 +209,7 @@ impl Database {
                 timeseries.seal_unsealed(&collection)?;
             }
         }
+        let transactions = Arc::<Transactions>::default();
         let collections = Arc::new(StoredCollections {
             services: services.clone(),
             engine: engine.clone(),
@@ -219,6 +220,7 @@ impl Database {
             authority: authority.clone(),
             cursors: cursors.clone(),
             change_log: change_log.clone(),
+            transactions: transactions.clone(),
         });
         collections.apply_change_stream_options()?;
         let query = QueryServices {
@@ -237,7 +239,6 @@ impl Database {
         let rollups = RollupRefresher::new(services.clone(), collections.clone(), &query);
         let disk = Arc::new(DiskMonitor::new(engine.clone(), services.clone()));
         let retryable_writes = Arc::new(RetryableWrites::new(engine.clone()));
-        let transactions = Arc::<Transactions>::default();
         let snapshots = Arc::<Snapshots>::default();
         let expiring = (transactions.clone(), snapshots.clone());
         let background = Background::start(BackgroundContext {
@@ -407,7 +408,6 @@ impl Database {
         &self.retryable_writes
     }
 
-    /// Returns the change log; `None` without a replica set, and on a member that does not write.
     /// True if the database shows what another process writes, as a secondary does.
     pub fn is_view(&self) -> bool {
         self.engine.is_read_only()
@@ -419,6 +419,7 @@ impl Database {
         log.map(|log| log.last_committed()).or(self.view_time)
     }
 
+    /// Returns the change log; `None` without a replica set, and on a member that does not write.
     pub(crate) fn change_log(&self) -> Option<&Arc<ChangeLog>> {
         self.change_log.as_ref()
     }

@@ -27,7 +27,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvaluationCounters;
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Progress, Request};
-use crate::services::{CommandFailure, EnteringCommand, OperationEntry, Services};
+use crate::services::{CommandFailure, EnteringCommand, OpenConnection, OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::turns::Turn;
 
@@ -190,7 +190,12 @@ fn run_known(
             run_checked(both, session, &resolved, spec, generic, failure)
         }
         false => {
-            transactions::run_statement(database, &owner, (spec, &resolved), transaction, |seen| {
+            let connection = OpenConnection {
+                client: session.client.clone(),
+                user: owner.1.clone(),
+            };
+            let by = (&owner, (session.connection_id, connection));
+            transactions::run_statement(database, by, (spec, &resolved), transaction, |seen| {
                 run_checked((seen, database), session, &resolved, spec, generic, failure)
             })
         }
@@ -225,6 +230,7 @@ fn run_checked(
         Access::Write => services.turns.begin_write(request.bytes()),
         Access::None | Access::Read => None,
     };
+    let transaction = generic.transaction.map(|transaction| transaction.number);
     let mut operation = OperationContext {
         id: services.operations.next_id(),
         database: generic.database,
@@ -255,6 +261,7 @@ fn run_checked(
         command: authorization::shown(spec, &request.body),
         access: spec.access,
         takes_memory: spec.takes_memory,
+        transaction,
         started,
         ..OperationEntry::of(&operation, namespace.clone())
     };

@@ -129,7 +129,7 @@ pub(crate) fn parse(
             "writeConcern" => {
                 (parsed.write_concern, parsed.unmet_concern) = write_concern(spec, &args, set)?;
             }
-            "txnNumber" => transaction.number = args.integer("txnNumber")?,
+            "txnNumber" => transaction.number = args.long("txnNumber")?,
             "autocommit" => transaction.autocommit = args.boolean("autocommit")?,
             "startTransaction" => transaction.start = args.boolean("startTransaction")?,
             name => check_own_field(spec, &args, name)?,

@@ -237,6 +237,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     crud::insert::SPEC,
     admin::hello::IS_MASTER,
     admin::sessions::KILL_ALL,
+    admin::session_patterns::KILL_BY_PATTERN,
     crud::kill_cursors::SPEC,
     admin::current_op::KILL_OP,
     admin::sessions::KILL,

@@ -10,9 +10,10 @@ use nilometer_bson::{DocRef, Document, ValueRef};
 use super::{Access, CommandSpec};
 use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::database::Database;
-use crate::database::transactions::{SessionOwner, Transaction};
+use crate::database::transactions::{SessionOwner, Transaction, TransactionStart};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
+use crate::services::OpenConnection;
 use crate::timeseries;
 use crate::write::CappedLimits;
 
@@ -109,7 +110,7 @@ pub(super) fn transient(mut error: Error) -> Error {
 /// Runs a statement on the database that its transaction sees.
 pub(super) fn run_statement(
     database: &Database,
-    owner: &SessionOwner,
+    (owner, connection): (&SessionOwner, (i64, OpenConnection)),
     (spec, request): (&CommandSpec, &Request),
     args: TransactionArgs,
     run: impl FnOnce(&Database) -> Result<Document>,
@@ -118,8 +119,14 @@ pub(super) fn run_statement(
     let number = args.number;
     let begun = match args.starts {
         true => {
-            let begin = (number, reads_snapshot(request));
-            check_first(spec).and_then(|()| transactions.begin(database, owner.clone(), begin))
+            let (connection_id, connection) = connection;
+            let start = TransactionStart {
+                number,
+                read_concern: read_concern(request),
+                connection_id,
+                connection,
+            };
+            check_first(spec).and_then(|()| transactions.begin(database, owner.clone(), start))
         }
         false => Ok(()),
     };
@@ -127,10 +134,13 @@ pub(super) fn run_statement(
         let slot = transactions.find(owner, number)?;
         // The statements of a transaction run one after the other.
         let mut open = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(transaction) = &*open else {
+        let Some(transaction) = &mut *open else {
             return Err(transactions.why_ended(owner, number));
         };
+        let clock = &database.services().clock;
+        let began = clock.monotonic();
         let outcome = check(transaction, spec, request).and_then(|()| run(&transaction.database));
+        transaction.add_active(clock.monotonic().saturating_sub(began));
         let has_failed = match &outcome {
             Ok(reply) => {
                 !matches!(reply.get("writeErrors"), ValueRef::Missing) || has_errors(reply)
@@ -194,11 +204,10 @@ fn check_command(spec: &CommandSpec) -> Result<()> {
     }
 }
 
-/// True if the first statement of a transaction asks for the read concern `snapshot`.
-fn reads_snapshot(request: &Request) -> bool {
+/// Returns the read concern of the first statement of a transaction; empty without one.
+fn read_concern(request: &Request) -> Document {
     let concern = request.body.as_ref().get("readConcern").as_document();
-    let level = concern.and_then(|concern| concern.get("level").as_str());
-    level == Some("snapshot")
+    concern.map_or_else(Document::new, |concern| concern.to_document())
 }
 
 /// Returns the first stage of a pipeline that writes, or that tells of the server and not of a snapshot.
@@ -257,7 +266,7 @@ pub(super) fn collection_of(body: DocRef<'_>) -> Option<&str> {
 /// Refuses to create time series and views in a transaction, and anything with the read concern `snapshot`: a new collection is in
 /// no snapshot.
 fn check_definition(transaction: &Transaction, spec: &CommandSpec, body: DocRef<'_>) -> Result<()> {
-    if transaction.reads_snapshot {
+    if transaction.start.reads_snapshot() {
         return Err(Error::invalid_options(format!(
             "'{}' in a transaction needs the readConcern level 'local'",
             spec.name

@@ -27,6 +27,7 @@ use crate::write::Records;
 
 use super::buckets::StoredBucketSource;
 use super::records::StoredRecordSource;
+use super::transactions::Transactions;
 
 /// All collections of a database.
 #[derive(Clone)]
@@ -40,6 +41,7 @@ pub(crate) struct StoredCollections {
     pub(super) authority: Arc<Authority>,
     pub(super) cursors: Arc<CursorRegistry>,
     pub(super) change_log: Option<Arc<ChangeLog>>,
+    pub(super) transactions: Arc<Transactions>,
 }
 
 impl Collections for StoredCollections {
@@ -48,6 +50,7 @@ impl Collections for StoredCollections {
             database: db.to_owned(),
             collection: coll.to_owned(),
         };
+        self.catalog.check_in_snapshot(db, coll)?;
         if self.catalog.is_oplog(&namespace) {
             return Ok(self.oplog());
         }
@@ -163,9 +166,7 @@ impl Collections for StoredCollections {
                 let host_port = format!("{}:{}", host.hostname, host.port);
                 Ok(self.plans.stats(&format!("{db}.{coll}"), &host_port))
             }
-            ("$currentOp", None) if db == "admin" => {
-                current_op(&self.services, &self.cursors, argument, user)
-            }
+            ("$currentOp", None) if db == "admin" => self.current_op(argument, user),
             ("$currentOp", _) => Err(Error::new(
                 ErrorCode::InvalidNamespace,
                 "$currentOp must be run against the 'admin' database with {aggregate: 1}",
@@ -197,50 +198,6 @@ impl Collections for StoredCollections {
             )),
         }
     }
-}
-
-/// Answers `$currentOp`. Without access control there are no users, and all operations are shown.
-fn current_op(
-    services: &Services,
-    cursors: &CursorRegistry,
-    argument: DocRef<'_>,
-    user: Option<&UserName>,
-) -> Result<Vec<Document>> {
-    let mut shown = OperationFilter {
-        idle_connections: false,
-        truncate: false,
-        of_user: user,
-    };
-    let mut idle_cursors = false;
-    for element in argument {
-        let ValueRef::Bool(value) = element.value() else {
-            return Err(Error::failed_to_parse(format!(
-                "The '{}' parameter of the $currentOp stage must be a boolean value, but found: {}",
-                element.name(),
-                element.value().type_name()
-            )));
-        };
-        match element.name() {
-            "allUsers" if value => shown.of_user = None,
-            "allUsers" => {}
-            // Sessions have no transactions to be idle in, there are no other servers to include, and no
-            // latches to report in backtraces.
-            "idleSessions" | "localOps" | "backtrace" => {}
-            "idleConnections" => shown.idle_connections = value,
-            "truncateOps" => shown.truncate = value,
-            "idleCursors" => idle_cursors = value,
-            other => {
-                return Err(Error::failed_to_parse(format!(
-                    "Unrecognized option '{other}' in $currentOp stage."
-                )));
-            }
-        }
-    }
-    let mut described = describe::operations(services, shown);
-    if idle_cursors {
-        described.extend(describe_idle(services, cursors, shown));
-    }
-    Ok(described)
 }
 
 /// Describes the cursors that wait for the next `getMore`.
@@ -338,6 +295,48 @@ impl BucketAccess for StoredCollections {
 }
 
 impl StoredCollections {
+    /// Answers `$currentOp`. Without access control there are no users, and all operations are shown.
+    fn current_op(&self, argument: DocRef<'_>, user: Option<&UserName>) -> Result<Vec<Document>> {
+        let mut shown = OperationFilter {
+            idle_connections: false,
+            truncate: false,
+            of_user: user,
+        };
+        let (mut idle_cursors, mut idle_sessions) = (false, true);
+        for element in argument {
+            let ValueRef::Bool(value) = element.value() else {
+                return Err(Error::failed_to_parse(format!(
+                    "The '{}' parameter of the $currentOp stage must be a boolean value, but found: {}",
+                    element.name(),
+                    element.value().type_name()
+                )));
+            };
+            match element.name() {
+                "allUsers" if value => shown.of_user = None,
+                "allUsers" => {}
+                // There are no other servers to include, and no latches to report in backtraces.
+                "localOps" | "backtrace" => {}
+                "idleSessions" => idle_sessions = value,
+                "idleConnections" => shown.idle_connections = value,
+                "truncateOps" => shown.truncate = value,
+                "idleCursors" => idle_cursors = value,
+                other => {
+                    return Err(Error::failed_to_parse(format!(
+                        "Unrecognized option '{other}' in $currentOp stage."
+                    )));
+                }
+            }
+        }
+        let mut described = describe::operations(&self.services, shown);
+        if idle_sessions {
+            described.extend(self.transactions.describe_idle(&self.services, shown));
+        }
+        if idle_cursors {
+            described.extend(describe_idle(&self.services, &self.cursors, shown));
+        }
+        Ok(described)
+    }
+
     pub(crate) fn buckets(&self, collection: Arc<Collection>) -> Result<StoredBucketSource> {
         StoredBucketSource::new(self.timeseries.clone(), collection)
     }

@@ -4,8 +4,8 @@
 use nilometer_bson::civil_date::iso_with_offset;
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
-use super::{OperationEntry, Services};
-use crate::session::{ClientMetadata, UserName};
+use super::{OpenConnection, OperationEntry, Services};
+use crate::session::UserName;
 
 /// Longest command shown in full, in bytes; longer ones are truncated.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1000;
@@ -38,27 +38,31 @@ pub(crate) fn operations(services: &Services, shown: OperationFilter<'_>) -> Vec
         for (id, connected) in services.connections.list() {
             let is_shown = shown.of_user.is_none() || connected.user.as_ref() == shown.of_user;
             if is_shown && running.iter().all(|o| o.connection_id != id) {
-                let (client, user) = (&connected.client, connected.user.as_ref());
-                described.push(common(services, id, client, user, false).finish());
+                described.push(common(services, of_connection(id), id, &connected, false).finish());
             }
         }
     }
     described
 }
 
-/// Builds the fields that busy and idle connections share.
-fn common(
+/// Returns `type` and `desc` of an operation of a connection.
+fn of_connection(id: i64) -> (&'static str, String) {
+    ("op", format!("conn{id}"))
+}
+
+/// Builds the fields that operations, idle connections and idle sessions share.
+pub(crate) fn common(
     services: &Services,
+    (kind, description): (&str, String),
     id: i64,
-    client: &ClientMetadata,
-    user: Option<&UserName>,
+    connection: &OpenConnection,
     active: bool,
 ) -> DocumentBuilder {
-    let host = &services.host;
+    let (host, client) = (&services.host, &connection.client);
     let mut out = DocumentBuilder::with_capacity(512);
-    out.append("type", "op")
+    out.append("type", kind)
         .append("host", format!("{}:{}", host.hostname, host.port))
-        .append("desc", format!("conn{id}"))
+        .append("desc", description)
         .append("connectionId", id)
         .append(
             "client",
@@ -68,7 +72,7 @@ fn common(
         .append("clientMetadata", client.document.clone())
         .append("active", active)
         .append("currentOpTime", iso_with_offset(services.clock.now_ms()));
-    if let Some(user) = user {
+    if let Some(user) = &connection.user {
         let user = doc! {"user": user.user.as_str(), "db": user.db.as_str()};
         out.append("effectiveUsers", vec![Value::from(user)]);
     }
@@ -79,8 +83,12 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
     let elapsed = services.clock.monotonic().saturating_sub(operation.started);
     let micros = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
     let command = shown(&operation.command, truncate);
-    let (id, user) = (operation.connection_id, operation.user.as_ref());
-    let mut out = common(services, id, &operation.client, user, true);
+    let connection = OpenConnection {
+        client: operation.client.clone(),
+        user: operation.user.clone(),
+    };
+    let id = operation.connection_id;
+    let mut out = common(services, of_connection(id), id, &connection, true);
     out.append("opid", operation.id)
         .append("lsid", operation.lsid.map(|id| id.to_document()))
         .append("secs_running", micros / 1_000_000)
@@ -88,6 +96,7 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
         .append("op", kind(operation.command_name))
         .append("ns", operation.namespace.as_str())
         .append("command", command)
+        .append("transaction", operation.transaction.map(of_transaction))
         .append("planSummary", operation.usage.plan());
     if let Some((message, done, total)) = operation.progress.now() {
         let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -98,6 +107,11 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
     }
     out.append("killPending", operation.kill.reason().map(|_| true));
     out.finish()
+}
+
+/// Returns `transaction` of a statement.
+fn of_transaction(number: i64) -> Document {
+    doc! {"parameters": doc! {"txnNumber": number, "autocommit": false}}
 }
 
 /// Returns a command for a list of operations.

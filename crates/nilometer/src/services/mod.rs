@@ -16,7 +16,7 @@ mod profiler;
 mod replica_set;
 mod top;
 
-pub use connections::Connections;
+pub use connections::{Connections, OpenConnection};
 pub use counters::{Counter, Counters, LatencyCounter, OpCounters};
 pub(crate) use fail_point::{
     CommandFailure, EnteringCommand, FAIL_WRITE, FailPoint, FailPointData, FailPointMode,

@@ -40,6 +40,8 @@ pub struct OperationEntry {
     pub namespace: String,
     /// The logical session.
     pub lsid: Option<SessionId>,
+    /// The number of the transaction of which it is a statement.
+    pub transaction: Option<i64>,
     /// Its start, in ms since 1970.
     pub started_ms: i64,
     /// Its start, by the monotonic clock.
@@ -66,6 +68,7 @@ impl OperationEntry {
             takes_memory: false,
             namespace,
             lsid: operation.lsid,
+            transaction: None,
             started_ms: operation.now_ms,
             started: operation.clock().monotonic(),
             kill: operation.kill.clone(),
@@ -175,6 +178,7 @@ mod tests {
             takes_memory: true,
             namespace: "a.b".into(),
             lsid: None,
+            transaction: None,
             started_ms: 0,
             started: Duration::ZERO,
             kill: kill.clone(),

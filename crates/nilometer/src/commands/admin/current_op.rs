@@ -70,7 +70,13 @@ fn current_op(
         truncate,
         of_user: user.as_ref().filter(|_| own_only),
     };
-    for operation in describe::operations(database.services(), shown) {
+    let mut listed = describe::operations(database.services(), shown);
+    listed.extend(
+        database
+            .transactions()
+            .describe_idle(database.services(), shown),
+    );
+    for operation in listed {
         if filter.matches(operation.as_ref(), &evaluation)? {
             running.push(operation.into());
         }

@@ -25,6 +25,7 @@ pub(super) mod replication;
 pub(super) mod rotate_certificates;
 pub(super) mod server_state;
 pub(super) mod server_status;
+pub(super) mod session_patterns;
 pub(super) mod sessions;
 pub(super) mod shutdown;
 pub(super) mod stats;

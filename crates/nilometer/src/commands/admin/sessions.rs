@@ -15,8 +15,8 @@ use crate::operation::Request;
 use crate::services::{OperationEntry, Services, TIMEOUT_MINUTES};
 use crate::session::{SessionId, UserName};
 
-/// The largest number of sessions in one command.
-const SESSIONS_MAX: usize = 10_000;
+/// The largest number of sessions, or of patterns of sessions, in one command.
+pub(super) const SESSIONS_MAX: usize = 10_000;
 
 pub(crate) const START: CommandSpec = CommandSpec::new(
     "startSession",
@@ -165,7 +165,7 @@ fn kill_all(
 }
 
 /// Ends the sessions that `concerns` selects by id and user, aborts their transactions, and interrupts their operations.
-fn kill_where(
+pub(super) fn kill_where(
     database: &Database,
     context: &CommandContext<'_>,
     concerns: impl Fn(SessionId, Option<&UserName>) -> bool,

@@ -63,6 +63,7 @@ const SAME: &[&str] = &[
     "hostInfo",
     "isMaster",
     "killAllSessions",
+    "killAllSessionsByPattern",
     "killCursors",
     "killOp",
     "killSessions",

@@ -15,6 +15,7 @@
 //! A transaction is aborted by an error of one of its statements, by the end of its session, and after its lifetime.
 
 mod commit;
+mod idle;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +35,8 @@ use crate::write::Records;
 
 use super::index_builds::ResumedBuilds;
 pub(crate) use commit::CommitContext;
+pub(crate) use idle::TransactionStart;
+use idle::TransactionTimes;
 
 /// Bytes that a transaction may write, and bytes of the entries of the change log about them.
 const BYTES_MAX: u64 = 64 << 20;
@@ -52,8 +55,9 @@ pub(crate) struct Transaction {
     overlay: Arc<OverlayEngine>,
     /// What its statements run on.
     pub(crate) database: Database,
-    /// It has the read concern `snapshot`.
-    pub(crate) reads_snapshot: bool,
+    /// Who began it, and how.
+    pub(crate) start: TransactionStart,
+    times: TransactionTimes,
 }
 
 enum TransactionState {
@@ -124,9 +128,9 @@ impl Transactions {
         &self,
         database: &Database,
         owner: SessionOwner,
-        (number, reads_snapshot): (i64, bool),
+        start: TransactionStart,
     ) -> Result<()> {
-        let now = database.services.clock.monotonic();
+        let number = start.number;
         {
             let table = self.lock();
             if let Some(known) = table.get(&owner) {
@@ -139,11 +143,12 @@ impl Transactions {
                 ));
             }
         }
-        let transaction = Transaction::begin(database, reads_snapshot)?;
+        let transaction = Transaction::begin(database, start)?;
+        let started = transaction.times.began;
         let entry = TransactionEntry {
             number,
             state: TransactionState::Open(Arc::new(Mutex::new(Some(transaction)))),
-            started: now,
+            started,
         };
         self.counts.started.fetch_add(1, Ordering::Relaxed);
         if let Some(before) = self.lock().insert(owner, entry)
@@ -270,14 +275,27 @@ fn too_old(number: i64, last: i64) -> Error {
 }
 
 impl Transaction {
-    fn begin(database: &Database, reads_snapshot: bool) -> Result<Self> {
+    fn begin(database: &Database, start: TransactionStart) -> Result<Self> {
+        let clock = &database.services.clock;
+        let times = TransactionTimes {
+            began_ms: clock.now_ms(),
+            began: clock.monotonic(),
+            read: database.cluster_time().unwrap_or_default(),
+            active: Duration::ZERO,
+        };
         let removals = database.catalog.removals();
         let overlay = Arc::new(OverlayEngine::over(database.engine.clone(), BYTES_MAX)?);
         Ok(Self {
             database: database.over((overlay.clone(), removals), None),
             overlay,
-            reads_snapshot,
+            start,
+            times,
         })
+    }
+
+    /// Notes that a statement took `time`.
+    pub(crate) fn add_active(&mut self, time: Duration) {
+        self.times.active += time;
     }
 }
 
@@ -322,6 +340,8 @@ impl Database {
             timeseries: timeseries.clone(),
             records: records.clone(),
             cursors: cursors.clone(),
+            // Those of the database would hold this one as long as they are open.
+            transactions: Arc::default(),
             ..StoredCollections::clone(&self.collections)
         });
         let query = QueryServices {

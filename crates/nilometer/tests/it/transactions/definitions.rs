@@ -145,7 +145,7 @@ fn a_collection_that_was_dropped_or_renamed_since_the_snapshot_is_not_read() {
     }
     let mut others = Session::new(1);
     others.run(&mut f, find("kept"));
-    let mut sessions = [2, 3, 4, 5, 6].map(Session::new);
+    let mut sessions = [2, 3, 4, 5, 6, 7, 8].map(Session::new);
     for session in &mut sessions {
         session.run(&mut f, find("kept"));
     }
@@ -154,7 +154,11 @@ fn a_collection_that_was_dropped_or_renamed_since_the_snapshot_is_not_read() {
     f.run(insert("replaced", vec![doc! { "_id": 2 }.into()]));
     let rename = doc! { "renameCollection": "test.renamed", "to": "test.new name" };
     f.reply_on("admin", rename);
+    let nested = |stage: Document| doc! { "aggregate": "kept", "pipeline": array![stage], "cursor": doc! {} };
+    let join = doc! { "from": "dropped", "pipeline": array![], "as": "found" };
     let statements = [
+        nested(doc! { "$lookup": join }),
+        nested(doc! { "$unionWith": "replaced" }),
         find("dropped"),
         insert("dropped", vec![doc! { "_id": 3 }.into()]),
         find("replaced"),

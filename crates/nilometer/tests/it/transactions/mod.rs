@@ -3,6 +3,7 @@
 mod changes;
 mod definitions;
 mod histories;
+mod sessions;
 
 use std::sync::Arc;
 

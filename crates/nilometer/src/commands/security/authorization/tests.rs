@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+use nilometer_bson::{Binary, Document, DocumentBuilder, Value, array, doc};
 use nilometer_storage::MemoryEngine;
 
 use crate::auth::{Credentials, Mechanism, Restrictions, RoleName, User};
@@ -491,6 +491,49 @@ fn sessions_of_others_take_a_privilege() {
         sessions_shown(&database, &mut bob, &all),
         Ok(both[1..].to_vec())
     );
+}
+
+#[test]
+fn patterns_of_owners_take_the_right_to_impersonate() {
+    let database = guarded();
+    let mut ann = user(&database, "ann", &[("read", "a")]);
+    let mut bob = user(&database, "bob", &[("clusterMonitor", "admin")]);
+    let mut root = user(&database, "root", &[("root", "admin")]);
+    let actions = array!["killAnySession", "impersonate"];
+    let privilege = doc! {"resource": doc! {"cluster": true}, "actions": actions};
+    let role = doc! {"createRole": "killer", "privileges": array![privilege], "roles": array![]};
+    let owner = &mut ClientSession::embedded();
+    assert_eq!(code(&run(&database, owner, "admin", &role)), 0);
+    let mut killer = user(&database, "killer", &[("killer", "admin")]);
+    for session in [&mut ann, &mut bob] {
+        run(&database, session, "admin", &doc! {"startSession": 1});
+    }
+    let kill = |pattern: Document| doc! {"killAllSessionsByPattern": array![pattern]};
+    let of_ann = kill(doc! {"users": array![doc! {"user": "ann", "db": "admin"}]});
+    let readers = kill(doc! {"roles": array![doc! {"role": "read", "db": "a"}]});
+    for command in [&of_ann, &readers, &kill(doc! {})] {
+        assert_eq!(code(&run(&database, &mut bob, "admin", command)), 13);
+    }
+    let shown = |bob: &mut ClientSession| {
+        sessions_shown(&database, bob, &doc! {"allUsers": true}).expect("the sessions")
+    };
+    assert_eq!(code(&run(&database, &mut root, "admin", &of_ann)), 13);
+    assert_eq!(shown(&mut bob).len(), 2);
+    assert_eq!(code(&run(&database, &mut killer, "admin", &readers)), 0);
+    assert_eq!(shown(&mut bob), ["bob@admin"]);
+    run(&database, &mut ann, "admin", &doc! {"startSession": 1});
+    assert_eq!(code(&run(&database, &mut killer, "admin", &of_ann)), 0);
+    assert_eq!(shown(&mut bob), ["bob@admin"]);
+    let by_all = kill(doc! {"lsid": doc! {"id": Value::from(uuid())}});
+    assert_eq!(code(&run(&database, &mut root, "admin", &by_all)), 0);
+    assert_eq!(shown(&mut bob), ["bob@admin"]);
+}
+
+fn uuid() -> Binary {
+    Binary {
+        subtype: 4,
+        bytes: vec![7; 16].into(),
+    }
 }
 
 #[test]
