@@ -204,7 +204,7 @@ impl Database {
         apply_parameters(&services, &timeseries, &memory, &plans);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         if !is_read_only {
-            catalog.add_summaries()?;
+            catalog.add_derived_keyspaces()?;
             for collection in catalog.collections() {
                 timeseries.seal_unsealed(&collection)?;
             }

@@ -45,6 +45,8 @@ pub enum Storage {
         series: KeyspaceId,
         /// Summaries of sealed buckets; `None` if the collection was made before there were any.
         summaries: Option<KeyspaceId>,
+        /// The metadata of every series; `None` if the collection was made before it was kept.
+        registry: Option<KeyspaceId>,
     },
 }
 
@@ -59,9 +61,11 @@ impl Storage {
                 tail,
                 series,
                 summaries,
+                registry,
             } => [open, sealed, tail, series]
                 .into_iter()
                 .chain(summaries)
+                .chain(registry)
                 .collect(),
         }
     }
@@ -317,17 +321,22 @@ impl Collection {
                 tail,
                 series,
                 summaries,
+                registry,
             } => {
                 append_keyspace(&mut out, "series", series);
                 append_keyspace(&mut out, "open", open);
-                // Builds without summaries would change buckets and leave the summaries as they are. They find no `sealed`,
-                // and refuse the collection.
-                match summaries {
-                    Some(summaries) => {
-                        append_keyspace(&mut out, "summarized", sealed);
-                        append_keyspace(&mut out, "summaries", summaries);
+                // Builds without summaries would change buckets and leave the summaries as they are, those without a
+                // registry would not register series. They find no `sealed` by their name, and refuse the collection.
+                let sealed_name = match (summaries, registry) {
+                    (_, Some(_)) => "registered",
+                    (Some(_), None) => "summarized",
+                    (None, None) => "sealed",
+                };
+                append_keyspace(&mut out, sealed_name, sealed);
+                for (name, keyspace) in [("summaries", summaries), ("registry", registry)] {
+                    if let Some(keyspace) = keyspace {
+                        append_keyspace(&mut out, name, keyspace);
                     }
-                    None => append_keyspace(&mut out, "sealed", sealed),
                 }
                 append_keyspace(&mut out, "tail", tail);
             }
@@ -481,10 +490,13 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<CatalogEntry>
     let storage = if timeseries.is_some() {
         Storage::Buckets {
             open: keyspace("open")?,
-            sealed: keyspace("summarized").or_else(|_| keyspace("sealed"))?,
+            sealed: keyspace("registered")
+                .or_else(|_| keyspace("summarized"))
+                .or_else(|_| keyspace("sealed"))?,
             tail: keyspace("tail")?,
             series: keyspace("series")?,
             summaries: keyspace("summaries").ok(),
+            registry: keyspace("registry").ok(),
         }
     } else {
         Storage::Records {

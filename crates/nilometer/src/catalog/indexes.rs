@@ -316,7 +316,7 @@ impl IndexList {
     }
 
     /// Waits until no writer holds the list, and blocks new ones.
-    pub(super) fn lock_exclusive(&self) -> RwLockWriteGuard<'_, ()> {
+    pub(crate) fn lock_exclusive(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 

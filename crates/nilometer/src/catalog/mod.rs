@@ -511,24 +511,31 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives each bucket collection that was made before there were summaries a keyspace for them.
-    pub fn add_summaries(&self) -> Result<()> {
+    /// Gives each bucket collection that was made before there were summaries or a registry of series a keyspace for them.
+    pub fn add_derived_keyspaces(&self) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = Vec::new();
         for collection in self.collections() {
             let mut storage = collection.storage;
-            let Storage::Buckets { summaries, .. } = &mut storage else {
+            let Storage::Buckets {
+                summaries,
+                registry,
+                ..
+            } = &mut storage
+            else {
                 continue;
             };
-            if summaries.is_some() {
+            if summaries.is_some() && registry.is_some() {
                 continue;
             }
             let uuid: String = collection.uuid.iter().map(|b| format!("{b:02x}")).collect();
-            let name = format!("summaries/{uuid}");
-            let created = self
-                .engine
-                .create_keyspace(&name, KeyspaceOptions::default())?;
-            *summaries = Some(created);
+            for (kind, keyspace) in [("summaries", summaries), ("registry", registry)] {
+                if keyspace.is_none() {
+                    let name = format!("{kind}/{uuid}");
+                    let options = KeyspaceOptions::default();
+                    *keyspace = Some(self.engine.create_keyspace(&name, options)?);
+                }
+            }
             let namespace = collection.namespace.clone();
             let entry = Arc::new(collection.with_storage(storage));
             changed.push((namespace, Some(CatalogEntry::Collection(entry))));
@@ -578,6 +585,7 @@ impl Catalog {
                 )?,
                 series: create("series")?,
                 summaries: Some(create("summaries")?),
+                registry: Some(create("registry")?),
             },
             StorageKind::Records => Storage::Records {
                 records: create("records")?,

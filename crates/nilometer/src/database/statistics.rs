@@ -46,9 +46,11 @@ impl StoredCollections {
                 tail,
                 series,
                 summaries,
+                registry,
             } => {
                 sizes.count = self.timeseries.reader.count_buckets(collection)?;
-                for keyspace in [open, sealed, tail, series].into_iter().chain(summaries) {
+                let derived = summaries.into_iter().chain(registry);
+                for keyspace in [open, sealed, tail, series].into_iter().chain(derived) {
                     let data = self.engine.keyspace_statistics(keyspace)?;
                     sizes.data_bytes += data.disk_bytes + data.memory_bytes;
                     sizes.storage_bytes += data.disk_bytes;

@@ -9,6 +9,7 @@ use super::Timeseries;
 use super::cache::opened_bucket::StoredBucket;
 use super::format::keyspaces::BucketKeyspaces;
 use super::format::min_max::{Extreme, Side};
+use super::format::registry;
 use super::format::series_index;
 use super::format::series_key::SeriesMeta;
 use super::index::validate::IndexValidator;
@@ -59,6 +60,9 @@ impl Timeseries {
             if !self.series_index_leads_to(keyspaces, options, &bucket)? {
                 problems.push("the series index does not lead to it".to_owned());
             }
+            if !self.is_registered(keyspaces, options, &bucket)? {
+                problems.push("its series is not registered".to_owned());
+            }
             let id = bucket.id();
             let snapshot = self.engine.snapshot()?;
             let twice = snapshot.get(keyspaces.open, &id.0)?.is_some()
@@ -76,6 +80,7 @@ impl Timeseries {
             );
         }
         self.validate_series_index(keyspaces, options, &mut found, check_interrupt)?;
+        self.validate_registry(keyspaces, &mut found, check_interrupt)?;
         self.validate_summaries(collection, &mut found, check_interrupt)?;
         indexes.check_entries(&mut found, check_interrupt)?;
         if found.invalid == 0 {
@@ -165,6 +170,59 @@ impl Timeseries {
             Ok(Some((meta, start))) => has_entry(&meta, start),
             Ok(None) => Ok(true),
             Err(_) => Ok(false),
+        }
+    }
+
+    /// False if the series of the bucket is not in a complete registry, unless the bucket was removed or changed since it was
+    /// read.
+    fn is_registered(
+        &self,
+        keyspaces: BucketKeyspaces,
+        options: &TimeseriesOptions,
+        bucket: &StoredBucket,
+    ) -> Result<bool> {
+        let Some(registry) = keyspaces.registry else {
+            return Ok(true);
+        };
+        let snapshot = self.engine.snapshot()?;
+        let has = |meta| Ok::<_, Error>(snapshot.get(registry, &registry::key(meta))?.is_some());
+        if has(bucket.meta())? || !registry::is_complete(&*snapshot, registry)? {
+            return Ok(true);
+        }
+        let now = bucket_parts::read_parts(&*snapshot, keyspaces, bucket.id().0, None)?;
+        match now.opened_as(&options.time_field)? {
+            Some((meta, _)) => has(meta.as_ref()),
+            None => Ok(true),
+        }
+    }
+
+    /// Reads every entry of the registry of series.
+    fn validate_registry(
+        &self,
+        keyspaces: BucketKeyspaces,
+        found: &mut Validation,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let Some(registry) = keyspaces.registry else {
+            return Ok(());
+        };
+        let (mut from, end) = (registry::ALL.0.to_vec(), registry::ALL.1);
+        loop {
+            check_interrupt()?;
+            let snapshot = self.engine.snapshot()?;
+            let scan = snapshot.scan(registry, &from, Some(&end), Direction::Forward)?;
+            let mut entries = 0;
+            for item in scan.take(INDEX_CHUNK_ENTRIES) {
+                let (key, _) = item?;
+                entries += 1;
+                from = [&key[..], &[0]].concat();
+                if let Err(error) = registry::meta_of(&key) {
+                    found.note(error.message);
+                }
+            }
+            if entries < INDEX_CHUNK_ENTRIES {
+                return Ok(());
+            }
         }
     }
 

@@ -237,8 +237,10 @@ impl DamagedDatabase {
                     tail,
                     series,
                     summaries,
+                    registry,
                 } => vec![
                     (summaries, "the summaries of buckets, made again,"),
+                    (registry, "the registry of series, made again,"),
                     (Some(open), "the open buckets"),
                     (Some(sealed), "the sealed buckets"),
                     (Some(tail), "the newest measurements"),

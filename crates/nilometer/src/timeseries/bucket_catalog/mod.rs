@@ -200,6 +200,12 @@ impl BucketCatalog {
         }
     }
 
+    /// True if a series is written to, or has buckets that take more measurements.
+    pub(crate) fn has_series(&self, collection: [u8; 16], meta: SeriesMeta) -> bool {
+        let key = SeriesKey::new(collection, meta, &self.hasher);
+        self.stripe(&key).lock().series.contains_key(&key)
+    }
+
     /// The cache of series by metadata as sent.
     pub(crate) fn series_cache(&self) -> &SeriesCache {
         &self.series_cache

@@ -129,5 +129,8 @@ impl ReadCache {
         if let Some(summaries) = keyspaces.summaries {
             self.summary_blocks.forget(summaries);
         }
+        if let Some(registry) = keyspaces.registry {
+            self.series_lists.forget(registry);
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! The metadata of each series of a collection, for one version of the index it was read from.
+//! The metadata of each series of a collection, for one version of the keyspace it was read from.
 //!
-//! An index that begins with the whole metadata changes when a bucket is opened or removed, which is far less often than
-//! measurements arrive. [`crate::timeseries::scan::series`] fills the lists.
+//! The registry of series changes with the first and the last bucket of a series, an index that begins with the whole metadata with
+//! every bucket that is opened or removed. [`crate::timeseries::scan::series`] fills the lists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ const SERIES_BYTES: usize = 64;
 /// Default limit of all lists together, in bytes.
 pub(crate) const SERIES_LIST_BYTES_MAX: usize = 16 << 20;
 
-/// The metadata of each series, in the order of the index. A series without metadata has null.
+/// The metadata of each series. A series without metadata has null.
 pub(crate) type SeriesMetas = Arc<[Value]>;
 
-/// What was read from one version of an index.
+/// What was read from one version of a keyspace.
 struct CachedList {
     version: u64,
     /// `None` if there are too many series to keep.
@@ -33,7 +33,7 @@ struct CachedList {
 
 type Lists = HashMap<KeyspaceId, CachedList>;
 
-/// The lists of one database, by index.
+/// The lists of one database, by the registry or the index they were read from.
 pub(crate) struct SeriesLists(Budgeted<Lists>);
 
 impl Default for SeriesLists {
@@ -57,10 +57,10 @@ impl SeriesLists {
         bytes_of(&self.0.lock())
     }
 
-    /// Returns what was read from this version of the index: the list, or `Some(None)` if it is too long.
-    pub(crate) fn get(&self, index: KeyspaceId, version: u64) -> Option<Option<SeriesMetas>> {
+    /// Returns what was read from this version of a keyspace: the list, or `Some(None)` if it is too long.
+    pub(crate) fn get(&self, keyspace: KeyspaceId, version: u64) -> Option<Option<SeriesMetas>> {
         let lists = self.0.lock();
-        let cached = lists.get(&index)?;
+        let cached = lists.get(&keyspace)?;
         (cached.version == version).then(|| cached.metas.clone())
     }
 
@@ -68,7 +68,7 @@ impl SeriesLists {
     /// there is no room.
     pub(crate) fn insert(
         &self,
-        index: KeyspaceId,
+        keyspace: KeyspaceId,
         version: u64,
         metas: Option<SeriesMetas>,
         value_bytes: usize,
@@ -81,7 +81,7 @@ impl SeriesLists {
             false => (None, SERIES_BYTES),
         };
         let mut lists = self.0.lock();
-        lists.remove(&index);
+        lists.remove(&keyspace);
         if bytes_of(&lists) + bytes > bytes_max {
             lists.clear();
         }
@@ -90,6 +90,11 @@ impl SeriesLists {
             metas,
             bytes,
         };
-        lists.insert(index, list);
+        lists.insert(keyspace, list);
+    }
+
+    /// Removes the list of a keyspace that was dropped.
+    pub(crate) fn forget(&self, keyspace: KeyspaceId) {
+        self.0.lock().remove(&keyspace);
     }
 }

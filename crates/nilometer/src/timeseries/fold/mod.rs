@@ -10,6 +10,7 @@
 //! there again. [`queue`] says when buckets are folded.
 
 pub(crate) mod queue;
+pub(crate) mod registry;
 pub(crate) mod summarize;
 
 use std::sync::Arc;

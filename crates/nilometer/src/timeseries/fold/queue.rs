@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nilometer_storage::{Direction, Engine, KeyspaceId};
 
 use super::summarize::{SummarizeStep, Summarizer};
-use super::{BucketFolder, FoldTarget};
+use super::{BucketFolder, FoldTarget, registry};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::bucket_catalog::{BucketCatalog, MaintenanceTask};
@@ -148,6 +148,8 @@ struct MaintenanceWorker {
     removed: Mutex<HashMap<KeyspaceId, RemovedEntries>>,
     /// Buckets whose summaries are out of date, by collection; about.
     unsummarized: Mutex<HashMap<[u8; 16], usize>>,
+    /// The series indexes of the collections whose registry is complete, or cannot be completed.
+    registries: Mutex<HashSet<KeyspaceId>>,
     /// See [`Summarizer`].
     next_numbers: Mutex<HashMap<KeyspaceId, u64>>,
     interner: Arc<Interner>,
@@ -170,6 +172,7 @@ impl MaintenanceWorker {
             rewriting: Mutex::default(),
             removed: Mutex::default(),
             unsummarized: Mutex::default(),
+            registries: Mutex::default(),
             next_numbers: Mutex::default(),
             interner: Arc::default(),
             prefetch: Arc::default(),
@@ -341,6 +344,21 @@ impl MaintenanceWorker {
         }
     }
 
+    /// Registers the series of buckets that are older than the registry. Readers use an index until that is done.
+    fn complete_registry(&self, keyspaces: BucketKeyspaces, time_field: &str) {
+        let registries = self.registries.lock();
+        let mut registries = registries.unwrap_or_else(PoisonError::into_inner);
+        if !registries.insert(keyspaces.series) {
+            return;
+        }
+        // With a damaged bucket every pass would end there.
+        if let Err(error) = registry::complete(&*self.engine, keyspaces, time_field)
+            && error.code != ErrorCode::DataCorruptionDetected
+        {
+            registries.remove(&keyspaces.series);
+        }
+    }
+
     /// Brings the summaries of a collection up to date.
     fn summarize(&self, collection: &Collection) -> Result<()> {
         self.lock_unsummarized().remove(&collection.uuid);
@@ -349,6 +367,7 @@ impl MaintenanceWorker {
         else {
             return Ok(());
         };
+        self.complete_registry(keyspaces, &options.time_field);
         let Some(summaries) = keyspaces.summaries else {
             return Ok(());
         };
@@ -460,6 +479,11 @@ impl MaintenanceQueue {
         let known = self.collections.write();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
         known.insert(collection.uuid, collection.clone());
+        drop(known);
+        if let Some(keyspaces) = BucketKeyspaces::of(collection) {
+            // A failure leaves it to the next pass over the summaries.
+            let _ = registry::complete_if_empty(&*self.worker.engine, keyspaces);
+        }
     }
 
     /// Returns a registered collection; `None` once it was dropped.

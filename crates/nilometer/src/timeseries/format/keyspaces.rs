@@ -13,6 +13,8 @@ pub(crate) struct BucketKeyspaces {
     pub(crate) series: KeyspaceId,
     /// `None` for a collection made before there were summaries, until it is opened for writing.
     pub(crate) summaries: Option<KeyspaceId>,
+    /// `None` for a collection made before there was a registry, until it is opened for writing.
+    pub(crate) registry: Option<KeyspaceId>,
 }
 
 impl BucketKeyspaces {
@@ -25,12 +27,14 @@ impl BucketKeyspaces {
                 tail,
                 series,
                 summaries,
+                registry,
             } => Some(Self {
                 open,
                 sealed,
                 tail,
                 series,
                 summaries,
+                registry,
             }),
             Storage::Records { .. } => None,
         }

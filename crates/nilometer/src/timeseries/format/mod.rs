@@ -6,6 +6,7 @@
 //! sealed          the stored form of a bucket that no longer grows      ◄─ dictionary: what buckets share
 //! series_key      normalised metadata: names a series
 //! series_index    series and time of a bucket ─► its id
+//! registry        the metadata of every series
 //! summary         headers and totals of many sealed buckets in a block
 //! ```
 //!
@@ -16,6 +17,7 @@ pub(crate) mod bucket_document;
 pub(crate) mod key_range;
 pub(crate) mod keyspaces;
 pub(crate) mod min_max;
+pub(crate) mod registry;
 pub(crate) mod schema;
 pub(crate) mod sealed;
 pub(crate) mod series_index;

@@ -21,6 +21,7 @@ use crate::insertion::{BatchRecord, InsertOutcome};
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::{BucketStorage, FieldLayout, InFlightEntry, Measurement};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
+use crate::timeseries::format::registry;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::{IndexMaintainer, supports_reopening};
@@ -212,6 +213,10 @@ impl BucketStorage for CollectionBuckets<'_> {
         start_ms: i64,
         id: [u8; 12],
     ) -> Result<()> {
+        if let Some(registry) = BucketKeyspaces::of(self.collection).and_then(|k| k.registry) {
+            let snapshot = self.timeseries.engine.snapshot()?;
+            registry::register(batch, &*snapshot, registry, meta.value())?;
+        }
         self.indexes
             .bucket_opened(batch, meta.value(), start_ms, id)
     }

@@ -22,9 +22,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use nilometer_bson::{DocRef, Document, ObjectId, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef, doc};
 use nilometer_storage::{Durability, WriteBatch};
 
+use super::unregister::unregister;
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
@@ -34,6 +35,7 @@ use crate::timeseries::bucket_catalog::EvictedBucket;
 use crate::timeseries::format::bucket_document::{BucketDocument, Layout};
 use crate::timeseries::format::key_range::in_ordinary_range;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
+use crate::timeseries::format::registry;
 use crate::timeseries::format::sealed::Columns;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
@@ -83,6 +85,8 @@ pub(crate) struct BucketChanges<'t> {
     added: HashSet<[u8; 12]>,
     /// Series that gain or lose measurements.
     changed_series: Vec<u128>,
+    /// Metadata of buckets that are removed, or get other metadata.
+    left_metas: Vec<Value>,
     /// The change of the number of measurements.
     measurements: i64,
     replaced: i64,
@@ -130,6 +134,7 @@ impl<'t> BucketChanges<'t> {
             evicted: Vec::new(),
             added: HashSet::new(),
             changed_series: Vec::new(),
+            left_metas: Vec::new(),
             measurements: 0,
             replaced: 0,
             removed: 0,
@@ -221,8 +226,11 @@ impl BucketChanges<'_> {
         assert_eq!(bucket.id, id, "a bucket keeps its id");
         // First: a rejected document must leave nothing in the batch.
         self.indexes.check_document(after)?;
-        if self.delete_claimed(id)? {
+        if let Some(before) = self.delete_claimed(id)? {
             self.replaced += 1;
+            if registry::key(before.as_ref()) != registry::key(bucket.meta) {
+                self.left_metas.push(before);
+            }
             self.put(&bucket, after)?;
         }
         Ok(())
@@ -230,8 +238,9 @@ impl BucketChanges<'_> {
 
     /// Removes a claimed bucket.
     pub(crate) fn remove(&mut self, id: [u8; 12]) -> Result<()> {
-        if self.delete_claimed(id)? {
+        if let Some(before) = self.delete_claimed(id)? {
             self.removed += 1;
+            self.left_metas.push(before);
         }
         Ok(())
     }
@@ -262,10 +271,10 @@ impl BucketChanges<'_> {
         self.bytes
     }
 
-    /// Deletes a claimed bucket: document, tail and index entries. False if it was not claimed.
-    fn delete_claimed(&mut self, id: [u8; 12]) -> Result<bool> {
+    /// Deletes a claimed bucket: document, tail and index entries. Returns its metadata; `None` if it was not claimed.
+    fn delete_claimed(&mut self, id: [u8; 12]) -> Result<Option<Value>> {
         let Some(claimed) = self.claimed.remove(&id) else {
-            return Ok(false);
+            return Ok(None);
         };
         let ClaimedBucket {
             meta,
@@ -287,19 +296,19 @@ impl BucketChanges<'_> {
             self.batch.delete(from, id.to_vec());
             summary::keys::mark(&mut self.batch, self.keyspaces, id);
         }
-        if !self.indexes.is_empty()
-            && let Some((meta, start_ms)) = parts.opened_as(&self.options.time_field)?
-        {
+        let mut left = meta.value().to_value();
+        if let Some((meta, start_ms)) = parts.opened_as(&self.options.time_field)? {
             let stored = parts.stored_document()?;
             let stored = stored.as_ref().map(Document::as_ref);
             let batch = &mut self.batch;
             self.indexes
                 .bucket_removed(batch, id, stored, meta.as_ref(), start_ms)?;
+            left = meta;
         }
         for (key, _) in parts.tail {
             self.batch.delete(self.keyspaces.tail, key);
         }
-        Ok(true)
+        Ok(Some(left))
     }
 
     /// Stores a document. It may follow a deletion of the same key in the batch: the last operation counts.
@@ -315,6 +324,10 @@ impl BucketChanges<'_> {
         self.batch.put(self.keyspaces.series, key, Vec::new());
         self.indexes
             .document_added(&mut self.batch, bucket.id, document)?;
+        if let Some(registry) = self.keyspaces.registry {
+            let snapshot = self.timeseries.engine.snapshot()?;
+            registry::register(&mut self.batch, &*snapshot, registry, bucket.meta)?;
+        }
         let dictionaries = &self.timeseries.dictionaries;
         let stored = dictionaries.store(self.collection.uuid, document, Columns::Packed)?;
         self.bytes += stored.len();
@@ -393,14 +406,17 @@ impl BucketChanges<'_> {
     }
 
     /// Releases the buckets after the commit, and counts the changes.
-    pub(crate) fn finish(self) {
+    pub(crate) fn finish(mut self) {
         let timeseries = self.timeseries;
         timeseries.maintenance.note_marks(
             self.collection.uuid,
             self.added.len() + self.changed_series.len(),
         );
         let (replaced, removed) = (self.replaced, self.removed);
+        let (collection, left) = (self.collection, std::mem::take(&mut self.left_metas));
         drop(self);
+        // After a failure the registry has series without buckets, which it may.
+        let _ = unregister(timeseries, collection, left);
         let metrics = &timeseries.metrics;
         metrics
             .direct_updated

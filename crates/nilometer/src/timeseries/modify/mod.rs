@@ -24,6 +24,7 @@ pub(crate) mod raw;
 mod replay;
 mod search;
 mod series;
+mod unregister;
 mod write_lock;
 
 use std::sync::Arc;

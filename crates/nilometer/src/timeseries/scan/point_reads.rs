@@ -223,6 +223,7 @@ mod tests {
             tail: tails,
             series,
             summaries: None,
+            registry: None,
         };
         let mut batch = WriteBatch::default();
         // Every third is sealed, every fifth open, every seventh has a tail of its number.

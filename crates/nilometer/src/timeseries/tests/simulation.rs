@@ -41,6 +41,7 @@ use crate::timeseries::insert::StagedInsert;
 use crate::timeseries::modify::bucket_changes::ClaimResult;
 use crate::timeseries::scan::BucketRange;
 
+mod registry;
 mod summarized_scans;
 
 /// Histories of a run.
@@ -359,6 +360,7 @@ impl Simulation {
             self.maintain();
         }
         self.check();
+        self.check_complete_registry();
         let found = self.timeseries.validate(&self.collection, &|| Ok(()));
         assert_eq!(found.unwrap().problems, Vec::<String>::new());
         self.crash();
@@ -366,6 +368,7 @@ impl Simulation {
             self.maintain();
         }
         self.check();
+        self.check_complete_registry();
     }
 
     fn write(&mut self) {
@@ -505,8 +508,9 @@ impl Simulation {
         let before = self.engine.position();
         let committed = changes.commit(&self.catalog, Durability::Buffered);
         let commits = self.engine.commits_since(before);
-        assert!(committed.is_err() || commits.len() == 1);
-        if let (Some(event), Some(position)) = (event, commits.last()) {
+        // The second removes a series from the registry.
+        assert!(committed.is_err() || matches!(commits.len(), 1 | 2));
+        if let (Some(event), Some(position)) = (event, commits.first()) {
             self.events.push((*position, event));
         }
     }
@@ -576,6 +580,9 @@ impl Simulation {
         self.timeseries = start(store, &self.catalog, self.limits, self.starts);
         self.collection = collection(&self.catalog, self.next_uuid);
         self.next_uuid += 1;
+        if self.draw.below(4) == 0 {
+            self.empty_registry();
+        }
         self.timeseries.seal_unsealed(&self.collection).unwrap();
     }
 
@@ -645,6 +652,7 @@ impl Simulation {
         let counted = self.timeseries.counts.count(self.collection.uuid).unwrap();
         assert_eq!(counted, Some(found.len() as u64), "measurements counted");
         self.check_summaries();
+        self.check_registry();
         let strange = found.keys().find(|id| !expected.contains_key(id));
         assert_eq!(strange, None, "a measurement that was never committed");
     }

@@ -5,6 +5,7 @@
 
 mod indexes;
 mod readers;
+mod registry;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
