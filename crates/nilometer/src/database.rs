@@ -220,7 +220,7 @@ impl Database {
             authority: authority.clone(),
             cursors: cursors.clone(),
             change_log: change_log.clone(),
-            transactions: transactions.clone(),
+            transactions: Arc::downgrade(&transactions),
         });
         collections.apply_change_stream_options()?;
         let query = QueryServices {

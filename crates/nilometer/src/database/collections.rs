@@ -1,6 +1,6 @@
 //! Stored data as a source of queries: the implementation of [`crate::query::source`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::Engine;
@@ -41,7 +41,8 @@ pub(crate) struct StoredCollections {
     pub(super) authority: Arc<Authority>,
     pub(super) cursors: Arc<CursorRegistry>,
     pub(super) change_log: Option<Arc<ChangeLog>>,
-    pub(super) transactions: Arc<Transactions>,
+    /// The database has them: one that is open holds what it reads, these collections among it.
+    pub(super) transactions: Weak<Transactions>,
 }
 
 impl Collections for StoredCollections {
@@ -328,8 +329,8 @@ impl StoredCollections {
             }
         }
         let mut described = describe::operations(&self.services, shown);
-        if idle_sessions {
-            described.extend(self.transactions.describe_idle(&self.services, shown));
+        if idle_sessions && let Some(transactions) = self.transactions.upgrade() {
+            described.extend(transactions.describe_idle(&self.services, shown));
         }
         if idle_cursors {
             described.extend(describe_idle(&self.services, &self.cursors, shown));

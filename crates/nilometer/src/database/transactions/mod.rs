@@ -19,7 +19,7 @@ mod idle;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use nilometer_storage::{Engine, OverlayEngine};
@@ -340,8 +340,7 @@ impl Database {
             timeseries: timeseries.clone(),
             records: records.clone(),
             cursors: cursors.clone(),
-            // Those of the database would hold this one as long as they are open.
-            transactions: Arc::default(),
+            transactions: Weak::new(),
             ..StoredCollections::clone(&self.collections)
         });
         let query = QueryServices {
