@@ -43,7 +43,7 @@ fn an_idle_transaction_is_listed() {
         assert_eq!(parameters.get("txnNumber").as_exact_i64(), Some(1));
         let reads_snapshot = !parameters.get("readConcern").is_missing();
         let ValueRef::Timestamp(read) = transaction.get("readTimestamp") else {
-            panic!("{}", show(&shown));
+            panic!("{}", show(shown));
         };
         assert_eq!(read.to_u64() > 0, reads_snapshot);
         let micros = |name: &str| transaction.get(name).as_exact_i64().unwrap();
