@@ -313,17 +313,23 @@ impl History {
         let from = self.at - self.random.below(120) as i64 * HOUR_MS / 2
             + self.random.below(3) as i64 * 600_000;
         let to = from + self.random.below(80) as i64 * HOUR_MS + 1;
-        let filter = match self.random.below(5) {
+        let filter = match self.random.below(7) {
             0 => doc! {},
             1 => doc! {"t": doc! {"$gte": Value::DateTime(from)}},
+            5 => {
+                doc! {"m.kind": "a", "t": doc! {"$gte": Value::DateTime(from)}, "n": doc! {"$mod": array![2, 0]}}
+            }
+            6 => doc! {"n": doc! {"$mod": array![2, 0]}, "m.kind": "a"},
             2 => doc! {"t": doc! {"$gt": Value::DateTime(from), "$lte": Value::DateTime(to)}},
             3 => {
                 doc! {"m.bed": "bed 1", "t": doc! {"$gte": Value::DateTime(from), "$lt": Value::DateTime(to)}}
             }
             _ => doc! {"m.bed": doc! {"$ne": "p"}},
         };
-        let key = match self.random.below(4) {
+        let key = match self.random.below(6) {
             0 => Value::Null,
+            4 => "$m.kind".into(),
+            5 => doc! {"kind": "$m.kind", "t": trunc("minute", 45, "$t")}.into(),
             1 => "$m.bed".into(),
             2 => doc! {"hour": trunc("hour", 6, "$t")}.into(),
             _ => doc! {"b": "$m.bed", "d": trunc("day", 1, "$t")}.into(),
@@ -331,6 +337,8 @@ impl History {
         let stage = doc! {"$group": doc! {
             "_id": key, "sum": doc! {"$sum": "$v"}, "mean": doc! {"$avg": "$v"}, "n": doc! {"$count": doc! {}},
             "ones": doc! {"$sum": 1}, "min": doc! {"$min": "$v"}, "max": doc! {"$max": "$v"},
+            "least": doc! {"$minN": doc! {"input": "$n", "n": 2}}, "twice": doc! {"$sum": doc! {"$multiply": array![2, "$n"]}},
+            "ranks": doc! {"$percentile": doc! {"input": "$v", "p": array![0.1, 0.75], "method": "approximate"}},
         }};
         let pipeline = array![doc! {"$match": filter}, stage];
         let query = doc! {"aggregate": "ts", "pipeline": pipeline, "cursor": doc! {}};
@@ -634,10 +642,20 @@ fn the_planner_uses_a_rollup_where_it_answers() {
     fixture.run(doc! {"create": "ts", "timeseries": options});
     fixture.run(simple("hourly", "ts", "hour", "$v"));
     fixture.run(simple("daily", "hourly", "day", "$sum"));
+    let ranks = |rank: f64| -> Value {
+        doc! {"$percentile": doc! {"input": "$v", "p": array![rank], "method": "approximate"}}
+            .into()
+    };
+    let few =
+        doc! {"_id": doc! {"bed": "$m.bed", "t": trunc("hour", 1, "$t")}, "ranks": ranks(0.5)};
+    let ones = doc! {"$match": doc! {"v": 1, "m.bed": doc! {"$in": array!["a", "b"]}}};
+    let stages = array![ones, doc! {"$group": few}];
+    let rollup = doc! {"source": "ts", "pipeline": stages, "lateness": 0, "refresh": 0};
+    fixture.run(doc! {"create": "few", "rollup": rollup});
     for hour in 0..100 {
         insert(&mut fixture, START_MS + hour * HOUR_MS, "a", 1);
     }
-    for name in ["hourly", "daily"] {
+    for name in ["hourly", "daily", "few"] {
         fixture.run(doc! {"refreshRollup": name});
     }
     let range = |from: i64, to: i64| {
@@ -648,7 +666,35 @@ fn the_planner_uses_a_rollup_where_it_answers() {
         doc! {"$group": doc! {"_id": key, "sum": doc! {"$sum": value}}}
     };
     let day = || -> Value { trunc("day", 1, "$t").into() };
+    let ranked = |filter: Document, rank: f64| {
+        let group = doc! {"_id": day(), "ranks": ranks(rank)};
+        array![doc! {"$match": filter}, doc! {"$group": group}]
+    };
+    let beds = || doc! {"$in": array!["a", "b"]};
     for (stages, used) in [
+        (
+            ranked(doc! {"m.bed": beds(), "v": 1}, 0.5),
+            Some("test.few"),
+        ),
+        (
+            ranked(
+                doc! {"v": 1, "m.bed": beds(), "t": doc! {"$gte": Value::DateTime(START_MS + 1)}},
+                0.5,
+            ),
+            Some("test.few"),
+        ),
+        (
+            ranked(
+                doc! {"$and": array![doc! {"m.bed": beds()}, doc! {"m.bed": doc! {"$ne": "b"}}, doc! {"v": 1}]},
+                0.5,
+            ),
+            Some("test.few"),
+        ),
+        (ranked(doc! {"m.bed": beds(), "v": 1}, 0.25), None),
+        (ranked(doc! {"m.bed": beds()}, 0.5), None),
+        (ranked(doc! {"v": 1}, 0.5), None),
+        (ranked(doc! {"m.bed": beds(), "v": 1.0}, 0.5), None),
+        (ranked(doc! {"m.bed": beds(), "v": 1, "w": 1}, 0.5), None),
         (array![group(day(), "$v")], Some("test.daily")),
         (array![range(0, 72), group(day(), "$v")], Some("test.daily")),
         (
@@ -673,7 +719,7 @@ fn the_planner_uses_a_rollup_where_it_answers() {
     ] {
         let query = doc! {"aggregate": "ts", "pipeline": stages, "cursor": doc! {}};
         let explained = show(&fixture.run(doc! {"explain": query.clone()}));
-        let found = ["test.daily", "test.hourly"]
+        let found = ["test.daily", "test.hourly", "test.few"]
             .into_iter()
             .find(|name| explained.contains(&format!("rollup: String(\"{name}\")")));
         assert_eq!(found, used, "{explained}");

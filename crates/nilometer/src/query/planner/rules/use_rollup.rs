@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::Value;
 use nilometer_bson::order::compare;
+use nilometer_bson::{Value, ValueRef};
 
 use super::LogicalRule;
 use crate::eval::Expression;
@@ -21,11 +21,11 @@ use crate::rollup::PartSource;
 /// Reads the stored bins of a rollup in the place of measurements; the edges of the time range, and bins that are open, dirty
 /// or frozen, are read from the source.
 ///
-/// Conditions: a `$group` is first, but for a `$match`. The rollup has no filter. Each part of the key is a part of that of the
-/// rollup, a constant, or bins that those of the rollup divide; each accumulator is a `$sum`, `$avg`, `$min`, `$max` or
-/// `$count` of the rollup. The filter consists of comparisons of the time with dates, and conditions on one part of the key
-/// each. Some bin lies within the range of time. No hint and no collation is given. Of several rollups that fit, the one
-/// with the widest bins is used.
+/// Conditions: a `$group` is first, but for a `$match`. Each part of the key is a part of that of the rollup, a constant, or
+/// bins that those of the rollup divide; each accumulator is one of the rollup, and one whose states merge to what one pass
+/// returns. The filter consists of all conditions in the filter of the rollup, as written there, of comparisons of the time
+/// with dates, and of conditions on one part of the key each. Some bin lies within the range of time. No hint and no
+/// collation is given. Of several rollups that fit, the one with the widest bins is used.
 pub struct UseRollup;
 
 impl LogicalRule for UseRollup {
@@ -80,7 +80,7 @@ fn input_from(
     group: &GroupStage,
 ) -> Option<RollupInput> {
     let definition = &rollup.definition;
-    if definition.filter.is_some() || group.shown.is_some() || group.takes_states {
+    if group.shown.is_some() || group.takes_states {
         return None;
     }
     let mut parts = Vec::new();
@@ -88,8 +88,11 @@ fn input_from(
         parts.push((name.map(Arc::from), part_of(rollup, part)?));
     }
     let mut fields = Vec::new();
-    for (_, spec) in group.fields.iter() {
-        let same = |(_, known): &(Arc<str>, AccumulatorSpec)| is_same(known, spec);
+    for (name, spec) in group.fields.iter() {
+        let asked = (spec, group.source.get(name));
+        let same = |(name, known): &(Arc<str>, AccumulatorSpec)| {
+            is_same((known, definition.group.get(name)), asked)
+        };
         fields.push(definition.fields.iter().position(same)?);
     }
     let mut input = RollupInput {
@@ -103,7 +106,7 @@ fn input_from(
     let filters = scan.filter.iter().chain(leading).cloned();
     let filter = MatchExpression::and(filters.collect());
     let (mut of_key, mut of_series) = (Vec::new(), Vec::new());
-    for conjunct in filter.into_conjuncts() {
+    for conjunct in without(filter, definition.filter.as_ref())? {
         match &conjunct {
             MatchExpression::Compare(comparison)
                 if comparison.path.as_str() == &*definition.series_time_field =>
@@ -148,24 +151,62 @@ fn part_of(rollup: &RollupSource, part: &Expression) -> Option<PartSource> {
     }
 }
 
+/// Returns the conjuncts of a filter but those of the filter of a rollup; `None` if it lacks one of these.
+fn without(
+    filter: MatchExpression,
+    of_rollup: Option<&MatchExpression>,
+) -> Option<Vec<MatchExpression>> {
+    let mut conjuncts = filter.into_conjuncts();
+    let Some(of_rollup) = of_rollup else {
+        return Some(conjuncts);
+    };
+    for wanted in of_rollup.clone().into_conjuncts() {
+        let wanted = wanted.to_document();
+        let before = conjuncts.len();
+        conjuncts.retain(|conjunct| conjunct.to_document() != wanted);
+        if conjuncts.len() == before {
+            return None;
+        }
+    }
+    Some(conjuncts)
+}
+
+/// An accumulator and its text.
+type Written<'a> = (&'a AccumulatorSpec, ValueRef<'a>);
+
 /// True if both have the same states, and these merge to what one pass over the measurements returns.
-fn is_same(known: &AccumulatorSpec, asked: &AccumulatorSpec) -> bool {
+///
+/// Not so `$top` and `$bottom`, where measurements of equal keys may change places, and deviations, which depend on the order of
+/// additions.
+fn is_same((known, known_text): Written<'_>, (asked, asked_text): Written<'_>) -> bool {
     use AccumulatorKind as K;
     if known.kind() != asked.kind() {
         return false;
     }
     match asked.kind() {
         K::Count => true,
-        K::Sum | K::Avg | K::Min | K::Max => match (known.argument(), asked.argument()) {
-            (Expression::Constant(a), Expression::Constant(b)) => {
-                a.as_ref().type_name() == b.as_ref().type_name()
-                    && compare(a.as_ref(), b.as_ref()).is_eq()
-            }
-            (a, b) => match (a.as_field_path(), b.as_field_path()) {
-                (Some(a), Some(b)) => a == b,
-                _ => false,
-            },
-        },
+        K::Sum | K::Avg | K::Min | K::Max => {
+            let is_same_argument = match (known.argument(), asked.argument()) {
+                (Expression::Constant(a), Expression::Constant(b)) => {
+                    a.as_ref().type_name() == b.as_ref().type_name()
+                        && compare(a.as_ref(), b.as_ref()).is_eq()
+                }
+                (a, b) => match (a.as_field_path(), b.as_field_path()) {
+                    (Some(a), Some(b)) => a == b,
+                    _ => false,
+                },
+            };
+            is_same_argument || is_same_text(known_text, asked_text)
+        }
+        K::MinN | K::MaxN | K::Percentile | K::Median => is_same_text(known_text, asked_text),
+        _ => false,
+    }
+}
+
+/// True if both values are the same bytes. The text of a rollup has neither variables nor changing operators.
+fn is_same_text(known: ValueRef<'_>, asked: ValueRef<'_>) -> bool {
+    match (known.as_document(), asked.as_document()) {
+        (Some(known), Some(asked)) => known.as_bytes() == asked.as_bytes(),
         _ => false,
     }
 }
