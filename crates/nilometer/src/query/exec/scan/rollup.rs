@@ -30,7 +30,7 @@ use crate::query::planner::physical::{
 use crate::query::planner::resolve::measurements;
 use crate::query::planner::rules::{LogicalRule, RuleSet, UseRollup};
 use crate::query::source::{RollupSource, ScanCounters};
-use crate::rollup::{RollupDefinition, RollupView};
+use crate::rollup::{PartSource, RollupDefinition, RollupView};
 
 /// A span of time that is read from one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +129,11 @@ impl RollupScan {
             RollupOutput::Documents => None,
             RollupOutput::States(mapping) => Some(mapping.fields.as_slice()),
         };
+        if self.input.of_series
+            && let Some(plan) = self.plan_over_parent(span)
+        {
+            return self.builder.build(plan);
+        }
         live_bins(
             &self.builder,
             &self.input.rollup,
@@ -137,6 +142,40 @@ impl RollupScan {
             selected,
             self.input.of_series,
         )
+    }
+
+    /// Returns the plan that reads the measurements of a span from the rollup below: what is open here may be stored there. `None`
+    /// if there is none, or if the condition cannot be put to its key.
+    fn plan_over_parent(&self, span: (i64, i64)) -> Option<PhysicalPlan> {
+        let rollup = &self.input.rollup;
+        let (parent, RollupOutput::States(asked)) = (rollup.parent.as_ref()?, &self.input.output)
+        else {
+            return None;
+        };
+        let from_parent = rollup.definition.from_parent.as_ref()?;
+        let mut conjuncts = Vec::new();
+        for conjunct in self.input.key_filter.iter().cloned() {
+            for conjunct in conjunct.into_conjuncts() {
+                conjuncts.push(from_parent.parts.iter().find_map(
+                    |(name, source)| match source {
+                        PartSource::Part(below) => conjunct.renamed(name, below),
+                        _ => None,
+                    },
+                )?);
+            }
+        }
+        let input = RollupInput {
+            rollup: Arc::clone(parent),
+            span,
+            key_filter: (!conjuncts.is_empty()).then(|| MatchExpression::and(conjuncts)),
+            series_filter: self.input.series_filter.clone(),
+            output: RollupOutput::States(
+                StateMapping::of_parent(&rollup.definition)?.only(&asked.fields),
+            ),
+            of_series: true,
+        };
+        let group = group_of(&rollup.definition, &asked.fields);
+        states_plan(input, group).ok()
     }
 
     /// Returns the row of a group with partial states; `None` if it does not pass.
@@ -316,40 +355,20 @@ pub(crate) fn live_bins(
     is_of_series: bool,
 ) -> Result<BoxOperator> {
     let definition = &rollup.definition;
-    let mut stage = GroupStage::new(
-        definition.key.clone(),
-        definition.fields.clone(),
-        definition.group.clone(),
-    );
     let all: Vec<usize> = (0..definition.fields.len()).collect();
     let selected = selected.unwrap_or(&all);
-    stage.fields = selected
-        .iter()
-        .filter_map(|at| definition.fields.get(*at).cloned())
-        .collect();
-    let mut plan = match (&rollup.parent, StateMapping::of_parent(definition)) {
+    let stage = group_of(definition, selected);
+    let plan = match (&rollup.parent, StateMapping::of_parent(definition)) {
         (Some(parent), Some(mapping)) if !is_of_series => {
-            let places = selected.iter();
-            let fields = places.filter_map(|at| mapping.fields.get(*at).copied());
-            let mapping = StateMapping {
-                fields: fields.collect(),
-                ..mapping
+            let input = RollupInput {
+                rollup: Arc::clone(parent),
+                span,
+                key_filter: None,
+                series_filter: filter.cloned(),
+                output: RollupOutput::States(mapping.only(selected)),
+                of_series: false,
             };
-            let group = PhysicalGroup::of_states(stage);
-            PhysicalPlan {
-                input: Input::Rollup(Box::new(RollupInput {
-                    rollup: Arc::clone(parent),
-                    span,
-                    key_filter: None,
-                    series_filter: filter.cloned(),
-                    output: RollupOutput::States(mapping),
-                    of_series: false,
-                })),
-                stages: vec![PhysicalStage::Group(group)],
-                wanted: crate::query::pipeline::needs::Needs::All,
-                distinct: None,
-                fired: Vec::new(),
-            }
+            states_plan(input, stage)?
         }
         _ => {
             let mut filters: Vec<MatchExpression> = definition.filter.iter().cloned().collect();
@@ -363,11 +382,40 @@ pub(crate) fn live_bins(
             stages.push(Stage::Group(stage));
             let source = measurements(Arc::clone(&rollup.series), rollup.series_namespace.clone());
             let plan = LogicalPlan::new(LogicalSource::Measurements(Box::new(source)), stages);
-            planner::optimize(plan, builder.settings.choice(None))?
+            let mut plan = planner::optimize(plan, builder.settings.choice(None))?;
+            plan.return_states()?;
+            plan
         }
     };
-    plan.return_states()?;
     builder.build(plan)
+}
+
+/// Returns the `$group` of a definition with some of its accumulators.
+fn group_of(definition: &RollupDefinition, selected: &[usize]) -> GroupStage {
+    let mut stage = GroupStage::new(
+        definition.key.clone(),
+        definition.fields.clone(),
+        definition.group.clone(),
+    );
+    stage.fields = selected
+        .iter()
+        .filter_map(|at| definition.fields.get(*at).cloned())
+        .collect();
+    stage
+}
+
+/// Returns the plan that merges the states of a rollup and returns those of `stage`.
+fn states_plan(input: RollupInput, stage: GroupStage) -> Result<PhysicalPlan> {
+    let group = PhysicalGroup::of_states(stage);
+    let mut plan = PhysicalPlan {
+        input: Input::Rollup(Box::new(input)),
+        stages: vec![PhysicalStage::Group(group)],
+        wanted: crate::query::pipeline::needs::Needs::All,
+        distinct: None,
+        fired: Vec::new(),
+    };
+    plan.return_states()?;
+    Ok(plan)
 }
 
 /// Returns the condition that a measurement lies within a span.

@@ -58,6 +58,17 @@ impl StateMapping {
         })
     }
 
+    /// Returns the mapping with some of its accumulators.
+    #[must_use]
+    pub fn only(self, selected: &[usize]) -> Self {
+        let places = selected.iter();
+        let fields = places.filter_map(|at| self.fields.get(*at).copied());
+        Self {
+            fields: fields.collect(),
+            ..self
+        }
+    }
+
     /// Returns the key of the coarser group of a key of the rollup.
     pub fn key(&self, key: DocRef<'_>, time_name: &str) -> Result<Value> {
         let value = |source: &PartSource| -> Result<Value> {

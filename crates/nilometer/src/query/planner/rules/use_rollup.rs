@@ -19,7 +19,7 @@ use crate::query::source::RollupSource;
 use crate::rollup::PartSource;
 
 /// Reads the stored bins of a rollup in the place of measurements; the edges of the time range, and bins that are open, dirty
-/// or frozen, are read from the source.
+/// or frozen, are read from the rollup below, in the same way, or from the source.
 ///
 /// Conditions: a `$group` is first, but for a `$match`. Each part of the key is a part of that of the rollup, a constant, or
 /// bins that those of the rollup divide; each accumulator is one of the rollup, and one whose states merge to what one pass
