@@ -66,6 +66,18 @@ pub trait PartitionSource: Send + Sync {
     /// Returns the name of a partition, for explain.
     fn name(&self, partition: usize) -> String;
 
+    /// Returns where a partition is reached, for explain.
+    fn host(&self, partition: usize) -> String;
+
+    /// Asks several partitions at the same time to explain `part`. `verbosity` is that of the command.
+    fn explain(
+        &self,
+        partitions: &[usize],
+        part: &Part,
+        verbosity: &str,
+        operation: &OperationContext,
+    ) -> Result<Vec<Document>>;
+
     /// Starts `part` in a partition. Does not wait for its result, so several partitions work at the same time.
     fn open(
         &self,

@@ -32,6 +32,24 @@ impl PartitionSource for RoutedCollection {
         self.router.name(partition).to_owned()
     }
 
+    fn host(&self, partition: usize) -> String {
+        self.router.host(partition)
+    }
+
+    fn explain(
+        &self,
+        partitions: &[usize],
+        part: &Part,
+        verbosity: &str,
+        operation: &OperationContext,
+    ) -> Result<Vec<Document>> {
+        let command = command_of(&self.namespace.collection, part);
+        let command = doc! {"explain": command, "verbosity": verbosity};
+        let database = &self.namespace.database;
+        self.router
+            .ask_all(partitions, database, &command, operation)
+    }
+
     fn open(
         &self,
         partition: usize,

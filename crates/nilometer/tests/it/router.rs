@@ -6,7 +6,7 @@ use nilometer::Database;
 use nilometer::database::LocalPartition;
 use nilometer::router::Partition;
 use nilometer::services::Environment;
-use nilometer_bson::{Document, Value, array, doc};
+use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
 use nilometer_storage::{Engine, MemoryEngine};
 
 use crate::random::Random;
@@ -93,7 +93,7 @@ fn a_router_is_a_mongos() {
     }
     cluster.admin(doc! {"enableSharding": "test"});
     // What a router does not have is refused, and what only it has is unknown elsewhere.
-    assert_eq!(cluster.router.code(doc! {"collStats": "ts"}), 115);
+    assert_eq!(cluster.router.code(doc! {"validate": "ts"}), 115);
     assert_eq!(cluster.admin_code(doc! {"bulkWrite": 1}), 115);
     let rollup = doc! {"create": "hourly", "rollup": doc! {"source": "ts", "pipeline": array![]}};
     assert_eq!(cluster.router.code(rollup), 115);
@@ -422,4 +422,129 @@ fn a_cluster_answers_as_plain_documents_do() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Returns the explanation of a command, as a mongos gives it.
+fn explained(cluster: &mut Cluster, command: Document, verbosity: &str) -> Document {
+    cluster
+        .router
+        .run(doc! {"explain": command, "verbosity": verbosity})
+}
+
+#[test]
+fn explain_shows_what_the_partitions_do() {
+    let mut cluster = Cluster::new(3);
+    cluster.router.run(create());
+    let shard = doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}};
+    cluster.admin(shard);
+    let list: Vec<Value> = (0..60).map(|n| measurement(n, n as i32 % 10)).collect();
+    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    let group = doc! {"$group": doc! {"_id": "$m.host", "n": doc! {"$sum": 1}}};
+    let sort = doc! {"$sort": doc! {"n": 1}};
+    let pipeline = doc! {"aggregate": "ts", "pipeline": array![group, sort], "cursor": doc! {}};
+    let shown = explained(&mut cluster, pipeline, "executionStats");
+    assert_eq!(shown.get("mergeType").as_str(), Some("mongos"));
+    let split = shown.get("splitPipeline").as_document().unwrap();
+    let stages = |side: &str| split.get(side).as_array().unwrap().iter().count();
+    assert_eq!((stages("shardsPart"), stages("mergerPart")), (1, 3));
+    let shards = shown.get("shards").as_document().unwrap();
+    let names: Vec<_> = shards.iter().map(|shard| shard.name().to_owned()).collect();
+    assert_eq!(names, ["p0000", "p0001", "p0002"]);
+    for shard in shards {
+        let shard = shard.value().as_document().unwrap();
+        assert!(!shard.get("host").is_missing());
+        let stages = shard.get("stages").as_array().unwrap();
+        assert!(stages.iter().count() > 1, "{}", show(&shown));
+    }
+    // A filter of the shard key asks one partition, which runs all of it.
+    let one = doc! {"find": "ts", "filter": doc! {"m.host": 3}};
+    let shown = explained(&mut cluster, one, "queryPlanner");
+    let shards = shown.get("shards").as_document().unwrap();
+    assert_eq!(shards.iter().count(), 1, "{}", show(&shown));
+    let split = shown.get("splitPipeline");
+    assert!(matches!(split, ValueRef::Null), "{}", show(&shown));
+}
+
+#[test]
+fn explain_of_ordinary_collections_and_of_writes() {
+    let mut cluster = Cluster::new(2);
+    let list: Vec<Value> = (0..30)
+        .map(|n| doc! {"_id": n, "a": n % 7}.into())
+        .collect();
+    cluster.router.run(doc! {"insert": "c", "documents": list});
+    let find = doc! {"find": "c", "filter": doc! {"a": 1}};
+    let shown = explained(&mut cluster, find, "allPlansExecution");
+    let planner = shown.get("queryPlanner").as_document().unwrap();
+    let winning = planner.get("winningPlan").as_document().unwrap();
+    assert_eq!(winning.get("stage").as_str(), Some("SINGLE_SHARD"));
+    let shards = winning.get("shards").as_array().unwrap();
+    let shard = shards.get(0).as_document().unwrap();
+    assert!(!shard.get("winningPlan").is_missing(), "{}", show(&shown));
+    assert!(!shard.get("serverInfo").is_missing());
+    let stats = shown.get("executionStats").as_document().unwrap();
+    let number = |name: &str| stats.get(name).as_exact_i64();
+    assert_eq!(
+        (number("nReturned"), number("totalDocsExamined")),
+        (Some(5), Some(30))
+    );
+    let statement = doc! {"q": doc! {"a": 1}, "u": doc! {"$set": doc! {"b": 1}}, "multi": true};
+    let update = doc! {"update": "c", "updates": array![statement]};
+    let delete = doc! {"delete": "c", "deletes": array![doc! {"q": doc! {"_id": 1}, "limit": 1}]};
+    let one = doc! {"findAndModify": "c", "query": doc! {"a": 1}, "remove": true};
+    for write in [update, delete, one] {
+        let shown = explained(&mut cluster, write, "executionStats");
+        let planner = shown.get("queryPlanner").as_document().unwrap();
+        let winning = planner.get("winningPlan").as_document().unwrap();
+        assert_eq!(winning.get("stage").as_str(), Some("SHARD_WRITE"));
+        assert_eq!(winning.get("shards").as_array().unwrap().iter().count(), 1);
+        assert!(
+            !shown.get("executionStats").is_missing(),
+            "{}",
+            show(&shown)
+        );
+    }
+    assert_eq!(cluster.router.counted("c"), 30);
+    let wrong = doc! {"explain": doc! {"find": "c"}, "verbosity": "all"};
+    assert_eq!(cluster.router.code(wrong), 2);
+    let unknown = doc! {"explain": doc! {"insert": "c"}};
+    assert_eq!(cluster.router.code(unknown), 59);
+}
+
+#[test]
+fn statistics_are_sums_of_the_partitions() {
+    let mut cluster = Cluster::new(3);
+    cluster.router.run(create());
+    let shard = doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}};
+    cluster.admin(shard);
+    let list: Vec<Value> = (0..60).map(|n| measurement(n, n as i32 % 10)).collect();
+    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    cluster
+        .router
+        .run(doc! {"insert": "c", "documents": array![doc! {"_id": 1}]});
+    let stats = cluster.router.run(doc! {"collStats": "ts"});
+    assert!(matches!(stats.get("sharded"), ValueRef::Bool(true)));
+    let shards = stats.get("shards").as_document().unwrap();
+    assert_eq!(shards.iter().count(), 3);
+    let of = |stats: DocRef<'_>| {
+        let timeseries = stats.get("timeseries").as_document().unwrap();
+        let count = timeseries.get("bucketCount").as_exact_i64().unwrap();
+        (count, stats.get("size").as_exact_i64().unwrap())
+    };
+    let parts = shards
+        .iter()
+        .map(|shard| of(shard.value().as_document().unwrap()));
+    let sums = parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+    assert_eq!(of(stats.as_ref()), sums);
+    assert_eq!(sums.0, 10);
+    let whole = cluster.router.run(doc! {"collStats": "c"});
+    assert!(matches!(whole.get("sharded"), ValueRef::Bool(false)));
+    assert!(whole.get("primary").as_str().is_some(), "{}", show(&whole));
+    assert_eq!(whole.get("count").as_exact_i64(), Some(1));
+    let of_database = cluster.router.run(doc! {"dbStats": 1});
+    let raw = of_database.get("raw").as_document().unwrap();
+    assert_eq!(raw.iter().count(), 3);
+    let objects = of_database.get("objects").as_exact_i64();
+    assert_eq!(objects, Some(11), "{}", show(&of_database));
+    let missing = cluster.router.run(doc! {"collStats": "none"});
+    assert_eq!(missing.get("count").as_exact_i64(), Some(0));
 }

@@ -7,7 +7,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use super::explain_write;
 use super::explain_write::PlannedWrite;
 use super::query::PlannedQuery;
-use super::{aggregate, count, distinct, explain_change, find};
+use super::{aggregate, count, distinct, explain_change, explain_partitions, find};
 use crate::args::Args;
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{OperationContext, Request};
 use crate::query::exec::Executor;
 use crate::query::explain::{Execution, Top, explain};
-use crate::query::planner::physical::PhysicalStage;
+use crate::query::planner::physical::{Input, PhysicalStage};
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -57,22 +57,38 @@ pub(crate) enum Verbosity {
     AllPlansExecution,
 }
 
+impl Verbosity {
+    /// Reads the option of `explain`.
+    pub(crate) fn of(args: &Args<'_>) -> Result<Self> {
+        Ok(match args.string("verbosity")? {
+            None | Some("allPlansExecution") => Self::AllPlansExecution,
+            Some("executionStats") => Self::ExecutionStats,
+            Some("queryPlanner") => Self::QueryPlanner,
+            Some(other) => {
+                return Err(Error::bad_value(format!(
+                    "Enumeration value '{other}' for field 'explain.verbosity' is not a valid value."
+                )));
+            }
+        })
+    }
+
+    /// Returns the option.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::QueryPlanner => "queryPlanner",
+            Self::ExecutionStats => "executionStats",
+            Self::AllPlansExecution => "allPlansExecution",
+        }
+    }
+}
+
 fn run(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("explain", request.body.as_ref());
-    let verbosity = match args.string("verbosity")? {
-        None | Some("allPlansExecution") => Verbosity::AllPlansExecution,
-        Some("executionStats") => Verbosity::ExecutionStats,
-        Some("queryPlanner") => Verbosity::QueryPlanner,
-        Some(other) => {
-            return Err(Error::bad_value(format!(
-                "Enumeration value '{other}' for field 'explain.verbosity' is not a valid value."
-            )));
-        }
-    };
+    let verbosity = Verbosity::of(&args)?;
     let command = args.required_document("explain")?;
     context.operation.is_explain = true;
     let operation = &context.operation;
@@ -127,7 +143,8 @@ fn run(
     )
 }
 
-fn check_database(operation: &OperationContext, command: DocRef<'_>) -> Result<()> {
+/// Fails if the command inside names another database.
+pub(crate) fn check_database(operation: &OperationContext, command: DocRef<'_>) -> Result<()> {
     match command.get("$db") {
         ValueRef::String(name) if name != operation.database => Err(Error::new(
             ErrorCode::InvalidNamespace,
@@ -170,6 +187,11 @@ pub(crate) fn explained_with(
             "explain of an aggregate with $out or $merge only tells the plan: use the verbosity 'queryPlanner'",
         ));
     }
+    if let Input::Partitions(input) = &plan.input {
+        let form = (verbosity, is_aggregate(command));
+        let told = explain_partitions::explained(operation, &plan, input, form)?;
+        return Ok(with_server(database, &told, command.as_ref()));
+    }
     let explanation = match verbosity {
         Verbosity::QueryPlanner => explain(&plan, &namespace, top, None),
         Verbosity::ExecutionStats | Verbosity::AllPlansExecution => {
@@ -201,23 +223,24 @@ pub(crate) fn explained_with(
             let explanation = explain(&plan, &namespace, top, Some(execution));
             // An error is part of the figures of a `find`; a pipeline fails with it, as in MongoDB.
             match failed {
-                Some(error) if !explanation.as_ref().contains("executionStats") => {
-                    return Err(error);
-                }
+                Some(error) if explanation.get("executionStats").is_missing() => return Err(error),
                 _ => explanation,
             }
         }
     };
     let explanation = with_outputs(explanation, &operation.database);
-    let is_pipeline = command
-        .iter()
-        .next()
-        .is_some_and(|e| e.name() == "aggregate");
     let explanation = match explanation.get("queryPlanner") {
-        ValueRef::Document(planner) if is_pipeline => with_optimized(&explanation, planner),
+        ValueRef::Document(planner) if is_aggregate(command) => {
+            with_optimized(&explanation, planner)
+        }
         _ => explanation,
     };
     Ok(with_server(database, &explanation, command.as_ref()))
+}
+
+fn is_aggregate(command: &Document) -> bool {
+    let first = command.iter().next();
+    first.is_some_and(|element| element.name() == "aggregate")
 }
 
 /// Writes an `$out` given by name as the object it stands for.

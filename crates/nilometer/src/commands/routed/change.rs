@@ -204,6 +204,17 @@ fn targets(
     Ok(targets)
 }
 
+/// Returns the partitions that may have the documents of a write that is explained.
+pub(super) fn targets_of(placement: &Placement, command: DocRef<'_>, by_bytes: bool) -> Vec<usize> {
+    let lists = [UPDATE.statements, DELETE.statements];
+    let statements = lists.iter().find_map(|list| command.get(list).as_array());
+    let first = statements.map(|statements| statements.get(0).as_document());
+    // `findAndModify` is a statement itself.
+    let statement = first.map_or(Some(command), |first| first);
+    let filter = statement.and_then(|statement| filter_of(statement, by_bytes));
+    placement.targets(filter.as_ref())
+}
+
 /// Returns the filter of a statement if its text alone says which documents pass; the partitions parse it in any case.
 fn filter_of(statement: DocRef<'_>, by_bytes: bool) -> Option<MatchExpression> {
     let query = match statement.get("q") {

@@ -12,8 +12,10 @@
 
 mod change;
 mod ddl;
+mod explain;
 mod insert;
 mod sharding;
+mod stats;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
@@ -100,7 +102,10 @@ pub(super) fn handler_of(spec: &'static CommandSpec) -> Result<Handler> {
         "update" => change::update,
         "delete" => change::delete,
         "findAndModify" => change::find_and_modify,
+        "collStats" => stats::collection,
+        "dbStats" => stats::database,
         "create" => ddl::create,
+        "explain" => explain::run,
         "collMod" | "dropIndexes" => ddl::change,
         "createIndexes" => ddl::create_indexes,
         "drop" => ddl::drop_collection,
@@ -137,6 +142,13 @@ fn writable(database: &str, collection: &str) -> Result<Namespace> {
 /// Returns a command for partitions: without the options of every command, which the request to a partition has by itself,
 /// and without the fields in `without`.
 fn forwarded(body: DocRef<'_>, without: &[&str], operation: &OperationContext) -> Document {
+    let mut out = DocumentBuilder::extending(read(body, without));
+    out.append("writeConcern", write_concern(operation));
+    out.finish()
+}
+
+/// Returns the same for a command that writes nothing, and so has no write concern.
+fn read(body: DocRef<'_>, without: &[&str]) -> Document {
     let mut out = DocumentBuilder::with_capacity(body.as_bytes().len() + 48);
     for element in body {
         let name = element.name();
@@ -144,7 +156,6 @@ fn forwarded(body: DocRef<'_>, without: &[&str], operation: &OperationContext) -
             out.append_element(element);
         }
     }
-    out.append("writeConcern", write_concern(operation));
     out.finish()
 }
 

@@ -83,6 +83,20 @@ impl PartitionSource for MemoryPartitions {
         format!("p{partition}")
     }
 
+    fn host(&self, _: usize) -> String {
+        String::new()
+    }
+
+    fn explain(
+        &self,
+        _: &[usize],
+        _: &Part,
+        _: &str,
+        _: &OperationContext,
+    ) -> Result<Vec<Document>> {
+        Ok(Vec::new())
+    }
+
     fn open(
         &self,
         partition: usize,
@@ -307,6 +321,18 @@ fn damaged_states_are_errors() {
         }
         fn name(&self, _: usize) -> String {
             String::new()
+        }
+        fn host(&self, _: usize) -> String {
+            String::new()
+        }
+        fn explain(
+            &self,
+            _: &[usize],
+            _: &Part,
+            _: &str,
+            _: &OperationContext,
+        ) -> Result<Vec<Document>> {
+            Ok(Vec::new())
         }
         fn open(
             &self,

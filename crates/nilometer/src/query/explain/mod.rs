@@ -11,6 +11,7 @@
 //! nothing is estimated.
 
 mod by_index;
+mod partitions;
 mod text;
 
 use std::sync::Arc;
@@ -26,10 +27,12 @@ use crate::query::exec::build::Trace;
 use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::{
-    AccessPath, BucketInput, BucketOrder, Input, MetaInput, PartitionsInput, PhysicalPlan,
-    PhysicalSort, PhysicalStage, RecordInput,
+    AccessPath, BucketInput, BucketOrder, Input, MetaInput, PhysicalPlan, PhysicalSort,
+    PhysicalStage, RecordInput,
 };
 use crate::query::source::{BucketEntries, BucketPredicate, Direction, highest_id, lowest_id};
+
+pub(crate) use partitions::{shown_stages, stage_name};
 
 /// The figures of a finished run.
 #[derive(Clone, Copy, Debug)]
@@ -229,16 +232,8 @@ pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
             None => Arc::from("COLLSCAN"),
         },
         Input::Metas(input) => by("DISTINCT_SCAN", &input.index.stored.spec.key),
-        Input::Partitions(input) => Arc::from(partitions_step(input)),
+        Input::Partitions(input) => Arc::from(stage_name(input)),
         Input::Rollup(_) => Arc::from("ROLLUP"),
-    }
-}
-
-/// Returns the name of the stage that reads partitions.
-fn partitions_step(input: &PartitionsInput) -> &'static str {
-    match &*input.targets {
-        [_] => "SINGLE_SHARD",
-        _ => "SHARD_MERGE",
     }
 }
 
@@ -447,15 +442,7 @@ fn scan_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document 
         Input::Records(input) => record_step(plan, input, false, execution),
         Input::Buckets(input) => above_buckets(plan, input),
         Input::Metas(input) => meta_step(input),
-        Input::Partitions(input) => {
-            let names = input.targets.iter();
-            let names = names.map(|target| Value::from(input.source.name(*target)));
-            doc! {
-                "stage": partitions_step(input),
-                "shards": names.collect::<Vec<_>>(),
-                "shardsPart": input.part.stages.iter().cloned().map(Value::from).collect::<Vec<_>>(),
-            }
-        }
+        Input::Partitions(input) => partitions::step(input),
         Input::Rollup(input) => input.explain(),
     }
 }

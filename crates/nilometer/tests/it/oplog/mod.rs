@@ -412,7 +412,12 @@ fn old_entries_are_removed_and_a_tail_behind_them_says_so() {
         fixture.run(doc! {"insert": "c", "documents": array![doc! {"_id": i, "text": &*text}]});
         let mut oldest = find_oplog(doc! {});
         oldest = with(oldest, doc! {"limit": 2});
-        let now = read_all(&mut fixture, "local", oldest);
+        let reply = fixture.reply_on("local", oldest);
+        if reply.get("code").as_exact_i64() == Some(136) {
+            // What it was about to read was removed.
+            continue;
+        }
+        let (_, _, now) = cursor(&reply, "firstBatch");
         if time(&now[0]) > time(&first[1]) {
             assert!(show(&now[0]).contains("older entries were removed"));
             assert!(time(&now[0]) < time(&now[1]));
