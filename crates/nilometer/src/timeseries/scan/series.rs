@@ -1,7 +1,7 @@
 //! Lists the series of a collection.
 //!
 //! A predicate on metadata is then evaluated once for each series, not once for each bucket. The registry of series
-//! ([`registry`](crate::timeseries::format::registry)) has an entry for each. As long as it is not complete, an index that begins
+//! ([`registry`]) has an entry for each. As long as it is not complete, an index that begins
 //! with the whole metadata is read:
 //!
 //! ```text
