@@ -305,7 +305,7 @@ impl StorageUrl {
     }
 }
 
-/// True if an endpoint was given that does not encrypt: whoever gives it wants it.
+/// True if an endpoint was given that does not encrypt: the user has chosen it.
 fn is_plain(endpoint: Option<&str>) -> bool {
     endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"))
 }

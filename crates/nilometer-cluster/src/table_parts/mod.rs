@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A small read of a store takes as long as one of a part, and the blocks beside the first are often read next. Tables never
-//! change, so a part is right for as long as it is kept, and whoever asks for one that is being read waits for the same request.
+//! change, so a part is right for as long as it is kept. A reader of a part that is being read waits for the same request.
 //!
 //! What a merge reads is not kept: it is read once. What is written goes to the files as well: it is read soon, and its blocks
 //! are in memory already. A block whose bytes are damaged is read again past the parts, which are then removed.

@@ -306,7 +306,7 @@ fn latency_stats(top: &TopEntry, histograms: bool) -> Document {
         ("reads", Some(LatencyClass::Read)),
         ("writes", Some(LatencyClass::Write)),
         ("commands", Some(LatencyClass::Command)),
-        // There are no transactions.
+        // Transactions are not timed.
         ("transactions", None),
     ] {
         let latency = class.map(|class| top.latency(class)).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! A batch of changes of bins, and what the change log says about them.
 //!
-//! Streams show a bin when a refresh stores it: as inserted, replaced or deleted. `local.oplog.rs` shows no bins, because whoever
-//! applies it computes them. Expired bins, and what a refresh that did not end has left, are removed without an event.
+//! Streams show a bin when a refresh stores it: as inserted, replaced or deleted. `local.oplog.rs` shows no bins: a
+//! server that applies the oplog computes them itself. Expired bins, and what a refresh that did not end has left, are removed without an event.
 
 use nilometer_bson::{DocRef, Document};
 use nilometer_storage::WriteBatch;

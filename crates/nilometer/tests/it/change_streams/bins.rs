@@ -62,7 +62,7 @@ fn a_stream_of_a_rollup_shows_its_bins() {
     let found = bins(&mut stream, &mut fixture);
     assert_eq!(found, [event("replace", 0, 15), event("delete", 1, 0)]);
 
-    // Whoever applies the oplog computes bins.
+    // A server that applies the oplog computes bins itself.
     let logged = doc! {"find": "oplog.rs", "filter": doc! {"ns": "test.hourly"}};
     let logged = fixture.reply_on("local", logged);
     assert!(cursor(&logged, "firstBatch").2.is_empty());
