@@ -346,16 +346,20 @@ impl MaintenanceWorker {
 
     /// Registers the series of buckets that are older than the registry. Readers use an index until that is done.
     fn complete_registry(&self, keyspaces: BucketKeyspaces, time_field: &str) {
-        let registries = self.registries.lock();
-        let mut registries = registries.unwrap_or_else(PoisonError::into_inner);
-        if !registries.insert(keyspaces.series) {
+        let known = || {
+            self.registries
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        // Not held while the buckets are read: other collections go on.
+        if !known().insert(keyspaces.series) {
             return;
         }
         // With a damaged bucket every pass would end there.
         if let Err(error) = registry::complete(&*self.engine, keyspaces, time_field)
             && error.code != ErrorCode::DataCorruptionDetected
         {
-            registries.remove(&keyspaces.series);
+            known().remove(&keyspaces.series);
         }
     }
 

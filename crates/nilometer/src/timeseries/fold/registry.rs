@@ -1,14 +1,15 @@
 //! Completing the registry of series of a collection that is older than it: the buckets are read once.
 //!
 //! Writers register the series of each bucket that they write, so only buckets that were there when the registry was added may
-//! lack an entry. A series that loses its last bucket meanwhile may get its entry again, which does no harm.
+//! lack an entry. No lock is held here. A series that loses its last bucket meanwhile may get its entry again, which does no harm.
 
-use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
+use nilometer_bson::Value;
+use nilometer_storage::{Direction, Durability, Engine, WriteBatch};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
-use crate::timeseries::format::registry;
-use crate::timeseries::scan::bucket_parts::read_parts;
+use crate::timeseries::format::registry::{self, SeriesRegistrar};
+use crate::timeseries::scan::bucket_parts::{BucketParts, read_parts};
 
 /// Buckets read in one snapshot.
 const CHUNK_BUCKETS: usize = 1000;
@@ -46,6 +47,7 @@ pub(crate) fn complete(
     let mut from = Vec::new();
     loop {
         let snapshot = engine.snapshot()?;
+        let registrar = SeriesRegistrar::new(engine, Some(registry));
         let mut batch = WriteBatch::new();
         let mut buckets = 0;
         let scan = snapshot.scan(keyspaces.series, &from, None, Direction::Forward)?;
@@ -54,12 +56,10 @@ pub(crate) fn complete(
             buckets += 1;
             let id = key.last_chunk::<12>();
             if let Some(id) = id {
-                add(
-                    &mut batch,
-                    &*snapshot,
-                    (keyspaces, registry),
-                    (*id, time_field),
-                )?;
+                let parts = read_parts(&*snapshot, keyspaces, *id, None)?;
+                if let Some(meta) = meta_of(&parts, time_field)? {
+                    registrar.register(&mut batch, meta.as_ref())?;
+                }
             }
             from = [&key[..], &[0]].concat();
         }
@@ -74,25 +74,16 @@ pub(crate) fn complete(
     }
 }
 
-/// Adds the entry of the series of a bucket.
-fn add(
-    batch: &mut WriteBatch,
-    snapshot: &dyn Snapshot,
-    (keyspaces, registry): (BucketKeyspaces, KeyspaceId),
-    (id, time_field): ([u8; 12], &str),
-) -> Result<()> {
-    let parts = read_parts(snapshot, keyspaces, id, None)?;
+/// Returns the metadata of a bucket; `None` if it was removed.
+fn meta_of(parts: &BucketParts, time_field: &str) -> Result<Option<Value>> {
     if parts.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let Some((meta, _)) = parts.opened_as(time_field)? else {
-        let what = "a bucket without metadata and start cannot be registered";
-        return Err(Error::new(ErrorCode::DataCorruptionDetected, what));
-    };
-    let key = registry::key(meta.as_ref());
-    // Most buckets are of a series that the chunk has already, or an earlier one.
-    if snapshot.get(registry, &key)?.is_none() {
-        batch.put(registry, key, Vec::new());
+    match parts.opened_as(time_field)? {
+        Some((meta, _)) => Ok(Some(meta)),
+        None => Err(Error::new(
+            ErrorCode::DataCorruptionDetected,
+            "a bucket without metadata and start cannot be registered",
+        )),
     }
-    Ok(())
 }

@@ -10,8 +10,10 @@
 //! value  empty
 //! ```
 
+use std::cell::OnceCell;
+
 use nilometer_bson::{ValueRef, document};
-use nilometer_storage::{KeyspaceId, Snapshot, WriteBatch};
+use nilometer_storage::{Engine, KeyspaceId, Snapshot, WriteBatch};
 
 use crate::error::{Error, ErrorCode, Result};
 
@@ -53,19 +55,43 @@ pub(crate) fn is_complete(snapshot: &dyn Snapshot, registry: KeyspaceId) -> Resu
     Ok(snapshot.get(registry, &COMPLETE)?.is_some())
 }
 
-/// Writes the entry of a series unless it is there. Until the commit of the batch no entry must be removed: the caller has
-/// locked the list of indexes since before the snapshot was taken.
-pub(crate) fn register(
-    batch: &mut WriteBatch,
-    snapshot: &dyn Snapshot,
-    registry: KeyspaceId,
-    meta: ValueRef<'_>,
-) -> Result<()> {
-    let key = key(meta);
-    if snapshot.get(registry, &key)?.is_none() {
-        batch.put(registry, key, Vec::new());
+/// Registers the series of the buckets of one batch. Until the commit of a batch with new buckets no entry must be removed: the
+/// writer has locked the list of indexes for as long as this exists.
+pub(crate) struct SeriesRegistrar<'e> {
+    engine: &'e dyn Engine,
+    /// `None` for a collection without a registry.
+    registry: Option<KeyspaceId>,
+    /// What was registered when the first series was looked for. One that came later is written again, which does no harm.
+    snapshot: OnceCell<Box<dyn Snapshot>>,
+}
+
+impl<'e> SeriesRegistrar<'e> {
+    pub(crate) fn new(engine: &'e dyn Engine, registry: Option<KeyspaceId>) -> Self {
+        Self {
+            engine,
+            registry,
+            snapshot: OnceCell::new(),
+        }
     }
-    Ok(())
+
+    /// Writes the entry of a series unless it is there.
+    pub(crate) fn register(&self, batch: &mut WriteBatch, meta: ValueRef<'_>) -> Result<()> {
+        let Some(registry) = self.registry else {
+            return Ok(());
+        };
+        let snapshot = match self.snapshot.get() {
+            Some(snapshot) => snapshot,
+            None => {
+                let taken = self.engine.snapshot()?;
+                self.snapshot.get_or_init(|| taken)
+            }
+        };
+        let key = key(meta);
+        if snapshot.get(registry, &key)?.is_none() {
+            batch.put(registry, key, Vec::new());
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

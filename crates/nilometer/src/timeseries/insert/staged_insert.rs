@@ -21,7 +21,7 @@ use crate::insertion::{BatchRecord, InsertOutcome};
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::{BucketStorage, FieldLayout, InFlightEntry, Measurement};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
-use crate::timeseries::format::registry;
+use crate::timeseries::format::registry::SeriesRegistrar;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::{IndexMaintainer, supports_reopening};
@@ -103,10 +103,12 @@ impl StagedInsert {
         groups: Vec<SeriesGroup<'_>>,
         layout: FieldLayout,
     ) -> Result<()> {
+        let registry = BucketKeyspaces::of(insert.collection).and_then(|known| known.registry);
         let storage = CollectionBuckets {
             timeseries: insert.timeseries,
             collection: insert.collection,
             indexes,
+            registrar: SeriesRegistrar::new(&*insert.timeseries.engine, registry),
         };
         let bucket_catalog = &insert.timeseries.bucket_catalog;
         let notes = insert.catalog.change_notes(insert.collection);
@@ -183,6 +185,7 @@ struct CollectionBuckets<'t> {
     timeseries: &'t Timeseries,
     collection: &'t Collection,
     indexes: &'t IndexMaintainer<'t>,
+    registrar: SeriesRegistrar<'t>,
 }
 
 impl BucketStorage for CollectionBuckets<'_> {
@@ -213,10 +216,7 @@ impl BucketStorage for CollectionBuckets<'_> {
         start_ms: i64,
         id: [u8; 12],
     ) -> Result<()> {
-        if let Some(registry) = BucketKeyspaces::of(self.collection).and_then(|k| k.registry) {
-            let snapshot = self.timeseries.engine.snapshot()?;
-            registry::register(batch, &*snapshot, registry, meta.value())?;
-        }
+        self.registrar.register(batch, meta.value())?;
         self.indexes
             .bucket_opened(batch, meta.value(), start_ms, id)
     }

@@ -35,7 +35,7 @@ use crate::timeseries::bucket_catalog::EvictedBucket;
 use crate::timeseries::format::bucket_document::{BucketDocument, Layout};
 use crate::timeseries::format::key_range::in_ordinary_range;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
-use crate::timeseries::format::registry;
+use crate::timeseries::format::registry::{self, SeriesRegistrar};
 use crate::timeseries::format::sealed::Columns;
 use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
@@ -76,6 +76,7 @@ pub(crate) struct BucketChanges<'t> {
     _rewriting: Option<MutexGuard<'t, ()>>,
     /// Locked until the batch is committed.
     indexes: IndexMaintainer<'t>,
+    registrar: SeriesRegistrar<'t>,
     batch: WriteBatch,
     /// What the change log says about the batch.
     pub(crate) notes: ChangeNotes,
@@ -127,6 +128,7 @@ impl<'t> BucketChanges<'t> {
             keyspaces,
             _rewriting: rewriting,
             indexes: IndexMaintainer::lock(collection)?,
+            registrar: SeriesRegistrar::new(&*timeseries.engine, keyspaces.registry),
             batch: WriteBatch::new(),
             notes,
             bytes: 0,
@@ -324,10 +326,7 @@ impl BucketChanges<'_> {
         self.batch.put(self.keyspaces.series, key, Vec::new());
         self.indexes
             .document_added(&mut self.batch, bucket.id, document)?;
-        if let Some(registry) = self.keyspaces.registry {
-            let snapshot = self.timeseries.engine.snapshot()?;
-            registry::register(&mut self.batch, &*snapshot, registry, bucket.meta)?;
-        }
+        self.registrar.register(&mut self.batch, bucket.meta)?;
         let dictionaries = &self.timeseries.dictionaries;
         let stored = dictionaries.store(self.collection.uuid, document, Columns::Packed)?;
         self.bytes += stored.len();

@@ -1,7 +1,7 @@
 //! Removing series from the registry after their last bucket.
 //!
 //! A writer that opens a bucket finds its series registered or registers it. It holds the list of indexes from then until the commit
-//! ([`registry::register`]), so an entry is removed while no writer holds the list.
+//! ([`registry::SeriesRegistrar`]), so an entry is removed while no writer holds the list.
 
 use nilometer_bson::Value;
 use nilometer_storage::{Direction, Durability, KeyspaceId, Snapshot, WriteBatch};
