@@ -42,6 +42,18 @@ impl Cluster {
         Fixture::of(database.unwrap())
     }
 
+    /// Returns a cluster with measurements of several hosts, by which they are sharded.
+    fn hashed(partitions: usize, measurements: i64, hosts: i64) -> Self {
+        let mut cluster = Self::new(partitions);
+        cluster.router.run(create());
+        let key = doc! {"m.host": "hashed"};
+        cluster.admin(doc! {"shardCollection": "test.ts", "key": key});
+        let list = (0..measurements).map(|at| measurement(at, (at % hosts) as i32));
+        let list: Vec<Value> = list.collect();
+        cluster.router.run(doc! {"insert": "ts", "documents": list});
+        cluster
+    }
+
     fn admin(&mut self, command: Document) -> Document {
         let reply = self.router.reply_on("admin", command);
         assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
@@ -244,11 +256,7 @@ fn errors_keep_the_positions_of_the_command() {
 
 #[test]
 fn changes_reach_the_partitions_that_have_the_measurements() {
-    let mut cluster = Cluster::new(3);
-    cluster.router.run(create());
-    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}});
-    let list: Vec<Value> = (0..60).map(|n| measurement(n, n as i32 % 10)).collect();
-    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    let mut cluster = Cluster::hashed(3, 60, 10);
     let n = |reply: &Document| reply.get("n").as_exact_i64();
     let delete = |filter: Document, limit: i32| {
         doc! {"delete": "ts", "deletes": array![doc! {"q": filter, "limit": limit}]}
@@ -327,11 +335,7 @@ fn collections_that_are_not_sharded_live_in_one_partition() {
 
 #[test]
 fn a_closed_cursor_ends_the_work_of_the_partitions() {
-    let mut cluster = Cluster::new(2);
-    cluster.router.run(create());
-    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}});
-    let list: Vec<Value> = (0..5000).map(|n| measurement(n, n as i32 % 50)).collect();
-    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    let mut cluster = Cluster::hashed(2, 5000, 50);
     let opened = cluster.router.run(doc! {"find": "ts", "batchSize": 10});
     let id = opened
         .get("cursor")
@@ -433,12 +437,7 @@ fn explained(cluster: &mut Cluster, command: Document, verbosity: &str) -> Docum
 
 #[test]
 fn explain_shows_what_the_partitions_do() {
-    let mut cluster = Cluster::new(3);
-    cluster.router.run(create());
-    let shard = doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}};
-    cluster.admin(shard);
-    let list: Vec<Value> = (0..60).map(|n| measurement(n, n as i32 % 10)).collect();
-    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    let mut cluster = Cluster::hashed(3, 60, 10);
     let group = doc! {"$group": doc! {"_id": "$m.host", "n": doc! {"$sum": 1}}};
     let sort = doc! {"$sort": doc! {"n": 1}};
     let pipeline = doc! {"aggregate": "ts", "pipeline": array![group, sort], "cursor": doc! {}};
@@ -504,6 +503,10 @@ fn explain_of_ordinary_collections_and_of_writes() {
         );
     }
     assert_eq!(cluster.router.counted("c"), 30);
+    // Where there is nothing, the plan is that of one server.
+    let missing = doc! {"delete": "none", "deletes": array![doc! {"q": doc! {}, "limit": 0}]};
+    let shown = explained(&mut cluster, missing, "queryPlanner");
+    assert!(show(&shown).contains("EOF"), "{}", show(&shown));
     let wrong = doc! {"explain": doc! {"find": "c"}, "verbosity": "all"};
     assert_eq!(cluster.router.code(wrong), 2);
     let unknown = doc! {"explain": doc! {"insert": "c"}};
@@ -512,12 +515,7 @@ fn explain_of_ordinary_collections_and_of_writes() {
 
 #[test]
 fn statistics_are_sums_of_the_partitions() {
-    let mut cluster = Cluster::new(3);
-    cluster.router.run(create());
-    let shard = doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}};
-    cluster.admin(shard);
-    let list: Vec<Value> = (0..60).map(|n| measurement(n, n as i32 % 10)).collect();
-    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    let mut cluster = Cluster::hashed(3, 60, 10);
     cluster
         .router
         .run(doc! {"insert": "c", "documents": array![doc! {"_id": 1}]});

@@ -18,15 +18,40 @@ use crate::query::explain::{shown_stages, stage_name};
 use crate::query::planner::physical::{PartitionsInput, PhysicalPlan};
 
 /// What a partition answered.
-struct Explanation {
-    name: String,
-    host: String,
-    reply: Document,
+pub(crate) struct Explanation {
+    pub(crate) name: String,
+    pub(crate) host: String,
+    pub(crate) reply: Document,
 }
 
 impl Explanation {
     fn part(&self, name: &str) -> Option<DocRef<'_>> {
         self.reply.get(name).as_document()
+    }
+
+    /// Returns the plan, as an element of `winningPlan.shards`.
+    pub(crate) fn plan(&self) -> Value {
+        let mut out = DocumentBuilder::new();
+        out.append("shardName", self.name.as_str());
+        out.append("connectionString", self.host.as_str());
+        out.append_ref("serverInfo", self.reply.get("serverInfo"));
+        // What `aggregate` alone says is no part of the plan of a `find`.
+        let planner = self.part("queryPlanner").into_iter().flatten();
+        for element in planner.filter(|element| element.name() != "optimizedPipeline") {
+            out.append_element(element);
+        }
+        out.finish().into()
+    }
+
+    /// Returns the figures, as an element of `executionStages.shards`.
+    pub(crate) fn figures(&self) -> Value {
+        let mut out = DocumentBuilder::new();
+        out.append("shardName", self.name.as_str());
+        let stats = self.part("executionStats").into_iter().flatten();
+        for element in stats.filter(|element| element.name() != "allPlansExecution") {
+            out.append_element(element);
+        }
+        out.finish().into()
     }
 }
 
@@ -87,18 +112,7 @@ fn as_pipeline(plan: &PhysicalPlan, input: &PartitionsInput, told: &[Explanation
 
 fn as_find(input: &PartitionsInput, told: &[Explanation], verbosity: Verbosity) -> Document {
     let stage = stage_name(input);
-    let shards = told.iter().map(|shard| {
-        let mut out = DocumentBuilder::new();
-        out.append("shardName", shard.name.as_str());
-        out.append("connectionString", shard.host.as_str());
-        out.append_ref("serverInfo", shard.reply.get("serverInfo"));
-        // What `aggregate` alone says is no part of the plan of a `find`.
-        let planner = shard.part("queryPlanner").into_iter().flatten();
-        for element in planner.filter(|element| element.name() != "optimizedPipeline") {
-            out.append_element(element);
-        }
-        Value::from(out.finish())
-    });
+    let shards = told.iter().map(Explanation::plan);
     let winning = doc! {"stage": stage, "shards": shards.collect::<Vec<_>>()};
     let mut out = DocumentBuilder::new();
     out.append("explainVersion", "1");
@@ -131,16 +145,7 @@ fn figures(stage: &str, told: &[Explanation], verbosity: Verbosity) -> Document 
         out.append("totalKeysExamined", sum(SUMMED[1]));
         out.append("totalDocsExamined", sum(SUMMED[2]));
     };
-    let shards = told.iter().map(|shard| {
-        let mut out = DocumentBuilder::new();
-        out.append("shardName", shard.name.as_str());
-        for element in shard.part("executionStats").into_iter().flatten() {
-            if element.name() != "allPlansExecution" {
-                out.append_element(element);
-            }
-        }
-        Value::from(out.finish())
-    });
+    let shards = told.iter().map(Explanation::figures);
     let mut stages = DocumentBuilder::new();
     stages.append("stage", stage);
     sums(&mut stages);

@@ -15,7 +15,7 @@ pub(crate) mod distinct;
 pub(crate) mod end_transaction;
 pub(crate) mod explain;
 pub(crate) mod explain_change;
-mod explain_partitions;
+pub(crate) mod explain_partitions;
 pub(crate) mod explain_write;
 pub(crate) mod find;
 pub(crate) mod find_and_modify;

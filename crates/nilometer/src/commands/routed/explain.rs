@@ -1,14 +1,15 @@
 //! `explain` of writes on a router: the explanations of the partitions that may have the documents.
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc};
+use nilometer_bson::{Document, DocumentBuilder, doc};
 
 use super::change::targets_of;
 use super::{compares_by_bytes, read, router_of, writable};
 use crate::args::Args;
 use crate::commands::CommandContext;
 use crate::commands::crud::explain::{self, Verbosity, with_server};
+use crate::commands::crud::explain_partitions::Explanation;
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::Result;
 use crate::operation::Request;
 
 /// Explains a read as one server does, whose plan reads partitions, and a write by asking them.
@@ -22,7 +23,7 @@ pub(super) fn run(
     let name = command.iter().next().map_or("", |element| element.name());
     match name {
         "update" | "delete" | "findAndModify" | "findandmodify" => {
-            write(database, context, &args, command)
+            write(database, context, request, &args)
         }
         _ => (context.spec.handler)(database, context, request),
     }
@@ -31,10 +32,11 @@ pub(super) fn run(
 fn write(
     database: &Database,
     context: &mut CommandContext<'_>,
+    request: &Request,
     args: &Args<'_>,
-    command: DocRef<'_>,
 ) -> Result<Document> {
     let verbosity = Verbosity::of(args)?;
+    let command = args.required_document("explain")?;
     explain::check_database(&context.operation, command)?;
     let (router, operation) = (router_of(database), &context.operation);
     let collection = command
@@ -45,33 +47,23 @@ fn write(
     let namespace = writable(context.database_name(), collection)?;
     let by_bytes = compares_by_bytes(context, database, collection);
     let Some(placement) = router.placement(&namespace) else {
-        // Nothing is there: the explanation is that of one server.
-        return Err(Error::new(
-            ErrorCode::NamespaceNotFound,
-            format!("{namespace} does not exist"),
-        ));
+        // The handler of one server finds nothing in the router's own catalog.
+        return (context.spec.handler)(database, context, request);
     };
     let targets = targets_of(&placement, command, by_bytes);
     let asked = doc! {"explain": read(command, &[]), "verbosity": verbosity.name()};
     let replies = router.ask_all(&targets, &operation.database, &asked, operation)?;
-    let shards = |part: &str, own: fn(&str) -> bool| -> Vec<Value> {
-        let told = targets.iter().zip(&replies).map(|(target, reply)| {
-            let mut out = DocumentBuilder::new();
-            out.append("shardName", router.name(*target));
-            if part == "queryPlanner" {
-                out.append("connectionString", router.host(*target));
-                out.append_ref("serverInfo", reply.get("serverInfo"));
-            }
-            let part = reply.get(part).as_document().into_iter().flatten();
-            for element in part.filter(|element| own(element.name())) {
-                out.append_element(element);
-            }
-            Value::from(out.finish())
+    let told = targets
+        .iter()
+        .zip(replies)
+        .map(|(target, reply)| Explanation {
+            name: router.name(*target).to_owned(),
+            host: router.host(*target),
+            reply,
         });
-        told.collect()
-    };
-    let all = |_: &str| true;
-    let winning = doc! {"stage": "SHARD_WRITE", "shards": shards("queryPlanner", all)};
+    let told: Vec<Explanation> = told.collect();
+    let plans = told.iter().map(Explanation::plan).collect::<Vec<_>>();
+    let winning = doc! {"stage": "SHARD_WRITE", "shards": plans};
     let mut out = DocumentBuilder::new();
     out.append("explainVersion", "1");
     out.append(
@@ -79,8 +71,8 @@ fn write(
         doc! {"mongosPlannerVersion": 1, "winningPlan": winning},
     );
     if verbosity != Verbosity::QueryPlanner {
-        let shown = shards("executionStats", |name| name != "allPlansExecution");
-        let stages = doc! {"stage": "SHARD_WRITE", "shards": shown};
+        let figures = told.iter().map(Explanation::figures).collect::<Vec<_>>();
+        let stages = doc! {"stage": "SHARD_WRITE", "shards": figures};
         out.append("executionStats", doc! {"executionStages": stages});
     }
     Ok(with_server(database, &out.finish(), command))
