@@ -27,7 +27,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvaluationCounters;
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Progress, Request};
-use crate::services::{CommandFailure, EnteringCommand, OpenConnection, OperationEntry, Services};
+use crate::services::{CommandFailure, EnteringCommand, OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::turns::Turn;
 
@@ -190,11 +190,7 @@ fn run_known(
             run_checked(both, session, &resolved, spec, generic, failure)
         }
         false => {
-            let connection = OpenConnection {
-                client: session.client.clone(),
-                user: owner.1.clone(),
-            };
-            let by = (&owner, (session.connection_id, connection));
+            let by = (&owner, (session.connection_id, session.client.clone()));
             transactions::run_statement(database, by, (spec, &resolved), transaction, |seen| {
                 run_checked((seen, database), session, &resolved, spec, generic, failure)
             })

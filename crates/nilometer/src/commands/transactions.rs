@@ -3,7 +3,7 @@
 //! A command with `autocommit: false` is a statement of the transaction with its `txnNumber`. An error of a statement aborts the
 //! transaction. Errors after which the whole transaction may be run again have a label.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use nilometer_bson::{DocRef, Document, ValueRef};
 
@@ -14,6 +14,7 @@ use crate::database::transactions::{SessionOwner, Transaction, TransactionStart}
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::services::OpenConnection;
+use crate::session::ClientMetadata;
 use crate::timeseries;
 use crate::write::CappedLimits;
 
@@ -110,7 +111,7 @@ pub(super) fn transient(mut error: Error) -> Error {
 /// Runs a statement on the database that its transaction sees.
 pub(super) fn run_statement(
     database: &Database,
-    (owner, connection): (&SessionOwner, (i64, OpenConnection)),
+    (owner, (connection_id, client)): (&SessionOwner, (i64, Arc<ClientMetadata>)),
     (spec, request): (&CommandSpec, &Request),
     args: TransactionArgs,
     run: impl FnOnce(&Database) -> Result<Document>,
@@ -119,12 +120,12 @@ pub(super) fn run_statement(
     let number = args.number;
     let begun = match args.starts {
         true => {
-            let (connection_id, connection) = connection;
+            let user = owner.1.clone();
             let start = TransactionStart {
                 number,
                 read_concern: read_concern(request),
                 connection_id,
-                connection,
+                connection: OpenConnection { client, user },
             };
             check_first(spec).and_then(|()| transactions.begin(database, owner.clone(), start))
         }
