@@ -158,7 +158,8 @@ impl RollupRefresher {
         Ok(true)
     }
 
-    /// Freezes the rollups on a time series before its measurements expire; returns the time before which they may.
+    /// Freezes the rollups on a time series before its measurements expire. False if writers kept changing them; then nothing
+    /// may expire yet.
     pub(crate) fn freeze_series(
         &self,
         collection: &Arc<Collection>,
@@ -438,7 +439,15 @@ impl RefreshRun<'_> {
             return Err(gone());
         };
         let _writers = list.lock_exclusive();
-        let mut header = self.view()?.progress;
+        self.change_locked(self.view()?.progress, change)
+    }
+
+    /// The same, of the header that is stored. The caller holds the list for writing.
+    fn change_locked(
+        &self,
+        mut header: RollupProgress,
+        change: impl Fn(&mut RollupProgress),
+    ) -> Result<()> {
         change(&mut header);
         let mut batch = WriteBatch::new();
         put_header(&mut batch, self.rollup, &header);
@@ -479,14 +488,7 @@ impl RefreshRun<'_> {
             if first.is_some_and(|mark| mark.span.0 < frozen_ms) {
                 continue;
             }
-            let mut header = view.progress;
-            header.frozen_ms = frozen_ms;
-            let mut batch = WriteBatch::new();
-            put_header(&mut batch, self.rollup, &header);
-            self.commit_batch(batch)?;
-            let known = self.rollup.progress();
-            self.rollup
-                .set_progress(RollupProgress { frozen_ms, ..known });
+            self.change_locked(view.progress, |progress| progress.frozen_ms = frozen_ms)?;
             return Ok(true);
         }
         Ok(false)

@@ -473,8 +473,8 @@ fn simple(name: &str, source: &str, unit: &str, value: &str) -> Document {
     doc! {"create": name, "rollup": rollup}
 }
 
-#[test]
-fn bins_freeze_before_what_they_are_computed_from_expires() {
+/// A time series, a rollup by the hour, and one of that by the day.
+fn hours_and_days() -> (Arc<dyn Engine>, Arc<TestClock>, Fixture) {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let clock = Arc::<TestClock>::default();
     let mut fixture = opened(&engine, &clock);
@@ -482,6 +482,12 @@ fn bins_freeze_before_what_they_are_computed_from_expires() {
     fixture.run(doc! {"create": "ts", "timeseries": options});
     fixture.run(simple("hourly", "ts", "hour", "$v"));
     fixture.run(simple("daily", "hourly", "day", "$sum"));
+    (engine, clock, fixture)
+}
+
+#[test]
+fn bins_freeze_before_what_they_are_computed_from_expires() {
+    let (engine, clock, mut fixture) = hours_and_days();
     for hour in 0..50 {
         insert(&mut fixture, START_MS + hour * HOUR_MS, "a", 1);
     }
@@ -530,13 +536,7 @@ fn bins_freeze_before_what_they_are_computed_from_expires() {
 
 #[test]
 fn bins_before_all_measurements_freeze_as_others() {
-    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-    let clock = Arc::<TestClock>::default();
-    let mut fixture = opened(&engine, &clock);
-    let options = doc! {"timeField": "t", "metaField": "m"};
-    fixture.run(doc! {"create": "ts", "timeseries": options});
-    fixture.run(simple("hourly", "ts", "hour", "$v"));
-    fixture.run(simple("daily", "hourly", "day", "$sum"));
+    let (engine, clock, mut fixture) = hours_and_days();
     insert(&mut fixture, START_MS + 2 * HOUR_MS, "a", 1);
     // Hours up to the fifth of the day before expire, so that day is frozen: it is empty.
     let age = 100 * 24 + 19;

@@ -112,8 +112,8 @@ struct Creation<'a> {
 impl Creation<'_> {
     fn create(&self) -> Result<()> {
         let is_buckets = self.namespace.timeseries_view().is_some();
-        if let Some(rollup) = self.args.document("rollup")? {
-            return self.create_rollup(rollup);
+        if self.args.document("rollup")?.is_some() {
+            return self.create_rollup();
         }
         let timeseries = self.args.document("timeseries")?;
         let is_view = !self.args.value("viewOn").is_missing() || timeseries.is_some();

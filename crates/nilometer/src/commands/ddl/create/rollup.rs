@@ -1,9 +1,9 @@
 //! Rollups: `{create: "hourly", rollup: {source, pipeline, lateness, refresh}, expireAfterSeconds}`.
 
-use nilometer_bson::{DocRef, ValueRef};
+use nilometer_bson::ValueRef;
 
-use super::Creation;
 use super::options::check_expire_after;
+use super::{Creation, FIELDS};
 use crate::args::Args;
 use crate::catalog::{Namespace, RollupOptions};
 use crate::error::{Error, ErrorCode, Result};
@@ -13,28 +13,8 @@ use crate::rollup::{RollupDefinition, definition_of};
 /// The options of a rollup.
 const OPTIONS: &[&str] = &["source", "pipeline", "lateness", "refresh"];
 
-/// Options of `create` that rollups do not take.
-const NOT_WITH_ROLLUP: &[&str] = &[
-    "timeseries",
-    "viewOn",
-    "pipeline",
-    "clusteredIndex",
-    "collation",
-    "capped",
-    "size",
-    "max",
-    "validator",
-    "validationLevel",
-    "validationAction",
-    "idIndex",
-    "storageEngine",
-    "indexOptionDefaults",
-    "changeStreamPreAndPostImages",
-    "encryptedFields",
-    "autoIndexId",
-    "flags",
-    "temp",
-];
+/// Options of `create` that rollups take. All others are refused.
+const WITH_ROLLUP: &[&str] = &["rollup", "expireAfterSeconds"];
 
 /// The seconds after which a bin is taken to be complete, if nothing else is asked for.
 const LATENESS_SECONDS: i64 = 60;
@@ -48,7 +28,9 @@ const SECONDS_MAX: i64 = 3_155_760_000;
 impl Creation<'_> {
     /// Refuses options and names that a rollup does not have.
     fn check_rollup(&self) -> Result<()> {
-        if let Some(refused) = self.given(NOT_WITH_ROLLUP) {
+        let others = FIELDS.iter().filter(|name| !WITH_ROLLUP.contains(name));
+        let others: Vec<&str> = others.copied().collect();
+        if let Some(refused) = self.given(&others) {
             return Err(Error::invalid_options(format!(
                 "'rollup' is not allowed with '{refused}'"
             )));
@@ -69,7 +51,7 @@ impl Creation<'_> {
     }
 
     /// Creates a rollup.
-    pub(super) fn create_rollup(&self, _: DocRef<'_>) -> Result<()> {
+    pub(super) fn create_rollup(&self) -> Result<()> {
         self.check_rollup()?;
         let default = RollupOptions {
             lateness_ms: LATENESS_SECONDS * 1000,

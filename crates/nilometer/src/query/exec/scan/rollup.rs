@@ -82,7 +82,11 @@ impl RollupScan {
     fn begin(&mut self, cx: &ExecContext<'_>) -> Result<VecDeque<RollupPart>> {
         let rollup = &self.input.rollup;
         let view = RollupView::open(&*rollup.engine, &rollup.stored)?;
-        let wanted = |key: DocRef<'_>| self.matches_series(key, &cx.eval);
+        let of_series = self.filter_of_series();
+        let wanted = |key: DocRef<'_>| match &of_series {
+            Some(filter) => filter.matches(self.document_of(key).as_ref(), &cx.eval),
+            None => Ok(true),
+        };
         let parts = match self.input.of_series {
             true => parts_of_series(&view, &self.input, &wanted)?,
             false => parts_of(&view, &self.input, &wanted)?,
@@ -91,17 +95,13 @@ impl RollupScan {
         Ok(parts)
     }
 
-    /// True if documents of the series of this key may pass, whatever their bin.
-    fn matches_series(&self, key: DocRef<'_>, eval: &EvalContext<'_>) -> Result<bool> {
-        let Some(filter) = &self.input.key_filter else {
-            return Ok(true);
-        };
+    /// Returns the condition on keys whose documents may pass, whatever their bin; `None` if all may.
+    fn filter_of_series(&self) -> Option<MatchExpression> {
+        let filter = self.input.key_filter.clone()?;
         let time = &*self.input.rollup.definition.time_name;
         let in_id = format!("_id.{time}");
-        let (of_series, _) = filter
-            .clone()
-            .split(|path| path != time && !path.starts_with(&in_id));
-        of_series.matches(self.document_of(key).as_ref(), eval)
+        let (of_series, _) = filter.split(|path| path != time && !path.starts_with(&in_id));
+        Some(of_series)
     }
 
     /// Returns a document of the rollup without its accumulators.
