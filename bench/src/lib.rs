@@ -15,6 +15,7 @@
 //! [`pattern`]; `nilometer bench` is for users and has a client that logs in.
 
 mod data;
+mod directory;
 mod disk;
 mod export;
 mod growth;
@@ -28,6 +29,7 @@ pub mod sets;
 mod target;
 mod whole;
 
+pub use directory::TemporaryDirectory;
 pub use growth::growth;
 pub use options::Options;
 pub use report::Report;

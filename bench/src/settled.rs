@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use nilometer::{ClientSession, Database, Request};
+use nilometer_bench::TemporaryDirectory;
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::names::{METRICS, TAGS};
@@ -18,18 +19,17 @@ const BATCH: usize = 10_000;
 pub(crate) struct Client {
     database: Database,
     session: ClientSession,
-    directory: std::path::PathBuf,
+    _directory: TemporaryDirectory,
 }
 
 impl Client {
     /// Creates a database in a temporary directory.
     pub(crate) fn new() -> Self {
-        let folder = format!("nilometer-scan-{}", std::process::id());
-        let directory = std::env::temp_dir().join(folder);
+        let directory = TemporaryDirectory::new("scan");
         Self {
-            database: Database::open(&directory).expect("a database"),
+            database: Database::open(directory.path()).expect("a database"),
             session: ClientSession::embedded(),
-            directory,
+            _directory: directory,
         }
     }
 
@@ -137,12 +137,5 @@ impl Client {
         first.sort();
         let median = first.get(rounds / 2).copied().unwrap_or_default();
         (bytes, each(used), each(elapsed), median)
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // Remains would be in the temporary directory.
-        drop(std::fs::remove_dir_all(&self.directory));
     }
 }

@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant};
 
 use nilometer::{ClientSession, Database, Request};
+use nilometer_bench::TemporaryDirectory;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 #[path = "../processor.rs"]
@@ -52,17 +53,16 @@ impl std::fmt::Display for Timing {
 struct Client {
     database: Database,
     session: ClientSession,
-    directory: std::path::PathBuf,
+    _directory: TemporaryDirectory,
 }
 
 impl Client {
     fn new(name: &str) -> Self {
-        let folder = format!("nilometer-changes-{}-{name}", std::process::id());
-        let directory = std::env::temp_dir().join(folder);
+        let directory = TemporaryDirectory::new(&format!("changes-{name}"));
         Self {
-            database: Database::open(&directory).expect("a database"),
+            database: Database::open(directory.path()).expect("a database"),
             session: ClientSession::embedded(),
-            directory,
+            _directory: directory,
         }
     }
 
@@ -117,13 +117,6 @@ impl Client {
             processor: processor::time() - used,
         };
         (took, reply.get("n").as_exact_i64().unwrap_or(-1))
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // Remains would be in the temporary directory.
-        drop(std::fs::remove_dir_all(&self.directory));
     }
 }
 

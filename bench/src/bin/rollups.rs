@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use nilometer::services::Environment;
 use nilometer::{ClientSession, Database, Request};
+use nilometer_bench::TemporaryDirectory;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 #[path = "../data/names.rs"]
@@ -51,18 +52,17 @@ const RUNS: usize = 15;
 struct Fresh {
     database: Database,
     session: ClientSession,
-    directory: std::path::PathBuf,
+    _directory: TemporaryDirectory,
 }
 
 impl Fresh {
     fn new(name: &str) -> Self {
-        let folder = format!("nilometer-rollups-{}-{name}", std::process::id());
-        let directory = std::env::temp_dir().join(folder);
-        let database = Database::open_with(&directory, Environment::default());
+        let directory = TemporaryDirectory::new(&format!("rollups-{name}"));
+        let database = Database::open_with(directory.path(), Environment::default());
         let mut fresh = Self {
             database: database.expect("a database"),
             session: ClientSession::embedded(),
-            directory,
+            _directory: directory,
         };
         let options = doc! {"timeField": "time", "metaField": "tags"};
         fresh.run(doc! {"create": "cpu", "timeseries": options});
@@ -149,12 +149,6 @@ impl Fresh {
         let metrics = status.get("metrics").as_document().expect("metrics");
         let rollups = metrics.get("rollups").as_document().expect("rollups");
         rollups.get(name).as_exact_i64().expect("a count")
-    }
-}
-
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.directory));
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nilometer::services::{Environment, MemberRole, ReplicaSet};
 use nilometer::{ClientSession, Database, Request};
+use nilometer_bench::TemporaryDirectory;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 #[path = "../processor.rs"]
@@ -70,34 +71,27 @@ impl Client {
 /// A database in a new directory, removed at the end.
 struct Fresh {
     database: Arc<Database>,
-    directory: std::path::PathBuf,
+    _directory: TemporaryDirectory,
 }
 
 impl Fresh {
     /// `is_set`: with a replica set, and so with a change log.
     fn new(name: &str, is_set: bool) -> Self {
-        let folder = format!("nilometer-streams-{}-{name}", std::process::id());
-        let directory = std::env::temp_dir().join(folder);
+        let directory = TemporaryDirectory::new(&format!("streams-{name}"));
         let set = ReplicaSet::new("rs", "localhost:27017");
         set.update(|state| state.role = MemberRole::Primary);
         let environment = Environment {
             replica_set: is_set.then(|| Arc::new(set)),
             ..Environment::default()
         };
-        let database = Database::open_with(&directory, environment).expect("a database");
+        let database = Database::open_with(directory.path(), environment).expect("a database");
         let database = Arc::new(database);
         let options = doc! {"timeField": "t", "metaField": "m"};
         Client::new(&database).run(doc! {"create": "ts", "timeseries": options});
         Self {
             database,
-            directory,
+            _directory: directory,
         }
-    }
-}
-
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.directory));
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nilometer::Database;
 use nilometer::services::{Environment, MemberRole, ReplicaSet};
-use nilometer_bench::{Options, Target};
+use nilometer_bench::{Options, Target, TemporaryDirectory};
 use nilometer_bson::{Array, Binary, Document, DocumentBuilder, Value, array, doc};
 
 #[path = "../processor.rs"]
@@ -216,15 +216,6 @@ fn all(open: &dyn Fn() -> Target) {
     }
 }
 
-/// A directory that is removed at the end.
-struct Directory(std::path::PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
 fn main() {
     if let Some(address) = std::env::args().nth(1) {
         let options = Options {
@@ -233,15 +224,14 @@ fn main() {
         };
         return all(&|| Target::open(&options).expect("a server"));
     }
-    let folder = format!("nilometer-transfers-{}", std::process::id());
-    let directory = Directory(std::env::temp_dir().join(folder));
+    let directory = TemporaryDirectory::new("transfers");
     let set = ReplicaSet::new("rs", "localhost:27017");
     set.update(|state| state.role = MemberRole::Primary);
     let environment = Environment {
         replica_set: Some(Arc::new(set)),
         ..Environment::default()
     };
-    let database = Database::open_with(&directory.0, environment).expect("a database");
+    let database = Database::open_with(directory.path(), environment).expect("a database");
     let database = Arc::new(database);
     all(&|| Target::embedded(database.clone(), 1));
 }
