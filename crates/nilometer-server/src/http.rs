@@ -7,13 +7,18 @@
 //! | `/metrics` | the values of `serverStatus`, as OpenMetrics |
 //! | `/` and others | the web page and its requests, if enabled: see [`web`] |
 //!
+//! A port of its own has InfluxDB's requests instead of the last two rows, see [`influx`].
+//!
 //! It is off unless a port is given. Each connection carries one request; there is no keep-alive. The port uses TLS
 //! like the database's port, with the same certificates; if TLS is required, only `/healthz` and `/readyz` are answered
 //! without it. A request that is too long or too slow is refused, and connections beyond [`CONNECTIONS_MAX`] are
 //! dropped. If logins are required, `/metrics` is not served, because a monitoring system cannot log in here.
 
+mod influx;
+mod login;
 mod message;
 mod metrics;
+mod slots;
 mod web;
 
 use std::io;
@@ -30,11 +35,15 @@ use crate::database_slot::DatabaseSlot;
 use crate::limits;
 use crate::registry::{ConnectionEntry, Registry};
 use crate::tls::{Tls, TlsMode};
+use influx::Influx;
 use message::{Connection, HttpResponse, ReadError, RequestHead};
 use web::Web;
 
 /// Concurrent requests.
 const CONNECTIONS_MAX: usize = 32;
+
+/// Concurrent requests of a port for InfluxDB's clients, which write and query from many threads.
+const INFLUX_CONNECTIONS_MAX: usize = 256;
 
 /// Time for a request to arrive, and for each part of its answer to be sent.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,6 +60,17 @@ pub struct HttpOptions {
     pub tls: Option<Arc<Tls>>,
     /// The web page is served, under these names besides addresses and `localhost`.
     pub web_hosts: Option<Vec<String>>,
+    /// The port is one for InfluxDB's clients.
+    pub influx: Option<InfluxOptions>,
+}
+
+/// Options of a port for InfluxDB's clients.
+#[derive(Clone, Copy, Debug)]
+pub struct InfluxOptions {
+    /// Passwords are accepted without TLS from other machines, too.
+    pub takes_plaintext: bool,
+    /// Bytes of all bodies that arrive or are processed.
+    pub memory_bytes: usize,
 }
 
 /// The state shared by all threads.
@@ -59,6 +79,8 @@ struct HttpState {
     gives_metrics: bool,
     tls: Option<Arc<Tls>>,
     web: Option<Web>,
+    influx: Option<Influx>,
+    connections_max: usize,
     registry: Registry,
     last_id: AtomicI64,
     ending: AtomicBool,
@@ -83,6 +105,11 @@ impl Http {
             gives_metrics: options.gives_metrics,
             tls: options.tls,
             web: options.web_hosts.map(Web::new),
+            connections_max: match options.influx {
+                Some(_) => INFLUX_CONNECTIONS_MAX,
+                None => CONNECTIONS_MAX,
+            },
+            influx: options.influx.map(Influx::new),
             registry: Registry::default(),
             last_id: AtomicI64::new(0),
             ending: AtomicBool::new(false),
@@ -95,7 +122,7 @@ impl Http {
             let accept = move || accept(&shared, &listener);
             threads.push(thread::Builder::new().name("http".into()).spawn(accept)?);
         }
-        if shared.web.is_some() {
+        if shared.web.is_some() || shared.influx.is_some() {
             let shared = Arc::clone(&shared);
             let watch = move || watch(&shared);
             let builder = thread::Builder::new().name("http-watcher".into());
@@ -185,7 +212,7 @@ fn accept(shared: &Arc<HttpState>, listener: &TcpListener) {
 /// Starts the thread of a connection, unless there are too many.
 fn begin(shared: &Arc<HttpState>, stream: TcpStream) {
     let id = shared.last_id.fetch_sub(1, Ordering::Relaxed) - 1;
-    let Ok(entry) = shared.registry.add(id, stream, CONNECTIONS_MAX) else {
+    let Ok(entry) = shared.registry.add(id, stream, shared.connections_max) else {
         return;
     };
     let of_thread = Arc::clone(shared);
@@ -237,6 +264,9 @@ fn answer(shared: &HttpState, connection: &mut Connection, head: &RequestHead) -
             "403 Forbidden",
             "this server requires TLS: use https:// (only /healthz and /readyz are served without it)\n",
         );
+    }
+    if let Some(influx) = &shared.influx {
+        return influx.answer(&shared.database.current(), connection, head);
     }
     match (head.path.as_str(), &shared.web) {
         ("/metrics", _) if reads => figures(shared),

@@ -71,6 +71,21 @@ pub(crate) const RULES: &[Rule] = &[
         modules: None,
     },
     Rule {
+        place: "crates/nilometer-influx/src",
+        never: &[
+            "std::fs",
+            "std::net",
+            "std::thread",
+            "std::time",
+            "std::env",
+            "std::process",
+            "nilometer",
+            "nilometer_storage",
+            "nilometer_server",
+        ],
+        modules: None,
+    },
+    Rule {
         place: "crates/nilometer-storage/src",
         never: &[
             "bson",

@@ -330,6 +330,19 @@ pub(crate) struct ServeArgs {
     #[arg(long = "webHosts", value_name = "HOSTS", help_heading = "Network")]
     pub(crate) web_hosts: Option<String>,
 
+    /// Port for clients of InfluxDB 1.x, which write line protocol over HTTP; 8086 is theirs; off by default
+    #[arg(
+        long = "influxPort",
+        value_name = "PORT",
+        env = "NILOMETER_INFLUX_PORT",
+        help_heading = "Network"
+    )]
+    pub(crate) influx_port: Option<u16>,
+
+    /// Accept passwords on --influxPort without TLS from other machines, too
+    #[arg(long = "influxPlaintext", help_heading = "Network")]
+    pub(crate) influx_plaintext: bool,
+
     /// Operations slower than this many milliseconds are logged [default: 100]
     #[arg(
         long,
@@ -420,6 +433,8 @@ impl ServeArgs {
             http_port: self.http_port.or(file.http_port),
             web_page: self.web_page || file.web_page,
             web_hosts: self.web_hosts.or(file.web_hosts),
+            influx_port: self.influx_port.or(file.influx_port),
+            influx_plaintext: self.influx_plaintext || file.influx_plaintext,
             slowms: self.slowms.or(file.slowms),
             compressors: self.compressors.or(file.compressors),
             replica_set: self.replica_set.or(file.replica_set),

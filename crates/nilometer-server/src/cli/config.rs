@@ -109,6 +109,8 @@ fn set(path: &str, value: &Yaml, given: &mut ServeArgs) -> Result<(), Failure> {
         "net.httpPort" => given.http_port = Some(number(path, &text)?),
         "net.webPage" => given.web_page = boolean(path, &text)?,
         "net.webHosts" => given.web_hosts = Some(text),
+        "net.influxPort" => given.influx_port = Some(number(path, &text)?),
+        "net.influxPlaintext" => given.influx_plaintext = boolean(path, &text)?,
         "operationProfiling.slowOpThresholdMs" => given.slowms = Some(number(path, &text)?),
         "net.compression.compressors" => given.compressors = Some(text),
         "processManagement.pidFilePath" => given.pid_file = Some(PathBuf::from(text)),

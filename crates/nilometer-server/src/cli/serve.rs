@@ -23,7 +23,7 @@ use super::replica_set::SingleMember;
 use super::{Failure, Security, Settings, Storage, backups, config};
 use crate::audit::AuditLog;
 use crate::database_slot::DatabaseSlot;
-use crate::http::{Http, HttpOptions};
+use crate::http::{Http, HttpOptions, InfluxOptions};
 use crate::log::Sink;
 use crate::server::{Options, Server};
 use crate::shutdown::{ServerEvent, ShutdownReason, ShutdownSignal};
@@ -68,6 +68,8 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     let tls = tls(&settings)?;
     let http = settings.http_port.map(|port| bind(&settings, port));
     let http = http.transpose()?;
+    let influx = settings.influx_port.map(|port| bind(&settings, port));
+    let influx = influx.transpose()?;
     announce(&settings, port)?;
     warn_about_access(&settings);
     warn_about_files(settings.connections_max);
@@ -104,6 +106,9 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     let answering = http_options(&settings.security, settings.web_hosts, tls.clone());
     let http = http.map(|listeners| Http::start(slot.clone(), listeners, answering));
     let http = http.transpose().map_err(no_threads)?;
+    let for_influx = influx_options(settings.influx_plaintext, tls.clone(), message_memory_bytes);
+    let influx = influx.map(|listeners| Http::start(slot.clone(), listeners, for_influx));
+    let influx = influx.transpose().map_err(no_threads)?;
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
@@ -138,7 +143,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     let reason = await_end(signal, &mut membership);
     // First, so that another server can take over at once.
     membership.end(&reason);
-    if let Some(http) = http {
+    for http in [influx, http].into_iter().flatten() {
         http.shut_down();
     }
     server.shut_down();
@@ -183,6 +188,23 @@ fn http_options(
         gives_metrics: !security.access_control,
         tls,
         web_hosts,
+        influx: None,
+    }
+}
+
+/// Returns the options of the port for clients of InfluxDB.
+fn influx_options(
+    takes_plaintext: bool,
+    tls: Option<Arc<Tls>>,
+    message_memory_bytes: usize,
+) -> HttpOptions {
+    HttpOptions {
+        tls,
+        influx: Some(InfluxOptions {
+            takes_plaintext,
+            memory_bytes: message_memory_bytes,
+        }),
+        ..HttpOptions::default()
     }
 }
 

@@ -30,6 +30,10 @@ pub struct Settings {
     pub http_port: Option<u16>,
     /// Host names of the web page besides addresses and `localhost`, if it is enabled.
     pub web_hosts: Option<Vec<String>>,
+    /// Port for clients of InfluxDB, if it is enabled.
+    pub influx_port: Option<u16>,
+    /// That port accepts passwords without TLS from other machines.
+    pub influx_plaintext: bool,
     /// Milliseconds above which an operation is slow, if given.
     pub slow_ms: Option<i32>,
     /// Maximum open connections.
@@ -76,6 +80,11 @@ impl Settings {
             ));
         }
         let web_hosts = web_hosts(given, &hosts)?;
+        if given.influx_plaintext && given.influx_port.is_none() {
+            return Err(Failure::Options(
+                "--influxPlaintext needs --influxPort".into(),
+            ));
+        }
         Ok(Self {
             storage: given.storage.resolve(given.dbpath.as_ref())?,
             backup: given.backup.resolve(given.storage.storage.is_some())?,
@@ -83,6 +92,8 @@ impl Settings {
             hosts,
             http_port: given.http_port,
             web_hosts,
+            influx_port: given.influx_port,
+            influx_plaintext: given.influx_plaintext,
             slow_ms: given.slowms,
             connections_max,
             compressors: compressors(given.compressors.as_deref())?,
@@ -182,6 +193,14 @@ fn parsed(given: &ServeArgs) -> Document {
                 ("httpPort", given.http_port.map(|p| Value::Int32(p.into()))),
                 ("webPage", given.web_page.then_some(Value::Bool(true))),
                 ("webHosts", given.web_hosts.as_deref().map(Value::from)),
+                (
+                    "influxPort",
+                    given.influx_port.map(|p| Value::Int32(p.into())),
+                ),
+                (
+                    "influxPlaintext",
+                    given.influx_plaintext.then_some(Value::Bool(true)),
+                ),
             ],
         ),
         (

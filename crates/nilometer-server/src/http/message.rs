@@ -1,7 +1,7 @@
 //! Requests and responses of HTTP/1: one of each per connection, with bounded memory and time.
 //!
-//! The crate `httparse` parses the head; this module checks its meaning. Fields that affect safety may occur once. Only
-//! bodies with a `Content-Length` are accepted, and only read if the handler requests the body.
+//! The crate `httparse` parses the head; this module checks its meaning. Fields that affect safety may occur once. A body
+//! is only read if the handler requests it. It has a `Content-Length`, or comes in chunks where the handler takes those.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -33,8 +33,19 @@ const UNWANTED_BYTES_MAX: u64 = 1024 * 1024;
 /// Time for reading an unused body.
 const UNWANTED_TIME_MAX: Duration = Duration::from_millis(500);
 
+/// Bytes that are read in one call.
+const READ_BYTES: usize = 16 * 1024;
+
+/// Bytes of the line in front of a chunk.
+const CHUNK_HEAD_BYTES_MAX: usize = 256;
+
+/// What follows a chunk.
+const CHUNK_END: &[u8] = b"\r\n";
+
 /// Fields that may occur only once.
 const ONCE: &[&str] = &[
+    "authorization",
+    "content-encoding",
     "content-length",
     "content-type",
     "cookie",
@@ -79,7 +90,32 @@ impl HttpResponse {
         Self::new(status, JSON, body)
     }
 
-    #[cfg(test)]
+    /// Returns a response without a body.
+    pub(super) fn no_content() -> Self {
+        Self::new("204 No Content", "", "")
+    }
+
+    /// Returns the head; `framing` are the lines that describe the body.
+    fn head(&self, framing: &str) -> String {
+        let mut head = format!("HTTP/1.1 {}\r\n{framing}", self.status);
+        if !self.kind.is_empty() {
+            head.push_str(&format!("Content-Type: {}\r\n", self.kind));
+        }
+        head.push_str(
+            "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
+        );
+        for (name, value) in &self.fields {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        head
+    }
+
+    /// Returns the body.
+    pub(super) fn body(&self) -> &str {
+        &self.body
+    }
+
     pub(super) fn status(&self) -> &'static str {
         self.status
     }
@@ -97,6 +133,8 @@ pub(super) struct RequestHead {
     pub(super) method: String,
     /// The path without the query.
     pub(super) path: String,
+    /// What follows the question mark; empty if there is none.
+    pub(super) query: String,
     /// The fields, with names in lower case.
     fields: Vec<(String, String)>,
 }
@@ -106,6 +144,11 @@ impl RequestHead {
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let found = self.fields.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
+    }
+
+    /// True if a body follows.
+    fn has_body(&self) -> bool {
+        self.field("content-length").is_some() || self.field("transfer-encoding").is_some()
     }
 
     /// Parses a head. Returns `None` if it is incomplete.
@@ -135,11 +178,13 @@ impl RequestHead {
             }
             fields.push((name, value.trim().to_owned()));
         }
-        let path = target.split('?').next().unwrap_or_default().to_owned();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let (path, query) = (path.to_owned(), query.to_owned());
         let method = method.to_owned();
         let head = Self {
             method,
             path,
+            query,
             fields,
         };
         Ok(Some((head, length)))
@@ -234,7 +279,7 @@ impl Connection {
                 Ok(Some((head, length))) => {
                     self.rest = bytes.split_off(length.min(bytes.len()));
                     // The handler reads the body if it needs it.
-                    self.unread = head.field("content-length").is_some();
+                    self.unread = head.has_body();
                     return Ok(head);
                 }
                 Ok(None) => {}
@@ -287,6 +332,92 @@ impl Connection {
         Ok(body)
     }
 
+    /// Gives the request this much time from now on to arrive.
+    pub(super) fn extend_deadline(&mut self, patience: Duration) {
+        self.until = Instant::now() + patience;
+    }
+
+    /// Tells a client that waits for it before it sends the body to do so.
+    pub(super) fn accept_body(&mut self, head: &RequestHead) -> io::Result<()> {
+        let waits = head
+            .field("expect")
+            .is_some_and(|expected| expected.eq_ignore_ascii_case("100-continue"));
+        if waits && self.rest.is_empty() {
+            self.transport.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+            self.transport.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the body of the request, of at most `bytes_max`, also one in chunks.
+    pub(super) fn read_body_or_chunks(
+        &mut self,
+        head: &RequestHead,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, HttpResponse> {
+        match head.field("transfer-encoding") {
+            None => self.read_body(head, bytes_max),
+            Some(coding) if coding.eq_ignore_ascii_case("chunked") => {
+                if head.field("content-length").is_some() {
+                    return Err(HttpResponse::text(
+                        "400 Bad Request",
+                        "a body in chunks has no Content-Length\n",
+                    ));
+                }
+                self.read_chunks(bytes_max)
+            }
+            Some(_) => Err(HttpResponse::text(
+                "501 Not Implemented",
+                "the only transfer coding is chunked\n",
+            )),
+        }
+    }
+
+    /// Reads a body in chunks, and the fields behind it, which are ignored.
+    fn read_chunks(&mut self, bytes_max: usize) -> Result<Vec<u8>, HttpResponse> {
+        let bad = || HttpResponse::text("400 Bad Request", "a chunk of the body is invalid\n");
+        let late = |_| HttpResponse::text("408 Request Timeout", "the body did not arrive\n");
+        let mut unread = std::mem::take(&mut self.rest);
+        let (mut body, mut at) = (Vec::new(), 0);
+        loop {
+            let (begin, length) = loop {
+                let rest = unread.get(at..).unwrap_or_default();
+                match httparse::parse_chunk_size(rest).map_err(|_| bad())? {
+                    httparse::Status::Complete((begin, length)) => break (at + begin, length),
+                    httparse::Status::Partial if rest.len() > CHUNK_HEAD_BYTES_MAX => {
+                        return Err(bad());
+                    }
+                    httparse::Status::Partial => {
+                        unread.drain(..at);
+                        at = 0;
+                        self.read_more(&mut unread).map_err(late)?;
+                    }
+                }
+            };
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if length > bytes_max.saturating_sub(body.len()) {
+                return Err(HttpResponse::text(
+                    "413 Content Too Large",
+                    format!("the body has more than {bytes_max} bytes\n"),
+                ));
+            }
+            if length == 0 {
+                // Fields may follow; the connection ends after the response.
+                self.unread = true;
+                return Ok(body);
+            }
+            let end = begin + length;
+            while unread.len() < end + CHUNK_END.len() {
+                self.read_more(&mut unread).map_err(late)?;
+            }
+            body.extend_from_slice(unread.get(begin..end).unwrap_or_default());
+            at = end + CHUNK_END.len();
+            if unread.get(end..at) != Some(CHUNK_END) {
+                return Err(bad());
+            }
+        }
+    }
+
     /// Reads more bytes, waiting until the deadline of the request.
     fn read_more(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let left = self.until.saturating_duration_since(Instant::now());
@@ -294,7 +425,7 @@ impl Connection {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.entry.stream.set_read_timeout(Some(left))?;
-        let mut part = [0; 4096];
+        let mut part = [0; READ_BYTES];
         let read = self.transport.read(&mut part)?;
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -305,18 +436,11 @@ impl Connection {
 
     /// Sends the response and ends the connection.
     pub(super) fn send(mut self, answer: &HttpResponse, head_only: bool) -> io::Result<()> {
-        let mut head = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
-             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
-            answer.status,
-            answer.kind,
-            answer.body.len()
-        );
-        for (name, value) in &answer.fields {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        head.push_str("\r\n");
-        self.write(head.as_bytes())?;
+        let length = match answer.kind {
+            "" => String::new(),
+            _ => format!("Content-Length: {}\r\n", answer.body.len()),
+        };
+        self.write(answer.head(&length).as_bytes())?;
         if !head_only {
             self.write(answer.body.as_bytes())?;
         }

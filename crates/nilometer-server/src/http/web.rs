@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /`, `/page.js`, … | the files of [`files`], embedded in the program |
 //! | `POST /api/session` | the logged-in user, and facts about the server |
-//! | `POST /api/login` | `{user, password, db}`: a login, see [`login`] |
+//! | `POST /api/login` | `{user, password, db}`: a login, see [`super::login`] |
 //! | `POST /api/logout` | a logout |
 //! | `POST /api/command` | `{db, command}` in extended JSON: one of the read-only commands of [`command`] |
 //!
@@ -24,9 +24,7 @@
 
 mod command;
 mod files;
-mod login;
 mod sessions;
-mod slots;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -36,9 +34,10 @@ use nilometer::{ClientSession, Database};
 use nilometer_bson::extjson::{parse_document, to_relaxed};
 use nilometer_bson::{DocRef, Document, ValueRef, doc};
 
+use super::login;
 use super::message::{Connection, HttpResponse, RequestHead};
+use super::slots::Slots;
 use sessions::Sessions;
-use slots::Slots;
 
 /// Bytes of a command or a login in JSON.
 const BODY_BYTES_MAX: usize = 256 * 1024;

@@ -17,6 +17,7 @@ mod format;
 mod guide;
 mod http;
 mod index_durability;
+mod influx;
 mod interrupts;
 mod isolation;
 mod malformed;

@@ -1,4 +1,4 @@
-//! Logins of browsers: the server runs SCRAM against itself.
+//! Logins with a user name and a password in a request: the server runs SCRAM against itself.
 //!
 //! It sends the commands that a driver would send. So one implementation checks passwords, failures are delayed by
 //! client address, and the log and the audit log record the login as any other.

@@ -1,0 +1,5 @@
+//! InfluxDB's languages as commands of Nilometer: line protocol as documents.
+//!
+//! This crate is pure: bytes in, documents out. It has no socket and no clock, and it does not know the database.
+
+pub mod line_protocol;

@@ -1,0 +1,229 @@
+//! `/write` and `/api/v2/write`: points as inserts.
+//!
+//! ```text
+//! body ─► lines ─► types of fields ─► collections made ─► insert, one for each measurement and batch, unordered
+//!           └──────────┴─ rejected lines ─┬──────────────────┘ write errors
+//!                                         ▼
+//!          204, or 400 with the number and column of each line that was not written
+//! ```
+//!
+//! All other lines are written, and durable when the answer is sent. A point of a series and time that exist replaces the
+//! stored one. Times finer than a millisecond are rounded down.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use nilometer::Request;
+use nilometer::operation::DocumentSequence;
+use nilometer_bson::{DocRef, ValueRef, doc};
+use nilometer_influx::line_protocol::{Batch, Batches, FieldType, LineError, Precision};
+
+use super::measurements::{ClaimError, is_ok};
+use super::{Influx, InfluxRequest, Refusal};
+use crate::command;
+use crate::http::message::HttpResponse;
+
+/// The only retention policy of a database.
+pub(super) const RETENTION_POLICY: &str = "autogen";
+
+/// Rejected lines that an answer describes. All are counted.
+const REJECTIONS_SHOWN_MAX: usize = 20;
+
+/// Bytes of a line that an answer repeats.
+const LINE_BYTES_SHOWN: usize = 80;
+
+/// How often types are checked again because another write added fields.
+const ATTEMPTS_MAX: usize = 10;
+
+/// Answers a write. `path` is one of the two paths.
+pub(super) fn answer(
+    influx: &Influx,
+    request: &mut InfluxRequest<'_>,
+    path: &str,
+    body: &[u8],
+) -> Result<HttpResponse, Refusal> {
+    let (db, precision) = target(request, path)?;
+    let now_ms = request.database.services().clock.now_ms();
+    let mut read = checked_batches(influx, request, &db, precision, now_ms, body)?;
+    let mut rejections = std::mem::take(&mut read.rejections);
+    let mut failure = None;
+    for batch in read.batches {
+        match insert(request, &db, batch) {
+            Ok(refused) => rejections.extend(refused),
+            Err((batch, refusal)) => {
+                influx.measurements.forget(&db, &batch);
+                failure.get_or_insert(refusal);
+            }
+        }
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    if rejections.is_empty() {
+        return Ok(HttpResponse::no_content());
+    }
+    rejections.sort_by_key(|rejection| rejection.line);
+    Err(Refusal::bad(partial_write(&rejections, body)))
+}
+
+/// Returns the database and the unit of times.
+fn target(request: &InfluxRequest<'_>, path: &str) -> Result<(String, Precision), Refusal> {
+    let parameters = &request.parameters;
+    let (db, policy) = match path {
+        "/write" => (parameters.get_text("db"), parameters.get_text("rp")),
+        _ => match parameters.get_text("bucket") {
+            None => return Err(Refusal::not_found("bucket is required")),
+            Some(bucket) => match bucket.split_once('/') {
+                None => (Some(bucket), None),
+                Some((db, policy)) => (Some(db), Some(policy).filter(|name| !name.is_empty())),
+            },
+        },
+    };
+    let db = db.ok_or_else(|| Refusal::bad("database is required"))?;
+    if let Some(other) = policy.filter(|name| *name != RETENTION_POLICY) {
+        return Err(Refusal::not_found(format!(
+            "retention policy not found: {other}; there is {RETENTION_POLICY}"
+        )));
+    }
+    let precision = parameters.get("precision").unwrap_or_default();
+    let precision = Precision::parse(precision).ok_or_else(|| {
+        Refusal::bad(format!(
+            "invalid precision \"{precision}\" (use n, u, ms, s, m or h)"
+        ))
+    })?;
+    Ok((db.to_owned(), precision))
+}
+
+/// Reads the body, creates the collections that are missing and adds the new fields to what is known. Types are checked again if
+/// another write adds fields meanwhile.
+fn checked_batches(
+    influx: &Influx,
+    request: &mut InfluxRequest<'_>,
+    db: &str,
+    precision: Precision,
+    now_ms: i64,
+    body: &[u8],
+) -> Result<Batches, Refusal> {
+    let database = request.database;
+    let measurements = &influx.measurements;
+    for _ in 0..ATTEMPTS_MAX {
+        let read = Batches::read(body, precision, now_ms, &mut |name| {
+            measurements.schema(database, db, name)
+        });
+        let mut created = HashSet::new();
+        for batch in &read.batches {
+            if created.insert(&batch.measurement) {
+                measurements.create(database, &mut request.session, db, &batch.measurement)?;
+            }
+        }
+        let mut is_current = true;
+        for (measurement, fields) in by_measurement(&read) {
+            match measurements.claim(database, db, measurement, &fields) {
+                Ok(()) => {}
+                Err(ClaimError::Conflict) => is_current = false,
+                Err(ClaimError::Refused(text)) => return Err(Refusal::bad(text)),
+            }
+        }
+        if is_current {
+            return Ok(read);
+        }
+    }
+    Err(Refusal::new(
+        "503 Service Unavailable",
+        "unavailable",
+        "other writes change the types of the same fields",
+    ))
+}
+
+/// Returns the new fields of each measurement.
+fn by_measurement(read: &Batches) -> Vec<(&str, Vec<(String, FieldType)>)> {
+    let mut all: Vec<(&str, Vec<(String, FieldType)>)> = Vec::new();
+    for (measurement, name, kind) in &read.new_fields {
+        let field = (name.clone(), *kind);
+        match all.last_mut() {
+            Some((last, fields)) if *last == measurement => fields.push(field),
+            _ => all.push((measurement, vec![field])),
+        }
+    }
+    all
+}
+
+/// Inserts a batch. Returns its lines that were refused; the measurement and the reason if the command failed.
+fn insert(
+    request: &mut InfluxRequest<'_>,
+    db: &str,
+    batch: Batch,
+) -> Result<Vec<LineError>, (String, Refusal)> {
+    let body = doc! {"insert": batch.measurement.as_str(), "ordered": false, "$db": db};
+    let span = 0..batch.documents.len();
+    let documents = Arc::new(batch.documents);
+    let Some(sequence) = DocumentSequence::new("documents".to_owned(), documents, span) else {
+        let text = "the points make no documents";
+        let refusal = Refusal::new("500 Internal Server Error", "internal error", text);
+        return Err((batch.measurement, refusal));
+    };
+    let insert = Request {
+        sequences: vec![sequence],
+        ..Request::new(body)
+    };
+    let (reply, _) = command::run(request.database, &mut request.session, &insert);
+    if !is_ok(&reply) {
+        return Err((batch.measurement, Refusal::of_reply(&reply)));
+    }
+    let errors = reply.get("writeErrors").as_array();
+    let errors = errors.iter().flat_map(|errors| errors.iter());
+    let refused = errors.map(|error| {
+        let error = error.as_document().unwrap_or(DocRef::EMPTY);
+        let index = error.get("index").as_exact_i64();
+        let index = index.and_then(|index| usize::try_from(index).ok());
+        let line = index.and_then(|index| batch.lines.get(index));
+        let text = match error.get("errmsg") {
+            ValueRef::String(text) => text,
+            _ => "the point was refused",
+        };
+        LineError {
+            line: line.copied().unwrap_or(0),
+            column: 1,
+            message: text.to_owned(),
+        }
+    });
+    Ok(refused.collect())
+}
+
+/// Returns the text for lines that were not written.
+fn partial_write(rejections: &[LineError], body: &[u8]) -> String {
+    let mut out = String::from("partial write: ");
+    let mut lines = body.split(|byte| *byte == b'\n');
+    let mut next = 1;
+    for rejection in rejections.iter().take(REJECTIONS_SHOWN_MAX) {
+        if !out.ends_with(": ") {
+            out.push_str("; ");
+        }
+        // Several rejections may concern one line.
+        let line = match rejection.line.checked_sub(next) {
+            Some(ahead) => {
+                next = rejection.line + 1;
+                lines.nth(ahead).unwrap_or_default()
+            }
+            None => &[],
+        };
+        let shown = line.get(..LINE_BYTES_SHOWN).unwrap_or(line);
+        let shown = String::from_utf8_lossy(shown);
+        // Writing to a String does not fail.
+        let _ = write!(
+            out,
+            "line {}, column {}: unable to parse '{}': {}",
+            rejection.line,
+            rejection.column,
+            shown.trim_end(),
+            rejection.message
+        );
+    }
+    if rejections.len() > REJECTIONS_SHOWN_MAX {
+        let more = rejections.len() - REJECTIONS_SHOWN_MAX;
+        let _ = write!(out, "; and {more} more");
+    }
+    let _ = write!(out, " dropped={}", rejections.len());
+    out
+}

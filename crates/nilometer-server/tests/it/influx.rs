@@ -1,0 +1,307 @@
+//! The port for clients of InfluxDB, through a real server.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use nilometer_bson::extjson::to_relaxed;
+use nilometer_bson::{DocRef, ValueRef, array, doc};
+use serde_json::Value;
+
+use crate::access::create_root;
+use crate::client::is_ok;
+use crate::http::{exchange, free_port};
+use crate::server::Server;
+
+/// A server with the port.
+struct Influx {
+    server: Server,
+    port: u16,
+}
+
+/// Status, head and body of a response.
+#[derive(Debug)]
+struct HttpAnswer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl HttpAnswer {
+    /// Returns the text of the error.
+    fn error(&self) -> String {
+        let json: Value =
+            serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"));
+        json["error"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Influx {
+    fn start(more: &[&str]) -> Self {
+        let port = free_port();
+        let text = port.to_string();
+        let mut arguments = vec!["--influxPort", &text];
+        arguments.extend_from_slice(more);
+        Self {
+            server: Server::start_with(&arguments),
+            port,
+        }
+    }
+
+    fn send(&self, head: &str, body: &[u8]) -> HttpAnswer {
+        let text = exchange(self.port, &[head.as_bytes(), body].concat());
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        HttpAnswer {
+            status: status.unwrap_or_else(|| panic!("no status: {text:?}")),
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+
+    fn get(&self, target: &str) -> HttpAnswer {
+        self.send(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"), b"")
+    }
+
+    fn post(&self, target: &str, more: &str, body: &[u8]) -> HttpAnswer {
+        let length = body.len();
+        let head =
+            format!("POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n");
+        self.send(&head, body)
+    }
+
+    /// Writes lines with times in ms, which must succeed.
+    fn write(&self, lines: &str) {
+        let answer = self.post("/write?db=d&precision=ms", "", lines.as_bytes());
+        assert_eq!(answer.status, 204, "{answer:?}");
+    }
+
+    /// Returns the documents of a collection of `d` by their times, without `_id`.
+    fn documents(&self, collection: &str) -> Vec<String> {
+        let find = doc! {
+            "find": collection, "sort": doc! {"time": 1}, "projection": doc! {"_id": 0},
+        };
+        let reply = self.server.connect().run_on("d", &find);
+        assert!(is_ok(&reply), "{reply:?}");
+        let cursor = reply.get("cursor").as_document().expect("a cursor");
+        let batch = cursor.get("firstBatch").as_array().expect("documents");
+        let documents = batch.iter().filter_map(ValueRef::as_document);
+        documents.map(to_relaxed).collect()
+    }
+}
+
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+#[test]
+fn the_port_says_what_it_is() {
+    let influx = Influx::start(&[]);
+    let ping = influx.get("/ping");
+    assert_eq!((ping.status, ping.body.as_str()), (204, ""));
+    assert!(ping.head.contains("X-Influxdb-Version: 1.8"), "{ping:?}");
+    let health = influx.get("/health");
+    assert_eq!(health.status, 200);
+    assert!(health.body.contains("\"status\":\"pass\""), "{health:?}");
+    assert_eq!(influx.get("/ping?verbose=true").status, 200);
+    assert_eq!(influx.get("/healthz").status, 200);
+    assert_eq!(influx.get("/metrics").status, 404);
+    assert_eq!(influx.get("/write?db=d").status, 405);
+    let of_page = influx.post("/write?db=d", "Origin: http://x\r\n", b"a b=1");
+    assert_eq!(of_page.status, 403, "{of_page:?}");
+}
+
+#[test]
+fn points_are_written_as_time_series() {
+    let influx = Influx::start(&[]);
+    influx.write("cpu,host=a,region=eu usage=1.5,cores=8i,up=t,name=\"x y\" 1000\ncpu,host=b usage=2 2000\nmem free=1i 5");
+    let packed = packed(b"cpu,host=a usage=3 3000000000");
+    let answer = influx.post("/write?db=d", "Content-Encoding: gzip\r\n", &packed);
+    assert_eq!(answer.status, 204, "{answer:?}");
+    let v2 = influx.post(
+        "/api/v2/write?org=o&bucket=d/autogen&precision=s",
+        "",
+        b"cpu,host=a usage=4 4",
+    );
+    assert_eq!(v2.status, 204, "{v2:?}");
+    // Telegraf sends chunks.
+    let chunked = influx.send(
+        "POST /write?db=d&precision=s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"c\r\ncpu,host=a u\r\n9\r\nsage=5 5\n\r\n0\r\n\r\n",
+    );
+    assert_eq!(chunked.status, 204, "{chunked:?}");
+    assert_eq!(
+        influx.documents("cpu"),
+        [
+            r#"{"time":{"$date":"1970-01-01T00:00:01Z"},"tags":{"host":"a","region":"eu"},"usage":1.5,"cores":8,"up":true,"name":"x y"}"#,
+            r#"{"time":{"$date":"1970-01-01T00:00:02Z"},"tags":{"host":"b"},"usage":2.0}"#,
+            r#"{"time":{"$date":"1970-01-01T00:00:03Z"},"tags":{"host":"a"},"usage":3.0}"#,
+            r#"{"time":{"$date":"1970-01-01T00:00:04Z"},"tags":{"host":"a"},"usage":4.0}"#,
+            r#"{"time":{"$date":"1970-01-01T00:00:05Z"},"tags":{"host":"a"},"usage":5.0}"#,
+        ]
+    );
+    let list = doc! {"listCollections": 1, "filter": doc! {"name": "mem"}};
+    let reply = influx.server.connect().run_on("d", &list);
+    let text = to_relaxed(reply.as_ref());
+    assert!(
+        text.contains(r#""timeField":"time","metaField":"tags""#)
+            && text.contains(r#""duplicates":"replace""#),
+        "{text}"
+    );
+}
+
+#[test]
+fn invalid_lines_are_named_and_the_others_kept() {
+    let influx = Influx::start(&[]);
+    influx.write("m v=1i 1");
+    let body = b"m v=2i 2\nm v=3 3\n\nm v=\nm,t v=1i 4\nm w=1 5";
+    let answer = influx.post("/write?db=d&precision=ms", "", body);
+    assert_eq!(answer.status, 400);
+    assert_eq!(
+        answer.error(),
+        "partial write: line 2, column 3: unable to parse 'm v=3 3': field type conflict: input field \"v\" on \
+         measurement \"m\" is type float, already exists as type integer; line 4, column 5: unable to parse 'm v=': \
+         missing field value; line 5, column 4: unable to parse 'm,t v=1i 4': missing tag value dropped=3"
+    );
+    assert_eq!(
+        influx.documents("m"),
+        [
+            r#"{"time":{"$date":"1970-01-01T00:00:00.001Z"},"v":1}"#,
+            r#"{"time":{"$date":"1970-01-01T00:00:00.002Z"},"v":2}"#,
+            r#"{"time":{"$date":"1970-01-01T00:00:00.005Z"},"w":1.0}"#,
+        ]
+    );
+    let many = "bad\n".repeat(50);
+    let answer = influx.post("/write?db=d", "", many.as_bytes());
+    assert!(
+        answer.error().ends_with("; and 30 more dropped=50"),
+        "{answer:?}"
+    );
+    // A field of a collection that is dropped is free again.
+    let dropped = influx.server.connect().run_on("d", &doc! {"drop": "m"});
+    assert!(is_ok(&dropped));
+    influx.write("m v=\"text\" 1");
+}
+
+#[test]
+fn types_are_those_of_the_collection_after_a_restart_and_of_other_clients() {
+    let influx = Influx::start(&[]);
+    let create = doc! {"create": "x", "timeseries": doc! {"timeField": "t", "metaField": "m"}};
+    let mut client = influx.server.connect();
+    assert!(is_ok(&client.run_on("d", &create)));
+    let point =
+        doc! {"t": nilometer_bson::Value::DateTime(1), "m": doc! {"a": "b"}, "v": 5_i64, "s": "x"};
+    let insert = doc! {"insert": "x", "documents": array![point]};
+    assert!(is_ok(&client.run_on("d", &insert)));
+    let refused = influx.post(
+        "/write?db=d&precision=ms",
+        "",
+        b"x v=1.5,s=\"y\" 2\nx,a=b v=6i 2\nx t=1 3\nx s=1i 4",
+    );
+    let error = refused.error();
+    assert!(
+        error.contains("line 1, column 3") && error.contains("line 3, column 3"),
+        "{error}"
+    );
+    assert!(
+        error.contains("line 4, column 3") && error.ends_with("dropped=3"),
+        "{error}"
+    );
+    let plain = doc! {"create": "plain"};
+    assert!(is_ok(&client.run_on("d", &plain)));
+    let refused = influx.post("/write?db=d&precision=ms", "", b"plain v=1 1");
+    assert!(refused.error().contains("is no time series"), "{refused:?}");
+    let find = doc! {"find": "x", "filter": doc! {"v": 6_i64, "m": doc! {"a": "b"}}};
+    let reply = client.run_on("d", &find);
+    let cursor = reply.get("cursor").as_document().unwrap_or(DocRef::EMPTY);
+    assert_eq!(
+        cursor.get("firstBatch").as_array().map(|b| b.len()),
+        Some(1)
+    );
+}
+
+#[test]
+fn requests_that_ask_for_too_much_are_refused() {
+    let influx = Influx::start(&[]);
+    for (target, more, body, status) in [
+        ("/write", "", &b"a b=1"[..], 400),
+        ("/write?db=d&precision=x", "", b"a b=1", 400),
+        ("/write?db=d&rp=other", "", b"a b=1", 404),
+        ("/write?db=a.b", "", b"a b=1", 400),
+        ("/api/v2/write?org=o", "", b"a b=1", 404),
+        ("/write?db=d", "Content-Encoding: gzip\r\n", b"a b=1", 400),
+        ("/write?db=d", "Content-Encoding: br\r\n", b"a b=1", 415),
+        ("/write?db=d", "Transfer-Encoding: gzip\r\n", b"", 501),
+        ("/query", "", b"", 404),
+    ] {
+        let answer = influx.post(target, more, body);
+        assert_eq!(answer.status, status, "{target}: {answer:?}");
+    }
+    let head = "POST /write?db=d HTTP/1.1\r\nHost: x\r\nContent-Length: 25000001\r\n\r\n";
+    assert_eq!(influx.send(head, b"").status, 413);
+    // A gzip bomb: a gigabyte of line feeds in a megabyte.
+    let bomb = packed(&vec![b'\n'; 200_000_000]);
+    let answer = influx.post("/write?db=d", "Content-Encoding: gzip\r\n", &bomb);
+    assert_eq!(answer.status, 413, "{answer:?}");
+    let chunks = "POST /write?db=d HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_eq!(influx.send(chunks, b"zz\r\n").status, 400);
+    assert_eq!(influx.send(chunks, b"FFFFFFFFFF\r\n").status, 413);
+    assert_eq!(influx.send(chunks, b"2\r\nabcd").status, 400);
+    assert_eq!(influx.post("/write?db=d", "", b"").status, 204);
+}
+
+#[test]
+fn users_log_in_and_need_their_roles() {
+    let influx = Influx::start(&["--auth"]);
+    create_root(&influx.server);
+    let mut client = influx.server.connect();
+    client.log_in(
+        nilometer::auth::Mechanism::Sha256,
+        "admin",
+        "root",
+        "pencil",
+    );
+    for (user, role) in [("writer", "readWrite"), ("reader", "read")] {
+        let roles = array![doc! {"role": role, "db": "d"}];
+        let create = doc! {"createUser": user, "pwd": "pw", "roles": roles};
+        assert!(is_ok(&client.run(&create)));
+    }
+    let line = b"m v=1 1000000";
+    let status = |target: &str, more: &str| influx.post(target, more, line).status;
+    assert_eq!(status("/write?db=d", ""), 401);
+    assert_eq!(status("/write?db=d&u=writer&p=pw", ""), 204);
+    // Known from before, and with a wrong password all the same refused.
+    assert_eq!(status("/write?db=d&u=writer&p=pw", ""), 204);
+    assert_eq!(status("/write?db=d&u=writer&p=px", ""), 401);
+    assert_eq!(status("/write?db=d&u=writer&p=pw&authSource=d", ""), 401);
+    assert_eq!(status("/write?db=e&u=writer&p=pw", ""), 403);
+    assert_eq!(status("/write?db=d&u=reader&p=pw", ""), 403);
+    let basic = "Authorization: Basic d3JpdGVyOnB3\r\n";
+    assert_eq!(status("/write?db=d", basic), 204);
+    assert_eq!(
+        status(
+            "/api/v2/write?bucket=d",
+            "Authorization: Token writer:pw\r\n"
+        ),
+        204
+    );
+    assert_eq!(status("/write?db=d", "Authorization: Bearer x\r\n"), 401);
+    assert_eq!(status("/write?db=d", "Authorization: Basic !\r\n"), 401);
+    // A refused write leaves no types.
+    assert_eq!(
+        influx
+            .post("/write?db=d&u=reader&p=pw", "", b"n v=1i 1")
+            .status,
+        403
+    );
+    assert_eq!(
+        influx
+            .post("/write?db=d&u=writer&p=pw", "", b"n v=1.5 1")
+            .status,
+        204
+    );
+    assert!(is_ok(&client.run(&doc! {"dropUser": "writer"})));
+    assert_eq!(status("/write?db=d&u=writer&p=pw", ""), 401);
+}
