@@ -15,7 +15,7 @@
 //! | [`security`] | logins, users, roles, authorization, the audit log |
 //!
 //! [`COMMANDS`] is the only list of commands. An entry holds the name, the other spellings clients
-//! use, every option the command takes, and its requirements. Dispatch, authorization
+//! use, every option the command takes, its requirements, and what a router does. Dispatch, authorization
 //! ([`security::authorization`]), the refusal of unknown options, `listCommands`, the statistics per
 //! command and the check of COMPATIBILITY.md read it. To add a command, write its file with a `SPEC`
 //! and name the `SPEC` here.
@@ -114,6 +114,18 @@ pub enum Fields {
 /// Runs a command. Dispatch adds `ok: 1` to the reply.
 pub type Handler = fn(&Database, &mut CommandContext<'_>, &Request) -> Result<Document>;
 
+/// What a router does for a command.
+#[derive(Clone, Copy)]
+pub enum OnRouter {
+    /// What one server does: the command is about the process or about users, or it reads collections, which ask the
+    /// partitions by themselves.
+    Same,
+    /// This instead.
+    By(Handler),
+    /// It refuses the command with code 115.
+    Refused,
+}
+
 /// An entry of the command table.
 pub struct CommandSpec {
     /// The name as the manual spells it.
@@ -146,6 +158,8 @@ pub struct CommandSpec {
     pub takes_memory: bool,
     /// One sentence for `listCommands`.
     pub help: &'static str,
+    /// What a router does.
+    pub on_router: OnRouter,
     /// The code.
     pub handler: Handler,
 }
@@ -157,6 +171,7 @@ impl CommandSpec {
         name: &'static str,
         help: &'static str,
         authorization: Authorization,
+        on_router: OnRouter,
         handler: Handler,
     ) -> Self {
         Self {
@@ -175,6 +190,7 @@ impl CommandSpec {
             latency: LatencyClass::Command,
             takes_memory: false,
             help,
+            on_router,
             handler,
         }
     }

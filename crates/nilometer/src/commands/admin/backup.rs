@@ -9,7 +9,7 @@ use nilometer_bson::{Document, doc};
 
 use crate::args::Args;
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -22,6 +22,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "nilometerBackup",
         "Copies the whole database into a directory on the server's machine, or into an object store.",
         Authorization::OnCluster(&[Action::AppendOplogNote, Action::ListDatabases]),
+        OnRouter::Refused,
         run,
     )
 };

@@ -6,7 +6,7 @@
 use nilometer_bson::{Document, Value, array, doc};
 
 use crate::commands::server_version::{MONGODB_VERSION, MONGODB_VERSION_ARRAY, STORAGE_ENGINE};
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::Result;
 use crate::limits;
@@ -18,6 +18,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "buildInfo",
         "Returns the server's version and build.",
         Authorization::Open,
+        OnRouter::Same,
         run,
     )
 };

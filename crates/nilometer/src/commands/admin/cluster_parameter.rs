@@ -8,7 +8,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::CONFIG;
 use crate::commands::crud::update;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS, Database};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -20,6 +20,7 @@ pub(crate) const GET: CommandSpec = CommandSpec {
         "getClusterParameter",
         "Returns parameters of the replica set.",
         Authorization::OnCluster(&[Action::GetClusterParameter]),
+        OnRouter::Refused,
         get,
     )
 };
@@ -32,6 +33,7 @@ pub(crate) const SET: CommandSpec = CommandSpec {
         "setClusterParameter",
         "Sets a parameter of the replica set.",
         Authorization::OnCluster(&[Action::SetClusterParameter]),
+        OnRouter::Refused,
         set,
     )
 };

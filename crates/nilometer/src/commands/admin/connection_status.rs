@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, Value, array, doc};
 
 use crate::args::Args;
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -15,6 +15,7 @@ pub(crate) const STATUS: CommandSpec = CommandSpec {
         "connectionStatus",
         "Returns the user logged in on this connection.",
         Authorization::Open,
+        OnRouter::Same,
         status,
     )
 };
@@ -24,6 +25,7 @@ pub(crate) const WHATS_MY_URI: CommandSpec = CommandSpec {
         "whatsmyuri",
         "Returns the client's address.",
         Authorization::Open,
+        OnRouter::Same,
         whats_my_uri,
     )
 };

@@ -7,7 +7,7 @@ use crate::auth::{Action, Target};
 use crate::commands::generic;
 use crate::commands::security::authorization::rules;
 use crate::commands::security::authorization::{may, not_authorized};
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -22,6 +22,7 @@ pub(crate) const CURRENT_OP: CommandSpec = CommandSpec {
         "currentOp",
         "Lists the running operations.",
         Authorization::ByRule(rules::current_op),
+        OnRouter::Same,
         current_op,
     )
 };
@@ -33,6 +34,7 @@ pub(crate) const KILL_OP: CommandSpec = CommandSpec {
         "killOp",
         "Interrupts an operation.",
         Authorization::LoggedIn,
+        OnRouter::Same,
         kill_op,
     )
 };

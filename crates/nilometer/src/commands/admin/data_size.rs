@@ -11,7 +11,7 @@ use crate::auth::{Action, Target};
 use crate::catalog::{CatalogEntry, Namespace};
 use crate::commands::crud::find;
 use crate::commands::security::authorization::{AccessRequest, RequiredPrivileges};
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{OperationContext, Request};
@@ -33,6 +33,7 @@ pub(crate) const DATA_SIZE: CommandSpec = CommandSpec {
         "dataSize",
         "Returns the size of a collection's documents, or of those in a range of an index.",
         Authorization::ByRule(may_size),
+        OnRouter::Refused,
         data_size,
     )
 };
@@ -46,6 +47,7 @@ pub(crate) const DB_HASH: CommandSpec = CommandSpec {
         "dbHash",
         "Returns the MD5 of a database's collections.",
         Authorization::OnDatabase(&[Action::DbHash]),
+        OnRouter::Refused,
         db_hash,
     )
 };
@@ -58,6 +60,7 @@ pub(crate) const FILE_MD5: CommandSpec = CommandSpec {
         "filemd5",
         "Returns the MD5 of a GridFS file.",
         Authorization::ByRule(may_read_chunks),
+        OnRouter::Refused,
         file_md5,
     )
 };

@@ -11,7 +11,7 @@ use nilometer_bson::number::Number;
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
 use crate::args::{Args, truncated_i64};
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -24,6 +24,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "configureFailPoint",
         "Lets commands fail on purpose, for tests.",
         Authorization::LoggedIn,
+        OnRouter::Refused,
         run,
     )
 };

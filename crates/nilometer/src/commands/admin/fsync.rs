@@ -6,7 +6,7 @@ use nilometer_bson::{Document, doc};
 
 use crate::args::Args;
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -18,6 +18,7 @@ pub(crate) const FSYNC: CommandSpec = CommandSpec {
         "fsync",
         "Writes everything to disk.",
         Authorization::OnCluster(&[Action::Fsync]),
+        OnRouter::Refused,
         fsync,
     )
 };
@@ -28,6 +29,7 @@ pub(crate) const UNLOCK: CommandSpec = CommandSpec {
         "fsyncUnlock",
         "Refused: there is no lock to release.",
         Authorization::OnCluster(&[Action::Unlock]),
+        OnRouter::Refused,
         unlock,
     )
 };

@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, Value, doc};
 
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -14,6 +14,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "getCmdLineOpts",
         "Returns the command line and the configuration.",
         Authorization::OnCluster(&[Action::GetCmdLineOpts]),
+        OnRouter::Same,
         run,
     )
 };

@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -15,6 +15,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "getLog",
         "Returns the last lines of the log, or the names of its parts.",
         Authorization::OnCluster(&[Action::GetLog]),
+        OnRouter::Same,
         run,
     )
 };

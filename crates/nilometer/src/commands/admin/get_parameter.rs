@@ -7,7 +7,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::generic;
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -21,6 +21,7 @@ pub(crate) const GET: CommandSpec = CommandSpec {
         "getParameter",
         "Returns the values of server parameters.",
         Authorization::OnCluster(&[Action::GetParameter]),
+        OnRouter::Same,
         get,
     )
 };
@@ -32,6 +33,7 @@ pub(crate) const SET: CommandSpec = CommandSpec {
         "setParameter",
         "Sets server parameters.",
         Authorization::OnCluster(&[Action::SetParameter]),
+        OnRouter::Same,
         set,
     )
 };

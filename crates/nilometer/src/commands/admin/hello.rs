@@ -19,7 +19,9 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 use super::replication;
 use crate::args::Args;
 use crate::commands::security::authentication;
-use crate::commands::{Authorization, COMMANDS, CommandContext, CommandSpec, Fields, find_command};
+use crate::commands::{
+    Authorization, COMMANDS, CommandContext, CommandSpec, Fields, OnRouter, find_command,
+};
 use crate::commands::{generic, members};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -46,6 +48,7 @@ pub(crate) const HELLO: CommandSpec = CommandSpec {
         "hello",
         "Describes this server to a client.",
         Authorization::Open,
+        OnRouter::Same,
         hello,
     )
 };
@@ -58,6 +61,7 @@ pub(crate) const IS_MASTER: CommandSpec = CommandSpec {
         "isMaster",
         "Describes this server to a client older than hello.",
         Authorization::Open,
+        OnRouter::Same,
         is_master,
     )
 };

@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, Value, doc};
 
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -16,6 +16,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "hostInfo",
         "Describes the machine the server runs on.",
         Authorization::OnCluster(&[Action::HostInfo]),
+        OnRouter::Same,
         run,
     )
 };

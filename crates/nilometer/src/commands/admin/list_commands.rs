@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 use crate::commands::admin::fail_point;
-use crate::commands::{Access, Authorization, COMMANDS, CommandContext, CommandSpec};
+use crate::commands::{Access, Authorization, COMMANDS, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -14,6 +14,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "listCommands",
         "Lists the commands of this server.",
         Authorization::LoggedIn,
+        OnRouter::Same,
         run,
     )
 };

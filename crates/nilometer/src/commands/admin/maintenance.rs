@@ -6,7 +6,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::commands::ddl::indexes;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::database::indexes::{IndexForm, id_index, listed_indexes};
 use crate::error::{Error, ErrorCode, Result};
@@ -19,6 +19,7 @@ pub(crate) const COMPACT: CommandSpec = CommandSpec {
         "compact",
         "Merges the stored tables, so that the files shrink.",
         Authorization::OnCollection(&[Action::Compact]),
+        OnRouter::Refused,
         compact,
     )
 };
@@ -29,6 +30,7 @@ pub(crate) const RE_INDEX: CommandSpec = CommandSpec {
         "reIndex",
         "Repairs the indexes of a collection.",
         Authorization::OnCollection(&[Action::ReIndex]),
+        OnRouter::Refused,
         re_index,
     )
 };
@@ -49,6 +51,7 @@ pub(crate) const SPLIT_VECTOR: CommandSpec = CommandSpec {
         "splitVector",
         "Refused: nothing is sharded.",
         Authorization::OnCollection(&[Action::SplitVector]),
+        OnRouter::Refused,
         split_vector,
     )
 };

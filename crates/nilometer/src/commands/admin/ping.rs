@@ -2,7 +2,7 @@
 
 use nilometer_bson::Document;
 
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -13,6 +13,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "ping",
         "Replies, and does nothing else.",
         Authorization::Open,
+        OnRouter::Same,
         run,
     )
 };

@@ -8,7 +8,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::crud::find;
 use crate::commands::crud::query::{QueryOptions, check_collection_name, namespace_of};
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -27,6 +27,7 @@ pub(crate) const CLEAR: CommandSpec = CommandSpec {
         "planCacheClear",
         "Clears the plan cache of a collection.",
         Authorization::OnCollection(&[Action::PlanCacheWrite]),
+        OnRouter::Refused,
         clear,
     )
 };
@@ -38,6 +39,7 @@ pub(crate) const CLEAR_FILTERS: CommandSpec = CommandSpec {
         "planCacheClearFilters",
         "Removes the index filters of a collection, or that of one query shape.",
         Authorization::OnCollection(&[Action::PlanCacheIndexFilter]),
+        OnRouter::Refused,
         clear_filters,
     )
 };
@@ -48,6 +50,7 @@ pub(crate) const LIST_FILTERS: CommandSpec = CommandSpec {
         "planCacheListFilters",
         "Lists the index filters of a collection.",
         Authorization::OnCollection(&[Action::PlanCacheIndexFilter]),
+        OnRouter::Refused,
         list_filters,
     )
 };
@@ -59,6 +62,7 @@ pub(crate) const SET_FILTER: CommandSpec = CommandSpec {
         "planCacheSetFilter",
         "Limits queries of one shape to some indexes.",
         Authorization::OnCollection(&[Action::PlanCacheIndexFilter]),
+        OnRouter::Refused,
         set_filter,
     )
 };

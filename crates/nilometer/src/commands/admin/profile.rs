@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -34,6 +34,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "profile",
         "Sets which operations are recorded in system.profile and in the log.",
         Authorization::OnDatabase(&[Action::EnableProfiler]),
+        OnRouter::Refused,
         run,
     )
 };

@@ -9,7 +9,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, ObjectId, Timestamp, Valu
 
 use crate::args::Args;
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -41,6 +41,7 @@ pub(crate) const STATUS: CommandSpec = CommandSpec {
         "replSetGetStatus",
         "Returns the members of the replica set and their states.",
         Authorization::OnCluster(&[Action::ReplSetGetStatus]),
+        OnRouter::Refused,
         status,
     )
 };
@@ -52,6 +53,7 @@ pub(crate) const CONFIG: CommandSpec = CommandSpec {
         "replSetGetConfig",
         "Returns the members of the replica set as a configuration.",
         Authorization::OnCluster(&[Action::ReplSetGetConfig]),
+        OnRouter::Refused,
         config,
     )
 };
@@ -63,6 +65,7 @@ pub(crate) const INITIATE: CommandSpec = CommandSpec {
         "replSetInitiate",
         "Refused: options of the server make it a member of a replica set.",
         Authorization::OnCluster(&[Action::ReplSetConfigure]),
+        OnRouter::Refused,
         refuse_to_initiate,
     )
 };
@@ -74,6 +77,7 @@ pub(crate) const STEP_DOWN: CommandSpec = CommandSpec {
         "replSetStepDown",
         "Makes the primary a secondary, so that another member becomes primary.",
         Authorization::OnCluster(&[Action::ReplSetStateChange]),
+        OnRouter::Refused,
         step_down,
     )
 };

@@ -4,7 +4,7 @@ use nilometer_bson::{Array, Document, Value, doc};
 
 use crate::args::Args;
 use crate::auth::Action;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result, location};
 use crate::operation::Request;
@@ -17,6 +17,7 @@ pub(crate) const CONN_POOL_STATS: CommandSpec = CommandSpec::new(
     "connPoolStats",
     "Returns the connections to other servers: there are none.",
     Authorization::OnCluster(&[Action::ConnPoolStats]),
+    OnRouter::Refused,
     conn_pool_stats,
 );
 
@@ -26,6 +27,7 @@ pub(crate) const LOCK_INFO: CommandSpec = CommandSpec {
         "lockInfo",
         "Returns the locks that operations hold across their steps: there are none.",
         Authorization::OnCluster(&[Action::ServerStatus]),
+        OnRouter::Refused,
         lock_info,
     )
 };
@@ -39,6 +41,7 @@ pub(crate) const SET_FEATURE_COMPATIBILITY_VERSION: CommandSpec = CommandSpec {
         "setFeatureCompatibilityVersion",
         "Accepts the current feature compatibility version.",
         Authorization::OnCluster(&[Action::SetFeatureCompatibilityVersion]),
+        OnRouter::Refused,
         set_version,
     )
 };

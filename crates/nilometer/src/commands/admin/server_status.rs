@@ -13,7 +13,9 @@ use super::replication;
 use crate::args::truncated_i64;
 use crate::auth::Action;
 use crate::commands::server_version::{MONGODB_VERSION, STORAGE_ENGINE};
-use crate::commands::{Access, Authorization, COMMANDS, CommandContext, CommandSpec, Fields};
+use crate::commands::{
+    Access, Authorization, COMMANDS, CommandContext, CommandSpec, Fields, OnRouter,
+};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -25,6 +27,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "serverStatus",
         "Returns the server's figures.",
         Authorization::OnCluster(&[Action::ServerStatus]),
+        OnRouter::Refused,
         run,
     )
 };
@@ -35,6 +38,7 @@ pub(crate) const DIAGNOSTIC_DATA: CommandSpec = CommandSpec {
         "getDiagnosticData",
         "Returns the figures collected for diagnosis.",
         Authorization::OnCluster(&[Action::ServerStatus]),
+        OnRouter::Refused,
         diagnostic_data,
     )
 };

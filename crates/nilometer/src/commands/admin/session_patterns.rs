@@ -6,7 +6,7 @@ use super::sessions::{SESSIONS_MAX, kill_where};
 use crate::args::Args;
 use crate::auth::{Action, Authority, RoleName, Target};
 use crate::commands::security::authorization::{may, not_authorized};
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -18,6 +18,7 @@ pub(crate) const KILL_BY_PATTERN: CommandSpec = CommandSpec::new(
     NAME,
     "Ends the logical sessions that match patterns, and their operations.",
     Authorization::OnCluster(&[Action::KillAnySession]),
+    OnRouter::Same,
     kill_by_pattern,
 );
 

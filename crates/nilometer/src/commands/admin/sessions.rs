@@ -8,7 +8,7 @@ use nilometer_bson::{Binary, Document, Value, doc};
 use crate::args::Args;
 use crate::auth::{Action, Target};
 use crate::commands::security::authorization::may;
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -22,6 +22,7 @@ pub(crate) const START: CommandSpec = CommandSpec::new(
     "startSession",
     "Starts a logical session.",
     Authorization::LoggedIn,
+    OnRouter::Same,
     start,
 );
 
@@ -32,6 +33,7 @@ pub(crate) const END: CommandSpec = CommandSpec {
         "endSessions",
         "Ends logical sessions.",
         Authorization::LoggedIn,
+        OnRouter::Same,
         end,
     )
 };
@@ -42,6 +44,7 @@ pub(crate) const REFRESH: CommandSpec = CommandSpec {
         "refreshSessions",
         "Keeps logical sessions from timing out.",
         Authorization::LoggedIn,
+        OnRouter::Same,
         refresh,
     )
 };
@@ -50,6 +53,7 @@ pub(crate) const KILL: CommandSpec = CommandSpec::new(
     "killSessions",
     "Ends logical sessions and their operations.",
     Authorization::LoggedIn,
+    OnRouter::Same,
     kill,
 );
 
@@ -57,6 +61,7 @@ pub(crate) const KILL_ALL: CommandSpec = CommandSpec::new(
     "killAllSessions",
     "Ends all logical sessions and their operations.",
     Authorization::OnCluster(&[Action::KillAnySession]),
+    OnRouter::Same,
     kill_all,
 );
 

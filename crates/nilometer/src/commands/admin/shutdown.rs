@@ -7,7 +7,7 @@ use nilometer_bson::Document;
 
 use crate::args::Args;
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -19,6 +19,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "shutdown",
         "Shuts the server down.",
         Authorization::OnCluster(&[Action::Shutdown]),
+        OnRouter::Same,
         run,
     )
 };

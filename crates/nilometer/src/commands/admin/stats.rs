@@ -6,7 +6,9 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::commands::generic::RAW_DATA;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
+};
 use crate::database::Database;
 use crate::error::{Error, Result, location};
 use crate::operation::Request;
@@ -20,6 +22,7 @@ pub(crate) const COLL_STATS: CommandSpec = CommandSpec {
         "collStats",
         "Returns sizes and counters of a collection.",
         Authorization::OnCollection(&[Action::CollStats]),
+        OnRouter::By(routed::stats::collection),
         coll_stats,
     )
 };
@@ -33,6 +36,7 @@ pub(crate) const DB_STATS: CommandSpec = CommandSpec {
         "dbStats",
         "Returns sizes of a database.",
         Authorization::OnDatabase(&[Action::DbStats]),
+        OnRouter::By(routed::stats::database),
         db_stats,
     )
 };

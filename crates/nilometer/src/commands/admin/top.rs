@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, DocumentBuilder, doc};
 
 use crate::auth::Action;
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -15,6 +15,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "top",
         "Returns the time spent on each collection.",
         Authorization::OnCluster(&[Action::Top]),
+        OnRouter::Refused,
         run,
     )
 };

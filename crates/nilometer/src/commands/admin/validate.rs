@@ -8,7 +8,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::commands::generic::RAW_DATA;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -31,6 +31,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "validate",
         "Checks a collection for damage.",
         Authorization::OnCollection(&[Action::Validate]),
+        OnRouter::Refused,
         run,
     )
 };

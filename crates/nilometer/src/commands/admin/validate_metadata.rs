@@ -8,7 +8,9 @@ use nilometer_bson::{Document, Value, doc};
 use crate::args::Args;
 use crate::catalog::{self, CatalogEntry, Collection, Namespace};
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, stable_api};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, stable_api,
+};
 use crate::database::Database;
 use crate::database::indexes::{IndexForm, listed_indexes};
 use crate::error::{Error, ErrorCode, Result};
@@ -21,6 +23,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "validateDBMetadata",
         "Checks stored definitions against the stable API.",
         Authorization::ByRule(rules::validate_metadata),
+        OnRouter::Refused,
         run,
     )
 };

@@ -13,7 +13,7 @@ use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -39,6 +39,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "aggregate",
         "Runs an aggregation pipeline.",
         Authorization::ByRule(rules::aggregate),
+        OnRouter::Same,
         run,
     )
 };

@@ -26,7 +26,7 @@ use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -62,6 +62,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "bulkWrite",
         "Inserts, updates and deletes in several collections.",
         Authorization::ByRule(rules::bulk_write),
+        OnRouter::Refused,
         run,
     )
 };

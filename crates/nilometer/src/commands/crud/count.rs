@@ -10,7 +10,7 @@ use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::Result;
@@ -33,6 +33,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "count",
         "Counts documents.",
         Authorization::OnCollection(&[Action::Find]),
+        OnRouter::Same,
         run,
     )
 };

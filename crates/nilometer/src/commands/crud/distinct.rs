@@ -14,7 +14,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::{Error, Result, location};
@@ -39,6 +39,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "distinct",
         "Lists the distinct values of a field.",
         Authorization::OnCollection(&[Action::Find]),
+        OnRouter::Same,
         run,
     )
 };

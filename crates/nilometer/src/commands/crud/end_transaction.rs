@@ -6,7 +6,7 @@ use nilometer_bson::{Document, DocumentBuilder};
 
 use super::change::durability;
 use super::retryable;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::database::transactions::{CommitContext, SessionOwner, Transaction};
 use crate::error::{Error, ErrorCode, Result};
@@ -26,7 +26,13 @@ const fn spec(
         write_concern: true,
         in_api_v1: true,
         fields: Fields::Only(&["recoveryToken"]),
-        ..CommandSpec::new(name, help, Authorization::LoggedIn, handler)
+        ..CommandSpec::new(
+            name,
+            help,
+            Authorization::LoggedIn,
+            OnRouter::Refused,
+            handler,
+        )
     }
 }
 

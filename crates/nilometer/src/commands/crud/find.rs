@@ -17,7 +17,7 @@ use crate::commands::cursor_reply::FirstBatch;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -51,6 +51,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "find",
         "Finds documents.",
         Authorization::OnCollection(&[Action::Find]),
+        OnRouter::Same,
         run,
     )
 };

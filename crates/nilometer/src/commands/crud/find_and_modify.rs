@@ -14,7 +14,9 @@ use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
+};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::EvalContext;
@@ -57,6 +59,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "findAndModify",
         "Changes or removes one document and returns it.",
         Authorization::ByRule(rules::find_and_modify),
+        OnRouter::By(routed::change::find_and_modify),
         run,
     )
 };

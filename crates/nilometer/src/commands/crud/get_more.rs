@@ -8,7 +8,7 @@ use super::change_stream;
 use super::query::{limit_time, namespace_of};
 use crate::args::Args;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OperationCounter,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -35,6 +35,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "getMore",
         "Returns the next batch of a cursor.",
         Authorization::LoggedIn,
+        OnRouter::Same,
         run,
     )
 };

@@ -6,7 +6,7 @@ use super::query::namespace_of;
 use crate::args::Args;
 use crate::auth::{Action, Target};
 use crate::commands::security::authorization::{may, not_authorized};
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -20,6 +20,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "killCursors",
         "Closes cursors.",
         Authorization::LoggedIn,
+        OnRouter::Same,
         run,
     )
 };

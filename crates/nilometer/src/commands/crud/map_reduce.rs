@@ -3,7 +3,7 @@
 use nilometer_bson::Document;
 
 use crate::auth::Action;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -16,6 +16,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "mapReduce",
         "Refused: JavaScript is not supported; use an aggregation.",
         Authorization::OnCollection(&[Action::Find]),
+        OnRouter::Refused,
         refuse,
     )
 };

@@ -18,7 +18,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Collection, Namespace};
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -43,6 +43,7 @@ pub(crate) const CONVERT: CommandSpec = CommandSpec {
         "convertToCapped",
         "Converts a collection to a capped one.",
         Authorization::OnCollection(&[Action::ConvertToCapped]),
+        OnRouter::Refused,
         convert,
     )
 };
@@ -55,6 +56,7 @@ pub(crate) const CLONE: CommandSpec = CommandSpec {
         "cloneCollectionAsCapped",
         "Copies a collection into a capped one.",
         Authorization::ByRule(rules::clone_as_capped),
+        OnRouter::Refused,
         clone,
     )
 };

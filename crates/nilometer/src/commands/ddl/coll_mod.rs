@@ -20,7 +20,9 @@ use crate::catalog::{
     TimeseriesOptions, View,
 };
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
+};
 use crate::database::Database;
 use crate::database::indexes::IndexForm;
 use crate::error::{Error, ErrorCode, Result};
@@ -37,6 +39,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "collMod",
         "Changes options of a collection.",
         Authorization::ByRule(rules::coll_mod),
+        OnRouter::By(routed::ddl::change),
         run,
     )
 };

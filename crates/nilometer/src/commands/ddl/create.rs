@@ -16,7 +16,9 @@ use nilometer_bson::{DocRef, Document, ValueRef};
 use crate::args::Args;
 use crate::catalog::{Collection, Namespace, TimeseriesOptions};
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -59,6 +61,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "create",
         "Creates a collection, a time-series collection or a view.",
         Authorization::ByRule(rules::create),
+        OnRouter::By(routed::ddl::create),
         run,
     )
 };

@@ -26,7 +26,9 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
 use crate::commands::generic::RAW_DATA;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -51,6 +53,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "createIndexes",
         "Creates indexes.",
         Authorization::OnCollection(&[Action::CreateIndex]),
+        OnRouter::By(routed::ddl::create_indexes),
         run,
     )
 };

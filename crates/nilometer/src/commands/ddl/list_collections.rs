@@ -9,7 +9,9 @@ use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::not_authorized;
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
+};
 use crate::database::ADMIN;
 use crate::database::Database;
 use crate::database::indexes::id_index;
@@ -33,6 +35,7 @@ pub(crate) const COLLECTIONS: CommandSpec = CommandSpec {
         "listCollections",
         "Lists the collections and views of a database.",
         Authorization::ByRule(rules::list_collections),
+        OnRouter::Same,
         collections,
     )
 };
@@ -47,6 +50,7 @@ pub(crate) const DATABASES: CommandSpec = CommandSpec {
         "listDatabases",
         "Lists the databases.",
         Authorization::LoggedIn,
+        OnRouter::By(routed::ddl::list_databases),
         databases,
     )
 };

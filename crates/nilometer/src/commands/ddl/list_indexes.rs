@@ -8,7 +8,7 @@ use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::database::indexes::{id_index, listed_indexes};
 use crate::error::Result;
@@ -22,6 +22,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "listIndexes",
         "Lists the indexes of a collection.",
         Authorization::OnCollection(&[Action::ListIndexes]),
+        OnRouter::Same,
         run,
     )
 };

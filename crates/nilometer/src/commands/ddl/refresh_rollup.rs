@@ -5,7 +5,7 @@ use nilometer_bson::Document;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::Namespace;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -16,6 +16,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "refreshRollup",
         "Refreshes a rollup now.",
         Authorization::OnCollection(&[Action::CollMod]),
+        OnRouter::Refused,
         run,
     )
 };

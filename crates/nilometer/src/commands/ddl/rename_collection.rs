@@ -11,7 +11,7 @@ use super::drop::{end_cursors, forget};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::commands::security::authorization::rules;
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -25,6 +25,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "renameCollection",
         "Renames a collection.",
         Authorization::ByRule(rules::rename_collection),
+        OnRouter::Refused,
         run,
     )
 };

@@ -39,7 +39,7 @@ const DELETE: Kind = Kind {
     is_multi: |statement| statement.get("limit").as_exact_i64() != Some(1),
 };
 
-pub(super) fn update(
+pub(in crate::commands) fn update(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -47,7 +47,7 @@ pub(super) fn update(
     change(database, context, request, &UPDATE)
 }
 
-pub(super) fn delete(
+pub(in crate::commands) fn delete(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -260,7 +260,7 @@ fn may_change_key(placement: &Placement, changes: ValueRef<'_>) -> bool {
 }
 
 /// `findAndModify`: one document of the partitions that may have it.
-pub(super) fn find_and_modify(
+pub(in crate::commands) fn find_and_modify(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,

@@ -16,7 +16,7 @@ use crate::operation::Request;
 use crate::router::Placement;
 
 /// `create`: a view is in the router's catalog alone.
-pub(super) fn create(
+pub(in crate::commands) fn create(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -54,7 +54,7 @@ pub(super) fn create(
 }
 
 /// Changes of an existing collection, which its partitions make, too.
-pub(super) fn change(
+pub(in crate::commands) fn change(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -66,7 +66,7 @@ pub(super) fn change(
     Ok(reply)
 }
 
-pub(super) fn create_indexes(
+pub(in crate::commands) fn create_indexes(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -96,7 +96,7 @@ pub(super) fn create_indexes(
     (context.spec.handler)(database, context, request)
 }
 
-pub(super) fn drop_collection(
+pub(in crate::commands) fn drop_collection(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -112,7 +112,7 @@ pub(super) fn drop_collection(
     Ok(reply)
 }
 
-pub(super) fn drop_database(
+pub(in crate::commands) fn drop_database(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -137,7 +137,7 @@ pub(super) fn drop_database(
 }
 
 /// `listDatabases`: the sizes are those of all partitions.
-pub(super) fn list_databases(
+pub(in crate::commands) fn list_databases(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,

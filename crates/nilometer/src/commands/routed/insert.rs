@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::router::{Placement, Router, command, wait};
 
-pub(super) fn run(
+pub(in crate::commands) fn run(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,

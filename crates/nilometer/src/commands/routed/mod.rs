@@ -8,19 +8,20 @@
 //! any other    refused
 //! ```
 //!
-//! [`ROUTER_COMMANDS`] are the commands that only a router has.
+//! Which of these a command is says the column [`OnRouter`] of the table of commands. [`ROUTER_COMMANDS`] are the commands that
+//! only a router has.
 
-mod change;
-mod ddl;
-mod explain;
-mod insert;
+pub(super) mod change;
+pub(super) mod ddl;
+pub(super) mod explain;
+pub(super) mod insert;
 mod sharding;
-mod stats;
+pub(super) mod stats;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::generic::is_generic;
-use super::{CommandContext, CommandSpec, Handler};
+use super::{CommandContext, CommandSpec, Handler, OnRouter};
 use crate::catalog::{Namespace, is_internal_database};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -37,59 +38,6 @@ pub(crate) static ROUTER_COMMANDS: &[CommandSpec] = &[
     sharding::SPLIT,
 ];
 
-/// Commands that a router answers as one server does: those of the process, of users, and reads, which ask the partitions.
-const SAME: &[&str] = &[
-    "aggregate",
-    "authenticate",
-    "buildInfo",
-    "connectionStatus",
-    "count",
-    "createRole",
-    "createUser",
-    "currentOp",
-    "distinct",
-    "dropAllRolesFromDatabase",
-    "dropAllUsersFromDatabase",
-    "dropRole",
-    "dropUser",
-    "endSessions",
-    "find",
-    "getCmdLineOpts",
-    "getLog",
-    "getMore",
-    "getParameter",
-    "grantPrivilegesToRole",
-    "grantRolesToRole",
-    "grantRolesToUser",
-    "hello",
-    "hostInfo",
-    "isMaster",
-    "killAllSessions",
-    "killAllSessionsByPattern",
-    "killCursors",
-    "killOp",
-    "killSessions",
-    "listCollections",
-    "listCommands",
-    "listIndexes",
-    "logout",
-    "ping",
-    "refreshSessions",
-    "revokePrivilegesFromRole",
-    "revokeRolesFromRole",
-    "revokeRolesFromUser",
-    "rolesInfo",
-    "saslContinue",
-    "saslStart",
-    "setParameter",
-    "shutdown",
-    "startSession",
-    "updateRole",
-    "updateUser",
-    "usersInfo",
-    "whatsmyuri",
-];
-
 /// Returns the command `name` that only a router has.
 pub(super) fn find(name: &str) -> Option<&'static CommandSpec> {
     ROUTER_COMMANDS.iter().find(|command| command.name == name)
@@ -97,28 +45,14 @@ pub(super) fn find(name: &str) -> Option<&'static CommandSpec> {
 
 /// Returns what runs a command on a router.
 pub(super) fn handler_of(spec: &'static CommandSpec) -> Result<Handler> {
-    Ok(match spec.name {
-        "insert" => insert::run,
-        "update" => change::update,
-        "delete" => change::delete,
-        "findAndModify" => change::find_and_modify,
-        "collStats" => stats::collection,
-        "dbStats" => stats::database,
-        "create" => ddl::create,
-        "explain" => explain::run,
-        "collMod" | "dropIndexes" => ddl::change,
-        "createIndexes" => ddl::create_indexes,
-        "drop" => ddl::drop_collection,
-        "dropDatabase" => ddl::drop_database,
-        "listDatabases" => ddl::list_databases,
-        name if SAME.contains(&name) || find(name).is_some() => spec.handler,
-        name => {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                format!("{name} is not supported on a router"),
-            ));
-        }
-    })
+    match spec.on_router {
+        OnRouter::Same => Ok(spec.handler),
+        OnRouter::By(handler) => Ok(handler),
+        OnRouter::Refused => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("{} is not supported on a router", spec.name),
+        )),
+    }
 }
 
 /// Returns the router of a database that is one.

@@ -9,7 +9,7 @@ use super::router_of;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Namespace, TimeseriesOptions};
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -22,6 +22,7 @@ pub(super) const ENABLE: CommandSpec = CommandSpec {
         "enableSharding",
         "Allows collections of a database to be sharded.",
         Authorization::OnCluster(&[Action::EnableSharding]),
+        OnRouter::Same,
         enable,
     )
 };
@@ -30,6 +31,7 @@ pub(super) const IS_DB_GRID: CommandSpec = CommandSpec::new(
     "isdbgrid",
     "Tells a client that this is a router.",
     Authorization::Open,
+    OnRouter::Same,
     is_db_grid,
 );
 
@@ -39,6 +41,7 @@ pub(super) const LIST_SHARDS: CommandSpec = CommandSpec {
         "listShards",
         "Lists the partitions.",
         Authorization::OnCluster(&[Action::ListShards]),
+        OnRouter::Same,
         list_shards,
     )
 };
@@ -52,6 +55,7 @@ pub(super) const MOVE_RANGE: CommandSpec = CommandSpec {
         "moveRange",
         "Lets new buckets of a range go to another partition.",
         Authorization::OnCluster(&[Action::MoveChunk]),
+        OnRouter::Same,
         move_range,
     )
 };
@@ -65,6 +69,7 @@ pub(super) const SHARD_COLLECTION: CommandSpec = CommandSpec {
         "shardCollection",
         "Divides a time-series collection among the partitions.",
         Authorization::OnCluster(&[Action::EnableSharding]),
+        OnRouter::Same,
         shard_collection,
     )
 };
@@ -77,6 +82,7 @@ pub(super) const SPLIT: CommandSpec = CommandSpec {
         "split",
         "Divides a chunk in two.",
         Authorization::OnCluster(&[Action::SplitChunk]),
+        OnRouter::Same,
         split,
     )
 };

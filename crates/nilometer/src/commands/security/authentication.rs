@@ -17,7 +17,7 @@ use tracing::info;
 use super::audit;
 use crate::args::Args;
 use crate::auth::{self, ClientFirst, Conversation, EXTERNAL, Grants, Mechanism, UserName};
-use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -40,6 +40,7 @@ pub(crate) const SASL_START: CommandSpec = CommandSpec {
         "saslStart",
         "Starts a login.",
         Authorization::Open,
+        OnRouter::Same,
         sasl_start,
     )
 };
@@ -52,6 +53,7 @@ pub(crate) const SASL_CONTINUE: CommandSpec = CommandSpec {
         "saslContinue",
         "Continues a login.",
         Authorization::Open,
+        OnRouter::Same,
         sasl_continue,
     )
 };
@@ -63,13 +65,20 @@ pub(crate) const AUTHENTICATE: CommandSpec = CommandSpec {
         "authenticate",
         "Logs in with the client's TLS certificate.",
         Authorization::Open,
+        OnRouter::Same,
         authenticate,
     )
 };
 
 pub(crate) const LOGOUT: CommandSpec = CommandSpec {
     in_api_v1: true,
-    ..CommandSpec::new("logout", "Logs out.", Authorization::Open, logout)
+    ..CommandSpec::new(
+        "logout",
+        "Logs out.",
+        Authorization::Open,
+        OnRouter::Same,
+        logout,
+    )
 };
 
 fn sasl_start(

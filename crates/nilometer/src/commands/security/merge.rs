@@ -9,7 +9,7 @@ use super::authorization::{AccessRequest, RequiredPrivileges};
 use super::grants::changing;
 use crate::args::Args;
 use crate::auth::{Action, EXTERNAL, Merge, Role, Target, User};
-use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -26,6 +26,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
             NAME,
             "Merges the users and roles of a dump into those of the server.",
             Authorization::ByRule(may_merge),
+            OnRouter::Refused,
             merge,
         ),
         &[USERS, ROLES, "db", "drop"],

@@ -10,7 +10,7 @@ use super::grants::{
 };
 use crate::args::Args;
 use crate::auth::{Action, Authority, EXTERNAL, Privilege, Role, RoleName, Target, is_builtin};
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -22,6 +22,7 @@ pub(crate) const CREATE: CommandSpec = changing(
         "createRole",
         "Creates a role.",
         Authorization::ByRule(may_create),
+        OnRouter::Same,
         create,
     ),
     FIELDS,
@@ -32,6 +33,7 @@ pub(crate) const UPDATE: CommandSpec = changing(
         "updateRole",
         "Changes a role.",
         Authorization::ByRule(may_update),
+        OnRouter::Same,
         update,
     ),
     FIELDS,
@@ -42,6 +44,7 @@ pub(crate) const DROP: CommandSpec = changing(
         "dropRole",
         "Removes a role, also from all users and roles that have it.",
         Authorization::OnDatabase(&[Action::DropRole]),
+        OnRouter::Same,
         grants::drop_one::<Role>,
     ),
     &[],
@@ -52,6 +55,7 @@ pub(crate) const DROP_ALL: CommandSpec = changing(
         "dropAllRolesFromDatabase",
         "Removes all user-defined roles of a database.",
         Authorization::OnDatabase(&[Action::DropRole]),
+        OnRouter::Same,
         grants::drop_all::<Role>,
     ),
     &[],
@@ -62,6 +66,7 @@ pub(crate) const GRANT: CommandSpec = changing(
         "grantRolesToRole",
         "Adds inherited roles to a role.",
         Authorization::ByRule(may_grant),
+        OnRouter::Same,
         grants::grant::<Role>,
     ),
     &["roles"],
@@ -72,6 +77,7 @@ pub(crate) const REVOKE: CommandSpec = changing(
         "revokeRolesFromRole",
         "Removes inherited roles from a role.",
         Authorization::ByRule(may_revoke),
+        OnRouter::Same,
         grants::revoke::<Role>,
     ),
     &["roles"],
@@ -82,6 +88,7 @@ pub(crate) const GRANT_PRIVILEGES: CommandSpec = changing(
         "grantPrivilegesToRole",
         "Adds privileges to a role.",
         Authorization::ByRule(may_grant),
+        OnRouter::Same,
         grant_privileges,
     ),
     &["privileges"],
@@ -92,6 +99,7 @@ pub(crate) const REVOKE_PRIVILEGES: CommandSpec = changing(
         "revokePrivilegesFromRole",
         "Removes privileges from a role.",
         Authorization::ByRule(may_revoke),
+        OnRouter::Same,
         revoke_privileges,
     ),
     &["privileges"],
@@ -108,6 +116,7 @@ pub(crate) const INFO: CommandSpec = CommandSpec {
         "rolesInfo",
         "Returns information about roles.",
         Authorization::ByRule(may_view),
+        OnRouter::Same,
         info,
     )
 };

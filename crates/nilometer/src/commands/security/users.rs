@@ -8,7 +8,7 @@ use super::authorization::{AccessRequest, RequiredPrivileges};
 use super::grants::{self, LOCAL, changing, restrictions, role_names};
 use crate::args::Args;
 use crate::auth::{self, Action, Credentials, EXTERNAL, Mechanism, Target, User, UserName};
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
@@ -32,6 +32,7 @@ pub(crate) const CREATE: CommandSpec = CommandSpec {
             "createUser",
             "Creates a user.",
             Authorization::ByRule(may_create),
+            OnRouter::Same,
             create,
         ),
         FIELDS,
@@ -45,6 +46,7 @@ pub(crate) const UPDATE: CommandSpec = CommandSpec {
             "updateUser",
             "Changes a user.",
             Authorization::ByRule(may_update),
+            OnRouter::Same,
             update,
         ),
         FIELDS,
@@ -56,6 +58,7 @@ pub(crate) const DROP: CommandSpec = changing(
         "dropUser",
         "Removes a user.",
         Authorization::OnDatabase(&[Action::DropUser]),
+        OnRouter::Same,
         grants::drop_one::<User>,
     ),
     &[],
@@ -66,6 +69,7 @@ pub(crate) const DROP_ALL: CommandSpec = changing(
         "dropAllUsersFromDatabase",
         "Removes all users of a database.",
         Authorization::OnDatabase(&[Action::DropUser]),
+        OnRouter::Same,
         grants::drop_all::<User>,
     ),
     &[],
@@ -76,6 +80,7 @@ pub(crate) const GRANT: CommandSpec = changing(
         "grantRolesToUser",
         "Adds roles to a user.",
         Authorization::ByRule(grants::may_grant),
+        OnRouter::Same,
         grants::grant::<User>,
     ),
     &["roles"],
@@ -86,6 +91,7 @@ pub(crate) const REVOKE: CommandSpec = changing(
         "revokeRolesFromUser",
         "Removes roles from a user.",
         Authorization::ByRule(grants::may_revoke),
+        OnRouter::Same,
         grants::revoke::<User>,
     ),
     &["roles"],
@@ -104,6 +110,7 @@ pub(crate) const INFO: CommandSpec = CommandSpec {
         "usersInfo",
         "Returns information about users.",
         Authorization::ByRule(may_view),
+        OnRouter::Same,
         info,
     )
 };

@@ -23,7 +23,7 @@ use crate::auth::{Action, Target};
 use crate::catalog::Namespace;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::security::authorization::{AccessRequest, RequiredPrivileges};
-use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
@@ -50,6 +50,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "applyOps",
         "Applies entries of an oplog.",
         Authorization::ByRule(may_apply),
+        OnRouter::Refused,
         run,
     )
 };
