@@ -6,6 +6,7 @@
 mod buckets;
 mod cluster_parameters;
 mod collections;
+mod hosted;
 mod index_builds;
 #[cfg(test)]
 mod index_tests;
@@ -40,7 +41,7 @@ use crate::catalog::{Catalog, Collection};
 use crate::change_log::{self, ChangeLog, LoggedEngine};
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::Request;
+use crate::operation::{Access, Request};
 use crate::query::QueryServices;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
@@ -56,6 +57,7 @@ use crate::write::Records;
 
 pub(crate) use cluster_parameters::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS};
 pub(crate) use collections::StoredCollections;
+pub use hosted::HostedPartition;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
 pub use routed::LocalPartition;
@@ -310,6 +312,16 @@ impl Database {
     /// Runs one command and returns its reply; a failure is a reply too (`ok: 0`).
     pub fn run_command(&self, session: &mut ClientSession, request: &Request) -> Document {
         commands::run(self, session, request)
+    }
+
+    /// Returns whether a command reads or writes.
+    pub(crate) fn access_of(request: &Request) -> Access {
+        commands::access_of(request)
+    }
+
+    /// Returns the reply for an outcome outside of a command.
+    pub(crate) fn reply_of(outcome: Result<Document>) -> Document {
+        outcome.unwrap_or_else(|error| commands::error_reply(&error))
     }
 
     /// Ends a user's logical session and closes its cursors.

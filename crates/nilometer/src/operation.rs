@@ -10,6 +10,8 @@
 //!
 //! The database has no clock of its own: the program that opens it passes a [`Clock`].
 
+mod routed;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
+pub use self::routed::{PartRequest, PlacementVersion, RoutedRequest};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{EvaluationCounters, EvaluationLimits, Interrupt, WallClock};
 use crate::session::{ApiParameters, ClientMetadata, SessionId, UserName};
@@ -71,16 +74,7 @@ pub struct Request {
     /// Fields whose documents were sent outside the body (`documents`, `updates`, `ops`, …).
     pub sequences: Vec<DocumentSequence>,
     /// What a router asks beside the command; no client can.
-    pub part: Option<PartRequest>,
-}
-
-/// What a router asks of a partition beside a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartRequest {
-    /// The groups of the last stage are returned with the states of their accumulators.
-    pub returns_states: bool,
-    /// `$$NOW` of the whole query.
-    pub now_ms: i64,
+    pub routed: Option<Arc<RoutedRequest>>,
 }
 
 impl Request {
@@ -89,8 +83,13 @@ impl Request {
         Self {
             body,
             sequences: Vec::new(),
-            part: None,
+            routed: None,
         }
+    }
+
+    /// Returns what a router asks of a part of a query.
+    pub(crate) fn part(&self) -> Option<PartRequest> {
+        self.routed.as_ref()?.part
     }
 
     /// Returns the bytes of the body and the sequences.
@@ -482,6 +481,8 @@ pub struct OperationContext {
     pub lsid: Option<SessionId>,
     /// The number of a retryable write within its session.
     pub txn_number: Option<i64>,
+    /// What a router asks beside the command.
+    pub routed: Option<Arc<RoutedRequest>>,
     /// The client.
     pub client: Arc<ClientMetadata>,
     /// The logged-in user.
@@ -528,6 +529,7 @@ impl OperationContext {
             comment: None,
             lsid: None,
             txn_number: None,
+            routed: None,
             client: Arc::default(),
             user: None,
             write_concern: WriteConcern::default(),

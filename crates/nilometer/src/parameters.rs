@@ -94,6 +94,17 @@ pub struct Parameters {
     values: Vec<AtomicI64>,
 }
 
+impl Clone for Parameters {
+    /// Copies the current values; later changes are not shared.
+    fn clone(&self) -> Self {
+        let values = self.values.iter();
+        let values = values.map(|value| AtomicI64::new(value.load(Ordering::Relaxed)));
+        Self {
+            values: values.collect(),
+        }
+    }
+}
+
 macro_rules! parameters {
     ($($method:ident = $name:literal, $kind:ident, $set_at:ident, $default:expr, $min:expr, $max:expr, $help:literal;)*) => {
         /// All parameters, by name.

@@ -137,6 +137,18 @@ impl SessionId {
         found.ok_or_else(|| Error::missing_field(format_args!("{path}.id")))
     }
 
+    /// Returns the id under which a router's partitions know this session of a user: sessions of two users are never one.
+    pub(crate) fn of_user(self, user: Option<&UserName>) -> Self {
+        let Some(user) = user else {
+            return self;
+        };
+        let digest = Sha256::new().chain_update(self.0);
+        let digest = digest.chain_update(user.to_string()).finalize();
+        let mut id = [0; 16];
+        id.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
+        Self(id)
+    }
+
     /// Returns `{id: UUID}`, as a client sends it.
     pub fn to_document(self) -> Document {
         let id = ValueRef::Binary {

@@ -121,7 +121,7 @@ fn sections(message: &Arc<Vec<u8>>, with_checksum: bool) -> Result<Request, Wire
     Ok(Request {
         body: body.to_document(),
         sequences,
-        part: None,
+        routed: None,
     })
 }
 

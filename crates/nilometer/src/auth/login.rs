@@ -11,6 +11,7 @@ use super::scram::Conversation;
 #[derive(Clone, Debug, Default)]
 pub struct Login {
     trusted: bool,
+    is_member: bool,
     grants: Option<Arc<Grants>>,
     conversation: Option<(i32, Arc<std::sync::Mutex<Conversation>>)>,
     conversations: i32,
@@ -28,6 +29,16 @@ impl Login {
     /// True for an embedded caller.
     pub fn is_trusted(&self) -> bool {
         self.trusted
+    }
+
+    /// True for another process of the cluster.
+    pub fn is_member(&self) -> bool {
+        self.is_member
+    }
+
+    /// Logs another process of the cluster in.
+    pub fn succeed_as_member(&mut self) {
+        self.is_member = true;
     }
 
     /// Stores a new conversation in place of an earlier one; returns its number.
@@ -56,6 +67,7 @@ impl Login {
     /// Logs the user out.
     pub fn log_out(&mut self) {
         self.grants = None;
+        self.is_member = false;
         self.conversation = None;
     }
 

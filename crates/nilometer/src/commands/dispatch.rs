@@ -15,7 +15,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, array};
 use super::admin::fail_point;
 use super::admin::profile;
 use super::admin::profile::FinishedCommand;
-use super::generic::GenericArgs;
+use super::generic::{GenericArgs, Numbers};
 use super::security::{audit, authorization};
 use super::{
     Access, COMMANDS, CommandContext, CommandSpec, OperationCounter, find_command, generic,
@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvaluationCounters;
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, OperationUsage, Progress, Request};
+use crate::router::version_asked;
 use crate::services::{CommandFailure, EnteringCommand, OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::turns::Turn;
@@ -50,10 +51,11 @@ pub fn run(database: &Database, session: &mut ClientSession, request: &Request) 
         ));
     };
     let failure = failure_of(services, session, request, spec);
-    let outcome = run_known(database, session, request, spec, failure.as_ref());
+    let outcome = run_placed(database, session, request, spec, failure.as_ref());
     let outcome = outcome.and_then(check_size);
     let outcome = outcome.map_err(|error| {
         let error = of_taken_over(error, spec);
+        let error = members::of_lost_partition(database, request, error);
         members::with_topology(services, request, error)
     });
     count(services, index, spec, outcome.as_ref().err());
@@ -148,6 +150,41 @@ fn of_taken_over(mut error: Error, spec: &CommandSpec) -> Error {
     error
 }
 
+/// Returns whether a command reads or writes; [`Access::None`] if it is unknown.
+pub(crate) fn access_of(request: &Request) -> Access {
+    let spec = find_command(request.command_name()).and_then(|at| COMMANDS.get(at));
+    spec.map_or(Access::None, |spec| spec.access)
+}
+
+/// How often a read on a router begins again because a placement has changed.
+const PLACEMENT_CHANGES_MAX: usize = 100;
+
+/// Runs a command. A read on a router begins again if a partition has refused the placement that it followed.
+fn run_placed(
+    database: &Database,
+    session: &mut ClientSession,
+    request: &Request,
+    spec: &'static CommandSpec,
+    failure: Option<&CommandFailure>,
+) -> Result<Document> {
+    let mut outcome = run_known(database, session, request, spec, failure);
+    let Some(router) = database.as_router().filter(|_| spec.access == Access::Read) else {
+        return outcome;
+    };
+    for _ in 0..PLACEMENT_CHANGES_MAX {
+        let Some(wanted) = outcome.as_ref().err().and_then(version_asked) else {
+            break;
+        };
+        let clock = Arc::clone(&database.services().clock);
+        let mut operation = OperationContext::internal(clock, "admin");
+        let max_time_ms = request.body.get("maxTimeMS").as_exact_i64();
+        operation.set_time_limit(max_time_ms.and_then(time_limit));
+        router.settle(&wanted, &operation)?;
+        outcome = run_known(database, session, request, spec, failure);
+    }
+    outcome
+}
+
 fn run_known(
     database: &Database,
     session: &mut ClientSession,
@@ -156,7 +193,12 @@ fn run_known(
     failure: Option<&CommandFailure>,
 ) -> Result<Document> {
     let set = database.services().replica_set.as_deref();
-    let generic = generic::parse(spec, request.body.as_ref(), set)?;
+    let numbers = match set {
+        Some(_) => Numbers::All,
+        None if database.as_router().is_some() || request.routed.is_some() => Numbers::OfWrites,
+        None => Numbers::None,
+    };
+    let generic = generic::parse(spec, request.body.as_ref(), set, numbers)?;
     check_cluster_time(database, request)?;
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
@@ -213,7 +255,7 @@ fn run_checked(
     check_memory(services, spec)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
-    let query_now_ms = request.part.map_or(now_ms, |part| part.now_ms);
+    let query_now_ms = request.part().map_or(now_ms, |part| part.now_ms);
     touch(services, generic.lsid, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
     let unmet_concern = generic.unmet_concern;
@@ -234,6 +276,7 @@ fn run_checked(
         comment: generic.comment,
         lsid: generic.lsid,
         txn_number: generic.txn_number,
+        routed: request.routed.clone(),
         client: session.client.clone(),
         user: session.login.user().cloned(),
         write_concern: generic.write_concern,
@@ -271,7 +314,7 @@ fn run_checked(
         Ok(()) => {
             let handler = confirm(database, spec).and_then(|()| match database.as_router() {
                 None => Ok(spec.handler),
-                Some(_) => routed::handler_of(spec),
+                Some(_) => routed::handler_of(spec, database.is_view()),
             });
             handler.and_then(|handler| handler(database, &mut context, request))
         }

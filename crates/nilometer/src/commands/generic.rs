@@ -81,6 +81,17 @@ pub(crate) struct GenericArgs {
     pub(crate) secondary_ok: bool,
 }
 
+/// Which numbers of writes and transactions commands may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// None: the server is a standalone.
+    None,
+    /// Those of retryable writes: the server is a router, or a partition of one.
+    OfWrites,
+    /// Also those of transactions.
+    All,
+}
+
 /// Which snapshot a command reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SnapshotArgs {
@@ -93,6 +104,7 @@ pub(crate) fn parse(
     spec: &CommandSpec,
     body: DocRef<'_>,
     set: Option<&ReplicaSet>,
+    numbers: Numbers,
 ) -> Result<GenericArgs> {
     let args = Args::new(spec.name, body);
     let mut first = true;
@@ -136,7 +148,7 @@ pub(crate) fn parse(
         }
     }
     parsed.api = api.check(spec, body)?;
-    parsed.transaction = transaction.check(spec, parsed.lsid, set)?;
+    parsed.transaction = transaction.check(spec, parsed.lsid, numbers)?;
     parsed.txn_number = transaction.number;
     if let Some(transaction) = parsed.transaction {
         check_concerns(spec, body, transaction)?;
@@ -192,7 +204,7 @@ impl Transaction {
         &self,
         spec: &CommandSpec,
         lsid: Option<SessionId>,
-        set: Option<&ReplicaSet>,
+        numbers: Numbers,
     ) -> Result<Option<TransactionArgs>> {
         let Some(number) = self.number else {
             let other = self.autocommit.map(|_| "autocommit");
@@ -208,7 +220,7 @@ impl Transaction {
                 "Transaction number requires a session ID to also be specified",
             ));
         }
-        if set.is_none() {
+        if numbers == Numbers::None {
             return Err(Error::new(
                 ErrorCode::IllegalOperation,
                 "Transaction numbers are only allowed on a replica set member or mongos",
@@ -231,6 +243,12 @@ impl Transaction {
             (None, Some(true)) => {
                 return Err(Error::invalid_options(
                     "'startTransaction' field requires 'autocommit' field to also be specified",
+                ));
+            }
+            (Some(false), _) if numbers == Numbers::OfWrites => {
+                return Err(Error::new(
+                    ErrorCode::CommandNotSupported,
+                    "transactions are not supported on a router",
                 ));
             }
             (Some(false), start) => {

@@ -108,6 +108,22 @@ pub(super) fn with_topology(services: &Services, request: &Request, mut error: E
     error
 }
 
+/// Errors of a partition that does not answer, or has another process by now.
+const OF_LOST_PARTITIONS: [ErrorCode; 3] = [
+    ErrorCode::HostUnreachable,
+    ErrorCode::NetworkTimeout,
+    ErrorCode::NotWritablePrimary,
+];
+
+/// Tells the client of a router that it may repeat a numbered write whose partition was lost.
+pub(super) fn of_lost_partition(database: &Database, request: &Request, mut error: Error) -> Error {
+    let is_numbered = request.body.as_ref().contains("txnNumber");
+    if database.as_router().is_some() && is_numbered && OF_LOST_PARTITIONS.contains(&error.code) {
+        error.labels.push(RETRYABLE);
+    }
+    error
+}
+
 /// True if a driver repeats a write, or a commit, whose concern was not met with this code.
 pub(super) fn is_retryable(request: &Request, code: ValueRef<'_>) -> bool {
     let body = request.body.as_ref();

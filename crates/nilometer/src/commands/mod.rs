@@ -42,6 +42,7 @@ mod transactions;
 
 pub use crate::operation::Access;
 pub use admin::hello::{TopologyWait, topology_wait};
+pub(crate) use dispatch::access_of;
 pub use dispatch::{error_reply, run};
 #[cfg(test)]
 pub(crate) use routed::ROUTER_COMMANDS;
@@ -120,8 +121,11 @@ pub enum OnRouter {
     /// What one server does: the command is about the process or about users, or it reads collections, which ask the
     /// partitions by themselves.
     Same,
-    /// This instead.
-    By(Handler),
+    /// What its module `routed` has for the command.
+    Own,
+    /// It changes the catalog of the cluster, if it has it, and sends the command to the router that has it, if not. The module
+    /// `routed` may have more than one server does.
+    Catalog,
     /// It refuses the command with code 115.
     Refused,
 }

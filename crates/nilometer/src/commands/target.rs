@@ -79,7 +79,7 @@ fn named<'r>(
     Ok(Cow::Owned(Request {
         body: with_first(request.body.as_ref(), name),
         sequences: request.sequences.clone(),
-        part: request.part,
+        routed: request.routed.clone(),
     }))
 }
 
@@ -103,7 +103,7 @@ fn stored(
         .map(|buckets| Request {
             body: with_first(body, buckets.collection.as_str()),
             sequences: request.sequences.clone(),
-            part: request.part,
+            routed: request.routed.clone(),
         }))
 }
 
@@ -163,7 +163,7 @@ fn stored_namespaces(database: &Database, request: &Request) -> Result<Option<Re
     Ok(Some(Request {
         body: body.finish(),
         sequences,
-        part: request.part,
+        routed: request.routed.clone(),
     }))
 }
 

@@ -1,21 +1,35 @@
 //! A database as a router, and as a partition of one.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use nilometer_bson::{DocRef, Document, ValueRef};
+use nilometer_bson::{DocRef, Document, ValueRef, doc};
 use nilometer_storage::Engine;
 
 use super::collections::generated;
-use super::{Database, SharedParts};
-use crate::catalog::{BUCKETS_PREFIX, CONFIG, Namespace, is_internal_database};
+use super::{Database, HostedPartition, SharedParts};
+use crate::catalog::{
+    BUCKETS_PREFIX, CONFIG, Catalog, Namespace, TimeseriesOptions, is_internal_database,
+};
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::Request;
+use crate::operation::{Access, Request};
 use crate::query::source::{Collections, Resolved};
-use crate::router::{Partition, PendingReply, RoutedCollection, Router};
+use crate::router::{
+    Coordinator, Partition, PendingReply, RoutedCollection, Router, SETTLE_COMMAND, read_placement,
+};
 use crate::services::Environment;
 use crate::session::{ClientSession, UserName};
+
+/// Commands that list what is in the catalog.
+const OF_THE_CATALOG: [&str; 5] = [
+    "listCollections",
+    "listDatabases",
+    "listIndexes",
+    "rolesInfo",
+    "usersInfo",
+];
 
 /// Stages that describe the process, not its data.
 const OF_THE_PROCESS: [&str; 3] = ["$currentOp", "$listLocalSessions", "$listSessions"];
@@ -31,29 +45,124 @@ impl Database {
         environment: Environment,
         partitions: Vec<Arc<dyn Partition>>,
     ) -> Result<Self> {
+        Self::open_router(engine, environment, None, partitions, None)
+    }
+
+    /// Opens one of several routers over the same partitions. If its `engine` refuses writes, another router has the catalog
+    /// and changes it: this one reads it there, and sends changes to `coordinator`. Queries spill into the directory `spill`.
+    pub fn router_among(
+        engine: Arc<dyn Engine>,
+        environment: Environment,
+        spill: impl AsRef<Path>,
+        partitions: Vec<Arc<dyn Partition>>,
+        coordinator: Arc<dyn Coordinator>,
+    ) -> Result<Self> {
+        let spill = Some(Arc::from(spill.as_ref()));
+        Self::open_router(engine, environment, spill, partitions, Some(coordinator))
+    }
+
+    fn open_router(
+        engine: Arc<dyn Engine>,
+        environment: Environment,
+        spill: Option<Arc<Path>>,
+        partitions: Vec<Arc<dyn Partition>>,
+        coordinator: Option<Arc<dyn Coordinator>>,
+    ) -> Result<Self> {
         if environment.replica_set.is_some() {
             return Err(Error::bad_value("a router is no member of a replica set"));
         }
-        let mut database = Self::assemble(engine, SharedParts::new(environment), None)?;
-        let catalog = database.catalog.clone();
-        let options = |namespace: &Namespace| {
-            let collection = catalog.timeseries(namespace);
-            collection.and_then(|collection| collection.timeseries.clone())
-        };
+        let database = Self::assemble(engine, SharedParts::new(environment), spill)?;
         let (engine, ids) = (database.engine.clone(), database.services.ids.clone());
-        let router = Arc::new(Router::open(partitions, engine, ids, options)?);
-        database.query.collections = Arc::new(RoutedCollections {
+        let options = options_in(&database.catalog);
+        let router = Router::open(partitions, coordinator, engine, ids, options)?;
+        Ok(database.routing_by(Arc::new(router)))
+    }
+
+    /// Opens a router in the place of this one, over an engine with another state of the catalog: see
+    /// [`Self::successor`].
+    pub fn router_successor(&self, engine: Arc<dyn Engine>) -> Result<Self> {
+        let Some(router) = &self.router else {
+            return Err(Error::bad_value("the database is no router"));
+        };
+        let successor = self.successor(engine)?;
+        let options = options_in(&successor.catalog);
+        router.reopen(successor.engine.clone(), options)?;
+        Ok(successor.routing_by(Arc::clone(router)))
+    }
+
+    /// Makes a router of a database that has the catalog.
+    fn routing_by(mut self, router: Arc<Router>) -> Self {
+        self.query.collections = Arc::new(RoutedCollections {
             router: Arc::clone(&router),
-            own: database.collections.clone(),
+            own: self.collections.clone(),
         });
-        database.router = Some(router);
-        Ok(database)
+        self.router = Some(router);
+        self
+    }
+
+    /// Runs a command of another router of the cluster, which has checked the privileges of its client. Fails with code 10107
+    /// if this router does not have the catalog.
+    pub fn run_for_router(&self, request: &Request) -> Document {
+        let outcome = match &self.router {
+            Some(router) if !self.is_view() => match request.command_name() {
+                SETTLE_COMMAND => settle(router, request),
+                _ => Ok(self.run_command(&mut ClientSession::embedded(), request)),
+            },
+            _ => Err(Error::new(
+                ErrorCode::NotWritablePrimary,
+                "this router does not have the catalog of the cluster",
+            )),
+        };
+        Self::reply_of(outcome)
+    }
+
+    /// True if a router that reads the catalog of another should look for a newer one before it runs a command: the command
+    /// is about the catalog, or names a collection that is not in it.
+    pub fn asks_for_new_catalog(&self, request: &Request) -> bool {
+        if self.router.is_none() || !self.is_view() {
+            return false;
+        }
+        let name = request.command_name();
+        if OF_THE_CATALOG.contains(&name) {
+            return true;
+        }
+        let named = match name {
+            "explain" => request.body.get("explain").as_document(),
+            _ if Self::access_of(request) == Access::Read => Some(request.body.as_ref()),
+            _ => None,
+        };
+        let collection = named.and_then(|command| command.iter().next()?.value().as_str());
+        let database = request.body.get("$db").as_str();
+        match (database, collection) {
+            (Some(database), Some(collection)) if name != "getMore" => {
+                let namespace = Namespace::new(database, collection);
+                namespace.is_ok_and(|namespace| self.catalog.get(&namespace).is_none())
+            }
+            _ => false,
+        }
     }
 
     /// Returns the router inside; `None` on a server that has its documents itself.
     pub(crate) fn as_router(&self) -> Option<&Arc<Router>> {
         self.router.as_ref()
     }
+}
+
+/// Returns what finds the options of a time series.
+fn options_in(catalog: &Arc<Catalog>) -> impl Fn(&Namespace) -> Option<TimeseriesOptions> {
+    let catalog = Arc::clone(catalog);
+    move |namespace| {
+        let collection = catalog.timeseries(namespace);
+        collection.and_then(|collection| collection.timeseries.clone())
+    }
+}
+
+/// Gives a placement the version that another router was asked for.
+fn settle(router: &Router, request: &Request) -> Result<Document> {
+    let wanted = request.body.get(SETTLE_COMMAND).as_document();
+    let wanted = wanted.ok_or_else(|| Error::bad_value("a placement is missing"))?;
+    router.settle_here(&read_placement(wanted)?)?;
+    Ok(doc! {"ok": 1.0})
 }
 
 /// The collections of a cluster: the router's own catalog says what there is, partitions have the documents.
@@ -86,9 +195,13 @@ impl Collections for RoutedCollections {
         // What only the process has, such as `system.profile`, is not placed.
         Ok(match self.router.placement(&namespace) {
             None => own,
-            Some(_) => {
+            Some(placement) => {
                 let router = Arc::clone(&self.router);
-                Resolved::Partitioned(Arc::new(RoutedCollection { router, namespace }))
+                Resolved::Partitioned(Arc::new(RoutedCollection {
+                    router,
+                    namespace,
+                    placement,
+                }))
             }
         })
     }
@@ -123,15 +236,15 @@ impl Collections for RoutedCollections {
 /// Each request runs on a thread of its own.
 pub struct LocalPartition {
     name: String,
-    database: Arc<Database>,
+    hosted: Arc<HostedPartition>,
 }
 
 impl LocalPartition {
-    /// Calls `database` the partition `name`.
-    pub fn new(name: &str, database: Arc<Database>) -> Self {
+    /// Calls a database the partition `name`. Several routers may have it.
+    pub fn new(name: &str, hosted: Arc<HostedPartition>) -> Self {
         Self {
             name: name.to_owned(),
-            database,
+            hosted,
         }
     }
 }
@@ -142,16 +255,15 @@ impl Partition for LocalPartition {
     }
 
     fn host(&self) -> String {
-        let host = &self.database.services.host;
+        let host = &self.hosted.database().services.host;
         format!("{}:{}", host.hostname, host.port)
     }
 
     fn send(&self, request: Request) -> Box<dyn PendingReply> {
         let (sender, receiver) = sync_channel(1);
-        let database = Arc::clone(&self.database);
+        let hosted = Arc::clone(&self.hosted);
         let run = move || {
-            let mut session = ClientSession::embedded();
-            let reply = database.run_command(&mut session, &request);
+            let reply = hosted.run(&request);
             // The router may have stopped waiting.
             let _ = sender.send(reply);
         };

@@ -28,7 +28,7 @@ use crate::catalog::RETRYABLE_WRITES_KEYSPACE;
 use crate::change_entry::note_transaction;
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::BatchRecord;
-use crate::operation::OperationContext;
+use crate::operation::{OperationContext, RoutedRequest};
 use crate::session::{SessionId, UserName};
 
 /// Time after the last write of a session at which its results expire, in ms: that of sessions.
@@ -225,6 +225,7 @@ impl RetryableWrites {
             keyspace,
             number,
             now_ms: operation.now_ms,
+            routed: operation.routed.clone(),
             state: RefCell::default(),
             is_known: Cell::new(false),
             repeated: Cell::new(0),
@@ -413,6 +414,8 @@ pub(crate) struct RetryableCommand<'w> {
     keyspace: KeyspaceId,
     number: i64,
     now_ms: i64,
+    /// What a router asks beside the command.
+    routed: Option<Arc<RoutedRequest>>,
     /// What is stored, and what is in the batches of this command.
     state: RefCell<SessionWrites>,
     /// True if `state` is what is stored.
@@ -435,9 +438,23 @@ impl RetryableCommand<'_> {
         doc! {"lsid": lsid, "txnNumber": self.number}
     }
 
+    /// Returns the number of the statement at a position of the command.
+    fn statement_number(&self, position: usize) -> u32 {
+        let routed = self.routed.as_ref();
+        let given = routed.and_then(|routed| routed.statements.get(position));
+        given.copied().unwrap_or_else(|| statement_number(position))
+    }
+
+    /// True if statements that did not run before do nothing.
+    pub(crate) fn repeats_only(&self) -> bool {
+        self.routed
+            .as_ref()
+            .is_some_and(|routed| routed.repeats_only)
+    }
+
     /// True if the document at `position` of an insert was inserted before.
     pub(crate) fn was_inserted(&self, position: usize) -> Result<bool> {
-        let statement = statement_number(position);
+        let statement = self.statement_number(position);
         if self.state.borrow().results.contains_key(&statement) {
             return Err(different(statement));
         }
@@ -453,7 +470,7 @@ impl RetryableCommand<'_> {
         position: usize,
         kind: StatementKind,
     ) -> Result<Option<StatementResult>> {
-        let statement = statement_number(position);
+        let statement = self.statement_number(position);
         let state = self.state.borrow();
         if state.inserted.contains(statement) {
             return Err(different(statement));
@@ -480,7 +497,7 @@ impl RetryableCommand<'_> {
     pub(crate) fn statement(&self, position: usize, kind: StatementKind) -> StatementRecord<'_> {
         StatementRecord {
             command: self,
-            statement: statement_number(position),
+            statement: self.statement_number(position),
             kind,
         }
     }
@@ -526,7 +543,8 @@ impl BatchRecord for InsertRecord<'_> {
     fn inserted(&self, index: usize) {
         if let Some(position) = self.positions.get(index) {
             let mut state = self.command.state.borrow_mut();
-            state.inserted.insert(statement_number(*position));
+            let statement = self.command.statement_number(*position);
+            state.inserted.insert(statement);
         }
     }
 

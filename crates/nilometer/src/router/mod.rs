@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! partition   the trait of a partition, requests and replies
+//! message     the form of requests to partitions in other processes
+//! versions    changes of placements when there are several routers
 //! shard_key   which fields decide where documents go
 //! targets     the keys that a filter admits
 //! placement   chunks, history, primaries: stored in the router's engine
@@ -14,22 +16,29 @@
 //! module knows no command and no network: a partition is anything that answers requests.
 
 mod config;
+mod message;
 mod partition;
 mod placement;
 mod shard_key;
 mod source;
 mod targets;
+mod versions;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nilometer_bson::Document;
 use nilometer_storage::Engine;
 
+pub use self::message::{PARTITION_FIELD, addressed, message_to};
 pub use self::partition::{Partition, PendingReply};
-pub(crate) use self::partition::{command, wait};
+pub use self::versions::Coordinator;
+
+pub(crate) use self::message::read_placement;
+pub(crate) use self::partition::{command, wait, write_request};
 pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::ShardKey;
 pub(crate) use self::source::RoutedCollection;
+pub(crate) use self::versions::{RAISE_COMMAND, SETTLE_COMMAND, stale, version_asked};
 
 use self::placement::{PlacementMap, Placements};
 use crate::catalog::{Namespace, TimeseriesOptions};
@@ -42,7 +51,10 @@ use crate::session::SessionId;
 pub(crate) struct Router {
     partitions: Vec<Arc<dyn Partition>>,
     names: Vec<String>,
-    placements: Placements,
+    /// Replaced when a router that follows another reads newer ones.
+    placements: RwLock<Arc<Placements>>,
+    /// Reaches the router that changes the catalog; `None` if there is no other router.
+    coordinator: Option<Arc<dyn Coordinator>>,
     ids: Arc<IdSource>,
     /// Held by commands that change the catalog or the placement.
     changes: Mutex<()>,
@@ -54,6 +66,7 @@ impl Router {
     /// Opens the router over `partitions`. `engine` has the placements; `options_of` returns the options of a time series.
     pub(crate) fn open(
         partitions: Vec<Arc<dyn Partition>>,
+        coordinator: Option<Arc<dyn Coordinator>>,
         engine: Arc<dyn Engine>,
         ids: Arc<IdSource>,
         options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
@@ -73,11 +86,29 @@ impl Router {
         Ok(Self {
             partitions,
             names,
-            placements,
+            placements: RwLock::new(Arc::new(placements)),
+            coordinator,
             ids,
             changes: Mutex::new(()),
             writes: RwLock::new(()),
         })
+    }
+
+    /// Reads the placements again, from the engine of another database of this router.
+    pub(crate) fn reopen(
+        &self,
+        engine: Arc<dyn Engine>,
+        options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
+    ) -> Result<()> {
+        let read = Placements::open(engine, &self.names, options_of)?;
+        let placements = self.placements.write();
+        *placements.unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
+        Ok(())
+    }
+
+    fn stored(&self) -> Arc<Placements> {
+        let placements = self.placements.read();
+        Arc::clone(&placements.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the number of partitions.
@@ -110,12 +141,12 @@ impl Router {
 
     /// Returns where the documents of a collection are; `None` if it is not placed.
     pub(crate) fn placement(&self, namespace: &Namespace) -> Option<Arc<Placement>> {
-        self.placements.now().get(namespace).cloned()
+        self.stored().now().get(namespace).cloned()
     }
 
     /// Returns all placements.
     pub(crate) fn placements(&self) -> Arc<PlacementMap> {
-        self.placements.now()
+        self.stored().now()
     }
 
     /// Stores the placement of a collection; `None` removes it. The caller holds [`Self::lock_changes`].
@@ -124,7 +155,7 @@ impl Router {
         namespace: &Namespace,
         placement: Option<Placement>,
     ) -> Result<()> {
-        self.placements.set(namespace, placement, &self.names)
+        self.stored().set(namespace, placement, 0, &self.names)
     }
 
     /// Lets one command at a time change catalog and placement.
@@ -144,7 +175,7 @@ impl Router {
 
     /// Returns the partition of a new collection: that with the fewest.
     pub(crate) fn new_primary(&self) -> usize {
-        let map = self.placements.now();
+        let map = self.placements();
         let count = |partition: usize| map.values().filter(|p| p.primary == partition).count();
         (0..self.count())
             .min_by_key(|partition| count(*partition))

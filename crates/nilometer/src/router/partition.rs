@@ -1,11 +1,12 @@
 //! A partition as a router sees it: a database that runs commands.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, doc};
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::{OperationContext, Request};
+use crate::operation::{OperationContext, Request, RoutedRequest};
 use crate::session::SessionId;
 
 /// Longest wait for a reply between two checks for interrupts.
@@ -92,6 +93,30 @@ pub(crate) fn command(
         out.append("comment", comment.clone());
     }
     out.finish()
+}
+
+/// Returns a write for a partition. If it has a number, the partition keeps its results for the session of the client, with
+/// the numbers of its statements that `routed` has.
+pub(crate) fn write_request(
+    database: &str,
+    body: Document,
+    operation: &OperationContext,
+    routed: RoutedRequest,
+) -> Request {
+    let number = operation.txn_number;
+    let session = operation.lsid.filter(|_| number.is_some());
+    let session = session.map(|id| id.of_user(operation.user.as_ref()));
+    let mut body = command(database, body, operation, session);
+    if let (Some(number), Some(_)) = (number, session) {
+        let mut numbered = DocumentBuilder::extending(body);
+        numbered.append("txnNumber", number);
+        body = numbered.finish();
+    }
+    Request {
+        body,
+        sequences: Vec::new(),
+        routed: Some(Arc::new(routed)),
+    }
 }
 
 /// Returns the command that ends what a session runs, and its cursors.

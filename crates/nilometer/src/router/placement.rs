@@ -20,6 +20,7 @@ use super::targets::{KeyRange, ranges_of};
 use crate::catalog::{Namespace, PLACEMENTS_KEYSPACE, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
+use crate::operation::PlacementVersion;
 
 /// Most chunks of one collection.
 const CHUNKS_MAX: usize = 100_000;
@@ -31,6 +32,8 @@ pub(crate) struct Placement {
     pub(crate) primary: usize,
     /// Identifies the collection in `config`.
     pub(crate) uuid: [u8; 16],
+    /// The number of the change that made the placement: later changes, of any collection, have greater ones.
+    pub(crate) version: i64,
     /// How a sharded collection is divided.
     pub(crate) sharding: Option<Sharding>,
 }
@@ -57,6 +60,24 @@ pub(crate) struct Chunk {
 }
 
 impl Placement {
+    /// Places a new collection in one partition.
+    pub(crate) fn whole(primary: usize, uuid: [u8; 16]) -> Self {
+        Self {
+            primary,
+            uuid,
+            version: 0,
+            sharding: None,
+        }
+    }
+
+    /// Returns the version that a request which follows the placement names.
+    pub(crate) fn version_of(&self, namespace: &Namespace) -> PlacementVersion {
+        PlacementVersion {
+            namespace: namespace.to_string(),
+            number: self.version,
+        }
+    }
+
     /// Returns the partitions that may have documents which pass `filter`.
     pub(crate) fn targets(&self, filter: Option<&MatchExpression>) -> Vec<usize> {
         let Some(sharding) = &self.sharding else {
@@ -228,11 +249,22 @@ impl Sharding {
 /// The placements of all collections.
 pub(crate) type PlacementMap = BTreeMap<Namespace, Arc<Placement>>;
 
+/// The key of the number of the last change. No collection has such a name.
+const LAST_VERSION_KEY: &[u8] = b"\0version";
+
 /// The stored placements.
 pub(crate) struct Placements {
     engine: Arc<dyn Engine>,
-    keyspace: KeyspaceId,
-    map: Mutex<Arc<PlacementMap>>,
+    /// `None` in a view of a cluster without placements.
+    keyspace: Option<KeyspaceId>,
+    state: Mutex<PlacementsState>,
+}
+
+#[derive(Default)]
+struct PlacementsState {
+    map: Arc<PlacementMap>,
+    /// The number of the last change.
+    last_version: i64,
 }
 
 impl Placements {
@@ -244,57 +276,93 @@ impl Placements {
     ) -> Result<Self> {
         let all = engine.keyspaces();
         let keyspace = match all.iter().find(|known| known.name == PLACEMENTS_KEYSPACE) {
-            Some(known) => known.id,
-            None => engine.create_keyspace(PLACEMENTS_KEYSPACE, KeyspaceOptions::default())?,
+            Some(known) => Some(known.id),
+            None if engine.is_read_only() => None,
+            None => {
+                let options = KeyspaceOptions::default();
+                Some(engine.create_keyspace(PLACEMENTS_KEYSPACE, options)?)
+            }
         };
+        let mut state = PlacementsState::default();
         let mut map = PlacementMap::new();
-        let snapshot = engine.snapshot()?;
-        for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
-            let (_, value) = entry?;
-            let stored = Document::from_bytes(value.to_vec()).ok_or_else(damaged)?;
-            let (namespace, placement) = read(stored.as_ref(), partitions, &options_of)?;
-            map.insert(namespace, Arc::new(placement));
+        if let Some(keyspace) = keyspace {
+            let snapshot = engine.snapshot()?;
+            for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
+                let (key, value) = entry?;
+                let stored = Document::from_bytes(value.to_vec()).ok_or_else(damaged)?;
+                if key.as_ref() == LAST_VERSION_KEY {
+                    let last = stored.get("number").as_exact_i64();
+                    state.last_version = last.ok_or_else(damaged)?;
+                    continue;
+                }
+                let (namespace, placement) = read(stored.as_ref(), partitions, &options_of)?;
+                map.insert(namespace, Arc::new(placement));
+            }
         }
+        state.map = Arc::new(map);
         Ok(Self {
             engine,
             keyspace,
-            map: Mutex::new(Arc::new(map)),
+            state: Mutex::new(state),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<PlacementMap>> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PlacementsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if another router changes the placements.
+    pub(crate) fn is_view(&self) -> bool {
+        self.engine.is_read_only()
     }
 
     /// Returns the placements as they are now.
     pub(crate) fn now(&self) -> Arc<PlacementMap> {
-        Arc::clone(&self.lock())
+        Arc::clone(&self.lock().map)
     }
 
-    /// Stores the placement of a collection, then lets it be seen; `None` removes it.
+    /// Returns the version that the next change gives a placement at least.
+    pub(crate) fn next_version(&self) -> i64 {
+        self.lock().last_version + 1
+    }
+
+    /// Stores the placement of a collection, then lets it be seen; `None` removes it. Its version is the next one, or
+    /// `at_least` if that is greater.
     pub(crate) fn set(
         &self,
         namespace: &Namespace,
-        placement: Option<Placement>,
+        mut placement: Option<Placement>,
+        at_least: i64,
         partitions: &[String],
     ) -> Result<()> {
-        let mut map = self.lock();
+        let Some(keyspace) = self.keyspace else {
+            return Err(Error::new(
+                ErrorCode::NotWritablePrimary,
+                "the placements of the cluster are changed by another router",
+            ));
+        };
+        let mut state = self.lock();
+        let version = (state.last_version + 1).max(at_least);
         let key = namespace.to_string().into_bytes();
         let mut batch = WriteBatch::new();
-        match &placement {
+        let last = doc! {"number": version};
+        batch.put(keyspace, LAST_VERSION_KEY.to_vec(), last.into_bytes());
+        match &mut placement {
             Some(placement) => {
+                placement.version = version;
                 let stored = written(namespace, placement, partitions);
-                batch.put(self.keyspace, key, stored.into_bytes());
+                batch.put(keyspace, key, stored.into_bytes());
             }
-            None => batch.delete(self.keyspace, key),
+            None => batch.delete(keyspace, key),
         }
         self.engine.commit(batch, Durability::Sync)?;
-        let mut changed = PlacementMap::clone(&map);
+        let mut changed = PlacementMap::clone(&state.map);
         match placement {
             Some(placement) => changed.insert(namespace.clone(), Arc::new(placement)),
             None => changed.remove(namespace),
         };
-        *map = Arc::new(changed);
+        state.map = Arc::new(changed);
+        state.last_version = version;
         Ok(())
     }
 }
@@ -313,6 +381,7 @@ fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) 
             bytes: &placement.uuid,
         },
     );
+    out.append("placed", placement.version);
     if let Some(sharding) = &placement.sharding {
         out.append("key", sharding.key.written());
         out.append("version", sharding.version);
@@ -386,6 +455,8 @@ fn read(
     let placement = Placement {
         primary: number_of(stored.get("primary"), partitions)?,
         uuid,
+        // A placement of before there were versions is the oldest.
+        version: stored.get("placed").as_exact_i64().unwrap_or(0),
         sharding,
     };
     Ok((namespace, placement))

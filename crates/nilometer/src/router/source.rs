@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
-use super::Router;
 use super::partition::{self, PendingReply};
+use super::{Placement, Router};
 use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
-use crate::operation::{OperationContext, Request};
+use crate::operation::{OperationContext, Request, RoutedRequest};
 use crate::query::partitions::{Part, PartitionCursor, PartitionSource};
 use crate::session::SessionId;
 
@@ -20,12 +20,13 @@ const PART_BATCH_DOCUMENTS: i32 = 1000;
 pub(crate) struct RoutedCollection {
     pub(crate) router: Arc<Router>,
     pub(crate) namespace: Namespace,
+    /// Where its documents were when the query began.
+    pub(crate) placement: Arc<Placement>,
 }
 
 impl PartitionSource for RoutedCollection {
     fn targets(&self, filter: Option<&MatchExpression>) -> Result<Vec<usize>> {
-        let placement = self.router.placement(&self.namespace);
-        Ok(placement.map_or_else(Vec::new, |placement| placement.targets(filter)))
+        Ok(self.placement.targets(filter))
     }
 
     fn name(&self, partition: usize) -> String {
@@ -71,7 +72,11 @@ impl PartitionSource for RoutedCollection {
             operation,
             Some(session),
         ));
-        request.part = Some(part.request());
+        request.routed = Some(Arc::new(RoutedRequest {
+            part: Some(part.request()),
+            placement: Some(self.placement.version_of(&self.namespace)),
+            ..RoutedRequest::default()
+        }));
         cursor.pending = Some(self.router.send(partition, request)?);
         Ok(Box::new(cursor))
     }

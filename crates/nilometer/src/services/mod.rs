@@ -39,6 +39,7 @@ use std::time::Duration;
 use nilometer_bson::{Document, ObjectId};
 use nilometer_storage::BackupSource;
 
+use crate::auth::MemberKey;
 use crate::change_log::ChangeLogOptions;
 pub use crate::ids::IdSource;
 use crate::operation::Clock;
@@ -131,6 +132,8 @@ pub struct Services {
     pub storage_ended: OnceLock<StorageEndRequest>,
     /// The audit log, if there is one.
     pub audit: OnceLock<AuditSink>,
+    /// By what other processes of the cluster prove that they belong to it, if this one belongs to one.
+    pub member_key: OnceLock<MemberKey>,
     /// How the transport reloads its certificates, if it has any.
     pub rotate_certificates: OnceLock<RotateCertificates>,
     /// How a backup in an object store is made, if the process can.
@@ -185,6 +188,7 @@ impl Services {
             shutdown: OnceLock::new(),
             storage_ended: OnceLock::new(),
             audit: OnceLock::new(),
+            member_key: OnceLock::new(),
             rotate_certificates: OnceLock::new(),
             object_backup: OnceLock::new(),
             memory_is_short: AtomicBool::new(false),

@@ -34,6 +34,7 @@ mod rewrites;
 mod rollup_crowds;
 mod rollups;
 mod router;
+mod routers;
 mod rules;
 mod same_answers;
 mod series;

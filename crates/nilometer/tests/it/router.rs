@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nilometer::Database;
-use nilometer::database::LocalPartition;
+use nilometer::database::{HostedPartition, LocalPartition};
 use nilometer::router::Partition;
 use nilometer::services::Environment;
 use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
@@ -17,13 +17,16 @@ use crate::support::{Fixture, show};
 struct Cluster {
     router: Fixture,
     engine: Arc<dyn Engine>,
-    partitions: Vec<Arc<Database>>,
+    partitions: Vec<Arc<HostedPartition>>,
 }
 
 impl Cluster {
     fn new(count: usize) -> Self {
-        let partitions = (0..count).map(|_| Arc::new(Database::in_memory().unwrap()));
-        let partitions: Vec<Arc<Database>> = partitions.collect();
+        let hosted = |_| {
+            let database = Arc::new(Database::in_memory().unwrap());
+            Arc::new(HostedPartition::new(database).unwrap())
+        };
+        let partitions: Vec<Arc<HostedPartition>> = (0..count).map(hosted).collect();
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         Self {
             router: Self::open(&engine, &partitions),
@@ -32,10 +35,10 @@ impl Cluster {
         }
     }
 
-    fn open(engine: &Arc<dyn Engine>, partitions: &[Arc<Database>]) -> Fixture {
-        let named = partitions.iter().enumerate().map(|(at, database)| {
+    fn open(engine: &Arc<dyn Engine>, partitions: &[Arc<HostedPartition>]) -> Fixture {
+        let named = partitions.iter().enumerate().map(|(at, hosted)| {
             let name = format!("p{at:04}");
-            Arc::new(LocalPartition::new(&name, Arc::clone(database))) as Arc<dyn Partition>
+            Arc::new(LocalPartition::new(&name, Arc::clone(hosted))) as Arc<dyn Partition>
         });
         let database =
             Database::router(Arc::clone(engine), Environment::default(), named.collect());
@@ -70,6 +73,7 @@ impl Cluster {
         let counts = self.partitions.iter().map(|partition| {
             let count = bson::doc! {"count": collection};
             partition
+                .database()
                 .command("test", &count)
                 .unwrap()
                 .get_i32("n")
@@ -171,6 +175,7 @@ fn shard_keys_of_time_series() {
     );
     for partition in &cluster.partitions {
         let listed = partition
+            .database()
             .command("test", &bson::doc! {"listIndexes": "ts"})
             .unwrap();
         assert!(listed.to_string().contains("m.host_1_t_1"), "{listed}");
@@ -350,6 +355,7 @@ fn a_closed_cursor_ends_the_work_of_the_partitions() {
     for partition in &cluster.partitions {
         let open = || {
             let status = partition
+                .database()
                 .command("admin", &bson::doc! {"serverStatus": 1})
                 .unwrap();
             let cursor = status

@@ -18,6 +18,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::replication;
 use crate::args::Args;
+use crate::commands::generic::Numbers;
 use crate::commands::security::authentication;
 use crate::commands::{
     Authorization, COMMANDS, CommandContext, CommandSpec, Fields, OnRouter, find_command,
@@ -163,7 +164,13 @@ pub fn topology_wait(database: &Database, request: &Request) -> Option<TopologyW
     }
     let spec = COMMANDS.get(find_command(request.command_name())?)?;
     let body = request.body.as_ref();
-    generic::parse(spec, body, database.services().replica_set.as_deref()).ok()?;
+    generic::parse(
+        spec,
+        body,
+        database.services().replica_set.as_deref(),
+        Numbers::None,
+    )
+    .ok()?;
     awaited(database, &Args::new(spec.name, body)).ok()?
 }
 

@@ -6,9 +6,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::commands::generic::RAW_DATA;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result, location};
 use crate::operation::Request;
@@ -22,7 +20,7 @@ pub(crate) const COLL_STATS: CommandSpec = CommandSpec {
         "collStats",
         "Returns sizes and counters of a collection.",
         Authorization::OnCollection(&[Action::CollStats]),
-        OnRouter::By(routed::stats::collection),
+        OnRouter::Own,
         coll_stats,
     )
 };
@@ -36,7 +34,7 @@ pub(crate) const DB_STATS: CommandSpec = CommandSpec {
         "dbStats",
         "Returns sizes of a database.",
         Authorization::OnDatabase(&[Action::DbStats]),
-        OnRouter::By(routed::stats::database),
+        OnRouter::Own,
         db_stats,
     )
 };

@@ -84,7 +84,7 @@ fn run(
         return change_stream::open(database, &context.operation, &args, cursor, &request.body);
     }
     let mut planned = plan(database, &context.operation, &args)?;
-    if request.part.is_some_and(|part| part.returns_states) {
+    if request.part().is_some_and(|part| part.returns_states) {
         planned.plan.return_states()?;
     }
     if explain {

@@ -13,7 +13,7 @@ use crate::auth::Action;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter, routed,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -45,7 +45,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "delete",
         "Deletes documents.",
         Authorization::OnCollection(&[Action::Remove]),
-        OnRouter::By(routed::change::delete),
+        OnRouter::Own,
         run,
     )
 };

@@ -10,9 +10,7 @@ use super::query::PlannedQuery;
 use super::{aggregate, count, distinct, explain_change, explain_partitions, find};
 use crate::args::Args;
 use crate::commands::security::authorization::rules;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{OperationContext, Request};
@@ -30,7 +28,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "explain",
         "Returns the plan of a query.",
         Authorization::ByRule(rules::explain),
-        OnRouter::By(routed::explain::run),
+        OnRouter::Own,
         run,
     )
 };

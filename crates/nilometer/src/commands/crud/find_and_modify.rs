@@ -14,9 +14,7 @@ use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::EvalContext;
@@ -59,7 +57,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "findAndModify",
         "Changes or removes one document and returns it.",
         Authorization::ByRule(rules::find_and_modify),
-        OnRouter::By(routed::change::find_and_modify),
+        OnRouter::Own,
         run,
     )
 };

@@ -13,7 +13,7 @@ use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::rules;
 use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter, routed,
+    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, OperationCounter,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -47,7 +47,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "insert",
         "Inserts documents.",
         Authorization::ByRule(rules::insert),
-        OnRouter::By(routed::insert::run),
+        OnRouter::Own,
         run,
     )
 };

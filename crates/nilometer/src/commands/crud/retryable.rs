@@ -151,6 +151,9 @@ pub(crate) fn statement(
     if let Some(result) = command.result(position, kind)? {
         return Ok((repeated(result), true));
     }
+    if command.repeats_only() {
+        return Ok((Modified::default(), false));
+    }
     fail_on_purpose(database, operation)?;
     let record = command.statement(position, kind);
     let modified = run(Some(&record)).inspect_err(|_| command.forget())?;

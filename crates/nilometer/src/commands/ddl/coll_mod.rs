@@ -20,9 +20,7 @@ use crate::catalog::{
     TimeseriesOptions, View,
 };
 use crate::commands::security::authorization::rules;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::database::indexes::IndexForm;
 use crate::error::{Error, ErrorCode, Result};
@@ -39,7 +37,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "collMod",
         "Changes options of a collection.",
         Authorization::ByRule(rules::coll_mod),
-        OnRouter::By(routed::ddl::change),
+        OnRouter::Catalog,
         run,
     )
 };

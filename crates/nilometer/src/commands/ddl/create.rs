@@ -16,9 +16,7 @@ use nilometer_bson::{DocRef, Document, ValueRef};
 use crate::args::Args;
 use crate::catalog::{Collection, Namespace, TimeseriesOptions};
 use crate::commands::security::authorization::rules;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -61,7 +59,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "create",
         "Creates a collection, a time-series collection or a view.",
         Authorization::ByRule(rules::create),
-        OnRouter::By(routed::ddl::create),
+        OnRouter::Catalog,
         run,
     )
 };

@@ -26,9 +26,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
 use crate::commands::generic::RAW_DATA;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -53,7 +51,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "createIndexes",
         "Creates indexes.",
         Authorization::OnCollection(&[Action::CreateIndex]),
-        OnRouter::By(routed::ddl::create_indexes),
+        OnRouter::Catalog,
         run,
     )
 };

@@ -6,9 +6,7 @@ use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Catalog, CatalogEntry, Collection, LOCAL, Namespace, SYSTEM_VIEWS};
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -22,7 +20,7 @@ pub(crate) const DROP: CommandSpec = CommandSpec {
         "drop",
         "Removes a collection or a view.",
         Authorization::OnCollection(&[Action::DropCollection]),
-        OnRouter::By(routed::ddl::drop_collection),
+        OnRouter::Catalog,
         drop_collection,
     )
 };
@@ -35,7 +33,7 @@ pub(crate) const DROP_DATABASE: CommandSpec = CommandSpec {
         "dropDatabase",
         "Removes a database and all its collections.",
         Authorization::OnDatabase(&[Action::DropDatabase]),
-        OnRouter::By(routed::ddl::drop_database),
+        OnRouter::Catalog,
         drop_database,
     )
 };

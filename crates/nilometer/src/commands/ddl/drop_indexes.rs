@@ -10,9 +10,7 @@ use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Collection, Namespace};
 use crate::commands::generic::RAW_DATA;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::database::indexes::IndexForm;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -28,7 +26,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "dropIndexes",
         "Removes indexes.",
         Authorization::OnCollection(&[Action::DropIndex]),
-        OnRouter::By(routed::ddl::change),
+        OnRouter::Catalog,
         run,
     )
 };

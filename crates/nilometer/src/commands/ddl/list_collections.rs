@@ -9,9 +9,7 @@ use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::not_authorized;
 use crate::commands::security::authorization::rules;
-use crate::commands::{
-    Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter, routed,
-};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::ADMIN;
 use crate::database::Database;
 use crate::database::indexes::id_index;
@@ -50,7 +48,7 @@ pub(crate) const DATABASES: CommandSpec = CommandSpec {
         "listDatabases",
         "Lists the databases.",
         Authorization::LoggedIn,
-        OnRouter::By(routed::ddl::list_databases),
+        OnRouter::Own,
         databases,
     )
 };

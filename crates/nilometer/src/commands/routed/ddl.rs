@@ -16,7 +16,7 @@ use crate::operation::Request;
 use crate::router::Placement;
 
 /// `create`: a view is in the router's catalog alone.
-pub(in crate::commands) fn create(
+pub(super) fn create(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -40,11 +40,7 @@ pub(in crate::commands) fn create(
             return Ok(reply);
         }
         if router.placement(&namespace).is_none() {
-            let placement = Placement {
-                primary: router.new_primary(),
-                uuid: router.new_uuid(),
-                sharding: None,
-            };
+            let placement = Placement::whole(router.new_primary(), router.new_uuid());
             router.set_placement(&namespace, Some(placement))?;
         }
         reply
@@ -54,7 +50,7 @@ pub(in crate::commands) fn create(
 }
 
 /// Changes of an existing collection, which its partitions make, too.
-pub(in crate::commands) fn change(
+pub(super) fn change(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -66,7 +62,7 @@ pub(in crate::commands) fn change(
     Ok(reply)
 }
 
-pub(in crate::commands) fn create_indexes(
+pub(super) fn create_indexes(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -96,7 +92,7 @@ pub(in crate::commands) fn create_indexes(
     (context.spec.handler)(database, context, request)
 }
 
-pub(in crate::commands) fn drop_collection(
+pub(super) fn drop_collection(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -104,6 +100,7 @@ pub(in crate::commands) fn drop_collection(
     let router = router_of(database);
     let namespace = named(context, request)?;
     let _changes = router.lock_changes();
+    router.begin_change(&namespace, &context.operation)?;
     in_partitions(database, context, request, &namespace)?;
     let reply = (context.spec.handler)(database, context, request)?;
     if router.placement(&namespace).is_some() {
@@ -112,7 +109,7 @@ pub(in crate::commands) fn drop_collection(
     Ok(reply)
 }
 
-pub(in crate::commands) fn drop_database(
+pub(super) fn drop_database(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -126,18 +123,23 @@ pub(in crate::commands) fn drop_database(
         ));
     }
     let _changes = router.lock_changes();
+    let placements = router.placements();
+    let of_database = || placements.keys().filter(|n| n.database == name);
+    for namespace in of_database() {
+        router.begin_change(namespace, &context.operation)?;
+    }
     let all: Vec<usize> = (0..router.count()).collect();
     let body = forwarded(request.body.as_ref(), &[], &context.operation);
     router.ask_all(&all, &name, &body, &context.operation)?;
     let reply = (context.spec.handler)(database, context, request)?;
-    for namespace in router.placements().keys().filter(|n| n.database == name) {
+    for namespace in of_database() {
         router.set_placement(namespace, None)?;
     }
     Ok(reply)
 }
 
 /// `listDatabases`: the sizes are those of all partitions.
-pub(in crate::commands) fn list_databases(
+pub(super) fn list_databases(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::operation::Request;
 
 /// Explains a read as one server does, whose plan reads partitions, and a write by asking them.
-pub(in crate::commands) fn run(
+pub(super) fn run(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, doc};
 
-use super::{forwarded, number, router_of, writable};
+use super::{
+    PLACEMENT_CHANGES_MAX, elsewhere, forwarded, number, router_of, statement_number, writable,
+};
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::CommandContext;
@@ -12,10 +14,12 @@ use crate::commands::crud::insert::{write_batch, write_error};
 use crate::commands::ddl::collection_uuid;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::{OperationContext, Request};
-use crate::router::{Placement, Router, command, wait};
+use crate::operation::{
+    DocumentSequence, OperationContext, PlacementVersion, Request, RoutedRequest,
+};
+use crate::router::{PendingReply, Placement, Router, command, version_asked, wait, write_request};
 
-pub(in crate::commands) fn run(
+pub(super) fn run(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -26,11 +30,7 @@ pub(in crate::commands) fn run(
     collection_uuid::check(database, &args, &namespace)?;
     let is_ordered = args.boolean("ordered")?.unwrap_or(true);
     let documents: Vec<DocRef<'_>> = write_batch(request, &args, "documents")?.collect();
-    placed(database, &context.operation, router, &namespace)?;
     let _write = router.begin_write();
-    let placement = router
-        .placement(&namespace)
-        .ok_or_else(|| dropped(&namespace))?;
     let operation = &context.operation;
     let body = forwarded(
         request.body.as_ref(),
@@ -42,12 +42,21 @@ pub(in crate::commands) fn run(
     let mut insert = Insert {
         router,
         operation,
+        namespace: &namespace,
         body,
         inserted: 0,
         errors: Vec::new(),
     };
-    insert.run(&placement, &documents, is_ordered)?;
-    Ok(insert.reply())
+    let mut open: Vec<Numbered<'_>> = documents.into_iter().enumerate().collect();
+    for _ in 0..PLACEMENT_CHANGES_MAX {
+        let placement = placed(database, operation, router, &namespace)?;
+        let Some((wanted, rest)) = insert.run(&placement, &open, is_ordered)? else {
+            return Ok(insert.reply());
+        };
+        router.settle(&wanted, operation)?;
+        open = rest;
+    }
+    Err(unsettled(&namespace))
 }
 
 /// Returns where the documents of a collection are; creates an ordinary collection if there is none.
@@ -60,21 +69,52 @@ pub(super) fn placed(
     if let Some(placement) = router.placement(namespace) {
         return Ok(placement);
     }
+    if router.elsewhere().is_some() {
+        return placed_elsewhere(operation, router, namespace);
+    }
     let _changes = router.lock_changes();
     if router.placement(namespace).is_none() {
         database
             .collections()
             .modify()
             .find_or_create(operation, namespace)?;
-        let placement = Placement {
-            primary: router.new_primary(),
-            uuid: router.new_uuid(),
-            sharding: None,
-        };
+        let placement = Placement::whole(router.new_primary(), router.new_uuid());
         router.set_placement(namespace, Some(placement))?;
     }
     let placement = router.placement(namespace);
     Ok(placement.expect("it was set under the lock"))
+}
+
+/// Does so at the router that has the catalog.
+fn placed_elsewhere(
+    operation: &OperationContext,
+    router: &Router,
+    namespace: &Namespace,
+) -> Result<Arc<Placement>> {
+    if let Some(coordinator) = router.elsewhere() {
+        coordinator.catch_up()?;
+    }
+    if let Some(placement) = router.placement(namespace) {
+        return Ok(placement);
+    }
+    let create = doc! {"create": namespace.collection.as_str()};
+    let create = command(&namespace.database, create, operation, None);
+    match elsewhere::send(router, Request::new(create), operation) {
+        // Another client was faster.
+        Err(error) if error.code != ErrorCode::NamespaceExists => return Err(error),
+        _ => {}
+    }
+    router
+        .placement(namespace)
+        .ok_or_else(|| dropped(namespace))
+}
+
+/// Returns the error of a write whose placement changes again and again.
+pub(super) fn unsettled(namespace: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::ConflictingOperationInProgress,
+        format!("the placement of {namespace} changes all the time"),
+    )
 }
 
 /// Returns the error for a collection that is dropped while a write begins.
@@ -85,15 +125,26 @@ pub(super) fn dropped(namespace: &Namespace) -> Error {
     )
 }
 
+/// A document with its position in the command.
+type Numbered<'d> = (usize, DocRef<'d>);
+
+/// The placement that a partition asks for, and the documents that it refused.
+type Refused<'d> = Option<(PlacementVersion, Vec<Numbered<'d>>)>;
+
 /// Documents for one partition, with their positions in the command.
 struct Batch<'d> {
     partition: usize,
-    documents: Vec<(usize, DocRef<'d>)>,
+    documents: Vec<Numbered<'d>>,
+    bytes: usize,
 }
+
+/// Bytes of the documents of a batch, unless it has one document: with all else a message has at most 48,000,000.
+const BATCH_BYTES_MAX: usize = 32 << 20;
 
 struct Insert<'c> {
     router: &'c Router,
     operation: &'c OperationContext,
+    namespace: &'c Namespace,
     /// The command without documents.
     body: Document,
     inserted: i64,
@@ -102,85 +153,130 @@ struct Insert<'c> {
 }
 
 impl Insert<'_> {
-    fn run(
+    /// Sends documents to their partitions. Returns those that were refused because the placement has changed.
+    fn run<'d>(
         &mut self,
         placement: &Placement,
-        documents: &[DocRef<'_>],
+        documents: &[Numbered<'d>],
         is_ordered: bool,
-    ) -> Result<()> {
-        let mut batches: Vec<Batch<'_>> = Vec::new();
-        let mut unplaced = None;
-        for (at, document) in documents.iter().enumerate() {
+    ) -> Result<Refused<'d>> {
+        let (batches, unplaced) = self.batches(placement, documents, is_ordered);
+        match is_ordered {
+            true => self.one_by_one(placement, documents, &batches, unplaced),
+            false => self.at_once(placement, &batches),
+        }
+    }
+
+    /// Divides documents by partition. In order, only neighbours go together, and nothing behind the first document without a
+    /// place, whose error is returned.
+    fn batches<'d>(
+        &mut self,
+        placement: &Placement,
+        documents: &[Numbered<'d>],
+        is_ordered: bool,
+    ) -> (Vec<Batch<'d>>, Option<(usize, Document)>) {
+        let mut batches: Vec<Batch<'d>> = Vec::new();
+        for (at, document) in documents {
             let partition = match placement.partition_of(*document) {
                 Ok(partition) => partition,
                 Err(error) => {
-                    let error = write_error(at, &error);
+                    let error = write_error(*at, &error);
                     if let Some(error) = error.as_ref().as_document() {
-                        let error = (at, error.to_document());
+                        let error = (*at, error.to_document());
                         if is_ordered {
-                            unplaced = Some(error);
-                            break;
+                            return (batches, Some(error));
                         }
                         self.errors.push(error);
                     }
                     continue;
                 }
             };
-            // In order, only neighbours may go together.
+            let bytes = document.as_bytes().len();
+            let mut known = batches.iter_mut().rev();
             let known = match is_ordered {
-                true => batches
-                    .last_mut()
-                    .filter(|batch| batch.partition == partition),
-                false => batches
-                    .iter_mut()
-                    .find(|batch| batch.partition == partition),
+                true => known.next().filter(|batch| batch.partition == partition),
+                false => known.find(|batch| batch.partition == partition),
             };
-            match known {
-                Some(batch) => batch.documents.push((at, *document)),
+            match known.filter(|batch| batch.bytes + bytes <= BATCH_BYTES_MAX) {
+                Some(batch) => {
+                    batch.documents.push((*at, *document));
+                    batch.bytes += bytes;
+                }
                 None => batches.push(Batch {
                     partition,
-                    documents: vec![(at, *document)],
+                    documents: vec![(*at, *document)],
+                    bytes,
                 }),
             }
         }
-        if is_ordered {
-            for batch in &batches {
-                let reply = wait(&mut *self.send(batch)?, self.operation)?;
-                self.note(batch, &reply);
-                if !self.errors.is_empty() {
-                    return Ok(());
-                }
+        (batches, None)
+    }
+
+    fn one_by_one<'d>(
+        &mut self,
+        placement: &Placement,
+        documents: &[Numbered<'d>],
+        batches: &[Batch<'d>],
+        unplaced: Option<(usize, Document)>,
+    ) -> Result<Refused<'d>> {
+        for batch in batches {
+            let reply = wait(&mut *self.send(placement, batch)?, self.operation);
+            if let Some(wanted) = reply.as_ref().err().and_then(version_asked) {
+                let from = batch.documents.first().map_or(0, |(at, _)| *at);
+                let rest = documents.iter().filter(|(at, _)| *at >= from);
+                return Ok(Some((wanted, rest.copied().collect())));
             }
-            self.errors.extend(unplaced);
-            return Ok(());
+            self.note(batch, &reply?);
+            if !self.errors.is_empty() {
+                return Ok(None);
+            }
         }
-        let pending: Vec<_> = batches.iter().map(|batch| self.send(batch)).collect();
-        let mut failed = None;
+        self.errors.extend(unplaced);
+        Ok(None)
+    }
+
+    fn at_once<'d>(&mut self, placement: &Placement, batches: &[Batch<'d>]) -> Result<Refused<'d>> {
+        let pending = batches.iter().map(|batch| self.send(placement, batch));
+        let pending: Vec<_> = pending.collect();
+        let (mut failed, mut wanted, mut rest) = (None, None, Vec::new());
         for (batch, pending) in batches.iter().zip(pending) {
             match pending.and_then(|mut reply| wait(&mut *reply, self.operation)) {
                 Ok(reply) => self.note(batch, &reply),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => match version_asked(&error) {
+                    Some(version) => {
+                        wanted = Some(version);
+                        rest.extend(batch.documents.iter().copied());
+                    }
+                    None => failed = failed.or(Some(error)),
+                },
             }
         }
-        failed.map_or(Ok(()), Err)
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(wanted.map(|wanted| (wanted, rest))),
+        }
     }
 
-    fn send(&self, batch: &Batch<'_>) -> Result<Box<dyn crate::router::PendingReply>> {
-        let bytes: usize = batch
-            .documents
-            .iter()
-            .map(|(_, d)| d.as_bytes().len() + 16)
-            .sum();
-        let mut out = DocumentBuilder::with_capacity(self.body.as_bytes().len() + bytes + 64);
-        out.append_all(self.body.as_ref());
-        out.begin_array("documents");
-        for (at, (_, document)) in batch.documents.iter().enumerate() {
-            out.append_indexed(at, ValueRef::Document(*document));
+    fn send(&self, placement: &Placement, batch: &Batch<'_>) -> Result<Box<dyn PendingReply>> {
+        let mut buffer = Vec::with_capacity(batch.bytes);
+        for (_, document) in &batch.documents {
+            buffer.extend_from_slice(document.as_bytes());
         }
-        out.end();
+        let all = 0..buffer.len();
+        let documents = DocumentSequence::new("documents".to_owned(), Arc::new(buffer), all);
+        let numbers = batch.documents.iter().map(|(at, _)| statement_number(*at));
+        let routed = RoutedRequest {
+            placement: Some(placement.version_of(self.namespace)),
+            statements: match self.operation.txn_number {
+                Some(_) => numbers.collect(),
+                None => Vec::new(),
+            },
+            ..RoutedRequest::default()
+        };
         let database = &self.operation.database;
-        let request = command(database, out.finish(), self.operation, None);
-        self.router.send(batch.partition, Request::new(request))
+        let mut request = write_request(database, self.body.clone(), self.operation, routed);
+        request.sequences.extend(documents);
+        self.router.send(batch.partition, request)
     }
 
     /// Adds the reply of a partition.

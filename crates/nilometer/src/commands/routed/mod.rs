@@ -1,7 +1,7 @@
 //! What commands do on a router, where that is not what they do on one server.
 //!
 //! ```text
-//! catalog      the router's own, then the partitions of the collection
+//! catalog      the router's own, then the partitions of the collection; at the router that has the catalog
 //! reads        the handler of one server: the router's collections are in partitions
 //! writes       to the partition of each document, or to those that may have the documents
 //! process      the handler of one server
@@ -11,12 +11,13 @@
 //! Which of these a command is says the column [`OnRouter`] of the table of commands. [`ROUTER_COMMANDS`] are the commands that
 //! only a router has.
 
-pub(super) mod change;
-pub(super) mod ddl;
-pub(super) mod explain;
-pub(super) mod insert;
+mod change;
+mod ddl;
+mod elsewhere;
+mod explain;
+mod insert;
 mod sharding;
-pub(super) mod stats;
+mod stats;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
@@ -38,21 +39,51 @@ pub(crate) static ROUTER_COMMANDS: &[CommandSpec] = &[
     sharding::SPLIT,
 ];
 
+/// How often a write begins again because its placement has changed.
+const PLACEMENT_CHANGES_MAX: usize = 100;
+
+/// Returns the number of the statement at a position of a command, which has at most 100,000.
+fn statement_number(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
+}
+
 /// Returns the command `name` that only a router has.
 pub(super) fn find(name: &str) -> Option<&'static CommandSpec> {
     ROUTER_COMMANDS.iter().find(|command| command.name == name)
 }
 
-/// Returns what runs a command on a router.
-pub(super) fn handler_of(spec: &'static CommandSpec) -> Result<Handler> {
+/// Returns what runs a command on a router. `is_view` is true if another router has the catalog.
+pub(super) fn handler_of(spec: &'static CommandSpec, is_view: bool) -> Result<Handler> {
+    let own = own_handler_of(spec.name);
     match spec.on_router {
         OnRouter::Same => Ok(spec.handler),
-        OnRouter::By(handler) => Ok(handler),
+        OnRouter::Catalog if is_view => Ok(elsewhere::run),
+        OnRouter::Own | OnRouter::Catalog => Ok(own.unwrap_or(spec.handler)),
         OnRouter::Refused => Err(Error::new(
             ErrorCode::CommandNotSupported,
             format!("{} is not supported on a router", spec.name),
         )),
     }
+}
+
+/// Returns what only a router does for a command; `None` if it does what one server does.
+fn own_handler_of(name: &str) -> Option<Handler> {
+    Some(match name {
+        "collMod" | "dropIndexes" => ddl::change,
+        "collStats" => stats::collection,
+        "create" => ddl::create,
+        "createIndexes" => ddl::create_indexes,
+        "dbStats" => stats::database,
+        "delete" => change::delete,
+        "drop" => ddl::drop_collection,
+        "dropDatabase" => ddl::drop_database,
+        "explain" => explain::run,
+        "findAndModify" => change::find_and_modify,
+        "insert" => insert::run,
+        "listDatabases" => ddl::list_databases,
+        "update" => change::update,
+        _ => return None,
+    })
 }
 
 /// Returns the router of a database that is one.
@@ -116,4 +147,23 @@ fn number(value: ValueRef<'_>) -> i64 {
 fn compares_by_bytes(context: &CommandContext<'_>, database: &Database, name: &str) -> bool {
     let collation = super::crud::query::default_collation(database, context.database_name(), name);
     collation.is_ok_and(|collation| collation.is_simple())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::COMMANDS;
+
+    #[test]
+    fn the_column_says_which_commands_are_a_routers_own() {
+        for spec in COMMANDS {
+            let has_own = own_handler_of(spec.name).is_some();
+            let fits = match spec.on_router {
+                OnRouter::Own => has_own,
+                OnRouter::Catalog => true,
+                OnRouter::Same | OnRouter::Refused => !has_own,
+            };
+            assert!(fits, "{}", spec.name);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::Request;
+use crate::operation::{OperationContext, Request};
 use crate::router::{Placement, Router, ShardKey, Sharding};
 
 pub(super) const ENABLE: CommandSpec = CommandSpec {
@@ -55,7 +55,7 @@ pub(super) const MOVE_RANGE: CommandSpec = CommandSpec {
         "moveRange",
         "Lets new buckets of a range go to another partition.",
         Authorization::OnCluster(&[Action::MoveChunk]),
-        OnRouter::Same,
+        OnRouter::Catalog,
         move_range,
     )
 };
@@ -69,7 +69,7 @@ pub(super) const SHARD_COLLECTION: CommandSpec = CommandSpec {
         "shardCollection",
         "Divides a time-series collection among the partitions.",
         Authorization::OnCluster(&[Action::EnableSharding]),
-        OnRouter::Same,
+        OnRouter::Catalog,
         shard_collection,
     )
 };
@@ -82,7 +82,7 @@ pub(super) const SPLIT: CommandSpec = CommandSpec {
         "split",
         "Divides a chunk in two.",
         Authorization::OnCluster(&[Action::SplitChunk]),
-        OnRouter::Same,
+        OnRouter::Catalog,
         split,
     )
 };
@@ -160,6 +160,7 @@ fn shard_collection(
     // change the placement.
     let _no_writes = router.stop_writes();
     let _changes = router.lock_changes();
+    router.begin_change(&namespace, &context.operation)?;
     let is_same = router
         .placement(&namespace)
         .is_some_and(|now| now.uuid == placement.uuid && now.sharding.is_none());
@@ -307,11 +308,12 @@ fn check_collation(database: &Database, namespace: &Namespace, args: &Args<'_>) 
 
 /// Changes the chunks of a sharded collection.
 fn change_chunks(
-    router: &Router,
+    (router, operation): (&Router, &OperationContext),
     namespace: &Namespace,
     change: impl FnOnce(&mut Sharding) -> Result<()>,
 ) -> Result<()> {
     let _changes = router.lock_changes();
+    router.begin_change(namespace, operation)?;
     let placement = router.placement(namespace);
     let mut placement = placement.map(|p| Placement::clone(&p));
     match placement
@@ -331,7 +333,7 @@ fn change_chunks(
 
 fn move_range(
     database: &Database,
-    _: &mut CommandContext<'_>,
+    context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
     let router = router_of(database);
@@ -339,7 +341,8 @@ fn move_range(
     let namespace = whole_name(&args, "moveRange")?;
     let partition = router.number_of(args.required_string("toShard")?)?;
     let (min, max) = (args.document("min")?, args.document("max")?);
-    change_chunks(router, &namespace, |sharding| {
+    let by = (router, &context.operation);
+    change_chunks(by, &namespace, |sharding| {
         let bound = |given: DocRef<'_>| sharding.key.bound(given);
         let (low, high) = match (min.map(bound).transpose()?, max.map(bound).transpose()?) {
             (Some(low), Some(high)) => (low, high),
@@ -359,12 +362,17 @@ fn move_range(
     Ok(Document::new())
 }
 
-fn split(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+fn split(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
     let router = router_of(database);
     let args = Args::new("split", request.body.as_ref());
     let namespace = whole_name(&args, "split")?;
     let middle = args.required_document("middle")?;
-    change_chunks(router, &namespace, |sharding| {
+    let by = (router, &context.operation);
+    change_chunks(by, &namespace, |sharding| {
         let at = sharding.key.bound(middle)?;
         sharding.split(at)
     })?;

@@ -29,7 +29,7 @@ const DATABASE_SUMS: [&str; 4] = ["dataSize", "storageSize", "indexSize", "total
 /// Fields of a partition that hold for all.
 const COMMON: [&str; 5] = ["capped", "max", "maxSize", "nindexes", "scaleFactor"];
 
-pub(in crate::commands) fn collection(
+pub(super) fn collection(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
@@ -76,7 +76,7 @@ pub(in crate::commands) fn collection(
     Ok(out.finish())
 }
 
-pub(in crate::commands) fn database(
+pub(super) fn database(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,

@@ -122,8 +122,13 @@ fn start(
         Mechanism::Sha256 => parameters.scram_sha256_iteration_count(),
     };
     let iterations = u32::try_from(iterations).unwrap_or(u32::MAX);
-    let authority = database.authority();
-    let credentials = authority.credentials(&user, mechanism, iterations);
+    let key = database.services().member_key.get();
+    let credentials = match key.and_then(|key| key.of(&user, mechanism)) {
+        Some(credentials) => (credentials, true),
+        None => database
+            .authority()
+            .credentials(&user, mechanism, iterations),
+    };
     let nonce = BASE64.encode(auth::random_bytes::<NONCE_BYTES>()?);
     let (conversation, answer) =
         Conversation::start(mechanism, &first, user, credentials, &nonce, skip_empty);
@@ -296,8 +301,13 @@ fn succeed(
     name: &UserName,
     mechanism: &str,
 ) -> Result<()> {
-    let grants = database.authority().grants(name);
     let session = &mut *context.session;
+    if database.services().member_key.get().is_some() && auth::is_member(name) {
+        session.login.succeed_as_member();
+        audit::authenticated(database.services(), session, name, mechanism, None);
+        return Ok(());
+    }
+    let grants = database.authority().grants(name);
     let Some(grants) = grants.filter(|grants| may_come(session, grants)) else {
         return Err(fail(database, session, name, mechanism, auth::failed()));
     };

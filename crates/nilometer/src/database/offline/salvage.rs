@@ -433,7 +433,7 @@ impl<'t> Inserter<'t> {
                 "$db": self.namespace.database.as_str(),
             },
             sequences: vec![documents],
-            part: None,
+            routed: None,
         };
         let reply = self.target.run_command(&mut self.session, &request);
         let inserted = reply.get("n").as_exact_i64();

@@ -8,6 +8,7 @@ use crate::catalog::Namespace;
 use crate::commands::ddl::{
     capped, coll_mod, create, create_indexes, drop, drop_indexes, rename_collection,
 };
+use crate::commands::generic::Numbers;
 use crate::commands::security::authorization::{self, AccessRequest, RequiredPrivileges};
 use crate::commands::{CommandContext, CommandSpec, generic};
 use crate::database::Database;
@@ -141,7 +142,7 @@ pub(super) fn apply(
         body,
         ignored,
     } = translation;
-    generic::parse(spec, body.as_ref(), None)?;
+    generic::parse(spec, body.as_ref(), None, Numbers::None)?;
     if was_renamed(database, &body)? {
         return Ok(());
     }

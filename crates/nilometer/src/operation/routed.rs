@@ -1,0 +1,32 @@
+//! What a router asks of a partition beside a command.
+
+/// What a router asks of a partition beside a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoutedRequest {
+    /// What a part of a query returns.
+    pub part: Option<PartRequest>,
+    /// The placement by which the router has chosen the partition; `None` if any would do.
+    pub placement: Option<PlacementVersion>,
+    /// The numbers of the statements of a retryable write, in their order; empty if they are their positions.
+    pub statements: Vec<u32>,
+    /// Statements of a retryable write do nothing unless they ran before.
+    pub repeats_only: bool,
+}
+
+/// What a router asks of a partition beside an `aggregate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartRequest {
+    /// The groups of the last stage are returned with the states of their accumulators.
+    pub returns_states: bool,
+    /// `$$NOW` of the whole query.
+    pub now_ms: i64,
+}
+
+/// A collection, and the number of the change that made its placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementVersion {
+    /// The collection as `db.coll`.
+    pub namespace: String,
+    /// Placements of later changes have greater numbers.
+    pub number: i64,
+}

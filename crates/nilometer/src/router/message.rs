@@ -1,0 +1,170 @@
+//! The form in which requests go to partitions in other processes: the command, with a field of its own.
+//!
+//! ```text
+//! $partition  { name, part: { states, now }, placement: { ns, number }, statements: [ … ], repeatsOnly }
+//! ```
+//!
+//! Whoever receives a message takes the field out before anything else sees the command, and only of a sender that has
+//! proven to belong to the cluster.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+
+use crate::error::{Error, Result};
+use crate::operation::{PartRequest, PlacementVersion, Request, RoutedRequest};
+
+/// The field that names the partition.
+pub const PARTITION_FIELD: &str = "$partition";
+
+/// Returns the command of a request as it goes to the partition `name` in another process. The sequences go beside it.
+pub fn message_to(name: &str, request: &Request) -> Document {
+    let mut field = DocumentBuilder::new();
+    field.append("name", name);
+    if let Some(routed) = &request.routed {
+        append(&mut field, routed);
+    }
+    let mut out = DocumentBuilder::with_capacity(request.body.as_bytes().len() + 160);
+    out.append_all(request.body.as_ref());
+    out.append(PARTITION_FIELD, field.finish());
+    out.finish()
+}
+
+fn append(out: &mut DocumentBuilder, routed: &RoutedRequest) {
+    if let Some(part) = routed.part {
+        let now = Value::DateTime(part.now_ms);
+        out.append("part", doc! {"states": part.returns_states, "now": now});
+    }
+    if let Some(placement) = &routed.placement {
+        let namespace = placement.namespace.as_str();
+        out.append(
+            "placement",
+            doc! {"ns": namespace, "number": placement.number},
+        );
+    }
+    if !routed.statements.is_empty() {
+        let numbers = routed.statements.iter().map(|number| i64::from(*number));
+        out.append("statements", numbers.map(Value::from).collect::<Vec<_>>());
+    }
+    if routed.repeats_only {
+        out.append("repeatsOnly", true);
+    }
+}
+
+/// Returns the name of the partition that a message is for, and what it asks; `None` if the message is a client's command.
+pub fn addressed(message: &Request) -> Result<Option<(String, Request)>> {
+    let field = match message.body.get(PARTITION_FIELD) {
+        ValueRef::Missing => return Ok(None),
+        ValueRef::Document(field) => field,
+        _ => return Err(malformed()),
+    };
+    let mut body = DocumentBuilder::with_capacity(message.body.as_bytes().len());
+    for element in message.body.iter() {
+        if element.name() != PARTITION_FIELD {
+            body.append_element(element);
+        }
+    }
+    let name = field.get("name").as_str().ok_or_else(malformed)?;
+    let request = Request {
+        body: body.finish(),
+        sequences: message.sequences.clone(),
+        routed: Some(Arc::new(read(field)?)),
+    };
+    Ok(Some((name.to_owned(), request)))
+}
+
+fn read(field: DocRef<'_>) -> Result<RoutedRequest> {
+    let mut out = RoutedRequest::default();
+    for element in field {
+        match (element.name(), element.value()) {
+            ("name", ValueRef::String(_)) => {}
+            ("part", ValueRef::Document(part)) => {
+                let (ValueRef::Bool(returns_states), ValueRef::DateTime(now_ms)) =
+                    (part.get("states"), part.get("now"))
+                else {
+                    return Err(malformed());
+                };
+                out.part = Some(PartRequest {
+                    returns_states,
+                    now_ms,
+                });
+            }
+            ("placement", ValueRef::Document(placement)) => {
+                out.placement = Some(read_placement(placement)?);
+            }
+            ("statements", ValueRef::Array(numbers)) => {
+                let number = |value: ValueRef<'_>| u32::try_from(value.as_exact_i64()?).ok();
+                let numbers = numbers.iter().map(number).collect::<Option<_>>();
+                out.statements = numbers.ok_or_else(malformed)?;
+            }
+            ("repeatsOnly", ValueRef::Bool(only)) => out.repeats_only = only,
+            _ => return Err(malformed()),
+        }
+    }
+    Ok(out)
+}
+
+/// Reads `{ns, number}`.
+pub(crate) fn read_placement(placement: DocRef<'_>) -> Result<PlacementVersion> {
+    let namespace = placement.get("ns").as_str().ok_or_else(malformed)?;
+    let number = placement.get("number").as_exact_i64();
+    Ok(PlacementVersion {
+        namespace: namespace.to_owned(),
+        number: number.ok_or_else(malformed)?,
+    })
+}
+
+fn malformed() -> Error {
+    Error::bad_value(format!("the field {PARTITION_FIELD} is malformed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_router_asks_survives_a_message() {
+        let body = doc! {"insert": "c", "$db": "test"};
+        let full = RoutedRequest {
+            part: Some(PartRequest {
+                returns_states: true,
+                now_ms: -5,
+            }),
+            placement: Some(PlacementVersion {
+                namespace: "test.c".to_owned(),
+                number: 7,
+            }),
+            statements: vec![0, 3, u32::MAX],
+            repeats_only: true,
+        };
+        for routed in [RoutedRequest::default(), full] {
+            let mut request = Request::new(body.clone());
+            request.routed = Some(Arc::new(routed.clone()));
+            let message = Request::new(message_to("p0001", &request));
+            let found = addressed(&message).expect("well-formed");
+            let (name, arrived) = found.expect("a partition");
+            assert_eq!(name, "p0001");
+            assert_eq!(arrived.body, body);
+            assert_eq!(arrived.routed.as_deref(), Some(&routed));
+        }
+        let of_client = addressed(&Request::new(body)).expect("well-formed");
+        assert!(of_client.is_none());
+    }
+
+    #[test]
+    fn malformed_fields_are_refused() {
+        let fields = [
+            Value::Int32(1),
+            doc! {}.into(),
+            doc! {"name": 1}.into(),
+            doc! {"name": "p", "more": 1}.into(),
+            doc! {"name": "p", "part": doc! {"states": 1}}.into(),
+            doc! {"name": "p", "placement": doc! {"ns": "a.b"}}.into(),
+            doc! {"name": "p", "statements": vec![Value::Int32(-1)]}.into(),
+        ];
+        for field in fields {
+            let message = Request::new(doc! {"ping": 1, "$partition": field.clone()});
+            assert!(addressed(&message).is_err(), "{field:?}");
+        }
+    }
+}

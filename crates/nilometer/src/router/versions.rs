@@ -1,0 +1,135 @@
+//! Changes of placements when there are several routers.
+//!
+//! One router has the catalog of the cluster and changes it; the others read it and send it their changes
+//! ([`Coordinator`]). Every request that follows a placement names its version. Before a placement is replaced, the
+//! partitions are told to refuse the versions before ([`Router::begin_change`]), so no router follows one that was replaced:
+//! its request fails with code 13388, and it reads the placements again ([`Router::settle`]).
+//!
+//! A change that fails half-way has raised a version that no placement has. The router with the catalog then gives the
+//! placement that version when it is asked to settle.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+
+use super::partition::{PendingReply, wait};
+use super::{Placement, Router};
+use crate::catalog::Namespace;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, PlacementVersion, Request};
+
+/// What a partition is told before a placement is replaced.
+pub(crate) const RAISE_COMMAND: &str = "_raisePlacement";
+
+/// What the router with the catalog is told by one whose placement was refused.
+pub(crate) const SETTLE_COMMAND: &str = "_settlePlacement";
+
+/// The field of an error that names the version which a partition asks for.
+const WANTED: &str = "vWanted";
+
+/// Reaches the router that has the catalog of the cluster.
+pub trait Coordinator: Send + Sync {
+    /// Sends a command to the router that has the catalog. Does not wait for the reply.
+    fn send(&self, request: Request) -> Box<dyn PendingReply>;
+
+    /// Waits until this router sees the catalog as it was when the call began.
+    fn catch_up(&self) -> Result<()>;
+}
+
+/// Returns the error of a request that follows a placement which was replaced.
+pub(crate) fn stale(namespace: &str, wanted: i64) -> Error {
+    let text = format!("the placement of {namespace} has changed");
+    let error = Error::new(ErrorCode::StaleConfig, text);
+    error.with_detail(WANTED, version_document(namespace, wanted))
+}
+
+/// Returns the version that a partition asks for in an error; `None` for other errors.
+pub(crate) fn version_asked(error: &Error) -> Option<PlacementVersion> {
+    if error.code != ErrorCode::StaleConfig {
+        return None;
+    }
+    let wanted = error.details.as_ref()?.get(WANTED).as_document()?;
+    super::read_placement(wanted).ok()
+}
+
+fn version_document(namespace: &str, number: i64) -> Document {
+    doc! {"ns": namespace, "number": number}
+}
+
+/// Returns a command whose first field is a version.
+fn about(name: &str, namespace: &str, number: i64) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append(name, Value::from(version_document(namespace, number)));
+    out.finish()
+}
+
+impl Router {
+    /// Returns the router that changes the catalog, if that is another one.
+    pub(crate) fn elsewhere(&self) -> Option<&Arc<dyn Coordinator>> {
+        self.coordinator
+            .as_ref()
+            .filter(|_| self.stored().is_view())
+    }
+
+    /// Lets no partition answer requests that follow the placement of the collection, which is about to be replaced. The
+    /// caller holds [`Self::lock_changes`].
+    pub(crate) fn begin_change(
+        &self,
+        namespace: &Namespace,
+        operation: &OperationContext,
+    ) -> Result<()> {
+        let Some(placement) = self.placement(namespace) else {
+            return Ok(());
+        };
+        let next = self.stored().next_version();
+        let raise = about(RAISE_COMMAND, &namespace.to_string(), next);
+        let partitions = placement.partitions(self.count());
+        self.ask_all(&partitions, "admin", &raise, operation)?;
+        Ok(())
+    }
+
+    /// Makes this router see a placement of the version that a partition asks for. The caller does not hold
+    /// [`Self::lock_changes`].
+    pub(crate) fn settle(
+        &self,
+        wanted: &PlacementVersion,
+        operation: &OperationContext,
+    ) -> Result<()> {
+        let Some(coordinator) = self.elsewhere() else {
+            return self.settle_here(wanted);
+        };
+        coordinator.catch_up()?;
+        if self.has_settled(wanted)? {
+            return Ok(());
+        }
+        let settle = about(SETTLE_COMMAND, &wanted.namespace, wanted.number);
+        let settle = super::command("admin", settle, operation, None);
+        wait(&mut *coordinator.send(Request::new(settle)), operation)?;
+        coordinator.catch_up()
+    }
+
+    /// Gives the placement of the collection that version at least, if it has an earlier one.
+    pub(crate) fn settle_here(&self, wanted: &PlacementVersion) -> Result<()> {
+        // A change that runs ends first.
+        let _changes = self.lock_changes();
+        if self.has_settled(wanted)? {
+            return Ok(());
+        }
+        let namespace = namespace_of(wanted)?;
+        let placement = self.placement(&namespace);
+        let placement = placement.map(|placement| Placement::clone(&placement));
+        self.stored()
+            .set(&namespace, placement, wanted.number, &self.names)
+    }
+
+    /// True if the collection has a placement of that version or none.
+    fn has_settled(&self, wanted: &PlacementVersion) -> Result<bool> {
+        let placement = self.placement(&namespace_of(wanted)?);
+        Ok(placement.is_none_or(|placement| placement.version >= wanted.number))
+    }
+}
+
+fn namespace_of(version: &PlacementVersion) -> Result<Namespace> {
+    let (database, collection) = version.namespace.split_once('.').unwrap_or_default();
+    Namespace::new(database, collection)
+}

@@ -1,0 +1,488 @@
+//! Several routers over the same partitions: one has the catalog, the other reads it and is told what has changed.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use nilometer::database::{HostedPartition, LocalPartition};
+use nilometer::router::{Coordinator, Partition, PendingReply};
+use nilometer::services::Environment;
+use nilometer::session::ClientSession;
+use nilometer::{Database, Request};
+use nilometer_bson::{Document, Value, array, doc};
+use nilometer_storage::{
+    Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
+    KeyspaceStatistics, MemoryEngine, Result, Snapshot, WriteBatch,
+};
+
+use crate::support::show;
+
+/// An engine as a router sees it that does not have the catalog.
+struct View(Arc<dyn Engine>);
+
+impl Engine for View {
+    fn create_keyspace(&self, _: &str, _: KeyspaceOptions) -> Result<KeyspaceId> {
+        Err(Error::ReadOnly)
+    }
+
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        self.0.keyspaces()
+    }
+
+    fn drop_keyspace(&self, _: KeyspaceId) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn commit(&self, _: WriteBatch, _: Durability) -> Result<u64> {
+        Err(Error::ReadOnly)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        self.0.snapshot()
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn checkpoint(&self, _: &Path) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn verify(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
+        self.0.keyspace_statistics(id)
+    }
+
+    fn statistics(&self) -> EngineStatistics {
+        self.0.statistics()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The reply of another router of this process.
+struct Ready(Option<Document>);
+
+impl PendingReply for Ready {
+    fn wait(&mut self, _: Duration) -> nilometer::Result<Option<Document>> {
+        Ok(self.0.take())
+    }
+}
+
+/// Two routers over the same partitions.
+struct Routers {
+    /// Has the catalog.
+    first: Arc<Database>,
+    second: Arc<Second>,
+    partitions: Vec<Arc<HostedPartition>>,
+}
+
+/// The router that reads the catalog of the first.
+struct Second {
+    engine: Arc<dyn Engine>,
+    first: Arc<Database>,
+    current: OnceLock<RwLock<Arc<Database>>>,
+}
+
+impl Second {
+    fn current(&self) -> Arc<Database> {
+        let current = self.current.get().unwrap().read();
+        Arc::clone(&current.unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Reaches the first router for the second.
+struct ToFirst(Arc<Second>);
+
+impl Coordinator for ToFirst {
+    fn send(&self, request: Request) -> Box<dyn PendingReply> {
+        Box::new(Ready(Some(self.0.first.run_for_router(&request))))
+    }
+
+    fn catch_up(&self) -> nilometer::Result<()> {
+        let view = Arc::new(View(Arc::clone(&self.0.engine)));
+        let mut current = self.0.current.get().unwrap().write().unwrap();
+        *current = Arc::new(current.router_successor(view)?);
+        Ok(())
+    }
+}
+
+impl Routers {
+    fn new(count: usize) -> Self {
+        let hosted = |_| {
+            let database = Arc::new(Database::in_memory().unwrap());
+            Arc::new(HostedPartition::new(database).unwrap())
+        };
+        let partitions: Vec<Arc<HostedPartition>> = (0..count).map(hosted).collect();
+        let named = || {
+            let named = partitions.iter().enumerate().map(|(at, hosted)| {
+                let name = format!("p{at:04}");
+                Arc::new(LocalPartition::new(&name, Arc::clone(hosted))) as Arc<dyn Partition>
+            });
+            named.collect::<Vec<_>>()
+        };
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let first = Database::router(Arc::clone(&engine), Environment::default(), named());
+        let first = Arc::new(first.unwrap());
+        let second = Arc::new(Second {
+            engine: Arc::clone(&engine),
+            first: Arc::clone(&first),
+            current: OnceLock::new(),
+        });
+        let opened = Database::router_among(
+            Arc::new(View(engine)),
+            Environment::default(),
+            std::env::temp_dir(),
+            named(),
+            Arc::new(ToFirst(Arc::clone(&second))),
+        );
+        let opened = RwLock::new(Arc::new(opened.unwrap()));
+        assert!(second.current.set(opened).is_ok());
+        Self {
+            first,
+            second,
+            partitions,
+        }
+    }
+
+    /// Returns a cluster with a time series, sharded by its host, that both routers know.
+    fn sharded(count: usize) -> Self {
+        let routers = Self::new(count);
+        let timeseries = doc! {"timeField": "t", "metaField": "m"};
+        ok(
+            &routers.first,
+            doc! {"create": "ts", "timeseries": timeseries, "$db": "test"},
+        );
+        let shard = doc! {"shardCollection": "test.ts", "key": doc! {"m.host": 1}, "$db": "admin"};
+        ok(&routers.first, shard);
+        routers.catch_up();
+        routers
+    }
+
+    fn second(&self) -> Arc<Database> {
+        self.second.current()
+    }
+
+    fn catch_up(&self) {
+        ToFirst(Arc::clone(&self.second)).catch_up().unwrap();
+    }
+}
+
+fn run(database: &Database, command: Document) -> Document {
+    database.run_command(&mut ClientSession::embedded(), &Request::new(command))
+}
+
+fn ok(database: &Database, command: Document) -> Document {
+    let reply = run(database, command.clone());
+    let is_done =
+        reply.get("ok").as_exact_i64() == Some(1) && reply.get("writeErrors").is_missing();
+    assert!(is_done, "{}: {}", show(&command), show(&reply));
+    reply
+}
+
+fn measurement(at: i64, host: i32) -> Value {
+    doc! {"t": Value::DateTime(at * 1000), "m": doc! {"host": host}, "x": at}.into()
+}
+
+fn insert(list: Vec<Value>) -> Document {
+    doc! {"insert": "ts", "documents": list, "$db": "test"}
+}
+
+fn count(database: &Database, query: Document) -> i64 {
+    let reply = ok(
+        database,
+        doc! {"count": "ts", "query": query, "$db": "test"},
+    );
+    reply.get("n").as_exact_i64().unwrap()
+}
+
+fn move_to(host: i32, shard: &str) -> Document {
+    doc! {
+        "moveRange": "test.ts", "min": doc! {"meta.host": host}, "max": doc! {"meta.host": host + 1},
+        "toShard": shard, "$db": "admin",
+    }
+}
+
+#[test]
+fn a_router_without_the_catalog_sends_changes_to_the_one_that_has_it() {
+    let routers = Routers::new(2);
+    let second = routers.second();
+    assert!(second.is_view() && !routers.first.is_view());
+    ok(&second, doc! {"create": "plain", "$db": "test"});
+    ok(
+        &second,
+        doc! {"createUser": "ada", "pwd": "x", "roles": array![], "$db": "test"},
+    );
+    // An insert creates its collection.
+    let second = routers.second();
+    ok(
+        &second,
+        doc! {"insert": "new", "documents": array![doc! {"_id": 1}], "$db": "test"},
+    );
+    for router in [&routers.first, &routers.second()] {
+        let listed = ok(
+            router,
+            doc! {"listCollections": 1, "nameOnly": true, "$db": "test"},
+        );
+        let text = show(&listed);
+        assert!(text.contains("plain") && text.contains("new"), "{text}");
+        let users = ok(router, doc! {"usersInfo": "ada", "$db": "test"});
+        assert_eq!(users.get("users").as_array().unwrap().iter().count(), 1);
+        let found = ok(router, doc! {"find": "new", "$db": "test"});
+        assert!(show(&found).contains("_id"), "{}", show(&found));
+    }
+    // What the client may not do is refused here, and what fails there fails here.
+    let twice = run(
+        &routers.second(),
+        doc! {"create": "plain", "capped": true, "size": 5, "$db": "test"},
+    );
+    assert_eq!(
+        twice.get("code").as_exact_i64(),
+        Some(48),
+        "{}",
+        show(&twice)
+    );
+}
+
+#[test]
+fn a_router_asks_for_a_new_catalog_when_it_has_to() {
+    let routers = Routers::sharded(2);
+    let second = routers.second();
+    let asks = |command| second.asks_for_new_catalog(&Request::new(command));
+    assert!(asks(doc! {"listCollections": 1, "$db": "test"}));
+    assert!(asks(doc! {"find": "other", "$db": "test"}));
+    assert!(asks(
+        doc! {"explain": doc! {"count": "other"}, "$db": "test"}
+    ));
+    assert!(!asks(doc! {"find": "ts", "$db": "test"}));
+    assert!(!asks(
+        doc! {"getMore": 5_i64, "collection": "other", "$db": "test"}
+    ));
+    assert!(!asks(doc! {"ping": 1, "$db": "test"}));
+    let first = &routers.first;
+    assert!(!first.asks_for_new_catalog(&Request::new(doc! {"find": "other", "$db": "test"})));
+}
+
+#[test]
+fn an_old_placement_costs_a_repetition_and_never_an_answer() {
+    let routers = Routers::sharded(3);
+    let hosts = |from: i64| {
+        (0..6)
+            .map(|host| measurement(from + i64::from(host), host))
+            .collect()
+    };
+    let second = routers.second();
+    ok(&second, insert(hosts(0)));
+    // The second router does not know of the moves.
+    for (host, shard) in [(2, "p0001"), (3, "p0002"), (4, "p0001")] {
+        ok(&routers.first, move_to(host, shard));
+    }
+    ok(&routers.first, insert(hosts(100)));
+    for host in 0..6 {
+        assert_eq!(count(&second, doc! {"m.host": host}), 2, "{host}");
+    }
+    assert_eq!(count(&second, doc! {}), 12);
+    ok(&routers.first, move_to(5, "p0002"));
+    ok(&second, insert(hosts(200)));
+    let ordered = doc! {"insert": "ts", "documents": hosts(300), "ordered": true, "$db": "test"};
+    ok(&routers.first, move_to(1, "p0002"));
+    ok(&second, ordered);
+    for router in [&routers.first, &second, &routers.second()] {
+        for host in 0..6 {
+            assert_eq!(count(router, doc! {"m.host": host}), 4, "{host}");
+        }
+    }
+    // Changes and removals follow, too: also in partitions that the old placement does not name.
+    ok(&routers.first, move_to(0, "p0002"));
+    ok(&routers.first, insert(hosts(400)));
+    let update =
+        doc! {"q": doc! {"m.host": 0}, "u": doc! {"$set": doc! {"m.old": true}}, "multi": true};
+    let reply = run(
+        &second,
+        doc! {"update": "ts", "updates": array![update], "$db": "test"},
+    );
+    assert_eq!(reply.get("n").as_exact_i64(), Some(5), "{}", show(&reply));
+    assert_eq!(count(&second, doc! {"m.old": true}), 5);
+    ok(&routers.first, move_to(3, "p0000"));
+    ok(&routers.first, insert(hosts(500)));
+    let delete = doc! {"q": doc! {"m.host": 3}, "limit": 0};
+    let reply = ok(
+        &second,
+        doc! {"delete": "ts", "deletes": array![delete], "$db": "test"},
+    );
+    assert_eq!(reply.get("n").as_exact_i64(), Some(6), "{}", show(&reply));
+}
+
+#[test]
+fn a_collection_that_is_sharded_or_dropped_elsewhere() {
+    let routers = Routers::new(3);
+    let timeseries = doc! {"timeField": "t", "metaField": "m"};
+    let create = doc! {"create": "ts", "timeseries": timeseries, "$db": "test"};
+    ok(&routers.first, create.clone());
+    routers.catch_up();
+    let second = routers.second();
+    let shard =
+        doc! {"shardCollection": "test.ts", "key": doc! {"m.host": "hashed"}, "$db": "admin"};
+    ok(&routers.first, shard);
+    // The second router takes the collection for one that is whole in its primary.
+    let list: Vec<Value> = (0..60).map(|at| measurement(at, at as i32 % 12)).collect();
+    ok(&second, insert(list));
+    let used = routers.partitions.iter().filter(|partition| {
+        let found = partition
+            .database()
+            .command("test", &bson::doc! {"count": "ts"});
+        found.unwrap().get_i32("n").unwrap() > 0
+    });
+    assert!(used.count() > 1, "the new placement was followed");
+    for host in 0..12 {
+        assert_eq!(count(&routers.first, doc! {"m.host": host}), 5);
+    }
+    // Dropped and made again: nothing of before is written to.
+    let second = routers.second();
+    ok(&routers.first, doc! {"drop": "ts", "$db": "test"});
+    ok(&routers.first, create);
+    ok(&second, insert(vec![measurement(0, 1)]));
+    assert_eq!(count(&routers.first, doc! {}), 1);
+    assert_eq!(count(&routers.second(), doc! {}), 1);
+    ok(&routers.first, doc! {"drop": "ts", "$db": "test"});
+    assert_eq!(count(&second, doc! {}), 0);
+}
+
+#[test]
+fn a_change_that_failed_half_way_stops_nobody() {
+    let routers = Routers::sharded(2);
+    for (at, database) in [routers.second(), Arc::clone(&routers.first)]
+        .iter()
+        .enumerate()
+    {
+        let number = 1000 * (at as i64 + 1);
+        for partition in &routers.partitions {
+            let raise = doc! {"_raisePlacement": doc! {"ns": "test.ts", "number": number}};
+            let reply = partition.run(&Request::new(raise));
+            assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+        }
+        ok(database, insert(vec![measurement(0, 1)]));
+        assert_eq!(count(database, doc! {}), at as i64 + 1);
+    }
+    // A partition knows it when it is opened again, and later changes have greater versions.
+    let database = Arc::clone(routers.partitions[0].database());
+    let again = HostedPartition::new(database).unwrap();
+    let placement = nilometer::operation::PlacementVersion {
+        namespace: "test.ts".to_owned(),
+        number: 1999,
+    };
+    let mut old = Request::new(doc! {"count": "ts", "$db": "test"});
+    old.routed = Some(Arc::new(nilometer::operation::RoutedRequest {
+        placement: Some(placement),
+        ..Default::default()
+    }));
+    assert_eq!(again.run(&old).get("code").as_exact_i64(), Some(13388));
+    ok(&routers.first, move_to(1, "p0001"));
+    ok(&routers.second(), insert(vec![measurement(1, 1)]));
+    assert_eq!(count(&routers.first, doc! {"m.host": 1}), 3);
+}
+
+#[test]
+fn a_numbered_write_has_one_effect_through_any_router() {
+    let routers = Routers::sharded(3);
+    for host in [2, 4] {
+        ok(&routers.first, move_to(host, "p0001"));
+    }
+    let session =
+        doc! {"id": Value::from(nilometer_bson::Binary { subtype: 4, bytes: vec![7; 16].into() })};
+    let numbered = |mut command: Document, number: i64| {
+        let mut out = nilometer_bson::DocumentBuilder::extending(std::mem::take(&mut command));
+        out.append("lsid", session.clone());
+        out.append("txnNumber", number);
+        out.finish()
+    };
+    // Neighbours in different partitions, so that one partition is sent several batches.
+    let list: Vec<Value> = (0..10).map(|at| measurement(at, at as i32 % 5)).collect();
+    let plain = array![doc! {"_id": 1, "n": 0}];
+    ok(
+        &routers.first,
+        doc! {"insert": "plain", "documents": plain, "$db": "test"},
+    );
+    let mut unordered = nilometer_bson::DocumentBuilder::extending(insert(list.clone()));
+    unordered.append("ordered", false);
+    let update = doc! {"q": doc! {"_id": 1}, "u": doc! {"$inc": doc! {"n": 1}}};
+    let update = doc! {"update": "plain", "updates": array![update], "$db": "test"};
+    let modify = doc! {
+        "findAndModify": "plain", "query": doc! {}, "update": doc! {"$inc": doc! {"n": 10}},
+        "new": true, "$db": "test",
+    };
+    let commands = [insert(list), unordered.finish(), update, modify];
+    for (number, command) in (1..).zip(commands) {
+        let second = routers.second();
+        for database in [&second, &routers.first, &second] {
+            let reply = ok(database, numbered(command.clone(), number));
+            if let Some(value) = reply.get("value").as_document() {
+                assert_eq!(value.get("n").as_exact_i64(), Some(11), "{}", show(&reply));
+            }
+        }
+    }
+    assert_eq!(count(&routers.first, doc! {}), 20);
+    let transaction = numbered(
+        doc! {"find": "plain", "startTransaction": true, "autocommit": false, "$db": "test"},
+        5,
+    );
+    let refused = run(&routers.first, transaction);
+    assert_eq!(
+        refused.get("code").as_exact_i64(),
+        Some(115),
+        "{}",
+        show(&refused)
+    );
+}
+
+#[test]
+fn writes_of_both_routers_while_ranges_move() {
+    const ROUNDS: i64 = 40;
+    let routers = Routers::sharded(3);
+    std::thread::scope(|scope| {
+        for writer in 0..4_i64 {
+            let routers = &routers;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let at = (writer * ROUNDS + round) * 10;
+                    let list = (0..6)
+                        .map(|host| measurement(at + i64::from(host), host))
+                        .collect();
+                    let router = match writer % 2 {
+                        0 => Arc::clone(&routers.first),
+                        _ => routers.second(),
+                    };
+                    ok(&router, insert(list));
+                    // What was acknowledged is read, through any router and by the shard key.
+                    let at = Value::DateTime((at + 3) * 1000);
+                    let own = doc! {"m.host": 3, "t": at};
+                    assert_eq!(count(&routers.second(), own.clone()), 1);
+                    assert_eq!(count(&routers.first, own), 1);
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            let shard = format!("p000{}", round % 3);
+            ok(&routers.first, move_to((round % 6) as i32, &shard));
+        }
+    });
+    for router in [&routers.first, &routers.second()] {
+        for host in 0..6 {
+            assert_eq!(count(router, doc! {"m.host": host}), 4 * ROUNDS, "{host}");
+        }
+    }
+}
