@@ -21,6 +21,7 @@
 //! | reading without disturbing a writer, for copies | [`source`] |
 //! | the same, again and again, for secondaries | [`reader`], [`log_cache`] |
 //! | which of several processes writes; which are there | [`claim`], [`presence`] |
+//! | what the processes of a cluster of several databases know of it | [`description`] |
 //!
 //! Backups of databases of the local engine in an object store are in [`backup`].
 
@@ -31,6 +32,7 @@ mod claim;
 mod commit;
 mod compactor;
 mod core;
+mod description;
 mod disk_cache;
 mod engine;
 mod error;
@@ -64,6 +66,7 @@ pub use backup::{
 };
 pub use claim::{Claim, ClaimIntervals, Claimant, Lease, Look};
 pub use compactor::SlateCompactor;
+pub use description::ClusterDescription;
 pub use disk_cache::DiskCache;
 #[doc(hidden)]
 pub use engine::SimulatedWorld;

@@ -21,6 +21,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
+use crate::description::{self, ClusterDescription, find_or_create};
 use crate::engine::runtime;
 use crate::error::store_error;
 use crate::probe::{StoreAbilities, probe};
@@ -237,6 +238,31 @@ impl StorageUrl {
     pub fn claimant(&self, intervals: ClaimIntervals) -> Result<Claimant> {
         let store = self.store(impatient())?;
         Claimant::new(store, &self.path, intervals)
+    }
+
+    /// Returns the description of the cluster at the URL, which is created if there is none, with that number of partitions.
+    /// Fails if it has another number, and if there is a database of a single server.
+    pub fn cluster(&self, partitions: Option<u32>) -> Result<ClusterDescription> {
+        let store = self.store(impatient())?;
+        let found = find_or_create(&store, &self.path, partitions);
+        runtime(&self.path, 1)?.block_on(found)
+    }
+
+    /// True if there is a cluster at the URL.
+    pub fn is_cluster(&self) -> Result<bool> {
+        let store = self.store(impatient())?;
+        let found = runtime(&self.path, 1)?.block_on(description::find(&store, &self.path))?;
+        Ok(found.is_some())
+    }
+
+    /// Returns the URL of a database of the cluster at the URL.
+    #[must_use]
+    pub fn part(&self, name: &str) -> Self {
+        Self {
+            text: format!("{}/{name}", self.text.trim_end_matches('/')),
+            path: format!("{}/{name}", self.path),
+            ..self.clone()
+        }
     }
 
     /// Returns the store and the path of the database in it, without a probe.

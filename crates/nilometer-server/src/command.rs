@@ -3,9 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nilometer::commands::error_reply;
+use nilometer::router::{PARTITION_FIELD, addressed};
 use nilometer::{ClientSession, Database, Error, ErrorCode, Request};
 use nilometer_bson::Document;
 use tracing::error;
+
+use crate::database_slot::NodeRequests;
 
 /// Runs a command. The second value is true if it panicked: the reply then reports it, and the session must not be used
 /// again.
@@ -14,7 +17,30 @@ pub(crate) fn run(
     session: &mut ClientSession,
     request: &Request,
 ) -> (Document, bool) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| database.run_command(session, request)));
+    guarded(request, || database.run_command(session, request))
+}
+
+/// Runs a command that another node of the cluster asks of a database of this one.
+pub(crate) fn run_for_node(
+    node: &dyn NodeRequests,
+    session: &ClientSession,
+    request: &Request,
+) -> (Document, bool) {
+    guarded(request, || {
+        if !session.login.is_member() {
+            let text = format!("only nodes of the cluster send {PARTITION_FIELD}");
+            return error_reply(&Error::new(ErrorCode::Unauthorized, text));
+        }
+        let outcome = addressed(request).and_then(|found| match found {
+            Some((unit, request)) => node.run(&unit, &request),
+            None => Err(Error::bad_value("the command is for no partition")),
+        });
+        outcome.unwrap_or_else(|error| error_reply(&error))
+    })
+}
+
+fn guarded(request: &Request, run: impl FnOnce() -> Document) -> (Document, bool) {
+    let outcome = catch_unwind(AssertUnwindSafe(run));
     if let Ok(reply) = outcome {
         return (reply, false);
     }

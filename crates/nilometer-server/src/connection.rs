@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nilometer::Request;
 use nilometer::commands::error_reply;
+use nilometer::router::PARTITION_FIELD;
 use nilometer::session::{ClientMetadata, ClientSession};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
@@ -403,16 +404,23 @@ impl<'a> Connection<'a> {
         let active = &self.database.services().counters.connections.active;
         active.increment();
         self.entry.begin_command();
-        let database = self
-            .database
-            .current_for(request, &|| self.entry.is_closing());
-        let outcome = match database {
-            Ok(database) => command::run(&database, &mut self.session, request),
-            Err(error) => (error_reply(&error), false),
+        let outcome = match self.database.node() {
+            Some(node) if request.body.as_ref().contains(PARTITION_FIELD) => {
+                command::run_for_node(node, &self.session, request)
+            }
+            _ => self.run_for_client(request),
         };
         self.entry.end_command();
         active.decrement();
         outcome
+    }
+
+    fn run_for_client(&mut self, request: &Request) -> (Document, bool) {
+        let is_closing = || self.entry.is_closing();
+        match self.database.current_for(request, &is_closing) {
+            Ok(database) => command::run(&database, &mut self.session, request),
+            Err(error) => (error_reply(&error), false),
+        }
     }
 
     /// Waits for a message and reads it completely.
@@ -455,7 +463,8 @@ impl<'a> Connection<'a> {
     /// Reserves memory for a message of `length` bytes from this client.
     fn reserve_memory(&self, length: usize) -> Result<MemoryShare<'a>, ConnectionEnd> {
         let asks = self.database.services().access_control;
-        let is_unauthenticated = asks && self.session.login.user().is_none();
+        let login = &self.session.login;
+        let is_unauthenticated = asks && login.user().is_none() && !login.is_member();
         if is_unauthenticated && length > limits::UNAUTHENTICATED_MESSAGE_BYTES_MAX {
             return Err(ConnectionEnd::TooLargeBeforeLogin(length));
         }

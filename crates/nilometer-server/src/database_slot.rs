@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nilometer::services::Services;
 use nilometer::{Database, Error, ErrorCode, Request};
+use nilometer_bson::Document;
 
 /// Longest wait for a view that shows what a request asks for.
 const VIEW_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -23,6 +24,17 @@ pub struct DatabaseSlot {
     /// Those of all databases that are ever in the place.
     services: Arc<Services>,
     views: Arc<ViewTimes>,
+    /// What other nodes of a cluster ask, if this process belongs to one.
+    node: Arc<OnceLock<Box<dyn NodeRequests>>>,
+}
+
+/// What a node of a cluster does for its connections.
+pub trait NodeRequests: Send + Sync {
+    /// Runs a command of another node in a database of this one, by its name. Fails if it is not here; then nothing has run.
+    fn run(&self, unit: &str, request: &Request) -> Result<Document, Error>;
+
+    /// Waits until the router shows the catalog of the cluster as it was when the call began.
+    fn catch_up(&self) -> Result<(), Error>;
 }
 
 /// What is known of the views in the place.
@@ -54,6 +66,7 @@ impl From<Arc<Database>> for DatabaseSlot {
             services: Arc::clone(database.services()),
             current: Arc::new(RwLock::new(database)),
             views: Arc::default(),
+            node: Arc::default(),
         }
     }
 }
@@ -73,6 +86,12 @@ impl DatabaseSlot {
         is_ending: &dyn Fn() -> bool,
     ) -> Result<Arc<Database>, Error> {
         let database = self.current();
+        if let Some(node) = self.node()
+            && database.asks_for_new_catalog(request)
+        {
+            node.catch_up()?;
+            return Ok(self.current());
+        }
         match request.after_cluster_time() {
             Some(time) if database.is_view() => self.wait_for_view(request, time, is_ending),
             _ => Ok(database),
@@ -110,6 +129,16 @@ impl DatabaseSlot {
             let waited = self.views.changed.wait_timeout(state, CHECK_EVERY);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Returns what other nodes of the cluster ask; `None` if this process belongs to no cluster.
+    pub fn node(&self) -> Option<&dyn NodeRequests> {
+        self.node.get().map(|node| &**node)
+    }
+
+    /// Makes the process a node; only the first call does.
+    pub fn set_node(&self, node: impl NodeRequests + 'static) {
+        drop(self.node.set(Box::new(node)));
     }
 
     /// Returns the services.

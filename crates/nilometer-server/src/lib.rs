@@ -17,6 +17,8 @@ pub const VERSION: &str = concat!(
 );
 
 pub mod cli;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod command;
 pub mod connection;
 pub mod database_slot;

@@ -19,6 +19,7 @@ mod fencing;
 mod kill;
 mod members;
 mod model;
+mod nodes;
 mod probe;
 mod pymongo;
 mod reader;

@@ -5,6 +5,8 @@ mod backups_with_cluster;
 #[cfg(not(feature = "cluster"))]
 mod backups_without_cluster;
 #[cfg(feature = "cluster")]
+mod cluster;
+#[cfg(feature = "cluster")]
 mod compactor_with_cluster;
 #[cfg(not(feature = "cluster"))]
 mod compactor_without_cluster;
@@ -24,6 +26,8 @@ pub use backups_without_cluster::ObjectBackups;
 #[cfg(not(feature = "cluster"))]
 pub(super) use backups_without_cluster::RunningBackup;
 #[cfg(feature = "cluster")]
+pub(super) use cluster::Node;
+#[cfg(feature = "cluster")]
 pub(super) use compactor_with_cluster::run_compactor;
 #[cfg(not(feature = "cluster"))]
 pub(super) use compactor_without_cluster::run_compactor;
@@ -32,6 +36,6 @@ pub(super) use member::Member;
 #[cfg(feature = "cluster")]
 pub use with_cluster::ObjectStorage;
 #[cfg(not(feature = "cluster"))]
-pub(super) use without_cluster::Member;
-#[cfg(not(feature = "cluster"))]
 pub use without_cluster::ObjectStorage;
+#[cfg(not(feature = "cluster"))]
+pub(super) use without_cluster::{Member, Node};

@@ -94,6 +94,32 @@ impl ReplicaSetArgs {
         ("oplogMinRetentionHours", hours)
     }
 
+    /// Checks the options of a node of a cluster. Returns its address, if it was given.
+    pub(super) fn node_address(&self) -> Result<Option<String>, Failure> {
+        let is_of_set = self.log_size_mb.is_some() || self.log_retention_hours.is_some();
+        if self.name.is_some() || is_of_set {
+            return Err(Failure::Options(
+                "a node of a --cluster is no member of a replica set: it excludes --replSet and the options of its log"
+                    .to_owned(),
+            ));
+        }
+        self.check_address()?;
+        Ok(self.address.clone())
+    }
+
+    fn check_address(&self) -> Result<(), Failure> {
+        let Some(address) = &self.address else {
+            return Ok(());
+        };
+        let parts = address.rsplit_once(':');
+        let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+        let is_host = |host: &str| !host.is_empty() && !host.contains(['/', ',', ' ']);
+        match parts.is_some_and(|(host, port)| is_host(host) && is_port(port)) {
+            true => Ok(()),
+            false => Err(Failure::Options("--advertise must be HOST:PORT".to_owned())),
+        }
+    }
+
     /// Returns the size of the change log.
     fn change_log(&self) -> Result<ChangeLogOptions, Failure> {
         /// Longest retention: a hundred years.
@@ -126,21 +152,14 @@ impl ReplicaSetArgs {
             }
             return match self.address {
                 None => Ok(None),
-                Some(_) => refused("--advertise needs --replSet or --standby"),
+                Some(_) => refused("--advertise needs --replSet, --standby or --cluster"),
             };
         };
         let change_log = self.change_log()?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(['/', ',', '\0']) {
             return refused("--replSet must be a name without slash and comma");
         }
-        if let Some(address) = &self.address {
-            let parts = address.rsplit_once(':');
-            let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-            let is_host = |host: &str| !host.is_empty() && !host.contains(['/', ',', ' ']);
-            if !parts.is_some_and(|(host, port)| is_host(host) && is_port(port)) {
-                return refused("--advertise must be HOST:PORT");
-            }
-        }
+        self.check_address()?;
         Ok(Some(ReplicaSetOptions {
             name: name.to_owned(),
             address: self.address.clone(),
@@ -173,7 +192,7 @@ impl ReplicaSetOptions {
 }
 
 /// Returns the address that the first of `hosts` names; that of the machine if it means all.
-fn own_address(hosts: &[String], port: u16, machine: &str) -> String {
+pub(super) fn own_address(hosts: &[String], port: u16, machine: &str) -> String {
     let named = hosts.first().map_or("localhost", String::as_str);
     let host = match named.parse::<IpAddr>() {
         Ok(ip) if ip.is_unspecified() => machine,

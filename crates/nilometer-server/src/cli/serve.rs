@@ -17,9 +17,9 @@ use tracing::{error, info, warn};
 
 use super::args::ServeArgs;
 use super::greeting::Greeting;
-use super::object_storage::Member;
+use super::object_storage::{Member, Node};
 use super::replica_set;
-use super::replica_set::SingleMember;
+use super::replica_set::{SingleMember, own_address};
 use super::{Failure, Security, Settings, Storage, backups, config};
 use crate::audit::AuditLog;
 use crate::database_slot::DatabaseSlot;
@@ -27,7 +27,7 @@ use crate::http::{Http, HttpOptions, InfluxOptions};
 use crate::log::Sink;
 use crate::server::{Options, Server};
 use crate::shutdown::{ServerEvent, ShutdownReason, ShutdownSignal};
-use crate::tls::Tls;
+use crate::tls::{ClientTls, Tls, TlsOptions};
 use crate::{limits, listener, log, machine};
 
 /// Serves until a signal comes.
@@ -53,6 +53,18 @@ pub(crate) fn run(given: ServeArgs, argv: Vec<String>) -> Result<(), Failure> {
         error!(c = "CONTROL", id = 20_557, error = %failure, "Exiting");
     }
     outcome
+}
+
+/// How other nodes of a cluster reach this process, and it reaches them.
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "only a cluster reads them")
+)]
+pub(super) struct NodeIdentity {
+    /// Its address.
+    pub(super) me: String,
+    /// TLS between nodes, if the server has it.
+    pub(super) tls: Option<ClientTls>,
 }
 
 // long function: the steps of a start, in the order that the module head explains
@@ -89,7 +101,18 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     };
     // Log and process id file are open already: other programs may read those.
     machine::make_new_files_private();
-    let Some((slot, mut membership)) = open(&settings.storage, environment, set, &signal)? else {
+    let me = match &settings.node_address {
+        // Drivers compare addresses in small letters.
+        Some(address) => address.to_lowercase(),
+        None => own_address(&settings.hosts, port, &environment.host.hostname),
+    };
+    let tls_options = settings.security.tls.as_ref();
+    let identity = NodeIdentity {
+        me,
+        tls: tls_options.map(TlsOptions::of_node),
+    };
+    let place = (&settings.storage, set, identity);
+    let Some((slot, mut membership)) = open(place, environment, &signal)? else {
         return Ok(());
     };
     let database = slot.current();
@@ -243,13 +266,15 @@ enum Membership {
     Single(SingleMember),
     /// One of several.
     Member(Box<Member>),
+    /// A node of a cluster.
+    Node(Box<Node>),
 }
 
 impl Membership {
     /// Returns when [`Self::tick`] has something to do, if ever.
     fn due(&self) -> Option<Instant> {
         match self {
-            Self::None => None,
+            Self::None | Self::Node(_) => None,
             Self::Single(member) => member.due(),
             Self::Member(member) => Some(member.due()),
         }
@@ -257,7 +282,7 @@ impl Membership {
 
     fn tick(&mut self) {
         match self {
-            Self::None => {}
+            Self::None | Self::Node(_) => {}
             Self::Single(member) => member.tick(),
             Self::Member(member) => member.tick(),
         }
@@ -265,7 +290,7 @@ impl Membership {
 
     fn step_down(&mut self, how: StepDown) -> nilometer::Result<()> {
         match self {
-            Self::None => Ok(()),
+            Self::None | Self::Node(_) => Ok(()),
             Self::Single(member) => member.step_down(how),
             Self::Member(member) => member.step_down(how),
         }
@@ -276,24 +301,28 @@ impl Membership {
         match self {
             Self::None | Self::Single(_) => false,
             Self::Member(member) => member.stand_by_again(),
+            // Its thread of the catalog has noticed.
+            Self::Node(_) => true,
         }
     }
 
     /// Ends it. A database that was taken over, or whose storage has failed, is not handed over.
     fn end(self, reason: &ShutdownReason) {
-        if let (Self::Member(member), ShutdownReason::Signal(_) | ShutdownReason::Request) =
-            (self, reason)
-        {
-            member.end();
+        match (self, reason) {
+            // What its other partitions have is handed over in any case.
+            (Self::Node(node), _) => node.end(),
+            (Self::Member(member), ShutdownReason::Signal(_) | ShutdownReason::Request) => {
+                member.end();
+            }
+            _ => {}
         }
     }
 }
 
 /// Opens the database. `None` if the server was shut down while it waited for it.
 fn open(
-    storage: &Storage,
+    (storage, set, identity): (&Storage, Option<Arc<ReplicaSet>>, NodeIdentity),
     environment: Environment,
-    set: Option<Arc<ReplicaSet>>,
     signal: &ShutdownSignal,
 ) -> Result<Option<(DatabaseSlot, Membership)>, Failure> {
     if let Some(set) = &set {
@@ -309,6 +338,10 @@ fn open(
                 ))
             })?;
             (opened, 1)
+        }
+        (Storage::Objects(storage), _) if storage.is_cluster() => {
+            let joined = storage.join_cluster(environment, identity, &|| signal.is_requested())?;
+            return Ok(joined.map(|(slot, node)| (slot, Membership::Node(Box::new(node)))));
         }
         (Storage::Objects(storage), Some(set)) if storage.is_shared() => {
             let is_ended = || signal.is_requested();

@@ -42,6 +42,8 @@ pub struct Settings {
     pub compressors: Vec<Compressor>,
     /// The replica set that clients see, if there is one.
     pub replica_set: Option<ReplicaSetOptions>,
+    /// The address at which a node of a cluster is reached, if it was given.
+    pub node_address: Option<String>,
     /// Logins, TLS, audit.
     pub security: Security,
     /// Server parameters.
@@ -97,9 +99,16 @@ impl Settings {
             slow_ms: given.slowms,
             connections_max,
             compressors: compressors(given.compressors.as_deref())?,
-            replica_set: given
-                .replica_set
-                .resolve(given.storage.standby || given.storage.read_only)?,
+            replica_set: match given.storage.cluster {
+                false => given
+                    .replica_set
+                    .resolve(given.storage.standby || given.storage.read_only)?,
+                true => None,
+            },
+            node_address: match given.storage.cluster {
+                false => None,
+                true => given.replica_set.node_address()?,
+            },
             security: given.security.resolve()?,
             parameters: parameters(given)?,
             pid_file: given.pid_file.clone(),

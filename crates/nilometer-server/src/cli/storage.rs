@@ -24,6 +24,9 @@ const CACHE_GB_MAX: f64 = 1_000_000.0;
 
 const GIB: f64 = 1_073_741_824.0;
 
+/// Most partitions of a cluster, as its description allows.
+const PARTITIONS_MAX: u32 = 64;
+
 /// Longest flush interval: a synced write waits for it.
 const FLUSH_INTERVAL_MS_MAX: u32 = 60_000;
 
@@ -76,6 +79,18 @@ pub(crate) struct StorageArgs {
     #[arg(long = "readOnly", help_heading = "Storage")]
     pub(crate) read_only: bool,
 
+    /// Be a node of a cluster: route, and write some of its partitions
+    #[arg(long = "cluster", help_heading = "Cluster")]
+    pub(crate) cluster: bool,
+
+    /// Partitions of a new cluster, 1 to 64 [default: 4]
+    #[arg(long = "partitions", value_name = "N", help_heading = "Cluster")]
+    pub(crate) partitions: Option<u32>,
+
+    /// Only route
+    #[arg(long = "noPartitions", help_heading = "Cluster")]
+    pub(crate) no_partitions: bool,
+
     /// Longest time after which a server that reads sees a write of another [default: 1000]
     #[arg(long = "readIntervalMS", value_name = "MS", help_heading = "Storage")]
     pub(crate) read_interval_ms: Option<u32>,
@@ -117,6 +132,21 @@ pub(super) struct ObjectStorageOptions {
     pub(super) read_only: bool,
     /// Interval at which a server that does not write looks for newer contents.
     pub(super) read_interval: Duration,
+    /// The server is a node of a cluster.
+    pub(super) cluster: Option<ClusterOptions>,
+}
+
+/// How a node takes part in a cluster.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "only object storage reads them")
+)]
+pub(super) struct ClusterOptions {
+    /// The number of partitions, if it is given.
+    pub(super) partitions: Option<u32>,
+    /// False if the node only routes.
+    pub(super) owns: bool,
 }
 
 impl StorageArgs {
@@ -133,6 +163,9 @@ impl StorageArgs {
             no_compactor: self.no_compactor || file.no_compactor,
             read_only: self.read_only || file.read_only,
             read_interval_ms: self.read_interval_ms.or(file.read_interval_ms),
+            cluster: self.cluster || file.cluster,
+            partitions: self.partitions.or(file.partitions),
+            no_partitions: self.no_partitions || file.no_partitions,
         }
     }
 
@@ -153,6 +186,11 @@ impl StorageArgs {
             "storage.standby" => self.standby = boolean(path, text)?,
             "storage.noCompactor" => self.no_compactor = boolean(path, text)?,
             "storage.readOnly" => self.read_only = boolean(path, text)?,
+            "storage.cluster" => self.cluster = boolean(path, text)?,
+            "storage.partitions" => {
+                self.partitions = Some(text.parse().map_err(|_| wrong())?);
+            }
+            "storage.noPartitions" => self.no_partitions = boolean(path, text)?,
             "storage.readIntervalMS" => {
                 self.read_interval_ms = Some(text.parse().map_err(|_| wrong())?);
             }
@@ -175,6 +213,9 @@ impl StorageArgs {
                 ("--noCompactor", self.no_compactor),
                 ("--readOnly", self.read_only),
                 ("--readIntervalMS", self.read_interval_ms.is_some()),
+                ("--cluster", self.cluster),
+                ("--partitions", self.partitions.is_some()),
+                ("--noPartitions", self.no_partitions),
             ];
             if let Some((name, _)) = needing.iter().find(|(_, is_given)| *is_given) {
                 return refused(format!("{name} needs --storage"));
@@ -211,6 +252,7 @@ impl StorageArgs {
         };
         let options = ObjectStorageOptions {
             read_interval: self.read_interval()?,
+            cluster: self.cluster()?,
             cache_path: self.cache_path.clone(),
             cache_bytes,
             flush_interval,
@@ -225,6 +267,39 @@ impl StorageArgs {
             options,
         )?;
         Ok(Storage::Objects(storage))
+    }
+
+    /// Checks how the server takes part in a cluster.
+    fn cluster(&self) -> Result<Option<ClusterOptions>, Failure> {
+        let refused = |text: &str| Err(Failure::Options(text.to_owned()));
+        if !self.cluster {
+            return match self.partitions.is_some() || self.no_partitions {
+                true => refused("--partitions and --noPartitions need --cluster"),
+                false => Ok(None),
+            };
+        }
+        if self.standby || self.read_only {
+            return refused(
+                "the nodes of a --cluster take over from each other: it excludes --standby and --readOnly",
+            );
+        }
+        if self.no_compactor {
+            return refused(
+                "the nodes of a --cluster merge their own partitions: it excludes --noCompactor",
+            );
+        }
+        if self
+            .partitions
+            .is_some_and(|n| !(1..=PARTITIONS_MAX).contains(&n))
+        {
+            return Err(Failure::Options(format!(
+                "--partitions must be between 1 and {PARTITIONS_MAX}"
+            )));
+        }
+        Ok(Some(ClusterOptions {
+            partitions: self.partitions,
+            owns: !self.no_partitions,
+        }))
     }
 
     /// Checks how the server takes part beside others. Returns the interval of its reads.
@@ -246,7 +321,7 @@ impl StorageArgs {
     }
 
     /// Returns the given options of the section `storage`.
-    pub(super) fn parsed(&self) -> [(&'static str, Option<Value>); 10] {
+    pub(super) fn parsed(&self) -> [(&'static str, Option<Value>); 13] {
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let cache_path = self.cache_path.as_ref();
         let cache_path = cache_path.map(|path| Value::from(path.display().to_string()));
@@ -264,6 +339,15 @@ impl StorageArgs {
                 self.no_compactor.then_some(Value::Bool(true)),
             ),
             ("readOnly", self.read_only.then_some(Value::Bool(true))),
+            ("cluster", self.cluster.then_some(Value::Bool(true))),
+            (
+                "partitions",
+                self.partitions.map(|n| Value::Int64(n.into())),
+            ),
+            (
+                "noPartitions",
+                self.no_partitions.then_some(Value::Bool(true)),
+            ),
             (
                 "readIntervalMS",
                 self.read_interval_ms.map(|ms| Value::Int64(ms.into())),

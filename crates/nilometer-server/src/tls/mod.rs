@@ -55,6 +55,18 @@ pub struct TlsOptions {
     pub without_tls13: bool,
 }
 
+impl TlsOptions {
+    /// Returns the options by which a node reaches the others, which have the same: it trusts the same authorities, and shows its
+    /// certificate.
+    pub(crate) fn of_node(&self) -> ClientTls {
+        ClientTls {
+            ca_file: self.ca_file.clone(),
+            certificate_key_file: Some(self.certificate_key_file.clone()),
+            ..ClientTls::default()
+        }
+    }
+}
+
 /// The loaded TLS configuration.
 pub struct Tls {
     options: TlsOptions,

@@ -9,8 +9,10 @@ use nilometer::database::offline::{self, CopyProgress, CopySource, CopyTarget};
 use nilometer::services::{Environment, ReplicaSet};
 use nilometer_cluster::{SlateOptions, StorageUrl};
 
+use super::cluster::{Node, NodeOptions};
 use super::member::{Member, MemberOptions};
 use crate::cli::Failure;
+use crate::cli::serve::NodeIdentity;
 use crate::cli::storage::ObjectStorageOptions;
 use crate::database_slot::DatabaseSlot;
 
@@ -52,6 +54,7 @@ impl ObjectStorage {
         set: Arc<ReplicaSet>,
         is_ended: &dyn Fn() -> bool,
     ) -> Result<Option<(DatabaseSlot, Member)>, Failure> {
+        self.check_no_cluster()?;
         let options = MemberOptions {
             slate: self.options(environment.memory_limit()),
             url: self.url.clone(),
@@ -60,6 +63,41 @@ impl ObjectStorage {
             read_interval: self.given.read_interval,
         };
         Member::join(options, environment, set, is_ended)
+    }
+
+    /// True if the server is a node of a cluster.
+    pub(in crate::cli) fn is_cluster(&self) -> bool {
+        self.given.cluster.is_some()
+    }
+
+    /// Joins the cluster. `None` if `is_ended` says so before there is something to serve.
+    pub(in crate::cli) fn join_cluster(
+        &self,
+        environment: Environment,
+        identity: NodeIdentity,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<Option<(DatabaseSlot, Node)>, Failure> {
+        let Some(cluster) = self.given.cluster else {
+            return Ok(None);
+        };
+        let options = NodeOptions {
+            slate: self.options(environment.memory_limit()),
+            url: self.url.clone(),
+            spill: self.spill(),
+            cluster,
+            me: identity.me,
+            tls: identity.tls,
+        };
+        Node::join(options, environment, is_ended)
+    }
+
+    /// Fails if there is a cluster: a single server would begin another database in its place.
+    fn check_no_cluster(&self) -> Result<(), Failure> {
+        match self.url.is_cluster() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(self.failure("there is a cluster; serve it with --cluster")),
+            Err(error) => Err(self.failure(error)),
+        }
     }
 
     /// Returns the directory into which queries spill: the cache's, else that of the system for temporary files.
@@ -75,6 +113,7 @@ impl ObjectStorage {
         &self,
         environment: Environment,
     ) -> Result<(Database, u64), Failure> {
+        self.check_no_cluster()?;
         let options = self.options(environment.memory_limit());
         let engine = self
             .url

@@ -9,6 +9,7 @@ use nilometer::database::offline::{CopyProgress, CopySource};
 use nilometer::services::{Environment, ReplicaSet, StepDown};
 
 use crate::cli::Failure;
+use crate::cli::serve::NodeIdentity;
 use crate::cli::storage::ObjectStorageOptions;
 use crate::database_slot::DatabaseSlot;
 
@@ -18,6 +19,15 @@ pub enum ObjectStorage {}
 
 /// A server among those of one. There is none in this program.
 pub(in crate::cli) enum Member {}
+
+/// A node of a cluster. There is none in this program.
+pub(in crate::cli) enum Node {}
+
+impl Node {
+    pub(in crate::cli) fn end(self) {
+        match self {}
+    }
+}
 
 impl Member {
     pub(in crate::cli) fn due(&self) -> Instant {
@@ -76,6 +86,19 @@ impl ObjectStorage {
         _: Arc<ReplicaSet>,
         _: &dyn Fn() -> bool,
     ) -> Result<Option<(DatabaseSlot, Member)>, Failure> {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn is_cluster(&self) -> bool {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn join_cluster(
+        &self,
+        _: Environment,
+        _: NodeIdentity,
+        _: &dyn Fn() -> bool,
+    ) -> Result<Option<(DatabaseSlot, Node)>, Failure> {
         match *self {}
     }
 

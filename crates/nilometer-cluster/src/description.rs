@@ -1,0 +1,244 @@
+//! What all processes of a cluster know of it: an object that is created once.
+//!
+//! ```text
+//! <path>/cluster        number of the form, identity, partitions, key: each in a line
+//! <path>/config         the database with the catalog, the users and the placements
+//! <path>/p0001, …       a database for each partition
+//! <path>/members        the processes that are there, as of a set (`presence`)
+//! ```
+//!
+//! The key is random. Whoever can read it can read all data, so it gives nothing away; by it processes prove to each other
+//! that they belong to the cluster.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use nilometer_storage::{Error, Result};
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::error::store_error;
+
+/// The name of the object.
+const CLUSTER: &str = "cluster";
+
+/// The number of the form of the object.
+const FORM: &str = "nilometer cluster 1";
+
+/// Most partitions of a cluster: every process looks at the claims of all.
+const PARTITIONS_MAX: u32 = 64;
+
+/// Partitions of a cluster if their number is not given.
+const PARTITIONS_DEFAULT: u32 = 4;
+
+/// Bytes of the key.
+const KEY_BYTES: usize = 32;
+
+/// Bytes of the identity: those of an ObjectId.
+const ID_BYTES: usize = 12;
+
+/// What all processes of a cluster know of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterDescription {
+    /// Identifies the cluster, as hexadecimal digits of an ObjectId.
+    pub id: String,
+    /// The number of its partitions.
+    pub partitions: u32,
+    /// The secret of its processes.
+    pub key: String,
+}
+
+/// The key is never printed.
+impl std::fmt::Debug for ClusterDescription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterDescription")
+            .field("id", &self.id)
+            .field("partitions", &self.partitions)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClusterDescription {
+    fn new(partitions: u32) -> Result<Self> {
+        Ok(Self {
+            id: random::<ID_BYTES>()?,
+            partitions,
+            key: random::<KEY_BYTES>()?,
+        })
+    }
+
+    /// Returns the names of the partitions.
+    pub fn names(&self) -> Vec<String> {
+        (1..=self.partitions).map(|n| format!("p{n:04}")).collect()
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let Self {
+            id,
+            partitions,
+            key,
+        } = self;
+        format!("{FORM}\n{id}\n{partitions}\n{key}\n").into_bytes()
+    }
+
+    fn decode(contents: &[u8]) -> Option<Self> {
+        let mut lines = std::str::from_utf8(contents).ok()?.lines();
+        if lines.next()? != FORM {
+            return None;
+        }
+        let is_hex = |text: &&str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = lines.next().filter(|id| id.len() == 2 * ID_BYTES);
+        let partitions: u32 = lines.next()?.parse().ok()?;
+        let key = lines.next().filter(|key| key.len() == 2 * KEY_BYTES);
+        let found = Self {
+            id: id.filter(is_hex)?.to_owned(),
+            partitions,
+            key: key.filter(is_hex)?.to_owned(),
+        };
+        (1..=PARTITIONS_MAX).contains(&partitions).then_some(found)
+    }
+}
+
+fn random<const N: usize>() -> Result<String> {
+    let mut bytes = [0; N];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| refused("the system gives no random bytes"))?;
+    let mut text = String::with_capacity(2 * N);
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok(text)
+}
+
+fn refused(reason: &str) -> Error {
+    Error::Store {
+        reason: reason.to_owned(),
+    }
+}
+
+/// Returns the description of the cluster at a path, which is created if there is none. `partitions` must be its number of
+/// partitions, if it is given.
+pub(crate) async fn find_or_create(
+    store: &Arc<dyn ObjectStore>,
+    path: &str,
+    partitions: Option<u32>,
+) -> Result<ClusterDescription> {
+    let found = match find(store, path).await? {
+        Some(found) => found,
+        None => {
+            check_unused(store, path).await?;
+            let new = ClusterDescription::new(partitions.unwrap_or(PARTITIONS_DEFAULT))?;
+            let object = Path::from(path).join(CLUSTER);
+            let options = PutOptions::from(PutMode::Create);
+            match store.put_opts(&object, new.encode().into(), options).await {
+                Ok(_) => new,
+                // Another process was faster, or a repeated request was: the object says.
+                Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
+                    let found = find(store, path).await?;
+                    found.ok_or_else(|| refused("the description of the cluster is gone"))?
+                }
+                Err(error) => return Err(store_error("create the cluster", &error)),
+            }
+        }
+    };
+    match partitions.filter(|given| *given != found.partitions) {
+        None => Ok(found),
+        Some(given) => Err(refused(&format!(
+            "the cluster has {} partitions, not {given}; their number is set when it is created",
+            found.partitions
+        ))),
+    }
+}
+
+/// Returns the description of the cluster at a path, if there is one.
+pub(crate) async fn find(
+    store: &Arc<dyn ObjectStore>,
+    path: &str,
+) -> Result<Option<ClusterDescription>> {
+    let failed = |error: &StoreError| store_error("read the description of the cluster", error);
+    let found = match store.get(&Path::from(path).join(CLUSTER)).await {
+        Ok(found) => found,
+        Err(StoreError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(failed(&error)),
+    };
+    let contents = found.bytes().await.map_err(|error| failed(&error))?;
+    let description = ClusterDescription::decode(&contents);
+    let description = description
+        .ok_or_else(|| refused("the object `cluster` is not one of this version, or is damaged"))?;
+    Ok(Some(description))
+}
+
+/// Refuses a path with a database that no cluster has made.
+async fn check_unused(store: &Arc<dyn ObjectStore>, path: &str) -> Result<()> {
+    let manifests = Path::from(path).join("manifest");
+    let first = store.list(Some(&manifests)).try_next().await;
+    let first = first.map_err(|error| store_error("look for a database", &error))?;
+    match first {
+        None => Ok(()),
+        Some(_) => Err(refused(
+            "there is a database of a single server; a cluster begins in an empty place",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::engine::runtime;
+
+    #[test]
+    fn all_processes_find_the_same_cluster() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let runtime = runtime("garden", 1).expect("threads");
+        let open = |partitions| runtime.block_on(find_or_create(&store, "garden", partitions));
+        let first = open(Some(3)).expect("created");
+        assert_eq!(first.names(), ["p0001", "p0002", "p0003"]);
+        assert_eq!(open(None).expect("found"), first);
+        assert_eq!(open(Some(3)).expect("found"), first);
+        let other = open(Some(4)).expect_err("another number").to_string();
+        assert!(other.contains("has 3 partitions, not 4"), "{other}");
+        assert!(!format!("{first:?}").contains(&first.key));
+        let elsewhere = runtime.block_on(find_or_create(&store, "other", None));
+        let elsewhere = elsewhere.expect("created");
+        assert_eq!(elsewhere.partitions, PARTITIONS_DEFAULT);
+        assert_ne!((&elsewhere.id, &elsewhere.key), (&first.id, &first.key));
+    }
+
+    #[test]
+    fn a_damaged_description_and_a_database_are_refused() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let runtime = runtime("garden", 1).expect("threads");
+        let put = |path: &str, text: &str| {
+            let text = text.to_owned().into();
+            runtime
+                .block_on(store.put(&Path::from(path), text))
+                .expect("stored");
+        };
+        put("single/manifest/1", "x");
+        let taken = runtime.block_on(find_or_create(&store, "single", None));
+        assert!(
+            taken
+                .expect_err("a database")
+                .to_string()
+                .contains("single server")
+        );
+        let good = ClusterDescription::new(2).expect("random").encode();
+        let good = String::from_utf8(good).expect("text");
+        for bad in [
+            String::new(),
+            good.replace(" 1\n", " 2\n"),
+            good.replace("\n2\n", "\n0\n"),
+            good.replace("\n2\n", "\n65\n"),
+            good[..good.len() - 3].to_owned(),
+        ] {
+            put("damaged/cluster", &bad);
+            let found = runtime.block_on(find(&store, "damaged"));
+            assert!(found.is_err(), "{bad}");
+        }
+    }
+}

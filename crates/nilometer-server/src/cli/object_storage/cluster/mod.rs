@@ -1,0 +1,283 @@
+//! A node of a cluster: it routes, and is the writer of some partitions.
+//!
+//! ```text
+//! node ─┬─ a thread for each partition   waits for its turn, opens it, serves it, hands it over   (`keeper`)
+//!       ├─ a thread for the catalog      the same; while another node has it, reads it            (`catalog`)
+//!       └─ presence                      which nodes there are, and so which partitions are whose (`assignment`)
+//! ```
+//!
+//! Whoever has the claim of a unit is its writer ([`nilometer_cluster::Claimant`]); the assignment only says who tries. So
+//! nodes that do not agree about who is there delay a takeover, and do no harm.
+
+mod assignment;
+mod catalog;
+mod keeper;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nilometer::operation::SystemClock;
+use nilometer::parameters::Parameters;
+use nilometer::services::{Environment, HostFacts, IdSource, LogRing};
+use nilometer_cluster::{MemberReport, Presence, SlateOptions, StorageUrl};
+
+use self::catalog::{Catalog, CatalogKeeper};
+use self::keeper::Keeper;
+use crate::cli::Failure;
+use crate::cli::storage::ClusterOptions;
+use crate::cluster::{Directory, NodeSecurity, Nodes, Pool};
+use crate::database_slot::DatabaseSlot;
+use crate::tls::ClientTls;
+
+/// Interval at which a node says that it is there, and looks for others.
+const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time for which the nodes must be the same before a partition moves because of them. A partition without a process waits
+/// for no longer than its claim.
+const SETTLED_AFTER: Duration = Duration::from_secs(3);
+
+/// Divisor of the memory for all partitions.
+const PARTITIONS_SHARE: u64 = 2;
+
+/// How a node takes part in a cluster.
+pub(super) struct NodeOptions {
+    pub(super) url: StorageUrl,
+    pub(super) slate: SlateOptions,
+    /// The directory for queries that spill.
+    pub(super) spill: PathBuf,
+    pub(super) cluster: ClusterOptions,
+    /// The address at which clients and other nodes reach it.
+    pub(super) me: String,
+    /// How it reaches other nodes, if they use TLS.
+    pub(super) tls: Option<ClientTls>,
+}
+
+/// A node of a cluster.
+pub(in crate::cli) struct Node {
+    state: Arc<NodeState>,
+    partitions: Vec<JoinHandle<()>>,
+    catalog: JoinHandle<()>,
+}
+
+/// What the threads of a node share.
+struct NodeState {
+    nodes: Arc<Nodes>,
+    url: StorageUrl,
+    /// For one partition.
+    slate: SlateOptions,
+    spill: PathBuf,
+    parts: PartitionEnvironment,
+    names: Vec<String>,
+    /// False for a node that only routes.
+    owns: bool,
+    presence: Mutex<Option<Presence>>,
+    seen: Mutex<SeenNodes>,
+    is_ending: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// The nodes that own partitions, as they were seen last.
+struct SeenNodes {
+    hosts: BTreeSet<String>,
+    since: Instant,
+}
+
+/// What the databases of partitions are opened with.
+struct PartitionEnvironment {
+    parameters: Parameters,
+    log: Arc<LogRing>,
+    host: HostFacts,
+}
+
+impl PartitionEnvironment {
+    fn environment(&self) -> Environment {
+        Environment {
+            clock: Arc::new(SystemClock::default()),
+            parameters: self.parameters.clone(),
+            log: Arc::clone(&self.log),
+            host: self.host.clone(),
+            ids: IdSource::default(),
+            // Routers have checked the privileges.
+            access_control: false,
+            ..Environment::default()
+        }
+    }
+}
+
+impl NodeState {
+    /// Sleeps; true if the node ends.
+    fn sleep(&self, time: Duration) -> bool {
+        let is_ending = lock(&self.is_ending);
+        let waited = self
+            .ended
+            .wait_timeout_while(is_ending, time, |ending| !*ending);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn is_ending(&self) -> bool {
+        *lock(&self.is_ending)
+    }
+
+    /// True if this node is to have a partition, and for how long that has been so at least.
+    fn is_assigned(&self, partition: &str) -> (bool, Duration) {
+        if !self.owns {
+            return (false, Duration::MAX);
+        }
+        let me = self.nodes.directory.me();
+        let mut hosts = BTreeSet::from([me.to_owned()]);
+        if let Some(presence) = &*lock(&self.presence) {
+            let others = presence.others().into_iter();
+            let others = others.filter(|seen| !seen.report.is_passive);
+            hosts.extend(others.map(|seen| seen.report.host));
+        }
+        let mut seen = lock(&self.seen);
+        if seen.hosts != hosts {
+            *seen = SeenNodes {
+                hosts,
+                since: Instant::now(),
+            };
+        }
+        let assigned = assignment::assign(&self.names, &seen.hosts);
+        let is_mine = assigned.get(partition).is_some_and(|node| *node == me);
+        (is_mine, seen.since.elapsed())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failure(url: &StorageUrl, error: &dyn std::fmt::Display) -> Failure {
+    Failure::Other(format!("cannot join the cluster in {url}: {error}"))
+}
+
+/// Returns what makes a failure of an error of the storage.
+fn failed<E: std::fmt::Display>(url: &StorageUrl) -> impl Fn(E) -> Failure + '_ {
+    move |error| failure(url, &error)
+}
+
+impl Node {
+    /// Joins the cluster: opens its catalog, or reads it at the node that has it, and begins to look for partitions. `None` if
+    /// `is_ended` says so while there is no catalog.
+    // long function: the parts of a node, each from the ones before
+    pub(super) fn join(
+        options: NodeOptions,
+        environment: Environment,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<Option<(DatabaseSlot, Self)>, Failure> {
+        let NodeOptions {
+            url, cluster, me, ..
+        } = &options;
+        let description = url.cluster(cluster.partitions).map_err(failed(url))?;
+        let slate = url.probed(options.slate.clone()).map_err(failed(url))?;
+        let security = NodeSecurity {
+            me: me.clone(),
+            key: description.key.clone(),
+            tls: options.tls.clone(),
+        };
+        let nodes = Arc::new(Nodes {
+            directory: Directory::new(me),
+            pool: Pool::new(security),
+        });
+        let names = description.names();
+        let (slate, parts) = shares(slate, &environment, names.len());
+        let catalog = Catalog::new(url, &slate, &nodes, cluster.owns)?;
+        let opened = catalog.open(environment, &options.spill, &description, is_ended)?;
+        let Some((slot, own)) = opened else {
+            return Ok(None);
+        };
+        let report = MemberReport {
+            host: me.clone(),
+            is_passive: !cluster.owns,
+            last_write_ms: 0,
+        };
+        let presence = url
+            .presence(report, PRESENCE_INTERVAL)
+            .map_err(failed(url))?;
+        let state = Arc::new(NodeState {
+            nodes,
+            url: url.clone(),
+            slate,
+            spill: options.spill.clone(),
+            parts,
+            names: names.clone(),
+            owns: cluster.owns,
+            presence: Mutex::new(Some(presence)),
+            seen: Mutex::new(SeenNodes {
+                hosts: BTreeSet::new(),
+                since: Instant::now(),
+            }),
+            is_ending: Mutex::new(false),
+            ended: Condvar::new(),
+        });
+        let no_thread = |error: std::io::Error| failure(url, &error);
+        let keeper = CatalogKeeper::new(catalog, Arc::clone(&state));
+        let thread = std::thread::Builder::new().name("catalog".into());
+        let catalog = thread.spawn(move || keeper.run(own)).map_err(no_thread)?;
+        let mut partitions = Vec::new();
+        for name in names {
+            let keeper = Keeper::new(&name, &state);
+            let thread = std::thread::Builder::new().name(format!("keeper-{name}"));
+            partitions.push(thread.spawn(move || keeper.run()).map_err(no_thread)?);
+        }
+        Ok(Some((
+            slot,
+            Self {
+                state,
+                partitions,
+                catalog,
+            },
+        )))
+    }
+
+    /// Leaves: other nodes may have its partitions at once.
+    pub(in crate::cli) fn end(self) {
+        *lock(&self.state.is_ending) = true;
+        self.state.ended.notify_all();
+        for thread in self.partitions {
+            // A panic was reported when it occurred.
+            drop(thread.join());
+        }
+        drop(self.catalog.join());
+        if let Some(presence) = lock(&self.state.presence).take() {
+            presence.end();
+        }
+    }
+}
+
+/// Divides the memory: the router has what one server has for queries, and all partitions share the rest evenly.
+fn shares(
+    slate: SlateOptions,
+    environment: &Environment,
+    partitions: usize,
+) -> (SlateOptions, PartitionEnvironment) {
+    let mut host = environment.host.clone();
+    // The router watches the memory of the process.
+    host.memory_use = || None;
+    let limit = environment.memory_limit();
+    let count = u64::try_from(partitions).unwrap_or(u64::MAX).max(1);
+    let share = limit.map(|limit| limit / PARTITIONS_SHARE / count);
+    let parameters = environment.parameters.clone();
+    if let Some(share) = share {
+        // It is within the bounds of the parameter.
+        drop(parameters.set_at_startup("nilometerMemoryBytes", &share.to_string()));
+    }
+    let within = SlateOptions::within(share);
+    let slate = SlateOptions {
+        memory_bytes_max: within.memory_bytes_max,
+        memtable_bytes: within.memtable_bytes,
+        block_cache_bytes: within.block_cache_bytes,
+        table_parts_bytes: within.table_parts_bytes,
+        cache_path_bytes: slate.cache_path_bytes / (partitions + 1),
+        ..slate
+    };
+    let parts = PartitionEnvironment {
+        parameters,
+        log: Arc::clone(&environment.log),
+        host,
+    };
+    (slate, parts)
+}
