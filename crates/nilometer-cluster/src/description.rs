@@ -42,8 +42,8 @@ const ID_BYTES: usize = 12;
 /// What all processes of a cluster know of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterDescription {
-    /// Identifies the cluster, as hexadecimal digits of an ObjectId.
-    pub id: String,
+    /// Identifies the cluster.
+    pub id: [u8; ID_BYTES],
     /// The number of its partitions.
     pub partitions: u32,
     /// The secret of its processes.
@@ -63,9 +63,9 @@ impl std::fmt::Debug for ClusterDescription {
 impl ClusterDescription {
     fn new(partitions: u32) -> Result<Self> {
         Ok(Self {
-            id: random::<ID_BYTES>()?,
+            id: random()?,
             partitions,
-            key: random::<KEY_BYTES>()?,
+            key: hexadecimal(&random::<KEY_BYTES>()?),
         })
     }
 
@@ -80,6 +80,7 @@ impl ClusterDescription {
             partitions,
             key,
         } = self;
+        let id = hexadecimal(id);
         format!("{FORM}\n{id}\n{partitions}\n{key}\n").into_bytes()
     }
 
@@ -89,11 +90,17 @@ impl ClusterDescription {
             return None;
         }
         let is_hex = |text: &&str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let id = lines.next().filter(|id| id.len() == 2 * ID_BYTES);
+        let id = lines.next().filter(is_hex);
+        let id = id.filter(|id| id.len() == 2 * ID_BYTES)?;
+        let digits = |at: usize| u8::from_str_radix(id.get(2 * at..2 * at + 2)?, 16).ok();
         let partitions: u32 = lines.next()?.parse().ok()?;
         let key = lines.next().filter(|key| key.len() == 2 * KEY_BYTES);
+        let mut bytes = [0; ID_BYTES];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = digits(at)?;
+        }
         let found = Self {
-            id: id.filter(is_hex)?.to_owned(),
+            id: bytes,
             partitions,
             key: key.filter(is_hex)?.to_owned(),
         };
@@ -101,16 +108,20 @@ impl ClusterDescription {
     }
 }
 
-fn random<const N: usize>() -> Result<String> {
+fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| refused("the system gives no random bytes"))?;
-    let mut text = String::with_capacity(2 * N);
+    Ok(bytes)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
         // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
     }
-    Ok(text)
+    text
 }
 
 fn refused(reason: &str) -> Error {

@@ -14,6 +14,9 @@ use nilometer_bson::{Value, ValueRef};
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::planner::rules::RuleSet;
 
+/// The MongoDB version whose behaviour is offered.
+pub(crate) const MONGODB_VERSION: &str = "8.0.12";
+
 /// The feature compatibility version: that of the MongoDB whose behaviour is offered.
 pub const FEATURE_COMPATIBILITY_VERSION: &str = "8.0";
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 
-use crate::server::{Server, command, exchange, refused, url};
+use crate::server::{Server, command, exchange, receive, refused, send, url};
 use crate::support::Scratch;
 
 /// Time for partitions to be taken over, on a slow machine.
@@ -246,7 +246,7 @@ fn write(port: u16, writer: u8, next: &AtomicI64, is_ended: &AtomicBool) -> Dura
         }
         let from = next.fetch_add(BATCH, Ordering::Relaxed);
         let insert = doc! {
-            "insert": "ts", "documents": measurements(from, BATCH), "ordered": false,
+            "insert": "ts", "documents": measurements(from, BATCH), "ordered": number % 2 == 0,
             "lsid": { "id": session.clone() }, "txnNumber": number,
         };
         let began = Instant::now();
@@ -265,6 +265,76 @@ fn write(port: u16, writer: u8, next: &AtomicI64, is_ended: &AtomicBool) -> Dura
         longest = longest.max(began.elapsed());
     }
     longest
+}
+
+/// A node that was paused while others took its partitions and the catalog over answers nothing old, and belongs to the cluster
+/// again.
+#[test]
+fn a_paused_node_answers_nothing_old() {
+    let directory = Scratch::new("nodes-paused");
+    let url = url(directory.path());
+    let paused = node(&url, &["--partitions", "3"]);
+    until_owned(&paused, &[&paused]);
+    shard(&paused);
+    let (second, third) = (node(&url, &[]), node(&url, &[]));
+    for server in [&paused, &second, &third] {
+        until_owned(server, &[&paused, &second, &third]);
+    }
+    insert(&paused, 0, 64);
+    let mut early = (0..2).map(|_| paused.connect()).collect::<Vec<_>>();
+    check(&second, 64);
+    paused.signal("STOP");
+    until_owned(&second, &[&second, &third]);
+    insert(&second, 64, 64);
+    command(&third, doc! { "create": "after" });
+    check(&third, 128);
+    let commands = [
+        doc! { "count": "ts", "query": {} },
+        doc! { "insert": "after", "documents": [{ "_id": 1 }] },
+    ];
+    for (stream, command) in early.iter_mut().zip(commands) {
+        send(stream, command).expect("sent");
+    }
+    paused.signal("CONT");
+    for stream in &mut early {
+        let reply = receive(stream).expect("a reply");
+        let is_right = matches!(reply.get_i32("n"), Ok(1 | 128));
+        assert!(is_right || reply.get_f64("ok").ok() == Some(0.0), "{reply}");
+    }
+    for server in [&paused, &second, &third] {
+        until_owned(server, &[&paused, &second, &third]);
+    }
+    insert(&paused, 128, 64);
+    for server in [&paused, &second, &third] {
+        check(server, 192);
+    }
+}
+
+#[test]
+fn users_log_in_at_every_node() {
+    let directory = Scratch::new("nodes-auth");
+    let url = url(directory.path());
+    let first = node(&url, &["--auth", "--partitions", "2"]);
+    let second = node(&url, &["--auth"]);
+    let mut stream = first.connect();
+    let create = doc! { "createUser": "ada", "pwd": "x", "roles": ["root"], "$db": "admin" };
+    let reply = exchange(&mut stream, create).expect("a reply");
+    assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+    // Without a login nothing is read, and nobody is a node.
+    for command in [
+        doc! { "find": "ts" },
+        doc! { "find": "ts", "$partition": { "name": "p0001" } },
+        doc! { "usersInfo": 1, "$partition": { "name": "config" }, "$db": "admin" },
+    ] {
+        for server in [&first, &second] {
+            let reply = exchange(&mut server.connect(), command.clone()).expect("a reply");
+            assert_eq!(reply.get_i32("code").ok(), Some(13), "{reply}");
+        }
+    }
+    let start =
+        doc! { "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": "biws", "$db": "local" };
+    let reply = exchange(&mut second.connect(), start).expect("a reply");
+    assert_eq!(reply.get_i32("code").ok(), Some(18), "{reply}");
 }
 
 #[test]

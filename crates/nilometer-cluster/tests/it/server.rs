@@ -145,7 +145,7 @@ pub(crate) fn exchange(stream: &mut TcpStream, command: Document) -> Option<Docu
     receive(stream)
 }
 
-fn send(stream: &mut TcpStream, command: Document) -> Option<()> {
+pub(crate) fn send(stream: &mut TcpStream, command: Document) -> Option<()> {
     let mut command = command;
     command.entry("$db".to_owned()).or_insert("garden".into());
     let body = bson::serialize_to_vec(&command).expect("bytes");
@@ -159,7 +159,7 @@ fn send(stream: &mut TcpStream, command: Document) -> Option<()> {
     stream.write_all(&message).ok()
 }
 
-fn receive(stream: &mut TcpStream) -> Option<Document> {
+pub(crate) fn receive(stream: &mut TcpStream) -> Option<Document> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).ok()?;
     let mut rest = vec![0; u32::from_le_bytes(length) as usize - 4];

@@ -34,6 +34,8 @@ pub(crate) enum Place {
 pub(crate) struct Directory {
     me: String,
     places: Mutex<BTreeMap<String, Place>>,
+    /// The nodes of the cluster, and when each was seen last, in ms since 1970.
+    nodes: Mutex<Vec<(String, i64)>>,
 }
 
 impl Directory {
@@ -42,7 +44,19 @@ impl Directory {
         Self {
             me: me.to_owned(),
             places: Mutex::default(),
+            nodes: Mutex::default(),
         }
+    }
+
+    /// Notes which nodes there are.
+    pub(crate) fn set_nodes(&self, nodes: Vec<(String, i64)>) {
+        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+    }
+
+    /// Returns the nodes of the cluster, and when each was seen last, in ms since 1970.
+    pub(crate) fn nodes(&self) -> Vec<(String, i64)> {
+        let nodes = self.nodes.lock();
+        nodes.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {

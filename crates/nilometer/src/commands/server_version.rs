@@ -1,7 +1,6 @@
 //! What the server says of its version: clients choose features by it.
 
-/// The MongoDB version whose behaviour is offered.
-pub(crate) const MONGODB_VERSION: &str = "8.0.12";
+pub(crate) use crate::parameters::MONGODB_VERSION;
 
 /// The same as numbers; the last is 0 for a release.
 pub(crate) const MONGODB_VERSION_ARRAY: [i32; 4] = [8, 0, 12, 0];

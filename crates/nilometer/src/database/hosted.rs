@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nilometer_bson::{Document, ValueRef, doc};
+use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 use nilometer_storage::{Direction, Durability, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 use super::Database;
 use crate::catalog::PLACEMENTS_KEYSPACE;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, PlacementVersion, Request};
-use crate::router::{RAISE_COMMAND, read_placement, stale};
+use crate::router::{OPENING_FIELD, RAISE_COMMAND, SYNC_COMMAND, read_placement, stale};
 use crate::session::ClientSession;
 
 /// Longest wait for the writes that follow a placement which is replaced.
@@ -33,6 +33,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(30);
 pub struct HostedPartition {
     database: Arc<Database>,
     keyspace: KeyspaceId,
+    /// Identifies this opening of the partition.
+    opening: i64,
     state: Mutex<PlacementState>,
     /// A write has ended.
     ended: Condvar,
@@ -92,9 +94,11 @@ impl HostedPartition {
             least.insert(name, number);
         }
         drop(snapshot);
+        let opening = i64::from_be_bytes(database.services().ids.random().to_be_bytes());
         Ok(Self {
             database,
             keyspace,
+            opening,
             state: Mutex::new(PlacementState {
                 least,
                 ..PlacementState::default()
@@ -116,6 +120,7 @@ impl HostedPartition {
     pub fn run(&self, request: &Request) -> Document {
         let outcome = match request.command_name() {
             RAISE_COMMAND => self.raise(request),
+            SYNC_COMMAND => self.sync(request),
             _ => self.run_placed(request),
         };
         Database::reply_of(outcome)
@@ -124,12 +129,30 @@ impl HostedPartition {
     fn run_placed(&self, request: &Request) -> Result<Document> {
         let routed = request.routed.as_deref();
         let placement = routed.and_then(|routed| routed.placement.as_ref());
-        let _running = match placement {
+        let running = match placement {
             Some(placement) => self.enter(placement, Database::access_of(request))?,
             None => None,
         };
         let mut session = ClientSession::embedded();
-        Ok(self.database.run_command(&mut session, request))
+        let reply = self.database.run_command(&mut session, request);
+        if running.is_none() {
+            return Ok(reply);
+        }
+        let mut reply = DocumentBuilder::extending(reply);
+        reply.append(OPENING_FIELD, self.opening);
+        Ok(reply.finish())
+    }
+
+    /// Makes all writes durable that this opening has buffered. Fails for an earlier one: what it had buffered may be lost.
+    fn sync(&self, request: &Request) -> Result<Document> {
+        if request.body.get(SYNC_COMMAND).as_exact_i64() != Some(self.opening) {
+            return Err(Error::new(
+                ErrorCode::HostUnreachable,
+                "another process has opened the partition before the write was durable",
+            ));
+        }
+        self.database.engine().sync()?;
+        Ok(doc! {"ok": 1.0})
     }
 
     /// Refuses a request by a placement that was replaced. Counts a write.

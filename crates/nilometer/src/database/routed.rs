@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use nilometer_bson::{DocRef, Document, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::Engine;
 
 use super::collections::generated;
@@ -14,13 +14,21 @@ use crate::catalog::{
     BUCKETS_PREFIX, CONFIG, Catalog, Namespace, TimeseriesOptions, is_internal_database,
 };
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::{Access, Request};
+use crate::operation::{Access, OperationContext, Request};
+use crate::parameters::MONGODB_VERSION;
 use crate::query::source::{Collections, Resolved};
 use crate::router::{
-    Coordinator, Partition, PendingReply, RoutedCollection, Router, SETTLE_COMMAND, read_placement,
+    Coordinator, Partition, PendingReply, Placement, RoutedCollection, Router, SETTLE_COMMAND,
+    read_placement,
 };
-use crate::services::Environment;
+use crate::services::{Environment, Services};
 use crate::session::{ClientSession, UserName};
+
+/// Stages that describe a collection in each partition.
+const OF_COLLECTIONS: [&str; 3] = ["$collStats", "$indexStats", "$planCacheStats"];
+
+/// More documents than such a stage returns: at most one for each index or cached plan.
+const STAGE_DOCUMENTS_MAX: i32 = 100_000;
 
 /// Commands that list what is in the catalog.
 const OF_THE_CATALOG: [&str; 5] = [
@@ -94,6 +102,7 @@ impl Database {
     fn routing_by(mut self, router: Arc<Router>) -> Self {
         self.query.collections = Arc::new(RoutedCollections {
             router: Arc::clone(&router),
+            services: self.services.clone(),
             own: self.collections.clone(),
         });
         self.router = Some(router);
@@ -168,13 +177,14 @@ fn settle(router: &Router, request: &Request) -> Result<Document> {
 /// The collections of a cluster: the router's own catalog says what there is, partitions have the documents.
 struct RoutedCollections {
     router: Arc<Router>,
+    services: Arc<Services>,
     own: Arc<dyn Collections>,
 }
 
 impl Collections for RoutedCollections {
     fn resolve(&self, db: &str, coll: &str) -> Result<Resolved> {
         if db == CONFIG
-            && let Some(documents) = self.router.config_documents(coll)
+            && let Some(documents) = self.router.config_documents(coll, MONGODB_VERSION)
         {
             return Ok(generated(documents));
         }
@@ -224,10 +234,54 @@ impl Collections for RoutedCollections {
         if OF_THE_PROCESS.contains(&stage) {
             return self.own.introspect(db, coll, stage, argument, user);
         }
+        if let Some(coll) = coll.filter(|_| OF_COLLECTIONS.contains(&stage)) {
+            let namespace = Namespace::new(db, coll)?;
+            return match self.router.placement(&namespace) {
+                Some(placement) => self.of_partitions(&namespace, &placement, stage, argument),
+                None => self.own.introspect(db, Some(coll), stage, argument, user),
+            };
+        }
         Err(Error::new(
             ErrorCode::CommandNotSupported,
             format!("{stage} is not supported on a router"),
         ))
+    }
+}
+
+impl RoutedCollections {
+    /// Returns what a stage returns in each partition of a collection, with the name of the partition.
+    fn of_partitions(
+        &self,
+        namespace: &Namespace,
+        placement: &Placement,
+        stage: &str,
+        argument: DocRef<'_>,
+    ) -> Result<Vec<Document>> {
+        let database = &namespace.database;
+        let operation = OperationContext::internal(self.services.clock.clone(), database);
+        let mut pipeline = DocumentBuilder::new();
+        pipeline.append(stage, argument.to_document());
+        let pipeline = vec![Value::from(pipeline.finish())];
+        let aggregate = doc! {
+            "aggregate": namespace.collection.as_str(), "pipeline": pipeline,
+            "cursor": doc! {"batchSize": STAGE_DOCUMENTS_MAX},
+        };
+        let partitions = placement.partitions(self.router.count());
+        let replies = self
+            .router
+            .ask_all(&partitions, database, &aggregate, &operation)?;
+        let mut out = Vec::new();
+        for (partition, reply) in partitions.into_iter().zip(replies) {
+            let cursor = reply.get("cursor").as_document();
+            let batch = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
+            let documents = batch.iter().flat_map(|batch| batch.iter());
+            for document in documents.filter_map(ValueRef::as_document) {
+                let mut named = DocumentBuilder::extending(document.to_document());
+                named.append("shard", self.router.name(partition));
+                out.push(named.finish());
+            }
+        }
+        Ok(out)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::catalog::Namespace;
 const CONFIG_VERSION: i32 = 6;
 
 impl Router {
-    /// Returns the documents of `config.<name>`; `None` if a router has no such collection.
-    pub(crate) fn config_documents(&self, name: &str) -> Option<Vec<Document>> {
+    /// Returns the documents of `config.<name>`; `None` if a router has no such collection. `version` is that of the routers.
+    pub(crate) fn config_documents(&self, name: &str, version: &str) -> Option<Vec<Document>> {
         Some(match name {
             "shards" => (0..self.count()).map(|shard| self.shard(shard)).collect(),
             "databases" => self.databases(),
@@ -19,9 +19,15 @@ impl Router {
                 vec![collection(namespace, placement, sharding)]
             }),
             "chunks" => self.of_sharded(|_, placement, sharding| self.chunks(placement, sharding)),
-            "settings" | "tags" | "mongos" | "changelog" => Vec::new(),
+            // Nothing moves by itself, and no chunk is split.
+            "settings" => vec![
+                doc! {"_id": "balancer", "stopped": true, "mode": "off"},
+                doc! {"_id": "autosplit", "enabled": false},
+            ],
+            "mongos" => self.mongos(version),
+            "tags" | "changelog" => Vec::new(),
             "version" => vec![doc! {
-                "_id": 1, "clusterId": Value::ObjectId(ObjectId([0; 12])), "currentVersion": CONFIG_VERSION,
+                "_id": 1, "clusterId": Value::ObjectId(self.cluster_id()), "currentVersion": CONFIG_VERSION,
             }],
             _ => return None,
         })
@@ -30,6 +36,24 @@ impl Router {
     /// Describes a partition as a shard.
     pub(crate) fn shard(&self, partition: usize) -> Document {
         doc! {"_id": self.name(partition), "host": self.host(partition), "state": 1}
+    }
+
+    fn cluster_id(&self) -> ObjectId {
+        let coordinator = self.coordinator.as_ref();
+        coordinator.map_or(ObjectId([0; 12]), |coordinator| coordinator.cluster_id())
+    }
+
+    /// The routers of the cluster; none if this is the only one.
+    fn mongos(&self, version: &str) -> Vec<Document> {
+        let coordinator = self.coordinator.as_ref();
+        let routers = coordinator.map_or_else(Vec::new, |coordinator| coordinator.routers());
+        let describe = |(host, seen_ms): (String, i64)| {
+            doc! {
+                "_id": host, "ping": Value::DateTime(seen_ms), "waiting": true,
+                "mongoVersion": version,
+            }
+        };
+        routers.into_iter().map(describe).collect()
     }
 
     fn databases(&self) -> Vec<Document> {

@@ -38,7 +38,9 @@ pub(crate) use self::partition::{command, wait, write_request};
 pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::ShardKey;
 pub(crate) use self::source::RoutedCollection;
-pub(crate) use self::versions::{RAISE_COMMAND, SETTLE_COMMAND, stale, version_asked};
+pub(crate) use self::versions::{
+    OPENING_FIELD, RAISE_COMMAND, SETTLE_COMMAND, SYNC_COMMAND, stale, version_asked,
+};
 
 use self::placement::{PlacementMap, Placements};
 use crate::catalog::{Namespace, TimeseriesOptions};

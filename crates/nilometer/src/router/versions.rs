@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, doc};
 
 use super::partition::{PendingReply, wait};
 use super::{Placement, Router};
@@ -24,6 +24,12 @@ pub(crate) const RAISE_COMMAND: &str = "_raisePlacement";
 /// What the router with the catalog is told by one whose placement was refused.
 pub(crate) const SETTLE_COMMAND: &str = "_settlePlacement";
 
+/// What a partition is told when the writes of a command that it has buffered are to be durable: its argument is the opening.
+pub(crate) const SYNC_COMMAND: &str = "_syncPartition";
+
+/// The field of the reply to a write that identifies the opening of the partition: what it has buffered is lost with it.
+pub(crate) const OPENING_FIELD: &str = "partitionOpening";
+
 /// The field of an error that names the version which a partition asks for.
 const WANTED: &str = "vWanted";
 
@@ -34,6 +40,12 @@ pub trait Coordinator: Send + Sync {
 
     /// Waits until this router sees the catalog as it was when the call began.
     fn catch_up(&self) -> Result<()>;
+
+    /// Returns what identifies the cluster.
+    fn cluster_id(&self) -> ObjectId;
+
+    /// Returns the addresses of the routers of the cluster, and when each was seen last, in ms since 1970.
+    fn routers(&self) -> Vec<(String, i64)>;
 }
 
 /// Returns the error of a request that follows a placement which was replaced.

@@ -552,3 +552,63 @@ fn statistics_are_sums_of_the_partitions() {
     let missing = cluster.router.run(doc! {"collStats": "none"});
     assert_eq!(missing.get("count").as_exact_i64(), Some(0));
 }
+
+#[test]
+fn collections_are_renamed_in_their_partitions() {
+    let mut cluster = Cluster::hashed(3, 60, 12);
+    let plain = doc! {"insert": "plain", "documents": array![doc! {"_id": 1}]};
+    cluster.router.run(plain);
+    cluster
+        .router
+        .run(doc! {"insert": "other", "documents": array![doc! {"_id": 2}, doc! {"_id": 3}]});
+    let rename = |from: &str, to: &str, drops: bool| {
+        let (from, to) = (format!("test.{from}"), format!("test.{to}"));
+        doc! {"renameCollection": from, "to": to, "dropTarget": drops}
+    };
+    cluster.admin(rename("ts", "moved", false));
+    cluster.admin(rename("plain", "simple", false));
+    assert_eq!(cluster.admin_code(rename("none", "some", false)), 26);
+    assert_eq!(cluster.admin_code(rename("simple", "other", false)), 48);
+    assert_eq!(cluster.admin_code(rename("simple", "simple", false)), 20);
+    cluster.admin(rename("simple", "other", true));
+    // Opened again, the placements are found under the new names.
+    cluster.router = Cluster::open(&cluster.engine, &cluster.partitions);
+    let mut count = |name: &str| {
+        let reply = cluster.router.run(doc! {"count": name, "query": doc! {}});
+        reply.get("n").as_exact_i64().unwrap()
+    };
+    assert_eq!((count("ts"), count("moved")), (0, 60));
+    assert_eq!((count("plain"), count("simple"), count("other")), (0, 0, 1));
+    assert_eq!(cluster.counts("moved").iter().sum::<i64>(), 60);
+    let by_host = doc! {"count": "moved", "query": doc! {"m.host": 3}};
+    assert_eq!(cluster.router.run(by_host).get("n").as_exact_i64(), Some(5));
+}
+
+#[test]
+fn stages_that_describe_a_collection_have_a_document_of_each_partition() {
+    let mut cluster = Cluster::hashed(3, 60, 12);
+    let mut stage = |name: &str| {
+        let mut stage = nilometer_bson::DocumentBuilder::new();
+        match name {
+            "$collStats" => stage.append(name, doc! {"storageStats": doc! {}}),
+            _ => stage.append(name, doc! {}),
+        };
+        let pipeline = array![stage.finish()];
+        let command = doc! {"aggregate": "ts", "pipeline": pipeline, "cursor": doc! {}};
+        cluster.router.all(command)
+    };
+    let found = stage("$collStats");
+    let shards = found.iter().map(|document| document.get("shard").as_str());
+    assert_eq!(
+        shards.collect::<Vec<_>>(),
+        [Some("p0000"), Some("p0001"), Some("p0002")]
+    );
+    let is_described = |document: &Document| !document.get("storageStats").is_missing();
+    assert!(found.iter().all(is_described), "{found:?}");
+    let indexes = stage("$indexStats");
+    assert!(indexes.len() >= 3, "{indexes:?}");
+    let map = cluster.admin(doc! {"getShardMap": 1});
+    assert!(show(&map).contains("p0002"), "{}", show(&map));
+    let balancer = cluster.admin(doc! {"balancerStatus": 1});
+    assert_eq!(balancer.get("mode").as_str(), Some("off"));
+}

@@ -9,7 +9,7 @@ use nilometer::router::{Coordinator, Partition, PendingReply};
 use nilometer::services::Environment;
 use nilometer::session::ClientSession;
 use nilometer::{Database, Request};
-use nilometer_bson::{Document, Value, array, doc};
+use nilometer_bson::{Document, ObjectId, Value, array, doc};
 use nilometer_storage::{
     Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
     KeyspaceStatistics, MemoryEngine, Result, Snapshot, WriteBatch,
@@ -111,6 +111,14 @@ struct ToFirst(Arc<Second>);
 impl Coordinator for ToFirst {
     fn send(&self, request: Request) -> Box<dyn PendingReply> {
         Box::new(Ready(Some(self.0.first.run_for_router(&request))))
+    }
+
+    fn cluster_id(&self) -> ObjectId {
+        ObjectId([9; 12])
+    }
+
+    fn routers(&self) -> Vec<(String, i64)> {
+        vec![("first:1".to_owned(), 5), ("second:2".to_owned(), 6)]
     }
 
     fn catch_up(&self) -> nilometer::Result<()> {
@@ -245,6 +253,16 @@ fn a_router_without_the_catalog_sends_changes_to_the_one_that_has_it() {
         let found = ok(router, doc! {"find": "new", "$db": "test"});
         assert!(show(&found).contains("_id"), "{}", show(&found));
     }
+    let found = |name: &str| {
+        let reply = ok(&routers.second(), doc! {"find": name, "$db": "config"});
+        show(&reply.get("cursor").as_document().unwrap().to_document())
+    };
+    assert!(found("mongos").contains("second:2"), "{}", found("mongos"));
+    assert!(
+        found("version").contains("[9, 9, 9"),
+        "{}",
+        found("version")
+    );
     // What the client may not do is refused here, and what fails there fails here.
     let twice = run(
         &routers.second(),

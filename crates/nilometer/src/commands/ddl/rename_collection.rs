@@ -25,7 +25,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "renameCollection",
         "Renames a collection.",
         Authorization::ByRule(rules::rename_collection),
-        OnRouter::Refused,
+        OnRouter::Catalog,
         run,
     )
 };
@@ -97,7 +97,7 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     Ok(Document::new())
 }
 
-fn whole_name(name: &str) -> Result<Namespace> {
+pub(in crate::commands) fn whole_name(name: &str) -> Result<Namespace> {
     match name.split_once('.') {
         Some((database, collection)) => Namespace::new(database, collection),
         None => Err(Error::new(

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
 use crate::operation::{OperationContext, PlacementVersion, Request, RoutedRequest};
-use crate::router::{Placement, Router, version_asked, wait, write_request};
+use crate::router::{OPENING_FIELD, Placement, Router, version_asked, wait, write_request};
 
 /// What a statement does, and where its parts are.
 struct Kind {
@@ -530,10 +530,13 @@ fn with_statements<'d>(
     out.finish()
 }
 
-/// Returns the reply of a partition without what every reply has.
+/// Returns the reply of a partition without what every reply has, and what only routers read.
 pub(super) fn without_ok(reply: &Document) -> Document {
     let mut out = DocumentBuilder::new();
-    let own = reply.iter().filter(|element| element.name() != "ok");
+    let of_request = ["ok", OPENING_FIELD];
+    let own = reply
+        .iter()
+        .filter(|element| !of_request.contains(&element.name()));
     for element in own {
         out.append_element(element);
     }

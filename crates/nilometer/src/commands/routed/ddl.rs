@@ -10,6 +10,8 @@ use super::{forwarded, is_true, number, router_of, writable};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::commands::CommandContext;
+use crate::commands::ddl::collection_uuid;
+use crate::commands::ddl::rename_collection::whole_name;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -136,6 +138,59 @@ pub(super) fn drop_database(
         router.set_placement(namespace, None)?;
     }
     Ok(reply)
+}
+
+/// `renameCollection`: the partitions of both names first. A repetition passes over those that were done.
+pub(super) fn rename_collection(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let args = Args::new("renameCollection", request.body.as_ref());
+    let name = |field: &str| {
+        let found = whole_name(args.required_string(field)?)?;
+        writable(&found.database, &found.collection)
+    };
+    let (from, to) = (name("renameCollection")?, name("to")?);
+    let drops_target = match args.value("dropTarget") {
+        ValueRef::Binary { .. } => {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                "dropTarget with a UUID is not supported on a router",
+            ));
+        }
+        _ => args.lenient_boolean("dropTarget")?.unwrap_or(false),
+    };
+    collection_uuid::check(database, &args, &from)?;
+    let _changes = router.lock_changes();
+    let is_free = match database.catalog().get(&to) {
+        None => true,
+        Some(CatalogEntry::View(view)) => view.is_timeseries() && drops_target,
+        Some(CatalogEntry::Collection(_)) => drops_target,
+    };
+    let Some(placement) = router.placement(&from).filter(|_| is_free && from != to) else {
+        // The handler of one server says what is wrong.
+        return (context.spec.handler)(database, context, request);
+    };
+    let operation = &context.operation;
+    router.begin_change(&from, operation)?;
+    router.begin_change(&to, operation)?;
+    if let Some(replaced) = router.placement(&to) {
+        let drop = doc! {"drop": to.collection.as_str()};
+        let partitions = replaced.partitions(router.count());
+        router.ask_all(&partitions, &to.database, &drop, operation)?;
+    }
+    let body = forwarded(request.body.as_ref(), &["collectionUUID"], operation);
+    for partition in placement.partitions(router.count()) {
+        match router.ask_all(&[partition], "admin", &body, operation) {
+            Err(error) if error.code != ErrorCode::NamespaceNotFound => return Err(error),
+            _ => {}
+        }
+    }
+    router.set_placement(&to, Some(Placement::clone(&placement)))?;
+    router.set_placement(&from, None)?;
+    (context.spec.handler)(database, context, request)
 }
 
 /// `listDatabases`: the sizes are those of all partitions.

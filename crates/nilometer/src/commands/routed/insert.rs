@@ -1,5 +1,6 @@
 //! `insert` on a router: each document goes to the partition of its key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, doc};
@@ -17,7 +18,10 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{
     DocumentSequence, OperationContext, PlacementVersion, Request, RoutedRequest,
 };
-use crate::router::{PendingReply, Placement, Router, command, version_asked, wait, write_request};
+use crate::router::{
+    OPENING_FIELD, PendingReply, Placement, Router, SYNC_COMMAND, command, version_asked, wait,
+    write_request,
+};
 
 pub(super) fn run(
     database: &Database,
@@ -46,11 +50,13 @@ pub(super) fn run(
         body,
         inserted: 0,
         errors: Vec::new(),
+        buffered: BTreeMap::new(),
     };
     let mut open: Vec<Numbered<'_>> = documents.into_iter().enumerate().collect();
     for _ in 0..PLACEMENT_CHANGES_MAX {
         let placement = placed(database, operation, router, &namespace)?;
         let Some((wanted, rest)) = insert.run(&placement, &open, is_ordered)? else {
+            insert.sync()?;
             return Ok(insert.reply());
         };
         router.settle(&wanted, operation)?;
@@ -150,6 +156,8 @@ struct Insert<'c> {
     inserted: i64,
     /// By position in the command.
     errors: Vec<(usize, Document)>,
+    /// The partitions with documents that are not durable yet, and their openings.
+    buffered: BTreeMap<usize, i64>,
 }
 
 impl Insert<'_> {
@@ -219,14 +227,21 @@ impl Insert<'_> {
         batches: &[Batch<'d>],
         unplaced: Option<(usize, Document)>,
     ) -> Result<Refused<'d>> {
+        // Each waits for the one before, so they do not wait for the storage one by one.
+        let is_buffered = batches.len() > 1 && self.operation.write_concern.journaled;
         for batch in batches {
-            let reply = wait(&mut *self.send(placement, batch)?, self.operation);
+            let mut sent = self.send(placement, batch, !is_buffered)?;
+            let reply = wait(&mut *sent, self.operation);
             if let Some(wanted) = reply.as_ref().err().and_then(version_asked) {
                 let from = batch.documents.first().map_or(0, |(at, _)| *at);
                 let rest = documents.iter().filter(|(at, _)| *at >= from);
                 return Ok(Some((wanted, rest.copied().collect())));
             }
-            self.note(batch, &reply?);
+            let reply = reply?;
+            if is_buffered {
+                self.note_buffered(batch.partition, &reply)?;
+            }
+            self.note(batch, &reply);
             if !self.errors.is_empty() {
                 return Ok(None);
             }
@@ -236,7 +251,8 @@ impl Insert<'_> {
     }
 
     fn at_once<'d>(&mut self, placement: &Placement, batches: &[Batch<'d>]) -> Result<Refused<'d>> {
-        let pending = batches.iter().map(|batch| self.send(placement, batch));
+        let pending = batches.iter();
+        let pending = pending.map(|batch| self.send(placement, batch, true));
         let pending: Vec<_> = pending.collect();
         let (mut failed, mut wanted, mut rest) = (None, None, Vec::new());
         for (batch, pending) in batches.iter().zip(pending) {
@@ -257,7 +273,41 @@ impl Insert<'_> {
         }
     }
 
-    fn send(&self, placement: &Placement, batch: &Batch<'_>) -> Result<Box<dyn PendingReply>> {
+    /// Notes that the documents of a reply are not durable yet.
+    fn note_buffered(&mut self, partition: usize, reply: &Document) -> Result<()> {
+        let opening = number(reply.get(OPENING_FIELD));
+        match self.buffered.insert(partition, opening) {
+            Some(before) if before != opening => Err(Error::new(
+                ErrorCode::HostUnreachable,
+                "another process has opened the partition before the write was durable",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until all documents are durable, in all partitions at the same time.
+    fn sync(&self) -> Result<()> {
+        let database = &self.operation.database;
+        let pending = self.buffered.iter().map(|(partition, opening)| {
+            let mut sync = DocumentBuilder::new();
+            sync.append(SYNC_COMMAND, *opening);
+            let sync = command(database, sync.finish(), self.operation, None);
+            self.router.send(*partition, Request::new(sync))
+        });
+        let pending: Vec<_> = pending.collect();
+        let replies = pending.into_iter();
+        let replies =
+            replies.map(|reply| reply.and_then(|mut reply| wait(&mut *reply, self.operation)));
+        let replies: Vec<Result<Document>> = replies.collect();
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
+    fn send(
+        &self,
+        placement: &Placement,
+        batch: &Batch<'_>,
+        is_journaled: bool,
+    ) -> Result<Box<dyn PendingReply>> {
         let mut buffer = Vec::with_capacity(batch.bytes);
         for (_, document) in &batch.documents {
             buffer.extend_from_slice(document.as_bytes());
@@ -274,7 +324,11 @@ impl Insert<'_> {
             ..RoutedRequest::default()
         };
         let database = &self.operation.database;
-        let mut request = write_request(database, self.body.clone(), self.operation, routed);
+        let body = match is_journaled {
+            true => self.body.clone(),
+            false => buffered(&self.body),
+        };
+        let mut request = write_request(database, body, self.operation, routed);
         request.sequences.extend(documents);
         self.router.send(batch.partition, request)
     }
@@ -303,6 +357,19 @@ impl Insert<'_> {
         }
         out.finish()
     }
+}
+
+/// Returns a command that is answered before it is durable.
+fn buffered(body: &Document) -> Document {
+    let mut out = DocumentBuilder::with_capacity(body.as_bytes().len());
+    for element in body
+        .iter()
+        .filter(|element| element.name() != "writeConcern")
+    {
+        out.append_element(element);
+    }
+    out.append("writeConcern", doc! {"w": 1, "j": false});
+    out.finish()
 }
 
 /// Returns an entry of `writeErrors` with another position.

@@ -31,7 +31,9 @@ use crate::router::Router;
 
 /// The commands that only a router has, sorted by name.
 pub(crate) static ROUTER_COMMANDS: &[CommandSpec] = &[
+    sharding::BALANCER_STATUS,
     sharding::ENABLE,
+    sharding::SHARD_MAP,
     sharding::IS_DB_GRID,
     sharding::LIST_SHARDS,
     sharding::MOVE_RANGE,
@@ -81,6 +83,7 @@ fn own_handler_of(name: &str) -> Option<Handler> {
         "findAndModify" => change::find_and_modify,
         "insert" => insert::run,
         "listDatabases" => ddl::list_databases,
+        "renameCollection" => ddl::rename_collection,
         "update" => change::update,
         _ => return None,
     })

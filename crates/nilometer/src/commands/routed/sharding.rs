@@ -9,6 +9,7 @@ use super::router_of;
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -21,7 +22,7 @@ pub(super) const ENABLE: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "enableSharding",
         "Allows collections of a database to be sharded.",
-        Authorization::OnCluster(&[Action::EnableSharding]),
+        Authorization::ByRule(rules::sharding),
         OnRouter::Same,
         enable,
     )
@@ -34,6 +35,28 @@ pub(super) const IS_DB_GRID: CommandSpec = CommandSpec::new(
     OnRouter::Same,
     is_db_grid,
 );
+
+pub(super) const SHARD_MAP: CommandSpec = CommandSpec {
+    admin_only: true,
+    ..CommandSpec::new(
+        "getShardMap",
+        "Shows where each partition is.",
+        Authorization::OnCluster(&[Action::GetShardMap]),
+        OnRouter::Same,
+        shard_map,
+    )
+};
+
+pub(super) const BALANCER_STATUS: CommandSpec = CommandSpec {
+    admin_only: true,
+    ..CommandSpec::new(
+        "balancerStatus",
+        "Says that no range moves by itself.",
+        Authorization::LoggedIn,
+        OnRouter::Same,
+        balancer_status,
+    )
+};
 
 pub(super) const LIST_SHARDS: CommandSpec = CommandSpec {
     admin_only: true,
@@ -54,7 +77,7 @@ pub(super) const MOVE_RANGE: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "moveRange",
         "Lets new buckets of a range go to another partition.",
-        Authorization::OnCluster(&[Action::MoveChunk]),
+        Authorization::ByRule(rules::sharding),
         OnRouter::Catalog,
         move_range,
     )
@@ -68,7 +91,7 @@ pub(super) const SHARD_COLLECTION: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "shardCollection",
         "Divides a time-series collection among the partitions.",
-        Authorization::OnCluster(&[Action::EnableSharding]),
+        Authorization::ByRule(rules::sharding),
         OnRouter::Catalog,
         shard_collection,
     )
@@ -81,7 +104,7 @@ pub(super) const SPLIT: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "split",
         "Divides a chunk in two.",
-        Authorization::OnCluster(&[Action::SplitChunk]),
+        Authorization::ByRule(rules::sharding),
         OnRouter::Catalog,
         split,
     )
@@ -103,6 +126,22 @@ fn list_shards(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> 
     let router = router_of(database);
     let shards = (0..router.count()).map(|shard| Value::from(router.shard(shard)));
     Ok(doc! {"shards": shards.collect::<Vec<_>>()})
+}
+
+fn shard_map(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    let router = router_of(database);
+    let (mut map, mut addresses) = (DocumentBuilder::new(), DocumentBuilder::new());
+    for partition in 0..router.count() {
+        let name = router.name(partition);
+        let address = format!("{name}/{}", router.host(partition));
+        map.append(name, address.as_str());
+        addresses.append(&address, name);
+    }
+    Ok(doc! {"map": map.finish(), "connStrings": addresses.finish()})
+}
+
+fn balancer_status(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Ok(doc! {"mode": "off", "inBalancerRound": false, "numBalancerRounds": 0_i64})
 }
 
 /// Returns the collection that a command names as `db.coll`.

@@ -9,7 +9,7 @@ use nilometer::auth::MemberKey;
 use nilometer::router::{Coordinator, Partition, PendingReply};
 use nilometer::services::Environment;
 use nilometer::{Database, Error, ErrorCode, Request};
-use nilometer_bson::Document;
+use nilometer_bson::{Document, ObjectId};
 use nilometer_cluster::{
     Claim, ClaimIntervals, Claimant, ClusterDescription, Look, SlateEngine, SlateOptions,
     SlateReader, StorageUrl,
@@ -34,6 +34,7 @@ pub(super) struct Catalog {
     nodes: Arc<Nodes>,
     /// False if this node never writes it.
     may_claim: bool,
+    cluster_id: ObjectId,
     slot: OnceLock<DatabaseSlot>,
     reader: Mutex<CatalogReader>,
 }
@@ -68,6 +69,14 @@ impl Coordinator for ToCatalog {
     fn catch_up(&self) -> nilometer::Result<()> {
         self.0.catch_up()
     }
+
+    fn cluster_id(&self) -> ObjectId {
+        self.0.cluster_id
+    }
+
+    fn routers(&self) -> Vec<(String, i64)> {
+        self.0.nodes.directory.nodes()
+    }
 }
 
 impl NodeRequests for ToCatalog {
@@ -86,7 +95,7 @@ impl Catalog {
         url: &StorageUrl,
         slate: &SlateOptions,
         nodes: &Arc<Nodes>,
-        may_claim: bool,
+        (may_claim, cluster): (bool, &ClusterDescription),
     ) -> Result<Arc<Self>, Failure> {
         let url = url.part(CATALOG);
         let reader = url.reader(slate).map_err(failed(&url))?;
@@ -99,6 +108,7 @@ impl Catalog {
             slate,
             nodes: Arc::clone(nodes),
             may_claim,
+            cluster_id: ObjectId(cluster.id),
             slot: OnceLock::new(),
             reader: Mutex::new(CatalogReader {
                 reader,

@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nilometer::operation::SystemClock;
+use nilometer::operation::{Clock, SystemClock};
 use nilometer::parameters::Parameters;
 use nilometer::services::{Environment, HostFacts, IdSource, LogRing};
 use nilometer_cluster::{MemberReport, Presence, SlateOptions, StorageUrl};
@@ -123,15 +123,20 @@ impl NodeState {
 
     /// True if this node is to have a partition, and for how long that has been so at least.
     fn is_assigned(&self, partition: &str) -> (bool, Duration) {
+        let me = self.nodes.directory.me();
+        let mut routers = vec![(me.to_owned(), SystemClock::default().now_ms())];
+        let mut hosts = BTreeSet::from([me.to_owned()]);
+        let others = lock(&self.presence);
+        let others = others.as_ref().map_or_else(Vec::new, Presence::others);
+        for seen in others {
+            routers.push((seen.report.host.clone(), seen.seen_ms));
+            if !seen.report.is_passive {
+                hosts.insert(seen.report.host);
+            }
+        }
+        self.nodes.directory.set_nodes(routers);
         if !self.owns {
             return (false, Duration::MAX);
-        }
-        let me = self.nodes.directory.me();
-        let mut hosts = BTreeSet::from([me.to_owned()]);
-        if let Some(presence) = &*lock(&self.presence) {
-            let others = presence.others().into_iter();
-            let others = others.filter(|seen| !seen.report.is_passive);
-            hosts.extend(others.map(|seen| seen.report.host));
         }
         let mut seen = lock(&self.seen);
         if seen.hosts != hosts {
@@ -184,7 +189,7 @@ impl Node {
         });
         let names = description.names();
         let (slate, parts) = shares(slate, &environment, names.len());
-        let catalog = Catalog::new(url, &slate, &nodes, cluster.owns)?;
+        let catalog = Catalog::new(url, &slate, &nodes, (cluster.owns, &description))?;
         let opened = catalog.open(environment, &options.spill, &description, is_ended)?;
         let Some((slot, own)) = opened else {
             return Ok(None);

@@ -197,6 +197,26 @@ pub(in crate::commands) fn clone_as_capped(
     Ok(())
 }
 
+/// What `enableSharding`, `shardCollection`, `moveRange` and `split` need on the database or collection that they name.
+pub(in crate::commands) fn sharding(
+    asked: &AccessRequest<'_>,
+    needed: &mut RequiredPrivileges,
+) -> Result<()> {
+    let action = match asked.request.command_name() {
+        "moveRange" => Action::MoveChunk,
+        "split" => Action::SplitChunk,
+        _ => Action::EnableSharding,
+    };
+    let first = asked.body().iter().next();
+    let first = first.map_or(ValueRef::Missing, |field| field.value());
+    let target = match first.as_str() {
+        Some(name) if !name.contains('.') => Target::Database(name.to_owned()),
+        _ => namespace(first),
+    };
+    needed.add(target, &[action]);
+    Ok(())
+}
+
 pub(in crate::commands) fn rename_collection(
     asked: &AccessRequest<'_>,
     needed: &mut RequiredPrivileges,
