@@ -273,10 +273,21 @@ pub(crate) fn docs() -> Outcome {
 
 /// Rewrites the tables of COMPATIBILITY.md from the code's tables.
 pub(crate) fn rewrite_compatibility() -> Outcome {
-    let test = ["test", "--quiet", "--package", "nilometer", "--lib"];
-    run(cargo(test)
-        .arg("compatibility_page")
-        .env("UPDATE_EXPECT", "1"))
+    let of_influx = [
+        "test",
+        "--quiet",
+        "--package",
+        "nilometer-influx",
+        "--test",
+        "it",
+    ];
+    let of_database = ["test", "--quiet", "--package", "nilometer", "--lib"];
+    for test in [&of_database[..], &of_influx[..]] {
+        run(cargo(test)
+            .arg("compatibility_page")
+            .env("UPDATE_EXPECT", "1"))?;
+    }
+    Ok(())
 }
 
 /// Measures connections, TLS and authorization, optimised, one after the other.

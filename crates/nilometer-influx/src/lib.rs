@@ -2,4 +2,7 @@
 //!
 //! This crate is pure: bytes in, documents out. It has no socket and no clock, and it does not know the database.
 
+pub mod influxql;
 pub mod line_protocol;
+pub mod query;
+pub mod schema;

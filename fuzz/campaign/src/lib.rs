@@ -1,5 +1,5 @@
 //! Millions of inputs for every entry point of the database: messages, BSON, extended JSON, columns, commands,
-//! pipelines, restored buckets, logins, HTTP, configuration, imported files, files of the directory.
+//! pipelines, restored buckets, logins, HTTP, configuration, imported files, line protocol, InfluxQL, files of the directory.
 //!
 //! A [`Target`] makes batches of inputs, each determined by a seed. A [`Runner`] counts inputs, catches panics and
 //! measures times. `main.rs` runs campaigns and watches for hangs and memory; the tests in this file run a few seeds of
@@ -8,6 +8,7 @@
 pub mod buckets;
 pub mod bytes;
 pub mod commands;
+pub mod influx;
 pub mod logins;
 pub mod mutation;
 pub mod pipelines;
@@ -35,17 +36,17 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     Target {
         name: "wire",
-        share: 240,
+        share: 220,
         batch: bytes::wire_batch,
         replay: bytes::wire_replay,
         one: bytes::read_message,
     },
     Target {
         name: "bson",
-        share: 190,
+        share: 170,
         batch: bytes::bson_batch,
         replay: bytes::bson_replay,
         one: bytes::read_bson,
@@ -112,6 +113,20 @@ pub const TARGETS: [Target; 13] = [
         batch: texts::import_batch,
         replay: |text, runner| texts::replay(texts::import, text, runner),
         one: texts::import,
+    },
+    Target {
+        name: "lines",
+        share: 30,
+        batch: influx::lines_batch,
+        replay: |text, runner| texts::replay(influx::lines, text, runner),
+        one: influx::lines,
+    },
+    Target {
+        name: "influxql",
+        share: 10,
+        batch: influx::influxql_batch,
+        replay: |text, runner| texts::replay(influx::influxql, text, runner),
+        one: influx::influxql,
     },
     Target {
         name: "log",
@@ -189,6 +204,16 @@ mod tests {
     #[test]
     fn fuzz_bson() {
         run("bson");
+    }
+
+    #[test]
+    fn fuzz_lines() {
+        run("lines");
+    }
+
+    #[test]
+    fn fuzz_influxql() {
+        run("influxql");
     }
 
     #[test]

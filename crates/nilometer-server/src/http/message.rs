@@ -222,6 +222,8 @@ pub(super) struct Connection {
     rest: Vec<u8>,
     /// True if the client has sent bytes that were not read.
     unread: bool,
+    /// True if the head of a response in chunks was sent.
+    in_chunks: bool,
 }
 
 impl Connection {
@@ -248,6 +250,7 @@ impl Connection {
             until,
             rest: Vec::new(),
             unread: false,
+            in_chunks: false,
         })
     }
 
@@ -418,6 +421,24 @@ impl Connection {
         }
     }
 
+    /// Sends the head of a response whose body follows in chunks, see [`Self::send_chunk`].
+    pub(super) fn begin_chunks(&mut self, answer: &HttpResponse) -> io::Result<()> {
+        self.in_chunks = true;
+        let head = answer.head("Transfer-Encoding: chunked\r\n");
+        self.write(head.as_bytes())
+    }
+
+    /// Sends a part of the body, not an empty one.
+    pub(super) fn send_chunk(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.write(format!("{:x}\r\n", bytes.len()).as_bytes())?;
+        self.write(bytes)?;
+        self.write(CHUNK_END)?;
+        self.transport.flush()
+    }
+
     /// Reads more bytes, waiting until the deadline of the request.
     fn read_more(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let left = self.until.saturating_duration_since(Instant::now());
@@ -434,15 +455,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the response and ends the connection.
+    /// Sends the response, or the end of the one in chunks that was begun, and ends the connection.
     pub(super) fn send(mut self, answer: &HttpResponse, head_only: bool) -> io::Result<()> {
-        let length = match answer.kind {
-            "" => String::new(),
-            _ => format!("Content-Length: {}\r\n", answer.body.len()),
-        };
-        self.write(answer.head(&length).as_bytes())?;
-        if !head_only {
-            self.write(answer.body.as_bytes())?;
+        if self.in_chunks {
+            self.write(b"0\r\n\r\n")?;
+        } else {
+            let length = match answer.kind {
+                "" => String::new(),
+                _ => format!("Content-Length: {}\r\n", answer.body.len()),
+            };
+            self.write(answer.head(&length).as_bytes())?;
+            if !head_only {
+                self.write(answer.body.as_bytes())?;
+            }
         }
         self.transport.flush()?;
         if self.unread {

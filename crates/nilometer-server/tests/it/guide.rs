@@ -4,7 +4,7 @@
 //! Lines run unchanged except for port numbers, which are those of this run. `nilometer serve` keeps running until
 //! another server needs its port or a command its directory, and is then ended with SIGTERM. Every other command must
 //! end with code 0, or with 3 in a block marked ```` ```sh finds damage ````. The `yaml` block becomes
-//! `nilometer.yaml`. Blocks marked ```` ```sh example ```` need things this machine does not have, ```` ```sh long ````
+//! `nilometer.yaml`; a `toml` block configures another program. Blocks marked ```` ```sh example ```` need things this machine does not have, ```` ```sh long ````
 //! take long (NILOMETER_LONG=1). Lines after `mongosh …` are typed into that shell, and a password if it prompts. The
 //! shell needs Node, so the fast suite skips it: `cargo xtask guide` sets its path (NILOMETER_MONGOSH).
 
@@ -341,7 +341,7 @@ fn the_guide_can_be_followed_word_by_word() {
                 let lines = block.lines.join("\n").replace("\\\n", " ");
                 lines.lines().for_each(|line| reader.type_line(line, code));
             }
-            "sh example" => {}
+            "sh example" | "toml" => {}
             "js" => {
                 let lines = block.lines.iter();
                 lines.for_each(|line| reader.type_statement(line));

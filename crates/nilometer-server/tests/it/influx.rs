@@ -70,6 +70,16 @@ impl Influx {
         self.send(&head, body)
     }
 
+    /// Returns the answer to statements, with times in ms.
+    fn query(&self, statements: &str, more: &str) -> HttpAnswer {
+        let form = format!("epoch=ms&db=d&q={}{more}", escaped(statements));
+        self.post(
+            "/query",
+            "Content-Type: application/x-www-form-urlencoded\r\n",
+            form.as_bytes(),
+        )
+    }
+
     /// Writes lines with times in ms, which must succeed.
     fn write(&self, lines: &str) {
         let answer = self.post("/write?db=d&precision=ms", "", lines.as_bytes());
@@ -88,6 +98,10 @@ impl Influx {
         let documents = batch.iter().filter_map(ValueRef::as_document);
         documents.map(to_relaxed).collect()
     }
+}
+
+fn escaped(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 fn packed(bytes: &[u8]) -> Vec<u8> {
@@ -234,7 +248,7 @@ fn requests_that_ask_for_too_much_are_refused() {
         ("/write?db=d", "Content-Encoding: gzip\r\n", b"a b=1", 400),
         ("/write?db=d", "Content-Encoding: br\r\n", b"a b=1", 415),
         ("/write?db=d", "Transfer-Encoding: gzip\r\n", b"", 501),
-        ("/query", "", b"", 404),
+        ("/query", "", b"", 400),
     ] {
         let answer = influx.post(target, more, body);
         assert_eq!(answer.status, status, "{target}: {answer:?}");
@@ -304,4 +318,129 @@ fn users_log_in_and_need_their_roles() {
     );
     assert!(is_ok(&client.run(&doc! {"dropUser": "writer"})));
     assert_eq!(status("/write?db=d&u=writer&p=pw", ""), 401);
+}
+
+#[test]
+fn queries_are_answered_at_once_and_in_chunks() {
+    let influx = Influx::start(&[]);
+    influx.write("cpu,host=a usage=1 1000\ncpu,host=a usage=3 2000\ncpu,host=b usage=5 2000");
+    let answer = influx.get("/query?db=d&q=SELECT+mean(usage)+FROM+cpu+GROUP+BY+host");
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.body,
+        "{\"results\":[{\"statement_id\":0,\"series\":[{\"name\":\"cpu\",\"tags\":{\"host\":\"a\"},\"columns\":[\"time\",\"mean\"],\
+         \"values\":[[\"1970-01-01T00:00:00Z\",2]]},{\"name\":\"cpu\",\"tags\":{\"host\":\"b\"},\"columns\":[\"time\",\"mean\"],\
+         \"values\":[[\"1970-01-01T00:00:00Z\",5]]}]}]}\n"
+    );
+    let answer = influx.query(
+        "SELECT usage FROM cpu WHERE host = $host; SHOW TAG KEYS",
+        "&params=%7B%22host%22:%22a%22%7D",
+    );
+    assert!(answer.body.contains("[[1000,1],[2000,3]]"), "{answer:?}");
+    assert!(answer.body.contains("[[\"host\"]]"), "{answer:?}");
+    let chunked = influx.query("SELECT usage FROM cpu", "&chunked=true&chunk_size=2");
+    assert!(
+        chunked.head.contains("Transfer-Encoding: chunked"),
+        "{chunked:?}"
+    );
+    assert_eq!(
+        chunked.body.matches("\"partial\":true").count(),
+        2,
+        "{chunked:?}"
+    );
+    // Fields that another client writes are known at once.
+    let point = doc! {"time": nilometer_bson::Value::DateTime(5), "tags": doc! {"host": "c", "room": "r"}, "new": 1.0};
+    let insert = doc! {"insert": "cpu", "documents": array![point]};
+    assert!(is_ok(&influx.server.connect().run_on("d", &insert)));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let answer = influx.query("SELECT new, room FROM cpu", "");
+    assert!(answer.body.contains("[[5,1,\"r\"]]"), "{answer:?}");
+    for (statements, status, expected) in [
+        ("SELECT FROM", 400, "error parsing query: found FROM"),
+        (
+            "SELECT a FROM (SELECT b FROM c)",
+            400,
+            "subqueries are not supported",
+        ),
+        (
+            "SELECT sample(usage, 2) FROM cpu",
+            200,
+            "the function sample(): it is not supported yet",
+        ),
+    ] {
+        let answer = influx.query(statements, "");
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(answer.body.contains(expected), "{answer:?}");
+    }
+    let lines: String = (0..30_000)
+        .map(|at| format!("many v={at} {at}\n"))
+        .collect();
+    influx.write(&lines);
+    let long = influx.query("SELECT v FROM many", "");
+    assert!(
+        long.head.contains("Transfer-Encoding: chunked") && long.body.contains("[29999,29999]]")
+    );
+    assert_eq!(influx.get("/query?q=DROP+DATABASE+d").status, 400);
+    let created = influx.query("CREATE DATABASE e WITH DURATION 1h; SHOW DATABASES", "");
+    assert!(created.body.contains("[[\"d\"],[\"e\"]]"), "{created:?}");
+    assert_eq!(influx.post("/write?db=e", "", b"m v=1").status, 204);
+    let list = doc! {"listCollections": 1, "filter": doc! {"name": "m"}};
+    let reply = influx.server.connect().run_on("e", &list);
+    assert!(
+        to_relaxed(reply.as_ref()).contains("\"expireAfterSeconds\":3600"),
+        "{reply:?}"
+    );
+}
+
+#[test]
+fn users_query_what_they_may_read() {
+    let influx = Influx::start(&["--auth"]);
+    create_root(&influx.server);
+    let mut client = influx.server.connect();
+    client.log_in(
+        nilometer::auth::Mechanism::Sha256,
+        "admin",
+        "root",
+        "pencil",
+    );
+    for (user, role) in [("writer", "readWrite"), ("reader", "read")] {
+        let roles = array![doc! {"role": role, "db": "d"}];
+        assert!(is_ok(
+            &client.run(&doc! {"createUser": user, "pwd": "pw", "roles": roles})
+        ));
+    }
+    assert_eq!(
+        influx
+            .post("/write?db=d&u=writer&p=pw", "", b"m,t=x v=1 1000000")
+            .status,
+        204
+    );
+    assert_eq!(
+        influx
+            .post("/write?db=e&u=root&p=pencil", "", b"m,t=x v=1 1000000")
+            .status,
+        204
+    );
+    let body = |user: &str, db: &str, statement: &str| {
+        let form = format!("u={user}&p=pw&db={db}&q={}", escaped(statement));
+        influx.post("/query", "", form.as_bytes()).body
+    };
+    assert_eq!(influx.get("/query?db=d&q=SHOW+DATABASES").status, 401);
+    assert!(body("reader", "d", "SELECT v FROM m").contains("\"values\""));
+    assert!(body("reader", "d", "SHOW TAG VALUES WITH KEY = t").contains("[[\"t\",\"x\"]]"));
+    for statement in [
+        "SELECT v FROM m",
+        "SELECT w FROM m",
+        "SHOW FIELD KEYS FROM m",
+        "SHOW TAG KEYS FROM m",
+    ] {
+        let text = body("reader", "e", statement);
+        assert!(
+            text.contains("not authorized") && !text.contains("series"),
+            "{statement}: {text}"
+        );
+    }
+    assert!(body("reader", "d", "SHOW DATABASES").contains("[[\"d\"]]"));
+    assert!(body("reader", "d", "DROP MEASUREMENT m").contains("not authorized"));
+    assert!(!body("writer", "d", "DROP MEASUREMENT m").contains("error"));
 }

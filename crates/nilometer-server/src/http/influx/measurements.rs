@@ -4,54 +4,53 @@
 //! the name of the user who writes: times in `time`, tags in `tags`, `duplicates: "replace"`, and the retention of the
 //! database as `expireAfterSeconds`, if it has one ([`RETENTION_COLLECTION`]).
 //!
-//! The type of a field is that of its values. It is read from the bounds of all buckets when the server writes to a measurement for
-//! the first time, and kept, with the types of new fields, for as long as the collection exists.
+//! The type of a field is that of its values. Fields are read from the bounds of all buckets when a measurement is first written or
+//! queried, and kept, with new ones, for as long as the collection exists. Because other clients write, too, queries read them
+//! again after a while, which is longer where reading takes longer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nilometer::{ClientSession, Database, Request};
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, array, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
 use nilometer_influx::line_protocol::{FieldType, Names, Schema};
+use nilometer_influx::query::RETENTION_COLLECTION;
+use nilometer_influx::schema::{self, Found, MeasurementSchema};
 
 use super::Refusal;
 use crate::command;
 
-/// The collection of a database whose document `retention` has the retention of new measurements, in `seconds`.
-pub(super) const RETENTION_COLLECTION: &str = "nilometer.influx";
-
-/// Measurements whose types are kept. Beyond that all are forgotten, and read again.
+/// Measurements whose fields are kept. Beyond that all are forgotten, and read again.
 const MEASUREMENTS_KEPT_MAX: usize = 10_000;
 
 /// Fields of a measurement.
 const FIELDS_MAX: usize = 100_000;
+
+/// Age up to which fields and tags serve queries that need not be exact.
+const AGE_MAX: Duration = Duration::from_secs(5);
+
+/// Fields and tags serve every query for this many times the time that reading them took.
+const AGE_PER_COST: u32 = 20;
 
 const CODE_NAMESPACE_EXISTS: i64 = 48;
 
 /// Database and measurement.
 type Key = (String, String);
 
-/// A collection as it was when its types were read.
+/// A collection as it was when its fields were read.
 struct Known {
     /// The UUID of its buckets.
     uuid: Vec<u8>,
     schema: Arc<Schema>,
+    /// Fields and tags as queries see them, when they were read, and how long that took.
+    read: Option<(Arc<MeasurementSchema>, Instant, Duration)>,
 }
 
 /// What is known of all measurements.
 #[derive(Default)]
 pub(super) struct Measurements {
     known: Mutex<HashMap<Key, Known>>,
-}
-
-/// The collection of a measurement.
-enum Found {
-    /// There is none.
-    Missing,
-    /// A time series: its UUID and names.
-    TimeSeries(Vec<u8>, Names),
-    /// Another kind of collection.
-    Other,
 }
 
 impl Measurements {
@@ -66,7 +65,8 @@ impl Measurements {
         db: &str,
         measurement: &str,
     ) -> Result<Arc<Schema>, String> {
-        match find(database, db, measurement)? {
+        let run = &mut |body| run_trusted(database, body);
+        match schema::find(run, db, measurement)? {
             Found::Missing => Ok(Arc::default()),
             Found::Other => Err(format!(
                 "the collection \"{measurement}\" is no time series"
@@ -78,22 +78,78 @@ impl Measurements {
                 {
                     return Ok(Arc::clone(&known.schema));
                 }
-                let types = types(database, db, measurement, &names)?;
+                let types = schema::field_types(run, db, measurement, &names)?;
                 let schema = Arc::new(Schema { names, types });
-                let mut known = self.lock();
-                if known.len() >= MEASUREMENTS_KEPT_MAX {
-                    known.clear();
-                }
-                let entry = known.entry(key).or_insert_with(|| Known {
-                    uuid: uuid.clone(),
-                    schema: Arc::clone(&schema),
-                });
-                if entry.uuid != uuid {
-                    *entry = Known { uuid, schema };
-                }
-                Ok(Arc::clone(&entry.schema))
+                Ok(self.put(key, uuid, schema))
             }
         }
+    }
+
+    /// Keeps a schema, unless one of the same collection is kept. Returns the kept one.
+    fn put(&self, key: Key, uuid: Vec<u8>, schema: Arc<Schema>) -> Arc<Schema> {
+        let mut known = self.lock();
+        if known.len() >= MEASUREMENTS_KEPT_MAX {
+            known.clear();
+        }
+        let fresh = Known {
+            uuid,
+            schema,
+            read: None,
+        };
+        match known.get(&key) {
+            Some(kept) if kept.uuid == fresh.uuid => Arc::clone(&kept.schema),
+            _ => {
+                let schema = Arc::clone(&fresh.schema);
+                known.insert(key, fresh);
+                schema
+            }
+        }
+    }
+
+    /// Returns fields and tags of a measurement, if it exists. If `exact` is false they may be some seconds old.
+    pub(super) fn read(
+        &self,
+        database: &Database,
+        db: &str,
+        measurement: &str,
+        exact: bool,
+    ) -> Result<Option<Arc<MeasurementSchema>>, String> {
+        let run = &mut |body| run_trusted(database, body);
+        let Found::TimeSeries(uuid, names) = schema::find(run, db, measurement)? else {
+            return Ok(None);
+        };
+        let key = (db.to_owned(), measurement.to_owned());
+        if let Some(known) = self.lock().get(&key)
+            && known.uuid == uuid
+            && let Some((read, at, cost)) = &known.read
+        {
+            let age_max = *cost * AGE_PER_COST;
+            let age_max = if exact { age_max } else { age_max.max(AGE_MAX) };
+            if at.elapsed() < age_max {
+                return Ok(Some(Arc::clone(read)));
+            }
+        }
+        let began = Instant::now();
+        let types = schema::field_types(run, db, measurement, &names)?;
+        let tags = schema::tags(run, db, measurement, &names)?;
+        let read = Arc::new(MeasurementSchema {
+            names: names.clone(),
+            fields: types.clone().into_iter().collect(),
+            tags,
+        });
+        let schema = Arc::new(Schema { names, types });
+        self.put(key.clone(), uuid.clone(), schema);
+        if let Some(known) = self.lock().get_mut(&key)
+            && known.uuid == uuid
+        {
+            // Fields of other clients. Those that a write has added but not yet written stay.
+            let types = &mut Arc::make_mut(&mut known.schema).types;
+            for (name, kind) in &read.fields {
+                types.entry(name.clone()).or_insert(*kind);
+            }
+            known.read = Some((Arc::clone(&read), began, began.elapsed()));
+        }
+        Ok(Some(read))
     }
 
     /// Creates the collection of a measurement in the name of a user, unless it exists.
@@ -104,8 +160,9 @@ impl Measurements {
         db: &str,
         measurement: &str,
     ) -> Result<(), Refusal> {
-        let exists = find(database, db, measurement).map_err(Refusal::bad)?;
-        if !matches!(exists, Found::Missing) {
+        let run = &mut |body| run_trusted(database, body);
+        let exists = schema::find(run, db, measurement).map_err(Refusal::bad)?;
+        if exists != Found::Missing {
             return Ok(());
         }
         let names = Names::default();
@@ -133,8 +190,7 @@ impl Measurements {
         }
     }
 
-    /// Adds fields to what is known of a measurement that exists. False if another write gave one of them another type
-    /// meanwhile, or if there would be too many.
+    /// Adds fields to what is known of a measurement that exists.
     pub(super) fn claim(
         &self,
         database: &Database,
@@ -146,27 +202,21 @@ impl Measurements {
         let schema = self
             .schema(database, db, measurement)
             .map_err(ClaimError::Refused)?;
+        let differs = |types: &HashMap<String, FieldType>| {
+            let differs =
+                |(name, kind): &(String, FieldType)| types.get(name).is_some_and(|one| one != kind);
+            fields.iter().any(differs)
+        };
         let mut known = self.lock();
         let key = (db.to_owned(), measurement.to_owned());
         let Some(entry) = known.get_mut(&key) else {
             // It was dropped, or all were forgotten.
-            let stale = fields
-                .iter()
-                .any(|(name, kind)| schema.types.get(name).is_some_and(|known| known != kind));
-            return if stale {
-                Err(ClaimError::Conflict)
-            } else {
-                Ok(())
+            return match differs(&schema.types) {
+                true => Err(ClaimError::Conflict),
+                false => Ok(()),
             };
         };
-        let differs = |(name, kind): &(String, FieldType)| {
-            entry
-                .schema
-                .types
-                .get(name)
-                .is_some_and(|known| known != kind)
-        };
-        if fields.iter().any(differs) {
+        if differs(&entry.schema.types) {
             return Err(ClaimError::Conflict);
         }
         if entry.schema.types.len() + fields.len() > FIELDS_MAX {
@@ -176,12 +226,18 @@ impl Measurements {
         }
         let schema = Arc::make_mut(&mut entry.schema);
         schema.types.extend(fields.iter().cloned());
+        if let Some((read, ..)) = &mut entry.read {
+            let read = Arc::make_mut(read);
+            read.fields.extend(fields.iter().cloned());
+        }
         Ok(())
     }
 
-    /// Forgets what is known of a measurement.
-    pub(super) fn forget(&self, db: &str, measurement: &str) {
-        self.lock().remove(&(db.to_owned(), measurement.to_owned()));
+    /// Forgets what is known of a measurement, or of all in a database.
+    pub(super) fn forget(&self, db: &str, measurement: Option<&str>) {
+        self.lock().retain(|(of, name), _| {
+            of != db || measurement.is_some_and(|measurement| name != measurement)
+        });
     }
 }
 
@@ -198,113 +254,34 @@ pub(super) fn is_ok(reply: &Document) -> bool {
     reply.get("ok").as_exact_i64() == Some(1)
 }
 
+/// Returns the text of a failed command.
+pub(super) fn error_text(reply: &Document) -> String {
+    let text = reply.get("errmsg").as_str();
+    text.unwrap_or("the command failed").to_owned()
+}
+
 /// Runs a command of the server itself.
-pub(super) fn run_trusted(database: &Database, body: Document) -> Result<Document, String> {
+fn run_trusted(database: &Database, body: Document) -> Result<Document, String> {
     let request = Request::new(body);
     let (reply, _) = command::run(database, &mut ClientSession::embedded(), &request);
     match is_ok(&reply) {
         true => Ok(reply),
-        false => Err(reply
-            .get("errmsg")
-            .as_str()
-            .unwrap_or("the command failed")
-            .to_owned()),
+        false => Err(error_text(&reply)),
     }
-}
-
-/// Returns the documents of the first batch of a cursor.
-fn first_batch(reply: &Document) -> impl Iterator<Item = DocRef<'_>> {
-    let cursor = reply.get("cursor").as_document().unwrap_or(DocRef::EMPTY);
-    let batch = cursor.get("firstBatch").as_array();
-    batch
-        .into_iter()
-        .flat_map(|batch| batch.iter().filter_map(ValueRef::as_document))
-}
-
-/// Looks for the collection of a measurement.
-fn find(database: &Database, db: &str, measurement: &str) -> Result<Found, String> {
-    let buckets = format!("system.buckets.{measurement}");
-    let names = array![measurement, buckets.as_str()];
-    let list = doc! {
-        "listCollections": 1, "filter": doc! {"name": doc! {"$in": names}}, "$db": db,
-    };
-    let reply = run_trusted(database, list)?;
-    let (mut uuid, mut found) = (Vec::new(), Found::Missing);
-    for entry in first_batch(&reply) {
-        let info = entry.get("info").as_document().unwrap_or(DocRef::EMPTY);
-        if let ValueRef::Binary { bytes, .. } = info.get("uuid") {
-            uuid = bytes.to_vec();
-        }
-        if entry.get("name").as_str() != Some(measurement) {
-            continue;
-        }
-        let options = entry.get("options").as_document().unwrap_or(DocRef::EMPTY);
-        let timeseries = options.get("timeseries").as_document();
-        let field = |name: &str| {
-            let field = timeseries.and_then(|options| options.get(name).as_str());
-            field.map(str::to_owned)
-        };
-        found = match field("timeField") {
-            Some(time) => Found::TimeSeries(
-                Vec::new(),
-                Names {
-                    time,
-                    tags: field("metaField"),
-                },
-            ),
-            None => Found::Other,
-        };
-    }
-    Ok(match found {
-        Found::TimeSeries(_, names) => Found::TimeSeries(uuid, names),
-        other => other,
-    })
-}
-
-/// Returns the types of the fields of a measurement, from the bounds of its buckets.
-fn types(
-    database: &Database,
-    db: &str,
-    measurement: &str,
-    names: &Names,
-) -> Result<HashMap<String, FieldType>, String> {
-    let bounds = doc! {"$objectToArray": "$control.min"};
-    let aggregate = doc! {
-        "aggregate": format!("system.buckets.{measurement}"),
-        "pipeline": array![
-            doc! {"$project": doc! {"bounds": bounds}},
-            doc! {"$unwind": "$bounds"},
-            doc! {"$group": doc! {"_id": doc! {"name": "$bounds.k", "type": doc! {"$type": "$bounds.v"}}}},
-        ],
-        "cursor": doc! {"batchSize": i64::try_from(FIELDS_MAX).unwrap_or(i64::MAX)},
-        "allowDiskUse": true,
-        "$db": db,
-    };
-    let reply = run_trusted(database, aggregate)?;
-    let mut types = HashMap::new();
-    for group in first_batch(&reply) {
-        let id = group.get("_id").as_document().unwrap_or(DocRef::EMPTY);
-        let (Some(name), Some(kind)) = (id.get("name").as_str(), id.get("type").as_str()) else {
-            continue;
-        };
-        let is_field = name != names.time && name != "_id" && names.tags.as_deref() != Some(name);
-        if let (true, Some(kind)) = (is_field, FieldType::of_bson(kind)) {
-            // Of several types, which other clients may write, the first in their order counts, as it does in queries.
-            let known = types.entry(name.to_owned()).or_insert(kind);
-            *known = kind.min(*known);
-        }
-    }
-    Ok(types)
 }
 
 /// Returns the retention of new measurements of a database, in seconds; 0 if there is none.
-pub(super) fn retention_seconds(database: &Database, db: &str) -> Result<i64, Refusal> {
+fn retention_seconds(database: &Database, db: &str) -> Result<i64, Refusal> {
     let find = doc! {
         "find": RETENTION_COLLECTION, "filter": doc! {"_id": "retention"}, "limit": 1, "$db": db,
     };
     let internal = |text| Refusal::new("500 Internal Server Error", "internal error", text);
-    let reply = run_trusted(database, find).map_err(internal)?;
-    let found = first_batch(&reply).next();
-    let seconds = found.map_or(ValueRef::Missing, |document| document.get("seconds"));
-    Ok(seconds.as_exact_i64().unwrap_or(0).max(0))
+    let mut seconds = 0;
+    let run = &mut |body| run_trusted(database, body);
+    schema::for_each(run, db, find, &mut |document: DocRef<'_>| {
+        seconds = document.get("seconds").as_exact_i64().unwrap_or(0).max(0);
+        Ok(false)
+    })
+    .map_err(internal)?;
+    Ok(seconds)
 }

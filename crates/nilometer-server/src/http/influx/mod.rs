@@ -1,4 +1,4 @@
-//! The port for clients of InfluxDB 1.x: line protocol in.
+//! The port for clients of InfluxDB 1.x: line protocol in, InfluxQL answered.
 //!
 //! | path | answer |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | `GET /health` | 200 if writes are accepted, else 503 and the reason, as JSON |
 //! | `POST /write` | writes the points of the body, see [`mod@write`] |
 //! | `POST /api/v2/write` | the same with the parameters and error texts of InfluxDB 2 |
+//! | `GET`, `POST /query` | answers statements of InfluxQL, see [`mod@query`] |
 //!
 //! A database is a database, a measurement a time-series collection, whose metadata are the tags. All requests become commands
 //! of the user who sends them, so roles, audit log and profiler apply. Users are those of the database, see [`login`].
@@ -15,6 +16,7 @@
 mod login;
 mod measurements;
 mod parameters;
+mod query;
 mod write;
 
 use std::io::Read;
@@ -144,10 +146,7 @@ impl Influx {
         connection.entry().begin_command();
         let answered = self.handle(database, connection, head);
         connection.entry().end_command();
-        answered
-            .unwrap_or_else(|refusal| refusal.answer())
-            .with("X-Influxdb-Version", INFLUX_VERSION)
-            .with("X-Influxdb-Build", "Nilometer")
+        with_version(answered.unwrap_or_else(|refusal| refusal.answer()))
     }
 
     fn handle(
@@ -172,13 +171,22 @@ impl Influx {
                 let (body, _memory) = self.body(connection, head)?;
                 write::answer(self, &mut request, path, &body)
             }
-            ("/ping" | "/health" | "/write" | "/api/v2/write", _) => Err(Refusal::new(
+            ("/query", "GET" | "POST") => {
+                let mut parameters = parameters;
+                if head.method == "POST" {
+                    let (body, _memory) = self.body(connection, head)?;
+                    query::add_form(&mut parameters, head, &body)?;
+                }
+                let request = self.request(database, connection, head, parameters)?;
+                query::answer(self, request, connection, head)
+            }
+            ("/ping" | "/health" | "/write" | "/api/v2/write" | "/query", _) => Err(Refusal::new(
                 "405 Method Not Allowed",
                 "method not allowed",
                 format!("{} does not take {}", head.path, head.method),
             )),
             _ => Err(Refusal::not_found(
-                "there are /ping, /health, /write and /api/v2/write",
+                "there are /ping, /health, /write, /api/v2/write and /query",
             )),
         }
     }
@@ -249,6 +257,13 @@ impl Influx {
             false => Ok((body, memory)),
         }
     }
+}
+
+/// Adds the fields that name the version.
+fn with_version(answer: HttpResponse) -> HttpResponse {
+    answer
+        .with("X-Influxdb-Version", INFLUX_VERSION)
+        .with("X-Influxdb-Build", "Nilometer")
 }
 
 /// Decompresses a body.

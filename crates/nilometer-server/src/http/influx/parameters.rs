@@ -20,6 +20,11 @@ impl Parameters {
         Self(parsed.collect())
     }
 
+    /// Adds the parameters of a form; those of the target count first.
+    pub(super) fn add_form(&mut self, text: &str) {
+        self.0.extend(Self::of_query(text).0);
+    }
+
     /// Returns the value of a parameter.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| known == name);

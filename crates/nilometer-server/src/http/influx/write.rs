@@ -18,14 +18,12 @@ use nilometer::Request;
 use nilometer::operation::DocumentSequence;
 use nilometer_bson::{DocRef, ValueRef, doc};
 use nilometer_influx::line_protocol::{Batch, Batches, FieldType, LineError, Precision};
+use nilometer_influx::query::RETENTION_POLICY;
 
 use super::measurements::{ClaimError, is_ok};
 use super::{Influx, InfluxRequest, Refusal};
 use crate::command;
 use crate::http::message::HttpResponse;
-
-/// The only retention policy of a database.
-pub(super) const RETENTION_POLICY: &str = "autogen";
 
 /// Rejected lines that an answer describes. All are counted.
 const REJECTIONS_SHOWN_MAX: usize = 20;
@@ -52,7 +50,7 @@ pub(super) fn answer(
         match insert(request, &db, batch) {
             Ok(refused) => rejections.extend(refused),
             Err((batch, refusal)) => {
-                influx.measurements.forget(&db, &batch);
+                influx.measurements.forget(&db, Some(&batch));
                 failure.get_or_insert(refusal);
             }
         }

@@ -1,0 +1,509 @@
+//! `SELECT`.
+//!
+//! Each measurement is read by pipelines of its own. Its series are those that differ in the tags of `GROUP BY`, in order of
+//! their values. Times ascend within a series, or descend.
+
+mod aggregates;
+mod multiple;
+mod plan;
+mod raw;
+
+use std::cmp::Ordering;
+
+use jiff::tz::TimeZone;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+
+use super::cell::Cell;
+use super::condition;
+use super::output::{Output, SeriesHead};
+use super::times::{NS_PER_MS, PieceBegin, TimeRange, Windows, constant};
+use super::{POINTS_MAX, RETENTION_POLICY, Store, database};
+use crate::influxql::ast::{Dimension, Source, SourceName};
+use crate::influxql::{Expr, Select};
+use crate::schema::{self, MeasurementSchema, for_each};
+use plan::{Plan, PlanKind};
+
+/// Measurements that one statement reads.
+const MEASUREMENTS_MAX: usize = 10_000;
+
+/// A statement for one measurement.
+struct Query<'a> {
+    select: &'a Select,
+    db: &'a str,
+    measurement: &'a str,
+    schema: &'a MeasurementSchema,
+    plan: &'a Plan,
+    range: TimeRange,
+    conjuncts: &'a [&'a Expr],
+    /// Tags of `GROUP BY`, and their paths where the measurement has them.
+    tags: &'a [(String, Option<String>)],
+    windows: Option<&'a Windows>,
+    now_ms: i64,
+}
+
+/// The values of the tags of `GROUP BY`.
+type SeriesKey = Vec<Cell>;
+
+/// Time in ns, and the values of the columns.
+type Row = (i64, Vec<Cell>);
+
+/// Returns the zone of a statement.
+pub(super) fn zone(select: &Select) -> Result<Option<TimeZone>, String> {
+    let Some(name) = &select.time_zone else {
+        return Ok(None);
+    };
+    let zone = TimeZone::get(name);
+    zone.map(Some)
+        .map_err(|_| format!("unable to find time zone {name}"))
+}
+
+/// Executes a statement.
+pub(super) fn run(
+    store: &mut dyn Store,
+    db: Option<&str>,
+    select: &Select,
+    output: &mut Output<'_>,
+) -> Result<(), String> {
+    let zone = zone(select)?;
+    let now_ms = store.now_ms();
+    let (range, conjuncts) = condition::split(select.condition.as_ref(), now_ms, zone.as_ref())?;
+    let windows = windows(select, zone, now_ms)?;
+    for (db, measurement) in measurements(store, db, &select.sources)? {
+        let Some(planned) = planned(store, select, db, &measurement)? else {
+            // Who must not read does not learn which fields there are.
+            may_read(store, db, &measurement)?;
+            continue;
+        };
+        let (schema, tags, plan) = planned;
+        let query = Query {
+            select,
+            db,
+            measurement: &measurement,
+            schema: &schema,
+            plan: &plan,
+            range,
+            conjuncts: &conjuncts,
+            tags: &tags,
+            windows: windows.as_ref(),
+            now_ms,
+        };
+        match &plan.kind {
+            PlanKind::Raw => raw::run(store, &query, output)?,
+            PlanKind::Aggregates => {
+                let collected = aggregates::collect(store, &query)?;
+                let rows = |windows| collected.rows(&query, windows);
+                query.write(collected.series(), rows, output)?;
+            }
+            PlanKind::Selector(at) => {
+                let series = multiple::selected(store, &query, *at)?;
+                query.write(series, Ok, output)?;
+            }
+            PlanKind::Multiple(multiple) => {
+                let series = multiple::collect(store, &query, multiple)?;
+                query.write(series, Ok, output)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn windows(
+    select: &Select,
+    zone: Option<TimeZone>,
+    now_ms: i64,
+) -> Result<Option<Windows>, String> {
+    let Some(interval) = &select.interval else {
+        return Ok(None);
+    };
+    let offset = interval.offset.as_ref();
+    let offset = offset.map(|offset| constant(offset, now_ms, zone.as_ref()));
+    let offset = offset.transpose()?.unwrap_or(0);
+    Windows::new(interval.length_ns, offset, zone).map(Some)
+}
+
+/// What a statement needs to know of a measurement: its schema, the tags of `GROUP BY` and its plan.
+type Planned = (MeasurementSchema, Vec<(String, Option<String>)>, Plan);
+
+/// Plans a statement for a measurement. `None` if it does not exist or has none of the fields.
+fn planned(
+    store: &mut dyn Store,
+    select: &Select,
+    db: &str,
+    measurement: &str,
+) -> Result<Option<Planned>, String> {
+    let mut exact = has_wildcard(select);
+    loop {
+        let Some(schema) = store.schema(db, measurement, exact)? else {
+            return Ok(None);
+        };
+        if !exact && !knows_names(select, &schema) {
+            exact = true;
+            continue;
+        }
+        let tags = dimensions(select, &schema)?;
+        let names: Vec<String> = tags.iter().map(|(name, _)| name.clone()).collect();
+        let plan = plan::plan(select, &schema, &names)?;
+        return Ok(plan.map(|plan| (MeasurementSchema::clone(&schema), tags, plan)));
+    }
+}
+
+/// Fails unless the user may read a measurement.
+pub(super) fn may_read(store: &mut dyn Store, db: &str, measurement: &str) -> Result<(), String> {
+    let find = doc! {"find": measurement, "limit": 1, "singleBatch": true, "$db": db};
+    store.run(find).map(drop)
+}
+
+/// True if the columns depend on all names of the measurement.
+fn has_wildcard(select: &Select) -> bool {
+    let mut found = select
+        .dimensions
+        .iter()
+        .any(|dimension| !matches!(dimension, Dimension::Tag(_)));
+    for field in &select.fields {
+        field.expr.walk(&mut |one| {
+            found |= matches!(one, Expr::Wildcard(_) | Expr::Regex(_));
+        });
+    }
+    found
+}
+
+/// True if the schema has all names of the statement.
+fn knows_names(select: &Select, schema: &MeasurementSchema) -> bool {
+    let knows = |name: &str| {
+        name.eq_ignore_ascii_case("time")
+            || schema.fields.contains_key(name)
+            || schema.tags.contains_key(name)
+    };
+    let mut all = true;
+    let expressions = select.fields.iter().map(|field| &field.expr);
+    for expr in expressions.chain(&select.condition) {
+        expr.walk(&mut |one| {
+            if let Expr::Name(name, _) = one {
+                all &= knows(name);
+            }
+        });
+    }
+    let mut dimensions = select.dimensions.iter();
+    all && dimensions.all(|dimension| match dimension {
+        Dimension::Tag(name) => schema.tags.contains_key(name),
+        _ => true,
+    })
+}
+
+/// Returns the tags of `GROUP BY`, each once, and their paths.
+fn dimensions(
+    select: &Select,
+    schema: &MeasurementSchema,
+) -> Result<Vec<(String, Option<String>)>, String> {
+    let mut names: Vec<String> = Vec::new();
+    for dimension in &select.dimensions {
+        match dimension {
+            Dimension::Tag(name) => names.push(name.clone()),
+            Dimension::All => names.extend(schema.tags.keys().cloned()),
+            Dimension::Regex(pattern) => {
+                let pattern = condition::compile(pattern)?;
+                let matching = schema.tags.keys().filter(|name| pattern.is_match(name));
+                names.extend(matching.cloned());
+            }
+        }
+    }
+    names.sort();
+    names.dedup();
+    let path = |name: &String| schema.tags.get(name).cloned();
+    Ok(names
+        .into_iter()
+        .map(|name| (name.clone(), path(&name)))
+        .collect())
+}
+
+/// Returns databases and names of the measurements that are read.
+pub(super) fn measurements<'a>(
+    store: &mut dyn Store,
+    db: Option<&'a str>,
+    sources: &'a [Source],
+) -> Result<Vec<(&'a str, String)>, String> {
+    let mut out: Vec<(&str, String)> = Vec::new();
+    for source in sources {
+        let db = database(db, source.db.as_deref())?;
+        if let Some(policy) = source
+            .policy
+            .as_deref()
+            .filter(|name| *name != RETENTION_POLICY)
+        {
+            return Err(format!("retention policy not found: {policy}"));
+        }
+        let names = match &source.name {
+            SourceName::Name(name) => vec![name.clone()],
+            filter => {
+                let mut names = schema::measurements(&mut |command| store.run(command), db)?;
+                let matches = name_filter(filter)?;
+                names.retain(|name| matches(name));
+                names
+            }
+        };
+        for name in names {
+            if !out.iter().any(|known| known.0 == db && known.1 == name) {
+                out.push((db, name));
+            }
+        }
+        if out.len() > MEASUREMENTS_MAX {
+            return Err(format!(
+                "the query reads more than {MEASUREMENTS_MAX} measurements"
+            ));
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// Returns the test of names of a source.
+#[allow(clippy::type_complexity, reason = "a test of names")]
+pub(super) fn name_filter(filter: &SourceName) -> Result<Box<dyn Fn(&str) -> bool + '_>, String> {
+    Ok(match filter {
+        SourceName::Name(known) => Box::new(move |name| name == known),
+        SourceName::Not(known) => Box::new(move |name| name != known),
+        SourceName::Regex(pattern) => {
+            let pattern = condition::compile(pattern)?;
+            Box::new(move |name| pattern.is_match(name))
+        }
+        SourceName::NotRegex(pattern) => {
+            let pattern = condition::compile(pattern)?;
+            Box::new(move |name| !pattern.is_match(name))
+        }
+    })
+}
+
+impl Query<'_> {
+    /// Returns the stage that selects documents of a range, and of these those with a value at a path.
+    fn match_stage(
+        &self,
+        range: TimeRange,
+        with: Option<&str>,
+    ) -> Result<Option<Document>, String> {
+        let filter = condition::filter(range, self.conjuncts, self.schema)?;
+        let exists = with.map(|path| {
+            let mut exists = DocumentBuilder::new();
+            exists.append(path, doc! {"$exists": true, "$ne": Value::Null});
+            exists.finish()
+        });
+        let filter = match (filter.is_empty(), exists) {
+            (true, None) => return Ok(None),
+            (true, Some(exists)) => exists,
+            (false, None) => filter,
+            (false, Some(exists)) => {
+                let both: Vec<Value> = vec![filter.into(), exists.into()];
+                doc! {"$and": Value::Array(both.into_iter().collect())}
+            }
+        };
+        Ok(Some(doc! {"$match": filter}))
+    }
+
+    /// Returns the key of groups: the window and the tags.
+    fn group_key(&self, range: TimeRange) -> Value {
+        let mut key = DocumentBuilder::new();
+        if let Some(windows) = self.windows {
+            key.append("w", self.window_start(windows, range));
+        }
+        for (number, (_, path)) in self.tags.iter().enumerate() {
+            if let Some(path) = path {
+                key.append(&format!("d{number}"), format!("${path}"));
+            }
+        }
+        match key.is_empty() {
+            true => Value::Null,
+            false => key.finish().into(),
+        }
+    }
+
+    /// Returns the expression for the begin of a document's window, less a constant where all windows have one: see
+    /// [`Self::window_shift`].
+    fn window_start(&self, windows: &Windows, range: TimeRange) -> Value {
+        let time = format!("${}", self.schema.names.time);
+        let pieces = self.pieces(windows, range);
+        let [one] = &pieces[..] else {
+            let mut otherwise = Value::Null;
+            let mut branches: Vec<Value> = Vec::new();
+            for (number, piece) in pieces.iter().enumerate().rev() {
+                let begin: Value = match piece.begin {
+                    PieceBegin::Window(begin) => Value::DateTime(begin),
+                    PieceBegin::Shift(shift) => {
+                        let bin = truncated(windows.length_ms, shifted(&time, shift));
+                        doc! {"$add": nilometer_bson::array![bin, shift]}.into()
+                    }
+                };
+                if number == 0 {
+                    otherwise = begin;
+                    continue;
+                }
+                let from = Value::DateTime(piece.from_ms);
+                let case = doc! {"$gte": nilometer_bson::array![time.as_str(), from]};
+                branches.push(doc! {"case": case, "then": begin}.into());
+            }
+            let branches = Value::Array(branches.into_iter().collect());
+            return doc! {"$switch": doc! {"branches": branches, "default": otherwise}}.into();
+        };
+        match &one.begin {
+            PieceBegin::Window(begin) => Value::DateTime(*begin),
+            PieceBegin::Shift(shift) => truncated(windows.length_ms, shifted(&time, *shift)),
+        }
+    }
+
+    /// Returns the pieces of the range in which windows differ from bins by a constant.
+    fn pieces(&self, windows: &Windows, range: TimeRange) -> Vec<super::times::Piece> {
+        let to = range.last_ms().unwrap_or(self.now_ms);
+        windows.pieces(range.first_ms().unwrap_or(0).min(to), to)
+    }
+
+    /// Returns the constant that [`Self::window_start`] leaves out.
+    fn window_shift(&self, range: TimeRange) -> i64 {
+        let Some(windows) = self.windows else {
+            return 0;
+        };
+        match self.pieces(windows, range)[..] {
+            [
+                super::times::Piece {
+                    begin: PieceBegin::Shift(shift),
+                    ..
+                },
+            ] => shift,
+            _ => 0,
+        }
+    }
+
+    /// Reads the key of a group: its window in ms, 0 if there are none, and its tags.
+    fn read_key(&self, id: ValueRef<'_>, shift: i64) -> (i64, SeriesKey) {
+        let id = id.as_document().unwrap_or(DocRef::EMPTY);
+        let window = match id.get("w") {
+            ValueRef::DateTime(ms) => ms + shift,
+            _ => 0,
+        };
+        let tags = (0..self.tags.len()).map(|number| Cell::of(id.get(&format!("d{number}"))));
+        (window, tags.collect())
+    }
+
+    /// Returns the time of rows of a window, in ns.
+    fn row_time(&self, window_ms: i64) -> i64 {
+        match self.windows {
+            Some(_) => window_ms.saturating_mul(NS_PER_MS),
+            None => self.range.from.unwrap_or(0),
+        }
+    }
+
+    /// Runs a pipeline over the measurement.
+    fn aggregate(
+        &self,
+        store: &mut dyn Store,
+        stages: Vec<Document>,
+        visit: &mut dyn FnMut(DocRef<'_>) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        let stages: Vec<Value> = stages.into_iter().map(Value::from).collect();
+        let command = doc! {
+            "aggregate": self.measurement,
+            "pipeline": Value::Array(stages.into_iter().collect()),
+            "cursor": doc! {},
+            "allowDiskUse": true,
+            "$db": self.db,
+        };
+        for_each(&mut |command| store.run(command), self.db, command, visit)
+    }
+
+    /// Returns the head of a series.
+    fn head(&self, key: &SeriesKey) -> SeriesHead {
+        let tags = self.tags.iter().zip(key).map(|((name, _), value)| {
+            let mut text = String::new();
+            match value {
+                Cell::String(value) => text.clone_from(value),
+                Cell::Null => {}
+                other => other.write_json(&mut text),
+            }
+            (name.clone(), text)
+        });
+        let mut columns = vec!["time".to_owned()];
+        columns.extend(self.plan.columns.iter().map(|column| column.name.clone()));
+        SeriesHead {
+            name: self.measurement.to_owned(),
+            tags: tags.collect(),
+            columns,
+        }
+    }
+
+    /// Writes collected series in the order and within the limits of the statement. `rows` returns the rows of one, which ascend
+    /// in time.
+    fn write<T>(
+        &self,
+        mut series: Vec<(SeriesKey, T)>,
+        mut rows: impl FnMut(T) -> Result<Vec<Row>, String>,
+        output: &mut Output<'_>,
+    ) -> Result<(), String> {
+        series.sort_by(|a, b| compare_keys(&a.0, &b.0));
+        let limits = self.select.limits;
+        let mut count = 0_u64;
+        for (key, collected) in series {
+            if limits.slimit > 0 && count >= limits.soffset.saturating_add(limits.slimit) {
+                break;
+            }
+            let mut rows = rows(collected)?;
+            if rows.is_empty() {
+                continue;
+            }
+            count += 1;
+            if count <= limits.soffset {
+                continue;
+            }
+            if self.select.descending {
+                rows.reverse();
+            }
+            let mut begun = false;
+            for (time, mut cells) in limited(rows, limits.offset, limits.limit) {
+                if !begun {
+                    output.begin_series(self.head(&key))?;
+                    begun = true;
+                }
+                cells.insert(0, Cell::Time(time));
+                output.row(&cells)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fails if a statement collects too much.
+fn check_points(count: usize) -> Result<(), String> {
+    match count <= POINTS_MAX {
+        true => Ok(()),
+        false => Err(format!(
+            "the query has more than {POINTS_MAX} points: use a shorter range, longer windows or fewer series"
+        )),
+    }
+}
+
+/// Returns elements after `offset`, at most `limit` of them; 0 is no limit.
+fn limited<T>(all: Vec<T>, offset: u64, limit: u64) -> impl Iterator<Item = T> {
+    let most = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+    let limit = if limit == 0 { usize::MAX } else { most(limit) };
+    all.into_iter().skip(most(offset)).take(limit)
+}
+
+fn compare_keys(a: &SeriesKey, b: &SeriesKey) -> Ordering {
+    let pairs = a.iter().zip(b).map(|(a, b)| a.order(b));
+    pairs.fold(Ordering::Equal, Ordering::then)
+}
+
+/// Returns the time less a constant.
+fn shifted(time: &str, shift: i64) -> Value {
+    match shift {
+        0 => Value::from(time),
+        shift => doc! {"$subtract": nilometer_bson::array![time, shift]}.into(),
+    }
+}
+
+/// Returns the begin of the bin of a time, for bins of a length in ms.
+fn truncated(length_ms: i64, date: Value) -> Value {
+    let (unit, size) = match length_ms {
+        ms if ms % 3_600_000 == 0 => ("hour", ms / 3_600_000),
+        ms if ms % 60_000 == 0 => ("minute", ms / 60_000),
+        ms if ms % 1_000 == 0 => ("second", ms / 1_000),
+        ms => ("millisecond", ms),
+    };
+    doc! {"$dateTrunc": doc! {"date": date, "unit": unit, "binSize": size}}.into()
+}

@@ -1,0 +1,6 @@
+//! Line protocol written and InfluxQL answered over a database in memory.
+
+mod compatibility;
+mod oracle;
+mod queries;
+mod store;

@@ -1,0 +1,144 @@
+//! A database in memory behind the languages of InfluxDB.
+
+use std::sync::Arc;
+
+use nilometer::operation::DocumentSequence;
+use nilometer::{ClientSession, Database, Request};
+use nilometer_bson::{Document, doc};
+use nilometer_influx::influxql::{Bindings, parse};
+use nilometer_influx::line_protocol::{Batches, Names, Precision, Schema};
+use nilometer_influx::query::{Output, OutputOptions, Store, execute};
+use nilometer_influx::schema::{self, Found, MeasurementSchema};
+use serde_json::Value;
+
+/// The time of all tests: 2024-01-02T00:00:00Z.
+pub(crate) const NOW_MS: i64 = 1_704_153_600_000;
+
+pub(crate) struct TestStore {
+    database: Database,
+    session: ClientSession,
+}
+
+impl Store for TestStore {
+    fn run(&mut self, command: Document) -> Result<Document, String> {
+        let reply = self
+            .database
+            .run_command(&mut self.session, &Request::new(command));
+        match reply.get("ok").as_exact_i64() {
+            Some(1) => Ok(reply),
+            _ => Err(reply.get("errmsg").as_str().unwrap_or_default().to_owned()),
+        }
+    }
+
+    fn schema(
+        &mut self,
+        db: &str,
+        measurement: &str,
+        _: bool,
+    ) -> Result<Option<Arc<MeasurementSchema>>, String> {
+        let run = &mut |command| self.run(command);
+        let Found::TimeSeries(_, names) = schema::find(run, db, measurement)? else {
+            return Ok(None);
+        };
+        let fields = schema::field_types(run, db, measurement, &names)?;
+        let tags = schema::tags(run, db, measurement, &names)?;
+        Ok(Some(Arc::new(MeasurementSchema {
+            names,
+            fields: fields.into_iter().collect(),
+            tags,
+        })))
+    }
+
+    fn forget(&mut self, _: &str, _: Option<&str>) {}
+
+    fn now_ms(&self) -> i64 {
+        NOW_MS
+    }
+}
+
+impl TestStore {
+    pub(crate) fn new() -> Self {
+        Self {
+            database: Database::in_memory().expect("a database"),
+            session: ClientSession::embedded(),
+        }
+    }
+
+    pub(crate) fn command(&mut self, command: Document) -> Document {
+        self.run(command).expect("the command succeeds")
+    }
+
+    /// Writes lines with times in ms into the database `d`.
+    pub(crate) fn write(&mut self, lines: &str) {
+        let read = Batches::read(
+            lines.as_bytes(),
+            Precision::Millisecond,
+            NOW_MS,
+            &mut |_| Ok(Arc::new(Schema::default())),
+        );
+        assert!(read.rejections.is_empty(), "{:?}", read.rejections);
+        for batch in read.batches {
+            let names = Names::default();
+            let timeseries = doc! {
+                "timeField": names.time, "metaField": names.tags, "nilometer": doc! {"duplicates": "replace"},
+            };
+            let create =
+                doc! {"create": batch.measurement.as_str(), "timeseries": timeseries, "$db": "d"};
+            self.command(create);
+            let span = 0..batch.documents.len();
+            let documents = Arc::new(batch.documents);
+            let sequence = DocumentSequence::new("documents".to_owned(), documents, span);
+            let insert = doc! {"insert": batch.measurement.as_str(), "ordered": false, "$db": "d"};
+            let request = Request {
+                sequences: vec![sequence.expect("documents")],
+                ..Request::new(insert)
+            };
+            let reply = self.database.run_command(&mut self.session, &request);
+            assert!(
+                reply.get("ok").as_exact_i64() == Some(1) && reply.get("writeErrors").is_missing(),
+                "{reply:?}"
+            );
+        }
+    }
+
+    /// Returns the answer to statements as text.
+    pub(crate) fn text(&mut self, query: &str, options: OutputOptions) -> String {
+        let statements = parse(query, &Bindings::new()).unwrap_or_else(|e| panic!("{query}: {e}"));
+        let mut bytes = Vec::new();
+        let mut write = |part: &[u8]| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        };
+        let mut output = Output::new(options, &mut write);
+        execute(self, Some("d"), &statements, &mut output).expect("the answer is written");
+        output.finish().expect("the answer is written");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    /// Returns the results of statements, with times in ms.
+    pub(crate) fn results(&mut self, query: &str) -> Value {
+        let options = OutputOptions {
+            epoch: Some(Precision::Millisecond),
+            chunk_rows: None,
+        };
+        let text = self.text(query, options);
+        let mut json: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        json["results"].take()
+    }
+
+    /// Returns the series of one statement.
+    pub(crate) fn series(&mut self, query: &str) -> Value {
+        let mut results = self.results(query);
+        assert!(results[0]["error"].is_null(), "{query}: {results}");
+        results[0]["series"].take()
+    }
+
+    /// Returns the error of one statement.
+    pub(crate) fn error(&mut self, query: &str) -> String {
+        let results = self.results(query);
+        let error = results[0]["error"].as_str();
+        error
+            .unwrap_or_else(|| panic!("{query}: {results}"))
+            .to_owned()
+    }
+}
