@@ -291,7 +291,8 @@ impl NumberSum {
         })
     }
 
-    fn total_decimal(&self) -> Decimal128 {
+    /// Returns the total as a decimal of 34 digits.
+    pub fn total_decimal(&self) -> Decimal128 {
         self.decimal.add(self.binary.total_decimal())
     }
 }

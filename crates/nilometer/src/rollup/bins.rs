@@ -46,6 +46,16 @@ impl RollupBins {
         }
     }
 
+    /// True if `other` has the same bins.
+    pub fn are(&self, other: &DateBins) -> bool {
+        let is_as_wide = match (self.width_ms, width_of(other)) {
+            (Some(own), Some(other)) => own == other,
+            (None, None) => months_of(other) == months_of(&self.bins),
+            _ => false,
+        };
+        is_as_wide && self.divides(other)
+    }
+
     /// True if every bin of `wider` consists of whole bins of this division.
     pub fn divides(&self, wider: &DateBins) -> bool {
         if !matches!(wider.timezone, TimeZone::Utc | TimeZone::Fixed(0)) {

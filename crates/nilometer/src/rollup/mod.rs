@@ -22,4 +22,4 @@ pub mod view;
 pub use bins::RollupBins;
 pub use definition::{KeyPart, PartSource, RollupDefinition, definition_of};
 pub use marks::RollupMarks;
-pub use view::{DirtyMark, RollupView};
+pub use view::{DirtyMark, RollupView, StoredBin};

@@ -18,7 +18,7 @@
 
 use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
-use nilometer_storage::{Direction, Engine, KeyspaceId, Snapshot, WriteBatch};
+use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot, WriteBatch};
 
 use crate::catalog::{HEADER_KEY, RollupProgress, StoredRollup};
 use crate::error::{Error, ErrorCode, Result};
@@ -45,6 +45,22 @@ pub struct DirtyMark {
     pub generation: u64,
     /// The key of the first bin; `None` if all series may have changed.
     pub key: Option<Document>,
+}
+
+/// A stored bin: key and states.
+#[derive(Clone, Debug)]
+pub struct StoredBin(Bytes);
+
+impl StoredBin {
+    fn new(bytes: Bytes) -> Option<Self> {
+        DocRef::new(&bytes)?;
+        Some(Self(bytes))
+    }
+
+    /// Returns the document.
+    pub fn as_doc(&self) -> DocRef<'_> {
+        DocRef::new(&self.0).unwrap_or(DocRef::EMPTY)
+    }
 }
 
 /// A rollup in one snapshot.
@@ -112,7 +128,7 @@ impl RollupView {
     pub fn bins(
         &self,
         span: TimeSpan,
-    ) -> Result<Box<dyn Iterator<Item = Result<Document>> + Send>> {
+    ) -> Result<Box<dyn Iterator<Item = Result<StoredBin>> + Send>> {
         let end = match span.1 {
             i64::MAX => vec![BINS + 1],
             end => prefix(BINS, end),
@@ -123,8 +139,7 @@ impl RollupView {
             .scan(self.keyspace, &start, Some(&end), Direction::Forward)?;
         Ok(Box::new(scan.map(|item| {
             let (_, value) = item?;
-            let bin = DocRef::new(&value).map(DocRef::to_document);
-            bin.ok_or_else(damaged)
+            StoredBin::new(value).ok_or_else(damaged)
         })))
     }
 
@@ -291,13 +306,19 @@ mod tests {
         assert_eq!(first.unwrap(), [(-20, -10), (30, 40)]);
         let bins = |span| -> Vec<i64> {
             let bins = view.bins(span).unwrap();
-            let times =
-                bins.map(
-                    |bin| match bin.unwrap().get("k").as_document().unwrap().get("t") {
-                        ValueRef::DateTime(at) => at,
-                        other => panic!("{other:?}"),
-                    },
-                );
+            let times = bins.map(|bin| {
+                match bin
+                    .unwrap()
+                    .as_doc()
+                    .get("k")
+                    .as_document()
+                    .unwrap()
+                    .get("t")
+                {
+                    ValueRef::DateTime(at) => at,
+                    other => panic!("{other:?}"),
+                }
+            });
             times.collect()
         };
         assert_eq!(bins((i64::MIN, i64::MAX)), [-10, 0, 10]);

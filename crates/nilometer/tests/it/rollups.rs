@@ -705,6 +705,35 @@ fn the_planner_uses_a_rollup_where_it_answers() {
             array![range(5, 60), group(trunc("hour", 2, "$t").into(), "$v")],
             Some("test.hourly"),
         ),
+        // Groups that are bins.
+        (
+            array![
+                doc! {"$match": doc! {"m.bed": beds(), "v": 1}},
+                doc! {"$group": doc! {
+                    "_id": doc! {"k": 7, "at": trunc("minute", 60, "$t"), "in": "$m.bed"}, "ranks": ranks(0.5),
+                }},
+            ],
+            Some("test.few"),
+        ),
+        (
+            array![range(5, 20), group(trunc("hour", 1, "$t").into(), "$v")],
+            Some("test.hourly"),
+        ),
+        (
+            array![
+                group(doc! {"day": day()}.into(), "$v"),
+                doc! {"$sort": doc! {"_id": -1}},
+                doc! {"$limit": 3},
+            ],
+            Some("test.daily"),
+        ),
+        (
+            array![group(
+                doc! {"t": day(), "u": trunc("hour", 1, "$t")}.into(),
+                "$v"
+            )],
+            Some("test.hourly"),
+        ),
         (array![group(trunc("minute", 1, "$t").into(), "$v")], None),
         (array![group(day(), "$w")], None),
         (array![group("$m.bed".into(), "$v")], None),
@@ -735,7 +764,7 @@ fn the_planner_uses_a_rollup_where_it_answers() {
 const STORED_FORM: &str = "\
 00 {generation: Int64(1), closed: Int64(1700010000000), frozen: Int64(-9223372036854775808), expired: Int64(-9223372036854775808), arrays: Bool(false)}\n\
 018000018bd047100000000000000000018000018bd07dfe804605626564003c6200000b7400788000018bd047100000 {k: {bed: String(\"b\"), t: DateTime(1700006400000)}}\n\
-028000018bd04710004605626564003c6100000b7400788000018bd047100000 {k: {bed: String(\"a\"), t: DateTime(1700006400000)}, s: [{whole: Binary { subtype: 0, bytes: [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, long: Bool(false)}, [{whole: Binary { subtype: 0, bytes: [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, long: Bool(false)}, Int64(2)], Int64(2), {whole: Binary { subtype: 0, bytes: [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, long: Bool(false)}, [Int32(1)], [Int32(4)], [[[DateTime(1700006400000), Null], Int32(1)]], [[[DateTime(1700006460000), Null], Int32(4)]], [[[DateTime(1700006400000), Null], Null], [[DateTime(1700006460000), Null], Null]], [Int64(2), Double(2.5), Double(4.5)], [], Binary { subtype: 0, bytes: [0, 0, 0, 0, 0, 0, 240, 63, 0, 0, 0, 0, 0, 0, 16, 64] }, {whole: Binary { subtype: 0, bytes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, long: Bool(false)}]}\n\
+028000018bd04710004605626564003c6100000b7400788000018bd047100000 {k: {bed: String(\"a\"), t: DateTime(1700006400000)}, s: [Binary { subtype: 0, bytes: [0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, Binary { subtype: 0, bytes: [0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0] }, Int64(2), Binary { subtype: 0, bytes: [0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, [Int32(1)], [Int32(4)], [[[DateTime(1700006400000), Null], Int32(1)]], [[[DateTime(1700006460000), Null], Int32(4)]], [[[DateTime(1700006400000), Null], Null], [[DateTime(1700006460000), Null], Null]], [Int64(2), Double(2.5), Double(4.5)], [], Binary { subtype: 0, bytes: [0, 0, 0, 0, 0, 0, 240, 63, 0, 0, 0, 0, 0, 0, 16, 64] }, Binary { subtype: 0, bytes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }]}\n\
 ";
 
 #[test]

@@ -81,6 +81,10 @@ impl RefreshRun<'_> {
 
     /// Returns a bin as queries show it.
     fn shown(&self, bin: &Document) -> Result<Document> {
-        bin_document(&self.source.definition, bin, &EvalContext::default())
+        bin_document(
+            &self.source.definition,
+            bin.as_ref(),
+            &EvalContext::default(),
+        )
     }
 }

@@ -153,7 +153,11 @@ impl RefreshRun<'_> {
                 let view = self.view()?;
                 for bin in view.bins(*span)? {
                     let bin = bin?;
-                    let key = bin.get(KEY_FIELD).as_document().unwrap_or(DocRef::EMPTY);
+                    let key = bin
+                        .as_doc()
+                        .get(KEY_FIELD)
+                        .as_document()
+                        .unwrap_or(DocRef::EMPTY);
                     let start = definition.time_of(key).unwrap_or(i64::MIN);
                     self.delete(out, start, key)?;
                 }

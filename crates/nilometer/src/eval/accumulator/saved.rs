@@ -3,9 +3,9 @@
 //! A restored state behaves exactly like the original. Bins of rollups keep the values, so they are a stored format for the
 //! accumulators that a rollup may have.
 
-use nilometer_bson::{Binary, Value, ValueRef, array};
+use nilometer_bson::{Binary, DocRef, Value, ValueRef, array};
 
-use super::{AccumulatorSpec, AccumulatorState, or_null};
+use super::{AccumulatorKind, AccumulatorSpec, AccumulatorState, Total, or_null};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 
@@ -14,8 +14,12 @@ impl AccumulatorSpec {
     pub fn save(&self, state: AccumulatorState) -> Value {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         match state {
-            AccumulatorState::Sum(total) => total.save(),
-            AccumulatorState::Avg(total, numbers) => array![total.save(), count(numbers)],
+            AccumulatorState::Sum(total) => bytes(total.save()),
+            AccumulatorState::Avg(total, numbers) => {
+                let mut saved = total.save();
+                saved.extend_from_slice(&numbers.to_le_bytes());
+                bytes(saved)
+            }
             AccumulatorState::Min(extreme) | AccumulatorState::Max(extreme) => {
                 match extreme.value() {
                     ValueRef::Missing => array![],
@@ -42,7 +46,7 @@ impl AccumulatorSpec {
     }
 
     /// Merges a later partial state saved as `saved`. Equivalent to [`AccumulatorSpec::restore`]
-    /// followed by [`AccumulatorSpec::merge`], but does not copy large parts.
+    /// followed by [`AccumulatorSpec::merge`], but neither makes a state nor copies large parts where that can be avoided.
     pub fn merge_saved(
         &self,
         state: &mut AccumulatorState,
@@ -50,17 +54,56 @@ impl AccumulatorSpec {
         saved: ValueRef<'_>,
         ctx: &EvalContext<'_>,
     ) -> Result<()> {
-        match (&state, saved.as_array()) {
-            (AccumulatorState::Push(_) | AccumulatorState::AddToSet(_), Some(_))
-                if self.takes_elements() =>
-            {
+        match state {
+            AccumulatorState::Sum(total) => {
+                let (other, _) = saved_total(saved).ok_or_else(not_saved)?;
+                total.merge(&other);
+                Ok(())
+            }
+            AccumulatorState::Avg(total, numbers) => {
+                let (other, more) = saved_average(saved).ok_or_else(not_saved)?;
+                total.merge(&other);
+                *numbers += more;
+                Ok(())
+            }
+            AccumulatorState::Push(_) | AccumulatorState::AddToSet(_) if self.takes_elements() => {
                 self.add_value(state, saved)
             }
-            (AccumulatorState::Push(_) | AccumulatorState::AddToSet(_), Some(values)) => values
-                .iter()
-                .try_for_each(|value| self.add_value(state, value)),
+            AccumulatorState::Min(_)
+            | AccumulatorState::Max(_)
+            | AccumulatorState::Push(_)
+            | AccumulatorState::AddToSet(_) => {
+                let values = saved.as_array().ok_or_else(not_saved)?;
+                let mut values = values.iter();
+                values.try_for_each(|value| self.add_value(state, value))
+            }
             _ => self.merge(state, self.restore(group, saved, ctx)?),
         }
+    }
+
+    /// Returns the result of a saved state of the group with the key `group`.
+    pub fn finish_saved(
+        &self,
+        group: DocRef<'_>,
+        saved: ValueRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<Value> {
+        use AccumulatorKind as K;
+        // Without a state between both.
+        match self.kind() {
+            K::Sum => return Ok(saved_total(saved).ok_or_else(not_saved)?.0.total().into()),
+            K::Avg => {
+                let (total, numbers) = saved_average(saved).ok_or_else(not_saved)?;
+                return Ok(total.average(numbers).map_or(Value::Null, Value::from));
+            }
+            _ => {}
+        }
+        // Only a number of values can depend on the key.
+        let group = match self.kind() {
+            K::Count | K::Min | K::Max | K::First | K::Last => Value::Null,
+            _ => Value::Document(group.to_document()),
+        };
+        self.finish(self.restore(&group, saved, ctx)?, ctx)
     }
 
     /// Restores the state of the group with the key `group` from `saved`.
@@ -73,22 +116,15 @@ impl AccumulatorSpec {
         let mut state = self.new_state(group, ctx)?;
         match self.fill(&mut state, saved) {
             Some(()) => Ok(state),
-            None => Err(Error::new(
-                ErrorCode::InternalError,
-                "cannot restore a group spilled to disk",
-            )),
+            None => Err(not_saved()),
         }
     }
 
     fn fill(&self, state: &mut AccumulatorState, saved: ValueRef<'_>) -> Option<()> {
         let number = |value: ValueRef<'_>| u64::try_from(value.as_exact_i64()?).ok();
         match state {
-            AccumulatorState::Sum(total) => *total = super::Total::restore(saved)?,
-            AccumulatorState::Avg(total, numbers) => {
-                let parts = saved.as_array()?;
-                *total = super::Total::restore(parts.get(0))?;
-                *numbers = number(parts.get(1))?;
-            }
+            AccumulatorState::Sum(total) => *total = saved_total(saved)?.0,
+            AccumulatorState::Avg(total, numbers) => (*total, *numbers) = saved_average(saved)?,
             AccumulatorState::Count(count) => *count = number(saved)?,
             AccumulatorState::StdDevPop(deviation) | AccumulatorState::StdDevSamp(deviation) => {
                 *deviation = super::StdDev::restore(saved)?;
@@ -116,6 +152,25 @@ impl AccumulatorSpec {
         }
         Some(())
     }
+}
+
+/// Returns the error for a value that no state was saved as.
+fn not_saved() -> Error {
+    Error::new(
+        ErrorCode::InternalError,
+        "a saved state of an accumulator cannot be read",
+    )
+}
+
+/// Returns a saved total, and the bytes after it.
+fn saved_total(saved: ValueRef<'_>) -> Option<(Total, &[u8])> {
+    Total::restore(as_bytes(saved)?)
+}
+
+/// Returns the total of a saved average, and the number of its values.
+fn saved_average(saved: ValueRef<'_>) -> Option<(Total, u64)> {
+    let (total, count) = saved_total(saved)?;
+    Some((total, u64::from_le_bytes(count.try_into().ok()?)))
 }
 
 /// Converts bytes to a value.

@@ -6,14 +6,20 @@
 
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::number::{DoubleSum, Number, NumberSum};
-use nilometer_bson::{DocumentBuilder, Value, ValueRef};
-
-use super::saved;
+use nilometer_bson::{Decimal128, ValueRef};
 
 /// Integers added at a time.
 const WHOLE_CHUNK: usize = 1024;
 /// A chunk of integers below this absolute value has a sum that fits in 64 bits.
 const WHOLE_SMALL: i64 = i64::MAX / WHOLE_CHUNK as i64;
+
+// What the first byte of a saved total says.
+const HAS_LONG: u8 = 1;
+const HAS_DOUBLE: u8 = 2;
+const HAS_DECIMAL: u8 = 4;
+
+/// Bytes of a saved total of an average with everything in it.
+const SAVED_BYTES_MAX: usize = 1 + 16 + 32 + 16 + 8;
 
 /// A running total. Integers, doubles and decimals are kept apart until the end, each exact, so
 /// that the result does not depend on order or on how they were added.
@@ -119,36 +125,56 @@ impl Total {
         }
     }
 
-    /// Converts the total to a value.
-    pub(super) fn save(&self) -> Value {
-        let mut out = DocumentBuilder::new();
-        out.append("whole", saved::bytes(self.whole.to_le_bytes().to_vec()));
-        out.append("long", self.has_long);
+    /// Returns the total as bytes:
+    ///
+    /// ```text
+    /// parts (1)  whole numbers (16)  doubles (32, if there are any)  decimal (16, if there is one)
+    /// ```
+    pub(super) fn save(&self) -> Vec<u8> {
+        let flag = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
+        let parts = flag(HAS_LONG, self.has_long)
+            | flag(HAS_DOUBLE, self.has_double)
+            | flag(HAS_DECIMAL, self.decimals.is_some());
+        let mut out = Vec::with_capacity(SAVED_BYTES_MAX);
+        out.push(parts);
+        out.extend_from_slice(&self.whole.to_le_bytes());
         if self.has_double {
-            out.append("double", saved::f64s(&self.doubles.to_parts()));
+            let parts = self.doubles.to_parts();
+            out.extend(parts.iter().flat_map(|part| part.to_le_bytes()));
         }
         if let Some(decimals) = &self.decimals {
-            out.append("decimal", Value::from(decimals.total()));
+            out.extend_from_slice(&decimals.total_decimal().to_le_bytes());
         }
-        out.finish().into()
+        out
     }
 
-    /// Restores a saved total.
-    pub(super) fn restore(saved: ValueRef<'_>) -> Option<Self> {
-        let saved = saved.as_document()?;
+    /// Restores a total from the start of `saved`; returns it with the bytes that follow.
+    pub(super) fn restore(saved: &[u8]) -> Option<(Self, &[u8])> {
+        let (parts, rest) = saved.split_first()?;
+        let (whole, mut rest) = rest.split_first_chunk()?;
         let mut total = Self {
-            whole: i128::from_le_bytes(saved::as_bytes(saved.get("whole"))?.try_into().ok()?),
-            has_long: matches!(saved.get("long"), ValueRef::Bool(true)),
+            whole: i128::from_le_bytes(*whole),
+            has_long: parts & HAS_LONG != 0,
             ..Self::default()
         };
-        if let Some(parts) = saved::as_f64s(saved.get("double")) {
-            total.doubles = DoubleSum::from_parts(parts.try_into().ok()?);
+        if parts & HAS_DOUBLE != 0 {
+            let (doubles, after) = rest.split_first_chunk::<32>()?;
+            let (doubles, _) = doubles.as_chunks::<8>();
+            let mut numbers = [0.0; 4];
+            for (number, bytes) in numbers.iter_mut().zip(doubles) {
+                *number = f64::from_le_bytes(*bytes);
+            }
+            total.doubles = DoubleSum::from_parts(numbers);
             total.has_double = true;
+            rest = after;
         }
-        if let Some(number) = Number::of(saved.get("decimal")) {
-            total.decimals.get_or_insert_default().add(number);
+        if parts & HAS_DECIMAL != 0 {
+            let (decimal, after) = rest.split_first_chunk()?;
+            let decimal = Number::Decimal(Decimal128::from_le_bytes(*decimal));
+            total.decimals.get_or_insert_default().add(decimal);
+            rest = after;
         }
-        Some(total)
+        Some((total, rest))
     }
 
     /// Returns the total.

@@ -502,17 +502,24 @@ impl Table {
     /// Adds the states of a group of a partition.
     fn add_states(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<()> {
         let (key, saved) = output::group_of(row.as_ref())?;
-        let group = self.number_of(key.to_value(), cx)?;
-        let (fields, key) = (Arc::clone(&self.fields), key.to_value());
-        if saved.iter().count() != fields.len() {
-            return Err(output::not_a_group());
-        }
-        for ((at, (_, spec)), saved) in fields.iter().enumerate().zip(saved.iter()) {
+        let key = key.to_value();
+        let (hash, known) = self.find(&key, cx);
+        let group = match known {
+            Some(group) => group,
+            None => self.insert(hash, key.clone(), &cx.eval)?,
+        };
+        let fields = Arc::clone(&self.fields);
+        let mut saved = saved.iter();
+        for (at, (_, spec)) in fields.iter().enumerate() {
+            let saved = saved.next().ok_or_else(output::not_a_group)?;
             self.change(group, at, spec, |state| {
                 spec.merge_saved(state, &key, saved, &cx.eval)
             })?;
         }
-        Ok(())
+        match saved.next() {
+            None => Ok(()),
+            Some(_) => Err(output::not_a_group()),
+        }
     }
 
     /// Normalizes a key: never missing.
@@ -530,6 +537,14 @@ impl Table {
 
     /// Returns the number of the group with this key; adds a group if there is none.
     pub(crate) fn number_of(&mut self, key: Value, cx: &ExecContext<'_>) -> Result<u32> {
+        match self.find(&key, cx) {
+            (_, Some(number)) => Ok(number),
+            (hash, None) => self.insert(hash, key, &cx.eval),
+        }
+    }
+
+    /// Returns the hash of a key, and the number of the group with it.
+    fn find(&self, key: &Value, cx: &ExecContext<'_>) -> (u64, Option<u32>) {
         let collator = cx.eval.collator;
         let mut hasher = self.hasher.build_hasher();
         hash_with(key.as_ref(), collator, &mut hasher);
@@ -540,10 +555,7 @@ impl Table {
                     && compare_with(known.value.as_ref(), key.as_ref(), collator).is_eq()
             })
         };
-        if let Some(number) = self.numbers.find(hash, same) {
-            return Ok(*number);
-        }
-        self.insert(hash, key, &cx.eval)
+        (hash, self.numbers.find(hash, same).copied())
     }
 
     fn insert(&mut self, hash: u64, key: Value, cx: &EvalContext<'_>) -> Result<u32> {

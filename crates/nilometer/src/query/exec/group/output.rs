@@ -34,20 +34,11 @@ pub(crate) const SAVED_STATES: &str = "s";
 pub(crate) fn saved_group(key: Value, saved: Vec<Value>) -> Document {
     let bytes: usize = saved.iter().map(memory_bytes).sum();
     let room = memory_bytes(&key) + bytes + RESULT_BYTES * (1 + saved.len());
-    group_with_states(key, saved.iter().map(Value::as_ref), room)
-}
-
-/// Returns a group as a document with saved states; `room` is a guess of its bytes.
-pub(crate) fn group_with_states<'v>(
-    key: Value,
-    saved: impl Iterator<Item = ValueRef<'v>>,
-    room: usize,
-) -> Document {
     let mut out = DocumentBuilder::with_capacity(room);
     out.append(SAVED_KEY, key);
     out.begin_array(SAVED_STATES);
-    for (at, value) in saved.enumerate() {
-        out.append_indexed(at, value);
+    for (at, value) in saved.iter().enumerate() {
+        out.append_indexed(at, value.as_ref());
     }
     out.end();
     out.finish()

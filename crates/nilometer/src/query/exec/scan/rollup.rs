@@ -12,10 +12,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::super::build::Builder;
-use super::super::group::output::{SAVED_KEY, SAVED_STATES, group_with_states};
+use super::super::group::output::{SAVED_KEY, SAVED_STATES};
 use super::super::{BoxOperator, ExecContext, ExecSettings, Operator, RowBatch};
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
@@ -30,7 +30,7 @@ use crate::query::planner::physical::{
 use crate::query::planner::resolve::measurements;
 use crate::query::planner::rules::{LogicalRule, RuleSet, UseRollup};
 use crate::query::source::{RollupSource, ScanCounters};
-use crate::rollup::{PartSource, RollupDefinition, RollupView};
+use crate::rollup::{PartSource, RollupDefinition, RollupView, StoredBin};
 
 /// A span of time that is read from one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) enum RollupPart {
 
 /// What is being read.
 enum CurrentPart {
-    Stored(Box<dyn Iterator<Item = Result<Document>> + Send>),
+    Stored(Box<dyn Iterator<Item = Result<StoredBin>> + Send>),
     Live(BoxOperator),
 }
 
@@ -125,10 +125,8 @@ impl RollupScan {
 
     /// Returns what computes the bins of a span.
     fn live(&self, span: (i64, i64)) -> Result<BoxOperator> {
-        let selected = match &self.input.output {
-            RollupOutput::Documents => None,
-            RollupOutput::States(mapping) => Some(mapping.fields.as_slice()),
-        };
+        let mapping = self.input.output.mapping();
+        let selected = mapping.map(|mapping| mapping.fields.as_slice());
         if self.input.of_series
             && let Some(plan) = self.plan_over_parent(span)
         {
@@ -148,10 +146,7 @@ impl RollupScan {
     /// if there is none, or if the condition cannot be put to its key.
     fn plan_over_parent(&self, span: (i64, i64)) -> Option<PhysicalPlan> {
         let rollup = &self.input.rollup;
-        let (parent, RollupOutput::States(asked)) = (rollup.parent.as_ref()?, &self.input.output)
-        else {
-            return None;
-        };
+        let (parent, asked) = (rollup.parent.as_ref()?, self.input.output.mapping()?);
         let from_parent = rollup.definition.from_parent.as_ref()?;
         let mut conjuncts = Vec::new();
         for conjunct in self.input.key_filter.iter().cloned() {
@@ -181,7 +176,7 @@ impl RollupScan {
     /// Returns the row of a group with partial states; `None` if it does not pass.
     fn row(
         &self,
-        group: &Document,
+        group: DocRef<'_>,
         is_stored: bool,
         cx: &ExecContext<'_>,
     ) -> Result<Option<Document>> {
@@ -193,23 +188,50 @@ impl RollupScan {
             return Ok(None);
         }
         let definition = &self.input.rollup.definition;
-        match &self.input.output {
-            RollupOutput::Documents => bin_document(definition, group, &cx.eval).map(Some),
-            RollupOutput::States(mapping) => {
-                let states = group.get(SAVED_STATES).as_array();
-                let all: Vec<_> = states.iter().flat_map(|states| states.iter()).collect();
-                let key = mapping.key(key, &definition.time_name)?;
-                // A key may become longer: a part may be a constant.
-                let room = group.as_bytes().len() + 64;
-                Ok(Some(match is_stored {
-                    true => {
-                        let places = mapping.fields.iter();
-                        let chosen = places.filter_map(|at| all.get(*at).copied());
-                        group_with_states(key, chosen, room)
-                    }
-                    false => group_with_states(key, all.into_iter(), room),
-                }))
+        let Some(mapping) = self.input.output.mapping() else {
+            return bin_document(definition, group, &cx.eval).map(Some);
+        };
+        let states = group.get(SAVED_STATES);
+        // A key may become longer: a part may be a constant.
+        let mut out = DocumentBuilder::with_capacity(group.as_bytes().len() + 64);
+        let append_key = |out: &mut DocumentBuilder, field: &str| {
+            mapping.append_key(out, field, key, &definition.time_name)
+        };
+        let is_chosen = !is_stored || mapping.is_all_of(definition.fields.len());
+        if let RollupOutput::Groups(_, names) = &self.input.output {
+            append_key(&mut out, "_id")?;
+            let states = chosen(states, &mapping.fields, is_chosen);
+            for ((name, at), saved) in names.iter().zip(&mapping.fields).zip(states) {
+                if let Some((_, spec)) = definition.fields.get(*at) {
+                    out.append(name, spec.finish_saved(key, saved, &cx.eval)?);
+                }
             }
+            return Ok(Some(out.finish()));
+        }
+        append_key(&mut out, SAVED_KEY)?;
+        if is_chosen {
+            out.append_ref(SAVED_STATES, states);
+        } else {
+            out.begin_array(SAVED_STATES);
+            let states = chosen(states, &mapping.fields, false);
+            for (at, state) in states.into_iter().enumerate() {
+                out.append_indexed(at, state);
+            }
+            out.end();
+        }
+        Ok(Some(out.finish()))
+    }
+}
+
+/// Returns the states at some places of an array; all if `is_chosen`.
+fn chosen<'s>(states: ValueRef<'s>, places: &[usize], is_chosen: bool) -> Vec<ValueRef<'s>> {
+    let all = states.as_array().into_iter();
+    let all: Vec<_> = all.flat_map(|states| states.iter()).collect();
+    match is_chosen {
+        true => all,
+        false => {
+            let places = places.iter();
+            places.filter_map(|at| all.get(*at).copied()).collect()
         }
     }
 }
@@ -237,7 +259,7 @@ impl Operator for RollupScan {
                         use std::sync::atomic::Ordering::Relaxed;
                         cx.operation.check_interrupt()?;
                         self.counters.documents.fetch_add(1, Relaxed);
-                        if let Some(row) = self.row(&bin, true, &cx)? {
+                        if let Some(row) = self.row(bin.as_doc(), true, &cx)? {
                             out.push(row);
                         }
                     }
@@ -246,7 +268,7 @@ impl Operator for RollupScan {
                 CurrentPart::Live(operator) => match operator.next(&cx)? {
                     Some(batch) => {
                         for group in batch.into_rows()? {
-                            if let Some(row) = self.row(&group, false, &cx)? {
+                            if let Some(row) = self.row(group.as_ref(), false, &cx)? {
                                 out.push(row);
                             }
                         }
@@ -266,19 +288,17 @@ impl Operator for RollupScan {
 /// Returns a group with partial states as a document of the rollup.
 pub(crate) fn bin_document(
     definition: &RollupDefinition,
-    group: &Document,
+    group: DocRef<'_>,
     eval: &EvalContext<'_>,
 ) -> Result<Document> {
     let key = group.get(SAVED_KEY).as_document().unwrap_or(DocRef::EMPTY);
-    let key_value = Value::Document(key.to_document());
     let states = group.get(SAVED_STATES).as_array();
     let states = states.iter().flat_map(|states| states.iter());
-    let mut out = DocumentBuilder::new();
-    out.append("_id", key_value.clone());
+    let mut out = DocumentBuilder::with_capacity(2 * group.as_bytes().len());
+    out.append_ref("_id", ValueRef::Document(key));
     out.append_all(key);
     for ((name, spec), saved) in definition.fields.iter().zip(states) {
-        let state = spec.restore(&key_value, saved, eval)?;
-        out.append(name, spec.finish(state, eval)?);
+        out.append(name, spec.finish_saved(key, saved, eval)?);
     }
     Ok(out.finish())
 }

@@ -79,9 +79,14 @@ pub struct PhysicalPlan {
 }
 
 impl PhysicalPlan {
-    /// Makes the last stage, a `$group`, return the states of its groups.
+    /// Makes the last stage, a `$group`, return the states of its groups. A rollup may stand in its place.
     pub fn return_states(&mut self) -> Result<()> {
         match self.stages.last_mut() {
+            None if let Input::Rollup(rollup) = &mut self.input
+                && rollup.return_states() =>
+            {
+                Ok(())
+            }
             Some(PhysicalStage::Group(group)) if group.side == GroupSide::Whole => {
                 group.side = GroupSide::Part;
                 Ok(())

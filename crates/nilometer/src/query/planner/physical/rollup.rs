@@ -34,6 +34,18 @@ pub enum RollupOutput {
     Documents,
     /// Groups of a coarser key with partial states, several for each.
     States(StateMapping),
+    /// Groups of another key, each of one bin, with the results of the accumulators under these names.
+    Groups(StateMapping, Arc<[Arc<str>]>),
+}
+
+impl RollupOutput {
+    /// Returns the states that are read; `None` if all are.
+    pub fn mapping(&self) -> Option<&StateMapping> {
+        match self {
+            Self::Documents => None,
+            Self::States(mapping) | Self::Groups(mapping, _) => Some(mapping),
+        }
+    }
 }
 
 /// How groups of a rollup become parts of groups of a coarser key.
@@ -69,37 +81,72 @@ impl StateMapping {
         }
     }
 
-    /// Returns the key of the coarser group of a key of the rollup.
-    pub fn key(&self, key: DocRef<'_>, time_name: &str) -> Result<Value> {
-        let value = |source: &PartSource| -> Result<Value> {
-            Ok(match source {
-                PartSource::Part(name) => key.get(name).to_value(),
-                PartSource::Constant(value) => value.clone(),
-                PartSource::Bins(bins) => match key.get(time_name) {
-                    ValueRef::DateTime(start) => Value::DateTime(bins.trunc(start)?),
-                    other => other.to_value(),
-                },
-            })
-        };
+    /// Appends the key of the coarser group of a key of the rollup, as the field `field`.
+    pub fn append_key(
+        &self,
+        out: &mut DocumentBuilder,
+        field: &str,
+        key: DocRef<'_>,
+        time_name: &str,
+    ) -> Result<()> {
         // As in `$group`, a key that is one value, or has one part, is null where that is missing.
-        let or_null = |value: Value| match value {
-            Value::Missing | Value::Undefined => Value::Null,
+        let or_null = |value| match value {
+            ValueRef::Missing | ValueRef::Undefined => ValueRef::Null,
             value => value,
         };
-        let mut out = DocumentBuilder::new();
         match self.parts.as_slice() {
-            [(None, source)] => return value(source).map(or_null),
-            [(Some(name), source)] => {
-                out.append(name, or_null(value(source)?));
+            [(None, source)] => {
+                let value = part_of_key(source, key, time_name)?;
+                out.append_ref(field, or_null(value));
             }
             parts => {
+                let is_single = parts.len() == 1;
+                out.begin_document(field);
                 for (name, source) in parts {
-                    out.append(name.as_deref().unwrap_or(""), value(source)?);
+                    let value = part_of_key(source, key, time_name)?;
+                    let value = if is_single { or_null(value) } else { value };
+                    out.append_ref(name.as_deref().unwrap_or(""), value);
                 }
+                out.end();
             }
         }
-        Ok(Value::Document(out.finish()))
+        Ok(())
     }
+
+    /// True if each group has the measurements of one bin of the rollup.
+    pub fn is_one_to_one(&self, definition: &RollupDefinition) -> bool {
+        let mut sources = self.parts.iter().map(|(_, source)| source);
+        let has_bins = sources.clone().any(|source| match source {
+            PartSource::Bins(bins) => definition.bins.are(bins),
+            _ => false,
+        });
+        let mut parts = definition.parts.iter();
+        has_bins
+            && parts.all(|part| {
+                sources.any(|source| matches!(source, PartSource::Part(name) if *name == part.name))
+            })
+    }
+
+    /// True if the states of a rollup with that many accumulators are those of the mapping, in order.
+    pub fn is_all_of(&self, accumulators: usize) -> bool {
+        self.fields.iter().copied().eq(0..accumulators)
+    }
+}
+
+/// Returns a part of the coarser key.
+fn part_of_key<'k>(
+    source: &'k PartSource,
+    key: DocRef<'k>,
+    time_name: &str,
+) -> Result<ValueRef<'k>> {
+    Ok(match source {
+        PartSource::Part(name) => key.get(name),
+        PartSource::Constant(value) => value.as_ref(),
+        PartSource::Bins(bins) => match key.get(time_name) {
+            ValueRef::DateTime(start) => ValueRef::DateTime(bins.trunc(start)?),
+            other => other,
+        },
+    })
 }
 
 impl RollupInput {
@@ -129,6 +176,14 @@ impl RollupInput {
         input.series_filter = of_series(&conjuncts, &definition);
         input.key_filter = Some(of_key).filter(|f| !matches!(f, MatchExpression::AlwaysTrue));
         input
+    }
+
+    /// Makes it return states, if it returns groups; false if it returns neither.
+    pub fn return_states(&mut self) -> bool {
+        if let RollupOutput::Groups(mapping, _) = &self.output {
+            self.output = RollupOutput::States(mapping.clone());
+        }
+        matches!(self.output, RollupOutput::States(_))
     }
 
     /// Returns the stage for explain.

@@ -25,7 +25,8 @@ use crate::rollup::PartSource;
 /// bins that those of the rollup divide; each accumulator is one of the rollup, and one whose states merge to what one pass
 /// returns. The filter consists of all conditions in the filter of the rollup, as written there, of comparisons of the time
 /// with dates, and of conditions on one part of the key each. Some bin lies within the range of time. No hint and no
-/// collation is given. Of several rollups that fit, the one with the widest bins is used.
+/// collation is given. Of several rollups that fit, the one with the widest bins is used. If each group is one bin, the rollup
+/// takes the place of the `$group`.
 pub struct UseRollup;
 
 impl LogicalRule for UseRollup {
@@ -58,13 +59,20 @@ impl LogicalRule for UseRollup {
                 found = Some((width, input));
             }
         }
-        let Some((_, input)) = found else {
+        let Some((_, mut input)) = found else {
             return false;
         };
         if leading.is_some() {
             plan.stages.remove(0);
         }
-        if let Some(Stage::Group(group)) = plan.stages.first_mut() {
+        if let RollupOutput::States(mapping) = &input.output
+            && mapping.is_one_to_one(&input.rollup.definition)
+            && let Some(Stage::Group(group)) = plan.stages.first()
+        {
+            let names = group.fields.iter().map(|(name, _)| Arc::clone(name));
+            input.output = RollupOutput::Groups(mapping.clone(), names.collect());
+            plan.stages.remove(0);
+        } else if let Some(Stage::Group(group)) = plan.stages.first_mut() {
             group.takes_states = true;
         }
         plan.source = LogicalSource::Rollup(LogicalRollup::States(Box::new(input)));
