@@ -73,8 +73,9 @@ impl Catalog {
     pub fn check_has_no_rollups(&self, namespace: &Namespace, action: &str) -> Result<()> {
         match self.rollups_on(namespace).first() {
             None => Ok(()),
+            // Not code 20: drivers take it for a server without retryable writes, and hide the message.
             Some(rollup) => Err(Error::new(
-                ErrorCode::IllegalOperation,
+                ErrorCode::OperationFailed,
                 format!("cannot {action} {namespace}: the rollup {rollup} stands on it"),
             )),
         }

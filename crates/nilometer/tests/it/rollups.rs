@@ -595,8 +595,8 @@ fn definitions_are_checked_and_shown() {
     fixture.run(simple("x", "r", "day", "$sum"));
     // What stands on something is dropped first.
     for (command, code) in [
-        (doc! {"drop": "ts"}, 20),
-        (doc! {"drop": "r"}, 20),
+        (doc! {"drop": "ts"}, 96),
+        (doc! {"drop": "r"}, 96),
         (
             doc! {"insert": "r", "documents": array![doc! {"t": 1}]},
             166,
@@ -613,7 +613,7 @@ fn definitions_are_checked_and_shown() {
     }
     let rename = doc! {"renameCollection": "test.ts", "to": "test.other"};
     let renamed = fixture.reply_on("admin", rename);
-    assert_eq!(renamed.get("code").as_exact_i64(), Some(20));
+    assert_eq!(renamed.get("code").as_exact_i64(), Some(96));
     let listed = fixture.all(doc! {"listCollections": 1, "filter": doc! {"name": "r"}});
     let options = listed[0]
         .get("options")
