@@ -284,6 +284,39 @@ const checks = {
     await page.getByText("This collection is not there").waitFor();
   },
 
+  async web_draws_a_rollup_over_its_source() {
+    const day = { $dateTrunc: { date: "$time", unit: "day" } };
+    const group = { _id: { sensor: "$sensor", day }, mean: { $avg: "$celsius" }, n: { $count: {} } };
+    const since = { $match: { time: { $gte: new Date(START) } } };
+    await db.command({ create: "daily", rollup: { source: "readings", pipeline: [since, { $group: group }], lateness: 0, refresh: 0 } });
+    try {
+      await db.command({ refreshRollup: "daily" });
+      await go("c/house/daily/rollup");
+      const lines = page.locator(".plot .line");
+      await lines.nth(1).waitFor();
+      assert.equal((await drawn(lines.first())).length, HOURS / 24);
+      assert.equal((await drawn(lines.nth(1))).length, HOURS);
+      assert.equal(await page.locator(".plot .band").count(), 0);
+      // The bins of two days of the first sensor become dirty; the view reads again by itself.
+      for (const hour of [25, 97]) await db.collection("readings").insertOne({ time: new Date(START + hour * HOUR + 1), sensor: "cellar", celsius: 5 });
+      await page.locator(".plot .band").nth(1).waitFor();
+      await page.locator(".facts").getByText("Dirty spans").waitFor();
+      assert.match(await page.locator(".facts").textContent(), /Sourcereadings.*Dirty spans2/);
+      // A count has another scale than the measurements.
+      await page.getByLabel("Field").selectOption("n");
+      await page.waitForFunction(() => document.querySelectorAll(".plot .line").length === 1);
+      await page.getByLabel("Series").selectOption({ index: 2 });
+      await page.getByLabel("Field").selectOption("mean");
+      await lines.nth(1).waitFor();
+      await page.setViewportSize({ width: 400, height: 900 });
+      await page.waitForTimeout(200);
+      assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 400, "it fits");
+    } finally {
+      await page.setViewportSize({ width: 1280, height: 860 });
+      await db.collection("daily").drop();
+    }
+  },
+
   async web_fits_narrow_and_dark_screens() {
     try {
       await page.setViewportSize({ width: 480, height: 900 });

@@ -287,6 +287,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     security::roles::REVOKE,
     security::users::REVOKE,
     security::roles::INFO,
+    ddl::rollup_status::SPEC,
     admin::rotate_certificates::SPEC,
     security::authentication::SASL_CONTINUE,
     security::authentication::SASL_START,

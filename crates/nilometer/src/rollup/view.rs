@@ -114,6 +114,26 @@ impl RollupView {
         Ok(spans)
     }
 
+    /// Returns the first spans, at most `limit`, of stored bins that are dirty for some series: in order and not adjacent.
+    pub fn dirty_spans(&self, limit: usize) -> Result<Vec<TimeSpan>> {
+        let (first, end) = (self.progress.changeable_from_ms(), self.progress.closed_ms);
+        let mut spans: Vec<TimeSpan> = Vec::new();
+        for mark in self.marks()? {
+            let (from, to) = mark?.span;
+            let (from, to) = (from.max(first), to.min(end));
+            if from >= to {
+                continue;
+            }
+            let known = spans.len();
+            match spans.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                _ if known == limit => break,
+                _ => spans.push((from, to)),
+            }
+        }
+        Ok(spans)
+    }
+
     /// Returns the stored bin with this key.
     pub fn bin(&self, start_ms: i64, key: DocRef<'_>) -> Result<Option<Document>> {
         let stored = self.snapshot.get(self.keyspace, &bin_key(start_ms, key))?;

@@ -760,6 +760,38 @@ fn the_planner_uses_a_rollup_where_it_answers() {
     }
 }
 
+#[test]
+fn the_status_of_a_rollup_shows_its_dirty_bins() {
+    let (_, _, mut fixture) = hours_and_days();
+    let empty = fixture.run(doc! {"rollupStatus": "hourly"});
+    assert!(matches!(empty.get("storedBefore"), ValueRef::Null));
+    for hour in 0..10 {
+        insert(&mut fixture, START_MS + hour * HOUR_MS, "a", 1);
+    }
+    fixture.run(doc! {"refreshRollup": "hourly"});
+    for hour in [2, 3, 6] {
+        insert(&mut fixture, START_MS + hour * HOUR_MS + 1, "a", 1);
+    }
+    let at = |hour: i64| Value::DateTime(START_MS / HOUR_MS * HOUR_MS + hour * HOUR_MS);
+    let status = fixture.run(doc! {"rollupStatus": "hourly"});
+    let dirty = array![
+        doc! {"from": at(2), "to": at(4)},
+        doc! {"from": at(6), "to": at(7)}
+    ];
+    let expected = doc! {
+        "ns": "test.hourly", "source": "ts", "storedBefore": at(9), "frozenBefore": Value::Null,
+        "expiredBefore": Value::Null, "dirty": dirty, "isEveryDirtySpanShown": true, "ok": 1.0,
+    };
+    assert_eq!(show(&status), show(&expected));
+    fixture.run(doc! {"refreshRollup": "hourly"});
+    let status = fixture.run(doc! {"rollupStatus": "hourly"});
+    assert_eq!(status.get("dirty").as_array().unwrap().iter().count(), 0);
+    for name in ["ts", "none"] {
+        let reply = fixture.reply(doc! {"rollupStatus": name});
+        assert_eq!(reply.get("code").as_exact_i64(), Some(26));
+    }
+}
+
 /// The keyspace of a rollup: its header, a mark and a bin.
 const STORED_FORM: &str = "\
 00 {generation: Int64(1), closed: Int64(1700010000000), frozen: Int64(-9223372036854775808), expired: Int64(-9223372036854775808), arrays: Bool(false)}\n\

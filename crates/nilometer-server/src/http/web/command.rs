@@ -42,6 +42,7 @@ const READING: &[&str] = &[
     "listDatabases",
     "listIndexes",
     "ping",
+    "rollupStatus",
     "serverStatus",
     "top",
 ];

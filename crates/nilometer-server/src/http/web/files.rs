@@ -43,6 +43,7 @@ const FILES: &[File] = &[
     file!(SCRIPT, "collection_view.js"),
     file!(SCRIPT, "buckets_view.js"),
     file!(SCRIPT, "query_view.js"),
+    file!(SCRIPT, "rollup_view.js"),
     file!(SCRIPT, "result_table.js"),
     file!(SCRIPT, "result_chart.js"),
     file!(SCRIPT, "explain_tree.js"),

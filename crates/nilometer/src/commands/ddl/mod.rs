@@ -17,4 +17,5 @@ pub(super) mod list_collections;
 pub(super) mod list_indexes;
 pub(super) mod refresh_rollup;
 pub(super) mod rename_collection;
+pub(super) mod rollup_status;
 pub(super) mod validation;

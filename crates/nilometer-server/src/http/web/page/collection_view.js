@@ -1,9 +1,10 @@
-// One collection: facts, buckets, queries.
+// One collection: facts, buckets or bins, queries.
 
 import { batch, command } from "./api.js";
 import { bucketsView } from "./buckets_view.js";
 import { card, failure, h, tabs } from "./dom.js";
 import { queryView } from "./query_view.js";
+import { rollupView } from "./rollup_view.js";
 import { resultTable } from "./result_table.js";
 import { bytes, exact } from "./scale.js";
 import { compact, decode, numberOf, textOf } from "./values.js";
@@ -17,10 +18,11 @@ export async function collectionView(db, name, tab, go) {
   const info = documents.length > 0 ? decode(documents[0]) : null;
   if (!info) return { element: h("div", { class: "view" }, h("h1", null, `${db}.${name}`), missing()), close() {} };
   const series = info.options?.timeseries ?? null;
-  const target = { db, name, type: info.type, timeField: series?.timeField ?? null, metaField: series?.metaField ?? null, info };
+  const target = { db, name, type: info.type, timeField: series?.timeField ?? null, metaField: series?.metaField ?? null, info, raw: documents[0] };
   const list = [
     { name: "query", title: "Query" },
     ...(series ? [{ name: "buckets", title: "Buckets" }] : []),
+    ...(info.options?.rollup ? [{ name: "rollup", title: "Rollup" }] : []),
     { name: "about", title: "About" },
   ];
   const chosen = list.some((one) => one.name === tab) ? tab : "query";
@@ -28,7 +30,7 @@ export async function collectionView(db, name, tab, go) {
   let open = null;
   const show = (which) => {
     open?.close?.();
-    open = { query: queryView, buckets: bucketsView, about: aboutView }[which](target);
+    open = { query: queryView, buckets: bucketsView, rollup: rollupView, about: aboutView }[which](target);
     body.replaceChildren(open.element);
   };
   const bar = tabs("Parts of the collection", list, chosen, (which) => {
@@ -46,13 +48,13 @@ function missing() {
 
 const KINDS = { timeseries: "time series", collection: "collection", view: "view" };
 
-function heading({ db, name, type, timeField, metaField }) {
+function heading({ db, name, type, timeField, metaField, info }) {
   const badge = (text) => h("span", { class: "badge" }, text);
   return h(
     "div",
     { class: "heading" },
     h("h1", null, h("span", { class: "quiet" }, `${db}.`), name),
-    badge(KINDS[type] ?? type),
+    badge(info.options?.rollup ? "rollup" : (KINDS[type] ?? type)),
     timeField ? badge(`time: ${timeField}`) : null,
     metaField ? badge(`series: ${metaField}`) : null,
   );

@@ -74,6 +74,7 @@ export class LineChart {
   constructor({ label, time = true, height = 240, format = exact, unit = "", zero = false }) {
     this.options = { label, time, height, format, unit, zero };
     this.series = [];
+    this.bands = [];
     this.hidden = new Set();
     this.at = null;
     this.width = 0;
@@ -92,11 +93,12 @@ export class LineChart {
     this.observer.observe(this.frame);
   }
 
-  /** Shows `series`: {name, points: [[x, y], …]}. `domain` fixes the ends of the axis of x. */
-  show(series, domain) {
+  /** Shows `series`: {name, points: [[x, y], …]}. `domain` fixes the ends of the axis of x; `bands` are spans of x to shade. */
+  show(series, domain, bands = []) {
     const names = series.map((one) => one.name).join("\n");
     this.series = series;
     this.domain = domain;
+    this.bands = bands;
     if (names !== this.names) {
       this.names = names;
       this.drawLegend();
@@ -168,6 +170,10 @@ export class LineChart {
     this.plot.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     this.plot.setAttribute("width", this.width);
     const parts = [];
+    for (const [from, to] of this.bands) {
+      const [start, end] = [x(Math.max(from, left)), x(Math.min(to, right))];
+      if (end > start) parts.push(s("rect", { class: "band", x: start, y: MARGIN.top, width: end - start, height: inner.height }));
+    }
     const across = numberTicks(bottom, top, rows);
     for (const tick of across.ticks) {
       const at = y(tick);

@@ -1,0 +1,60 @@
+//! `rollupStatus`: how far a rollup is stored, and which of its bins are dirty. It is no command of MongoDB.
+
+use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::Namespace;
+use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::rollup::RollupView;
+
+/// Spans of dirty bins in a reply.
+const DIRTY_SPANS_MAX: usize = 1000;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec::new(
+    "rollupStatus",
+    "Returns how far a rollup is stored, and which of its bins are dirty.",
+    Authorization::OnCollection(&[Action::CollStats]),
+    OnRouter::Refused,
+    run,
+);
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("rollupStatus", request.body.as_ref());
+    let name = args.required_string("rollupStatus")?;
+    let namespace = Namespace::new(context.database_name(), name)?;
+    let Some(rollup) = database.catalog().rollup(&namespace) else {
+        return Err(Error::new(
+            ErrorCode::NamespaceNotFound,
+            format!("{namespace} is no rollup"),
+        ));
+    };
+    let stored = RollupView::open(&**database.engine(), &rollup)?;
+    let spans = stored.dirty_spans(DIRTY_SPANS_MAX + 1)?;
+    let shown = spans.iter().take(DIRTY_SPANS_MAX);
+    let dirty: Vec<Value> = shown
+        .map(|(from, to)| doc! {"from": Value::DateTime(*from), "to": Value::DateTime(*to)}.into())
+        .collect();
+    // An instant before all others says that there is nothing.
+    let instant = |ms: i64| match ms {
+        i64::MIN => Value::Null,
+        ms => Value::DateTime(ms),
+    };
+    let progress = stored.progress;
+    let mut out = DocumentBuilder::new();
+    out.append("ns", namespace.to_string())
+        .append("source", rollup.source.as_str())
+        .append("storedBefore", instant(progress.closed_ms))
+        .append("frozenBefore", instant(progress.changeable_from_ms()))
+        .append("expiredBefore", instant(progress.expired_ms))
+        .append("dirty", dirty)
+        .append("isEveryDirtySpanShown", spans.len() <= DIRTY_SPANS_MAX);
+    Ok(out.finish())
+}
