@@ -216,6 +216,32 @@ def drop_before_restore():
         equal(contents(db), before)
 
 
+def dump_and_restore_rollups():
+    """The definitions come back, by name before what they stand on, and the bins are computed again."""
+    with MongoClient(URI) as source, server() as uri, MongoClient(uri) as target:
+        db = fill(source)
+        trunc = lambda unit: {"$dateTrunc": {"date": "$time", "unit": unit}}
+        for name, below, stage in [
+            ("hours", "readings", {"_id": {"n": "$sensor.n", "time": trunc("hour")},
+                                   "mean": {"$avg": "$value"}, "count": {"$count": {}}}),
+            ("days", "hours", {"_id": {"n": "$n", "time": trunc("day")}, "mean": {"$avg": "$mean"}}),
+        ]:
+            rollup = {"source": below, "pipeline": [{"$group": stage}], "lateness": 0, "refresh": 0}
+            db.command({"create": name, "rollup": rollup})
+        db.command({"refreshRollup": "hours"})
+        path = str(folder / "rollups")
+        tool("mongodump", URI, f"--db={NAME}", f"--out={path}")
+        tool("mongorestore", uri, path)
+        equal(contents(target[NAME]), contents(db))
+        target[NAME].command({"refreshRollup": "days"})
+        for name in ["days", "hours"]:
+            found, expected = (list(of[name].find().sort("_id", 1)) for of in (target[NAME], db))
+            assert found, name
+            equal(found, expected)
+        lines = tool("mongoexport", uri, f"--db={NAME}", "--collection=hours").splitlines()
+        equal(len(lines), db.hours.count_documents({}))
+
+
 def uuids(db):
     """The UUIDs that a dump holds: a time series is listed without one, so its buckets get a new one."""
     listed = {entry["name"]: entry["info"].get("uuid") for entry in db.list_collections()}
@@ -421,6 +447,7 @@ CHECKS = [
     restore_compressed_files,
     dump_what_a_query_finds,
     drop_before_restore,
+    dump_and_restore_rollups,
     preserve_uuids,
     users_of_one_database,
     log_in_to_dump_and_restore,

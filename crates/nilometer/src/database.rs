@@ -56,7 +56,7 @@ use crate::validation::Validation;
 use crate::write::Records;
 
 pub(crate) use cluster_parameters::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS};
-pub(crate) use collections::StoredCollections;
+pub(crate) use collections::{StoredCollections, check_collation_of_source};
 pub use hosted::HostedPartition;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;

@@ -166,6 +166,7 @@ pub(crate) const TOOLS: &[&str] = &[
     "restore_compressed_files",
     "dump_what_a_query_finds",
     "drop_before_restore",
+    "dump_and_restore_rollups",
     "preserve_uuids",
     "users_of_one_database",
     "log_in_to_dump_and_restore",

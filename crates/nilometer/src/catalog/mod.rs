@@ -662,6 +662,7 @@ impl Catalog {
         }
         self.engine.commit(batch, Durability::Sync)?;
         self.note_removals(&changes);
+        self.attach_to_new_series(&changes);
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         for (namespace, entry) in changes {
             match entry {

@@ -102,12 +102,69 @@ impl Catalog {
             ));
         };
         let parent = below.first().map(|(_, parent)| parent.clone());
+        let rollup = self.add_rollup(namespace, uuid, (source, pipeline), options)?;
+        bottom.rollups.attach_locked(&mut list, &rollup, parent);
+        self.attach_waiting(&bottom.rollups, &mut list, namespace, Some(&rollup));
+        Ok(rollup)
+    }
+
+    /// Creates a rollup whose source does not exist yet: it is empty until a time series or rollup gets the name. False if
+    /// the source exists by now.
+    ///
+    /// `mongorestore` creates collections in any order.
+    pub fn create_waiting_rollup(
+        &self,
+        namespace: &Namespace,
+        uuid: [u8; 16],
+        definition: (String, Vec<Document>),
+        options: RollupOptions,
+    ) -> Result<bool> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_name_is_free(namespace)?;
+        if self
+            .rollup_chain(&namespace.database, &definition.0)
+            .is_some()
+        {
+            return Ok(false);
+        }
+        self.check_is_no_circle(namespace, &definition.0)?;
+        self.add_rollup(namespace, uuid, definition, options)?;
+        Ok(true)
+    }
+
+    /// Fails if `namespace` is among what a rollup over `source` stands on.
+    fn check_is_no_circle(&self, namespace: &Namespace, source: &str) -> Result<()> {
+        let mut below = Namespace {
+            database: namespace.database.clone(),
+            collection: source.to_owned(),
+        };
+        for _ in 0..ROLLUP_DEPTH_MAX {
+            if below == *namespace {
+                return Err(Error::bad_value(format!(
+                    "the rollup {namespace} cannot stand on itself"
+                )));
+            }
+            match self.rollup(&below) {
+                Some(rollup) => below.collection.clone_from(&rollup.source),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the entry of a rollup without bins. The caller holds `changes`, and has checked that the name is free.
+    fn add_rollup(
+        &self,
+        namespace: &Namespace,
+        uuid: [u8; 16],
+        definition: (String, Vec<Document>),
+        options: RollupOptions,
+    ) -> Result<Arc<StoredRollup>> {
         let name: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
         let keyspace = self
             .engine
             .create_keyspace(&format!("rollup/{name}"), KeyspaceOptions::default())?;
-        let rollup = StoredRollup::new(uuid, keyspace, (source, pipeline), options);
-        let rollup = Arc::new(rollup);
+        let rollup = Arc::new(StoredRollup::new(uuid, keyspace, definition, options));
         let view = View {
             namespace: namespace.clone(),
             view_on: rollup.source.clone(),
@@ -119,8 +176,47 @@ impl Catalog {
         notes.created(definition.as_ref());
         let entry = Some(CatalogEntry::View(Arc::new(view)));
         self.commit_changes(vec![(namespace.clone(), entry)], notes)?;
-        bottom.rollups.attach_locked(&mut list, &rollup, parent);
         Ok(rollup)
+    }
+
+    /// Adds the rollups that wait for time series among these new entries to their lists. Nobody else knows the entries.
+    pub(super) fn attach_to_new_series(&self, changes: &[(Namespace, Option<CatalogEntry>)]) {
+        // A transaction may end without its collections.
+        if self.below.is_some() {
+            return;
+        }
+        for (_, entry) in changes {
+            let Some(CatalogEntry::Collection(collection)) = entry else {
+                continue;
+            };
+            let is_new = self
+                .get(&collection.namespace)
+                .is_none_or(|known| !matches!(known, CatalogEntry::Collection(known) if known.uuid == collection.uuid));
+            if let Some(view) = collection.namespace.timeseries_view()
+                && is_new
+                && collection.timeseries.is_some()
+            {
+                let list = &collection.rollups;
+                self.attach_waiting(list, &mut list.lock_exclusive(), &view, None);
+            }
+        }
+    }
+
+    /// Adds the rollups that wait for `source`, and those on them, to the list of their time series, which is locked.
+    fn attach_waiting(
+        &self,
+        list: &Arc<RollupList>,
+        locked: &mut Vec<Arc<StoredRollup>>,
+        source: &Namespace,
+        parent: Option<&Arc<StoredRollup>>,
+    ) {
+        for name in self.rollups_on(source) {
+            let waiting = self.rollup(&name).filter(|rollup| rollup.list().is_none());
+            if let Some(rollup) = waiting {
+                list.attach_locked(locked, &rollup, parent.cloned());
+                self.attach_waiting(list, locked, &name, Some(&rollup));
+            }
+        }
     }
 
     /// Changes the options of a rollup.

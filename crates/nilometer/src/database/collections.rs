@@ -70,6 +70,10 @@ impl Collections for StoredCollections {
                 }))
             }
             Some(CatalogEntry::View(view)) => match &view.rollup {
+                // As a view on a collection that does not exist, it has no documents.
+                Some(rollup) if self.catalog.rollup_chain(db, &rollup.source).is_none() => {
+                    Resolved::Absent
+                }
                 Some(rollup) => Resolved::Rollup(self.rollup(&namespace, rollup)?),
                 None => Resolved::View(ViewDefinition {
                     on: view.view_on.clone(),
@@ -100,7 +104,8 @@ impl Collections for StoredCollections {
         for (name, rollup) in self.catalog.rollups() {
             let chain = self.catalog.rollup_chain(&name.database, &rollup.source);
             if chain.is_some_and(|(_, bottom)| bottom.uuid == series.uuid) {
-                found.push(self.rollup(&name, &rollup)?);
+                // One that was created before the series may not fit to it.
+                found.extend(self.rollup(&name, &rollup).ok());
             }
         }
         Ok(found)
@@ -198,6 +203,16 @@ impl Collections for StoredCollections {
                 format!("{stage} is not supported by this version"),
             )),
         }
+    }
+}
+
+/// Fails if rollups cannot stand on a time series, because its groups would differ.
+pub(crate) fn check_collation_of_source(series: &Collection) -> Result<()> {
+    match Collation::of_stored(series.options.as_ref())? == Collation::SIMPLE {
+        true => Ok(()),
+        false => Err(Error::invalid_options(
+            "rollup: the source has a collation, by which its groups would differ",
+        )),
     }
 }
 
@@ -355,7 +370,7 @@ impl StoredCollections {
             return Err(Error::new(
                 ErrorCode::NamespaceNotFound,
                 format!(
-                    "the source {} of the rollup {namespace} is gone",
+                    "the source {} of the rollup {namespace} does not exist",
                     rollup.source
                 ),
             ));
@@ -365,6 +380,7 @@ impl StoredCollections {
                 "a rollup stands on a time-series collection",
             ));
         };
+        check_collation_of_source(&bottom)?;
         let series_namespace = bottom.namespace.to_string();
         let series: Arc<dyn BucketSource> = Arc::new(self.buckets(bottom)?);
         let own = (namespace.clone(), Arc::clone(rollup));

@@ -149,6 +149,11 @@ impl RollupRefresher {
             let Some(rollup) = self.catalog().rollup(&namespace) else {
                 continue;
             };
+            let has_bins = rollup.progress().closed_ms != i64::MIN;
+            if !has_bins && self.collections.rollup(&namespace, &rollup).is_err() {
+                // It was created before the series, does not fit to it, and has nothing to keep.
+                continue;
+            }
             let _refreshing = rollup.lock_refresh();
             let run = self.run(&namespace, &rollup, pace)?;
             if !run.freeze(cutoff_ms)? {

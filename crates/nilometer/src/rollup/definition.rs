@@ -112,6 +112,11 @@ pub fn definition_of(
 }
 
 impl RollupDefinition {
+    /// Fails unless a pipeline has the stages of a rollup.
+    pub fn check_stages(pipeline: &[Document]) -> Result<()> {
+        DefinitionStages::of(pipeline).map(|_| ())
+    }
+
     /// Compiles a definition over a time series.
     pub fn over_series(options: &TimeseriesOptions, pipeline: &[Document]) -> Result<Self> {
         let stages = DefinitionStages::of(pipeline)?;

@@ -95,6 +95,10 @@ impl<'c> RollupMarks<'c> {
         for rollup in self.list.iter() {
             rollup.touch();
             let progress = rollup.progress();
+            // One that does not fit to the series has no bins, either.
+            if progress.closed_ms == i64::MIN {
+                continue;
+            }
             let definition = self.definition(rollup)?;
             let bins = &definition.bins;
             let from = bins.floor(first).max(progress.changeable_from_ms());

@@ -760,6 +760,65 @@ fn the_planner_uses_a_rollup_where_it_answers() {
     }
 }
 
+/// As `mongorestore` does, which creates collections in any order.
+#[test]
+fn rollups_may_be_created_before_what_they_stand_on() {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let clock = Arc::<TestClock>::default();
+    let mut fixture = opened(&engine, &clock);
+    fixture.run(simple("weekly", "daily", "week", "$sum"));
+    assert_eq!(fixture.code(simple("daily", "weekly", "day", "$sum")), 2);
+    assert_eq!(fixture.code(simple("own", "own", "day", "$sum")), 2);
+    fixture.run(simple("hourly", "ts", "hour", "$v"));
+    fixture.run(simple("daily", "hourly", "day", "$sum"));
+    // These do not fit to the series.
+    fixture.run(simple("wrong", "ts", "hour", "$t"));
+    let by_value = doc! {"$group": doc! {"_id": doc! {"v": "$v", "t": trunc("hour", 1, "$t")}}};
+    let unfit = doc! {"source": "ts", "pipeline": array![by_value]};
+    fixture.run(doc! {"create": "unfit", "rollup": unfit});
+    let no_stages = doc! {"source": "ts", "pipeline": array![doc! {"$sort": doc! {"t": 1}}]};
+    assert_eq!(
+        fixture.code(doc! {"create": "bad", "rollup": no_stages}),
+        72
+    );
+    for name in ["hourly", "daily", "weekly", "unfit"] {
+        assert!(fixture.all(doc! {"find": name}).is_empty());
+    }
+    assert_eq!(fixture.code(doc! {"refreshRollup": "hourly"}), 26);
+    drop(fixture);
+    let mut fixture = opened(&engine, &clock);
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    fixture.run(doc! {"create": "ts", "timeseries": options, "expireAfterSeconds": 1_000_000_000});
+    for reopened in [false, true] {
+        if reopened {
+            drop(fixture);
+            fixture = opened(&engine, &clock);
+        }
+        for at in [40, 3, 2] {
+            insert(&mut fixture, START_MS + at * HOUR_MS, "a", 1);
+        }
+        for name in ["weekly", "hourly"] {
+            for is_refreshed in [false, true] {
+                if is_refreshed {
+                    fixture.run(doc! {"refreshRollup": name});
+                }
+                let sum: i64 = sums(&mut fixture, name).iter().map(|(_, sum)| sum).sum();
+                assert_eq!(sum, if reopened { 6 } else { 3 }, "{name}");
+            }
+        }
+        assert_eq!(fixture.code(doc! {"find": "unfit"}), 72);
+        assert_eq!(fixture.code(doc! {"refreshRollup": "unfit"}), 72);
+        assert_eq!(fixture.code(doc! {"drop": "ts"}), 96);
+        let update = doc! {"q": doc! {"v": 1}, "u": doc! {"$set": doc! {"w": 1}}, "multi": true};
+        fixture.run(doc! {"update": "ts", "updates": array![update]});
+    }
+    let group = doc! {"$group": doc! {"_id": trunc("hour", 1, "$t"), "sum": doc! {"$sum": "$v"}}};
+    let query = doc! {"aggregate": "ts", "pipeline": array![group], "cursor": doc! {}};
+    let explained = show(&fixture.run(doc! {"explain": query.clone()}));
+    assert!(explained.contains("test.hourly"), "{explained}");
+    assert_eq!(fixture.all(query).len(), 3);
+}
+
 #[test]
 fn the_status_of_a_rollup_shows_its_dirty_bins() {
     let (_, _, mut fixture) = hours_and_days();

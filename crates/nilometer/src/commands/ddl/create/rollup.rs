@@ -1,13 +1,15 @@
 //! Rollups: `{create: "hourly", rollup: {source, pipeline, lateness, refresh}, expireAfterSeconds}`.
 
-use nilometer_bson::ValueRef;
+use std::sync::Arc;
+
+use nilometer_bson::{Document, ValueRef};
 
 use super::options::check_expire_after;
 use super::{Creation, FIELDS};
 use crate::args::Args;
-use crate::catalog::{Namespace, RollupOptions};
+use crate::catalog::{Collection, Namespace, RollupOptions, StoredRollup};
+use crate::database::check_collation_of_source;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::Collation;
 use crate::rollup::{RollupDefinition, definition_of};
 
 /// The options of a rollup.
@@ -62,7 +64,6 @@ impl Creation<'_> {
         let Some(args) = self.args.nested("rollup", OPTIONS)? else {
             return Err(self.args.missing("rollup"));
         };
-        let source = args.required_string("source")?.to_owned();
         let Some(stages) = args.array("pipeline")? else {
             return Err(args.missing("pipeline"));
         };
@@ -73,45 +74,75 @@ impl Creation<'_> {
             )),
         });
         let pipeline = stages.collect::<Result<Vec<_>>>()?;
-        let database = self.namespace.database.clone();
-        let catalog = self.database.catalog();
-        let chain = catalog.rollup_chain(&database, &source);
-        let Some((below, bottom)) = chain else {
-            return Err(Error::new(
-                ErrorCode::NamespaceNotFound,
-                format!("rollup: {database}.{source} is no time series and no rollup"),
-            ));
-        };
-        let Some(series) = &bottom.timeseries else {
-            return Err(Error::bad_value(
-                "a rollup stands on a time-series collection",
-            ));
-        };
-        if Collation::of_stored(bottom.options.as_ref())? != Collation::SIMPLE {
-            return Err(Error::invalid_options(
-                "rollup: the source has a collation, by which its groups would differ",
-            ));
-        }
-        // Compiling checks the definition.
-        match below.first() {
-            None => RollupDefinition::over_series(series, &pipeline)?,
-            Some((_, parent)) => {
-                RollupDefinition::over_rollup(&*definition_of(parent, series)?, &pipeline)?
-            }
-        };
-        let known = |namespace: &Namespace| catalog.rollup(namespace);
-        if catalog.get(&self.namespace).is_some() {
-            let is_same = known(&self.namespace).is_some_and(|known| {
-                (&known.source, &known.pipeline) == (&source, &pipeline)
-                    && known.options() == options
-            });
-            return is_same.then_some(()).ok_or_else(|| self.exists());
-        }
-        let uuid = self.database.services().ids.uuid();
-        let definition = (source, pipeline);
-        catalog.create_rollup(&self.namespace, &bottom, uuid, definition, options)?;
+        let definition = (args.required_string("source")?.to_owned(), pipeline);
+        // The source may be created in between.
+        while !self.store_rollup(&definition, options)? {}
         Ok(())
     }
+
+    /// Stores a definition; false if it must be looked at again.
+    fn store_rollup(
+        &self,
+        definition: &(String, Vec<Document>),
+        options: RollupOptions,
+    ) -> Result<bool> {
+        let (source, pipeline) = definition;
+        let catalog = self.database.catalog();
+        let source_name = Namespace {
+            database: self.namespace.database.clone(),
+            collection: source.clone(),
+        };
+        let chain = catalog.rollup_chain(&source_name.database, source);
+        if chain.is_none()
+            && catalog.get(&source_name).is_some()
+            && catalog.rollup(&source_name).is_none()
+        {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("rollup: {source_name} is no time series and no rollup"),
+            ));
+        }
+        match &chain {
+            Some((below, bottom)) => check_definition(below, bottom, pipeline)?,
+            None => RollupDefinition::check_stages(pipeline)?,
+        }
+        if catalog.get(&self.namespace).is_some() {
+            let is_same = catalog.rollup(&self.namespace).is_some_and(|known| {
+                (&known.source, &known.pipeline) == (source, pipeline) && known.options() == options
+            });
+            return is_same.then_some(true).ok_or_else(|| self.exists());
+        }
+        let uuid = self.database.services().ids.uuid();
+        let (name, definition) = (&self.namespace, definition.clone());
+        match &chain {
+            Some((_, bottom)) => {
+                catalog.create_rollup(name, bottom, uuid, definition, options)?;
+                Ok(true)
+            }
+            None => catalog.create_waiting_rollup(name, uuid, definition, options),
+        }
+    }
+}
+
+/// Compiles a definition over the rollups `below`, the nearest first, and a time series.
+fn check_definition(
+    below: &[(Namespace, Arc<StoredRollup>)],
+    bottom: &Collection,
+    pipeline: &[Document],
+) -> Result<()> {
+    let Some(series) = &bottom.timeseries else {
+        return Err(Error::bad_value(
+            "a rollup stands on a time-series collection",
+        ));
+    };
+    check_collation_of_source(bottom)?;
+    match below.first() {
+        None => RollupDefinition::over_series(series, pipeline)?,
+        Some((_, parent)) => {
+            RollupDefinition::over_rollup(&*definition_of(parent, series)?, pipeline)?
+        }
+    };
+    Ok(())
 }
 
 /// Returns the options with those that `collMod` gives.
