@@ -20,6 +20,7 @@ mod kill;
 mod members;
 mod model;
 mod nodes;
+mod nodes_campaign;
 mod probe;
 mod pymongo;
 mod reader;

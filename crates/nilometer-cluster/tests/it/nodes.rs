@@ -14,7 +14,7 @@ use crate::support::Scratch;
 /// Time for partitions to be taken over, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn node(url: &str, more: &[&str]) -> Server {
+pub(crate) fn node(url: &str, more: &[&str]) -> Server {
     Server::start(&[&["--storage", url, "--cluster"], more].concat())
 }
 
@@ -36,7 +36,7 @@ fn hosts(server: &Server) -> Vec<String> {
 }
 
 /// Waits until a node knows that each of these nodes, and no other, has partitions. Returns how long that took.
-fn until_owned(server: &Server, by: &[&Server]) -> Duration {
+pub(crate) fn until_owned(server: &Server, by: &[&Server]) -> Duration {
     let mut expected: Vec<String> = by.iter().map(|server| address(server)).collect();
     expected.sort();
     let began = Instant::now();
@@ -56,7 +56,7 @@ fn until_owned(server: &Server, by: &[&Server]) -> Duration {
     }
 }
 
-fn measurements(from: i64, count: i64) -> Vec<Document> {
+pub(crate) fn measurements(from: i64, count: i64) -> Vec<Document> {
     let one = |n: i64| {
         let time = bson::DateTime::from_millis((from + n) * 1000);
         doc! { "t": time, "m": { "host": (from + n) % 16 }, "x": from + n }
@@ -64,7 +64,7 @@ fn measurements(from: i64, count: i64) -> Vec<Document> {
     (0..count).map(one).collect()
 }
 
-fn insert(server: &Server, from: i64, count: i64) {
+pub(crate) fn insert(server: &Server, from: i64, count: i64) {
     let insert = doc! { "insert": "ts", "documents": measurements(from, count), "ordered": false };
     let reply = command(server, insert);
     assert!(reply.get("writeErrors").is_none(), "{reply}");
@@ -78,7 +78,7 @@ fn batch(reply: &Document) -> Vec<Document> {
 }
 
 /// Checks that a node answers with all measurements of 0 to `count`.
-fn check(server: &Server, count: i64) {
+pub(crate) fn check(server: &Server, count: i64) {
     let reply = command(server, doc! { "count": "ts", "query": {} });
     assert_eq!(
         reply.get_i32("n").ok(),

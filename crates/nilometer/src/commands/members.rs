@@ -108,11 +108,13 @@ pub(super) fn with_topology(services: &Services, request: &Request, mut error: E
     error
 }
 
-/// Errors of a partition that does not answer, or has another process by now.
-const OF_LOST_PARTITIONS: [ErrorCode; 3] = [
+/// Errors of a partition that does not answer, or has another process by now, and of a router that ends.
+const OF_LOST_PARTITIONS: [ErrorCode; 5] = [
     ErrorCode::HostUnreachable,
+    ErrorCode::InterruptedAtShutdown,
     ErrorCode::NetworkTimeout,
     ErrorCode::NotWritablePrimary,
+    ErrorCode::ShutdownInProgress,
 ];
 
 /// Tells the client of a router that it may repeat a numbered write whose partition was lost.

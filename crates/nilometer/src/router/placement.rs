@@ -50,7 +50,12 @@ pub(crate) struct Sharding {
     anywhere: BTreeSet<usize>,
     /// Counts the changes.
     pub(crate) version: i64,
+    /// When a range was last assigned to another partition, in ms since 1970; 0 if never.
+    moved_ms: i64,
 }
+
+/// Time for which a driver may repeat a numbered write: a session that is not used for so long ends.
+const REPEATED_FOR_MS: i64 = 30 * 60 * 1000;
 
 /// A range of keys and the partition of what is new in it.
 #[derive(Clone, Debug)]
@@ -105,6 +110,27 @@ impl Placement {
         }
     }
 
+    /// Returns other partitions in which a write that is repeated at `now_ms` may have inserted the document before its range was
+    /// assigned to another one.
+    pub(crate) fn partitions_before(&self, document: DocRef<'_>, now_ms: i64) -> Vec<usize> {
+        let Some(sharding) = &self.sharding else {
+            return Vec::new();
+        };
+        let may_be_repeated = now_ms.saturating_sub(sharding.moved_ms) < REPEATED_FOR_MS;
+        let Ok(key) = sharding.key.of(document) else {
+            return Vec::new();
+        };
+        if !may_be_repeated {
+            return Vec::new();
+        }
+        let target = sharding.chunk_of(&key).partition;
+        let history = sharding.history.iter();
+        let held = history.filter(|(range, _)| range.low <= key && key <= range.high);
+        let held = held.map(|(_, partition)| *partition);
+        let others: BTreeSet<usize> = held.filter(|partition| *partition != target).collect();
+        others.into_iter().collect()
+    }
+
     /// Returns the partition for a new document.
     pub(crate) fn partition_of(&self, document: DocRef<'_>) -> Result<usize> {
         match &self.sharding {
@@ -131,6 +157,7 @@ impl Sharding {
             history: vec![(KeyRange { low, high }, primary)],
             anywhere: BTreeSet::new(),
             version: 1,
+            moved_ms: 0,
         };
         let is_hashed = new.key.parts().first().is_some_and(|part| part.is_hashed);
         if let Some(count) = spread_over.filter(|count| is_hashed && *count > 1) {
@@ -196,7 +223,12 @@ impl Sharding {
     }
 
     /// Lets what is new between two keys go to a partition.
-    pub(crate) fn assign(&mut self, low: KeyBound, high: KeyBound, partition: usize) -> Result<()> {
+    pub(crate) fn assign(
+        &mut self,
+        (low, high): (KeyBound, KeyBound),
+        partition: usize,
+        now_ms: i64,
+    ) -> Result<()> {
         if low >= high {
             return Err(Error::bad_value("the range must not be empty"));
         }
@@ -213,6 +245,7 @@ impl Sharding {
             }
         }
         self.history.push((KeyRange { low, high }, partition));
+        self.moved_ms = now_ms;
         self.merge_chunks();
         self.version += 1;
         Ok(())
@@ -385,6 +418,7 @@ fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) 
     if let Some(sharding) = &placement.sharding {
         out.append("key", sharding.key.written());
         out.append("version", sharding.version);
+        out.append("moved", sharding.moved_ms);
         let chunks = sharding.chunks.iter();
         let chunks = chunks.map(|chunk| {
             Value::from(doc! {"min": values(&chunk.min), "shard": name(chunk.partition)})
@@ -493,6 +527,7 @@ fn read_sharding(stored: DocRef<'_>, key: ShardKey, partitions: &[String]) -> Re
         history,
         anywhere: anywhere.collect::<Result<_>>()?,
         version: stored.get("version").as_exact_i64().ok_or_else(damaged)?,
+        moved_ms: stored.get("moved").as_exact_i64().unwrap_or(0),
     })
 }
 

@@ -454,9 +454,24 @@ fn a_numbered_write_has_one_effect_through_any_router() {
         }
     }
     assert_eq!(count(&routers.first, doc! {}), 20);
+    // Also if the ranges of its documents have moved since, twice.
+    for (number, ordered) in [(5, true), (6, false)] {
+        let list: Vec<Value> = (0..10).map(|at| measurement(at, at as i32 % 5)).collect();
+        let mut command = nilometer_bson::DocumentBuilder::extending(insert(list));
+        command.append("ordered", ordered);
+        let command = numbered(command.finish(), number);
+        for shard in ["p0002", "p0001", "p0000"] {
+            for host in 0..5 {
+                ok(&routers.first, move_to(host, shard));
+            }
+            let reply = ok(&routers.second(), command.clone());
+            assert_eq!(reply.get("n").as_exact_i64(), Some(10), "{}", show(&reply));
+        }
+    }
+    assert_eq!(count(&routers.first, doc! {}), 40);
     let transaction = numbered(
         doc! {"find": "plain", "startTransaction": true, "autocommit": false, "$db": "test"},
-        5,
+        9,
     );
     let refused = run(&routers.first, transaction);
     assert_eq!(

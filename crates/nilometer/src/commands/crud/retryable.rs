@@ -73,7 +73,7 @@ pub(crate) fn insert<'a>(
             false => statements.push(first + index),
         }
     }
-    if statements.is_empty() {
+    if statements.is_empty() || command.repeats_only() {
         return Ok(Inserted {
             count: retried.len(),
             errors: Vec::new(),

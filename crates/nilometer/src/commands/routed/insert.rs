@@ -1,6 +1,6 @@
 //! `insert` on a router: each document goes to the partition of its key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, doc};
@@ -55,6 +55,7 @@ pub(super) fn run(
     let mut open: Vec<Numbered<'_>> = documents.into_iter().enumerate().collect();
     for _ in 0..PLACEMENT_CHANGES_MAX {
         let placement = placed(database, operation, router, &namespace)?;
+        open = insert.without_repeated(&placement, open)?;
         let Some((wanted, rest)) = insert.run(&placement, &open, is_ordered)? else {
             insert.sync()?;
             return Ok(insert.reply());
@@ -161,6 +162,50 @@ struct Insert<'c> {
 }
 
 impl Insert<'_> {
+    /// Counts the documents of a repeated write that were inserted before their range was assigned to another partition, and
+    /// returns the others.
+    fn without_repeated<'d>(
+        &mut self,
+        placement: &Placement,
+        documents: Vec<Numbered<'d>>,
+    ) -> Result<Vec<Numbered<'d>>> {
+        if self.operation.txn_number.is_none() {
+            return Ok(documents);
+        }
+        let mut asked: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (at, document) in &documents {
+            for partition in placement.partitions_before(*document, self.operation.now_ms) {
+                asked.entry(partition).or_default().push(*at);
+            }
+        }
+        let pending = asked.iter().map(|(partition, positions)| {
+            let documents = positions.iter().map(|_| Value::from(Document::new()));
+            let mut body = DocumentBuilder::extending(self.body.clone());
+            body.append("documents", documents.collect::<Array>());
+            let routed = RoutedRequest {
+                statements: positions.iter().map(|at| statement_number(*at)).collect(),
+                repeats_only: true,
+                ..RoutedRequest::default()
+            };
+            let database = &self.operation.database;
+            let request = write_request(database, body.finish(), self.operation, routed);
+            self.router.send(*partition, request)
+        });
+        let pending: Vec<_> = pending.collect();
+        let mut repeated = BTreeSet::<usize>::new();
+        for (positions, reply) in asked.values().zip(pending) {
+            let reply = wait(&mut *reply?, self.operation)?;
+            let found = reply.get("retriedStmtIds").as_array();
+            for at in found.iter().flat_map(|found| found.iter()) {
+                let at = usize::try_from(number(at)).ok();
+                repeated.extend(at.and_then(|at| positions.get(at)));
+            }
+        }
+        self.inserted += i64::try_from(repeated.len()).unwrap_or(i64::MAX);
+        let is_new = |(at, _): &Numbered<'_>| !repeated.contains(at);
+        Ok(documents.into_iter().filter(is_new).collect())
+    }
+
     /// Sends documents to their partitions. Returns those that were refused because the placement has changed.
     fn run<'d>(
         &mut self,

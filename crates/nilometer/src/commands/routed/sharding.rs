@@ -381,6 +381,7 @@ fn move_range(
     let partition = router.number_of(args.required_string("toShard")?)?;
     let (min, max) = (args.document("min")?, args.document("max")?);
     let by = (router, &context.operation);
+    let now_ms = context.operation.now_ms;
     change_chunks(by, &namespace, |sharding| {
         let bound = |given: DocRef<'_>| sharding.key.bound(given);
         let (low, high) = match (min.map(bound).transpose()?, max.map(bound).transpose()?) {
@@ -396,7 +397,7 @@ fn move_range(
                 ));
             }
         };
-        sharding.assign(low, high, partition)
+        sharding.assign((low, high), partition, now_ms)
     })?;
     Ok(Document::new())
 }
