@@ -219,5 +219,7 @@ fn campaign(seed: u64, rounds: u64) {
 
 #[test]
 fn nodes_come_and_go_under_load() {
-    campaign(7, effort(2, 30, 300));
+    let seed = std::env::var("NILOMETER_FUZZ_SEED").ok();
+    let seed = seed.map_or(7, |seed| seed.parse().expect("a seed"));
+    campaign(seed, effort(2, 30, 300));
 }

@@ -137,6 +137,7 @@ impl Database {
         }
         let named = match name {
             "explain" => request.body.get("explain").as_document(),
+            "delete" | "findAndModify" | "findandmodify" | "update" => Some(request.body.as_ref()),
             _ if Self::access_of(request) == Access::Read => Some(request.body.as_ref()),
             _ => None,
         };
@@ -200,6 +201,18 @@ impl Collections for RoutedCollections {
         let own = self.own.resolve(db, coll)?;
         let namespace = match own {
             Resolved::Ordinary(_) | Resolved::TimeSeries(_) => Namespace::new(db, coll)?,
+            Resolved::Absent => {
+                let Ok(namespace) = Namespace::new(db, coll) else {
+                    return Ok(own);
+                };
+                // Another router may have created it a moment ago.
+                if self.router.placement(&namespace).is_none()
+                    && let Some(coordinator) = self.router.elsewhere()
+                {
+                    coordinator.catch_up()?;
+                }
+                namespace
+            }
             _ => return Ok(own),
         };
         // What only the process has, such as `system.profile`, is not placed.

@@ -286,11 +286,26 @@ fn a_router_asks_for_a_new_catalog_when_it_has_to() {
     assert!(asks(
         doc! {"explain": doc! {"count": "other"}, "$db": "test"}
     ));
+    assert!(asks(doc! {"update": "other", "$db": "test"}));
     assert!(!asks(doc! {"find": "ts", "$db": "test"}));
+    assert!(!asks(doc! {"update": "ts", "$db": "test"}));
     assert!(!asks(
         doc! {"getMore": 5_i64, "collection": "other", "$db": "test"}
     ));
     assert!(!asks(doc! {"ping": 1, "$db": "test"}));
+    // A collection that only the second input of a query names is found, too.
+    let created = doc! {"insert": "names", "documents": array![doc! {"_id": 1}], "$db": "test"};
+    ok(&routers.first, created);
+    ok(&second, insert(vec![measurement(0, 1)]));
+    let lookup =
+        doc! {"from": "names", "localField": "m.host", "foreignField": "_id", "as": "found"};
+    let pipeline = array![
+        doc! {"$lookup": lookup},
+        doc! {"$match": doc! {"found._id": 1}}
+    ];
+    let joined = doc! {"aggregate": "ts", "pipeline": pipeline, "cursor": doc! {}, "$db": "test"};
+    let joined = ok(&second, joined);
+    assert!(show(&joined).contains("found: [{_id"), "{}", show(&joined));
     let first = &routers.first;
     assert!(!first.asks_for_new_catalog(&Request::new(doc! {"find": "other", "$db": "test"})));
 }
