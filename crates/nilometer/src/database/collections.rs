@@ -172,6 +172,10 @@ impl Collections for StoredCollections {
                 let host_port = format!("{}:{}", host.hostname, host.port);
                 Ok(self.plans.stats(&format!("{db}.{coll}"), &host_port))
             }
+            ("$shardedDataDistribution", _) => Err(Error::location(
+                location::SHARDED_CLUSTER_ONLY,
+                "The $shardedDataDistribution stage can only be run on a sharded cluster",
+            )),
             ("$currentOp", None) if db == "admin" => self.current_op(argument, user),
             ("$currentOp", _) => Err(Error::new(
                 ErrorCode::InvalidNamespace,

@@ -254,6 +254,15 @@ impl Collections for RoutedCollections {
                 None => self.own.introspect(db, Some(coll), stage, argument, user),
             };
         }
+        if stage == "$shardedDataDistribution" {
+            return match (db, coll, argument.is_empty()) {
+                ("admin", None, true) => self.data_distribution(),
+                _ => Err(Error::new(
+                    ErrorCode::InvalidNamespace,
+                    "$shardedDataDistribution: {} must be run against the 'admin' database with {aggregate: 1}",
+                )),
+            };
+        }
         Err(Error::new(
             ErrorCode::CommandNotSupported,
             format!("{stage} is not supported on a router"),
@@ -262,6 +271,39 @@ impl Collections for RoutedCollections {
 }
 
 impl RoutedCollections {
+    /// Returns for each sharded collection what each partition has of it. Nothing is orphaned: a bucket stays where it is, and
+    /// queries ask all partitions that may have one.
+    fn data_distribution(&self) -> Result<Vec<Document>> {
+        let mut out = Vec::new();
+        for (namespace, placement) in &*self.router.placements() {
+            let Some(sharding) = &placement.sharding else {
+                continue;
+            };
+            let database = &namespace.database;
+            let operation = OperationContext::internal(self.services.clock.clone(), database);
+            let partitions = placement.partitions(self.router.count());
+            let asked = doc! {"collStats": namespace.collection.as_str()};
+            let replies = self
+                .router
+                .ask_all(&partitions, database, &asked, &operation)?;
+            let describe = |(partition, reply): (usize, Document)| {
+                let series = reply.get("timeseries").as_document();
+                let buckets = series.and_then(|series| series.get("bucketCount").as_exact_i64());
+                let bytes = reply.get("size").as_exact_i64();
+                Value::from(doc! {
+                    "shardName": self.router.name(partition), "numOrphanedDocs": 0_i64,
+                    "numOwnedDocuments": buckets.unwrap_or(0), "orphanedSizeBytes": 0_i64,
+                    "ownedSizeBytes": bytes.unwrap_or(0),
+                })
+            };
+            let shards = partitions.into_iter().zip(replies).map(describe);
+            out.push(doc! {
+                "ns": sharding.key.namespace(namespace), "shards": shards.collect::<Vec<_>>(),
+            });
+        }
+        Ok(out)
+    }
+
     /// Returns what a stage returns in each partition of a collection, with the name of the partition.
     fn of_partitions(
         &self,

@@ -607,6 +607,21 @@ fn stages_that_describe_a_collection_have_a_document_of_each_partition() {
     assert!(found.iter().all(is_described), "{found:?}");
     let indexes = stage("$indexStats");
     assert!(indexes.len() >= 3, "{indexes:?}");
+    let pipeline = array![doc! {"$shardedDataDistribution": doc! {}}];
+    let command = doc! {"aggregate": 1, "pipeline": pipeline, "cursor": doc! {}};
+    let found = cluster.admin(command.clone());
+    let text = show(&found);
+    assert!(text.contains("test.system.buckets.ts"), "{text}");
+    assert!(text.contains("numOwnedDocuments: Int64(4)"), "{text}");
+    assert_eq!(
+        Fixture::new()
+            .reply_on("admin", command)
+            .get("code")
+            .as_exact_i64(),
+        Some(6_789_100)
+    );
+    let status = cluster.admin(doc! {"serverStatus": 1});
+    assert!(!status.get("opcounters").is_missing());
     let map = cluster.admin(doc! {"getShardMap": 1});
     assert!(show(&map).contains("p0002"), "{}", show(&map));
     let balancer = cluster.admin(doc! {"balancerStatus": 1});

@@ -19,7 +19,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "rotateCertificates",
         "Reloads the server's certificates.",
         Authorization::OnCluster(&[Action::RotateCertificates]),
-        OnRouter::Refused,
+        OnRouter::Same,
         run,
     )
 };

@@ -17,7 +17,7 @@ pub(crate) const CONN_POOL_STATS: CommandSpec = CommandSpec::new(
     "connPoolStats",
     "Returns the connections to other servers: there are none.",
     Authorization::OnCluster(&[Action::ConnPoolStats]),
-    OnRouter::Refused,
+    OnRouter::Same,
     conn_pool_stats,
 );
 
@@ -27,7 +27,7 @@ pub(crate) const LOCK_INFO: CommandSpec = CommandSpec {
         "lockInfo",
         "Returns the locks that operations hold across their steps: there are none.",
         Authorization::OnCluster(&[Action::ServerStatus]),
-        OnRouter::Refused,
+        OnRouter::Same,
         lock_info,
     )
 };

@@ -27,7 +27,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "serverStatus",
         "Returns the server's figures.",
         Authorization::OnCluster(&[Action::ServerStatus]),
-        OnRouter::Refused,
+        OnRouter::Same,
         run,
     )
 };
@@ -38,7 +38,7 @@ pub(crate) const DIAGNOSTIC_DATA: CommandSpec = CommandSpec {
         "getDiagnosticData",
         "Returns the figures collected for diagnosis.",
         Authorization::OnCluster(&[Action::ServerStatus]),
-        OnRouter::Refused,
+        OnRouter::Same,
         diagnostic_data,
     )
 };

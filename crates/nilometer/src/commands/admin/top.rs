@@ -15,7 +15,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "top",
         "Returns the time spent on each collection.",
         Authorization::OnCluster(&[Action::Top]),
-        OnRouter::Refused,
+        OnRouter::Same,
         run,
     )
 };

@@ -190,7 +190,12 @@ fn check_input(collection: Option<&str>, db: &str, stages: &[Stage]) -> Result<(
     let name = first.map_or("", Stage::name);
     let wants_none = matches!(
         name,
-        "$documents" | "$currentOp" | "$listLocalSessions" | "$querySettings" | "$queryStats"
+        "$documents"
+            | "$currentOp"
+            | "$listLocalSessions"
+            | "$querySettings"
+            | "$queryStats"
+            | "$shardedDataDistribution"
     );
     match collection {
         None if name == "$listCatalog" || wants_none => {

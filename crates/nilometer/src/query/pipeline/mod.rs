@@ -502,11 +502,7 @@ pub static STAGES: &[StageEntry] = &[
     ),
     stage("$set", project::parse_add_fields),
     stage("$setWindowFields", set_window_fields::parse),
-    refused(
-        "$shardedDataDistribution",
-        location::SHARDED_CLUSTER_ONLY,
-        "The $shardedDataDistribution stage can only be run on a sharded cluster",
-    ),
+    source("$shardedDataDistribution", introspection::parse),
     stage("$skip", limit::parse_skip),
     stage("$sort", sort::parse),
     stage("$sortByCount", sort_by_count::parse),
