@@ -32,6 +32,8 @@ mod resumed_scans;
 mod retryable_writes;
 mod rewrites;
 mod rollup_crowds;
+mod rollup_definitions;
+mod rollup_stored;
 mod rollups;
 mod router;
 mod routers;

@@ -47,7 +47,7 @@ pub(crate) fn trunc(unit: &str, size: i32, field: &str) -> Document {
 }
 
 /// The accumulators over measurements.
-fn accumulators() -> Document {
+pub(crate) fn accumulators() -> Document {
     let ranked = doc! {"sortBy": doc! {"t": 1, "n": 1}, "output": "$v"};
     let two = doc! {"sortBy": doc! {"t": 1, "n": -1}, "output": "$n", "n": 2};
     let ranks = doc! {"input": "$v", "p": array![0.1, 0.75], "method": "approximate"};
@@ -62,7 +62,7 @@ fn accumulators() -> Document {
     }
 }
 
-fn group(key: Document, fields: &Document) -> Document {
+pub(crate) fn group(key: Document, fields: &Document) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("_id", key);
     out.append_all(fields.as_ref());
@@ -446,13 +446,13 @@ fn a_rollup_answers_as_its_source_would() {
     }
 }
 
-fn insert(fixture: &mut Fixture, at: i64, bed: &str, value: i32) {
+pub(crate) fn insert(fixture: &mut Fixture, at: i64, bed: &str, value: i32) {
     let row = doc! {"t": Value::DateTime(at), "m": doc! {"bed": bed}, "v": value};
     fixture.run(doc! {"insert": "ts", "documents": array![row]});
 }
 
 /// Returns the sums of a rollup by bin.
-fn sums(fixture: &mut Fixture, name: &str) -> Vec<(i64, i64)> {
+pub(crate) fn sums(fixture: &mut Fixture, name: &str) -> Vec<(i64, i64)> {
     let found = fixture.all(doc! {"find": name, "sort": doc! {"t": 1}});
     let of = |row: &Document| {
         let ValueRef::DateTime(at) = row.get("t") else {
@@ -466,7 +466,7 @@ fn sums(fixture: &mut Fixture, name: &str) -> Vec<(i64, i64)> {
     found.iter().map(of).collect()
 }
 
-fn simple(name: &str, source: &str, unit: &str, value: &str) -> Document {
+pub(crate) fn simple(name: &str, source: &str, unit: &str, value: &str) -> Document {
     let key = doc! {"t": trunc(unit, 1, "$t")};
     let stage = doc! {"$group": doc! {"_id": key, "sum": doc! {"$sum": value}}};
     let rollup = doc! {"source": source, "pipeline": array![stage], "lateness": 0, "refresh": 0};
@@ -474,7 +474,7 @@ fn simple(name: &str, source: &str, unit: &str, value: &str) -> Document {
 }
 
 /// A time series, a rollup by the hour, and one of that by the day.
-fn hours_and_days() -> (Arc<dyn Engine>, Arc<TestClock>, Fixture) {
+pub(crate) fn hours_and_days() -> (Arc<dyn Engine>, Arc<TestClock>, Fixture) {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let clock = Arc::<TestClock>::default();
     let mut fixture = opened(&engine, &clock);
@@ -552,87 +552,6 @@ fn bins_before_all_measurements_freeze_as_others() {
         drop(std::mem::replace(&mut fixture, Fixture::new()));
         fixture = opened(&engine, &clock);
     }
-}
-
-#[test]
-fn definitions_are_checked_and_shown() {
-    let mut fixture = Fixture::new();
-    let options = doc! {"timeField": "t", "metaField": "m"};
-    fixture.run(doc! {"create": "ts", "timeseries": options});
-    fixture.run(doc! {"create": "plain"});
-    let hour = trunc("hour", 1, "$t");
-    let with = |group: Document| {
-        let rollup = doc! {"source": "ts", "pipeline": array![doc! {"$group": group}]};
-        doc! {"create": "r", "rollup": rollup}
-    };
-    let key = doc! {"t": hour.clone()};
-    for refused in [
-        with(doc! {"_id": hour.clone()}),
-        with(doc! {"_id": doc! {"bed": "$m.bed"}}),
-        with(doc! {"_id": doc! {"v": "$v", "t": hour.clone()}}),
-        with(
-            doc! {"_id": doc! {"t": doc! {"$dateTrunc": doc! {"date": "$t", "unit": "day", "timezone": "Europe/Berlin"}}}},
-        ),
-        with(doc! {"_id": key.clone(), "all": doc! {"$push": "$v"}}),
-        with(doc! {"_id": key.clone(), "all": doc! {"$addToSet": "$v"}}),
-        with(doc! {"_id": key.clone(), "two": doc! {"$firstN": doc! {"input": "$v", "n": 2}}}),
-        with(doc! {"_id": key.clone(), "r": doc! {"$sum": doc! {"$rand": doc! {}}}}),
-        with(
-            doc! {"_id": key.clone(), "age": doc! {"$max": doc! {"$subtract": array!["$$NOW", "$t"]}}},
-        ),
-        with(doc! {"_id": key.clone(), "t": doc! {"$sum": 1}}),
-        doc! {"create": "r", "rollup": doc! {"source": "ts", "pipeline": array![]}},
-    ] {
-        assert_eq!(fixture.code(refused.clone()), 72, "{}", show(&refused));
-    }
-    let good = simple("r", "ts", "hour", "$v");
-    fixture.run(good.clone());
-    fixture.run(good.clone());
-    assert_eq!(fixture.code(simple("r", "ts", "hour", "$w")), 48);
-    assert_eq!(fixture.code(simple("x", "plain", "hour", "$v")), 26);
-    assert_eq!(fixture.code(simple("x", "r", "minute", "$sum")), 72);
-    assert_eq!(fixture.code(simple("x", "r", "day", "$v")), 72);
-    fixture.run(simple("x", "r", "day", "$sum"));
-    // What stands on something is dropped first.
-    for (command, code) in [
-        (doc! {"drop": "ts"}, 96),
-        (doc! {"drop": "r"}, 96),
-        (
-            doc! {"insert": "r", "documents": array![doc! {"t": 1}]},
-            166,
-        ),
-        (
-            doc! {"createIndexes": "r", "indexes": array![doc! {"key": doc! {"t": 1}, "name": "t"}]},
-            166,
-        ),
-        (doc! {"find": "r", "hint": "t_1"}, 2),
-        (doc! {"collMod": "r", "viewOn": "plain"}, 72),
-        (doc! {"refreshRollup": "ts"}, 26),
-    ] {
-        assert_eq!(fixture.code(command.clone()), code, "{}", show(&command));
-    }
-    let rename = doc! {"renameCollection": "test.ts", "to": "test.other"};
-    let renamed = fixture.reply_on("admin", rename);
-    assert_eq!(renamed.get("code").as_exact_i64(), Some(96));
-    let listed = fixture.all(doc! {"listCollections": 1, "filter": doc! {"name": "r"}});
-    let options = listed[0]
-        .get("options")
-        .as_document()
-        .unwrap()
-        .to_document();
-    let shown = options.get("rollup").as_document().unwrap().to_document();
-    let given = good.get("rollup").as_document().unwrap().to_document();
-    for name in ["source", "pipeline"] {
-        let one = |of: &Document| doc! {"v": of.get(name).to_value()};
-        assert_eq!(one(&shown), one(&given));
-    }
-    assert_eq!(shown.get("lateness").as_exact_i64(), Some(0));
-    fixture.run(doc! {"collMod": "r", "rollup": doc! {"lateness": 90}});
-    let counted = fixture.run(doc! {"count": "r"});
-    assert_eq!(counted.get("n").as_exact_i64(), Some(0));
-    fixture.run(doc! {"drop": "x"});
-    fixture.run(doc! {"drop": "r"});
-    fixture.run(doc! {"drop": "ts"});
 }
 
 #[test]
@@ -758,138 +677,4 @@ fn the_planner_uses_a_rollup_where_it_answers() {
         let (found, expected) = (fixture.all(query), fixture.all(hinted.finish()));
         assert_eq!(normal(&found), normal(&expected));
     }
-}
-
-/// As `mongorestore` does, which creates collections in any order.
-#[test]
-fn rollups_may_be_created_before_what_they_stand_on() {
-    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-    let clock = Arc::<TestClock>::default();
-    let mut fixture = opened(&engine, &clock);
-    fixture.run(simple("weekly", "daily", "week", "$sum"));
-    assert_eq!(fixture.code(simple("daily", "weekly", "day", "$sum")), 2);
-    assert_eq!(fixture.code(simple("own", "own", "day", "$sum")), 2);
-    fixture.run(simple("hourly", "ts", "hour", "$v"));
-    fixture.run(simple("daily", "hourly", "day", "$sum"));
-    // These do not fit to the series.
-    fixture.run(simple("wrong", "ts", "hour", "$t"));
-    let by_value = doc! {"$group": doc! {"_id": doc! {"v": "$v", "t": trunc("hour", 1, "$t")}}};
-    let unfit = doc! {"source": "ts", "pipeline": array![by_value]};
-    fixture.run(doc! {"create": "unfit", "rollup": unfit});
-    let no_stages = doc! {"source": "ts", "pipeline": array![doc! {"$sort": doc! {"t": 1}}]};
-    assert_eq!(
-        fixture.code(doc! {"create": "bad", "rollup": no_stages}),
-        72
-    );
-    for name in ["hourly", "daily", "weekly", "unfit"] {
-        assert!(fixture.all(doc! {"find": name}).is_empty());
-    }
-    assert_eq!(fixture.code(doc! {"refreshRollup": "hourly"}), 26);
-    drop(fixture);
-    let mut fixture = opened(&engine, &clock);
-    let options = doc! {"timeField": "t", "metaField": "m"};
-    fixture.run(doc! {"create": "ts", "timeseries": options, "expireAfterSeconds": 1_000_000_000});
-    for reopened in [false, true] {
-        if reopened {
-            drop(fixture);
-            fixture = opened(&engine, &clock);
-        }
-        for at in [40, 3, 2] {
-            insert(&mut fixture, START_MS + at * HOUR_MS, "a", 1);
-        }
-        for name in ["weekly", "hourly"] {
-            for is_refreshed in [false, true] {
-                if is_refreshed {
-                    fixture.run(doc! {"refreshRollup": name});
-                }
-                let sum: i64 = sums(&mut fixture, name).iter().map(|(_, sum)| sum).sum();
-                assert_eq!(sum, if reopened { 6 } else { 3 }, "{name}");
-            }
-        }
-        assert_eq!(fixture.code(doc! {"find": "unfit"}), 72);
-        assert_eq!(fixture.code(doc! {"refreshRollup": "unfit"}), 72);
-        assert_eq!(fixture.code(doc! {"drop": "ts"}), 96);
-        let update = doc! {"q": doc! {"v": 1}, "u": doc! {"$set": doc! {"w": 1}}, "multi": true};
-        fixture.run(doc! {"update": "ts", "updates": array![update]});
-    }
-    let group = doc! {"$group": doc! {"_id": trunc("hour", 1, "$t"), "sum": doc! {"$sum": "$v"}}};
-    let query = doc! {"aggregate": "ts", "pipeline": array![group], "cursor": doc! {}};
-    let explained = show(&fixture.run(doc! {"explain": query.clone()}));
-    assert!(explained.contains("test.hourly"), "{explained}");
-    assert_eq!(fixture.all(query).len(), 3);
-}
-
-#[test]
-fn the_status_of_a_rollup_shows_its_dirty_bins() {
-    let (_, _, mut fixture) = hours_and_days();
-    let empty = fixture.run(doc! {"rollupStatus": "hourly"});
-    assert!(matches!(empty.get("storedBefore"), ValueRef::Null));
-    for hour in 0..10 {
-        insert(&mut fixture, START_MS + hour * HOUR_MS, "a", 1);
-    }
-    fixture.run(doc! {"refreshRollup": "hourly"});
-    for hour in [2, 3, 6] {
-        insert(&mut fixture, START_MS + hour * HOUR_MS + 1, "a", 1);
-    }
-    let at = |hour: i64| Value::DateTime(START_MS / HOUR_MS * HOUR_MS + hour * HOUR_MS);
-    let status = fixture.run(doc! {"rollupStatus": "hourly"});
-    let dirty = array![
-        doc! {"from": at(2), "to": at(4)},
-        doc! {"from": at(6), "to": at(7)}
-    ];
-    let expected = doc! {
-        "ns": "test.hourly", "source": "ts", "storedBefore": at(9), "frozenBefore": Value::Null,
-        "expiredBefore": Value::Null, "dirty": dirty, "isEveryDirtySpanShown": true, "ok": 1.0,
-    };
-    assert_eq!(show(&status), show(&expected));
-    fixture.run(doc! {"refreshRollup": "hourly"});
-    let status = fixture.run(doc! {"rollupStatus": "hourly"});
-    assert_eq!(status.get("dirty").as_array().unwrap().iter().count(), 0);
-    for name in ["ts", "none"] {
-        let reply = fixture.reply(doc! {"rollupStatus": name});
-        assert_eq!(reply.get("code").as_exact_i64(), Some(26));
-    }
-}
-
-/// The keyspace of a rollup: its header, a mark and a bin.
-const STORED_FORM: &str = "\
-00 {generation: Int64(1), closed: Int64(1700010000000), frozen: Int64(-9223372036854775808), expired: Int64(-9223372036854775808), arrays: Bool(false)}\n\
-018000018bd047100000000000000000018000018bd07dfe804605626564003c6200000b7400788000018bd047100000 {k: {bed: String(\"b\"), t: DateTime(1700006400000)}}\n\
-028000018bd04710004605626564003c6100000b7400788000018bd047100000 {k: {bed: String(\"a\"), t: DateTime(1700006400000)}, s: [Binary { subtype: 0, bytes: [0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, Binary { subtype: 0, bytes: [0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0] }, Int64(2), Binary { subtype: 0, bytes: [0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }, [Int32(1)], [Int32(4)], [[[DateTime(1700006400000), Null], Int32(1)]], [[[DateTime(1700006460000), Null], Int32(4)]], [[[DateTime(1700006400000), Null], Null], [[DateTime(1700006460000), Null], Null]], [Int64(2), Double(2.5), Double(4.5)], [], Binary { subtype: 0, bytes: [0, 0, 0, 0, 0, 0, 240, 63, 0, 0, 0, 0, 0, 0, 16, 64] }, Binary { subtype: 0, bytes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }]}\n\
-";
-
-#[test]
-fn the_stored_form_is_as_documented() {
-    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-    let mut fixture = opened(&engine, &Arc::default());
-    let options = doc! {"timeField": "t", "metaField": "m"};
-    fixture.run(doc! {"create": "ts", "timeseries": options});
-    let key = doc! {"bed": "$m.bed", "t": trunc("hour", 1, "$t")};
-    let stages = array![group(key, &accumulators())];
-    let rollup = doc! {"source": "ts", "pipeline": stages, "lateness": 0, "refresh": 0};
-    fixture.run(doc! {"create": "hourly", "rollup": rollup});
-    for (at, value) in [(0, 1), (60_000, 4), (HOUR_MS, 2)] {
-        insert(&mut fixture, START_MS + at, "a", value);
-    }
-    fixture.run(doc! {"refreshRollup": "hourly"});
-    insert(&mut fixture, START_MS + 120_000, "b", 7);
-    let keyspaces = engine.keyspaces();
-    let keyspace = keyspaces
-        .iter()
-        .find(|found| found.name.starts_with("rollup/"));
-    let snapshot = engine.snapshot().unwrap();
-    let scan = snapshot.scan(
-        keyspace.unwrap().id,
-        &[],
-        None,
-        nilometer_storage::Direction::Forward,
-    );
-    let mut found = String::new();
-    for item in scan.unwrap() {
-        let (key, value) = item.unwrap();
-        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let value = nilometer_bson::DocRef::new(&value).unwrap().to_document();
-        found.push_str(&format!("{key} {}\n", show(&value)));
-    }
-    assert_eq!(found, STORED_FORM, "{found}");
 }
