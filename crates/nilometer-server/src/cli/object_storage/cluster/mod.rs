@@ -242,14 +242,15 @@ impl Node {
     pub(in crate::cli) fn end(self) {
         *lock(&self.state.is_ending) = true;
         self.state.ended.notify_all();
+        // Meanwhile, so that others know whose turn it is when a partition is closed.
+        if let Some(presence) = lock(&self.state.presence).take() {
+            presence.end();
+        }
         for thread in self.partitions {
             // A panic was reported when it occurred.
             drop(thread.join());
         }
         drop(self.catalog.join());
-        if let Some(presence) = lock(&self.state.presence).take() {
-            presence.end();
-        }
     }
 }
 
