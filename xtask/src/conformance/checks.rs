@@ -213,3 +213,20 @@ pub(crate) const PYMONGO_SUITE: &[&str] = &[
     "test_transactions",
     "test_transactions_unified",
 ];
+
+/// Clients of InfluxDB, and the requests of Grafana's data source.
+pub(crate) const INFLUXDB: &[&str] = &[
+    "influx_ping",
+    "influx_databases",
+    "influx_write_points",
+    "influx_write_gzip",
+    "influx_write_v2",
+    "influx_partial_write",
+    "influx_query_raw",
+    "influx_query_groups",
+    "influx_query_chunked",
+    "influx_show",
+    "influx_errors",
+    "grafana_queries",
+    "influx_drop",
+];

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::checks::{
-    BULK_CHANGES, CONNECTOR, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, PYMONGO_SUITE,
-    SHELL, SHELL_CHANGES, TOOLS, TOUR, UNIFIED_SPECS, WEB,
+    BULK_CHANGES, CONNECTOR, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, INFLUXDB, LOGINS, MODELS,
+    PYMONGO_SUITE, SHELL, SHELL_CHANGES, TOOLS, TOUR, UNIFIED_SPECS, WEB,
 };
 use super::server::{Server, scratch_folder};
 use crate::process::{Outcome, cargo, read, root, target_folder};
@@ -88,6 +88,30 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("pymongo_suite", &python.to_string_lossy(), &["check.py"])
         },
         checks: &[PYMONGO_SUITE],
+        on_set: false,
+        is_optional: false,
+    },
+    Client {
+        name: "influxdb",
+        runtime: &[("python3", "--version")],
+        packages: &[],
+        pins: &["requirements.txt"],
+        install: || {
+            let pip = folder("influxdb").join("target/venv/bin/pip");
+            vec![
+                in_folder("influxdb", "python3", &["-m", "venv", "target/venv"]),
+                in_folder(
+                    "influxdb",
+                    &pip.to_string_lossy(),
+                    &["install", "--quiet", "--requirement", "requirements.txt"],
+                ),
+            ]
+        },
+        start: || {
+            let python = folder("influxdb").join("target/venv/bin/python");
+            in_folder("influxdb", &python.to_string_lossy(), &["check.py"])
+        },
+        checks: &[INFLUXDB],
         on_set: false,
         is_optional: false,
     },
@@ -387,6 +411,7 @@ impl Client {
         command
             .env("NILOMETER_URI", server.uri())
             .env("NILOMETER_WEB", server.web())
+            .env("NILOMETER_INFLUX", server.influx())
             .env("NILOMETER_BINARY", server.binary())
             .env("TMPDIR", scratch_folder())
             .stdin(Stdio::null())

@@ -21,6 +21,7 @@ pub(crate) struct Server {
     binary: PathBuf,
     port: u16,
     http_port: u16,
+    influx_port: u16,
     folder: PathBuf,
     /// It is the primary of a set.
     on_set: bool,
@@ -75,7 +76,7 @@ impl Server {
         let name = format!("nilometer-conformance-{}-{number}", std::process::id());
         let folder = scratch_folder().join(name);
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let (port, http_port) = (free_port()?, free_port()?);
+        let (port, http_port, influx_port) = (free_port()?, free_port()?, free_port()?);
         let process = Command::new(binary)
             .arg("serve")
             .arg("--dbpath")
@@ -88,6 +89,8 @@ impl Server {
                 "--httpPort",
                 &http_port.to_string(),
                 "--webPage",
+                "--influxPort",
+                &influx_port.to_string(),
                 "--quiet",
             ])
             .args(on_set.then_some(ON_SET).iter().flatten())
@@ -100,6 +103,7 @@ impl Server {
             binary: binary.to_owned(),
             port,
             http_port,
+            influx_port,
             folder,
             on_set,
         };
@@ -135,6 +139,11 @@ impl Server {
     /// The address of its web page.
     pub(crate) fn web(&self) -> String {
         format!("http://127.0.0.1:{}", self.http_port)
+    }
+
+    /// The address for clients of InfluxDB.
+    pub(crate) fn influx(&self) -> String {
+        format!("http://127.0.0.1:{}", self.influx_port)
     }
 
     /// The path of the program, to start another.

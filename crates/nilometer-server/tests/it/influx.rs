@@ -89,7 +89,7 @@ impl Influx {
     /// Returns the documents of a collection of `d` by their times, without `_id`.
     fn documents(&self, collection: &str) -> Vec<String> {
         let find = doc! {
-            "find": collection, "sort": doc! {"time": 1}, "projection": doc! {"_id": 0},
+            "find": collection, "sort": doc! {"time": 1, "tags": 1}, "projection": doc! {"_id": 0},
         };
         let reply = self.server.connect().run_on("d", &find);
         assert!(is_ok(&reply), "{reply:?}");
@@ -161,8 +161,22 @@ fn points_are_written_as_time_series() {
     let text = to_relaxed(reply.as_ref());
     assert!(
         text.contains(r#""timeField":"time","metaField":"tags""#)
-            && text.contains(r#""duplicates":"replace""#),
+            && text.contains(r#""duplicates":"merge""#),
         "{text}"
+    );
+}
+
+#[test]
+fn fields_of_one_time_come_together() {
+    let influx = Influx::start(&[]);
+    influx.write("m,t=x a=1 1\nm,t=y a=7 1\nm,t=x b=2 1\nm,t=x a=3,c=4 1");
+    influx.write("m,t=x d=5 1\nm,t=x a=6 1");
+    assert_eq!(
+        influx.documents("m"),
+        [
+            r#"{"time":{"$date":"1970-01-01T00:00:00.001Z"},"tags":{"t":"x"},"a":6.0,"b":2.0,"c":4.0,"d":5.0}"#,
+            r#"{"time":{"$date":"1970-01-01T00:00:00.001Z"},"tags":{"t":"y"},"a":7.0}"#,
+        ]
     );
 }
 

@@ -66,13 +66,26 @@ pub enum DuplicatePolicy {
     Ignore,
     /// The new one replaces the existing one.
     Replace,
+    /// The existing one gets the fields of the new one, and keeps the others.
+    Merge,
     /// The new one is refused with code 11000.
     Error,
 }
 
 impl DuplicatePolicy {
     /// All actions, in documented order.
-    const ALL: [Self; 4] = [Self::Keep, Self::Ignore, Self::Replace, Self::Error];
+    const ALL: [Self; 5] = [
+        Self::Keep,
+        Self::Ignore,
+        Self::Replace,
+        Self::Merge,
+        Self::Error,
+    ];
+
+    /// True if an insert changes the stored measurement.
+    pub(crate) fn changes_stored(self) -> bool {
+        matches!(self, Self::Replace | Self::Merge)
+    }
 
     /// Returns its name in options.
     pub fn name(self) -> &'static str {
@@ -80,6 +93,7 @@ impl DuplicatePolicy {
             Self::Keep => "keep",
             Self::Ignore => "ignore",
             Self::Replace => "replace",
+            Self::Merge => "merge",
             Self::Error => "error",
         }
     }

@@ -126,6 +126,14 @@ impl Case {
                     self.model.insert(key, document.clone());
                     0
                 }
+                Some(key) if self.rule == "merge" => {
+                    let merged = match self.model.get(&key) {
+                        Some(stored) => with_fields(stored, document),
+                        None => document.clone(),
+                    };
+                    self.model.insert(key, merged);
+                    0
+                }
                 Some(key) => match self.model.contains_key(&key) {
                     true if self.rule == "error" => 11000,
                     true => 0,
@@ -213,7 +221,9 @@ impl Case {
         let change = match self.random.below(3) {
             0 => doc! {"granularity": "hours"},
             _ => {
-                self.rule = self.random.pick::<&str>(&["ignore", "replace", "error"]);
+                self.rule = self
+                    .random
+                    .pick::<&str>(&["ignore", "replace", "merge", "error"]);
                 doc! {"nilometer": doc! {"duplicates": self.rule}}
             }
         };
@@ -238,6 +248,23 @@ impl Case {
     }
 }
 
+/// Returns a document with the values of another where that has some, except for `_id`.
+fn with_fields(stored: &Document, new: &Document) -> Document {
+    let mut fields: BTreeMap<String, Value> = BTreeMap::new();
+    for document in [stored, new] {
+        for element in document.iter() {
+            if element.name() != "_id" || !fields.contains_key("_id") {
+                fields.insert(element.name().to_owned(), element.value().to_value());
+            }
+        }
+    }
+    let mut out = DocumentBuilder::new();
+    for (name, value) in fields {
+        out.append(&name, value);
+    }
+    out.finish()
+}
+
 /// Returns the remainder in a filter `{$mod: [3, r]}`.
 fn number_of(filter: &Document, field: &str) -> i64 {
     let inner = filter.get(field).as_document().unwrap().get("$mod");
@@ -248,7 +275,7 @@ fn number_of(filter: &Document, field: &str) -> i64 {
 fn check_database(seed: u64) {
     let mut random = Random::new(seed);
     let directory = TemporaryDirectory::new();
-    let rule = *random.pick(&["ignore", "replace", "error"]);
+    let rule = *random.pick(&["ignore", "replace", "merge", "error"]);
     let mut options = DocumentBuilder::new();
     options.append("timeField", "t").append("metaField", "m");
     match random.below(3) {
@@ -329,6 +356,39 @@ fn ids(fixture: &mut Fixture) -> Vec<i64> {
         .collect();
     ids.sort_unstable();
     ids
+}
+
+#[test]
+fn fields_of_equal_measurements_come_together() {
+    let mut fixture = fixture("merge");
+    let of = |minute: i64, fields: Document| {
+        let mut out = DocumentBuilder::new();
+        out.append("t", Value::DateTime(START_MS + minute * 60_000));
+        out.append("m", "a");
+        out.append_all(fields.as_ref());
+        out.finish()
+    };
+    let documents = vec![
+        of(1, doc! {"_id": 1, "x": 1}),
+        of(1, doc! {"_id": 2, "y": 2}),
+        of(2, doc! {"_id": 3, "x": 3}),
+        of(1, doc! {"x": 4, "z": Value::Null}),
+    ];
+    let reply = insert(&mut fixture, documents);
+    assert_eq!(number(&reply, "n"), 4);
+    insert(
+        &mut fixture,
+        vec![of(2, doc! {"y": 5}), of(1, doc! {"y": 6})],
+    );
+    let found = fixture
+        .all(doc! {"find": "ts", "sort": doc! {"t": 1}, "projection": doc! {"t": 0, "m": 0}});
+    assert_eq!(
+        found,
+        [
+            doc! {"_id": 1, "x": 4, "y": 6, "z": Value::Null},
+            doc! {"_id": 3, "x": 3, "y": 5},
+        ]
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Measurements: their collections, and the types of their fields.
 //!
 //! A measurement is the time-series collection of its name. One that does not exist is created by the first write to it, in
-//! the name of the user who writes: times in `time`, tags in `tags`, `duplicates: "replace"`, and the retention of the
+//! the name of the user who writes: times in `time`, tags in `tags`, `duplicates: "merge"`, and the retention of the
 //! database as `expireAfterSeconds`, if it has one ([`RETENTION_COLLECTION`]).
 //!
 //! The type of a field is that of its values. Fields are read from the bounds of all buckets when a measurement is first written or
@@ -173,7 +173,7 @@ impl Measurements {
             doc! {
                 "timeField": names.time,
                 "metaField": names.tags,
-                "nilometer": doc! {"duplicates": "replace"},
+                "nilometer": doc! {"duplicates": "merge"},
             },
         );
         let retention = retention_seconds(database, db)?;

@@ -7,8 +7,8 @@
 //!          204, or 400 with the number and column of each line that was not written
 //! ```
 //!
-//! All other lines are written, and durable when the answer is sent. A point of a series and time that exist replaces the
-//! stored one. Times finer than a millisecond are rounded down.
+//! All other lines are written, and durable when the answer is sent. The fields of a point of a series and time that
+//! exist are added to the stored one, and replace those of the same names. Times finer than a millisecond are rounded down.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;

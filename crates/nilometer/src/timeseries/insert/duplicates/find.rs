@@ -125,7 +125,7 @@ impl StoredSeries<'_> {
                 .and_then(|window| window.contains(*time));
             match in_window {
                 // To be replaced it must be found.
-                Some(true) if policy != DuplicatePolicy::Replace => {
+                Some(true) if !policy.changes_stored() => {
                     stored.times_ms.insert(*time);
                 }
                 Some(false) => {}

@@ -96,6 +96,10 @@ pub(super) fn apply_policy(
                 let replacements = replace::take(group, duplicates, timeseries, insert.options);
                 outcome.replacements.extend(replacements);
             }
+            DuplicatePolicy::Merge => {
+                let merged = replace::take_merged(group, duplicates, timeseries, insert.options);
+                outcome.replacements.extend(merged);
+            }
             DuplicatePolicy::Error => {
                 remove_duplicates(group, &duplicates, |index, meta, time_ms| {
                     let error = duplicate_key(insert.collection, timeseries, meta, time_ms);

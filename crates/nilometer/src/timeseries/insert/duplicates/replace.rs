@@ -1,7 +1,11 @@
-//! Writing measurements in the place of stored ones of the same series and time (policy `replace`).
+//! Writing measurements in the place of stored ones of the same series and time (policies `replace` and `merge`).
 //!
 //! [`take`] picks them out of a group before it is staged; [`write()`] replaces them, under the collection's write lock, once the
 //! new measurements are committed. Of several measurements of one time in a command, the last wins.
+//!
+//! With `merge` the stored measurement keeps its fields, and gets those of the new ones in their order ([`merged`]).
+//! [`take_merged`] leaves the first of several new ones of one time in the group. The others have no place yet when they are
+//! written, and so go down the road again, where they find the first one stored.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -28,6 +32,8 @@ pub(in crate::timeseries::insert) struct Replacements {
     documents: BTreeMap<i64, Document>,
     /// Buckets with the measurements to be replaced.
     buckets: Vec<[u8; 12]>,
+    /// The stored measurements keep fields that the documents lack.
+    merges: bool,
 }
 
 /// Keeps the last measurement of each time in the group, and takes out those whose time is stored.
@@ -41,6 +47,7 @@ pub(super) fn take(
         meta: group.key.meta.clone(),
         documents: BTreeMap::new(),
         buckets: duplicates.buckets,
+        merges: false,
     };
     let measurements = std::mem::take(&mut group.measurements);
     let mut rest = measurements.into_iter().zip(duplicates.matches).peekable();
@@ -60,6 +67,55 @@ pub(super) fn take(
         }
     }
     (!replacements.documents.is_empty()).then_some(replacements)
+}
+
+/// Takes out of the group what is merged into measurements that are stored, or are before it in the group.
+pub(super) fn take_merged(
+    group: &mut SeriesGroup<'_>,
+    duplicates: SeriesDuplicates,
+    timeseries: &TimeseriesOptions,
+    options: InsertOptions<'_>,
+) -> Option<Replacements> {
+    let mut replacements = Replacements {
+        meta: group.key.meta.clone(),
+        documents: BTreeMap::new(),
+        buckets: duplicates.buckets,
+        merges: true,
+    };
+    let measurements = std::mem::take(&mut group.measurements);
+    for (one, matched) in measurements.into_iter().zip(duplicates.matches) {
+        let last = group.measurements.last();
+        let follows = last.is_some_and(|last| last.time_ms == one.time_ms);
+        if matched != DuplicateMatch::Stored && !follows {
+            group.measurements.push(one);
+            continue;
+        }
+        let document = stored_form(one.document, &group.key.meta, timeseries, options);
+        match replacements.documents.get_mut(&one.time_ms) {
+            Some(before) => *before = merged(before, &document),
+            None => drop(replacements.documents.insert(one.time_ms, document)),
+        }
+    }
+    (!replacements.documents.is_empty()).then_some(replacements)
+}
+
+/// Returns a document with the values of a new one, and its own where the new one has none. It keeps its `_id`.
+fn merged(stored: &Document, new: &Document) -> Document {
+    let mut out = DocumentBuilder::with_capacity(stored.as_bytes().len() + new.as_bytes().len());
+    for element in stored.iter() {
+        match new.get(element.name()) {
+            value if element.name() != "_id" && !value.is_missing() => {
+                out.append_ref(element.name(), value)
+            }
+            _ => out.append_element(element),
+        };
+    }
+    for element in new.iter() {
+        if stored.get(element.name()).is_missing() {
+            out.append_element(element);
+        }
+    }
+    out.finish()
 }
 
 /// The measurement with an `_id` and normalised metadata.
@@ -149,6 +205,7 @@ fn write_series(
         };
         Ok(match replacements.documents.get(&at) {
             Some(new) if SeriesMeta::of(meta) == replacements.meta => match replaced.insert(at) {
+                true if replacements.merges => MeasurementChange::Replace(merged(document, new)),
                 true => MeasurementChange::Replace(new.clone()),
                 false => MeasurementChange::Remove,
             },
