@@ -73,6 +73,21 @@ pub struct Batch {
     pub lines: Vec<usize>,
 }
 
+impl Batch {
+    /// Returns an empty batch of a measurement.
+    pub(crate) fn of(measurement: &str) -> Self {
+        Self {
+            measurement: measurement.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+/// True if the next document begins another batch.
+pub(crate) fn is_full(batch: &Batch) -> bool {
+    batch.documents.len() >= BATCH_BYTES || batch.lines.len() == BATCH_DOCUMENTS_MAX
+}
+
 /// A line that is not written, and why.
 pub type Rejection = LineError;
 
@@ -190,11 +205,8 @@ impl Writer<'_> {
         }
         measurement.batch.lines.push(line);
         let batch = &mut measurement.batch;
-        if batch.documents.len() >= BATCH_BYTES || batch.lines.len() == BATCH_DOCUMENTS_MAX {
-            let next = Batch {
-                measurement: batch.measurement.clone(),
-                ..Batch::default()
-            };
+        if is_full(batch) {
+            let next = Batch::of(&batch.measurement);
             self.finished.push(std::mem::replace(batch, next));
         }
         Ok(())
@@ -428,7 +440,7 @@ fn append_quoted(out: &mut Vec<u8>, bytes: &[u8], has_escapes: bool) {
 }
 
 /// Fails unless a collection may have the name.
-fn check_measurement(name: &str) -> Result<(), String> {
+pub(crate) fn check_measurement(name: &str) -> Result<(), String> {
     let why = match name {
         _ if name.len() > MEASUREMENT_BYTES_MAX => "is longer than 190 bytes",
         _ if name.starts_with("system.") => "begins with 'system.'",
@@ -442,7 +454,7 @@ fn check_measurement(name: &str) -> Result<(), String> {
 }
 
 /// Fails unless a path can lead to a field of the name.
-fn check_key(what: &str, name: &str) -> Result<(), String> {
+pub(crate) fn check_key(what: &str, name: &str) -> Result<(), String> {
     check_key_bytes(what, name.as_bytes())
 }
 

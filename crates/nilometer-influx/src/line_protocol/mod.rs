@@ -23,6 +23,7 @@ mod number;
 mod parser;
 
 pub use documents::{Batch, Batches, Names, Rejection, Schema};
+pub(crate) use documents::{check_key, check_measurement, is_full};
 pub use parser::{LineError, Parser};
 
 /// The most tags of a point.

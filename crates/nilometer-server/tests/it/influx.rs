@@ -458,3 +458,49 @@ fn users_query_what_they_may_read() {
     assert!(body("reader", "d", "DROP MEASUREMENT m").contains("not authorized"));
     assert!(!body("writer", "d", "DROP MEASUREMENT m").contains("error"));
 }
+
+#[test]
+fn samples_of_prometheus_are_written_and_queried() {
+    let influx = Influx::start(&[]);
+    // One series, up{job="a"}, with the value 1.5 at 1000 ms, and one without a name.
+    let mut body =
+        b"\x0a\x2a\x0a\x0e\x0a\x08__name__\x12\x02up\x0a\x08\x0a\x03job\x12\x01a\x12\x0e\x09"
+            .to_vec();
+    body.extend_from_slice(&1.5_f64.to_le_bytes());
+    body.extend_from_slice(b"\x10\xe8\x07\x18\x00");
+    let packed = |body: &[u8]| {
+        snap::raw::Encoder::new()
+            .compress_vec(body)
+            .expect("memory")
+    };
+    let head = "Content-Encoding: snappy\r\nContent-Type: application/x-protobuf\r\nX-Prometheus-Remote-Write-Version: 0.1.0\r\n";
+    let answer = influx.post("/api/v1/write?db=d", head, &packed(&body));
+    assert_eq!(answer.status, 204, "{answer:?}");
+    let found = influx.query("SELECT value FROM up WHERE job = 'a'", "");
+    assert!(found.body.contains("[[1000,1.5]]"), "{found:?}");
+    body.extend_from_slice(b"\x0a\x00");
+    let answer = influx.post("/api/v1/write?db=d", head, &packed(&body));
+    assert_eq!(
+        answer.error(),
+        "partial write: series 2: a series has no __name__ dropped=1"
+    );
+    assert_eq!(
+        influx.post("/api/v1/write?db=d", head, b"\xFF\xFF").status,
+        400
+    );
+    assert_eq!(
+        influx
+            .post("/api/v1/write?db=d", head, &packed(b"\x0a\x7f"))
+            .status,
+        400
+    );
+    // A bomb: the length in front says four gigabytes.
+    assert_eq!(
+        influx
+            .post("/api/v1/write?db=d", head, b"\xFF\xFF\xFF\xFF\x0F")
+            .status,
+        413
+    );
+    let v2 = "Content-Encoding: snappy\r\nContent-Type: application/x-protobuf;proto=io.prometheus.write.v2.Request\r\n";
+    assert_eq!(influx.post("/api/v1/write?db=d", v2, b"").status, 415);
+}

@@ -6,6 +6,7 @@
 //! | `GET /health` | 200 if writes are accepted, else 503 and the reason, as JSON |
 //! | `POST /write` | writes the points of the body, see [`mod@write`] |
 //! | `POST /api/v2/write` | the same with the parameters and error texts of InfluxDB 2 |
+//! | `POST /api/v1/write` | writes the samples of a remote write of Prometheus |
 //! | `GET`, `POST /query` | answers statements of InfluxQL, see [`mod@query`] |
 //!
 //! A database is a database, a measurement a time-series collection, whose metadata are the tags. All requests become commands
@@ -171,6 +172,12 @@ impl Influx {
                 let (body, _memory) = self.body(connection, head)?;
                 write::answer(self, &mut request, path, &body)
             }
+            ("/api/v1/write", "POST") => {
+                check_remote_write(head)?;
+                let mut request = self.request(database, connection, head, parameters)?;
+                let (body, _memory) = self.body(connection, head)?;
+                write::answer_samples(self, &mut request, &body)
+            }
             ("/query", "GET" | "POST") => {
                 let mut parameters = parameters;
                 if head.method == "POST" {
@@ -180,13 +187,15 @@ impl Influx {
                 let request = self.request(database, connection, head, parameters)?;
                 query::answer(self, request, connection, head)
             }
-            ("/ping" | "/health" | "/write" | "/api/v2/write" | "/query", _) => Err(Refusal::new(
-                "405 Method Not Allowed",
-                "method not allowed",
-                format!("{} does not take {}", head.path, head.method),
-            )),
+            ("/ping" | "/health" | "/write" | "/api/v2/write" | "/api/v1/write" | "/query", _) => {
+                Err(Refusal::new(
+                    "405 Method Not Allowed",
+                    "method not allowed",
+                    format!("{} does not take {}", head.path, head.method),
+                ))
+            }
             _ => Err(Refusal::not_found(
-                "there are /ping, /health, /write, /api/v2/write and /query",
+                "there are /ping, /health, /write, /api/v2/write, /api/v1/write and /query",
             )),
         }
     }
@@ -221,22 +230,23 @@ impl Influx {
             Some(Ok(length)) => length.min(BODY_BYTES_MAX),
             _ => BODY_BYTES_MAX,
         };
-        let is_packed = match head.field("content-encoding") {
-            None | Some("" | "identity") => false,
-            Some(coding) if coding.eq_ignore_ascii_case("gzip") => true,
+        let packing = match head.field("content-encoding") {
+            None | Some("" | "identity") => Packing::None,
+            Some(coding) if coding.eq_ignore_ascii_case("gzip") => Packing::Gzip,
+            Some(coding) if coding.eq_ignore_ascii_case("snappy") => Packing::Snappy,
             Some(coding) => {
                 return Err(Refusal::new(
                     "415 Unsupported Media Type",
                     "unsupported media type",
                     format!(
-                        "the content encoding {} is not supported; gzip is",
+                        "the content encoding {} is not supported; gzip and snappy are",
                         coding.escape_default()
                     ),
                 ));
             }
         };
         // What a packed body needs is known when it was read; most are a tenth of their contents.
-        let estimate = length.saturating_mul(if is_packed { 10 } else { 1 });
+        let estimate = length.saturating_mul(if packing == Packing::None { 1 } else { 10 });
         let estimate = estimate.min(INFLATED_BYTES_MAX) * MEMORY_FACTOR;
         let Some(memory) = self.memory.take(estimate, MEMORY_PATIENCE) else {
             return Err(Refusal::new(
@@ -252,10 +262,7 @@ impl Influx {
             .map_err(|refused| {
                 Refusal::new(refused.status(), "invalid", refused.body().trim_end())
             })?;
-        match is_packed {
-            true => Ok((unpack(&body)?, memory)),
-            false => Ok((body, memory)),
-        }
+        Ok((unpack(body, packing)?, memory))
     }
 }
 
@@ -266,20 +273,61 @@ fn with_version(answer: HttpResponse) -> HttpResponse {
         .with("X-Influxdb-Build", "Nilometer")
 }
 
+/// How a body is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    None,
+    Gzip,
+    /// A block without frames, as Prometheus sends it.
+    Snappy,
+}
+
 /// Decompresses a body.
-fn unpack(body: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let mut out = Vec::new();
-    let limit = INFLATED_BYTES_MAX as u64 + 1;
-    let read = MultiGzDecoder::new(body).take(limit).read_to_end(&mut out);
-    read.map_err(|problem| Refusal::bad(format!("the body is not gzip: {problem}")))?;
-    if out.len() > INFLATED_BYTES_MAX {
-        return Err(Refusal::new(
+fn unpack(body: Vec<u8>, packing: Packing) -> Result<Vec<u8>, Refusal> {
+    let too_large = || {
+        Refusal::new(
             "413 Content Too Large",
             "request too large",
             format!("the body has more than {INFLATED_BYTES_MAX} bytes after decompression"),
-        ));
+        )
+    };
+    let unpacked = match packing {
+        Packing::None => body,
+        Packing::Gzip => {
+            let mut out = Vec::new();
+            let limit = INFLATED_BYTES_MAX as u64 + 1;
+            let read = MultiGzDecoder::new(&*body)
+                .take(limit)
+                .read_to_end(&mut out);
+            read.map_err(|problem| Refusal::bad(format!("the body is not gzip: {problem}")))?;
+            out
+        }
+        Packing::Snappy => {
+            let bad = |problem| Refusal::bad(format!("the body is not snappy: {problem}"));
+            if snap::raw::decompress_len(&body).map_err(bad)? > INFLATED_BYTES_MAX {
+                return Err(too_large());
+            }
+            let unpacked = snap::raw::Decoder::new().decompress_vec(&body);
+            unpacked.map_err(bad)?
+        }
+    };
+    match unpacked.len() <= INFLATED_BYTES_MAX {
+        true => Ok(unpacked),
+        false => Err(too_large()),
     }
-    Ok(out)
+}
+
+/// Fails unless a remote write is of version 1.
+fn check_remote_write(head: &RequestHead) -> Result<(), Refusal> {
+    let kind = head.field("content-type").unwrap_or_default();
+    match kind.contains("io.prometheus.write.v2") {
+        false => Ok(()),
+        true => Err(Refusal::new(
+            "415 Unsupported Media Type",
+            "unsupported media type",
+            "remote write is supported in version 1, prometheus.WriteRequest",
+        )),
+    }
 }
 
 /// Fails if a browser sends the request for a page.

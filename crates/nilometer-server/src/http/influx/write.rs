@@ -1,4 +1,4 @@
-//! `/write` and `/api/v2/write`: points as inserts.
+//! `/write` and `/api/v2/write`: points as inserts; `/api/v1/write`: samples of Prometheus, which are points, too.
 //!
 //! ```text
 //! body ─► lines ─► types of fields ─► collections made ─► insert, one for each measurement and batch, unordered
@@ -17,8 +17,9 @@ use std::sync::Arc;
 use nilometer::Request;
 use nilometer::operation::DocumentSequence;
 use nilometer_bson::{DocRef, ValueRef, doc};
-use nilometer_influx::line_protocol::{Batch, Batches, FieldType, LineError, Precision};
+use nilometer_influx::line_protocol::{Batch, Batches, FieldType, LineError, Precision, Schema};
 use nilometer_influx::query::RETENTION_POLICY;
+use nilometer_influx::remote_write;
 
 use super::measurements::{ClaimError, is_ok};
 use super::{Influx, InfluxRequest, Refusal};
@@ -43,26 +44,66 @@ pub(super) fn answer(
 ) -> Result<HttpResponse, Refusal> {
     let (db, precision) = target(request, path)?;
     let now_ms = request.database.services().clock.now_ms();
-    let mut read = checked_batches(influx, request, &db, precision, now_ms, body)?;
-    let mut rejections = std::mem::take(&mut read.rejections);
+    let read = checked_batches(influx, request, &db, &mut |schema| {
+        Ok(Batches::read(body, precision, now_ms, schema))
+    })?;
+    let rejections = insert_all(influx, request, &db, read)?;
+    match rejections.is_empty() {
+        true => Ok(HttpResponse::no_content()),
+        false => Err(Refusal::bad(partial_write(&rejections, body))),
+    }
+}
+
+/// Answers a remote write of Prometheus, whose body is decompressed.
+pub(super) fn answer_samples(
+    influx: &Influx,
+    request: &mut InfluxRequest<'_>,
+    body: &[u8],
+) -> Result<HttpResponse, Refusal> {
+    let db = request.parameters.get_text("db");
+    let db = db
+        .ok_or_else(|| Refusal::bad("database is required"))?
+        .to_owned();
+    let read = checked_batches(influx, request, &db, &mut |schema| {
+        remote_write::read(body, schema)
+    })?;
+    let rejections = insert_all(influx, request, &db, read)?;
+    if rejections.is_empty() {
+        return Ok(HttpResponse::no_content());
+    }
+    let shown = rejections.iter().take(REJECTIONS_SHOWN_MAX);
+    let shown: Vec<String> = shown
+        .map(|one| format!("series {}: {}", one.line, one.message))
+        .collect();
+    let (shown, dropped) = (shown.join("; "), rejections.len());
+    Err(Refusal::bad(format!(
+        "partial write: {shown} dropped={dropped}"
+    )))
+}
+
+/// Inserts all batches. Returns what was rejected before and by them.
+fn insert_all(
+    influx: &Influx,
+    request: &mut InfluxRequest<'_>,
+    db: &str,
+    read: Batches,
+) -> Result<Vec<LineError>, Refusal> {
+    let mut rejections = read.rejections;
     let mut failure = None;
     for batch in read.batches {
-        match insert(request, &db, batch) {
+        match insert(request, db, batch) {
             Ok(refused) => rejections.extend(refused),
             Err((batch, refusal)) => {
-                influx.measurements.forget(&db, Some(&batch));
+                influx.measurements.forget(db, Some(&batch));
                 failure.get_or_insert(refusal);
             }
         }
     }
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    if rejections.is_empty() {
-        return Ok(HttpResponse::no_content());
-    }
     rejections.sort_by_key(|rejection| rejection.line);
-    Err(Refusal::bad(partial_write(&rejections, body)))
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(rejections),
+    }
 }
 
 /// Returns the database and the unit of times.
@@ -93,22 +134,22 @@ fn target(request: &InfluxRequest<'_>, path: &str) -> Result<(String, Precision)
     Ok((db.to_owned(), precision))
 }
 
-/// Reads the body, creates the collections that are missing and adds the new fields to what is known. Types are checked again if
+/// Returns what is known of a measurement.
+type SchemaOf<'s> = dyn FnMut(&str) -> Result<Arc<Schema>, String> + 's;
+
+/// Reads the body by `read`, creates the collections that are missing and adds the new fields to what is known. Types are checked again if
 /// another write adds fields meanwhile.
 fn checked_batches(
     influx: &Influx,
     request: &mut InfluxRequest<'_>,
     db: &str,
-    precision: Precision,
-    now_ms: i64,
-    body: &[u8],
+    read: &mut dyn FnMut(&mut SchemaOf<'_>) -> Result<Batches, String>,
 ) -> Result<Batches, Refusal> {
     let database = request.database;
     let measurements = &influx.measurements;
     for _ in 0..ATTEMPTS_MAX {
-        let read = Batches::read(body, precision, now_ms, &mut |name| {
-            measurements.schema(database, db, name)
-        });
+        let read = read(&mut |name| measurements.schema(database, db, name));
+        let read = read.map_err(Refusal::bad)?;
         let mut created = HashSet::new();
         for batch in &read.batches {
             if created.insert(&batch.measurement) {
