@@ -1,6 +1,7 @@
 //! The port for clients of InfluxDB, through a real server.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -362,13 +363,20 @@ fn queries_are_answered_at_once_and_in_chunks() {
         2,
         "{chunked:?}"
     );
-    // Fields that another client writes are known at once.
-    let point = doc! {"time": nilometer_bson::Value::DateTime(5), "tags": doc! {"host": "c", "room": "r"}, "new": 1.0};
+    // Fields that another client writes are known soon.
+    let tags = doc! {"host": "c", "room": "r"};
+    let point = doc! {"time": nilometer_bson::Value::DateTime(5), "tags": tags, "new": 1.0};
     let insert = doc! {"insert": "cpu", "documents": array![point]};
     assert!(is_ok(&influx.server.connect().run_on("d", &insert)));
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let answer = influx.query("SELECT new, room FROM cpu", "");
-    assert!(answer.body.contains("[[5,1,\"r\"]]"), "{answer:?}");
+    let end = Instant::now() + Duration::from_secs(20);
+    while !influx
+        .query("SELECT new, room FROM cpu", "")
+        .body
+        .contains("[[5,1,\"r\"]]")
+    {
+        assert!(Instant::now() < end, "the new field is not found");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     for (statements, status, expected) in [
         ("SELECT FROM", 400, "error parsing query: found FROM"),
         (
