@@ -191,6 +191,11 @@ impl Windows {
         (self.offset_ms - self.zone_offset_ms(ms) - TRUNC_REFERENCE_MS).rem_euclid(self.length_ms)
     }
 
+    /// True if the windows are the days of a zone, which `$dateTrunc` knows.
+    pub(super) fn are_days(&self) -> bool {
+        self.zone.is_some() && self.length_ms == 24 * MS_PER_HOUR && self.offset_ms == 0
+    }
+
     /// Returns the pieces of a range in which bins differ from those of `$dateTrunc` by a constant: the first time of each and
     /// the difference. Windows in which the zone changes are pieces of their own, without one.
     pub(super) fn pieces(&self, from_ms: i64, to_ms: i64) -> Vec<Piece> {
@@ -222,10 +227,14 @@ impl Windows {
                     begin: PieceBegin::Window(start),
                 });
             }
-            pieces.push(Piece {
-                from_ms: next,
-                begin: PieceBegin::Shift(self.shift_at(next)),
-            });
+            let begin = PieceBegin::Shift(self.shift_at(next));
+            // Hours are cut alike before and after a change by whole hours.
+            if pieces.last().is_none_or(|last| last.begin != begin) {
+                pieces.push(Piece {
+                    from_ms: next,
+                    begin,
+                });
+            }
         }
         pieces
     }

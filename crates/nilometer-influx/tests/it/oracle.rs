@@ -556,3 +556,55 @@ fn random_values_as_they_are_and_functions_of_them() {
         }
     }
 }
+
+#[test]
+fn windows_of_a_zone_are_those_of_its_calendar() {
+    let store = &mut TestStore::new();
+    // Every three hours over both changes of a year in Berlin: 2024-03-31 and 2024-10-27.
+    let start = 1_711_500_000_000_i64 / 10_800_000 * 10_800_000;
+    let times: Vec<i64> = (0..2_000).map(|n| start + n * 10_800_000).collect();
+    let lines: String = times
+        .iter()
+        .map(|time| format!("m,host=a v=1 {time}\n"))
+        .collect();
+    store.write(&lines);
+    let zone = jiff::tz::TimeZone::get("Europe/Berlin").expect("a zone");
+    for (interval, hours) in [("1d", 24), ("6h", 6), ("1h", 1), ("12h", 12)] {
+        let mut expected: BTreeMap<i64, i64> = BTreeMap::new();
+        for time in &times {
+            let local = jiff::Timestamp::from_millisecond(*time)
+                .expect("a time")
+                .to_zoned(zone.clone());
+            let civil = local.datetime();
+            let hour = civil.hour() / hours * hours;
+            let begin = civil
+                .date()
+                .at(hour, 0, 0, 0)
+                .to_zoned(zone.clone())
+                .expect("a time");
+            let begin = begin.timestamp().as_millisecond();
+            *expected.entry(begin).or_insert(0) += 1;
+        }
+        let text = format!(
+            "SELECT count(v), last(v) FROM m WHERE time >= {}ms AND time <= {}ms GROUP BY time({interval}) fill(none) tz('Europe/Berlin')",
+            times[0],
+            times[times.len() - 1]
+        );
+        let found = store.series(&text);
+        let found: Vec<(i64, i64)> = found[0]["values"]
+            .as_array()
+            .expect("rows")
+            .iter()
+            .map(|row| {
+                (
+                    row[0].as_i64().expect("a time"),
+                    row[1].as_i64().expect("a count"),
+                )
+            })
+            .collect();
+        // Only the repeated hour may begin twice.
+        let expected: Vec<(i64, i64)> = expected.into_iter().collect();
+        assert_eq!(found.len(), expected.len(), "{interval}");
+        assert_eq!(found, expected, "{interval}");
+    }
+}

@@ -140,6 +140,11 @@ fn read(
     }
     for (number, aggregate) in numbered().filter(|(_, one)| needs_value(one.function)) {
         let one = [(number, aggregate)];
+        if aggregate.function != AggregateFunction::CountDistinct
+            && read_edges(store, query, range, &one, collected)?
+        {
+            continue;
+        }
         let mut stages: Vec<Document> = query
             .match_stage(range, Some(&aggregate.path))?
             .into_iter()
@@ -158,6 +163,41 @@ fn read(
         read_groups(store, query, range, stages, &one, collected)?;
     }
     Ok(())
+}
+
+/// Reads the first or last documents of groups, whether they have the field or not: in most measurements all have. False if one
+/// has it not; then nothing was read.
+fn read_edges(
+    store: &mut dyn Store,
+    query: &Query<'_>,
+    range: TimeRange,
+    aggregate: &[(usize, &Aggregate); 1],
+    collected: &mut Collected,
+) -> Result<bool, String> {
+    let [(number, one)] = aggregate;
+    let stages = [
+        query.match_stage(range, None)?,
+        Some(group(query, range, aggregate)),
+    ];
+    let shift = query.window_shift(range);
+    let (mut found, mut all_have) = (Vec::new(), true);
+    query.aggregate(
+        store,
+        stages.into_iter().flatten().collect(),
+        &mut |document| {
+            let value = value(document, *number, one);
+            all_have &= !value.is_null();
+            found.push((query.read_key(document.get("_id"), shift), value));
+            check_points(found.len())?;
+            Ok(all_have)
+        },
+    )?;
+    if all_have {
+        for (key, value) in found {
+            collected.window(key)?[*number] = value;
+        }
+    }
+    Ok(all_have)
 }
 
 fn read_groups(

@@ -319,6 +319,10 @@ impl Query<'_> {
     /// [`Self::window_shift`].
     fn window_start(&self, windows: &Windows, range: TimeRange) -> Value {
         let time = format!("${}", self.schema.names.time);
+        if let (true, Some(zone)) = (windows.are_days(), &self.select.time_zone) {
+            return doc! {"$dateTrunc": doc! {"date": time, "unit": "day", "timezone": zone.as_str()}}
+                .into();
+        }
         let pieces = self.pieces(windows, range);
         let [one] = &pieces[..] else {
             let mut otherwise = Value::Null;
@@ -356,7 +360,7 @@ impl Query<'_> {
 
     /// Returns the constant that [`Self::window_start`] leaves out.
     fn window_shift(&self, range: TimeRange) -> i64 {
-        let Some(windows) = self.windows else {
+        let Some(windows) = self.windows.filter(|windows| !windows.are_days()) else {
             return 0;
         };
         match self.pieces(windows, range)[..] {

@@ -41,6 +41,9 @@ const INFLUX_VERSION: &str = "1.8.10";
 /// Bytes of a body as it is sent; the default of InfluxDB.
 const BODY_BYTES_MAX: usize = 25_000_000;
 
+/// Bytes of the form of a query.
+const FORM_BYTES_MAX: usize = 1024 * 1024;
+
 /// Bytes of a body after decompression.
 const INFLATED_BYTES_MAX: usize = 100_000_000;
 
@@ -169,19 +172,19 @@ impl Influx {
             ("/health", _) if reads => Ok(health(database)),
             (path @ ("/write" | "/api/v2/write"), "POST") => {
                 let mut request = self.request(database, connection, head, parameters)?;
-                let (body, _memory) = self.body(connection, head)?;
+                let (body, _memory) = self.body(connection, head, BODY_BYTES_MAX)?;
                 write::answer(self, &mut request, path, &body)
             }
             ("/api/v1/write", "POST") => {
                 check_remote_write(head)?;
                 let mut request = self.request(database, connection, head, parameters)?;
-                let (body, _memory) = self.body(connection, head)?;
+                let (body, _memory) = self.body(connection, head, BODY_BYTES_MAX)?;
                 write::answer_samples(self, &mut request, &body)
             }
             ("/query", "GET" | "POST") => {
                 let mut parameters = parameters;
                 if head.method == "POST" {
-                    let (body, _memory) = self.body(connection, head)?;
+                    let (body, _memory) = self.body(connection, head, FORM_BYTES_MAX)?;
                     query::add_form(&mut parameters, head, &body)?;
                 }
                 let request = self.request(database, connection, head, parameters)?;
@@ -218,17 +221,18 @@ impl Influx {
         })
     }
 
-    /// Reads the body, decompressed, and returns it with its share of memory.
+    /// Reads the body, of at most `bytes_max` as it is sent, decompressed, and returns it with its share of memory.
     fn body(
         &self,
         connection: &mut Connection,
         head: &RequestHead,
+        bytes_max: usize,
     ) -> Result<(Vec<u8>, MemoryShare<'_>), Refusal> {
         let gone = |_| Refusal::bad("the connection is gone");
         let length = head.field("content-length").map(str::parse::<usize>);
         let length = match length {
-            Some(Ok(length)) => length.min(BODY_BYTES_MAX),
-            _ => BODY_BYTES_MAX,
+            Some(Ok(length)) => length.min(bytes_max),
+            _ => bytes_max,
         };
         let packing = match head.field("content-encoding") {
             None | Some("" | "identity") => Packing::None,
@@ -258,7 +262,7 @@ impl Influx {
         connection.accept_body(head).map_err(gone)?;
         connection.extend_deadline(BODY_PATIENCE);
         let body = connection
-            .read_body_or_chunks(head, BODY_BYTES_MAX)
+            .read_body_or_chunks(head, bytes_max)
             .map_err(|refused| {
                 Refusal::new(refused.status(), "invalid", refused.body().trim_end())
             })?;
