@@ -96,7 +96,11 @@ impl ObjectStorage {
         match self.url.is_cluster() {
             Ok(false) => Ok(()),
             Ok(true) => Err(self.failure("there is a cluster; serve it with --cluster")),
-            Err(error) => Err(self.failure(error)),
+            // The probe says more about a store that cannot be used.
+            Err(error) => match self.url.probed(SlateOptions::default()) {
+                Ok(_) => Err(self.failure(error)),
+                Err(unfit) => Err(self.failure(unfit)),
+            },
         }
     }
 
