@@ -7,8 +7,8 @@
 //! <path>/members        the processes that are there, as of a set (`presence`)
 //! ```
 //!
-//! The key is random. Whoever can read it can read all data, so it gives nothing away; by it processes prove to each other
-//! that they belong to the cluster.
+//! The key is random. Processes use it to authenticate to each other. It is stored beside the data: a client that can read
+//! the key can read all data of the cluster as well.
 
 use std::fmt::Write;
 use std::sync::Arc;

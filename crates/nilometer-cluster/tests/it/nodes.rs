@@ -320,7 +320,7 @@ fn users_log_in_at_every_node() {
     let create = doc! { "createUser": "ada", "pwd": "x", "roles": ["root"], "$db": "admin" };
     let reply = exchange(&mut stream, create).expect("a reply");
     assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
-    // Without a login nothing is read, and nobody is a node.
+    // A client that has not logged in can neither read nor act as a node.
     for command in [
         doc! { "find": "ts" },
         doc! { "find": "ts", "$partition": { "name": "p0001" } },

@@ -13,7 +13,7 @@ use super::cell::{Cell, write_json_text};
 use super::times::{NS_PER_MS, format_time};
 use crate::line_protocol::Precision;
 
-/// Bytes after which text is given on.
+/// Bytes of buffered text after which it is written to the client.
 const PART_BYTES: usize = 64 * 1024;
 
 /// Rows of a chunk, unless the request names another number.

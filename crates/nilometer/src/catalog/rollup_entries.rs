@@ -179,7 +179,8 @@ impl Catalog {
         Ok(rollup)
     }
 
-    /// Adds the rollups that wait for time series among these new entries to their lists. Nobody else knows the entries.
+    /// Adds rollups that were created before their time series to the lists of the series among `changes`. The caller has not
+    /// published `changes`, so no writer holds one of these lists.
     pub(super) fn attach_to_new_series(&self, changes: &[(Namespace, Option<CatalogEntry>)]) {
         // A transaction may end without its collections.
         if self.below.is_some() {

@@ -1,10 +1,12 @@
 //! `refreshRollup`: stores the bins of a rollup that have closed, and computes dirty ones again. It is no command of MongoDB.
 
+use std::sync::Arc;
+
 use nilometer_bson::Document;
 
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::Namespace;
+use crate::catalog::{Namespace, StoredRollup};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -26,19 +28,30 @@ fn run(
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
-    let args = Args::new("refreshRollup", request.body.as_ref());
-    let name = args.required_string("refreshRollup")?;
-    let namespace = Namespace::new(context.database_name(), name)?;
-    let Some(rollup) = database.catalog().rollup(&namespace) else {
-        return Err(Error::new(
-            ErrorCode::NamespaceNotFound,
-            format!("{namespace} is no rollup"),
-        ));
-    };
+    let (namespace, rollup) = named_rollup(database, context, request, SPEC.name)?;
     let operation = &context.operation;
     let pace = || operation.check_interrupt();
     let rollups = database.rollups();
     rollups.expire(&namespace, &rollup, &pace)?;
     rollups.refresh(&namespace, &rollup, &pace)?;
     Ok(Document::new())
+}
+
+/// Returns the rollup that a command names in the field with its own name.
+pub(super) fn named_rollup(
+    database: &Database,
+    context: &CommandContext<'_>,
+    request: &Request,
+    command: &'static str,
+) -> Result<(Namespace, Arc<StoredRollup>)> {
+    let args = Args::new(command, request.body.as_ref());
+    let name = args.required_string(command)?;
+    let namespace = Namespace::new(context.database_name(), name)?;
+    match database.catalog().rollup(&namespace) {
+        Some(rollup) => Ok((namespace, rollup)),
+        None => Err(Error::new(
+            ErrorCode::NamespaceNotFound,
+            format!("{namespace} is no rollup"),
+        )),
+    }
 }

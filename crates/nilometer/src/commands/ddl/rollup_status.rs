@@ -2,14 +2,14 @@
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
-use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::Namespace;
 use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::Result;
 use crate::operation::Request;
 use crate::rollup::RollupView;
+
+use super::refresh_rollup::named_rollup;
 
 /// Spans of dirty bins in a reply.
 const DIRTY_SPANS_MAX: usize = 1000;
@@ -27,15 +27,7 @@ fn run(
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
-    let args = Args::new("rollupStatus", request.body.as_ref());
-    let name = args.required_string("rollupStatus")?;
-    let namespace = Namespace::new(context.database_name(), name)?;
-    let Some(rollup) = database.catalog().rollup(&namespace) else {
-        return Err(Error::new(
-            ErrorCode::NamespaceNotFound,
-            format!("{namespace} is no rollup"),
-        ));
-    };
+    let (namespace, rollup) = named_rollup(database, context, request, SPEC.name)?;
     let stored = RollupView::open(&**database.engine(), &rollup)?;
     let spans = stored.dirty_spans(DIRTY_SPANS_MAX + 1)?;
     let shown = spans.iter().take(DIRTY_SPANS_MAX);

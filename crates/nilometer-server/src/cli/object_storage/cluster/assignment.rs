@@ -1,6 +1,6 @@
 //! Which node is to have which partition.
 //!
-//! All nodes compute the same from the same list of nodes, so nobody decides. Loads differ by one at most, and a node that
+//! All nodes compute the same from the same list of nodes, so no coordinator is needed. Loads differ by one at most, and a node that
 //! comes or goes changes the place of few partitions besides its own: each partition has an order of nodes of its own, and goes to the
 //! first that has room.
 

@@ -6,8 +6,8 @@
 //!       └─ presence                      which nodes there are, and so which partitions are whose (`assignment`)
 //! ```
 //!
-//! Whoever has the claim of a unit is its writer ([`nilometer_cluster::Claimant`]); the assignment only says who tries. So
-//! nodes that do not agree about who is there delay a takeover, and do no harm.
+//! The node that holds the claim of a unit is its writer ([`nilometer_cluster::Claimant`]). The assignment only says which
+//! node tries to get the claim. Nodes with different lists of members can delay a takeover, but two never write the same unit.
 
 mod assignment;
 mod catalog;
