@@ -317,16 +317,88 @@ const checks = {
     }
   },
 
+  async web_counts_series_by_metadata() {
+    const fleet = db.collection("fleet");
+    await db.createCollection("fleet", { timeseries: { timeField: "time", metaField: "of" } });
+    const cells = (row) => row.locator("td:not(.wide)").allTextContents();
+    try {
+      // 40 series: 20 buses of two kinds, each with two sensors; one field is missing in some.
+      const meta = (i) => ({ bus: `bus ${i % 20}`, sensor: i < 20 ? "door" : "speed", place: { depot: `d${i % 4}` }, ...(i % 20 < 5 ? { leased: true } : {}) });
+      await fleet.insertMany(Array.from({ length: 80 }, (_, i) => ({ time: new Date(START + i), of: meta(i % 40), value: i })));
+      await go("c/house/fleet/cardinality");
+      await page.getByText("40 series").waitFor();
+      const fields = page.getByRole("region", { name: "Fields of the metadata" }).locator("tbody tr");
+      const rows = [["of.bus", "20", "2"], ["of.place.depot", "4", "10"], ["of.leased", "2", "20"], ["of.sensor", "2", "20"]];
+      const found = await Promise.all((await fields.all()).map(cells));
+      assert.deepEqual(found.toSorted(), rows.toSorted());
+      assert.deepEqual(found.map(([, n]) => Number(n)), [20, 4, 2, 2], "the most values stand first");
+      // By keyboard: the field with missing values, then one of its values.
+      await page.getByRole("button", { name: "of.leased" }).focus();
+      await page.keyboard.press("Enter");
+      const values = page.getByRole("region", { name: "Values of of.leased" }).locator("tbody tr");
+      await values.nth(1).waitFor();
+      assert.deepEqual(await cells(values.nth(0)), ["(none)", "30", "75 %"]);
+      assert.deepEqual(await cells(values.nth(1)), ["true", "10", "25 %"]);
+      await values.nth(1).getByRole("button").click();
+      await answered("^20 documents");
+      assert.equal(await page.getByLabel("Filter").inputValue(), '{"of.leased": true}');
+    } finally {
+      await fleet.drop();
+    }
+  },
+
+  async web_shows_the_health_of_a_collection() {
+    const valve = db.collection("valve");
+    await db.createCollection("valve", { timeseries: { timeField: "time", metaField: "id" } });
+    const facts = async (title) => {
+      const card = page.locator(".card", { has: page.getByRole("heading", { name: title, exact: true }) });
+      const rows = await card.locator(".facts > div").evaluateAll((all) => all.map((row) => [row.querySelector("dt").textContent, row.querySelector("dd").textContent]));
+      return Object.fromEntries(rows);
+    };
+    try {
+      await valve.insertMany(Array.from({ length: 1500 }, (_, i) => ({ time: new Date(START + i), id: 1, open: i % 2 })));
+      await valve.insertOne({ time: new Date(START + 2000), id: 1, open: "stuck" });
+      await db.command({ collMod: "valve", timeseriesBucketsMayHaveMixedSchemaData: true });
+      const [from, to] = [new Date(START), new Date(START + 1)];
+      const mixed = { version: 1, min: { time: from, open: 1 }, max: { time: to, open: "a" } };
+      await db.collection("system.buckets.valve").insertOne({ control: mixed, meta: 2, data: { time: { 0: from, 1: to }, open: { 0: 1, 1: "a" } } });
+      await db.command({ create: "hourly", rollup: { source: "valve", pipeline: [{ $group: { _id: { id: "$id", hour: { $dateTrunc: { date: "$time", unit: "hour" } } }, n: { $count: {} } } }] } });
+      await go("c/house/valve/health");
+      await page.getByText("Newest buckets").waitFor();
+      const documents = await db.collection("system.buckets.valve").find().toArray();
+      const newest = await facts("Newest buckets");
+      assert.equal(newest.Read, `all ${documents.length}`);
+      assert.equal(newest["Of mixed types"], "1");
+      await page.getByText("Fields of mixed types, with their buckets: open (1).").waitFor();
+      const left = await facts("Buckets left because");
+      assert.deepEqual(left, { "full by count": "1", "a field had another type": "1" });
+      assert.equal((await facts("Written"))["measurements written"], "1,501");
+      assert.ok(Number((await facts("Open buckets of the whole server")).open) > 0);
+      const bars = page.getByRole("region", { name: "Buckets by their measurements" }).locator("tbody tr");
+      const counts = await bars.locator("td.number").allTextContents();
+      assert.equal(counts.reduce((sum, n) => sum + Number(n), 0), documents.length);
+      assert.equal(counts.at(-1), "1", "one is full");
+      await page.getByRole("cell", { name: "id_1_time_1", exact: true }).waitFor();
+      await page.getByRole("cell", { name: "hourly", exact: true }).waitFor();
+      await go("c/house/notes/health");
+      await page.getByRole("cell", { name: "_id_", exact: true }).waitFor();
+      assert.equal((await facts("Size")).Documents, "2");
+    } finally {
+      await db.collection("hourly").drop();
+      await valve.drop();
+    }
+  },
+
   async web_fits_narrow_and_dark_screens() {
     try {
-      await page.setViewportSize({ width: 480, height: 900 });
+      await page.setViewportSize({ width: 400, height: 900 });
       await page.emulateMedia({ colorScheme: "dark" });
-      for (const place of ["", "c/house/readings/query", "c/house/readings/buckets", "c/house/readings/about"]) {
+      for (const place of ["", "c/house/readings/query", "c/house/readings/buckets", "c/house/readings/cardinality", "c/house/readings/health", "c/house/readings/about"]) {
         await go(place);
         await page.locator("main h1").waitFor();
         await page.waitForTimeout(200);
         const width = await page.evaluate(() => document.documentElement.scrollWidth);
-        assert.ok(width <= 480, `${place} is ${width} wide`);
+        assert.ok(width <= 400, `${place} is ${width} wide`);
       }
       const light = await page.evaluate(() => getComputedStyle(document.body).color.match(/\d+/g).map(Number)[0]);
       assert.ok(light > 128, "text is light on dark");

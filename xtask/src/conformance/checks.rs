@@ -105,6 +105,8 @@ pub(crate) const WEB: &[&str] = &[
     "web_keeps_digits_and_markup_as_they_are",
     "web_tells_about_a_collection",
     "web_draws_a_rollup_over_its_source",
+    "web_counts_series_by_metadata",
+    "web_shows_the_health_of_a_collection",
     "web_fits_narrow_and_dark_screens",
     "web_logs_in_and_out",
     "web_loads_nothing_from_elsewhere",

@@ -42,6 +42,8 @@ const FILES: &[File] = &[
     file!(SCRIPT, "server_view.js"),
     file!(SCRIPT, "collection_view.js"),
     file!(SCRIPT, "buckets_view.js"),
+    file!(SCRIPT, "cardinality_view.js"),
+    file!(SCRIPT, "health_view.js"),
     file!(SCRIPT, "query_view.js"),
     file!(SCRIPT, "rollup_view.js"),
     file!(SCRIPT, "result_table.js"),

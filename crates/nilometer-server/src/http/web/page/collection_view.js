@@ -1,9 +1,11 @@
-// One collection: facts, buckets or bins, queries.
+// One collection: queries, buckets or bins, series by their metadata, health, facts.
 
 import { batch, command } from "./api.js";
 import { bucketsView } from "./buckets_view.js";
+import { cardinalityView } from "./cardinality_view.js";
 import { card, failure, h, tabs } from "./dom.js";
-import { queryView } from "./query_view.js";
+import { healthView } from "./health_view.js";
+import { queryView, setFilter } from "./query_view.js";
 import { rollupView } from "./rollup_view.js";
 import { resultTable } from "./result_table.js";
 import { bytes, exact } from "./scale.js";
@@ -22,7 +24,9 @@ export async function collectionView(db, name, tab, go) {
   const list = [
     { name: "query", title: "Query" },
     ...(series ? [{ name: "buckets", title: "Buckets" }] : []),
+    ...(series?.metaField ? [{ name: "cardinality", title: "Series" }] : []),
     ...(info.options?.rollup ? [{ name: "rollup", title: "Rollup" }] : []),
+    ...(info.type === "view" || info.options?.rollup ? [] : [{ name: "health", title: "Health" }]),
     { name: "about", title: "About" },
   ];
   const chosen = list.some((one) => one.name === tab) ? tab : "query";
@@ -30,13 +34,20 @@ export async function collectionView(db, name, tab, go) {
   let open = null;
   const show = (which) => {
     open?.close?.();
-    open = { query: queryView, buckets: bucketsView, rollup: rollupView, about: aboutView }[which](target);
+    open = views[which](target);
     body.replaceChildren(open.element);
   };
+  const views = { query: queryView, buckets: bucketsView, cardinality: cardinalityOf, rollup: rollupView, health: healthView, about: aboutView };
   const bar = tabs("Parts of the collection", list, chosen, (which) => {
     go(which);
     show(which);
   });
+  function cardinalityOf() {
+    return cardinalityView(target, (filter) => {
+      setFilter(target, filter);
+      bar.choose("query");
+    });
+  }
   const element = h("div", { class: "view" }, heading(target), bar.bar, body);
   show(chosen);
   return { element, close: () => open?.close?.() };

@@ -47,6 +47,11 @@ function checked(title, text, kind) {
   return text;
 }
 
+/** Makes a filter, an object of extended JSON, the next query of a collection. */
+export function setFilter(target, filter) {
+  drafts.set(`${target.db}.${target.name}`, { ...startingDraft(target), filter: spaced(filter) });
+}
+
 export function queryView(target) {
   const view = new QueryView(target);
   return { element: view.element, close: () => view.stop() };
