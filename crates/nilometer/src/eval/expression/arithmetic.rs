@@ -72,6 +72,53 @@ impl Arithmetic {
     }
 }
 
+/// A constant number of milliseconds that `$add` adds to a date, or `$subtract` subtracts from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DateShift {
+    operator: ArithmeticOperator,
+    ms: i64,
+}
+
+impl DateShift {
+    /// The largest shift, in milliseconds: 285,000 years. With it, dates that collections keep in order never overflow.
+    const MAX_MS: u64 = 1 << 53;
+
+    /// Returns the shifted date; an error where the operator has one.
+    #[inline]
+    pub fn apply(self, date: i64) -> Result<i64> {
+        self.checked(date)
+            .ok_or_else(|| self.operator.date_overflow())
+    }
+
+    /// Returns the shifted date; `None` if it is not representable.
+    #[inline]
+    pub fn checked(self, date: i64) -> Option<i64> {
+        match self.operator {
+            ArithmeticOperator::Subtract => date.checked_sub(self.ms),
+            _ => date.checked_add(self.ms),
+        }
+    }
+}
+
+impl Arithmetic {
+    /// Returns the operand that a constant shifts, and the shift, if dates are shifted by up to
+    /// [`DateShift::MAX_MS`].
+    pub fn as_date_shift(&self) -> Option<(&Expression, DateShift)> {
+        use ArithmeticOperator as Op;
+        let (date, constant) = match (self.operator, self.operands.as_slice()) {
+            (Op::Add | Op::Subtract, [date, Expression::Constant(constant)])
+            | (Op::Add, [Expression::Constant(constant), date]) => (date, constant),
+            _ => return None,
+        };
+        let ms = milliseconds(constant.as_ref())?;
+        let shift = DateShift {
+            operator: self.operator,
+            ms,
+        };
+        (ms.unsigned_abs() <= DateShift::MAX_MS).then_some((date, shift))
+    }
+}
+
 /// Detaches a value from its document: numbers, dates and nulls as they are, anything else as an
 /// empty value of its type, which is sufficient for error messages.
 fn scalar(value: ValueRef<'_>) -> ValueRef<'static> {

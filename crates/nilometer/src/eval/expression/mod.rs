@@ -80,7 +80,7 @@ use std::sync::Arc;
 use nilometer_bson::value::Array;
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
 
-pub use arithmetic::{Arithmetic, ArithmeticOperator};
+pub use arithmetic::{Arithmetic, ArithmeticOperator, DateShift};
 pub use comparison::{Comparison, ComparisonOperator};
 pub use conditional::Conditional;
 pub use date_trunc::{Bin, DateBins, DateTrunc};

@@ -207,8 +207,21 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
     let unit = draw.pick(&["minute", "hour", "day", "month"]);
     let bins = draw.pick(&[1, 1, 7, 10]);
     let zone = draw.pick(&["UTC", "America/New_York", "+05:45"]);
-    let trunc =
-        doc! {"$dateTrunc": doc! {"date": "$t", "unit": unit, "binSize": bins, "timezone": zone}};
+    let shift = draw.pick(&[
+        Value::from(5_000),
+        (-7_260_000i64).into(),
+        1500.5.into(),
+        i64::MAX.into(),
+    ]);
+    let mut date = Value::from("$t");
+    if draw.chance(30) {
+        date = doc! {"$subtract": array![date, shift.clone()]}.into();
+    }
+    let mut trunc =
+        doc! {"$dateTrunc": doc! {"date": date, "unit": unit, "binSize": bins, "timezone": zone}};
+    if draw.chance(20) {
+        trunc = doc! {"$add": array![trunc, shift]};
+    }
     let key: Value = match draw.below(9) {
         0 => Value::Null,
         1 => "$m".into(),
@@ -234,8 +247,13 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
             "$stdDevPop",
             "$sum",
         ]);
-        let argument: Value = match draw.below(7) {
+        let argument: Value = match draw.below(8) {
             0 => 1.into(),
+            7 => {
+                let known =
+                    doc! {"$gt": array![draw.pick(&["$d", "$i", "$s", "$none"]), Value::Null]};
+                doc! {"$cond": array![known, 1, 0]}.into()
+            }
             1 => "$m.host".into(),
             2 => "$t".into(),
             3 => "$d".into(),
@@ -619,4 +637,66 @@ fn every_way_gives_the_same_answer() {
         2,
         "the threads are shared by all queries"
     );
+}
+
+/// Extreme times overflow where rows do, with the same error.
+#[test]
+fn shifted_bins_of_extreme_times() {
+    let run_all = |times: &[i64], key: &Document| {
+        let measurement = |(at, time): (usize, &i64)| doc! {"t": Value::DateTime(*time), "m": "a", "_id": at as i32, "v": at as i32};
+        let list: Vec<Document> = times.iter().enumerate().map(measurement).collect();
+        let buckets = Arc::new(MemoryBuckets::new(&list, 3));
+        let plain = Arc::new(MemoryRecords(buckets.measurements()));
+        let plain = MemoryCollections::of(Resolved::Ordinary(plain));
+        let series = MemoryCollections::of(Resolved::TimeSeries(buckets));
+        let naive = PlanOptions {
+            force_rows: true,
+            no_rules: true,
+            ..PlanOptions::default()
+        };
+        let group =
+            doc! {"_id": key.clone(), "n": doc! {"$sum": "$v"}, "all": doc! {"$push": "$v"}};
+        for limit in [false, true] {
+            let mut stages: Vec<Value> = vec![doc! {"$group": group.clone()}.into()];
+            if limit {
+                stages.push(doc! {"$sort": doc! {"_id": 1}}.into());
+                stages.push(doc! {"$limit": 2}.into());
+            }
+            let stages = Value::from(stages);
+            let read = |found: crate::Result<Vec<Document>>| found.map_err(|e| e.to_string());
+            let expected = read(run(&plain, &stages, naive));
+            let found = read(run(&series, &stages, PlanOptions::default()));
+            assert_eq!(found, expected, "{times:?} {}", show(stages.as_ref()));
+        }
+    };
+    let (min, max) = (i64::MIN, i64::MAX);
+    let fine = [0, 1_000, 59_999, 60_000, 119_999, 1_600_000_000_000];
+    for times in [
+        &fine[..],
+        &[min + 70_000, 5],
+        &[min + 200_000, min + 260_000],
+        &[max - 3_000, max - 70_000],
+        &[max, min],
+    ] {
+        for shift in [
+            Value::from(7_000),
+            (-7_000).into(),
+            0.5.into(),
+            (1i64 << 53).into(),
+            max.into(),
+        ] {
+            for operator in ["$subtract", "$add"] {
+                let shifted = |of: Value| {
+                    let mut out = DocumentBuilder::new();
+                    out.append(operator, array![of, shift.clone()]);
+                    Value::from(out.finish())
+                };
+                let trunc = |of: Value| doc! {"$dateTrunc": doc! {"date": of, "unit": "minute"}};
+                run_all(times, &trunc(shifted("$t".into())));
+                run_all(times, &doc! {"h": shifted(trunc("$t".into()).into())});
+                let back = doc! {"$add": array![shift.clone(), trunc(shifted("$t".into()))]};
+                run_all(times, &doc! {"h": back, "m": "$m"});
+            }
+        }
+    }
 }

@@ -88,7 +88,7 @@ impl<'s> Frontier<'s> {
             }
             BucketArrival::OldestFirst => opened_ms,
         };
-        if self.edge().is_some() && self.is_behind(bins.trunc(nearest_ms)?) {
+        if self.edge().is_some() && self.is_behind(bins.key_of(nearest_ms)?) {
             return Ok(ControlFlow::Break(()));
         }
         let time_field = &block.shape.time_field;
@@ -98,7 +98,7 @@ impl<'s> Frontier<'s> {
         };
         if let ValueRef::DateTime(bound) = bound
             && self.edge().is_some()
-            && self.is_behind(bins.trunc(bound)?)
+            && self.is_behind(bins.key_of(bound)?)
         {
             return Ok(ControlFlow::Continue(None));
         }
@@ -108,8 +108,8 @@ impl<'s> Frontier<'s> {
         block.selection = match times.data() {
             BlockData::DateTime(times) => self.rows(times, &block)?,
             BlockData::Constant(Value::DateTime(time)) => {
-                self.note(bins.trunc(*time)?);
-                match self.is_behind(bins.trunc(*time)?) {
+                self.note(bins.key_of(*time)?);
+                match self.is_behind(bins.key_of(*time)?) {
                     true => Selection::none(),
                     false => block.selection,
                 }
@@ -127,7 +127,7 @@ impl<'s> Frontier<'s> {
         if !block.bucket.is_sorted() {
             let mut rows = Vec::with_capacity(block.selection.len());
             for row in block.selection.to_vec() {
-                let bin = bins.trunc(time_of(row))?;
+                let bin = bins.key_of(time_of(row))?;
                 self.note(bin);
                 rows.push((row, bin));
             }
@@ -147,8 +147,8 @@ impl<'s> Frontier<'s> {
             let before = last;
             let bin = bins.bin_cached(&mut last, time_of(row))?;
             if before != Some(bin) {
-                self.note(bin.start);
-                if self.is_behind(bin.start) {
+                self.note(bin.key);
+                if self.is_behind(bin.key) {
                     break;
                 }
             }

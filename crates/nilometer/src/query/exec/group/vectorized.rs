@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
-//! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
+//! `$dateTrunc` of the time field with constant bins ([`TimeBins`]). An accumulator takes a slice if its argument is a
 //! column, and a single value if it is constant in the block; `$sum` and `$avg` over whole buckets use the stored
 //! total of the column. `$top` and `$bottom` by time look at one row of a run
 //! ([`top_by_time`](super::top_by_time)). Other arguments are computed by column kernels where these exist
@@ -31,7 +31,7 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::expression::{Bin, DateBins, Expression};
+use crate::eval::expression::Expression;
 use crate::query::batch::{MeasurementBlock, MeasurementShape};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
@@ -39,7 +39,7 @@ use crate::query::exec::group::top_by_time::Ranking;
 use crate::query::exec::vector::arithmetic::{computed, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
 use crate::query::pipeline::GroupStage;
-use crate::query::planner::physical::{is_constant, time_bins, time_rank};
+use crate::query::planner::physical::{TimeBin, TimeBins, is_constant, time_bins, time_rank};
 use crate::query::source::ColumnName;
 
 /// Adds blocks to a [`Table`].
@@ -58,7 +58,7 @@ struct BlockGroupPlan {
     /// Names of the parts if the key is an object.
     names: Option<Vec<Arc<str>>>,
     /// The key part that depends on the time.
-    bins: Option<(usize, DateBins)>,
+    bins: Option<(usize, TimeBins)>,
     inputs: Vec<Input>,
     /// The orders by time among the inputs.
     rankings: Vec<Ranking>,
@@ -179,7 +179,7 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> 
             if bins.is_some() {
                 return None;
             }
-            bins = Some((parts.len(), found.clone()));
+            bins = Some((parts.len(), found));
             KeyPart::Bin
         });
     }
@@ -312,8 +312,8 @@ fn find_runs(
         } else {
             run_length(rest, bin, bins)?
         };
-        let group = series.bin_group(at, bin.start, |values| {
-            bin_key(plan, *place, bin.start, values, table, cx)
+        let group = series.bin_group(at, bin.key, |values| {
+            bin_key(plan, *place, bin.key, values, table, cx)
         })?;
         runs.push(GroupRun {
             group,
@@ -374,7 +374,7 @@ fn bin_key(
 }
 
 /// Returns the bin of all measurements of a bucket, if all are selected and its bounds lie in one bin.
-pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Option<i64>> {
+pub(crate) fn whole_bin(bins: &TimeBins, block: &MeasurementBlock) -> Result<Option<i64>> {
     let (Some(min), Some(max)) = block.time_bounds() else {
         return Ok(None);
     };
@@ -382,14 +382,14 @@ pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Opt
         return Ok(None);
     }
     let bin = bins.bin_of(min)?;
-    Ok(bin.contains(max, bins)?.then_some(bin.start))
+    Ok(bins.contains(bin, max)?.then_some(bin.key))
 }
 
 /// Returns how many of ascending times lie in the bin of the first, by galloping search.
-fn run_length_sorted(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
+fn run_length_sorted(times: &[i64], bin: TimeBin, bins: &TimeBins) -> Result<usize> {
     let inside = |at: usize| -> Result<bool> {
         match times.get(at) {
-            Some(time) => bin.contains(*time, bins),
+            Some(time) => bins.contains(bin, *time),
             None => Ok(false),
         }
     };
@@ -411,9 +411,9 @@ fn run_length_sorted(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> 
     Ok(low + 1)
 }
 
-fn run_length(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
+fn run_length(times: &[i64], bin: TimeBin, bins: &TimeBins) -> Result<usize> {
     for (at, time) in times.iter().enumerate() {
-        if !bin.contains(*time, bins)? {
+        if !bins.contains(bin, *time)? {
             return Ok(at);
         }
     }

@@ -7,7 +7,8 @@
 //!                             └ a column of doubles without gaps
 //! ```
 //!
-//! Kernels process columns of ints, longs, doubles, dates and bools without gaps. In any other case (a gap, a
+//! Kernels process columns of ints, longs, doubles, dates and bools without gaps; comparisons with constants process
+//! any column. In any other case (a gap, a
 //! decimal, a column of mixed types, a sum that overflows its type, a division by zero, an operator without a kernel)
 //! the result is `None`, and the expression is evaluated row by row. Row evaluation is the definition, errors included;
 //! tests compare the kernels with it.
@@ -15,7 +16,8 @@
 use std::cmp::Ordering;
 
 use nilometer_bson::block::{BlockData, ColumnBlock};
-use nilometer_bson::{Document, Value};
+use nilometer_bson::order::compare_with;
+use nilometer_bson::{Document, Value, ValueRef};
 
 use crate::eval::Dependencies;
 use crate::eval::expression::{
@@ -232,21 +234,31 @@ impl Rows<'_, '_> {
     }
 
     fn compare(&self, comparison: &Comparison) -> Option<Vector> {
-        use ComparisonOperator as Op;
-        let holds: fn(Ordering) -> bool = match comparison.operator {
-            Op::Eq => Ordering::is_eq,
-            Op::Ne => Ordering::is_ne,
-            Op::Gt => Ordering::is_gt,
-            Op::Gte => Ordering::is_ge,
-            Op::Lt => Ordering::is_lt,
-            Op::Lte => Ordering::is_le,
-            Op::Cmp => return None,
-        };
-        let (left, right) = (
-            self.vector(&comparison.left)?,
-            self.vector(&comparison.right)?,
-        );
-        Some(Vector::Bool(match (left, right) {
+        let Comparison {
+            operator,
+            left,
+            right,
+        } = comparison;
+        if *operator == ComparisonOperator::Cmp {
+            return None;
+        }
+        self.compare_vectors(*operator, left, right)
+            .or_else(|| self.compare_with_constant(*operator, left, right))
+            .or_else(|| self.compare_with_constant(operator.mirrored(), right, left))
+            .map(Vector::Bool)
+    }
+
+    fn compare_vectors(
+        &self,
+        operator: ComparisonOperator,
+        left: &Expression,
+        right: &Expression,
+    ) -> Option<Vec<bool>> {
+        let holds = |order| operator.holds(order);
+        // The right side is a constant more often.
+        let right = self.vector(right)?;
+        let left = self.vector(left)?;
+        Some(match (left, right) {
             (Vector::Int(a), Vector::Int(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
             (Vector::Date(a), Vector::Date(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
             (Vector::Bool(a), Vector::Bool(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
@@ -260,7 +272,62 @@ impl Rows<'_, '_> {
                 })
             }
             (a, b) => each(&longs(a)?, &longs(b)?, |a, b| holds(a.cmp(&b))),
-        }))
+        })
+    }
+
+    /// Compares a column of any types, with gaps or without, with a constant of any type.
+    fn compare_with_constant(
+        &self,
+        operator: ComparisonOperator,
+        column: &Expression,
+        constant: &Expression,
+    ) -> Option<Vec<bool>> {
+        let name = column.as_field_path().filter(|path| path.len() == 1)?;
+        if !is_constant(constant, &self.block.shape) {
+            return None;
+        }
+        let constant = constant.evaluate(self.constants.as_ref(), &self.cx.eval);
+        let constant = constant.ok()?;
+        let holds = |value: ValueRef<'_>| {
+            let order = compare_with(value, constant.as_ref(), self.cx.eval.collator);
+            operator.holds(order)
+        };
+        let column = self.block.column(name.as_str()).ok()?;
+        let selection = &self.block.selection;
+        let Some(column) = column else {
+            return Some(vec![holds(ValueRef::Missing); selection.len()]);
+        };
+        // Results of codes, and the result of all values, where they do not depend on the row.
+        let (mut of_codes, mut of_all) = (Vec::new(), None);
+        match column.data() {
+            BlockData::Constant(value) => of_all = Some(holds(value.as_ref())),
+            BlockData::Dictionary { values, .. } => {
+                of_codes = values.iter().map(|value| holds(value.as_ref())).collect();
+            }
+            BlockData::Mixed(_) | BlockData::Missing => {}
+            _ if matches!(constant, Value::Null) => {
+                of_all = Some(operator.holds(Ordering::Greater))
+            }
+            _ => {}
+        }
+        if let (Some(of_all), true) = (of_all, column.is_all_present()) {
+            return Some(vec![of_all; selection.len()]);
+        }
+        let of_missing = holds(ValueRef::Missing);
+        let mut out = Vec::with_capacity(selection.len());
+        selection.for_each(|row| {
+            let row = row as usize;
+            out.push(match (of_all, column.data()) {
+                _ if column.is_missing(row) => of_missing,
+                (Some(of_all), _) => of_all,
+                (None, BlockData::Dictionary { codes, .. }) => {
+                    let code = codes.get(row).map_or(usize::MAX, |code| *code as usize);
+                    of_codes.get(code).copied().unwrap_or(of_missing)
+                }
+                (None, _) => holds(column.value(row)),
+            });
+        });
+        Some(out)
     }
 
     fn logical(&self, arms: &[Expression], both: fn(bool, bool) -> bool) -> Option<Vector> {
@@ -432,6 +499,9 @@ mod tests {
                     [Value::from(1), "text".into(), Value::Null][at % 3].clone(),
                 );
                 out.append("g", (at != 2).then_some(1.5));
+                if at != 4 {
+                    out.append("w", ["dry", "wet", "Text"][at % 3]);
+                }
                 out.finish()
             })
             .collect();
@@ -454,9 +524,13 @@ mod tests {
     fn kernels_agree_with_rows() {
         let block = block();
         let fields = [
-            "$i", "$j", "$l", "$s", "$d", "$e", "$t", "$b", "$c", "$x", "$g", "$m.k",
+            "$i", "$j", "$l", "$s", "$d", "$e", "$t", "$b", "$c", "$x", "$g", "$w", "$none",
+            "$m.k", "$m.none",
         ];
-        let constants: [Value; 6] = [
+        let constants: [Value; 9] = [
+            Value::Null,
+            "text".into(),
+            array![1].into(),
             2.into(),
             7i64.into(),
             0.5.into(),
@@ -500,6 +574,8 @@ mod tests {
             doc! {"$multiply": array![2, "$d", "$l", "$e"]},
             doc! {"$cond": array![late.clone(), 1, 0]},
             doc! {"$cond": array![late.clone(), "$e", "$c"]},
+            doc! {"$cond": array![doc! {"$gt": array!["$g", Value::Null]}, 1, 0]},
+            doc! {"$cond": array![doc! {"$gt": array!["$x", Value::Null]}, 1, 0]},
             doc! {"$cond": array![late.clone(), "$e", 1]},
             doc! {"$cond": array!["$e", "$e", "$c"]},
             doc! {"$and": array![late.clone(), "$b"]},
@@ -592,6 +668,10 @@ mod tests {
             (doc! {"$abs": "$e"}, false),
             (doc! {"$cmp": array!["$e", 1]}, false),
             (doc! {"$eq": array!["$l", "$d"]}, false),
+            (doc! {"$eq": array!["$g", "$x"]}, false),
+            (doc! {"$gt": array!["$x", Value::Null]}, true),
+            (doc! {"$lte": array!["text", "$w"]}, true),
+            (doc! {"$cmp": array!["$x", Value::Null]}, false),
             (doc! {"$add": array!["$t", "$t"]}, false),
         ] {
             let expression =

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
-use super::measurement::{is_constant, time_bins};
+use super::measurement::{TimeBins, is_constant, time_bins};
 use crate::eval::Collation;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::expression::{DateBins, Expression};
+use crate::eval::expression::Expression;
 use crate::query::batch::MeasurementShape;
 use crate::query::pipeline::GroupStage;
 use crate::query::source::ColumnName;
@@ -41,7 +41,7 @@ pub(crate) enum KeyPart {
     /// Constant within a bucket.
     Constant(Expression),
     /// The time bin that holds the whole bucket.
-    Bin(DateBins),
+    Bin(TimeBins),
 }
 
 /// The source of an accumulator's values.
@@ -76,7 +76,7 @@ impl BoundsAggregate {
             if is_constant(expression, shape) {
                 return Some(KeyPart::Constant(expression.clone()));
             }
-            time_bins(expression, shape).map(|bins| KeyPart::Bin(bins.clone()))
+            time_bins(expression, shape).map(KeyPart::Bin)
         });
         let inputs = stage.fields.iter().map(|(_, spec)| input(spec, shape));
         Some(Self {

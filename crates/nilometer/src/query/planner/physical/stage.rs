@@ -5,10 +5,9 @@ use std::sync::Arc;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
-use super::{BoundsAggregate, PhysicalLookup};
+use super::{BoundsAggregate, PhysicalLookup, TimeBins};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::expression::DateBins;
 use crate::eval::sort_key::SortPattern;
 use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{
@@ -90,7 +89,7 @@ impl std::fmt::Debug for CountedSource {
 #[derive(Clone, Debug)]
 pub struct FirstBins {
     /// The time bins in the key.
-    pub bins: DateBins,
+    pub bins: TimeBins,
     /// The number of bins needed.
     pub wanted: usize,
     /// The order in which buckets arrive.

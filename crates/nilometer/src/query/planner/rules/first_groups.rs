@@ -66,7 +66,7 @@ impl PhysicalRule for FirstGroupsFirst {
         }
         let span_ms = options.bucket_max_span_seconds.saturating_mul(1000);
         let first = FirstBins {
-            bins: bins.clone(),
+            bins,
             wanted,
             arrival: match descending {
                 true => BucketArrival::NewestFirst { span_ms },
