@@ -5,6 +5,7 @@
 // positions.
 
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { Long, MongoClient } from "mongodb";
 import { openBrowser, startSecured } from "./browser.mjs";
 
@@ -226,7 +227,7 @@ const checks = {
     await tab("Aggregate").click();
     await page.getByLabel("Pipeline").fill('[{"$out": "stolen"}]');
     await button("Run").click();
-    await said.filter({ hasText: /only reads/ }).waitFor();
+    await said.filter({ hasText: /changes nothing/ }).waitFor();
     const names = (await db.listCollections({}, { nameOnly: true }).toArray()).map(({ name }) => name);
     assert.ok(!names.includes("stolen"));
     await tab("Find").click();
@@ -389,11 +390,215 @@ const checks = {
     }
   },
 
+  async web_adds_queries_up_and_explains_them() {
+    const readings = db.collection("readings");
+    await go("queries");
+    const profiler = page.getByRole("form", { name: "Profiler of house" });
+    try {
+      await profiler.getByLabel("Record").selectOption("all operations");
+      await profiler.getByRole("button", { name: "Set" }).click();
+      for (let tries = 0; (await db.command({ profile: -1 })).was !== 2; tries += 1) {
+        assert.ok(tries < 100, "the profiler is on");
+        await page.waitForTimeout(50);
+      }
+      for (let i = 0; i < 7; i += 1) {
+        const filter = { sensor: SENSORS[i % 3], celsius: { $gt: i } };
+        await readings.find(filter).sort({ time: 1 }).batchSize(20).toArray();
+        await readings.aggregate([{ $match: { time: { $gt: new Date(START + i) } } }, { $group: { _id: "$sensor", high: { $max: "$celsius" } } }]).toArray();
+      }
+      await button("Look again").click();
+      const queries = page.getByRole("region", { name: "Queries by time" });
+      const find = page.getByRole("button", { name: "find {filter: {sensor: ?, celsius: {$gt: ?}}, sort: {time: 1}}", exact: true });
+      await find.waitFor();
+      const row = queries.locator("tr", { has: find });
+      // Values do not part them, and a getMore is no query of its own.
+      await row.locator("td.number").first().filter({ hasText: /^7$/ }).waitFor();
+      assert.match(await row.locator("td.code").textContent(), /IXSCAN|COLLSCAN/);
+      const totals = await queries.locator("tbody tr:not(.details)").evaluateAll((rows) => rows.map((one) => parseFloat(one.cells[2].textContent)));
+      assert.deepEqual(totals, totals.toSorted((a, b) => b - a), "the longest stand first");
+      await queries.getByRole("button", { name: /\$group: \{_id: "\$sensor", high: \{\$max: "\$celsius"\}\}/ }).focus();
+      await page.keyboard.press("Enter");
+      await button("Explain the longest").click();
+      await page.locator(".explain .step").first().waitFor();
+      assert.match(await page.getByLabel("Pipeline").inputValue(), /"\$max": "\$celsius"/);
+      await button("Run").click();
+      await answered("^3 documents");
+    } finally {
+      await db.command({ profile: 0 });
+      await db.collection("system.profile").drop();
+    }
+  },
+
+  async web_completes_stages_operators_and_fields() {
+    await go("c/house/readings/query");
+    await tab("Aggregate").click();
+    const box = page.getByLabel("Pipeline");
+    const list = page.getByRole("listbox", { name: "Completions" });
+    const first = () => list.getByRole("option").first().locator("span").textContent();
+    await box.fill("");
+    await box.pressSequentially('[{"$gro');
+    await list.waitFor();
+    assert.equal(await first(), "$group");
+    await page.keyboard.press("Enter");
+    assert.equal(await box.inputValue(), '[{"$group"');
+    await box.pressSequentially(': {"_id": "$sen');
+    await list.waitFor();
+    assert.equal(await first(), "$sensor");
+    await page.keyboard.press("Tab");
+    await box.pressSequentially(', "high": {"$ma');
+    await list.waitFor();
+    const kinds = await list.locator("small").allTextContents();
+    assert.ok(kinds.every((kind) => kind === "accumulator"), kinds.join());
+    await page.keyboard.press("ArrowDown");
+    const chosen = await list.locator('[aria-selected="true"] span').textContent();
+    assert.equal(await box.getAttribute("aria-activedescendant"), await list.locator('[aria-selected="true"]').getAttribute("id"));
+    assert.equal(chosen, "$maxN");
+    await page.keyboard.press("ArrowUp");
+    await page.keyboard.press("Enter");
+    await box.pressSequentially(': "$cel');
+    await list.getByRole("option").first().click();
+    await box.pressSequentially("}}}]");
+    assert.equal(await box.inputValue(), '[{"$group": {"_id": "$sensor", "high": {"$max": "$celsius"}}}]');
+    await page.keyboard.press("Control+Enter");
+    await answered("^3 documents");
+    // Names come from the server: those that it refuses are not offered.
+    await box.fill('[{"$');
+    await box.press("Control+ ");
+    await list.waitFor();
+    const stages = await list.locator("span").allTextContents();
+    assert.ok(stages.includes("$setWindowFields") && !stages.includes("$out") && !stages.includes("$search"), stages.join());
+    await page.keyboard.press("Escape");
+    assert.equal(await list.isVisible(), false);
+    await tab("Find").click();
+    const filter = page.getByLabel("Filter");
+    await filter.fill("");
+    await filter.pressSequentially('{"cel');
+    await list.first().waitFor();
+    await page.keyboard.press("Enter");
+    await filter.pressSequentially(': {"$gt');
+    await list.first().waitFor();
+    assert.deepEqual(await list.first().locator("span").allTextContents(), ["$gt", "$gte"].filter((name) => name !== "$gt"));
+    await page.keyboard.press("Escape");
+  },
+
+  async web_saves_queries_in_the_browser() {
+    await go("c/house/readings/query");
+    await page.evaluate(() => localStorage.clear());
+    await page.getByLabel("Filter").fill('{"sensor": "roof"}');
+    await page.getByText("Saved queries").click();
+    const name = page.getByLabel("Save this query as");
+    await name.fill("the roof");
+    await page.keyboard.press("Enter");
+    await button("the roof").waitFor();
+    // Another load of the page has it, another collection has not.
+    await go("c/house/notes/query");
+    await page.getByText("Saved queries").click();
+    await page.getByText("None of this collection is saved.").waitFor();
+    await go("c/house/readings/query");
+    await page.getByText("Saved queries (1)").click();
+    await button("the roof").click();
+    await answered("^250 documents");
+    assert.equal(await page.getByLabel("Filter").inputValue(), '{"sensor": "roof"}');
+    const [file] = await Promise.all([page.waitForEvent("download"), button("Export").click()]);
+    const exported = JSON.parse(await readFile(await file.path(), "utf8"));
+    assert.deepEqual(exported.map(({ ns, name: title, filter }) => [ns, title, filter]), [["house.readings", "the roof", '{"sensor": "roof"}']]);
+    await button("Delete the roof").click();
+    await page.getByText("None of this collection is saved.").waitFor();
+    const upload = (text) => page.getByLabel("File of saved queries").setInputFiles({ name: "q.json", mimeType: "application/json", buffer: Buffer.from(text) });
+    await upload(JSON.stringify([...exported, { name: 7 }]));
+    await page.getByText("Imported 1 of 2. 1 of them are no queries.").waitFor();
+    await button("the roof").waitFor();
+    await upload("{");
+    await page.getByRole("alert").filter({ hasText: "q.json is not JSON" }).waitFor();
+    await page.evaluate(() => localStorage.clear());
+  },
+
+  async web_imports_a_file_and_names_bad_lines() {
+    const rows = Array.from({ length: 3000 }, (_, i) => `${new Date(START + i * 60_000).toISOString()},${SENSORS[i % 3]},${(i / 10).toFixed(1)},${i}`);
+    rows[10] = "yesterday,hall,1.0,1";
+    rows[20] = "2024-01-01T00:20:00Z,hall,warm,1";
+    rows[30] = "2024-01-01T00:30:00Z,hall";
+    rows[40] = '2024-01-01 00:40,"the ""long"", hall",,40';
+    const text = `time,place,celsius,n\n${rows.join("\n")}\n`;
+    const target = db.collection("from_file");
+    try {
+      await go("import");
+      // The rows with errors lie behind the preview's first ones; the guess is corrected by hand.
+      await page.getByLabel("CSV file").setInputFiles({ name: "from file.csv", mimeType: "text/csv", buffer: Buffer.from(text) });
+      await page.getByRole("heading", { name: "from file.csv" }).waitFor();
+      assert.equal(await page.getByLabel("Collection", { exact: true }).inputValue(), "from_file");
+      assert.equal(await page.getByLabel("Type of n").inputValue(), "integer");
+      assert.equal(await page.getByLabel("place is metadata").isChecked(), true);
+      await page.getByLabel("Type of time").selectOption("date, ISO 8601");
+      await page.getByLabel("Type of celsius").selectOption("double");
+      await page.getByLabel("Time field").selectOption("time");
+      await page.getByLabel("celsius is metadata").uncheck();
+      await page.getByLabel("time is metadata").uncheck();
+      await page.getByLabel("Database", { exact: true }).fill("house");
+      await page.getByRole("form", { name: "Import" }).getByRole("button", { name: "Import" }).click();
+      await page.getByText("2,997 documents are inserted, 3 lines are not inserted.").waitFor();
+      const errors = page.getByRole("region", { name: "Errors by line" }).locator("tbody tr");
+      const told = [["12", 'time: "yesterday" is no date'], ["22", 'celsius: "warm" is no double'], ["32", "2 cells instead of 4"]];
+      assert.deepEqual(await errors.evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent))), told);
+      const [{ options }] = await db.listCollections({ name: "from_file" }).toArray();
+      assert.equal(options.timeseries.timeField, "time");
+      assert.equal(options.timeseries.metaField, "place");
+      assert.equal(await target.countDocuments(), 2997);
+      const one = await target.findOne({ n: 40 });
+      assert.deepEqual([one.time.toISOString(), one.place, one.celsius], ["2024-01-01T00:40:00.000Z", 'the "long", hall', undefined]);
+      await page.getByRole("link", { name: "Open the collection" }).click();
+      await answered("^1,000 documents");
+      // A collection of another kind is not added to.
+      await go("import");
+      await page.getByLabel("CSV file").setInputFiles({ name: "notes.csv", mimeType: "text/csv", buffer: Buffer.from(text) });
+      await page.getByLabel("Type of time").selectOption("date, ISO 8601");
+      await page.getByLabel("Time field").selectOption("time");
+      await page.getByLabel("Database", { exact: true }).fill("house");
+      await page.getByRole("form", { name: "Import" }).getByRole("button", { name: "Import" }).click();
+      await page.getByRole("alert").filter({ hasText: "house.notes exists and is of another kind" }).waitFor();
+      await page.getByLabel("CSV file").setInputFiles({ name: "a.parquet", mimeType: "", buffer: Buffer.from("PAR1") });
+      await page.getByRole("alert").filter({ hasText: "The page does not read Parquet." }).waitFor();
+    } finally {
+      await target.drop();
+    }
+  },
+
+  async web_inserts_live_demo_data() {
+    const demo = client.db("demo");
+    try {
+      await go("import");
+      await button("Start live demo data").click();
+      const live = demo.collection("live");
+      for (let tries = 0; (await live.countDocuments()) < 480 + 8; tries += 1) {
+        assert.ok(tries < 200, "measurements arrive");
+        await page.waitForTimeout(100);
+      }
+      await page.waitForFunction(() => document.querySelectorAll(".chart path.line").length === 4);
+      // It goes on behind another view, until it is stopped.
+      await page.getByRole("link", { name: "Server", exact: true }).click();
+      const before = await live.countDocuments();
+      await page.waitForTimeout(2200);
+      assert.ok((await live.countDocuments()) > before);
+      await page.getByRole("link", { name: "Import", exact: true }).click();
+      await button("Stop").click();
+      await page.waitForTimeout(300);
+      const stopped = await live.countDocuments();
+      await page.waitForTimeout(1500);
+      assert.equal(await live.countDocuments(), stopped);
+      const [{ options }] = await demo.listCollections({ name: "live" }).toArray();
+      assert.deepEqual([options.timeseries.metaField, options.expireAfterSeconds], ["sensor", 86_400]);
+    } finally {
+      // An insert after the drop would create an ordinary collection.
+      await page.goto("about:blank");
+      await demo.dropDatabase();
+    }
+  },
+
   async web_fits_narrow_and_dark_screens() {
     try {
       await page.setViewportSize({ width: 400, height: 900 });
       await page.emulateMedia({ colorScheme: "dark" });
-      for (const place of ["", "c/house/readings/query", "c/house/readings/buckets", "c/house/readings/cardinality", "c/house/readings/health", "c/house/readings/about"]) {
+      for (const place of ["", "queries", "import", "c/house/readings/query", "c/house/readings/buckets", "c/house/readings/cardinality", "c/house/readings/health", "c/house/readings/about"]) {
         await go(place);
         await page.locator("main h1").waitFor();
         await page.waitForTimeout(200);

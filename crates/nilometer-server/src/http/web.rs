@@ -6,7 +6,8 @@
 //! | `POST /api/session` | the logged-in user, and facts about the server |
 //! | `POST /api/login` | `{user, password, db}`: a login, see [`super::login`] |
 //! | `POST /api/logout` | a logout |
-//! | `POST /api/command` | `{db, command}` in extended JSON: one of the read-only commands of [`command`] |
+//! | `POST /api/command` | `{db, command}` in extended JSON: one of the commands of [`command`] |
+//! | `POST /api/language` | the names of stages and operators, for completion, see [`language`] |
 //!
 //! Commands take the same path as those of drivers, with the same users and checks. This module handles the dangers
 //! that browsers add:
@@ -24,6 +25,7 @@
 
 mod command;
 mod files;
+mod language;
 mod sessions;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -188,6 +190,7 @@ impl Web {
         };
         match head.path.as_str() {
             "/api/session" => Ok(self.tell(&asker)),
+            "/api/language" => Ok(ok(&language::names())),
             "/api/login" => self.log_in(&asker, body.as_ref()),
             "/api/logout" => Ok(self.log_out(&asker)),
             "/api/command" => {
@@ -198,7 +201,7 @@ impl Web {
             }
             _ => Err(refuse(
                 "404 Not Found",
-                "There are /api/session, /api/login, /api/logout and /api/command.",
+                "There are /api/session, /api/login, /api/logout, /api/language and /api/command.",
             )),
         }
     }

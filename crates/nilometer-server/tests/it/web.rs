@@ -216,11 +216,13 @@ fn commands_answer_in_canonical_extended_json() {
 }
 
 #[test]
-fn the_page_only_reads() {
+fn the_page_adds_but_changes_nothing() {
     let page = Page::start(&[]);
     page.insert(&[doc! {"_id": 1}]);
     for command in [
-        json!({"insert": "c", "documents": [{"_id": 2}]}),
+        json!({"insert": "system.buckets.c", "documents": [{"_id": 2}]}),
+        json!({"create": "d", "capped": true, "size": 1}),
+        json!({"update": "c", "updates": []}),
         json!({"delete": "c", "deletes": [{"q": {}, "limit": 0}]}),
         json!({"drop": "c"}),
         json!({"dropDatabase": 1}),
@@ -235,8 +237,16 @@ fn the_page_only_reads() {
         assert_eq!(answer.status, 403, "{command}: {answer:?}");
         assert!(answer.json()["error"].is_string());
     }
+    for internal in ["admin", "config", "local"] {
+        let insert = json!({"insert": "c", "documents": [{"_id": 2}]});
+        assert_eq!(page.command(internal, &insert, "").status, 403);
+    }
     let reply = page.reply("a", &json!({"count": "c"}));
     assert_eq!(reply["n"]["$numberInt"], "1");
+    let insert = json!({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}], "ordered": false});
+    let reply = page.reply("a", &insert);
+    assert_eq!(reply["n"]["$numberInt"], "1");
+    assert_eq!(reply["writeErrors"][0]["code"]["$numberInt"], "11000");
     let names = page.reply("a", &json!({"listCollections": 1}));
     assert_eq!(
         names["cursor"]["firstBatch"].as_array().map(Vec::len),

@@ -1,10 +1,11 @@
-//! The commands of the web page: read-only, with bounds.
+//! The commands of the web page, with bounds.
 //!
-//! So neither a bug in the page nor a bypass of the checks of [`super`] can change data. The database authorizes reads
-//! as for every client.
+//! Most only read. The others add collections and documents of the user's databases, and set the profiler. So neither a bug
+//! in the page nor a bypass of the checks of [`super`] can change or remove data. The database authorizes each as for
+//! every client.
 //!
 //! ```text
-//! {db, command} ─► is it read-only? ─► limit its time and its batch ─► run
+//! {db, command} ─► is it allowed? ─► limit its time and its batch ─► run
 //!       {reply, more, micros} ◄─ canonical extended JSON ◄─ cursor closed ◄─┘
 //! ```
 
@@ -25,7 +26,7 @@ pub(super) const TIME_MAX: Duration = Duration::from_secs(30);
 /// Maximum bytes of a reply, as BSON. As JSON it may be four times as long.
 const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Allowed commands, by their names in the table of commands.
+/// Allowed commands that only read, by their names in the table of commands.
 const READING: &[&str] = &[
     "aggregate",
     "buildInfo",
@@ -47,8 +48,18 @@ const READING: &[&str] = &[
     "top",
 ];
 
+/// Allowed commands that add or set something, and the fields that they may have.
+const ADDING: &[(&str, &[&str])] = &[
+    ("create", &["timeseries", "expireAfterSeconds"]),
+    ("insert", &["documents", "ordered"]),
+    ("profile", &["slowms"]),
+];
+
+/// Databases to which the page adds nothing.
+const INTERNAL_DATABASES: &[&str] = &["admin", "config", "local"];
+
 /// Stages that write.
-const WRITING_STAGES: &[&str] = &["$merge", "$out"];
+pub(super) const WRITING_STAGES: &[&str] = &["$merge", "$out"];
 
 /// Returns the command for the database `db` with its bounds, or why it is refused.
 pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {
@@ -57,7 +68,9 @@ pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {
         .next()
         .map_or("", |first| first.name())
         .to_owned();
-    check(given)?;
+    if !is_addition(given, db)? {
+        check(given)?;
+    }
     let mut out = DocumentBuilder::with_capacity(given.as_bytes().len() + 64);
     let mut batched = false;
     for element in given {
@@ -103,6 +116,36 @@ pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {
     Ok(out.finish())
 }
 
+/// True for a command that adds or sets something. Fails if it has other fields than the page sends, or if it would add to
+/// a collection or database of the server itself.
+fn is_addition(command: DocRef<'_>, db: &str) -> Result<bool, String> {
+    let Some(first) = command.iter().next() else {
+        return Ok(false);
+    };
+    let Some((name, fields)) = ADDING.iter().find(|(name, _)| *name == first.name()) else {
+        return Ok(false);
+    };
+    let mut others = command.iter().skip(1).map(|field| field.name());
+    if let Some(other) = others.find(|other| !is_generic(other) && !fields.contains(other)) {
+        return Err(format!(
+            "The web page sends '{name}' without '{other}'. Use mongosh or a driver."
+        ));
+    }
+    if let Some(collection) = first.value().as_str()
+        && (collection.starts_with("system.") || INTERNAL_DATABASES.contains(&db))
+    {
+        return Err(format!(
+            "The web page adds nothing to '{db}.{collection}'. Use mongosh or a driver."
+        ));
+    }
+    Ok(true)
+}
+
+/// True for a field that is replaced by the page's own value.
+fn is_generic(field: &str) -> bool {
+    matches!(field, "$db" | "maxTimeMS")
+}
+
 /// Fails unless the command is read-only.
 fn check(command: DocRef<'_>) -> Result<(), String> {
     let Some(first) = command.iter().next() else {
@@ -111,7 +154,7 @@ fn check(command: DocRef<'_>) -> Result<(), String> {
     let name = first.name();
     if !READING.contains(&name) {
         return Err(format!(
-            "The web page only reads: '{name}' is not sent from here. Use mongosh or a driver. It sends {}.",
+            "The web page changes nothing: '{name}' is not sent from here. Use mongosh or a driver. It sends {}.",
             READING.join(", ")
         ));
     }
@@ -145,7 +188,7 @@ fn check_stage(stage: DocRef<'_>) -> Result<(), String> {
     match stage.iter().find(|e| WRITING_STAGES.contains(&e.name())) {
         None => Ok(()),
         Some(writing) => Err(format!(
-            "The web page only reads: '{}' writes. Use mongosh or a driver.",
+            "The web page changes nothing: '{}' writes. Use mongosh or a driver.",
             writing.name()
         )),
     }
@@ -231,15 +274,26 @@ mod tests {
     use nilometer_bson::fuzz::Numbers;
 
     #[test]
-    fn only_commands_that_exist_and_do_not_write_are_sent() {
+    fn only_commands_that_exist_and_change_nothing_are_sent() {
         for name in READING {
             let spec = COMMANDS.iter().find(|spec| spec.name == *name);
             let spec = spec.unwrap_or_else(|| panic!("no command {name}"));
             assert!(spec.access != Access::Write, "{name}");
         }
+        for (name, fields) in ADDING {
+            let spec = COMMANDS.iter().find(|spec| spec.name == *name);
+            assert!(spec.is_some(), "no command {name}");
+            assert!(!fields.iter().any(|field| is_generic(field)), "{name}");
+        }
         for refused in [
             doc! {},
-            doc! {"insert": "c", "documents": array![]},
+            doc! {"explain": doc! {"insert": "c", "documents": array![]}},
+            doc! {"insert": "system.buckets.c", "documents": array![]},
+            doc! {"insert": "c", "documents": array![], "bypassDocumentValidation": true},
+            doc! {"insert": "c", "insert": "system.buckets.c"},
+            doc! {"create": "c", "viewOn": "d", "pipeline": array![]},
+            doc! {"profile": 2, "filter": doc! {}},
+            doc! {"update": "c", "updates": array![]},
             doc! {"dropDatabase": 1},
             doc! {"logout": 1},
             doc! {"saslStart": 1},
@@ -252,18 +306,30 @@ mod tests {
         ] {
             assert!(bounded(refused.as_ref(), "a").is_err(), "{refused:?}");
         }
+        let insert = doc! {"insert": "c", "documents": array![], "ordered": false};
+        let create =
+            doc! {"create": "c", "timeseries": doc! {"timeField": "t"}, "expireAfterSeconds": 60};
+        for adding in [&insert, &create] {
+            assert!(bounded(adding.as_ref(), "a").is_ok(), "{adding:?}");
+            for internal in INTERNAL_DATABASES {
+                assert!(bounded(adding.as_ref(), internal).is_err(), "{adding:?}");
+            }
+        }
+        let profile = doc! {"profile": -1};
+        assert!(bounded(profile.as_ref(), "admin").is_ok());
     }
 
     #[test]
     fn fuzz_web_commands() {
-        const SOUND: [&str; 3] = [
+        const SOUND: [&str; 4] = [
+            r#"{"insert": "c", "documents": [{"a": 1}], "ordered": false}"#,
             r#"{"find": "c", "filter": {"t": {"$date": "2024-01-01T00:00:00Z"}}, "batchSize": 7}"#,
             r#"{"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "d"}], "cursor": {"batchSize": 7}}"#,
             r#"{"explain": {"aggregate": "c", "pipeline": [{"$merge": {"into": "d"}}]}, "maxTimeMS": 7}"#,
         ];
         for seed in crate::testing::seeds() {
             let mut numbers = Numbers::new(seed);
-            let mut text = SOUND[(seed % 3) as usize].as_bytes().to_vec();
+            let mut text = SOUND[(seed % 4) as usize].as_bytes().to_vec();
             for _ in 0..numbers.below(5) {
                 let at = numbers.below(text.len() as u64) as usize;
                 let from = numbers.below(text.len() as u64) as usize;

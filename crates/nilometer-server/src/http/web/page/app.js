@@ -1,18 +1,29 @@
 // The page: the user, the list of collections, and the view of the current address.
 //
 //   #/                     the server
-//   #/c/DB/COLLECTION/TAB  a collection: query, buckets or about
+//   #/queries              queries by time
+//   #/import               import of a file, live demo data
+//   #/c/DB/COLLECTION/TAB  a collection: query, buckets, about and other tabs
 
 import { batch, call, command, onLoginNeeded } from "./api.js";
 import { collectionView } from "./collection_view.js";
 import { empty, failure, field, h, notice } from "./dom.js";
+import { importView } from "./import_view.js";
 import { sampler, serverView } from "./server_view.js";
+import { topQueriesView } from "./top_queries.js";
 
 /** Maximum collections listed for one database. */
 const LISTED_MAX = 200;
 
 /** Number of collections from which a filter is shown. */
 const FILTER_FROM = 12;
+
+/** Views beside those of collections: the address, the mark and the title in the list, and how they are opened. */
+const VIEWS = [
+  { path: "", mark: "◷", title: "Server", open: serverView },
+  { path: "queries", mark: "⌕", title: "Queries", open: () => topQueriesView(address) },
+  { path: "import", mark: "⇥", title: "Import", open: () => importView(address) },
+];
 
 /** Interval of reloading the list. */
 const LIST_EVERY_MS = 15_000;
@@ -52,6 +63,12 @@ function place() {
   return kind === "c" && db && name ? { db, name, tab } : null;
 }
 
+/** Returns the view of the address if it is none of a collection. */
+function otherView() {
+  const path = location.hash.replace(/^#\//, "");
+  return VIEWS.find((one) => one.path === path) ?? VIEWS[0];
+}
+
 async function open() {
   opening += 1;
   const mine = opening;
@@ -59,8 +76,9 @@ async function open() {
   closeMenu();
   markTree();
   if (!at) {
-    const { element, close } = serverView();
-    document.title = "Nilometer";
+    const other = otherView();
+    const { element, close } = other.open();
+    document.title = other.path === "" ? "Nilometer" : `${other.title} · Nilometer`;
     show(element, close);
     return;
   }
@@ -139,7 +157,9 @@ function drawTree(found) {
     lists.replaceChildren(...groups.filter(Boolean));
     markTree();
   };
-  const parts = [h("a", { class: "home", href: "#/", "data-ns": "" }, h("span", { class: "mark", "aria-hidden": "true" }, "◷"), h("span", null, "Server"))];
+  const parts = VIEWS.map(({ path, mark, title }) =>
+    h("a", { class: "home", href: `#/${path}`, "data-ns": path }, h("span", { class: "mark", "aria-hidden": "true" }, mark), h("span", null, title)),
+  );
   if (count >= FILTER_FROM) {
     const input = h("input", { type: "search", placeholder: "Filter collections", "aria-label": "Filter collections" });
     input.addEventListener("input", () => draw(input.value.toLowerCase()));
@@ -153,7 +173,7 @@ function drawTree(found) {
 
 function markTree() {
   const at = place();
-  const here = at ? `${at.db}.${at.name}` : "";
+  const here = at ? `${at.db}.${at.name}` : otherView().path;
   for (const link of tree.querySelectorAll("a")) {
     if (link.dataset.ns === here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

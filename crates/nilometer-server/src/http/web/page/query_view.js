@@ -1,12 +1,14 @@
 // The query box: find or aggregate in extended JSON, answered as a table, a chart, JSON, or an explain.
 
 import { batch, command } from "./api.js";
+import { complete, sampleFields } from "./completion.js";
 import { empty, failure, field, fresh, h, notice, tabs } from "./dom.js";
 import { explainTree } from "./explain_tree.js";
 import { resultChart } from "./result_chart.js";
 import { resultTable } from "./result_table.js";
+import { savedQueriesMenu } from "./saved_queries.js";
 import { exact } from "./scale.js";
-import { decode, flatten, numberOf, pretty } from "./values.js";
+import { decode, flatten, numberOf, pretty, relaxed } from "./values.js";
 
 /** Default and maximum limit of a find. */
 const LIMIT = 1000;
@@ -52,6 +54,15 @@ export function setFilter(target, filter) {
   drafts.set(`${target.db}.${target.name}`, { ...startingDraft(target), filter: spaced(filter) });
 }
 
+/** Makes a `find` or `aggregate`, canonical extended JSON, the next query of a collection, to be explained at once. */
+export function setQuery(db, name, { filter, projection, sort, limit, pipeline }) {
+  const text = (value) => (value === undefined ? "" : spaced(relaxed(value)));
+  const draft = { ...startingDraft({}), filter: text(filter) || "{}", projection: text(projection), sort: text(sort), isExplained: true };
+  if (limit !== undefined) draft.limit = String(numberOf(decode(limit)));
+  if (pipeline) Object.assign(draft, { kind: "aggregate", pipeline: lines(relaxed(pipeline)) });
+  drafts.set(`${db}.${name}`, draft);
+}
+
 export function queryView(target) {
   const view = new QueryView(target);
   return { element: view.element, close: () => view.stop() };
@@ -70,7 +81,8 @@ class QueryView {
     this.element = h("div", { class: "stack" }, this.form(), this.status, this.result);
     this.showParts();
     this.showExamples();
-    this.run("run");
+    this.run(this.draft.isExplained ? "explain" : "run");
+    this.draft.isExplained = false;
   }
 
   form() {
@@ -109,12 +121,23 @@ class QueryView {
       { class: "card query", onsubmit: submit, onkeydown: keys },
       h("div", { class: "bar over" }, bar.bar, this.examples),
       this.parts,
-      h("div", { class: "bar" }, this.runButton, this.explainButton, this.stopButton, h("span", { class: "quiet wide" }, "Ctrl+Enter runs, Ctrl+Shift+Enter explains"), help),
+      h("div", { class: "bar" }, this.runButton, this.explainButton, this.stopButton, h("span", { class: "quiet wide" }, "Ctrl+Enter runs, Ctrl+Shift+Enter explains, Ctrl+Space completes"), help, savedQueriesMenu(this.key, () => this.draft, (draft) => this.take(draft))),
     );
+  }
+
+  /** Returns the paths of fields, sampled once. */
+  fields() {
+    this.sampled ??= sampleFields(this.target).catch(() => []);
+    return this.sampled;
   }
 
   showParts() {
     const { draft } = this;
+    const withCompletion = (label, name, box) => {
+      const part = field(label, box);
+      part.append(complete(box, name, () => this.fields()));
+      return part;
+    };
     const area = (name, rows) => {
       const box = h("textarea", { rows, spellcheck: "false", autocapitalize: "off", autocomplete: "off", class: "code", "data-part": name });
       box.value = draft[name];
@@ -133,17 +156,17 @@ class QueryView {
     };
     if (draft.kind === "aggregate") {
       const rows = Math.min(18, Math.max(6, draft.pipeline.split("\n").length + 1));
-      this.parts.replaceChildren(field("Pipeline", area("pipeline", rows)));
+      this.parts.replaceChildren(withCompletion("Pipeline", "pipeline", area("pipeline", rows)));
       return;
     }
     const more = h(
       "div",
       { class: "row3" },
-      field("Projection", line("projection", { placeholder: '{"moisture": 1}' })),
-      field("Sort", line("sort", { placeholder: '{"time": -1}' })),
+      withCompletion("Projection", "projection", line("projection", { placeholder: '{"moisture": 1}' })),
+      withCompletion("Sort", "sort", line("sort", { placeholder: '{"time": -1}' })),
       field("Limit", line("limit", { type: "number", min: 1, max: LIMIT_MAX })),
     );
-    this.parts.replaceChildren(field("Filter", area("filter", 2)), more);
+    this.parts.replaceChildren(withCompletion("Filter", "filter", area("filter", 2)), more);
   }
 
   /** Shows example queries for the fields of this collection. */

@@ -195,7 +195,8 @@ function firstSteps() {
     "There is no data yet",
     h("p", null, "Connect with mongosh or any driver of MongoDB, and type:"),
     h("pre", { tabindex: "0" }, lines.join("\n")),
-    h("p", null, "The collection then appears in the list on the left. nilometer import reads files."),
+    h("p", null, "The collection then appears in the list on the left."),
+    h("p", null, "Or ", h("a", { href: "#/import" }, "import a CSV file, or start live demo data"), "."),
   );
 }
 

@@ -94,11 +94,12 @@ export function compact(value) {
 
 /** Formats canonical extended JSON in the relaxed form, over several lines. */
 export function pretty(json) {
-  return JSON.stringify(relax(json), null, 2);
+  return JSON.stringify(relaxed(json), null, 2);
 }
 
-function relax(json) {
-  if (Array.isArray(json)) return json.map(relax);
+/** Returns canonical extended JSON in the relaxed form. */
+export function relaxed(json) {
+  if (Array.isArray(json)) return json.map(relaxed);
   if (json === null || typeof json !== "object") return json;
   const names = Object.keys(json);
   if (names.length === 1) {
@@ -118,7 +119,7 @@ function relax(json) {
     }
   }
   const out = {};
-  for (const name of names) Object.defineProperty(out, name, { value: relax(json[name]), enumerable: true });
+  for (const name of names) Object.defineProperty(out, name, { value: relaxed(json[name]), enumerable: true });
   return out;
 }
 
