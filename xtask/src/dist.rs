@@ -19,9 +19,18 @@ use crate::process::{Outcome, cargo, read, root, run, target_folder};
 /// Applies to packages in C, too.
 const PROFILE: &str = "release";
 
+/// The program that [`build`] makes.
+pub(crate) fn program() -> PathBuf {
+    folder().join(PROFILE).join("nilometer")
+}
+
+fn folder() -> PathBuf {
+    target_folder().join("dist")
+}
+
 /// Builds, and prints the hash of the program.
 pub(crate) fn build() -> Outcome {
-    let target = target_folder().join("dist");
+    let target = folder();
     let mut build = cargo(["build", "--locked", "--package", "nilometer-server"]);
     build
         .args(["--profile", PROFILE, "--target-dir"])
@@ -53,8 +62,7 @@ pub(crate) fn build() -> Outcome {
         }
     }
     run(&mut build)?;
-    let program = target.join(PROFILE).join("nilometer");
-    let hash = read(Command::new("sha256sum").arg(&program))?;
+    let hash = read(Command::new("sha256sum").arg(program()))?;
     print!("{hash}");
     println!(
         "built by {}",

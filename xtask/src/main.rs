@@ -21,6 +21,7 @@ mod dist;
 mod fuzz;
 mod imports;
 mod object_store;
+mod package;
 mod process;
 mod soak;
 mod tidy;
@@ -47,6 +48,7 @@ cargo xtask TASK
   guide                     docs/operating.md word by word, with mongosh for its shell commands
   pictures                  make the pictures of the README: the demo and the web page
   dist                      the release build, reproducible byte for byte
+  package [--program FILE]  a Debian package of the release build, or of FILE
   soak [--minutes N] [--seed N]
                             a mixed load on one server with kills (default 30)
   conformance [CLIENT]...   real clients against the built server
@@ -85,6 +87,8 @@ fn main() -> ExitCode {
         ["guide"] => conformance::guide(),
         ["pictures"] => conformance::pictures(),
         ["dist"] => dist::build(),
+        ["package"] => package::build(None),
+        ["package", "--program", program] => package::build(Some(program)),
         ["conformance", clients @ ..] => conformance::run(clients),
         ["figures"] => ci::figures(),
         ["compatibility"] => ci::rewrite_compatibility(),
