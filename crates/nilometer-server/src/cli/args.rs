@@ -322,7 +322,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) http_port: Option<u16>,
 
-    /// Serve the read-only web page on --httpPort, too; it requires a login if --auth is given
+    /// Serve the web page on --httpPort, too; it requires a login if --auth is given
     #[arg(long = "webPage", help_heading = "Network")]
     pub(crate) web_page: bool,
 

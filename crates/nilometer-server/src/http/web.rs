@@ -190,7 +190,10 @@ impl Web {
         };
         match head.path.as_str() {
             "/api/session" => Ok(self.tell(&asker)),
-            "/api/language" => Ok(ok(&language::names())),
+            "/api/language" => match self.session(&asker) {
+                Some(_) => Ok(ok(&language::names())),
+                None => Err(log_in_first()),
+            },
             "/api/login" => self.log_in(&asker, body.as_ref()),
             "/api/logout" => Ok(self.log_out(&asker)),
             "/api/command" => {
@@ -290,7 +293,7 @@ impl Web {
 
     fn run(&self, asker: &WebRequest<'_>, body: DocRef<'_>) -> Result<HttpResponse, HttpResponse> {
         let Some(mut session) = self.session(asker) else {
-            return Err(refuse("401 Unauthorized", "Log in first."));
+            return Err(log_in_first());
         };
         let Some(db) = body.get("db").as_str() else {
             return Err(refuse("400 Bad Request", "'db' must be a text."));
@@ -399,6 +402,10 @@ fn ok(document: &Document) -> HttpResponse {
 
 fn refuse(status: &'static str, reason: &str) -> HttpResponse {
     HttpResponse::json(status, to_relaxed(doc! {"error": reason}.as_ref()))
+}
+
+fn log_in_first() -> HttpResponse {
+    refuse("401 Unauthorized", "Log in first.")
 }
 
 fn busy() -> HttpResponse {

@@ -7,6 +7,7 @@ mod capped_durability;
 mod change_durability;
 mod client;
 mod commands;
+mod dashboards;
 mod dump;
 mod duplicate_durability;
 mod durability;

@@ -537,6 +537,7 @@ fn nothing_is_told_before_a_login() {
         page.command("a", &json!({"find": "c"}), &forged).status,
         401
     );
+    assert_eq!(page.post("/api/language", "{}", "").status, 401);
     let session = page.post("/api/session", "{}", "").json();
     assert_eq!(session["needsLogin"], true);
     assert!(session.get("user").is_none_or(Value::is_null));

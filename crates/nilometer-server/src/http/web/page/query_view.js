@@ -104,7 +104,7 @@ class QueryView {
       h("summary", null, "How to write it"),
       h("p", null, "Extended JSON: names and texts in double quotes. Times are UTC."),
       h("pre", null, '{"bed": "roses", "moisture": {"$gt": 30}}\n{"time": {"$gte": {"$date": "2024-05-01T00:00:00Z"}}}\n{"_id": {"$oid": "6632…"}}'),
-      h("p", null, "The page only reads: $out, $merge and commands that write are refused. A query may take 30 seconds and give 5,000 documents."),
+      h("p", null, "A query changes nothing: $out and $merge are refused. It may take 30 seconds and give 5,000 documents."),
     );
     const submit = (event) => {
       event.preventDefault();
