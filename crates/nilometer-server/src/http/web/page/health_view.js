@@ -51,7 +51,7 @@ export function healthView(target) {
 }
 
 function trouble(error, { name }) {
-  if (error.code === 13) return notice("info", `This part is not for this user: ${error.message}`, `The role clusterMonitor allows the server's figures, the role backup the buckets of ${name}.`);
+  if (error.code === 13) return notice("info", "A part of this view is not for this user.", `The role clusterMonitor allows figures and indexes, the role backup the buckets of ${name}.`);
   return failure(error);
 }
 

@@ -168,8 +168,10 @@ class TopQueries {
   }
 
   table(shapes, found) {
-    const isOff = found.every(({ profiler }) => !profiler || numberOf(profiler.was) === 0);
     if (shapes.length === 0) {
+      const known = found.filter(({ profiler }) => profiler);
+      if (known.length === 0) return "";
+      const isOff = known.every(({ profiler }) => numberOf(profiler.was) === 0);
       const how = isOff ? "Switch the profiler of a database on below: the server then records its operations." : "Nothing has been recorded yet.";
       return empty("No recorded operations", h("p", null, how));
     }
@@ -235,7 +237,7 @@ class TopQueries {
   /** The profiler of each database: what it records. */
   settings(found) {
     const rows = found.filter(({ profiler }) => profiler).map(({ db, profiler }) => this.profilerControls(db, profiler));
-    if (rows.length === 0) return notice("info", "The profiler is not for this user.", "The role dbAdmin of a database allows it.");
+    if (rows.length === 0) return notice("info", "Recorded operations are not for this user.", "The role dbAdmin of a database allows them and the profiler.");
     const help = "Records are kept in system.profile of each database, 1 MiB, the newest. The limit of slow operations holds for the whole server.";
     return card("Profiler", h("div", { class: "stack" }, rows), h("p", { class: "quiet" }, help));
   }
