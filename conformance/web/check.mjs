@@ -329,10 +329,9 @@ const checks = {
       await go("c/house/fleet/cardinality");
       await page.getByText("40 series").waitFor();
       const fields = page.getByRole("region", { name: "Fields of the metadata" }).locator("tbody tr");
-      const rows = [["of.bus", "20", "2"], ["of.place.depot", "4", "10"], ["of.leased", "2", "20"], ["of.sensor", "2", "20"]];
+      const rows = [["of.bus", "20", "2"], ["of.place.depot", "4", "10"], ["of.sensor", "2", "20"], ["of.leased", "1", "10"]];
       const found = await Promise.all((await fields.all()).map(cells));
-      assert.deepEqual(found.toSorted(), rows.toSorted());
-      assert.deepEqual(found.map(([, n]) => Number(n)), [20, 4, 2, 2], "the most values stand first");
+      assert.deepEqual(found, rows, "the most values stand first");
       // By keyboard: the field with missing values, then one of its values.
       await page.getByRole("button", { name: "of.leased" }).focus();
       await page.keyboard.press("Enter");

@@ -78,11 +78,13 @@ class CardinalityView {
       const found = new Map();
       for (const { _id } of sample) addPaths(_id, [], found);
       const paths = [...found.values()];
-      const counts = paths.slice(0, PATHS_MAX).map((path, at) => [`p${at}`, [{ $group: { _id: expressionOf(path) } }, { $count: "n" }]]);
+      // A series without the field has no value of it.
+      const count = (path) => [{ $group: { _id: expressionOf(path), n: { $sum: 1 } } }, { $match: { _id: { $ne: null } } }, { $group: { _id: null, n: { $sum: 1 }, series: { $sum: "$n" } } }];
+      const counts = paths.slice(0, PATHS_MAX).map((path, at) => [`p${at}`, count(path)]);
       const [facets] = await this.read([{ $facet: { series: [{ $count: "n" }], ...Object.fromEntries(counts) } }]);
-      const number = (name) => Number(decode(facets[name])[0]?.n ?? 0);
-      const series = number("series");
-      const rows = counts.map(([name], at) => ({ path: paths[at], values: number(name) }));
+      const number = (name, part) => Number(decode(facets[name])[0]?.[part] ?? 0);
+      const series = number("series", "n");
+      const rows = counts.map(([name], at) => ({ path: paths[at], values: number(name, "n"), having: number(name, "series") }));
       rows.sort((a, b) => b.values - a.values);
       this.draw(series, rows, { isSampled: sample.length === SAMPLED, left: paths.length - rows.length });
     } catch (error) {
@@ -97,14 +99,14 @@ class CardinalityView {
   draw(series, rows, { isSampled, left }) {
     const most = rows[0].values;
     const buttons = [];
-    const row = ({ path, values }) => {
+    const row = ({ path, values, having }) => {
       const choose = () => {
         for (const one of buttons) one.setAttribute("aria-pressed", one === button);
         this.show(path, values, series);
       };
       const button = h("button", { type: "button", class: "link", "aria-pressed": false, onclick: choose }, this.titleOf(path));
       buttons.push(button);
-      const each = exact(Number((series / Math.max(1, values)).toPrecision(3)));
+      const each = exact(Number((having / Math.max(1, values)).toPrecision(3)));
       return h("tr", null, h("td", null, button), h("td", { class: "number" }, exact(values)), h("td", { class: "number" }, each), h("td", { class: "wide" }, share(values, most)));
     };
     const head = h(
@@ -167,7 +169,8 @@ class CardinalityView {
       h("th", { scope: "col", class: "wide" }, ""),
     );
     const table = h("table", { class: "cardinality" }, h("thead", null, head), h("tbody", null, documents.map(row)));
-    const cut = count > documents.length ? `The ${exact(documents.length)} values with the most series, of ${exact(count)}.` : `All ${exact(count)} values.`;
+    const shown = documents.filter(({ _id }) => _id !== undefined && _id !== null).length;
+    const cut = count > shown ? `The ${exact(shown)} values with the most series, of ${exact(count)}.` : `${count === 1 ? "The only value" : `All ${exact(count)} values`}.`;
     return card(
       this.titleOf(path),
       h("div", { class: "tablescroll", tabindex: "0", role: "region", "aria-label": `Values of ${this.titleOf(path)}` }, table),
