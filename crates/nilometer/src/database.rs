@@ -43,6 +43,7 @@ use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, Request};
 use crate::query::QueryServices;
+use crate::query::collector::BatchCollector;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
 use crate::query::exec::memory::MemoryPool;
@@ -312,6 +313,12 @@ impl Database {
     /// Runs one command and returns its reply; a failure is a reply too (`ok: 0`).
     pub fn run_command(&self, session: &mut ClientSession, request: &Request) -> Document {
         commands::run(self, session, request)
+    }
+
+    /// Makes the later batches of an open cursor go to `collector`, not into the replies of `getMore`. False if it is in use or
+    /// gone, or is a change stream.
+    pub fn collect_batches(&self, cursor: i64, collector: Arc<BatchCollector>) -> bool {
+        self.query.cursors.collect_into(cursor, collector)
     }
 
     /// Returns whether a command reads or writes.

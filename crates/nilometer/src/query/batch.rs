@@ -26,7 +26,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use self::row_writer::RowWriter;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
-use crate::query::source::{Bucket, ColumnName};
+use crate::query::source::{Bucket, ColumnName, shown_columns};
 
 /// A batch of documents or measurements.
 #[derive(Clone)]
@@ -331,6 +331,14 @@ pub struct MeasurementBlock {
     pub shape: Arc<MeasurementShape>,
 }
 
+/// A field of the measurements of a block.
+pub enum ShownField {
+    /// The metadata, the same in all of them: [`MeasurementBlock::meta`].
+    Meta,
+    /// A column of the bucket, of which the block shows the selected rows.
+    Column(Arc<ColumnBlock>),
+}
+
 impl MeasurementBlock {
     /// Returns a block of all measurements of a bucket.
     pub fn all(bucket: Arc<dyn Bucket>, shape: Arc<MeasurementShape>) -> Self {
@@ -340,6 +348,28 @@ impl MeasurementBlock {
             selection: Selection::all(count),
             shape,
         }
+    }
+
+    /// Returns the fields that measurements show, in their order. A metadata field that is missing is among them.
+    pub fn shown_fields(&self) -> Result<Vec<(Arc<str>, ShownField)>> {
+        let shape = &self.shape;
+        let mut fields = Vec::new();
+        if let Some(time) = self.column(&shape.time_field)? {
+            let name = Arc::clone(&shape.time_field);
+            fields.push((name, ShownField::Column(Arc::clone(time))));
+        }
+        if let Some(name) = &shape.meta_field {
+            fields.push((Arc::clone(name), ShownField::Meta));
+        }
+        for (at, name) in shown_columns(&*self.bucket) {
+            if *name == shape.time_field || !shape.shows_column(name) {
+                continue;
+            }
+            if let Some(column) = self.bucket.column_at(at)? {
+                fields.push((Arc::clone(name), ShownField::Column(Arc::clone(column))));
+            }
+        }
+        Ok(fields)
     }
 
     /// Returns the part of a column that the selection covers, as one slice, and its first row.

@@ -22,7 +22,8 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::{KillSwitch, OperationContext};
-use crate::query::batch::Pending;
+use crate::query::batch::{Batch, Pending};
+use crate::query::collector::BatchCollector;
 use crate::query::exec::Executor;
 use crate::query::exec::change_stream::StreamProgress;
 use crate::session::{ApiParameters, SessionId, UserName};
@@ -82,6 +83,7 @@ pub struct Cursor {
     pub stream: Option<StreamPosition>,
     executor: Executor,
     pending: Pending,
+    collector: Option<Arc<BatchCollector>>,
     returned: u64,
 }
 
@@ -162,6 +164,7 @@ impl Cursor {
             stream: None,
             executor,
             pending: Pending::Nothing,
+            collector: None,
             returned: 0,
         }
     }
@@ -177,6 +180,9 @@ impl Cursor {
         request: BatchRequest,
         out: &mut DocumentBuilder,
     ) -> Result<bool> {
+        if let Some(collector) = self.collector.clone() {
+            return self.collect(operation, &collector);
+        }
         let mut count = 0usize;
         let start = out.len();
         let bytes_max = self.executor.batch_bytes_max();
@@ -214,6 +220,33 @@ impl Cursor {
             operation.usage().add_returned(1);
         }
         Ok(!(self.pending.is_empty() && self.executor.is_exhausted()))
+    }
+
+    /// Gives `collector` batches until it is full or none is left. Returns true if more may follow.
+    fn collect(
+        &mut self,
+        operation: &OperationContext,
+        collector: &BatchCollector,
+    ) -> Result<bool> {
+        let mut begun = Vec::new();
+        while let Some(document) = self.pending.front() {
+            begun.push(document.to_document());
+            self.pending.advance();
+        }
+        let mut next = (!begun.is_empty()).then_some(Batch::Rows(begun));
+        while !collector.is_full() {
+            let batch = match next.take() {
+                Some(batch) => Some(batch),
+                None => self.executor.next(operation)?,
+            };
+            let Some(batch) = batch else {
+                return Ok(self.may_go_on());
+            };
+            self.returned += batch.len() as u64;
+            operation.usage().add_returned(batch.len() as u64);
+            collector.push(batch);
+        }
+        Ok(!self.executor.is_exhausted())
     }
 
     /// Appends the token by which a later query continues after this batch, if the client asked for it.
@@ -410,6 +443,20 @@ impl CursorRegistry {
         let cursor = Box::new(cursor);
         state.slots.insert(id, Slot::Idle { cursor, since: now });
         Ok(id)
+    }
+
+    /// Makes the later batches of an idle cursor go to `collector`, not into replies. False if there is no such cursor, or it
+    /// is one whose documents the cursor itself looks at: a change stream, or a scan that may be resumed.
+    pub fn collect_into(&self, id: i64, collector: Arc<BatchCollector>) -> bool {
+        match self.lock().slots.get_mut(&id) {
+            Some(Slot::Idle { cursor, .. })
+                if cursor.stream.is_none() && cursor.resume.is_none() =>
+            {
+                cursor.collector = Some(collector);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Takes a cursor out of the registry for one command.

@@ -6,6 +6,7 @@
 //! planner     stages + namespace ─► logical plan ─► physical plan
 //! pipeline    documents ─► typed stages; names and arguments are checked here
 //! batch       rows, or the measurements of one bucket with their columns and as BSON
+//! collector   batches of a cursor for an embedding program
 //! partitions  traits of a collection in several partitions
 //! source      traits of stored data
 //! ```
@@ -17,6 +18,7 @@
 //! tests compare with its row operator.
 
 pub mod batch;
+pub mod collector;
 pub mod cursor;
 pub mod exec;
 pub mod explain;

@@ -17,9 +17,8 @@ use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::document::write_value;
 use nilometer_bson::{DocRef, Document, ValueRef, type_code};
 
-use super::MeasurementBlock;
+use super::{MeasurementBlock, ShownField};
 use crate::error::Result;
-use crate::query::source::shown_columns;
 
 /// Bytes of a document around its elements: length prefix, terminating zero.
 const FRAME: (usize, usize) = (4, 1);
@@ -56,24 +55,16 @@ enum Column {
 impl RowWriter {
     /// Creates a writer for the measurements of `block`, with the fields they show.
     pub fn new(block: &MeasurementBlock) -> Result<Self> {
-        let mut columns = Vec::new();
-        let shape = &block.shape;
-        if let Some(time) = block.column(&shape.time_field)? {
-            columns.push(Column::of(&shape.time_field, Arc::clone(time)));
-        }
-        if let Some(name) = &shape.meta_field {
-            let mut bytes = Vec::new();
-            write_element(&mut bytes, name, block.meta());
-            columns.push(Column::Constant(bytes));
-        }
-        for (at, name) in shown_columns(&*block.bucket) {
-            if *name == shape.time_field || !shape.shows_column(name) {
-                continue;
+        let fields = block.shown_fields()?.into_iter();
+        let columns = fields.map(|(name, field)| match field {
+            ShownField::Column(column) => Column::of(&name, column),
+            ShownField::Meta => {
+                let mut bytes = Vec::new();
+                write_element(&mut bytes, &name, block.meta());
+                Column::Constant(bytes)
             }
-            if let Some(column) = block.bucket.column_at(at)? {
-                columns.push(Column::of(name, Arc::clone(column)));
-            }
-        }
+        });
+        let columns = columns.collect();
         let mut writer = Self {
             columns,
             row: Vec::new(),
