@@ -209,11 +209,11 @@ pub(crate) fn histories() -> Outcome {
 /// Tests code behind Cargo features, apart from the other steps, which see the default build.
 pub(crate) fn features() -> Outcome {
     let fixed = ["--quiet", "--package", "nilometer-server"];
-    let all = ["--features", "parquet", "--lib", "--test", "it"];
+    let all = ["--features", "arrow", "--lib", "--test", "it"];
     run(cargo(["test"])
         .args(fixed)
         .args(all)
-        .args(["--", "parquet"]))
+        .args(["--", "parquet", "columns", "arrow"]))
 }
 
 /// Packages that come with object storage alone.

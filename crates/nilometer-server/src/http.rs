@@ -6,18 +6,22 @@
 //! | `/readyz` | 200 if writes are accepted and the disk answers, else 503 and the reason |
 //! | `/metrics` | the values of `serverStatus`, as OpenMetrics |
 //! | `/` and others | the web page and its requests, if enabled: see [`web`] |
+//! | `/api/query` | documents or columns of a query, with the web page: see [`query`] |
 //!
-//! A port of its own has InfluxDB's requests instead of the last two rows, see [`influx`].
+//! A port of its own has InfluxDB's requests instead of the last three rows, see [`influx`].
 //!
 //! It is off unless a port is given. Each connection carries one request; there is no keep-alive. The port uses TLS
 //! like the database's port, with the same certificates; if TLS is required, only `/healthz` and `/readyz` are answered
 //! without it. A request that is too long or too slow is refused, and connections beyond [`CONNECTIONS_MAX`] are
 //! dropped. If logins are required, `/metrics` is not served, because a monitoring system cannot log in here.
 
+mod credentials;
 mod influx;
 mod login;
 mod message;
 mod metrics;
+mod parameters;
+mod query;
 mod slots;
 mod web;
 

@@ -19,6 +19,7 @@ pub const VERSION: &str = concat!(
 pub mod cli;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod columns;
 mod command;
 pub mod connection;
 pub mod database_slot;

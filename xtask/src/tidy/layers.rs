@@ -97,7 +97,7 @@ pub(crate) const LAYERED: &[Layered] = &[
         folder: "query",
         layers: &[
             &["cursor", "explain"],
-            &["exec"],
+            &["collector", "exec"],
             &["planner"],
             &["pipeline"],
             &["batch"],

@@ -108,7 +108,7 @@ pub(crate) struct Export {
     /// Sort order, in extended JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) sort: Option<String>,
-    /// Only these fields, separated by commas; for csv and parquet optionally with their types, as in time.date()
+    /// Only these fields, separated by commas; for csv, parquet and arrow optionally with their types, as in time.date()
     #[arg(long, value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
     /// Write the type of every number and date

@@ -224,6 +224,8 @@ pub(super) struct Connection {
     unread: bool,
     /// True if the head of a response in chunks was sent.
     in_chunks: bool,
+    /// True if the response breaks off: its end must be missing.
+    is_aborted: bool,
 }
 
 impl Connection {
@@ -251,6 +253,7 @@ impl Connection {
             rest: Vec::new(),
             unread: false,
             in_chunks: false,
+            is_aborted: false,
         })
     }
 
@@ -439,6 +442,21 @@ impl Connection {
         self.transport.flush()
     }
 
+    /// Gives the client this much time to take each part of the response.
+    pub(super) fn extend_send_patience(&self, patience: Duration) -> io::Result<()> {
+        self.entry.stream.set_write_timeout(Some(patience))
+    }
+
+    /// True if the head of a response in chunks was sent.
+    pub(super) fn has_begun(&self) -> bool {
+        self.in_chunks
+    }
+
+    /// Makes a response in chunks end without its last chunk, so that the client sees that it is not complete.
+    pub(super) fn abort(&mut self) {
+        self.is_aborted = true;
+    }
+
     /// Reads more bytes, waiting until the deadline of the request.
     fn read_more(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let left = self.until.saturating_duration_since(Instant::now());
@@ -457,6 +475,9 @@ impl Connection {
 
     /// Sends the response, or the end of the one in chunks that was begun, and ends the connection.
     pub(super) fn send(mut self, answer: &HttpResponse, head_only: bool) -> io::Result<()> {
+        if self.in_chunks && self.is_aborted {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         if self.in_chunks {
             self.write(b"0\r\n\r\n")?;
         } else {

@@ -8,6 +8,7 @@
 //! | `POST /api/logout` | a logout |
 //! | `POST /api/command` | `{db, command}` in extended JSON: one of the commands of [`command`] |
 //! | `POST /api/language` | the names of stages and operators, for completion, see [`language`] |
+//! | `GET`, `POST /api/query` | the result of a query, see [`super::query`] |
 //!
 //! Commands take the same path as those of drivers, with the same users and checks. This module handles the dangers
 //! that browsers add:
@@ -38,7 +39,9 @@ use nilometer_bson::{DocRef, Document, ValueRef, doc};
 
 use super::login;
 use super::message::{Connection, HttpResponse, RequestHead};
+use super::query::QueryApi;
 use super::slots::Slots;
+pub(super) use command::WRITING_STAGES;
 use sessions::Sessions;
 
 /// Bytes of a command or a login in JSON.
@@ -60,6 +63,7 @@ pub(super) struct Web {
     sessions: Sessions,
     commands: Slots,
     logins: Slots,
+    query: QueryApi,
 }
 
 /// A request and its origin.
@@ -105,6 +109,7 @@ impl Web {
             sessions: Sessions::default(),
             commands: Slots::new(COMMANDS_MAX),
             logins: Slots::new(LOGINS_MAX),
+            query: QueryApi::new(),
         }
     }
 
@@ -127,6 +132,10 @@ impl Web {
             ));
         }
         let answer = match head.method.as_str() {
+            _ if head.path == "/api/query" => {
+                let answered = self.query(database, connection, head);
+                answered.unwrap_or_else(|refused| refused)
+            }
             "GET" | "HEAD" => files::find(&head.path),
             "POST" if head.path.starts_with("/api/") => {
                 let answered = self.call(database, connection, head);
@@ -166,6 +175,27 @@ impl Web {
             || self.hosts.contains(&name)
     }
 
+    /// Answers a query.
+    fn query(
+        &self,
+        database: &Database,
+        connection: &mut Connection,
+        head: &RequestHead,
+    ) -> Result<HttpResponse, HttpResponse> {
+        // A query that a user types or follows has no page that could read the answer.
+        let is_typed = head.method == "GET" && head.field("sec-fetch-site") == Some("none");
+        if !is_typed {
+            check_origin(head)?;
+        }
+        if head.method == "POST" {
+            check_type(head)?;
+        }
+        let asker = asker(database, connection, head)?;
+        Ok(self
+            .query
+            .answer(database, connection, head, || self.session(&asker)))
+    }
+
     /// Answers a request for the API.
     fn call(
         &self,
@@ -177,17 +207,7 @@ impl Web {
         check_type(head)?;
         let body = connection.read_body(head, BODY_BYTES_MAX)?;
         let body = read(&body)?;
-        let Ok(client) = connection.client() else {
-            return Err(refuse("400 Bad Request", "The connection is gone."));
-        };
-        let cookie = WebRequest::cookie_name(&client.local);
-        let asker = WebRequest {
-            database,
-            client,
-            id: connection.entry().id,
-            is_tls: connection.is_tls(),
-            token: head.field("cookie").and_then(|all| value_of(all, &cookie)),
-        };
+        let asker = asker(database, connection, head)?;
         match head.path.as_str() {
             "/api/session" => Ok(self.tell(&asker)),
             "/api/language" => match self.session(&asker) {
@@ -204,7 +224,7 @@ impl Web {
             }
             _ => Err(refuse(
                 "404 Not Found",
-                "There are /api/session, /api/login, /api/logout, /api/language and /api/command.",
+                "There are /api/session, /api/login, /api/logout, /api/language, /api/command and /api/query.",
             )),
         }
     }
@@ -312,6 +332,25 @@ impl Web {
     }
 }
 
+/// Returns a request and its origin.
+fn asker<'a>(
+    database: &'a Database,
+    connection: &Connection,
+    head: &'a RequestHead,
+) -> Result<WebRequest<'a>, HttpResponse> {
+    let Ok(client) = connection.client() else {
+        return Err(refuse("400 Bad Request", "The connection is gone."));
+    };
+    let cookie = WebRequest::cookie_name(&client.local);
+    Ok(WebRequest {
+        database,
+        client,
+        id: connection.entry().id,
+        is_tls: connection.is_tls(),
+        token: head.field("cookie").and_then(|all| value_of(all, &cookie)),
+    })
+}
+
 /// True if a password may be sent: with TLS, or within the machine.
 fn may_send_password(asker: &WebRequest<'_>) -> bool {
     asker.is_tls || asker.client.same_machine
@@ -387,7 +426,7 @@ fn cookie(asker: &WebRequest<'_>, token: &str, age: Duration) -> String {
 }
 
 /// Adds the headers that restrict what browsers do with a response.
-fn protected(answer: HttpResponse) -> HttpResponse {
+pub(super) fn protected(answer: HttpResponse) -> HttpResponse {
     answer
         .with("Content-Security-Policy", files::POLICY)
         .with("Cross-Origin-Opener-Policy", "same-origin")

@@ -341,7 +341,7 @@ fn the_guide_can_be_followed_word_by_word() {
                 let lines = block.lines.join("\n").replace("\\\n", " ");
                 lines.lines().for_each(|line| reader.type_line(line, code));
             }
-            "sh example" | "toml" => {}
+            "sh example" | "toml" | "py" => {}
             "js" => {
                 let lines = block.lines.iter();
                 lines.for_each(|line| reader.type_statement(line));

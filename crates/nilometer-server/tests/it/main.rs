@@ -6,6 +6,7 @@ mod bench;
 mod capped_durability;
 mod change_durability;
 mod client;
+mod columns;
 mod commands;
 mod dashboards;
 mod dump;

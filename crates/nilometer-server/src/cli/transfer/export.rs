@@ -1,36 +1,42 @@
-//! Exports a collection as lines of text or as rows of a Parquet file.
+//! Exports a collection as lines of text, as rows of a Parquet file or as columns.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use nilometer_bson::extjson::{
-    format_date, parse_document, to_canonical, to_relaxed, value_to_relaxed,
-};
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+use nilometer_bson::extjson::{parse_document, to_canonical, to_relaxed};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
 
 use super::csv::{split_type, value_at};
 use super::{Collection, Format, no_file};
 use crate::cli::Failure;
 use crate::cli::args::Export;
+use crate::columns::text::{csv_line, csv_text};
 
 /// Exports to a file, or to the standard output.
 pub(crate) fn run(given: &Export) -> Result<(), Failure> {
     let format = given.from.format(given.file.as_deref());
-    if format != Format::Json && given.fields.is_empty() {
-        let name = if format == Format::Csv {
-            "csv"
-        } else {
-            "parquet"
-        };
-        return Err(Failure::Options(format!(
-            "{name} needs --fields: the fields in order"
-        )));
+    let has_fields = !given.fields.is_empty();
+    match format {
+        Format::Arrow => return columns(given, format),
+        // Without names, the columns are those of the documents.
+        Format::Parquet if cfg!(feature = "arrow") && !has_fields => {
+            return columns(given, format);
+        }
+        Format::Csv | Format::Parquet if !has_fields => {
+            let name = if format == Format::Csv {
+                "csv"
+            } else {
+                "parquet"
+            };
+            return Err(Failure::Options(format!(
+                "{name} needs --fields: the fields in order"
+            )));
+        }
+        Format::Parquet => return rows(given, &find(given)?),
+        Format::Csv | Format::Json => {}
     }
     let command = find(given)?;
-    if format == Format::Parquet {
-        return rows(given, &command);
-    }
     let mut from = given.from.open()?;
     let out: Box<dyn Write> = match &given.file {
         None => Box::new(std::io::stdout().lock()),
@@ -49,6 +55,18 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
         tell(lines.count, path)?;
     }
     Ok(())
+}
+
+/// Exports all columns, or the named ones.
+#[cfg(feature = "arrow")]
+fn columns(given: &Export, format: Format) -> Result<(), Failure> {
+    super::arrow_export::run(given, format)
+}
+
+/// Fails, because the program was built without Arrow.
+#[cfg(not(feature = "arrow"))]
+fn columns(_: &Export, _: Format) -> Result<(), Failure> {
+    Err(super::no_arrow())
 }
 
 /// Exports rows to a file.
@@ -72,7 +90,7 @@ fn rows(_: &Export, _: &Document) -> Result<(), Failure> {
 }
 
 /// Calls `each` for every document that a command returns.
-fn read_all(
+pub(super) fn read_all(
     from: &mut Collection,
     command: &Document,
     each: &mut dyn FnMut(DocRef<'_>) -> Result<(), Failure>,
@@ -95,12 +113,12 @@ fn read_all(
     }
 }
 
-fn tell(count: u64, path: &Path) -> Result<(), Failure> {
+pub(super) fn tell(count: u64, path: &Path) -> Result<(), Failure> {
     writeln!(std::io::stdout(), "{count} documents in {}", path.display())?;
     Ok(())
 }
 
-fn find(given: &Export) -> Result<Document, Failure> {
+pub(super) fn find(given: &Export) -> Result<Document, Failure> {
     let mut command = DocumentBuilder::new();
     command.append("find", given.from.collection.as_str());
     for (name, option, text) in [
@@ -123,8 +141,11 @@ fn find(given: &Export) -> Result<Document, Failure> {
             command.append("_id", 0);
         }
         for field in &given.fields {
-            // A type may follow the name.
-            let (path, _) = split_type(field).map_err(Failure::Options)?;
+            // A type may follow the name; columns have types of their own.
+            let path = match given.from.format(given.file.as_deref()) {
+                Format::Arrow => without_type(field),
+                _ => split_type(field).map_err(Failure::Options)?.0,
+            };
             command.append(path, 1);
         }
         command.end();
@@ -132,7 +153,15 @@ fn find(given: &Export) -> Result<Document, Failure> {
     Ok(command.finish())
 }
 
-fn unwritable(given: &Export, error: &std::io::Error) -> Failure {
+/// Returns a name without the type behind it.
+fn without_type(field: &str) -> &str {
+    let typed = field
+        .strip_suffix("()")
+        .and_then(|typed| typed.rsplit_once('.'));
+    typed.map_or(field, |(path, _)| path)
+}
+
+pub(super) fn unwritable(given: &Export, error: &std::io::Error) -> Failure {
     let file = given.file.as_ref().map(|path| path.display().to_string());
     let file = file.unwrap_or_else(|| "the standard output".to_owned());
     Failure::Other(format!("cannot write {file}: {error}"))
@@ -161,11 +190,13 @@ impl Lines<'_> {
                 self.put(format!("{}\n", to_canonical(document)).as_bytes())
             }
             Format::Json => self.put(format!("{}\n", to_relaxed(document)).as_bytes()),
-            Format::Csv | Format::Parquet => {
+            Format::Csv | Format::Parquet | Format::Arrow => {
                 let fields = self.given.fields.iter();
                 let paths =
                     fields.map(|field| split_type(field).map_or(field.as_str(), |(path, _)| path));
-                let values: Vec<String> = paths.map(|path| csv_text(document, path)).collect();
+                let values: Vec<String> = paths
+                    .map(|path| csv_text(value_at(document, path)))
+                    .collect();
                 self.csv_line(values.iter().map(String::as_str))
             }
         }
@@ -173,31 +204,11 @@ impl Lines<'_> {
 
     fn csv_line<'a>(&mut self, values: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
         // Not directly to the file, which would be flushed for each line.
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        let written = writer.write_record(values);
-        written.map_err(|e| Failure::Other(e.to_string()))?;
-        let line = writer.into_inner();
-        let line = line.map_err(|e| Failure::Other(e.to_string()))?;
-        self.put(&line)
+        self.put(&csv_line(values).map_err(Failure::Other)?)
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let written = self.out.write_all(bytes);
         written.map_err(|e| unwritable(self.given, &e))
-    }
-}
-
-/// Returns the value at a path in the form that `import` reads.
-fn csv_text(document: DocRef<'_>, path: &str) -> String {
-    match value_at(document, path) {
-        ValueRef::Missing | ValueRef::Null => String::new(),
-        ValueRef::String(text) => text.to_owned(),
-        ValueRef::Int32(number) => number.to_string(),
-        ValueRef::Int64(number) => number.to_string(),
-        ValueRef::Double(number) => number.to_string(),
-        ValueRef::Bool(value) => value.to_string(),
-        ValueRef::ObjectId(id) => id.to_hex(),
-        ValueRef::DateTime(ms) => format_date(ms).unwrap_or_else(|| ms.to_string()),
-        other => value_to_relaxed(other),
     }
 }

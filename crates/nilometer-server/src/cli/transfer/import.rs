@@ -59,10 +59,9 @@ pub(crate) fn run(given: &Import) -> Result<(), Failure> {
     let style = style.map_err(|e| Failure::Other(e.to_string()))?;
     let mut progress = ImportProgress {
         bar: ProgressBar::new(length).with_style(style),
-        unit: if format == Format::Parquet {
-            "row"
-        } else {
-            "line"
+        unit: match format {
+            Format::Parquet | Format::Arrow => "row",
+            Format::Csv | Format::Json => "line",
         },
         done: given.skip,
         inserted: 0,
@@ -101,6 +100,7 @@ fn read_all(
     let mut batch = ImportBatch::default();
     match format {
         Format::Parquet => read_rows(given, &mut batch, into, progress)?,
+        Format::Arrow => read_columns(given, &mut batch, into, progress)?,
         Format::Json => {
             let mut line = Vec::new();
             for number in 1u64.. {
@@ -218,6 +218,11 @@ fn read_rows(
     use super::parquet;
     let path = given.file.as_deref();
     let path = path.ok_or_else(|| Failure::Options("parquet needs the name of a file".into()))?;
+    #[cfg(feature = "arrow")]
+    if super::arrow::is_own_parquet(path)? {
+        let add = |number, document| batch.add_row(number, document, into, progress);
+        return super::arrow::parquet_rows(path, given.skip, add);
+    }
     let length = progress.bar.length().unwrap_or(0);
     let row_bytes = length / parquet::count(path).unwrap_or(0).max(1);
     parquet::rows(path, given.skip, |number, document| {
@@ -238,6 +243,28 @@ fn read_rows(
     Err(super::no_parquet())
 }
 
+/// Reads an Arrow IPC stream or file.
+#[cfg(feature = "arrow")]
+fn read_columns(
+    given: &Import,
+    batch: &mut ImportBatch,
+    into: &mut Collection,
+    progress: &mut ImportProgress,
+) -> Result<(), Failure> {
+    let add = |number, document| batch.add_row(number, document, into, progress);
+    super::arrow::rows(given.file.as_deref(), given.skip, add)
+}
+
+#[cfg(not(feature = "arrow"))]
+fn read_columns(
+    _: &Import,
+    _: &mut ImportBatch,
+    _: &mut Collection,
+    _: &mut ImportProgress,
+) -> Result<(), Failure> {
+    Err(super::no_arrow())
+}
+
 /// The documents of the next insert, each with the number of its line.
 #[derive(Default)]
 struct ImportBatch {
@@ -248,6 +275,20 @@ struct ImportBatch {
 }
 
 impl ImportBatch {
+    /// Adds the document of a row, and sends the batch if it is full.
+    #[cfg(feature = "arrow")]
+    fn add_row(
+        &mut self,
+        number: u64,
+        document: Result<Document, String>,
+        into: &mut Collection,
+        progress: &mut ImportProgress,
+    ) -> Result<(), Failure> {
+        let bytes = document.as_ref().map_or(0, |d| d.as_bytes().len());
+        self.add(number, bytes, document, progress);
+        self.send_if_full(into, progress)
+    }
+
     fn add(
         &mut self,
         line: u64,

@@ -5,11 +5,16 @@
 //! | `json` | a document in extended JSON |
 //! | `csv` | values; the first line names the fields, and may name their types ([`csv`]) |
 //! | `parquet` | a row of a binary file, behind a feature of that name (`parquet.rs`, `parquet_export.rs`) |
+//! | `arrow` | a row of an Arrow IPC stream or file, behind a feature of that name (`arrow.rs`, `arrow_export.rs`) |
 //!
 //! An import goes through the server like any client. An unreadable line and a refused document are reported with their
 //! number and skipped; the import continues. Acknowledged documents stay, so an interrupted import can be continued
 //! with `--skip`.
 
+#[cfg(feature = "arrow")]
+mod arrow;
+#[cfg(feature = "arrow")]
+mod arrow_export;
 mod csv;
 mod export;
 mod import;
@@ -39,6 +44,8 @@ pub(crate) enum Format {
     Csv,
     /// Columns in a binary file; only in a program built with the feature `parquet`.
     Parquet,
+    /// Columns as an Arrow IPC stream; an import reads files, too. Only in a program built with the feature `arrow`.
+    Arrow,
 }
 
 /// A collection of a server, and the format of the file.
@@ -97,6 +104,7 @@ impl Format {
         given.unwrap_or(match extension.and_then(|e| e.to_str()) {
             Some("csv") => Self::Csv,
             Some("parquet") => Self::Parquet,
+            Some("arrow" | "arrows" | "feather") => Self::Arrow,
             _ => Self::Json,
         })
     }
@@ -107,6 +115,14 @@ impl Format {
 fn no_parquet() -> Failure {
     Failure::Options(
         "this program was built without Parquet: build it with  cargo build --release --features parquet".into(),
+    )
+}
+
+/// Returns the error of a program built without Arrow.
+#[cfg(not(feature = "arrow"))]
+fn no_arrow() -> Failure {
+    Failure::Options(
+        "this program was built without Arrow: build it with  cargo build --release --features arrow".into(),
     )
 }
 

@@ -10,13 +10,11 @@
 //! | `GET`, `POST /query` | answers statements of InfluxQL, see [`mod@query`] |
 //!
 //! A database is a database, a measurement a time-series collection, whose metadata are the tags. All requests become commands
-//! of the user who sends them, so roles, audit log and profiler apply. Users are those of the database, see [`login`].
+//! of the user who sends them, so roles, audit log and profiler apply. Users are those of the database, see [`super::credentials`].
 //!
 //! Requests that a browser sends on behalf of a page are refused: without logins such a page could write and read here.
 
-mod login;
 mod measurements;
-mod parameters;
 mod query;
 mod write;
 
@@ -29,11 +27,11 @@ use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{Document, ValueRef};
 
 use super::InfluxOptions;
+use super::credentials::{CredentialPolicy, LoginRefused, Logins};
 use super::message::{Connection, HttpResponse, RequestHead};
+use super::parameters::Parameters;
 use crate::message_memory::{MemoryShare, MessageMemory};
-use login::Logins;
 use measurements::Measurements;
-use parameters::Parameters;
 
 /// The version of InfluxDB whose interface this is.
 const INFLUX_VERSION: &str = "1.8.10";
@@ -118,6 +116,18 @@ impl Refusal {
             true => answer.with("WWW-Authenticate", "Basic realm=\"InfluxDB\""),
             false => answer,
         }
+    }
+}
+
+impl From<LoginRefused> for Refusal {
+    fn from(refused: LoginRefused) -> Self {
+        let code = match refused.status.get(..3) {
+            Some("401") => "unauthorized",
+            Some("403") => "forbidden",
+            Some("503") => "unavailable",
+            _ => "invalid",
+        };
+        Self::new(refused.status, code, refused.text)
     }
 }
 
@@ -211,9 +221,14 @@ impl Influx {
         head: &RequestHead,
         parameters: Parameters,
     ) -> Result<InfluxRequest<'a>, Refusal> {
+        let policy = CredentialPolicy {
+            application: "InfluxDB client",
+            takes_plaintext: self.options.takes_plaintext,
+            advice: "use --tlsMode, or allow it with --influxPlaintext",
+        };
         let session = self
             .logins
-            .session(database, connection, head, &parameters, self.options)?;
+            .session(database, connection, head, &parameters, policy)?;
         Ok(InfluxRequest {
             database,
             session,

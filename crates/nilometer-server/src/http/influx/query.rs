@@ -24,10 +24,10 @@ use nilometer_influx::query::{
 use nilometer_influx::schema::MeasurementSchema;
 
 use super::measurements::{Measurements, error_text, is_ok};
-use super::parameters::Parameters;
 use super::{Influx, InfluxRequest, Refusal};
 use crate::command;
 use crate::http::message::{Connection, HttpResponse, RequestHead};
+use crate::http::parameters::Parameters;
 
 /// The content type of a form.
 const FORM: &str = "application/x-www-form-urlencoded";

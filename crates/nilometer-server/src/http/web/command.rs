@@ -59,7 +59,7 @@ const ADDING: &[(&str, &[&str])] = &[
 const INTERNAL_DATABASES: &[&str] = &["admin", "config", "local"];
 
 /// Stages that write.
-pub(super) const WRITING_STAGES: &[&str] = &["$merge", "$out"];
+pub(in crate::http) const WRITING_STAGES: &[&str] = &["$merge", "$out"];
 
 /// Returns the command for the database `db` with its bounds, or why it is refused.
 pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {

@@ -25,6 +25,13 @@ impl Parameters {
         self.0.extend(Self::of_query(text).0);
     }
 
+    /// Returns all names and values.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Returns the value of a parameter.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| known == name);

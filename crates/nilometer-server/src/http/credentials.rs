@@ -1,4 +1,4 @@
-//! Logins of InfluxDB's clients, which send user and password with every request.
+//! Logins of clients that send user and password with every request: those of InfluxDB, and those of `/api/query`.
 //!
 //! They come as `Authorization: Basic`, as `Authorization: Token user:password` or as the parameters `u` and `p`. The user is
 //! one of the database `admin`, or of that in the parameter `authSource`. If the server requires no logins, they are ignored.
@@ -18,11 +18,10 @@ use nilometer::session::ClientMetadata;
 use nilometer::{ClientSession, Database};
 use nilometer_bson::doc;
 
+use super::login;
+use super::message::{Connection, RequestHead};
 use super::parameters::Parameters;
-use super::{InfluxOptions, Refusal};
-use crate::http::login;
-use crate::http::message::{Connection, RequestHead};
-use crate::http::slots::Slots;
+use super::slots::Slots;
 
 /// Time for which a login is remembered.
 const LOGIN_AGE_MAX: Duration = Duration::from_secs(60);
@@ -41,6 +40,37 @@ const SECRET_BYTES: usize = 32;
 
 /// The database of users, unless the request names another.
 const DEFAULT_SOURCE: &str = "admin";
+
+/// What a port accepts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CredentialPolicy {
+    /// The application that the log names.
+    pub(super) application: &'static str,
+    /// Passwords are accepted without TLS from other machines, too.
+    pub(super) takes_plaintext: bool,
+    /// What an error about passwords without TLS advises.
+    pub(super) advice: &'static str,
+}
+
+/// A refused login: a status and a text.
+#[derive(Debug)]
+pub(super) struct LoginRefused {
+    pub(super) status: &'static str,
+    pub(super) text: String,
+}
+
+impl LoginRefused {
+    pub(super) const UNAUTHORIZED: &'static str = "401 Unauthorized";
+
+    fn new(status: &'static str, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { status, text }
+    }
+
+    fn unauthorized(text: &str) -> Self {
+        Self::new(Self::UNAUTHORIZED, text)
+    }
+}
 
 /// User and password.
 struct Credentials {
@@ -78,15 +108,15 @@ impl Logins {
         connection: &Connection,
         head: &RequestHead,
         parameters: &Parameters,
-        options: InfluxOptions,
-    ) -> Result<ClientSession, Refusal> {
+        policy: CredentialPolicy,
+    ) -> Result<ClientSession, LoginRefused> {
         let client = connection
             .client()
-            .map_err(|_| Refusal::bad("the connection is gone"))?;
+            .map_err(|_| LoginRefused::new("400 Bad Request", "the connection is gone"))?;
         let id = connection.entry().id;
         let same_machine = client.same_machine;
         let client = ClientMetadata {
-            document: Some(doc! {"application": doc! {"name": "InfluxDB client"}}),
+            document: Some(doc! {"application": doc! {"name": policy.application}}),
             // The first user is created over the database's port.
             same_machine: false,
             ..client
@@ -95,15 +125,15 @@ impl Logins {
         if !database.services().access_control {
             return Ok(session);
         }
-        let refuse = |text: &str| Refusal::new("401 Unauthorized", "unauthorized", text);
+        let refuse = LoginRefused::unauthorized;
         let Some(given) = credentials(head, parameters)? else {
             return Err(refuse("unable to parse authentication credentials"));
         };
-        if !(connection.is_tls() || same_machine || options.takes_plaintext) {
-            return Err(Refusal::new(
+        if !(connection.is_tls() || same_machine || policy.takes_plaintext) {
+            let advice = policy.advice;
+            return Err(LoginRefused::new(
                 "403 Forbidden",
-                "forbidden",
-                "passwords are not accepted without TLS from another machine: use --tlsMode, or allow it with --influxPlaintext",
+                format!("passwords are not accepted without TLS from another machine: {advice}"),
             ));
         }
         let source = parameters.get_text("authSource").unwrap_or(DEFAULT_SOURCE);
@@ -116,9 +146,8 @@ impl Logins {
             }
         }
         let Some(_turn) = self.slots.take(TURN_TIME_MAX) else {
-            return Err(Refusal::new(
+            return Err(LoginRefused::new(
                 "503 Service Unavailable",
-                "unavailable",
                 "too many logins are in progress",
             ));
         };
@@ -165,8 +194,8 @@ impl Logins {
 fn credentials(
     head: &RequestHead,
     parameters: &Parameters,
-) -> Result<Option<Credentials>, Refusal> {
-    let refuse = |text: &str| Refusal::new("401 Unauthorized", "unauthorized", text);
+) -> Result<Option<Credentials>, LoginRefused> {
+    let refuse = LoginRefused::unauthorized;
     let pair = |text: &str| {
         let (user, password) = text.split_once(':')?;
         Some(Credentials {
