@@ -222,6 +222,16 @@ pub(crate) const PYMONGO_SUITE: &[&str] = &[
 ];
 
 /// Clients of InfluxDB, and the requests of Grafana's data source.
+pub(crate) const COLUMNS: &[&str] = &[
+    "columns_pyarrow",
+    "columns_pandas",
+    "columns_polars",
+    "columns_duckdb",
+    "columns_pymongoarrow",
+    "columns_files",
+    "columns_errors",
+];
+
 pub(crate) const INFLUXDB: &[&str] = &[
     "influx_ping",
     "influx_databases",

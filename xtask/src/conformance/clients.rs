@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::checks::{
-    BULK_CHANGES, CONNECTOR, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, INFLUXDB, LOGINS, MODELS,
-    PYMONGO_SUITE, SHELL, SHELL_CHANGES, TOOLS, TOUR, UNIFIED_SPECS, WEB,
+    BULK_CHANGES, COLUMNS, CONNECTOR, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, INFLUXDB, LOGINS,
+    MODELS, PYMONGO_SUITE, SHELL, SHELL_CHANGES, TOOLS, TOUR, UNIFIED_SPECS, WEB,
 };
 use super::server::{Server, scratch_folder};
 use crate::process::{Outcome, cargo, read, root, target_folder};
@@ -15,6 +15,9 @@ use crate::process::{Outcome, cargo, read, root, target_folder};
 const RUN_MAX: Duration = Duration::from_secs(400);
 /// Attempts to install; registries are slow at times.
 const INSTALL_TRIES: usize = 2;
+
+/// The client of a server that is built with columns of Apache Arrow.
+pub(crate) const COLUMNS_CLIENT: &str = "columns";
 
 /// The driver whose own tests `pymongo_suite` runs; `requirements.txt` installs the same version.
 const PYMONGO: &str = "pymongo==4.20.0";
@@ -112,6 +115,30 @@ pub(crate) const CLIENTS: &[Client] = &[
             in_folder("influxdb", &python.to_string_lossy(), &["check.py"])
         },
         checks: &[INFLUXDB],
+        on_set: false,
+        is_optional: false,
+    },
+    Client {
+        name: COLUMNS_CLIENT,
+        runtime: &[("python3", "--version")],
+        packages: &[],
+        pins: &["requirements.txt"],
+        install: || {
+            let pip = folder(COLUMNS_CLIENT).join("target/venv/bin/pip");
+            vec![
+                in_folder(COLUMNS_CLIENT, "python3", &["-m", "venv", "target/venv"]),
+                in_folder(
+                    COLUMNS_CLIENT,
+                    &pip.to_string_lossy(),
+                    &["install", "--quiet", "--requirement", "requirements.txt"],
+                ),
+            ]
+        },
+        start: || {
+            let python = folder(COLUMNS_CLIENT).join("target/venv/bin/python");
+            in_folder(COLUMNS_CLIENT, &python.to_string_lossy(), &["check.py"])
+        },
+        checks: &[COLUMNS],
         on_set: false,
         is_optional: false,
     },

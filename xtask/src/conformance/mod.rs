@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::process::{Outcome, WORKSPACE, cargo, in_ci, root, run as run_command};
-use clients::{CLIENTS, Client};
+use clients::{CLIENTS, COLUMNS_CLIENT, Client};
 use expected::Failure;
 use server::Server;
 
@@ -51,16 +51,26 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
         ));
     }
     let failures = expected::load()?;
-    let binary = server::build()?;
     let requested = |client: &&Client| names.is_empty() || names.contains(&client.name);
     let clients: Vec<&Client> = CLIENTS.iter().filter(requested).collect();
+    // First, because both builds have the same name.
+    let reads_columns = clients.iter().any(|client| client.name == COLUMNS_CLIENT);
+    let with_arrow = match reads_columns {
+        true => Some(server::build_with_arrow()?),
+        false => None,
+    };
+    let binary = server::build()?;
+    let binary_of = |client: &Client| match &with_arrow {
+        Some(with_arrow) if client.name == COLUMNS_CLIENT => with_arrow,
+        _ => &binary,
+    };
     let next = AtomicUsize::new(0);
     let run_some = || {
         let mut results = Vec::new();
         while let Some(client) = clients.get(next.fetch_add(1, Ordering::Relaxed)) {
             println!("-- {}", client.name);
             let start = Instant::now();
-            let verdict = run_client(client, &binary, &failures);
+            let verdict = run_client(client, binary_of(client), &failures);
             results.push((client.name, start.elapsed(), verdict, client.is_optional));
         }
         results

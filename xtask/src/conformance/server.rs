@@ -34,6 +34,16 @@ pub(crate) fn build() -> Outcome<PathBuf> {
     Ok(target_folder().join("debug/nilometer"))
 }
 
+/// Builds the server with columns of Apache Arrow; returns the path of a copy, which [`build`] does not overwrite.
+pub(crate) fn build_with_arrow() -> Outcome<PathBuf> {
+    let package = ["--package", "nilometer-server", "--features", "arrow"];
+    run(cargo(["build", "--quiet", "--bin", "nilometer"]).args(package))?;
+    let built = target_folder().join("debug/nilometer");
+    let copy = target_folder().join("debug/nilometer-with-arrow");
+    std::fs::copy(&built, &copy).map_err(|e| format!("{}: {e}", copy.display()))?;
+    Ok(copy)
+}
+
 /// The bytes that a file system in memory must have room for.
 const MEMORY_BYTES_MIN: u64 = 1 << 30;
 
