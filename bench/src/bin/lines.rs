@@ -15,18 +15,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-const FIELDS: [&str; 10] = [
-    "usage_user",
-    "usage_system",
-    "usage_idle",
-    "usage_nice",
-    "usage_iowait",
-    "usage_irq",
-    "usage_softirq",
-    "usage_steal",
-    "usage_guest",
-    "usage_guest_nice",
-];
+#[path = "../data/names.rs"]
+#[allow(dead_code, reason = "the names of tags are for other programs")]
+mod names;
+
+use names::METRICS;
 
 /// The first time, in ms.
 const START_MS: u64 = 1_451_606_400_000;
@@ -44,7 +37,7 @@ fn body(client: u64, rows: std::ops::Range<u64>) -> String {
             "cpu,arch=x64,datacenter=eu-west-1c,hostname=host_{host},os=Ubuntu16.04LTS,rack=87,region=eu-west-1,\
              service=18,service_environment=production,service_version=1,team=NYC "
         );
-        for (number, field) in (0_u64..).zip(FIELDS) {
+        for (number, field) in (0_u64..).zip(METRICS) {
             let value =
                 (row.wrapping_mul(6_364_136_223_846_793_005) >> 40).wrapping_add(number * 7) % 101;
             let comma = if number == 0 { "" } else { "," };
