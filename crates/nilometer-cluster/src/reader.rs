@@ -258,7 +258,7 @@ impl Snapshot for ViewSnapshot {
         Ok(Box::new(SlateScan::new(
             Arc::clone(&contents.db),
             &parts.callers,
-            range,
+            (keyspace, range),
             direction,
             (Arc::clone(&self.reader), Arc::clone(&contents.open)),
         )))

@@ -13,7 +13,7 @@ use std::future::Future;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use nilometer_storage::{Bytes, Direction, Error, Result};
+use nilometer_storage::{Bytes, Direction, Error, KeyspaceId, Result, ScanEntries};
 use slatedb::config::ScanOptions;
 use slatedb::{DbIterator, DbReader, DbSnapshot, IterationOrder, KeyValue};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use crate::caller_runtime::{CallerRuntime, CallerRuntimes};
 use crate::error::convert;
-use crate::layout::PREFIX_BYTES;
+use crate::layout::{PREFIX_BYTES, entry_key};
 
 /// Entries of the first chunk. Many scans look for one entry.
 const FIRST_ENTRIES: usize = 1;
@@ -84,6 +84,7 @@ impl ScanSource for Arc<DbReader> {
 
 /// A scan of one keyspace. `H` keeps open what is scanned.
 pub(crate) struct SlateScan<S, H> {
+    keyspace: KeyspaceId,
     chunk: Chunk,
     source: Source,
     /// What is not yet in a chunk. Only while nothing reads ahead.
@@ -120,15 +121,16 @@ impl Drop for Ahead {
 }
 
 impl<S: ScanSource, H> SlateScan<S, H> {
-    /// Returns a scan of the stored keys in `range`. It reads nothing yet.
+    /// Returns a scan of the stored keys in a range of a keyspace. It reads nothing yet.
     pub(crate) fn new(
         scanned: S,
         runtimes: &CallerRuntimes,
-        range: Range,
+        (keyspace, range): (KeyspaceId, Range),
         direction: Direction,
         open: H,
     ) -> Self {
         Self {
+            keyspace,
             chunk: Chunk::new(),
             source: Source::Unopened,
             rest: range,
@@ -242,6 +244,33 @@ pub(crate) async fn read_chunk(
         chunk.push_back(entry);
     }
     Ok((chunk, bytes))
+}
+
+impl<S: ScanSource, H: Send> ScanEntries for SlateScan<S, H> {
+    /// Moves the iterators over the tables, which costs a search in each; a new scan opens them again.
+    fn seek_forward(&mut self, key: &[u8]) -> Result<bool> {
+        if self.direction == Direction::Backward {
+            return Ok(false);
+        }
+        let key = entry_key(self.keyspace, key);
+        while self.chunk.pop_front_if(|entry| entry.key < key).is_some() {}
+        if !self.chunk.is_empty() {
+            return Ok(true);
+        }
+        if matches!(&self.rest.1, Bound::Excluded(end) if *end <= key) {
+            self.source = Source::Ended;
+        }
+        match &mut self.source {
+            Source::Ended => return Ok(true),
+            // What was read ahead would be thrown away.
+            Source::Ahead(_) => return Ok(false),
+            Source::Unopened => {}
+            Source::WhenAsked(iterator) => self.runtime.wait_for(iterator.seek(&key))?,
+        }
+        self.rest.0 = Bound::Included(key);
+        self.entries_next = FIRST_ENTRIES;
+        Ok(true)
+    }
 }
 
 impl<S: ScanSource, H> Iterator for SlateScan<S, H> {

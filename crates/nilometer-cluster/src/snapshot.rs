@@ -49,7 +49,7 @@ impl Snapshot for SlateSnapshot {
         Ok(Box::new(SlateScan::new(
             Arc::clone(&self.view.snapshot),
             &core.callers,
-            range,
+            (keyspace, range),
             direction,
             // The view retains its keyspaces. The core is last, so that SlateDB is closed after its snapshots.
             (

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilometer_storage::{Bytes, Direction, Error, Keyspace, KeyspaceId, Result, Scan, Snapshot};
+use nilometer_storage::{
+    Bytes, Direction, Error, Keyspace, KeyspaceId, Result, Scan, ScanEntries, Snapshot,
+};
 use object_store::ObjectStore;
 use slatedb::config::DbReaderOptions;
 use slatedb::{DbReader, DbReaderMode};
@@ -151,6 +153,8 @@ struct SourceScan {
     has_ended: bool,
     _reader: Arc<OpenReader>,
 }
+
+impl ScanEntries for SourceScan {}
 
 impl Iterator for SourceScan {
     type Item = Result<(Bytes, Bytes)>;

@@ -345,8 +345,35 @@ pub trait Engine: Send + Sync {
     fn close(&self) -> Result<()>;
 }
 
-/// Entries of a scan, in key order.
-pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes)>> + Send>;
+/// The entries of a scan, in key order.
+pub trait ScanEntries: Iterator<Item = Result<(Bytes, Bytes)>> + Send {
+    /// Moves a forward scan to its first entry at or after `key`, behind those already returned. False if a new scan costs
+    /// no more: the scan is then to be given up. Callers use [`seek`].
+    fn seek_forward(&mut self, key: &[u8]) -> Result<bool> {
+        let _ = key;
+        Ok(false)
+    }
+}
+
+impl ScanEntries for std::iter::Empty<Result<(Bytes, Bytes)>> {}
+
+/// A scan of a keyspace.
+pub type Scan = Box<dyn ScanEntries>;
+
+/// Moves a forward scan of `keyspace` in `snapshot`, which ends at `end`, to its first entry at or after `key`. The key is
+/// behind all entries already returned.
+pub fn seek(
+    scan: &mut Scan,
+    snapshot: &dyn Snapshot,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    end: Option<&[u8]>,
+) -> Result<()> {
+    if !scan.seek_forward(key)? {
+        *scan = snapshot.scan(keyspace, key, end, Direction::Forward)?;
+    }
+    Ok(())
+}
 
 /// A consistent view of an engine at one point of the commit order.
 pub trait Snapshot: Send + Sync {

@@ -26,7 +26,7 @@ mod transfer;
 pub use bytes::Bytes;
 pub use engine::{
     Direction, DiskWait, DiskWaits, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId,
-    KeyspaceOptions, KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
+    KeyspaceOptions, KeyspaceStatistics, Operation, Scan, ScanEntries, Snapshot, WriteBatch, seek,
 };
 pub use error::{Error, Result};
 pub use long_keys::LongKeyEngine;

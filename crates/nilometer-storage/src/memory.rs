@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use crate::bytes::Bytes;
 use crate::engine::{
     Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
+    KeyspaceStatistics, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::{lock, read, write};
@@ -438,6 +438,8 @@ impl MemoryScan {
 fn borrow(bound: &Bound<Bytes>) -> Bound<&[u8]> {
     bound.as_ref().map(Bytes::as_slice)
 }
+
+impl ScanEntries for MemoryScan {}
 
 impl Iterator for MemoryScan {
     type Item = Result<(Bytes, Bytes)>;

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::bytes::Bytes;
 use crate::engine::{
     Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
+    KeyspaceStatistics, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -295,6 +295,8 @@ impl OverlayScan {
         Some(found)
     }
 }
+
+impl ScanEntries for OverlayScan {}
 
 impl Iterator for OverlayScan {
     type Item = Result<(Bytes, Bytes)>;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nilometer_cluster::{SlateEngine, SlateOptions};
 use nilometer_storage::testing::contract::{TOGETHER, entries, put};
 use nilometer_storage::testing::random::Random;
-use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, WriteBatch};
+use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, WriteBatch, seek};
 use object_store::memory::InMemory;
 
 fn filled() -> (SlateEngine, KeyspaceId, BTreeMap<Vec<u8>, Vec<u8>>) {
@@ -57,6 +57,57 @@ fn long_scans_have_every_entry_once() {
                 "{settled}, {} entries",
                 backward.len()
             );
+        }
+    }
+}
+
+fn byte(random: &mut Random) -> u8 {
+    random.bytes(1)[0]
+}
+
+/// Steps and seeks of a forward scan, near and far, behind its end and after it has read ahead.
+#[test]
+fn a_scan_continues_where_it_is_moved_to() {
+    let (engine, id, model) = filled();
+    let mut random = Random::new(3);
+    for round in 0..60 {
+        if round == 30 {
+            engine.settle().expect("settle");
+        }
+        let view = engine.snapshot().expect("snapshot");
+        let end = [byte(&mut random), 7];
+        let mut from = vec![byte(&mut random) / 4];
+        let scan = view.scan(id, &from, Some(&end), Direction::Forward);
+        let mut scan = scan.expect("scan");
+        for _ in 0..20 {
+            let mut expected = model
+                .range(from.clone()..)
+                .take_while(|(key, _)| key[..] < end[..]);
+            for _ in 0..[0, 1, 3, 300][random.index(4)] {
+                let found = scan.next().transpose().expect("readable");
+                let found = found.map(|(key, value)| (key.to_vec(), value.to_vec()));
+                let wanted = expected
+                    .next()
+                    .map(|(key, value)| (key.clone(), value.clone()));
+                assert!(
+                    found == wanted,
+                    "round {round}: {:?}",
+                    wanted.map(|(key, _)| key)
+                );
+                if let Some((key, _)) = found {
+                    from = [&key[..], &[0]].concat();
+                }
+            }
+            let step = [0, 0, 1, 40][random.index(4)];
+            let Some(first) = from[0].checked_add(step) else {
+                break;
+            };
+            let target = vec![first, byte(&mut random)];
+            if target < from {
+                continue;
+            }
+            seek(&mut scan, &*view, id, &target, Some(&end)).expect("a seek succeeds");
+            from = target;
         }
     }
 }

@@ -25,8 +25,8 @@ use self::walk::LongKeyWalk;
 use crate::bytes::Bytes;
 use crate::engine::{
     Direction, DiskWaits, Durability, Engine, EngineStatistics, KEY_BYTES_MAX, Keyspace,
-    KeyspaceId, KeyspaceOptions, KeyspaceStatistics, LONG_KEY_BYTES_MAX, Operation, Scan, Snapshot,
-    WriteBatch,
+    KeyspaceId, KeyspaceOptions, KeyspaceStatistics, LONG_KEY_BYTES_MAX, Operation, Scan,
+    ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::{lock, read, write};
@@ -426,6 +426,8 @@ struct MergedScan {
     long: ScanHead,
     direction: Direction,
 }
+
+impl ScanEntries for MergedScan {}
 
 impl Iterator for MergedScan {
     type Item = Result<(Bytes, Bytes)>;

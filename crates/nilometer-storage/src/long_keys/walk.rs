@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::form::{self, Chain, ROOT, StoredEntry, end_of_prefix};
 use crate::bytes::Bytes;
-use crate::engine::{Direction, KeyspaceId, Scan, Snapshot};
+use crate::engine::{Direction, KeyspaceId, Scan, ScanEntries, Snapshot};
 use crate::error::{Error, Result};
 
 /// The long keys of a range, with their values.
@@ -168,6 +168,8 @@ impl LongKeyWalk {
         }
     }
 }
+
+impl ScanEntries for LongKeyWalk {}
 
 impl Iterator for LongKeyWalk {
     type Item = Result<(Bytes, Bytes)>;

@@ -20,7 +20,7 @@ use super::recovery::{self, Recovery};
 use crate::bytes::Bytes;
 use crate::engine::{
     Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Scan, Snapshot, WriteBatch,
+    KeyspaceStatistics, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -292,6 +292,8 @@ fn number_of(key: &[u8]) -> u128 {
 fn key_of(number: u128) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
+
+impl ScanEntries for SalvageScan {}
 
 impl Iterator for SalvageScan {
     type Item = Result<(Bytes, Bytes)>;

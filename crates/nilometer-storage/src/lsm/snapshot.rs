@@ -13,7 +13,7 @@ use super::separated_value::unseal;
 use super::tree::{Tree, fenced};
 use super::write_buffer::WriteBufferScan;
 use crate::bytes::Bytes;
-use crate::engine::{Direction, KEY_BYTES_MAX, Keyspace, KeyspaceId, Scan, Snapshot};
+use crate::engine::{Direction, KEY_BYTES_MAX, Keyspace, KeyspaceId, Scan, ScanEntries, Snapshot};
 use crate::error::{Error, Result};
 use crate::long_keys::end_of_prefix;
 
@@ -207,6 +207,8 @@ impl<S> SearchedScan<S> {
         Self { scan, search }
     }
 }
+
+impl<S: Iterator<Item = Result<(Bytes, Bytes)>> + Send> ScanEntries for SearchedScan<S> {}
 
 impl<S: Iterator<Item = Result<(Bytes, Bytes)>>> Iterator for SearchedScan<S> {
     type Item = Result<(Bytes, Bytes)>;

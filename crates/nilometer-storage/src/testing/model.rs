@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::contract::{APART, Factory, SHORT_LIVED, TOGETHER, entries};
 use super::random::Random;
-use crate::engine::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
+use crate::engine::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch, seek};
 
 /// Maximum number of keyspaces at one time.
 const KEYSPACES_MAX: usize = 5;
@@ -182,6 +182,31 @@ impl History<'_> {
         };
         let found = entries(&*view, id, &start, Some(&end), direction);
         assert_eq!(found, expected, "range of {id:?}");
+        self.seek_some(id, &*view, (&start, &end));
+    }
+
+    /// Reads a range forward in parts: a few entries, then a seek to a key behind them.
+    fn seek_some(&mut self, id: KeyspaceId, view: &dyn Snapshot, range: (&[u8], &[u8])) {
+        let (mut from, end) = (range.0.to_vec(), range.1);
+        let scan = view.scan(id, &from, Some(end), Direction::Forward);
+        let mut scan = scan.expect("a scan opens");
+        loop {
+            for _ in 0..self.random.below(4) {
+                let expected = self.contents[&id].range(from.clone()..end.to_vec()).next();
+                let found = scan.next().transpose().expect("readable");
+                let found = found.map(|(key, value)| (key.to_vec(), value.to_vec()));
+                let expected = expected.map(|(key, value)| (key.clone(), value.clone()));
+                assert_eq!(found, expected, "after a seek to {from:?} in {id:?}");
+                let Some((key, _)) = found else { return };
+                from = [&key[..], &[0]].concat();
+            }
+            let target = self.any_key();
+            if target < from || &target[..] > end {
+                return;
+            }
+            seek(&mut scan, view, id, &target, Some(end)).expect("a seek succeeds");
+            from = target;
+        }
     }
 
     fn keep_snapshot(&mut self) {

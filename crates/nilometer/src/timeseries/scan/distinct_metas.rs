@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, key_string};
-use nilometer_storage::{Direction, Snapshot};
+use nilometer_storage::{Direction, Snapshot, seek};
 
 use super::BucketReader;
 use super::index_scan::{STEPS_MAX, prefix, split};
@@ -71,7 +71,7 @@ impl BucketReader {
                     if end.is_some_and(|end| end <= &*behind) {
                         break;
                     }
-                    scan = snapshot.scan(keyspace, &behind, end, Direction::Forward)?;
+                    seek(&mut scan, &*snapshot, keyspace, &behind, end)?;
                     steps = 0;
                 }
                 continue;

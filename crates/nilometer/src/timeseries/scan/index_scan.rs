@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nilometer_bson::key_string::{self, KeyOrder};
-use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
+use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot, seek};
 
 use super::{BucketRange, BucketReader};
 use crate::catalog::Collection;
@@ -90,9 +90,8 @@ impl<'w> IndexIterator<'w> {
             self.done = true;
             return Ok(());
         }
-        self.scan =
-            self.snapshot
-                .scan(self.keyspace, key, self.end.as_deref(), Direction::Forward)?;
+        let (snapshot, end) = (self.snapshot, self.end.as_deref());
+        seek(&mut self.scan, snapshot, self.keyspace, key, end)?;
         Ok(())
     }
 
@@ -451,7 +450,7 @@ pub(crate) fn buckets_with_tail(
         if last == Some(id) {
             steps += 1;
             if steps > TAIL_STEPS_MAX {
-                scan = snapshot.scan(keyspaces.tail, &end_of(id), None, Direction::Forward)?;
+                seek(&mut scan, snapshot, keyspaces.tail, &end_of(id), None)?;
                 steps = 0;
             }
             continue;

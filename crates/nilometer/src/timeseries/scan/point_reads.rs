@@ -8,7 +8,7 @@
 //!   together, as the newest of all series do: while the next open document or tail entry belongs to a later bucket, these
 //!   two keyspaces need no lookup.
 
-use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
+use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot, seek};
 
 use super::storage_iterator::{RawBucket, StoredForm};
 use crate::error::Result;
@@ -181,7 +181,12 @@ impl<'s> LookaheadIterator<'s> {
 
     fn seek_to(&mut self, id: [u8; 12]) -> Result<()> {
         let (snapshot, end) = (self.snapshot, Some(&self.end[..]));
-        self.scan = Some(snapshot.scan(self.keyspace, &id, end, Direction::Forward)?);
+        match &mut self.scan {
+            Some(scan) => seek(scan, snapshot, self.keyspace, &id, end)?,
+            None => {
+                self.scan = Some(snapshot.scan(self.keyspace, &id, end, Direction::Forward)?);
+            }
+        }
         self.pull()
     }
 
