@@ -530,7 +530,7 @@ mod tests {
         let constants: [Value; 9] = [
             Value::Null,
             "text".into(),
-            array![1].into(),
+            array![1],
             2.into(),
             7i64.into(),
             0.5.into(),
