@@ -520,6 +520,12 @@ impl WallClock for OperationContext {
 }
 
 impl OperationContext {
+    /// Returns the document that a router has made for an upsert.
+    pub(crate) fn upserted(&self) -> Option<DocRef<'_>> {
+        let routed = self.routed.as_ref()?;
+        routed.upserted.as_ref().map(Document::as_ref)
+    }
+
     /// Makes a context for internal work: no deadline, no session.
     pub fn internal(clock: Arc<dyn Clock>, database: &str) -> Self {
         Self {

@@ -129,13 +129,15 @@ impl HostedPartition {
     fn run_placed(&self, request: &Request) -> Result<Document> {
         let routed = request.routed.as_deref();
         let placement = routed.and_then(|routed| routed.placement.as_ref());
+        let access = Database::access_of(request);
         let running = match placement {
-            Some(placement) => self.enter(placement, Database::access_of(request))?,
+            Some(placement) => self.enter(placement, access)?,
             None => None,
         };
         let mut session = ClientSession::embedded();
         let reply = self.database.run_command(&mut session, request);
-        if running.is_none() {
+        drop(running);
+        if routed.is_none() || access != Access::Write {
             return Ok(reply);
         }
         let mut reply = DocumentBuilder::extending(reply);

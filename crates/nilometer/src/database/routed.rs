@@ -18,8 +18,8 @@ use crate::operation::{Access, OperationContext, Request};
 use crate::parameters::MONGODB_VERSION;
 use crate::query::source::{Collections, Resolved};
 use crate::router::{
-    Coordinator, Partition, PendingReply, Placement, RoutedCollection, Router, SETTLE_COMMAND,
-    read_placement,
+    Coordinator, NOTE_COMMAND, Partition, PendingReply, Placement, RoutedCollection, Router,
+    SETTLE_COMMAND, read_placement,
 };
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, UserName};
@@ -115,6 +115,12 @@ impl Database {
         let outcome = match &self.router {
             Some(router) if !self.is_view() => match request.command_name() {
                 SETTLE_COMMAND => settle(router, request),
+                NOTE_COMMAND => {
+                    let clock = self.services.clock.clone();
+                    let operation = OperationContext::internal(clock, "admin");
+                    let noted = router.note_for(request, &operation);
+                    noted.map(|()| doc! {"ok": 1.0})
+                }
                 _ => Ok(self.run_command(&mut ClientSession::embedded(), request)),
             },
             _ => Err(Error::new(

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use nilometer_bson::{DocRef, Document, ValueRef};
 use nilometer_storage::Durability;
 
-use super::{Modified, ModifyAction, ModifyContext, ModifyStatement};
+use super::{Modified, ModifyAction, ModifyContext, ModifyStatement, new_document};
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
 use crate::insertion::InsertOptions;
@@ -25,8 +25,8 @@ use crate::timeseries::{
     DecideSeries, ExplainedSelection, FindBuckets, MeasurementAction, MeasurementChange,
     MeasurementSelection, ModifyStats, SeriesChange, WriteLockGuard,
 };
-use crate::write::update::{Update, document_of_filter};
-use crate::write::{ChangedDocument, UpdateResult, with_id};
+use crate::write::update::Update;
+use crate::write::{ChangedDocument, UpdateResult};
 
 /// The measurements of a time-series collection, and the statement that changes them.
 #[derive(Clone, Copy)]
@@ -288,15 +288,10 @@ impl<'a> Measurements<'a> {
     ) -> Result<Modified> {
         let statement = self.statement;
         let new_id = || self.cx.ids.object_id(statement.operation.now_ms);
-        let made = match supplied {
-            Some(document) => document.to_document(),
-            None => {
-                let base = document_of_filter(&statement.selector.filter, update)?;
-                update.apply_to_new(&base, &statement.eval)?
-            }
-        };
+        let filter = &statement.selector.filter;
+        let made = new_document(filter, update, supplied, (&statement.eval, &new_id))?;
         let timeseries = self.cx.timeseries;
-        let document = timeseries.stored_form(self.collection, with_id(made, &new_id))?;
+        let document = timeseries.stored_form(self.collection, made)?;
         let options = InsertOptions {
             ordered: true,
             durability: Durability::Buffered,

@@ -24,7 +24,9 @@ mod raw_buckets;
 mod statement;
 mod target;
 
-pub(crate) use statement::{Modified, ModifyAction, ModifyStatement, Selector, StatementHint};
+pub(crate) use statement::{
+    Modified, ModifyAction, ModifyStatement, Selector, StatementHint, new_document,
+};
 pub(crate) use target::WriteTarget;
 
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Value};
+use nilometer_bson::{DocRef, Document, ObjectId, Value};
 use nilometer_storage::Durability;
 
 use super::measurements::Measurements;
@@ -21,8 +21,8 @@ use crate::operation::OperationContext;
 use crate::query::exec::scan::write_candidates::Targets;
 use crate::query::planner::access::hint::Hint;
 use crate::query::source::Direction;
-use crate::write::update::Update;
-use crate::write::{ChangedDocument, Selection, UpdateResult};
+use crate::write::update::{Update, document_of_filter};
+use crate::write::{ChangedDocument, Selection, UpdateResult, with_id};
 
 /// An update or delete statement.
 pub(crate) struct ModifyStatement<'a> {
@@ -120,6 +120,23 @@ impl Modified {
             ..Self::default()
         }
     }
+}
+
+/// Returns the document that an upsert inserts: `supplied`, or one made of its filter and its update. It has an `_id`.
+pub(crate) fn new_document(
+    filter: &MatchExpression,
+    update: &Update,
+    supplied: Option<DocRef<'_>>,
+    (eval, new_id): (&EvalContext<'_>, &dyn Fn() -> ObjectId),
+) -> Result<Document> {
+    let made = match supplied {
+        Some(document) => document.to_document(),
+        None => {
+            let base = document_of_filter(filter, update)?;
+            update.apply_to_new(&base, eval)?
+        }
+    };
+    Ok(with_id(made, new_id))
 }
 
 impl<'f> Selector<'f> {

@@ -1,7 +1,9 @@
 //! What a router asks of a partition beside a command.
 
+use nilometer_bson::Document;
+
 /// What a router asks of a partition beside a command.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoutedRequest {
     /// What a part of a query returns.
     pub part: Option<PartRequest>,
@@ -11,6 +13,8 @@ pub struct RoutedRequest {
     pub statements: Vec<u32>,
     /// Statements of a retryable write do nothing unless they ran before.
     pub repeats_only: bool,
+    /// The document that an upsert inserts if nothing matches: its shard key belongs to the partition.
+    pub upserted: Option<Document>,
 }
 
 /// What a router asks of a partition beside an `aggregate`.

@@ -1,7 +1,8 @@
 //! The form in which requests go to partitions in other processes: the command, with a field of its own.
 //!
 //! ```text
-//! $partition  { name, part: { states, now }, placement: { ns, number }, statements: [ … ], repeatsOnly }
+//! $partition  { name, part: { states, now }, placement: { ns, number }, statements: [ … ], repeatsOnly,
+//!               upserted: { … } }
 //! ```
 //!
 //! Whoever receives a message takes the field out before anything else sees the command, and only of a sender that has
@@ -48,6 +49,9 @@ fn append(out: &mut DocumentBuilder, routed: &RoutedRequest) {
     }
     if routed.repeats_only {
         out.append("repeatsOnly", true);
+    }
+    if let Some(document) = &routed.upserted {
+        out.append("upserted", document.clone());
     }
 }
 
@@ -98,6 +102,9 @@ fn read(field: DocRef<'_>) -> Result<RoutedRequest> {
                 out.statements = numbers.ok_or_else(malformed)?;
             }
             ("repeatsOnly", ValueRef::Bool(only)) => out.repeats_only = only,
+            ("upserted", ValueRef::Document(document)) => {
+                out.upserted = Some(document.to_document());
+            }
             _ => return Err(malformed()),
         }
     }
@@ -136,6 +143,7 @@ mod tests {
             }),
             statements: vec![0, 3, u32::MAX],
             repeats_only: true,
+            upserted: Some(doc! {"_id": 1}),
         };
         for routed in [RoutedRequest::default(), full] {
             let mut request = Request::new(body.clone());

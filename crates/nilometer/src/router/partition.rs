@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilometer_bson::{Document, DocumentBuilder, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
 
+use super::versions::OPENING_FIELD;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request, RoutedRequest};
 use crate::session::SessionId;
@@ -48,27 +49,33 @@ fn checked(reply: Document) -> Result<Document> {
     if reply.get("ok").as_exact_i64() == Some(1) {
         return Ok(reply);
     }
-    let code = reply.get("code").as_exact_i64();
-    let code = code.and_then(|code| i32::try_from(code).ok());
-    let text = reply.get("errmsg").as_str().unwrap_or("the command failed");
-    let mut error = Error::new(code.map_or(ErrorCode::UnknownError, ErrorCode), text);
-    let known = [
+    let others = [
         "ok",
-        "errmsg",
-        "code",
         "codeName",
         "errorLabels",
         "operationTime",
         "$clusterTime",
+        OPENING_FIELD,
     ];
+    Err(error_of(reply.as_ref(), &others))
+}
+
+/// Returns the error that a document reports by `code` and `errmsg`. Its other fields but `others` are details of the error.
+pub(crate) fn error_of(reported: DocRef<'_>, others: &[&str]) -> Error {
+    let code = reported.get("code").as_exact_i64();
+    let code = code.and_then(|code| i32::try_from(code).ok());
+    let text = reported.get("errmsg").as_str();
+    let text = text.unwrap_or("the command failed");
+    let mut error = Error::new(code.map_or(ErrorCode::UnknownError, ErrorCode), text);
+    let is_detail = |name: &str| !["code", "errmsg"].contains(&name) && !others.contains(&name);
     let mut details = DocumentBuilder::new();
-    for element in reply.iter().filter(|e| !known.contains(&e.name())) {
+    for element in reported.iter().filter(|e| is_detail(e.name())) {
         details.append_element(element);
     }
     if !details.is_empty() {
         error.details = Some(details.finish());
     }
-    Err(error)
+    error
 }
 
 /// Returns a command for a partition: `body` with the database, the rest of the time limit, and the session of the request.

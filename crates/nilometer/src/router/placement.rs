@@ -272,6 +272,12 @@ impl Sharding {
         is_new
     }
 
+    /// True if it is known that documents of these partitions may have any key.
+    pub(crate) fn may_have_any_key(&self, partitions: &[usize]) -> bool {
+        let mut partitions = partitions.iter();
+        partitions.all(|partition| self.anywhere.contains(partition))
+    }
+
     fn merge_chunks(&mut self) {
         // Neighbours that clients split stay apart: only repeated bounds go.
         self.chunks

@@ -141,7 +141,7 @@ impl Drop for PartCursor {
 }
 
 /// Returns the documents of a reply, and the id of the cursor.
-fn batch_of(reply: &Document) -> Result<(Vec<Document>, i64)> {
+pub(crate) fn batch_of(reply: &Document) -> Result<(Vec<Document>, i64)> {
     let no_batch = || {
         Error::new(
             ErrorCode::InternalError,

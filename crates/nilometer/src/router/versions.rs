@@ -24,6 +24,9 @@ pub(crate) const RAISE_COMMAND: &str = "_raisePlacement";
 /// What the router with the catalog is told by one whose placement was refused.
 pub(crate) const SETTLE_COMMAND: &str = "_settlePlacement";
 
+/// What the router with the catalog is told by one that is about to change shard keys of documents.
+pub(crate) const NOTE_COMMAND: &str = "_noteAnyKey";
+
 /// What a partition is told when the writes of a command that it has buffered are to be durable: its argument is the opening.
 pub(crate) const SYNC_COMMAND: &str = "_syncPartition";
 
@@ -132,6 +135,64 @@ impl Router {
         let placement = placement.map(|placement| Placement::clone(&placement));
         self.stored()
             .set(&namespace, placement, wanted.number, &self.names)
+    }
+
+    /// Notes that documents of these partitions may have any key from now on. The caller does not hold
+    /// [`Self::lock_changes`].
+    pub(crate) fn note_any_key(
+        &self,
+        namespace: &Namespace,
+        partitions: &[usize],
+        operation: &OperationContext,
+    ) -> Result<()> {
+        let Some(coordinator) = self.elsewhere() else {
+            return self.note_any_key_here(namespace, partitions, operation);
+        };
+        let names = partitions.iter().map(|partition| self.name(*partition));
+        let names: Vec<Value> = names.map(Value::from).collect();
+        let mut note = DocumentBuilder::new();
+        note.append(NOTE_COMMAND, namespace.to_string());
+        note.append("partitions", names);
+        let note = super::command("admin", note.finish(), operation, None);
+        let noted = wait(&mut *coordinator.send(Request::new(note)), operation);
+        coordinator.catch_up()?;
+        noted.map(drop)
+    }
+
+    /// Does so at the router that has the catalog.
+    fn note_any_key_here(
+        &self,
+        namespace: &Namespace,
+        partitions: &[usize],
+        operation: &OperationContext,
+    ) -> Result<()> {
+        let _changes = self.lock_changes();
+        let Some(placement) = self.placement(namespace) else {
+            return Ok(());
+        };
+        let mut noted = Placement::clone(&placement);
+        let sharding = noted.sharding.as_mut();
+        if sharding.is_some_and(|sharding| sharding.note_anywhere(partitions)) {
+            self.begin_change(namespace, operation)?;
+            self.set_placement(namespace, Some(noted))?;
+        }
+        Ok(())
+    }
+
+    /// Notes what another router has asked for.
+    pub(crate) fn note_for(&self, request: &Request, operation: &OperationContext) -> Result<()> {
+        let malformed = || Error::bad_value("a collection or its partitions are missing");
+        let body = request.body.as_ref();
+        let name = body.get(NOTE_COMMAND).as_str().ok_or_else(malformed)?;
+        let (database, collection) = name.split_once('.').ok_or_else(malformed)?;
+        let names = body.get("partitions").as_array().ok_or_else(malformed)?;
+        let numbers = names.iter().map(|name| {
+            let name = name.as_str().ok_or_else(malformed)?;
+            self.number_of(name)
+        });
+        let numbers = numbers.collect::<Result<Vec<usize>>>()?;
+        let namespace = Namespace::new(database, collection)?;
+        self.note_any_key_here(&namespace, &numbers, operation)
     }
 
     /// True if the collection has a placement of that version or none.

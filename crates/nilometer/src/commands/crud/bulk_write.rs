@@ -62,7 +62,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "bulkWrite",
         "Inserts, updates and deletes in several collections.",
         Authorization::ByRule(rules::bulk_write),
-        OnRouter::Refused,
+        OnRouter::Own,
         run,
     )
 };
@@ -90,29 +90,31 @@ const UPDATE_NAMES: Names = Names {
 };
 
 /// The kind of an operation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OpKind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpKind {
     Insert,
     Update,
     Delete,
 }
 
 /// An operation with checked field names.
-struct Op<'r> {
-    kind: OpKind,
-    namespace: usize,
+pub(crate) struct Op<'r> {
+    pub(crate) kind: OpKind,
+    /// Position in `nsInfo`.
+    pub(crate) namespace: usize,
+    pub(crate) document: DocRef<'r>,
     args: Args<'r>,
 }
 
 /// The result of one operation.
 #[derive(Default)]
-struct OpResult {
-    n: u64,
-    modified: Option<u64>,
-    upserted: Option<Value>,
+pub(crate) struct OpResult {
+    pub(crate) n: u64,
+    pub(crate) modified: Option<u64>,
+    pub(crate) upserted: Option<Value>,
     /// True if it ran before.
-    was_retried: bool,
-    error: Option<Error>,
+    pub(crate) was_retried: bool,
+    pub(crate) error: Option<Error>,
 }
 
 #[derive(Default)]
@@ -126,13 +128,13 @@ struct Totals {
 }
 
 /// The state of a running command.
-struct Bulk<'r> {
-    database: &'r Database,
-    operation: &'r OperationContext,
-    namespaces: Vec<Namespace>,
-    ops: Vec<Op<'r>>,
-    options: QueryOptions,
-    ordered: bool,
+pub(crate) struct Bulk<'r> {
+    pub(crate) database: &'r Database,
+    pub(crate) operation: &'r OperationContext,
+    pub(crate) namespaces: Vec<Namespace>,
+    pub(crate) ops: Vec<Op<'r>>,
+    pub(crate) options: QueryOptions,
+    pub(crate) ordered: bool,
     errors_only: bool,
     retryable: Option<RetryableCommand<'r>>,
     totals: Totals,
@@ -147,6 +149,20 @@ fn run(
     request: &Request,
 ) -> Result<Document> {
     let operation = &context.operation;
+    run_by(database, operation, request, |bulk| {
+        bulk.retryable = retryable::begin(database, operation)?;
+        bulk.perform()?;
+        make_durable(database, operation)
+    })
+}
+
+/// Checks the command, lets `perform` run its operations, and returns the reply.
+pub(crate) fn run_by<'r>(
+    database: &'r Database,
+    operation: &'r OperationContext,
+    request: &'r Request,
+    perform: impl FnOnce(&mut Bulk<'r>) -> Result<()>,
+) -> Result<Document> {
     let args = Args::new("bulkWrite", request.body.as_ref());
     let namespaces = namespaces(database, &args, request)?;
     let ops = ops(&args, request, namespaces.len())?;
@@ -162,17 +178,16 @@ fn run(
         options: QueryOptions::parse(database, operation, &args, None)?,
         ordered: args.boolean("ordered")?.unwrap_or(true),
         errors_only: args.boolean("errorsOnly")?.unwrap_or(false),
-        retryable: retryable::begin(database, operation)?,
+        retryable: None,
         totals: Totals::default(),
         results: Vec::new(),
         retried: Vec::new(),
     };
     for op in &bulk.ops {
         let many = op.kind != OpKind::Insert && op.args.lenient_boolean("multi")? == Some(true);
-        refuse_many(bulk.retryable.as_ref(), many, "multi=true")?;
+        refuse_many(operation, many, "multi=true")?;
     }
-    bulk.perform()?;
-    make_durable(database, operation)?;
+    perform(&mut bulk)?;
     let (totals, results) = (bulk.totals, bulk.results);
     let mut out = reply(database, operation, totals, results, batch_size, request)?;
     append_retried(&mut out, &bulk.retried);
@@ -245,6 +260,7 @@ fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
     Ok(Op {
         kind,
         namespace,
+        document,
         args,
     })
 }
@@ -255,13 +271,9 @@ impl Bulk<'_> {
         while let Some(op) = self.ops.get(at) {
             let (outcomes, failed) = match op.kind {
                 OpKind::Insert => self.inserts(at),
-                OpKind::Update => single(self.update(at, op)),
-                OpKind::Delete => single(self.delete(at, op)),
+                OpKind::Update | OpKind::Delete => self.change(at, op),
             };
             for outcome in outcomes {
-                if outcome.was_retried {
-                    self.retried.push(at);
-                }
                 if let Some(error) = outcome.error.as_ref().filter(|error| error.is_of_command()) {
                     return Err(error.clone());
                 }
@@ -346,6 +358,14 @@ impl Bulk<'_> {
         })
     }
 
+    /// Runs an update or a delete in the collections of this database; true if it failed.
+    pub(crate) fn change(&self, at: usize, op: &Op<'_>) -> (Vec<OpResult>, bool) {
+        single(match op.kind {
+            OpKind::Delete => self.delete(at, op),
+            _ => self.update(at, op),
+        })
+    }
+
     fn update(&self, at: usize, op: &Op<'_>) -> Result<OpResult> {
         let counters = &self.database.services().counters.operations;
         counters.update.increment();
@@ -382,9 +402,12 @@ impl Bulk<'_> {
         })
     }
 
-    /// Counts a result and appends its entry to the cursor.
-    fn record(&mut self, at: usize, outcome: OpResult) {
+    /// Counts a result and appends its entry to the cursor. Results come in the order of the operations.
+    pub(crate) fn record(&mut self, at: usize, outcome: OpResult) {
         let Some(op) = self.ops.get(at) else { return };
+        if outcome.was_retried {
+            self.retried.push(at);
+        }
         let totals = &mut self.totals;
         match (&outcome.error, op.kind) {
             (Some(_), _) => totals.errors += 1,

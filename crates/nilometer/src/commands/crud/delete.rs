@@ -18,7 +18,7 @@ use crate::commands::{
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::modify::{Modified, ModifyAction, WriteTarget};
-use crate::operation::Request;
+use crate::operation::{OperationContext, Request};
 use crate::retryable_writes::StatementKind;
 use crate::services::LatencyClass;
 
@@ -53,12 +53,12 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
 /// The fields of a statement.
 pub(crate) const STATEMENT: &[&str] = &["q", "limit", "collation", "hint"];
 
-fn run(
+/// Returns the statements of a command, whose fields have the right names and types.
+pub(crate) fn checked<'r>(
     database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let operation = &context.operation;
+    operation: &OperationContext,
+    request: &'r Request,
+) -> Result<Statements<'r>> {
     let statements =
         Statements::parse("delete", "deletes", STATEMENT, database, operation, request)?;
     let args = Args::new("delete", request.body.as_ref());
@@ -69,13 +69,23 @@ fn run(
         is_multi(&statement)?;
     }
     WriteTarget::of(database.catalog(), &statements.namespace)?;
+    Ok(statements)
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let operation = &context.operation;
+    let statements = checked(database, operation, request)?;
     let mut deleted = 0;
     let counters = &database.services().counters;
     let only_one = statements.is_one_change(|s| !matches!(is_multi(s), Ok(false)));
     let retryable = retryable::begin(database, operation)?;
     for document in statements.documents.clone() {
         let many = is_multi(&Args::new("delete.deletes", document))?;
-        refuse_many(retryable.as_ref(), many, "limit=0")?;
+        refuse_many(operation, many, "limit=0")?;
     }
     let mut retried = Vec::new();
     let errors = statements.run(|index, document| {

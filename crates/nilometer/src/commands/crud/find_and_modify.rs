@@ -21,7 +21,7 @@ use crate::eval::EvalContext;
 use crate::eval::matcher::TextTest;
 use crate::eval::projection::{MetaField, Projection, ProjectionInput};
 use crate::modify::{Modified, ModifyAction, Selector, WriteTarget};
-use crate::operation::Request;
+use crate::operation::{OperationContext, Request};
 use crate::retryable_writes::StatementKind;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
@@ -81,13 +81,14 @@ impl ModifyForm {
         }
     }
 
-    fn action(&self) -> ModifyAction<'_> {
+    /// `supplied` is the document that an upsert inserts, if it is given.
+    fn action<'a>(&'a self, supplied: Option<DocRef<'a>>) -> ModifyAction<'a> {
         match self {
             Self::Remove => ModifyAction::Delete,
             Self::Update { update, upsert, .. } => ModifyAction::Update {
                 update,
                 upsert: *upsert,
-                supplied: None,
+                supplied,
             },
         }
     }
@@ -126,7 +127,7 @@ fn run(
             durability: durability(operation, true),
             record,
         };
-        let (action, variables) = (form.action(), &options.variables);
+        let (action, variables) = (form.action(operation.upserted()), &options.variables);
         let mut statement = place.statement(&selector, false, action, variables, expressions);
         place.find_candidates(&mut statement)?;
         let modified = statement
@@ -146,6 +147,25 @@ fn run(
         out.append("retriedStmtId", 0);
     }
     Ok(out.finish())
+}
+
+/// Returns the document that an upsert inserts if nothing matches.
+pub(crate) fn new_document(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: &Namespace,
+    command: DocRef<'_>,
+) -> Result<Document> {
+    let args = Args::new("findAndModify", command);
+    let options = QueryOptions::parse(database, operation, &args, Some(&namespace.collection))?;
+    let ModifyForm::Update { update, .. } = form(&args, &options)? else {
+        return Err(Error::failed_to_parse("a removal inserts nothing"));
+    };
+    let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
+    let selector = selector(database, namespace, &args, filter, &options.expressions)?;
+    let eval = eval_context(database, operation, &options.variables, &options.expressions);
+    let new_id = || database.services().ids.object_id(operation.now_ms);
+    crate::modify::new_document(&selector.filter, &update, None, (&eval, &new_id))
 }
 
 /// The projection of the returned document.

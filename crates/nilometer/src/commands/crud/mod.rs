@@ -25,5 +25,5 @@ pub(crate) mod kill_cursors;
 pub(crate) mod map_reduce;
 pub(crate) mod query;
 mod resume;
-mod retryable;
+pub(crate) mod retryable;
 pub(crate) mod update;

@@ -27,11 +27,11 @@ pub(crate) fn begin<'d>(
 
 /// Refuses a statement on many documents: repeated, it would change those that match meanwhile.
 pub(crate) fn refuse_many(
-    retryable: Option<&RetryableCommand<'_>>,
+    operation: &OperationContext,
     is_many: bool,
     option: &str,
 ) -> Result<()> {
-    match retryable {
+    match operation.txn_number {
         Some(_) if is_many => Err(Error::invalid_options(format!(
             "Cannot use retryable writes with {option}"
         ))),

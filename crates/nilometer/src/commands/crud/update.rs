@@ -3,8 +3,8 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::change::{
-    StatementContext, Statements, append_errors, count_value, make_durable, selector, upserted,
-    with_constants,
+    StatementContext, Statements, append_errors, count_value, eval_context, make_durable, selector,
+    upserted, with_constants,
 };
 use super::retryable;
 use super::retryable::{append_retried, refuse_many};
@@ -17,8 +17,9 @@ use crate::commands::{
 };
 use crate::database::Database;
 use crate::error::{Error, Result, location};
-use crate::modify::{Modified, ModifyAction, WriteTarget};
-use crate::operation::Request;
+use crate::eval::ParseContext;
+use crate::modify::{Modified, ModifyAction, Selector, WriteTarget};
+use crate::operation::{OperationContext, Request};
 use crate::retryable_writes::StatementKind;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
@@ -87,12 +88,12 @@ struct Totals {
     retried: Vec<usize>,
 }
 
-fn run(
+/// Returns the statements of a command, whose fields have the right names and types.
+pub(crate) fn checked<'r>(
     database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let operation = &context.operation;
+    operation: &OperationContext,
+    request: &'r Request,
+) -> Result<Statements<'r>> {
     let statements =
         Statements::parse("update", "updates", STATEMENT, database, operation, request)?;
     let args = Args::new("update", request.body.as_ref());
@@ -103,6 +104,16 @@ fn run(
         check_update(&statement, statement.value("u"), "u")?;
     }
     WriteTarget::of(database.catalog(), &statements.namespace)?;
+    Ok(statements)
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let operation = &context.operation;
+    let statements = checked(database, operation, request)?;
     let mut totals = Totals::default();
     let counters = &database.services().counters;
     let only_one =
@@ -110,7 +121,7 @@ fn run(
     let retryable = retryable::begin(database, operation)?;
     for document in statements.documents.clone() {
         let many = Args::new("update.updates", document).lenient_boolean("multi")?;
-        refuse_many(retryable.as_ref(), many == Some(true), "multi=true")?;
+        refuse_many(operation, many == Some(true), "multi=true")?;
     }
     let errors = statements.run(|index, document| {
         counters.operations.update.increment();
@@ -149,55 +160,95 @@ fn run(
     Ok(reply.finish())
 }
 
+/// A parsed statement.
+struct Parsed<'s> {
+    multi: bool,
+    upsert: bool,
+    supplied: Option<DocRef<'s>>,
+    expressions: ParseContext,
+    variables: Vec<Value>,
+    selector: Selector<'static>,
+    update: Update,
+}
+
+impl<'s> Parsed<'s> {
+    fn of(place: StatementContext<'_>, statement: &'s Args<'_>, names: &Names) -> Result<Self> {
+        let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
+        let (multi, upsert) = (flag("multi")?, flag("upsert")?);
+        let constants = statement.document(names.constants)?;
+        let supplied = match (flag("upsertSupplied")?, upsert, constants) {
+            (false, ..) => None,
+            (true, true, Some(constants)) => Some(supplied_document(constants)?),
+            (true, ..) => {
+                return Err(Error::failed_to_parse(
+                    "upsertSupplied needs upsert: true and the document as the constant 'new'",
+                ));
+            }
+        };
+        if multi && statement.document("sort")?.is_some_and(|d| !d.is_empty()) {
+            return Err(Error::failed_to_parse(
+                "Cannot specify sort with multi=true",
+            ));
+        }
+        let (expressions, variables) = with_constants(place, statement, constants)?;
+        let filter = statement.required_document(names.filter)?;
+        let (database, namespace) = (place.database, place.namespace);
+        let selector = selector(database, namespace, statement, filter, &expressions)?;
+        let update = Update::parse(
+            statement.value(names.update),
+            statement.array("arrayFilters")?,
+            &expressions,
+        )?;
+        check_combination(&update, multi, constants.is_some())?;
+        Ok(Self {
+            multi,
+            upsert,
+            supplied,
+            expressions,
+            variables,
+            selector,
+            update,
+        })
+    }
+}
+
 /// Runs one statement and counts the changed documents.
 pub(crate) fn one(
     place: StatementContext<'_>,
     statement: &Args<'_>,
     names: &Names,
 ) -> Result<Modified> {
-    let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
-    let (multi, upsert) = (flag("multi")?, flag("upsert")?);
-    let constants = statement.document(names.constants)?;
-    let supplied = match (flag("upsertSupplied")?, upsert, constants) {
-        (false, ..) => None,
-        (true, true, Some(constants)) => Some(supplied_document(constants)?),
-        (true, ..) => {
-            return Err(Error::failed_to_parse(
-                "upsertSupplied needs upsert: true and the document as the constant 'new'",
-            ));
-        }
-    };
-    if multi && statement.document("sort")?.is_some_and(|d| !d.is_empty()) {
-        return Err(Error::failed_to_parse(
-            "Cannot specify sort with multi=true",
-        ));
-    }
-    let (expressions, variables) = with_constants(place, statement, constants)?;
-    let filter = statement.required_document(names.filter)?;
+    let parsed = Parsed::of(place, statement, names)?;
     let StatementContext {
         database,
-        namespace,
+        operation,
         ..
     } = place;
-    let selector = selector(database, namespace, statement, filter, &expressions)?;
-    let update = Update::parse(
-        statement.value(names.update),
-        statement.array("arrayFilters")?,
-        &expressions,
-    )?;
-    check_combination(&update, multi, constants.is_some())?;
     let action = ModifyAction::Update {
-        update: &update,
-        upsert,
-        supplied,
+        update: &parsed.update,
+        upsert: parsed.upsert,
+        supplied: operation.upserted().or(parsed.supplied),
     };
-    let mut statement = place.statement(&selector, multi, action, &variables, &expressions);
+    let (selector, multi) = (&parsed.selector, parsed.multi);
+    let (variables, expressions) = (&parsed.variables, &parsed.expressions);
+    let mut statement = place.statement(selector, multi, action, variables, expressions);
     place.find_candidates(&mut statement)?;
     let updated = statement.run(database.collections().modify())?;
     let counters = &database.services().counters.documents;
     counters.updated.add(updated.modified);
     counters.inserted.add(u64::from(updated.upserted.is_some()));
     Ok(updated)
+}
+
+/// Returns the document that an upsert of the command `update` inserts if nothing matches.
+pub(crate) fn new_document(place: StatementContext<'_>, statement: DocRef<'_>) -> Result<Document> {
+    let statement = Args::new("update.updates", statement);
+    let parsed = Parsed::of(place, &statement, &NAMES)?;
+    let (database, operation) = (place.database, place.operation);
+    let filter = &parsed.selector.filter;
+    let eval = eval_context(database, operation, &parsed.variables, &parsed.expressions);
+    let new_id = || database.services().ids.object_id(operation.now_ms);
+    crate::modify::new_document(filter, &parsed.update, parsed.supplied, (&eval, &new_id))
 }
 
 pub(crate) fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {

@@ -1,55 +1,81 @@
-//! `update`, `delete` and `findAndModify` on a router.
+//! `update` and `delete` on a router.
 //!
 //! A statement for many documents runs in every partition that may have one. One for a single document is tried in these
-//! partitions one after the other, until one has changed a document.
+//! partitions one after the other, until one has changed a document. If an upsert has found nothing, its document goes to
+//! the partition of its key, as an inserted one does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_storage::Durability;
 
+use super::buffered::BufferedWrites;
 use super::insert::{dropped, placed, unsettled, with_index};
 use super::{
-    PLACEMENT_CHANGES_MAX, compares_by_bytes, elsewhere, forwarded, is_true, number, router_of,
-    statement_number, sum, writable,
+    PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, router_of, statement_number, sum,
+    writable,
 };
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::CommandContext;
-use crate::commands::crud::insert::write_batch;
-use crate::commands::ddl::collection_uuid;
+use crate::commands::crud::change::{StatementContext, upserted};
+use crate::commands::crud::insert::{write_batch, write_error};
+use crate::commands::crud::query::QueryOptions;
+use crate::commands::crud::retryable::{append_retried, refuse_many};
+use crate::commands::crud::{delete, update};
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
 use crate::operation::{OperationContext, PlacementVersion, Request, RoutedRequest};
-use crate::router::{OPENING_FIELD, Placement, Router, version_asked, wait, write_request};
+use crate::router::{
+    OPENING_FIELD, Placement, Router, Sharding, version_asked, wait, write_request,
+};
 
 /// What a statement does, and where its parts are.
-struct Kind {
+pub(super) struct Kind {
     command: &'static str,
     statements: &'static str,
-    /// True if the statement is for many documents.
-    is_multi: fn(DocRef<'_>) -> bool,
 }
 
-const UPDATE: Kind = Kind {
+pub(super) const UPDATE: Kind = Kind {
     command: "update",
     statements: "updates",
-    is_multi: |statement| is_true(statement.get("multi")),
 };
 
-const DELETE: Kind = Kind {
+pub(super) const DELETE: Kind = Kind {
     command: "delete",
     statements: "deletes",
-    is_multi: |statement| statement.get("limit").as_exact_i64() != Some(1),
 };
+
+impl Kind {
+    /// Returns true for a statement for many documents, and for an upsert. A field of another type is refused by the
+    /// partitions.
+    fn flags(&self, statement: DocRef<'_>) -> (bool, bool) {
+        let args = Args::new(self.command, statement);
+        let flag = |name| matches!(args.lenient_boolean(name), Ok(Some(true)));
+        match self.command == UPDATE.command {
+            true => (flag("multi"), flag("upsert")),
+            false => (!matches!(delete::is_multi(&args), Ok(false)), false),
+        }
+    }
+
+    /// Returns what a statement changes.
+    fn changes<'s>(&self, statement: DocRef<'s>) -> ValueRef<'s> {
+        match self.command == UPDATE.command {
+            true => statement.get("u"),
+            false => ValueRef::Missing,
+        }
+    }
+}
 
 pub(super) fn update(
     database: &Database,
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
+    update::checked(database, &context.operation, request)?;
     change(database, context, request, &UPDATE)
 }
 
@@ -58,6 +84,7 @@ pub(super) fn delete(
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
+    delete::checked(database, &context.operation, request)?;
     change(database, context, request, &DELETE)
 }
 
@@ -70,80 +97,144 @@ fn change(
     let router = router_of(database);
     let args = Args::new(kind.command, request.body.as_ref());
     let namespace = writable(context.database_name(), args.required_string(kind.command)?)?;
-    collection_uuid::check(database, &args, &namespace)?;
     let is_ordered = args.boolean("ordered")?.unwrap_or(true);
     let statements: Vec<DocRef<'_>> = write_batch(request, &args, kind.statements)?.collect();
     let operation = &context.operation;
     let without = [kind.statements, "collectionUUID"];
     let body = forwarded(request.body.as_ref(), &without, operation);
-    let is_upsert = |statement: &DocRef<'_>| is_true(statement.get("upsert"));
-    if statements.iter().any(is_upsert) {
+    let flags = |statement: &DocRef<'_>| kind.flags(*statement);
+    for statement in &statements {
+        let option = ["limit=0", "multi=true"][usize::from(kind.command == UPDATE.command)];
+        refuse_many(operation, flags(statement).0, option)?;
+    }
+    if statements.iter().any(|statement| flags(statement).1) {
         placed(database, operation, router, &namespace)?;
     }
-    let write = router.begin_write();
+    let _write = router.begin_write();
     let Some(placement) = router.placement(&namespace) else {
-        // The handler of one server checks the statements, and finds nothing in the router's own catalog.
+        // The handler of one server finds nothing in the router's own catalog.
         return (context.spec.handler)(database, context, request);
     };
-    let changes = statements
-        .iter()
-        .map(|statement| changes_of(kind, *statement));
-    if router.elsewhere().is_some() && changes.into_iter().any(|c| may_change_key(&placement, c)) {
-        drop(write);
-        return elsewhere::write(router, request, operation);
-    }
     let by = Statements {
+        database,
         router,
         operation,
         namespace: &namespace,
         body,
+        options: &QueryOptions::parse(database, operation, &args, None)?,
         kind,
-        by_bytes: compares_by_bytes(context, database, &namespace.collection),
+        by_bytes: compares_by_bytes(database, &namespace),
     };
     if placement.sharding.is_none()
         && let Some(reply) = by.run_whole(&placement, &statements)?
     {
         return Ok(reply);
     }
-    let mut replies = Vec::new();
-    let mut errors = Vec::new();
+    let mut buffered = BufferedWrites::new(operation);
+    buffered.expect(statements.len());
+    let mut all = Vec::new();
     for (at, statement) in statements.into_iter().enumerate() {
-        let found = by.run(at, statement)?;
-        for reply in &found {
-            let failed = reply.get("writeErrors").as_array();
-            let first = failed.and_then(|errors| errors.get(0).as_document());
-            errors.extend(first.map(|error| Value::from(with_index(error, at))));
-        }
-        replies.extend(found);
-        if is_ordered && !errors.is_empty() {
+        let done = by.run(at, statement, &mut buffered)?;
+        let has_failed = done.error.is_some();
+        all.push(done);
+        if is_ordered && has_failed {
             break;
         }
     }
+    buffered.sync(router, operation)?;
+    Ok(reply(kind, all))
+}
+
+/// Returns the reply of a command by what its statements did.
+fn reply(kind: &Kind, all: Vec<Done>) -> Document {
     let int = |n: i64| i32::try_from(n).unwrap_or(i32::MAX);
+    let n = all.iter().map(|done| done.n).sum();
+    let modified = all.iter().map(|done| done.modified).sum();
+    let (mut new, mut errors, mut retried) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, done) in all.into_iter().enumerate() {
+        new.extend(done.upserted.map(|id| (at, id)));
+        let error = done.error.as_ref();
+        errors.extend(error.map(|error| Value::from(with_index(error.as_ref(), at))));
+        retried.extend(done.was_retried.then_some(at));
+    }
     let mut out = DocumentBuilder::new();
-    out.append("n", int(sum(&replies, "n")));
-    if kind.command == UPDATE.command {
-        out.append("nModified", int(sum(&replies, "nModified")));
+    out.append("n", int(n));
+    if !new.is_empty() {
+        let list = upserted(new).into_iter().map(Value::from);
+        out.append("upserted", list.collect::<Vec<_>>());
     }
     if !errors.is_empty() {
         out.append("writeErrors", errors.into_iter().collect::<Array>());
     }
-    Ok(out.finish())
+    if kind.command == UPDATE.command {
+        out.append("nModified", int(modified));
+    }
+    append_retried(&mut out, &retried);
+    out.finish()
+}
+
+/// What a statement did in all partitions.
+#[derive(Default)]
+pub(super) struct Done {
+    pub(super) n: i64,
+    pub(super) modified: i64,
+    pub(super) upserted: Option<Value>,
+    /// True if it ran before.
+    pub(super) was_retried: bool,
+    /// An entry of `writeErrors`.
+    pub(super) error: Option<Document>,
+}
+
+impl Done {
+    /// Adds up what the partitions have answered to a command with the one statement.
+    fn of(replies: &[Document]) -> Self {
+        let first = |reply: &Document, field: &str| {
+            let list = reply.get(field).as_array();
+            let first = list.and_then(|list| list.get(0).as_document());
+            first.map(|first| first.to_document())
+        };
+        let upserted = replies.iter().find_map(|reply| first(reply, "upserted"));
+        Self {
+            n: sum(replies, "n"),
+            modified: sum(replies, "nModified"),
+            upserted: upserted.map(|entry| entry.get("_id").to_value()),
+            was_retried: replies
+                .iter()
+                .any(|reply| !reply.get("retriedStmtIds").is_missing()),
+            error: replies.iter().find_map(|reply| first(reply, "writeErrors")),
+        }
+    }
+
+    fn failed(error: &Error) -> Self {
+        let error = write_error(0, error);
+        Self {
+            error: error.as_ref().as_document().map(|e| e.to_document()),
+            ..Self::default()
+        }
+    }
+
+    /// True if nothing more is to be done for one document.
+    fn is_done(&self) -> bool {
+        self.n > 0 || self.error.is_some()
+    }
 }
 
 /// The statements of one command on a sharded collection.
-struct Statements<'c> {
-    router: &'c Router,
-    operation: &'c OperationContext,
-    namespace: &'c Namespace,
+pub(super) struct Statements<'c> {
+    pub(super) database: &'c Database,
+    pub(super) router: &'c Router,
+    pub(super) operation: &'c OperationContext,
+    pub(super) namespace: &'c Namespace,
     /// The command without statements.
-    body: Document,
-    kind: &'c Kind,
-    by_bytes: bool,
+    pub(super) body: Document,
+    /// The options of the command.
+    pub(super) options: &'c QueryOptions,
+    pub(super) kind: &'c Kind,
+    pub(super) by_bytes: bool,
 }
 
-/// What the partitions of a statement have answered, or the placement that one asks for.
-type Answers = std::result::Result<Vec<Document>, PlacementVersion>;
+/// What a statement did, or the placement that a partition asks for.
+type Answer = std::result::Result<Done, PlacementVersion>;
 
 impl Statements<'_> {
     /// Runs all statements in the partition of a collection that is not sharded. `None` if it is sharded by now.
@@ -173,49 +264,64 @@ impl Statements<'_> {
         Err(unsettled(self.namespace))
     }
 
-    /// Runs a statement and returns the replies of the partitions that it concerned. `at` is its position.
-    fn run(&self, at: usize, statement: DocRef<'_>) -> Result<Vec<Document>> {
-        if is_true(statement.get("upsert")) {
-            return Err(not_sharded("An upsert"));
-        }
-        let sort = statement.get("sort").as_document();
-        if sort.is_some_and(|sort| !sort.is_empty()) {
-            return Err(not_sharded("A statement with a sort"));
-        }
-        let is_multi = (self.kind.is_multi)(statement);
-        let body = with_statements(&self.body, self.kind, [statement].into_iter());
-        let changes = changes_of(self.kind, statement);
+    /// Runs a statement. `at` is its position in the command of the client.
+    pub(super) fn run(
+        &self,
+        at: usize,
+        statement: DocRef<'_>,
+        buffered: &mut BufferedWrites,
+    ) -> Result<Done> {
+        let (is_multi, is_upsert) = self.kind.flags(statement);
+        let number = statement_number(at);
+        let changes = self.kind.changes(statement);
+        let tried = match is_upsert {
+            true => without(statement, &["upsert", "upsertSupplied"]),
+            false => statement.to_document(),
+        };
+        let body = self.with_statement(tried.as_ref(), buffered);
         let mut replies = BTreeMap::new();
+        let mut new = None;
         for _ in 0..PLACEMENT_CHANGES_MAX {
             let place = (self.router, self.operation, self.namespace);
             let Some((placement, targets)) = targets(place, statement, self.by_bytes, changes)?
             else {
-                return Ok(replies.into_values().collect());
+                return Ok(Done::of(&replies.into_values().collect::<Vec<_>>()));
             };
-            let number = statement_number(at);
-            let refused = match is_multi {
-                true => self.everywhere(&placement, &targets, (&body, number), &mut replies)?,
-                false => match self.somewhere(&placement, &targets, (&body, number))? {
-                    Ok(found) => return Ok(found),
-                    Err(wanted) => Some(wanted),
-                },
+            let run = (&body, number);
+            let answer = match is_multi {
+                true => self.everywhere(&placement, &targets, run, &mut replies, buffered)?,
+                false => self.somewhere(&placement, (&targets, is_upsert), run, buffered)?,
             };
-            match refused {
-                None => return Ok(replies.into_values().collect()),
-                Some(wanted) => self.router.settle(&wanted, self.operation)?,
+            let answer = match answer {
+                Ok(done) if is_upsert && !done.is_done() => {
+                    if new.is_none() {
+                        new = match self.new_document(statement) {
+                            Ok(new) => Some(new),
+                            Err(error) if error.is_of_command() => return Err(error),
+                            Err(error) => return Ok(Done::failed(&error)),
+                        };
+                    }
+                    self.upsert(&placement, (statement, number), new.as_ref(), buffered)?
+                }
+                answer => answer,
+            };
+            match answer {
+                Ok(done) => return Ok(done),
+                Err(wanted) => self.router.settle(&wanted, self.operation)?,
             }
         }
         Err(unsettled(self.namespace))
     }
 
-    /// Runs a statement in all targets that have not answered yet. Returns the placement that one asks for.
+    /// Runs a statement in all targets that have not answered yet.
     fn everywhere(
         &self,
         placement: &Placement,
         targets: &[usize],
         (body, number): (&Document, u32),
         replies: &mut BTreeMap<usize, Document>,
-    ) -> Result<Option<PlacementVersion>> {
+        buffered: &mut BufferedWrites,
+    ) -> Result<Answer> {
         let open = targets
             .iter()
             .filter(|target| !replies.contains_key(target));
@@ -225,47 +331,98 @@ impl Statements<'_> {
         let (mut refused, mut failed) = (None, None);
         for (target, answer) in open.into_iter().zip(answers) {
             match answer {
-                Ok(reply) => drop(replies.insert(target, reply)),
+                Ok(reply) => {
+                    buffered.note(target, &reply)?;
+                    replies.insert(target, reply);
+                }
                 Err(error) => match version_asked(&error) {
                     Some(wanted) => refused = Some(wanted),
                     None => failed = failed.or(Some(error)),
                 },
             }
         }
-        failed.map_or(Ok(refused), Err)
+        match (failed, refused) {
+            (Some(error), _) => Err(error),
+            (None, Some(wanted)) => Ok(Err(wanted)),
+            (None, None) => {
+                let all: Vec<Document> = replies.values().cloned().collect();
+                Ok(Ok(Done::of(&all)))
+            }
+        }
     }
 
-    /// Runs a statement for one document in one target after the other, until one has changed a document.
+    /// Runs a statement for one document in one target after the other, until one has changed a document. An upsert may have
+    /// inserted its document in another partition before.
     fn somewhere(
         &self,
         placement: &Placement,
-        targets: &[usize],
+        (targets, is_upsert): (&[usize], bool),
         (body, number): (&Document, u32),
-    ) -> Result<Answers> {
-        // A repetition has its effect already, in the target that had it.
-        let is_numbered = self.operation.txn_number.is_some() && targets.len() > 1;
-        let rounds: &[bool] = if is_numbered {
-            &[true, false]
-        } else {
-            &[false]
-        };
-        for repeats_only in rounds {
-            let routed = self.routed(placement, vec![number], *repeats_only);
-            for target in targets {
-                let reply = match self.ask(&[*target], body, &routed).remove(0) {
+        buffered: &mut BufferedWrites,
+    ) -> Result<Answer> {
+        for (repeats_only, round) in
+            rounds((self.router, self.operation), placement, targets, is_upsert)
+        {
+            let routed = self.routed(placement, vec![number], repeats_only);
+            for target in round {
+                let reply = match self.ask(&[target], body, &routed).remove(0) {
                     Ok(reply) => reply,
-                    Err(error) => {
-                        let wanted = version_asked(&error).ok_or(error)?;
-                        return Ok(Err(wanted));
-                    }
+                    Err(error) => return Ok(Err(version_asked(&error).ok_or(error)?)),
                 };
-                let is_done = number_of(&reply) > 0 || !reply.get("writeErrors").is_missing();
-                if is_done {
-                    return Ok(Ok(vec![reply]));
+                buffered.note(target, &reply)?;
+                let done = Done::of(&[reply]);
+                if done.is_done() {
+                    return Ok(Ok(done));
                 }
             }
         }
-        Ok(Ok(Vec::new()))
+        Ok(Ok(Done::default()))
+    }
+
+    /// Runs an upsert that has found nothing in the partition of its document.
+    fn upsert(
+        &self,
+        placement: &Placement,
+        (statement, number): (DocRef<'_>, u32),
+        new: Option<&Document>,
+        buffered: &mut BufferedWrites,
+    ) -> Result<Answer> {
+        let document = new.map_or(DocRef::EMPTY, Document::as_ref);
+        let partition = match placement.partition_of(document) {
+            Ok(partition) => partition,
+            Err(error) => return Ok(Ok(Done::failed(&error))),
+        };
+        let mut routed = self.routed(placement, vec![number], false);
+        routed.upserted = new.cloned();
+        let body = self.with_statement(statement, buffered);
+        match self.ask(&[partition], &body, &routed).remove(0) {
+            Ok(reply) => {
+                buffered.note(partition, &reply)?;
+                Ok(Ok(Done::of(&[reply])))
+            }
+            Err(error) => Ok(Err(version_asked(&error).ok_or(error)?)),
+        }
+    }
+
+    /// Returns the document of an upsert that finds nothing.
+    fn new_document(&self, statement: DocRef<'_>) -> Result<Document> {
+        let place = StatementContext {
+            database: self.database,
+            operation: self.operation,
+            namespace: self.namespace,
+            options: self.options,
+            durability: Durability::Buffered,
+            record: None,
+        };
+        update::new_document(place, statement)
+    }
+
+    fn with_statement(&self, statement: DocRef<'_>, buffered: &BufferedWrites) -> Document {
+        with_statements(
+            &buffered.body(&self.body),
+            self.kind,
+            std::iter::once(statement),
+        )
     }
 
     /// Sends a command to several partitions at the same time, and waits for all.
@@ -275,7 +432,8 @@ impl Statements<'_> {
         body: &Document,
         routed: &RoutedRequest,
     ) -> Vec<Result<Document>> {
-        ask((self.router, self.operation), targets, body, routed)
+        let place = (self.router, self.operation, self.namespace);
+        ask(place, targets, body, routed)
     }
 
     fn routed(
@@ -293,15 +451,36 @@ impl Statements<'_> {
     }
 }
 
-/// Sends a write to several partitions at the same time, and waits for all.
-fn ask(
+/// Returns the rounds in which a statement for one document asks partitions: first, if it has a number, those that may have
+/// run it before, then its targets. An upsert may have run in any partition.
+pub(super) fn rounds(
     (router, operation): (&Router, &OperationContext),
+    placement: &Placement,
+    targets: &[usize],
+    is_upsert: bool,
+) -> Vec<(bool, Vec<usize>)> {
+    let before = match is_upsert {
+        true => placement.partitions(router.count()),
+        false => targets.to_vec(),
+    };
+    // A repetition has its effect already, in the partition that had it.
+    let is_numbered = operation.txn_number.is_some() && before.len() > 1;
+    let repeats = is_numbered.then_some((true, before));
+    repeats
+        .into_iter()
+        .chain([(false, targets.to_vec())])
+        .collect()
+}
+
+/// Sends a write to several partitions at the same time, and waits for all.
+pub(super) fn ask(
+    (router, operation, namespace): (&Router, &OperationContext, &Namespace),
     targets: &[usize],
     body: &Document,
     routed: &RoutedRequest,
 ) -> Vec<Result<Document>> {
     let pending = targets.iter().map(|target| {
-        let database = &operation.database;
+        let database = &namespace.database;
         let request = write_request(database, body.clone(), operation, routed.clone());
         router.send(*target, request)
     });
@@ -311,58 +490,31 @@ fn ask(
     replies.collect()
 }
 
-fn number_of(reply: &Document) -> i64 {
-    number(reply.get("n"))
-}
-
-/// Returns what a statement changes.
-fn changes_of<'s>(kind: &Kind, statement: DocRef<'s>) -> ValueRef<'s> {
-    match kind.command == UPDATE.command {
-        true => statement.get("u"),
-        false => ValueRef::Missing,
-    }
-}
-
 /// Where a statement runs: `None` if the collection is gone.
 type Targets = Option<(Arc<Placement>, Vec<usize>)>;
 
-/// Returns the partitions that may have documents of a statement with the filter `q`. If `changes` may change a shard key,
+/// Returns the partitions that may have documents of a statement. If `changes` may change a shard key,
 /// the documents of these may have any key from now on.
-fn targets(
+pub(super) fn targets(
     (router, operation, namespace): (&Router, &OperationContext, &Namespace),
     statement: DocRef<'_>,
     by_bytes: bool,
     changes: ValueRef<'_>,
 ) -> Result<Targets> {
     let filter = filter_of(statement, by_bytes);
-    let Some(placement) = router.placement(namespace) else {
-        return Ok(None);
-    };
-    let targets = placement.targets(filter.as_ref());
-    if !may_change_key(&placement, changes) {
-        return Ok(Some((placement, targets)));
+    for _ in 0..PLACEMENT_CHANGES_MAX {
+        let Some(placement) = router.placement(namespace) else {
+            return Ok(None);
+        };
+        let targets = placement.targets(filter.as_ref());
+        let is_noted = |sharding: &Sharding| sharding.may_have_any_key(&targets);
+        if !may_change_key(&placement, changes) || placement.sharding.as_ref().is_some_and(is_noted)
+        {
+            return Ok(Some((placement, targets)));
+        }
+        router.note_any_key(namespace, &targets, operation)?;
     }
-    if router.elsewhere().is_some() {
-        // The collection was sharded while the command ran.
-        return Err(unsettled(namespace));
-    }
-    let _changes = router.lock_changes();
-    let Some(placement) = router.placement(namespace) else {
-        return Ok(None);
-    };
-    let targets = placement.targets(filter.as_ref());
-    let mut noted = Placement::clone(&placement);
-    let is_new = noted
-        .sharding
-        .as_mut()
-        .is_some_and(|sharding| sharding.note_anywhere(&targets));
-    if is_new {
-        router.begin_change(namespace, operation)?;
-        router.set_placement(namespace, Some(noted))?;
-    }
-    Ok(router
-        .placement(namespace)
-        .map(|placement| (placement, targets)))
+    Err(unsettled(namespace))
 }
 
 /// Returns the partitions that may have the documents of a write that is explained.
@@ -388,7 +540,7 @@ fn filter_of(statement: DocRef<'_>, by_bytes: bool) -> Option<MatchExpression> {
     Some(parsed.simplify())
 }
 
-/// True if an update may change the shard key of a document.
+/// True if an update may change the shard key of a document that exists.
 fn may_change_key(placement: &Placement, changes: ValueRef<'_>) -> bool {
     let Some(sharding) = &placement.sharding else {
         return false;
@@ -402,6 +554,7 @@ fn may_change_key(placement: &Placement, changes: ValueRef<'_>) -> bool {
         let fields = operator.value().as_document();
         match fields.filter(|_| operator.name().starts_with('$')) {
             None => true,
+            Some(_) if operator.name() == "$setOnInsert" => false,
             Some(fields) => fields.iter().any(|field| {
                 let first = |path: &str| path.split('.').next().map(str::to_owned);
                 // `$rename` names the other field in its value.
@@ -420,99 +573,15 @@ fn may_change_key(placement: &Placement, changes: ValueRef<'_>) -> bool {
     })
 }
 
-/// `findAndModify`: one document of the partitions that may have it.
-pub(super) fn find_and_modify(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let router = router_of(database);
-    let body = request.body.as_ref();
-    let name = body.iter().next().and_then(|first| first.value().as_str());
-    let name = name.ok_or_else(|| {
-        Error::new(
-            ErrorCode::InvalidNamespace,
-            "findAndModify needs the name of a collection",
-        )
-    })?;
-    let namespace = writable(context.database_name(), name)?;
-    collection_uuid::check(database, &Args::new("findAndModify", body), &namespace)?;
-    let operation = &context.operation;
-    let placement = placed(database, operation, router, &namespace)?;
-    if router.elsewhere().is_some() && may_change_key(&placement, body.get("update")) {
-        return elsewhere::write(router, request, operation);
-    }
-    let _write = router.begin_write();
-    let forwarded = forwarded(body, &["collectionUUID"], operation);
-    let by_bytes = compares_by_bytes(context, database, &namespace.collection);
-    for _ in 0..PLACEMENT_CHANGES_MAX {
-        let place = (router, operation, &namespace);
-        let found = targets(place, body, by_bytes, body.get("update"))?;
-        let (placement, targets) = found.ok_or_else(|| dropped(&namespace))?;
-        if placement.sharding.is_some() {
-            check_find_and_modify(body, targets.len())?;
-        }
-        match find_in(place, &placement, &targets, &forwarded)? {
-            Ok(reply) => return Ok(reply),
-            Err(wanted) => router.settle(&wanted, operation)?,
+/// Returns a document without some fields.
+pub(super) fn without(document: DocRef<'_>, names: &[&str]) -> Document {
+    let mut out = DocumentBuilder::with_capacity(document.as_bytes().len());
+    for element in document {
+        if !names.contains(&element.name()) {
+            out.append_element(element);
         }
     }
-    Err(unsettled(&namespace))
-}
-
-/// Refuses what is not supported on a sharded collection.
-fn check_find_and_modify(body: DocRef<'_>, targets: usize) -> Result<()> {
-    if is_true(body.get("upsert")) {
-        return Err(not_sharded("An upsert"));
-    }
-    let sort = body.get("sort").as_document();
-    if targets > 1 && sort.is_some_and(|sort| !sort.is_empty()) {
-        return Err(not_sharded("findAndModify with a sort"));
-    }
-    Ok(())
-}
-
-/// Runs `findAndModify` in one target after the other, until one has a document. Returns the placement that a target asks
-/// for if it has refused this one.
-fn find_in(
-    (router, operation, namespace): (&Router, &OperationContext, &Namespace),
-    placement: &Placement,
-    targets: &[usize],
-    body: &Document,
-) -> Result<std::result::Result<Document, PlacementVersion>> {
-    let is_numbered = operation.txn_number.is_some() && targets.len() > 1;
-    let rounds: &[bool] = if is_numbered {
-        &[true, false]
-    } else {
-        &[false]
-    };
-    let mut last = Document::new();
-    for repeats_only in rounds {
-        let routed = RoutedRequest {
-            placement: Some(placement.version_of(namespace)),
-            repeats_only: *repeats_only,
-            ..RoutedRequest::default()
-        };
-        for target in targets {
-            let reply = match ask((router, operation), &[*target], body, &routed).remove(0) {
-                Ok(reply) => reply,
-                Err(error) => return Ok(Err(version_asked(&error).ok_or(error)?)),
-            };
-            last = without_ok(&reply);
-            let result = last.get("lastErrorObject").as_document();
-            if result.is_some_and(|result| number(result.get("n")) > 0) {
-                return Ok(Ok(last));
-            }
-        }
-    }
-    Ok(Ok(last))
-}
-
-fn not_sharded(what: &str) -> Error {
-    Error::new(
-        ErrorCode::CommandNotSupported,
-        format!("{what} is not supported on a sharded collection"),
-    )
+    out.finish()
 }
 
 fn with_statements<'d>(
@@ -532,13 +601,5 @@ fn with_statements<'d>(
 
 /// Returns the reply of a partition without what every reply has, and what only routers read.
 pub(super) fn without_ok(reply: &Document) -> Document {
-    let mut out = DocumentBuilder::new();
-    let of_request = ["ok", OPENING_FIELD];
-    let own = reply
-        .iter()
-        .filter(|element| !of_request.contains(&element.name()));
-    for element in own {
-        out.append_element(element);
-    }
-    out.finish()
+    without(reply.as_ref(), &["ok", OPENING_FIELD])
 }

@@ -35,32 +35,6 @@ pub(super) fn run(
     send(router_of(database), request, &context.operation)
 }
 
-/// Runs a write at the router that has the catalog, because it may change the placement. It keeps its number, with the session
-/// under which partitions know it.
-pub(super) fn write(
-    router: &Router,
-    request: &Request,
-    operation: &OperationContext,
-) -> Result<Document> {
-    let mut body = DocumentBuilder::with_capacity(request.body.as_bytes().len() + 48);
-    for element in request.body.iter() {
-        let name = element.name();
-        if name == "txnNumber" || !OF_THE_CLIENT.contains(&name) {
-            body.append_element(element);
-        }
-    }
-    if let Some(session) = operation.lsid.filter(|_| operation.txn_number.is_some()) {
-        let session = session.of_user(operation.user.as_ref());
-        body.append("lsid", session.to_document());
-    }
-    let request = Request {
-        body: body.finish(),
-        sequences: request.sequences.clone(),
-        routed: None,
-    };
-    send(router, request, operation)
-}
-
 /// Sends a command to the router that has the catalog, and waits until this router sees what it did.
 pub(super) fn send(
     router: &Router,

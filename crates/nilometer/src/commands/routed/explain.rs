@@ -45,7 +45,7 @@ fn write(
         .and_then(|first| first.value().as_str());
     let collection = collection.unwrap_or_default();
     let namespace = writable(context.database_name(), collection)?;
-    let by_bytes = compares_by_bytes(context, database, collection);
+    let by_bytes = compares_by_bytes(database, &namespace);
     let Some(placement) = router.placement(&namespace) else {
         // The handler of one server finds nothing in the router's own catalog.
         return (context.spec.handler)(database, context, request);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, doc};
 
+use super::buffered::BufferedWrites;
 use super::{
     PLACEMENT_CHANGES_MAX, elsewhere, forwarded, number, router_of, statement_number, writable,
 };
@@ -12,15 +13,16 @@ use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::CommandContext;
 use crate::commands::crud::insert::{write_batch, write_error};
+use crate::commands::crud::retryable::append_retried;
 use crate::commands::ddl::collection_uuid;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::modify::WriteTarget;
 use crate::operation::{
     DocumentSequence, OperationContext, PlacementVersion, Request, RoutedRequest,
 };
 use crate::router::{
-    OPENING_FIELD, PendingReply, Placement, Router, SYNC_COMMAND, command, version_asked, wait,
-    write_request,
+    PendingReply, Placement, Router, command, version_asked, wait, write_request,
 };
 
 pub(super) fn run(
@@ -43,27 +45,12 @@ pub(super) fn run(
     );
     let counters = &database.services().counters;
     counters.operations.insert.add(documents.len() as u64);
-    let mut insert = Insert {
-        router,
-        operation,
-        namespace: &namespace,
-        body,
-        inserted: 0,
-        errors: Vec::new(),
-        buffered: BTreeMap::new(),
-    };
-    let mut open: Vec<Numbered<'_>> = documents.into_iter().enumerate().collect();
-    for _ in 0..PLACEMENT_CHANGES_MAX {
-        let placement = placed(database, operation, router, &namespace)?;
-        open = insert.without_repeated(&placement, open)?;
-        let Some((wanted, rest)) = insert.run(&placement, &open, is_ordered)? else {
-            insert.sync()?;
-            return Ok(insert.reply());
-        };
-        router.settle(&wanted, operation)?;
-        open = rest;
-    }
-    Err(unsettled(&namespace))
+    let mut insert = Insert::new((router, operation), &namespace, body);
+    let mut buffered = BufferedWrites::new(operation);
+    let numbered = documents.into_iter().enumerate().collect();
+    insert.run(database, numbered, is_ordered, &mut buffered)?;
+    buffered.sync(router, operation)?;
+    Ok(insert.reply())
 }
 
 /// Returns where the documents of a collection are; creates an ordinary collection if there is none.
@@ -76,6 +63,8 @@ pub(super) fn placed(
     if let Some(placement) = router.placement(namespace) {
         return Ok(placement);
     }
+    // Views are refused.
+    WriteTarget::of(database.catalog(), namespace)?;
     if router.elsewhere().is_some() {
         return placed_elsewhere(operation, router, namespace);
     }
@@ -133,7 +122,7 @@ pub(super) fn dropped(namespace: &Namespace) -> Error {
 }
 
 /// A document with its position in the command.
-type Numbered<'d> = (usize, DocRef<'d>);
+pub(super) type Numbered<'d> = (usize, DocRef<'d>);
 
 /// The placement that a partition asks for, and the documents that it refused.
 type Refused<'d> = Option<(PlacementVersion, Vec<Numbered<'d>>)>;
@@ -146,9 +135,10 @@ struct Batch<'d> {
 }
 
 /// Bytes of the documents of a batch, unless it has one document: with all else a message has at most 48,000,000.
-const BATCH_BYTES_MAX: usize = 32 << 20;
+pub(super) const BATCH_BYTES_MAX: usize = 32 << 20;
 
-struct Insert<'c> {
+/// Documents of one collection on their way to their partitions.
+pub(super) struct Insert<'c> {
     router: &'c Router,
     operation: &'c OperationContext,
     namespace: &'c Namespace,
@@ -156,18 +146,57 @@ struct Insert<'c> {
     body: Document,
     inserted: i64,
     /// By position in the command.
-    errors: Vec<(usize, Document)>,
-    /// The partitions with documents that are not durable yet, and their openings.
-    buffered: BTreeMap<usize, i64>,
+    pub(super) errors: Vec<(usize, Document)>,
+    /// Positions of the documents that were inserted before.
+    pub(super) retried: Vec<usize>,
 }
 
-impl Insert<'_> {
+impl<'c> Insert<'c> {
+    pub(super) fn new(
+        (router, operation): (&'c Router, &'c OperationContext),
+        namespace: &'c Namespace,
+        body: Document,
+    ) -> Self {
+        Self {
+            router,
+            operation,
+            namespace,
+            body,
+            inserted: 0,
+            errors: Vec::new(),
+            retried: Vec::new(),
+        }
+    }
+
+    /// Inserts documents. The caller makes what is buffered durable.
+    pub(super) fn run(
+        &mut self,
+        database: &Database,
+        documents: Vec<Numbered<'_>>,
+        is_ordered: bool,
+        buffered: &mut BufferedWrites,
+    ) -> Result<()> {
+        let mut open = documents;
+        for _ in 0..PLACEMENT_CHANGES_MAX {
+            let placement = placed(database, self.operation, self.router, self.namespace)?;
+            open = self.without_repeated(&placement, open, buffered)?;
+            let Some((wanted, rest)) = self.send_all(&placement, &open, is_ordered, buffered)?
+            else {
+                return Ok(());
+            };
+            self.router.settle(&wanted, self.operation)?;
+            open = rest;
+        }
+        Err(unsettled(self.namespace))
+    }
+
     /// Counts the documents of a repeated write that were inserted before their range was assigned to another partition, and
     /// returns the others.
     fn without_repeated<'d>(
         &mut self,
         placement: &Placement,
         documents: Vec<Numbered<'d>>,
+        buffered: &mut BufferedWrites,
     ) -> Result<Vec<Numbered<'d>>> {
         if self.operation.txn_number.is_none() {
             return Ok(documents);
@@ -187,14 +216,15 @@ impl Insert<'_> {
                 repeats_only: true,
                 ..RoutedRequest::default()
             };
-            let database = &self.operation.database;
+            let database = &self.namespace.database;
             let request = write_request(database, body.finish(), self.operation, routed);
             self.router.send(*partition, request)
         });
         let pending: Vec<_> = pending.collect();
         let mut repeated = BTreeSet::<usize>::new();
-        for (positions, reply) in asked.values().zip(pending) {
+        for ((partition, positions), reply) in asked.iter().zip(pending) {
             let reply = wait(&mut *reply?, self.operation)?;
+            buffered.note(*partition, &reply)?;
             let found = reply.get("retriedStmtIds").as_array();
             for at in found.iter().flat_map(|found| found.iter()) {
                 let at = usize::try_from(number(at)).ok();
@@ -202,21 +232,23 @@ impl Insert<'_> {
             }
         }
         self.inserted += i64::try_from(repeated.len()).unwrap_or(i64::MAX);
+        self.retried.extend(&repeated);
         let is_new = |(at, _): &Numbered<'_>| !repeated.contains(at);
         Ok(documents.into_iter().filter(is_new).collect())
     }
 
     /// Sends documents to their partitions. Returns those that were refused because the placement has changed.
-    fn run<'d>(
+    fn send_all<'d>(
         &mut self,
         placement: &Placement,
         documents: &[Numbered<'d>],
         is_ordered: bool,
+        buffered: &mut BufferedWrites,
     ) -> Result<Refused<'d>> {
         let (batches, unplaced) = self.batches(placement, documents, is_ordered);
         match is_ordered {
-            true => self.one_by_one(placement, documents, &batches, unplaced),
-            false => self.at_once(placement, &batches),
+            true => self.one_by_one(placement, documents, (&batches, unplaced), buffered),
+            false => self.at_once(placement, &batches, buffered),
         }
     }
 
@@ -269,13 +301,12 @@ impl Insert<'_> {
         &mut self,
         placement: &Placement,
         documents: &[Numbered<'d>],
-        batches: &[Batch<'d>],
-        unplaced: Option<(usize, Document)>,
+        (batches, unplaced): (&[Batch<'d>], Option<(usize, Document)>),
+        buffered: &mut BufferedWrites,
     ) -> Result<Refused<'d>> {
-        // Each waits for the one before, so they do not wait for the storage one by one.
-        let is_buffered = batches.len() > 1 && self.operation.write_concern.journaled;
+        buffered.expect(batches.len());
         for batch in batches {
-            let mut sent = self.send(placement, batch, !is_buffered)?;
+            let mut sent = self.send(placement, batch, buffered)?;
             let reply = wait(&mut *sent, self.operation);
             if let Some(wanted) = reply.as_ref().err().and_then(version_asked) {
                 let from = batch.documents.first().map_or(0, |(at, _)| *at);
@@ -283,9 +314,7 @@ impl Insert<'_> {
                 return Ok(Some((wanted, rest.copied().collect())));
             }
             let reply = reply?;
-            if is_buffered {
-                self.note_buffered(batch.partition, &reply)?;
-            }
+            buffered.note(batch.partition, &reply)?;
             self.note(batch, &reply);
             if !self.errors.is_empty() {
                 return Ok(None);
@@ -295,14 +324,22 @@ impl Insert<'_> {
         Ok(None)
     }
 
-    fn at_once<'d>(&mut self, placement: &Placement, batches: &[Batch<'d>]) -> Result<Refused<'d>> {
+    fn at_once<'d>(
+        &mut self,
+        placement: &Placement,
+        batches: &[Batch<'d>],
+        buffered: &mut BufferedWrites,
+    ) -> Result<Refused<'d>> {
         let pending = batches.iter();
-        let pending = pending.map(|batch| self.send(placement, batch, true));
+        let pending = pending.map(|batch| self.send(placement, batch, buffered));
         let pending: Vec<_> = pending.collect();
         let (mut failed, mut wanted, mut rest) = (None, None, Vec::new());
         for (batch, pending) in batches.iter().zip(pending) {
             match pending.and_then(|mut reply| wait(&mut *reply, self.operation)) {
-                Ok(reply) => self.note(batch, &reply),
+                Ok(reply) => {
+                    buffered.note(batch.partition, &reply)?;
+                    self.note(batch, &reply);
+                }
                 Err(error) => match version_asked(&error) {
                     Some(version) => {
                         wanted = Some(version);
@@ -318,40 +355,11 @@ impl Insert<'_> {
         }
     }
 
-    /// Notes that the documents of a reply are not durable yet.
-    fn note_buffered(&mut self, partition: usize, reply: &Document) -> Result<()> {
-        let opening = number(reply.get(OPENING_FIELD));
-        match self.buffered.insert(partition, opening) {
-            Some(before) if before != opening => Err(Error::new(
-                ErrorCode::HostUnreachable,
-                "another process has opened the partition before the write was durable",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits until all documents are durable, in all partitions at the same time.
-    fn sync(&self) -> Result<()> {
-        let database = &self.operation.database;
-        let pending = self.buffered.iter().map(|(partition, opening)| {
-            let mut sync = DocumentBuilder::new();
-            sync.append(SYNC_COMMAND, *opening);
-            let sync = command(database, sync.finish(), self.operation, None);
-            self.router.send(*partition, Request::new(sync))
-        });
-        let pending: Vec<_> = pending.collect();
-        let replies = pending.into_iter();
-        let replies =
-            replies.map(|reply| reply.and_then(|mut reply| wait(&mut *reply, self.operation)));
-        let replies: Vec<Result<Document>> = replies.collect();
-        replies.into_iter().try_for_each(|reply| reply.map(drop))
-    }
-
     fn send(
         &self,
         placement: &Placement,
         batch: &Batch<'_>,
-        is_journaled: bool,
+        buffered: &BufferedWrites,
     ) -> Result<Box<dyn PendingReply>> {
         let mut buffer = Vec::with_capacity(batch.bytes);
         for (_, document) in &batch.documents {
@@ -368,11 +376,8 @@ impl Insert<'_> {
             },
             ..RoutedRequest::default()
         };
-        let database = &self.operation.database;
-        let body = match is_journaled {
-            true => self.body.clone(),
-            false => buffered(&self.body),
-        };
+        let database = &self.namespace.database;
+        let body = buffered.body(&self.body);
         let mut request = write_request(database, body, self.operation, routed);
         request.sequences.extend(documents);
         self.router.send(batch.partition, request)
@@ -390,6 +395,12 @@ impl Insert<'_> {
             let at = batch.documents.get(at).map_or(0, |(at, _)| *at);
             self.errors.push((at, with_index(error, at)));
         }
+        let retried = reply.get("retriedStmtIds").as_array();
+        for at in retried.iter().flat_map(|retried| retried.iter()) {
+            let at = usize::try_from(number(at)).ok();
+            let at = at.and_then(|at| batch.documents.get(at));
+            self.retried.extend(at.map(|(at, _)| *at));
+        }
     }
 
     fn reply(mut self) -> Document {
@@ -400,21 +411,10 @@ impl Insert<'_> {
             let errors = self.errors.into_iter().map(|(_, error)| Value::from(error));
             out.append("writeErrors", errors.collect::<Array>());
         }
+        self.retried.sort_unstable();
+        append_retried(&mut out, &self.retried);
         out.finish()
     }
-}
-
-/// Returns a command that is answered before it is durable.
-fn buffered(body: &Document) -> Document {
-    let mut out = DocumentBuilder::with_capacity(body.as_bytes().len());
-    for element in body
-        .iter()
-        .filter(|element| element.name() != "writeConcern")
-    {
-        out.append_element(element);
-    }
-    out.append("writeConcern", doc! {"w": 1, "j": false});
-    out.finish()
 }
 
 /// Returns an entry of `writeErrors` with another position.

@@ -11,10 +11,13 @@
 //! Which of these a command is says the column [`OnRouter`] of the table of commands. [`ROUTER_COMMANDS`] are the commands that
 //! only a router has.
 
+mod buffered;
+mod bulk;
 mod change;
 mod ddl;
 mod elsewhere;
 mod explain;
+mod find_and_modify;
 mod insert;
 mod sharding;
 mod stats;
@@ -22,7 +25,7 @@ mod stats;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::generic::is_generic;
-use super::{CommandContext, CommandSpec, Handler, OnRouter};
+use super::{CommandSpec, Handler, OnRouter};
 use crate::catalog::{Namespace, is_internal_database};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -71,6 +74,7 @@ pub(super) fn handler_of(spec: &'static CommandSpec, is_view: bool) -> Result<Ha
 /// Returns what only a router does for a command; `None` if it does what one server does.
 fn own_handler_of(name: &str) -> Option<Handler> {
     Some(match name {
+        "bulkWrite" => bulk::run,
         "collMod" | "dropIndexes" => ddl::change,
         "collStats" => stats::collection,
         "create" => ddl::create,
@@ -80,7 +84,7 @@ fn own_handler_of(name: &str) -> Option<Handler> {
         "drop" => ddl::drop_collection,
         "dropDatabase" => ddl::drop_database,
         "explain" => explain::run,
-        "findAndModify" => change::find_and_modify,
+        "findAndModify" => find_and_modify::run,
         "insert" => insert::run,
         "listDatabases" => ddl::list_databases,
         "renameCollection" => ddl::rename_collection,
@@ -147,8 +151,9 @@ fn number(value: ValueRef<'_>) -> i64 {
 }
 
 /// Returns the collation of the command's documents: false if strings are compared by bytes.
-fn compares_by_bytes(context: &CommandContext<'_>, database: &Database, name: &str) -> bool {
-    let collation = super::crud::query::default_collation(database, context.database_name(), name);
+fn compares_by_bytes(database: &Database, namespace: &Namespace) -> bool {
+    let (db, name) = (&namespace.database, &namespace.collection);
+    let collation = super::crud::query::default_collation(database, db, name);
     collation.is_ok_and(|collation| collation.is_simple())
 }
 
