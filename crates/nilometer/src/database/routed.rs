@@ -16,7 +16,7 @@ use crate::catalog::{
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, OperationContext, Request};
 use crate::parameters::MONGODB_VERSION;
-use crate::query::source::{Collections, Resolved};
+use crate::query::source::{Collections, Resolved, RollupSource};
 use crate::router::{
     Coordinator, NOTE_COMMAND, Partition, PendingReply, Placement, RoutedCollection, Router,
     SETTLE_COMMAND, read_placement,
@@ -219,6 +219,7 @@ impl Collections for RoutedCollections {
                 }
                 namespace
             }
+            Resolved::Rollup(rollup) => return Ok(self.rollup(Namespace::new(db, coll)?, rollup)),
             _ => return Ok(own),
         };
         // What only the process has, such as `system.profile`, is not placed.
@@ -229,6 +230,7 @@ impl Collections for RoutedCollections {
                 Resolved::Partitioned(Arc::new(RoutedCollection {
                     router,
                     namespace,
+                    series: None,
                     placement,
                 }))
             }
@@ -277,6 +279,29 @@ impl Collections for RoutedCollections {
 }
 
 impl RoutedCollections {
+    /// Returns the bins of a rollup: each partition has those of its measurements.
+    fn rollup(&self, namespace: Namespace, rollup: Arc<RollupSource>) -> Resolved {
+        let (_, buckets) = rollup.series_namespace.split_once('.').unwrap_or_default();
+        let series = Namespace {
+            database: namespace.database.clone(),
+            collection: buckets
+                .strip_prefix(BUCKETS_PREFIX)
+                .unwrap_or(buckets)
+                .to_owned(),
+        };
+        let Some(placement) = self.router.placement(&series) else {
+            // It is about to be dropped, or created.
+            return Resolved::Absent;
+        };
+        let source = RoutedCollection {
+            router: Arc::clone(&self.router),
+            namespace,
+            series: Some((series, rollup.definitions())),
+            placement,
+        };
+        Resolved::PartitionedRollup(rollup, Arc::new(source))
+    }
+
     /// Returns for each sharded collection what each partition has of it. Nothing is orphaned: a bucket stays where it is, and
     /// queries ask all partitions that may have one.
     fn data_distribution(&self) -> Result<Vec<Document>> {

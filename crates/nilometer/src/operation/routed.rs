@@ -13,6 +13,8 @@ pub struct RoutedRequest {
     pub statements: Vec<u32>,
     /// Statements of a retryable write do nothing unless they ran before.
     pub repeats_only: bool,
+    /// The definitions by which bins of a rollup are merged; the rollup must have the same.
+    pub definitions: Option<Document>,
     /// The document that an upsert inserts if nothing matches: its shard key belongs to the partition.
     pub upserted: Option<Document>,
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::path::FieldPath;
-use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 use nilometer_storage::Engine;
 
 use crate::catalog::{Namespace, StoredRollup, TimeseriesOptions};
@@ -206,6 +206,8 @@ pub enum Resolved {
     TimeSeries(Arc<dyn BucketSource>),
     /// A collection of either kind whose documents are in several partitions.
     Partitioned(Arc<dyn PartitionSource>),
+    /// A rollup of a time series in several partitions, each of which has the bins of its measurements.
+    PartitionedRollup(Arc<RollupSource>, Arc<dyn PartitionSource>),
     /// A user-defined view.
     View(ViewDefinition),
     /// A rollup of a time-series collection.
@@ -228,6 +230,20 @@ pub struct RollupSource {
     pub series: Arc<dyn BucketSource>,
     /// `db.system.buckets.coll` of that, for explain.
     pub series_namespace: String,
+}
+
+impl RollupSource {
+    /// Returns what decides how bins merge: the definition, and those of the rollups below.
+    pub fn definitions(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        let mut next = Some(self);
+        while let Some(rollup) = next {
+            let stages = rollup.stored.pipeline.iter().cloned().map(Value::from);
+            out.append(&rollup.stored.source, stages.collect::<Vec<_>>());
+            next = rollup.parent.as_deref();
+        }
+        out.finish()
+    }
 }
 
 impl std::fmt::Debug for RollupSource {

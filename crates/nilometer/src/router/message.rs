@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! $partition  { name, part: { states, now }, placement: { ns, number }, statements: [ … ], repeatsOnly,
-//!               upserted: { … } }
+//!               definitions: { … }, upserted: { … } }
 //! ```
 //!
 //! Whoever receives a message takes the field out before anything else sees the command, and only of a sender that has
@@ -49,6 +49,9 @@ fn append(out: &mut DocumentBuilder, routed: &RoutedRequest) {
     }
     if routed.repeats_only {
         out.append("repeatsOnly", true);
+    }
+    if let Some(definitions) = &routed.definitions {
+        out.append("definitions", definitions.clone());
     }
     if let Some(document) = &routed.upserted {
         out.append("upserted", document.clone());
@@ -102,6 +105,9 @@ fn read(field: DocRef<'_>) -> Result<RoutedRequest> {
                 out.statements = numbers.ok_or_else(malformed)?;
             }
             ("repeatsOnly", ValueRef::Bool(only)) => out.repeats_only = only,
+            ("definitions", ValueRef::Document(definitions)) => {
+                out.definitions = Some(definitions.to_document());
+            }
             ("upserted", ValueRef::Document(document)) => {
                 out.upserted = Some(document.to_document());
             }
@@ -143,6 +149,7 @@ mod tests {
             }),
             statements: vec![0, 3, u32::MAX],
             repeats_only: true,
+            definitions: Some(doc! {"rollup": 1}),
             upserted: Some(doc! {"_id": 1}),
         };
         for routed in [RoutedRequest::default(), full] {

@@ -10,7 +10,7 @@ use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::operation::{OperationContext, Request, RoutedRequest};
-use crate::query::partitions::{Part, PartitionCursor, PartitionSource};
+use crate::query::partitions::{Part, PartForm, PartitionCursor, PartitionSource};
 use crate::session::SessionId;
 
 /// Documents that a partition returns at once; it sends the next ones while these are read.
@@ -20,12 +20,16 @@ const PART_BATCH_DOCUMENTS: i32 = 1000;
 pub(crate) struct RoutedCollection {
     pub(crate) router: Arc<Router>,
     pub(crate) namespace: Namespace,
+    /// The time series by which a rollup is placed, and the definitions by which its bins are merged.
+    pub(crate) series: Option<(Namespace, Document)>,
     /// Where its documents were when the query began.
     pub(crate) placement: Arc<Placement>,
 }
 
 impl PartitionSource for RoutedCollection {
     fn targets(&self, filter: Option<&MatchExpression>) -> Result<Vec<usize>> {
+        // A condition on bins is none on the keys of measurements.
+        let filter = filter.filter(|_| self.series.is_none());
         Ok(self.placement.targets(filter))
     }
 
@@ -72,9 +76,14 @@ impl PartitionSource for RoutedCollection {
             operation,
             Some(session),
         ));
+        let series = self.series.as_ref();
+        let placed = series.map_or(&self.namespace, |(series, _)| series);
+        let merges = part.form == PartForm::States;
+        let definitions = series.filter(|_| merges).map(|(_, known)| known.clone());
         request.routed = Some(Arc::new(RoutedRequest {
             part: Some(part.request()),
-            placement: Some(self.placement.version_of(&self.namespace)),
+            placement: Some(self.placement.version_of(placed)),
+            definitions,
             ..RoutedRequest::default()
         }));
         cursor.pending = Some(self.router.send(partition, request)?);

@@ -110,8 +110,6 @@ fn a_router_is_a_mongos() {
     cluster.admin(doc! {"enableSharding": "test"});
     // What a router does not have is refused, and what only it has is unknown elsewhere.
     assert_eq!(cluster.router.code(doc! {"validate": "ts"}), 115);
-    let rollup = doc! {"create": "hourly", "rollup": doc! {"source": "ts", "pipeline": array![]}};
-    assert_eq!(cluster.router.code(rollup), 115);
     let out =
         doc! {"aggregate": "ts", "pipeline": array![doc! {"$out": "copy"}], "cursor": doc! {}};
     assert_eq!(cluster.router.code(out), 115);

@@ -534,3 +534,76 @@ fn writes_of_both_routers_while_ranges_move() {
         }
     }
 }
+
+#[test]
+fn bulk_writes_upserts_and_rollups_through_the_router_without_the_catalog() {
+    let routers = Routers::sharded(3);
+    for (host, shard) in [(1, "p0001"), (2, "p0002")] {
+        ok(&routers.first, move_to(host, shard));
+    }
+    let second = routers.second();
+    let group = doc! {"$group": doc! {
+        "_id": doc! {"at": doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}}},
+        "n": doc! {"$count": doc! {}},
+    }};
+    let rollup = doc! {"source": "ts", "pipeline": array![group], "refresh": 0};
+    ok(
+        &second,
+        doc! {"create": "hours", "rollup": rollup, "$db": "test"},
+    );
+    let filter = |at: i64, host: i32| doc! {"t": Value::DateTime(at * 1000), "m.host": host};
+    let ops = array![
+        doc! {"insert": 0, "document": doc! {"t": Value::DateTime(1000), "m": doc! {"host": 1}}},
+        doc! {"insert": 1, "document": doc! {"_id": 1}},
+        doc! {"update": 0, "filter": filter(1, 2), "updateMods": doc! {"$set": doc! {"x": 2}}, "upsert": true},
+        doc! {"update": 0, "filter": filter(1, 2), "updateMods": doc! {"$set": doc! {"m.host": 5}}},
+    ];
+    let infos = array![doc! {"ns": "test.ts"}, doc! {"ns": "test.other"}];
+    let session =
+        doc! {"id": Value::from(nilometer_bson::Binary { subtype: 4, bytes: vec![9; 16].into() })};
+    let bulk = doc! {
+        "bulkWrite": 1, "ops": ops, "nsInfo": infos, "lsid": session, "txnNumber": 3_i64, "$db": "admin",
+    };
+    for router in [&routers.second(), &routers.first, &routers.second()] {
+        let reply = ok(router, bulk.clone());
+        let number = |name: &str| reply.get(name).as_exact_i64();
+        assert_eq!(
+            (
+                number("nInserted"),
+                number("nUpserted"),
+                number("nModified")
+            ),
+            (Some(2), Some(1), Some(1)),
+            "{}",
+            show(&reply)
+        );
+    }
+    for router in [&routers.first, &routers.second()] {
+        assert_eq!(count(router, doc! {"m.host": 5}), 1);
+        assert_eq!(count(router, doc! {}), 2);
+        let found = ok(router, doc! {"find": "hours", "$db": "test"});
+        assert!(show(&found).contains("n: Int32(2)"), "{}", show(&found));
+    }
+    // A rollup that another router has made anew.
+    ok(&routers.first, doc! {"drop": "hours", "$db": "test"});
+    let group = doc! {"$group": doc! {
+        "_id": doc! {"at": doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}}},
+        "most": doc! {"$max": "$x"},
+    }};
+    let rollup = doc! {"source": "ts", "pipeline": array![group], "refresh": 0};
+    ok(
+        &routers.first,
+        doc! {"create": "hours", "rollup": rollup, "$db": "test"},
+    );
+    // A command that has begun by the definition of before fails; it does not merge what is another rollup's.
+    let find = doc! {"find": "hours", "$db": "test"};
+    let refused = run(&routers.second(), find.clone());
+    assert_eq!(
+        refused.get("code").as_exact_i64(),
+        Some(175),
+        "{}",
+        show(&refused)
+    );
+    let found = ok(&routers.second(), find);
+    assert!(show(&found).contains("most: Int32(2)"), "{}", show(&found));
+}

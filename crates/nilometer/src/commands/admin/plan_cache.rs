@@ -101,7 +101,10 @@ fn clear(
     let resolved = database
         .collections()
         .resolve(&operation.database, collection)?;
-    if matches!(resolved, Resolved::View(_) | Resolved::Rollup(_)) {
+    if matches!(
+        resolved,
+        Resolved::View(_) | Resolved::Rollup(_) | Resolved::PartitionedRollup(..)
+    ) {
         return Err(is_a_view(&namespace));
     }
     let (hash, _) = find::query_hashes(database, operation, &args, collection)?;
@@ -135,7 +138,10 @@ fn shape(
         Resolved::Absent => {
             return Err(Error::bad_value(format!("no such collection: {namespace}")));
         }
-        Resolved::View(_) | Resolved::TimeSeries(_) | Resolved::Rollup(_) => {
+        Resolved::View(_)
+        | Resolved::TimeSeries(_)
+        | Resolved::Rollup(_)
+        | Resolved::PartitionedRollup(..) => {
             return Err(is_a_view(&namespace));
         }
     }

@@ -24,6 +24,7 @@ use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{PipelineContext, Stage, meta, parse_pipeline};
 use crate::query::planner::logical::LogicalSource;
 use crate::query::planner::physical::{AccessPath, Input};
+use crate::query::source::{Collections, Resolved};
 use crate::services::LatencyClass;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec {
@@ -83,6 +84,7 @@ fn run(
     if !explain && change_stream::is_stream(&args)? {
         return change_stream::open(database, &context.operation, &args, cursor, &request.body);
     }
+    check_definitions(database, &context.operation, &args)?;
     let mut planned = plan(database, &context.operation, &args)?;
     if request.part().is_some_and(|part| part.returns_states) {
         planned.plan.return_states()?;
@@ -98,6 +100,27 @@ fn run(
     }
     let first = first_batch(cursor)?;
     open_cursor(database, &context.operation, planned, first, &request.body)
+}
+
+/// Refuses to return bins for a router that would merge them by other definitions: the rollup was dropped and made anew.
+fn check_definitions(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+) -> Result<()> {
+    let routed = operation.routed.as_ref();
+    let Some(known) = routed.and_then(|routed| routed.definitions.as_ref()) else {
+        return Ok(());
+    };
+    let name = args.required_string("aggregate")?;
+    let found = database.collections().resolve(&operation.database, name)?;
+    match found {
+        Resolved::Rollup(rollup) if rollup.definitions() == *known => Ok(()),
+        _ => Err(Error::new(
+            ErrorCode::QueryPlanKilled,
+            format!("the rollup {name} was dropped or created while the query began: repeat it"),
+        )),
+    }
 }
 
 /// Returns the options of the first batch by the field `cursor`.

@@ -163,7 +163,12 @@ pub(crate) fn new_document(
     };
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
     let selector = selector(database, namespace, &args, filter, &options.expressions)?;
-    let eval = eval_context(database, operation, &options.variables, &options.expressions);
+    let eval = eval_context(
+        database,
+        operation,
+        &options.variables,
+        &options.expressions,
+    );
     let new_id = || database.services().ids.object_id(operation.now_ms);
     crate::modify::new_document(&selector.filter, &update, None, (&eval, &new_id))
 }

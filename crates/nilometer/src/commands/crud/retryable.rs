@@ -26,11 +26,7 @@ pub(crate) fn begin<'d>(
 }
 
 /// Refuses a statement on many documents: repeated, it would change those that match meanwhile.
-pub(crate) fn refuse_many(
-    operation: &OperationContext,
-    is_many: bool,
-    option: &str,
-) -> Result<()> {
+pub(crate) fn refuse_many(operation: &OperationContext, is_many: bool, option: &str) -> Result<()> {
     match operation.txn_number {
         Some(_) if is_many => Err(Error::invalid_options(format!(
             "Cannot use retryable writes with {option}"

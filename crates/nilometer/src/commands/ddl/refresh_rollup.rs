@@ -18,7 +18,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "refreshRollup",
         "Refreshes a rollup now.",
         Authorization::OnCollection(&[Action::CollMod]),
-        OnRouter::Refused,
+        OnRouter::Own,
         run,
     )
 };
@@ -38,7 +38,7 @@ fn run(
 }
 
 /// Returns the rollup that a command names in the field with its own name.
-pub(super) fn named_rollup(
+pub(crate) fn named_rollup(
     database: &Database,
     context: &CommandContext<'_>,
     request: &Request,

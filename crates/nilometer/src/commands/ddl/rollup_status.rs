@@ -12,13 +12,13 @@ use crate::rollup::RollupView;
 use super::refresh_rollup::named_rollup;
 
 /// Spans of dirty bins in a reply.
-const DIRTY_SPANS_MAX: usize = 1000;
+pub(crate) const DIRTY_SPANS_MAX: usize = 1000;
 
 pub(crate) const SPEC: CommandSpec = CommandSpec::new(
     "rollupStatus",
     "Returns how far a rollup is stored, and which of its bins are dirty.",
     Authorization::OnCollection(&[Action::CollStats]),
-    OnRouter::Refused,
+    OnRouter::Own,
     run,
 );
 

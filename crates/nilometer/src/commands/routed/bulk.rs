@@ -193,7 +193,10 @@ impl<'b> Parts<'b, '_> {
         body.append("bulkWrite", 1);
         body.append_all(self.buffered.body(&self.body).as_ref());
         body.append("ordered", self.bulk.ordered);
-        body.append("nsInfo", vec![Value::from(doc! {"ns": namespace.to_string()})]);
+        body.append(
+            "nsInfo",
+            vec![Value::from(doc! {"ns": namespace.to_string()})],
+        );
         body.begin_array("ops");
         for (position, at) in part.iter().enumerate() {
             let op = of_first_collection(self.op(*at).document);

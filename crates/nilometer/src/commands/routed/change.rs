@@ -13,8 +13,7 @@ use nilometer_storage::Durability;
 use super::buffered::BufferedWrites;
 use super::insert::{dropped, placed, unsettled, with_index};
 use super::{
-    PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, router_of, statement_number, sum,
-    writable,
+    PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, router_of, statement_number, sum, writable,
 };
 use crate::args::Args;
 use crate::catalog::Namespace;

@@ -6,7 +6,7 @@
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::insert::placed;
-use super::{forwarded, is_true, number, router_of, writable};
+use super::{forwarded, is_true, number, rollups, router_of, writable};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::commands::CommandContext;
@@ -25,12 +25,6 @@ pub(super) fn create(
 ) -> Result<Document> {
     let router = router_of(database);
     let namespace = named(context, request)?;
-    if !request.body.get("rollup").is_missing() {
-        return Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "rollups are not supported on a router",
-        ));
-    }
     let reply = {
         let _changes = router.lock_changes();
         let reply = (context.spec.handler)(database, context, request)?;
@@ -39,6 +33,8 @@ pub(super) fn create(
             Some(CatalogEntry::View(view)) if !view.is_timeseries()
         );
         if is_view {
+            // What is a rollup is in the partitions of its series, too.
+            in_partitions(database, context, request, &namespace)?;
             return Ok(reply);
         }
         if router.placement(&namespace).is_none() {
@@ -48,6 +44,11 @@ pub(super) fn create(
         reply
     };
     in_partitions(database, context, request, &namespace)?;
+    if let Some(placement) = router.placement(&namespace) {
+        // Rollups may have waited for it.
+        let partitions = placement.partitions(router.count());
+        rollups::spread(database, &context.operation, &namespace, &partitions)?;
+    }
     Ok(reply)
 }
 
@@ -102,11 +103,19 @@ pub(super) fn drop_collection(
     let router = router_of(database);
     let namespace = named(context, request)?;
     let _changes = router.lock_changes();
-    router.begin_change(&namespace, &context.operation)?;
+    database
+        .catalog()
+        .check_has_no_rollups(&namespace, "drop")?;
+    // A rollup follows the placement of its series, which gets a new version: a router that knows another rollup of the name
+    // reads the catalog again.
+    let series = rollups::series_of(database, &namespace);
+    let placed = series.as_ref().unwrap_or(&namespace);
+    router.begin_change(placed, &context.operation)?;
     in_partitions(database, context, request, &namespace)?;
     let reply = (context.spec.handler)(database, context, request)?;
-    if router.placement(&namespace).is_some() {
-        router.set_placement(&namespace, None)?;
+    if let Some(placement) = router.placement(placed) {
+        let kept = series.is_some().then(|| Placement::clone(&placement));
+        router.set_placement(placed, kept)?;
     }
     Ok(reply)
 }
@@ -164,6 +173,9 @@ pub(super) fn rename_collection(
     };
     collection_uuid::check(database, &args, &from)?;
     let _changes = router.lock_changes();
+    for name in [&from, &to] {
+        database.catalog().check_has_no_rollups(name, "rename")?;
+    }
     let is_free = match database.catalog().get(&to) {
         None => true,
         Some(CatalogEntry::View(view)) => view.is_timeseries() && drops_target,
@@ -258,7 +270,7 @@ fn in_partitions(
     namespace: &Namespace,
 ) -> Result<Vec<Document>> {
     let router = router_of(database);
-    let Some(placement) = router.placement(namespace) else {
+    let Some(placement) = rollups::place_of(database, namespace) else {
         return Ok(Vec::new());
     };
     let partitions = placement.partitions(router.count());

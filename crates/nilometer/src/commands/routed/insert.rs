@@ -21,9 +21,7 @@ use crate::modify::WriteTarget;
 use crate::operation::{
     DocumentSequence, OperationContext, PlacementVersion, Request, RoutedRequest,
 };
-use crate::router::{
-    PendingReply, Placement, Router, command, version_asked, wait, write_request,
-};
+use crate::router::{PendingReply, Placement, Router, command, version_asked, wait, write_request};
 
 pub(super) fn run(
     database: &Database,

@@ -19,6 +19,7 @@ mod elsewhere;
 mod explain;
 mod find_and_modify;
 mod insert;
+mod rollups;
 mod sharding;
 mod stats;
 
@@ -87,7 +88,9 @@ fn own_handler_of(name: &str) -> Option<Handler> {
         "findAndModify" => find_and_modify::run,
         "insert" => insert::run,
         "listDatabases" => ddl::list_databases,
+        "refreshRollup" => rollups::refresh,
         "renameCollection" => ddl::rename_collection,
+        "rollupStatus" => rollups::status,
         "update" => change::update,
         _ => return None,
     })
@@ -140,6 +143,15 @@ fn write_concern(operation: &OperationContext) -> Document {
 fn sum(replies: &[Document], field: &str) -> i64 {
     let numbers = replies.iter().map(|reply| number(reply.get(field)));
     numbers.sum()
+}
+
+/// Returns the documents of a reply with a cursor that has no more.
+fn first_batch(reply: &Document) -> Vec<Document> {
+    let cursor = reply.get("cursor").as_document();
+    let batch = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
+    let documents = batch.iter().flat_map(|batch| batch.iter());
+    let documents = documents.filter_map(ValueRef::as_document);
+    documents.map(|document| document.to_document()).collect()
 }
 
 fn is_true(value: ValueRef<'_>) -> bool {

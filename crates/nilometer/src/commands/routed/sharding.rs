@@ -5,7 +5,7 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
-use super::router_of;
+use super::{first_batch, rollups, router_of};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{Namespace, TimeseriesOptions};
@@ -213,6 +213,8 @@ fn shard_collection(
     let operation = &context.operation;
     let found = router.ask_all(&[placement.primary], &namespace.database, &find, operation)?;
     let is_empty = found.iter().all(|reply| first_batch(reply).is_empty());
+    let all: Vec<usize> = (0..router.count()).collect();
+    rollups::spread(database, operation, &namespace, &all)?;
     let spread_over = is_empty.then(|| router.count());
     let sharding = Sharding::new(key, placement.primary, spread_over);
     let divided = Placement {
@@ -237,25 +239,12 @@ fn spread(
 ) -> Result<()> {
     let router = router_of(database);
     let (db, name) = (&namespace.database, namespace.collection.as_str());
-    let listed = database.call(
-        db,
-        doc! {"listCollections": 1, "filter": doc! {"name": name}},
-    )?;
-    let listed = first_batch(&listed);
-    let options = listed.first().map(|entry| entry.get("options").to_value());
-    let options = options
-        .as_ref()
-        .and_then(|options| options.as_ref().as_document());
-    let mut create = DocumentBuilder::new();
-    create.append("create", name);
-    for option in options.iter().flat_map(|options| options.iter()) {
-        create.append_element(option);
-    }
+    let create = rollups::creation_of(database, namespace)?;
     let others: Vec<usize> = (0..router.count())
         .filter(|p| *p != placement.primary)
         .collect();
     let operation = &context.operation;
-    router.ask_all(&others, db, &create.finish(), operation)?;
+    router.ask_all(&others, db, &create, operation)?;
     let indexes = database.call(db, doc! {"listIndexes": name})?;
     let mut indexes: Vec<Value> = first_batch(&indexes).into_iter().map(Value::from).collect();
     let own = doc! {"key": key.written(), "name": index_name(&key.written())};
@@ -298,14 +287,6 @@ fn index_name(key: &Document) -> String {
         _ => format!("{}_1", part.name()),
     });
     parts.collect::<Vec<_>>().join("_")
-}
-
-fn first_batch(reply: &Document) -> Vec<Document> {
-    let cursor = reply.get("cursor").as_document();
-    let batch = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
-    let documents = batch.iter().flat_map(|batch| batch.iter());
-    let documents = documents.filter_map(ValueRef::as_document);
-    documents.map(|document| document.to_document()).collect()
 }
 
 fn timeseries_options(database: &Database, namespace: &Namespace) -> Result<TimeseriesOptions> {

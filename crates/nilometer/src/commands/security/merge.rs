@@ -114,6 +114,7 @@ fn read<T>(
         Resolved::TimeSeries(_)
         | Resolved::View(_)
         | Resolved::Partitioned(_)
+        | Resolved::PartitionedRollup(..)
         | Resolved::Rollup(_) => {
             return Err(Error::bad_value(format!(
                 "'{field}' must name an ordinary collection, not {name}"

@@ -31,6 +31,7 @@ use super::row::text_score::TextScore;
 use super::row::unwind::Unwind;
 use super::scan::bucket_sample::BucketSample;
 use super::scan::index_fetch::{AccessStats, IndexRead};
+use super::scan::merged_bins::MergedBins;
 use super::scan::nearest::NearestRead;
 use super::scan::partitions::PartitionScan;
 use super::scan::rollup::RollupScan;
@@ -186,6 +187,14 @@ impl Builder {
                 let counters = Arc::clone(&trace.scan);
                 let read = RollupScan::new(*input, self.nested(depth), counters);
                 Ok(Box::new(read))
+            }
+            Input::Partitions(input) if input.rollup.is_some() => {
+                let rollup = input.rollup.clone();
+                let bins = scan(Input::Partitions(input), trace);
+                Ok(match rollup {
+                    Some(rollup) => Box::new(MergedBins::new(bins, &rollup, &self.settings)),
+                    None => bins,
+                })
             }
             input => Ok(scan(input, trace)),
         }

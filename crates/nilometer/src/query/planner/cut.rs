@@ -9,6 +9,8 @@
 //! | `$limit n`, also behind `$skip s` | the first n, or s + n | the same stages again |
 //! | any other | | the stage |
 //!
+//! A rollup is read in another way: its bins are groups, so those that several partitions have parts of are merged first.
+//!
 //! The cut is behind the first stage that is not of the first row. In front of it the partitions drop the fields that the
 //! rest does not need. If only one partition is read, stages of the other rows that read nothing else run there, too.
 //!
@@ -22,11 +24,13 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
 
 use super::logical::{LogicalPartitions, LogicalPlan};
 use super::physical::{
-    Input, PartitionsInput, PhysicalGroup, PhysicalPlan, PhysicalStage, merges_exactly, needs_of,
+    Input, PartitionsInput, PhysicalGroup, PhysicalPlan, PhysicalStage, key_filter, merges_exactly,
+    needs_of,
 };
 use super::settings::PlanSettings;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
+use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::query::partitions::{Part, PartForm};
 use crate::query::pipeline::needs::Needs;
@@ -46,6 +50,10 @@ pub fn cut(
         _ => None,
     };
     let targets = scan.source.targets(filter)?;
+    // What one partition has of a rollup is the rollup.
+    if scan.rollup.is_some() && targets.len() > 1 {
+        return Ok(bins(plan, scan, targets, settings));
+    }
     let mut sides = Sides {
         is_single: targets.len() == 1,
         knows_variables: settings.variables.is_empty() || scan.variables.is_some(),
@@ -82,12 +90,58 @@ pub fn cut(
             targets,
             part,
             order: sides.order,
+            rollup: None,
         })),
         stages: sides.rest,
         wanted: plan.wanted,
         distinct: plan.distinct,
         fired,
     })
+}
+
+/// Returns the plan over a rollup: the partitions return bins with their states, those whose keys may pass. Everything else runs
+/// here, over documents of merged bins.
+fn bins(
+    plan: LogicalPlan,
+    scan: LogicalPartitions,
+    targets: Vec<usize>,
+    settings: &PlanSettings,
+) -> PhysicalPlan {
+    let mut part = Part {
+        stages: Vec::new(),
+        form: PartForm::States,
+        now_ms: settings.now_ms,
+        variables: Document::new(),
+        // Keys are compared byte by byte.
+        collation: Collation::SIMPLE.to_document(),
+        hint: scan.hint,
+        allows_disk_use: scan.allows_disk_use,
+    };
+    if let Some(Stage::Match(stage)) = plan.stages.first()
+        && let Some(rollup) = &scan.rollup
+        && settings.collator.is_none()
+        && !settings.options.no_rules
+    {
+        let (of_key, _) = key_filter(&rollup.definition, stage.filter.clone());
+        let text = of_key.to_document();
+        if !matches!(of_key, MatchExpression::AlwaysTrue) && !names_variable(text.as_ref()) {
+            part.stages.push(doc! {"$match": text});
+        }
+    }
+    PhysicalPlan {
+        input: Input::Partitions(Box::new(PartitionsInput {
+            source: scan.source,
+            namespace: scan.namespace,
+            targets,
+            part,
+            order: None,
+            rollup: scan.rollup,
+        })),
+        stages: plan.stages.into_iter().map(Into::into).collect(),
+        wanted: plan.wanted,
+        distinct: plan.distinct,
+        fired: plan.fired,
+    }
 }
 
 /// The two sides of a cut.

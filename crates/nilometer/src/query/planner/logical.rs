@@ -113,6 +113,8 @@ pub struct LogicalPartitions {
     pub variables: Option<Vec<Arc<str>>>,
     /// Stages above their memory limit may write to disk.
     pub allows_disk_use: bool,
+    /// The rollup whose bins they are: several partitions may have parts of one.
+    pub rollup: Option<Arc<RollupSource>>,
 }
 
 impl LogicalPlan {

@@ -68,6 +68,11 @@ pub fn resolve(
             Resolved::Partitioned(source) => {
                 LogicalSource::Partitions(Box::new(partitions(source, format!("{db}.{name}"))))
             }
+            Resolved::PartitionedRollup(rollup, source) => {
+                let mut scan = partitions(source, format!("{db}.{name}"));
+                scan.rollup = Some(rollup);
+                LogicalSource::Partitions(Box::new(scan))
+            }
             Resolved::Rollup(rollup) => LogicalSource::Rollup(LogicalRollup::Documents(rollup)),
             Resolved::View(view) => {
                 check_collation(cx, &view, &format!("{db}.{name}"))?;
@@ -152,5 +157,6 @@ pub fn partitions(source: Arc<dyn PartitionSource>, namespace: String) -> Logica
         hint: Value::Missing,
         variables: None,
         allows_disk_use: true,
+        rollup: None,
     }
 }

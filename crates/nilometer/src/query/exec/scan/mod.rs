@@ -19,6 +19,7 @@ pub mod index_scan;
 #[cfg(test)]
 mod index_tests;
 pub mod index_union;
+pub(crate) mod merged_bins;
 pub mod nearest;
 pub mod partitions;
 mod rest_by_scan;

@@ -188,6 +188,9 @@ impl RollupScan {
             return Ok(None);
         }
         let definition = &self.input.rollup.definition;
+        if matches!(self.input.output, RollupOutput::Bins) {
+            return Ok(Some(group.to_document()));
+        }
         let Some(mapping) = self.input.output.mapping() else {
             return bin_document(definition, group, &cx.eval).map(Some);
         };

@@ -41,7 +41,7 @@ use crate::query::pipeline::ProjectStage;
 use crate::query::pipeline::needs::Needs;
 use crate::query::source::{
     BucketEntries, BucketIndexScan, BucketPredicate, BucketSource, Direction, RecordKey,
-    RecordSource,
+    RecordSource, RollupSource,
 };
 use crate::timeseries::rewrite::TimeRange;
 
@@ -53,8 +53,8 @@ pub use lower::lower;
 pub use measurement::TimeBins;
 pub(crate) use measurement::{TimeBin, TimeRank, is_constant, time_bins, time_rank};
 pub use nearest::Nearest;
-pub(crate) use rollup::span_of;
 pub use rollup::{RollupInput, RollupOutput, StateMapping};
+pub(crate) use rollup::{key_filter, span_of};
 pub use stage::{
     BucketArrival, BucketOrder, CountedSource, DensifyInput, FirstBins, GroupSide, PhysicalDensify,
     PhysicalGroup, PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, merges_exactly,
@@ -80,8 +80,20 @@ pub struct PhysicalPlan {
 }
 
 impl PhysicalPlan {
-    /// Makes the last stage, a `$group`, return the states of its groups. A rollup may stand in its place.
+    /// Makes the last stage, a `$group`, return the states of its groups. A rollup may stand in its place, also with a condition on
+    /// its key.
     pub fn return_states(&mut self) -> Result<()> {
+        let filter = match self.stages.as_slice() {
+            [] => Some(None),
+            [PhysicalStage::Match(stage)] => Some(Some(&stage.filter)),
+            _ => None,
+        };
+        if let (Input::Rollup(rollup), Some(filter)) = (&mut self.input, filter)
+            && rollup.return_bins(filter)
+        {
+            self.stages.clear();
+            return Ok(());
+        }
         match self.stages.last_mut() {
             None if let Input::Rollup(rollup) = &mut self.input
                 && rollup.return_states() =>
@@ -137,6 +149,8 @@ pub struct PartitionsInput {
     /// The order of the documents of each partition, by which they are merged; `None` to read one partition after the
     /// other.
     pub order: Option<SortPattern>,
+    /// The rollup whose bins the partitions return, with their states: those of one key are merged.
+    pub rollup: Option<Arc<RollupSource>>,
 }
 
 /// An access path to records.

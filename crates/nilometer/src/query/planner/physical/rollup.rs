@@ -32,6 +32,8 @@ pub struct RollupInput {
 pub enum RollupOutput {
     /// Its documents.
     Documents,
+    /// Its bins with their states.
+    Bins,
     /// Groups of a coarser key with partial states, several for each.
     States(StateMapping),
     /// Groups of another key, each of one bin, with the results of the accumulators under these names.
@@ -42,7 +44,7 @@ impl RollupOutput {
     /// Returns the states that are read; `None` if all are.
     pub fn mapping(&self) -> Option<&StateMapping> {
         match self {
-            Self::Documents => None,
+            Self::Documents | Self::Bins => None,
             Self::States(mapping) | Self::Groups(mapping, _) => Some(mapping),
         }
     }
@@ -178,6 +180,19 @@ impl RollupInput {
         input
     }
 
+    /// Makes it return bins with their states that pass `filter`. False if it returns no documents, or if the filter reads more
+    /// than the key.
+    pub fn return_bins(&mut self, filter: Option<&MatchExpression>) -> bool {
+        let rest = filter.map(|filter| key_filter(&self.rollup.definition, filter.clone()).1);
+        let is_of_key = rest.is_none_or(|rest| matches!(rest, MatchExpression::AlwaysTrue));
+        if !matches!(self.output, RollupOutput::Documents) || !is_of_key {
+            return false;
+        }
+        self.output = RollupOutput::Bins;
+        self.key_filter = filter.cloned();
+        true
+    }
+
     /// Makes it return states, if it returns groups; false if it returns neither.
     pub fn return_states(&mut self) -> bool {
         if let RollupOutput::Groups(mapping, _) = &self.output {
@@ -201,6 +216,18 @@ impl RollupInput {
         out.append("filter", filter);
         out.finish()
     }
+}
+
+/// Divides a filter of documents of a rollup: conditions on the key, and the others.
+pub(crate) fn key_filter(
+    definition: &RollupDefinition,
+    filter: MatchExpression,
+) -> (MatchExpression, MatchExpression) {
+    filter.split(|path| {
+        let first = path.split('.').next().unwrap_or_default();
+        let mut parts = definition.parts.iter();
+        first == "_id" || first == &*definition.time_name || parts.any(|part| *part.name == *first)
+    })
 }
 
 /// Returns a range that holds the times of all documents that pass the filter.
