@@ -152,6 +152,18 @@ impl ShardKey {
         }
     }
 
+    /// Returns the key that a client names by a document of measurements, or by the stored names of the parts.
+    pub(crate) fn place_of(&self, named: DocRef<'_>) -> Result<KeyBound> {
+        match self.bound(named) {
+            Ok(given) => {
+                let parts = self.parts.iter().zip(&given.0);
+                let values = parts.map(|(part, value)| part.place(value.as_ref()));
+                Ok(KeyBound(values.collect()))
+            }
+            Err(_) => self.of(named),
+        }
+    }
+
     /// Returns a bound as clients see it.
     pub(crate) fn shown(&self, bound: &KeyBound) -> Document {
         let mut out = DocumentBuilder::new();

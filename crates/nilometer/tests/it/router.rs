@@ -109,7 +109,7 @@ fn a_router_is_a_mongos() {
     }
     cluster.admin(doc! {"enableSharding": "test"});
     // What a router does not have is refused, and what only it has is unknown elsewhere.
-    assert_eq!(cluster.router.code(doc! {"validate": "ts"}), 115);
+    assert_eq!(cluster.router.code(doc! {"validate": "ts"}), 26);
     let out =
         doc! {"aggregate": "ts", "pipeline": array![doc! {"$out": "copy"}], "cursor": doc! {}};
     assert_eq!(cluster.router.code(out), 115);
@@ -623,4 +623,56 @@ fn stages_that_describe_a_collection_have_a_document_of_each_partition() {
     assert!(show(&map).contains("p0002"), "{}", show(&map));
     let balancer = cluster.admin(doc! {"balancerStatus": 1});
     assert_eq!(balancer.get("mode").as_str(), Some("off"));
+}
+
+#[test]
+fn what_a_mongos_has_and_a_router_has_not_is_refused_with_a_reason() {
+    let mut cluster = Cluster::hashed(3, 10, 5);
+    for (command, code) in [
+        (doc! {"addShardToZone": "p0001", "zone": "x"}, 115),
+        (doc! {"addShardToZone": "none", "zone": "x"}, 70),
+        (doc! {"removeShardFromZone": "p0001", "zone": "x"}, 115),
+        (
+            doc! {"updateZoneKeyRange": "test.ts", "min": doc! {}, "max": doc! {}, "zone": "x"},
+            115,
+        ),
+        (doc! {"balancerStart": 1}, 115),
+        (doc! {"balancerStop": 1}, 0),
+        (doc! {"movePrimary": "test", "to": "p0001"}, 115),
+        (
+            doc! {"reshardCollection": "test.ts", "key": doc! {"m": 1}},
+            115,
+        ),
+        (doc! {"split": "test.ts", "find": doc! {"m.host": 1}}, 115),
+        (doc! {"removeShard": "p0001"}, 115),
+    ] {
+        let reply = cluster.router.reply_on("admin", command.clone());
+        let found = reply.get("code").as_exact_i64().unwrap_or(0);
+        assert_eq!(found, code, "{}: {}", show(&command), show(&reply));
+        let text = reply.get("errmsg").as_str().unwrap_or("supported: why");
+        assert!(code == 70 || text.contains("supported: "), "{text}");
+    }
+}
+
+#[test]
+fn chunks_are_moved_by_a_key_or_by_their_bounds() {
+    let mut cluster = Cluster::new(3);
+    cluster.router.run(create());
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": 1}});
+    cluster.admin(doc! {"split": "test.ts", "middle": doc! {"meta.host": 5}});
+    cluster.admin(doc! {"moveChunk": "test.ts", "find": doc! {"m.host": 7}, "to": "p0001"});
+    let bounds = array![doc! {"meta.host": Value::MinKey}, doc! {"meta.host": 5}];
+    cluster.admin(doc! {"moveChunk": "test.ts", "bounds": bounds, "to": "p0002"});
+    let list: Vec<Value> = (0..10).map(|n| measurement(n, n as i32)).collect();
+    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    assert_eq!(cluster.counts("ts"), [0, 5, 5]);
+    let bounds = array![doc! {"meta.host": 1}, doc! {"meta.host": 5}];
+    let wrong = doc! {"moveChunk": "test.ts", "bounds": bounds, "to": "p0002"};
+    assert_eq!(cluster.admin_code(wrong), 2);
+    // What is damaged would be reported by the partition that has it.
+    let checked = cluster.router.run(doc! {"validate": "ts"});
+    assert!(matches!(checked.get("valid"), ValueRef::Bool(true)));
+    assert_eq!(checked.get("nrecords").as_exact_i64(), Some(10));
+    let raw = checked.get("raw").as_document().unwrap();
+    assert_eq!(raw.iter().count(), 3, "{}", show(&checked));
 }

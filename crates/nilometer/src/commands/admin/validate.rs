@@ -31,7 +31,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
         "validate",
         "Checks a collection for damage.",
         Authorization::OnCollection(&[Action::Validate]),
-        OnRouter::Refused,
+        OnRouter::Own,
         run,
     )
 };

@@ -22,6 +22,8 @@ mod insert;
 mod rollups;
 mod sharding;
 mod stats;
+mod unsupported;
+mod validate;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
@@ -35,14 +37,27 @@ use crate::router::Router;
 
 /// The commands that only a router has, sorted by name.
 pub(crate) static ROUTER_COMMANDS: &[CommandSpec] = &[
+    unsupported::ADD_SHARD,
+    unsupported::ADD_SHARD_TO_ZONE,
+    unsupported::BALANCER_START,
     sharding::BALANCER_STATUS,
+    sharding::BALANCER_STOP,
     sharding::ENABLE,
     sharding::SHARD_MAP,
     sharding::IS_DB_GRID,
     sharding::LIST_SHARDS,
+    sharding::MOVE_CHUNK,
+    unsupported::MOVE_COLLECTION,
+    unsupported::MOVE_PRIMARY,
     sharding::MOVE_RANGE,
+    unsupported::REFINE_KEY,
+    unsupported::REMOVE_SHARD,
+    unsupported::REMOVE_SHARD_FROM_ZONE,
+    unsupported::RESHARD,
     sharding::SHARD_COLLECTION,
     sharding::SPLIT,
+    unsupported::UNSHARD,
+    unsupported::UPDATE_ZONE,
 ];
 
 /// How often a write begins again because its placement has changed.
@@ -92,6 +107,7 @@ fn own_handler_of(name: &str) -> Option<Handler> {
         "renameCollection" => ddl::rename_collection,
         "rollupStatus" => rollups::status,
         "update" => change::update,
+        "validate" => validate::run,
         _ => return None,
     })
 }

@@ -58,6 +58,18 @@ pub(super) const BALANCER_STATUS: CommandSpec = CommandSpec {
     )
 };
 
+pub(super) const BALANCER_STOP: CommandSpec = CommandSpec {
+    admin_only: true,
+    write_concern: true,
+    ..CommandSpec::new(
+        "balancerStop",
+        "Accepted: no range moves by itself.",
+        Authorization::LoggedIn,
+        OnRouter::Same,
+        balancer_stop,
+    )
+};
+
 pub(super) const LIST_SHARDS: CommandSpec = CommandSpec {
     admin_only: true,
     ..CommandSpec::new(
@@ -66,6 +78,20 @@ pub(super) const LIST_SHARDS: CommandSpec = CommandSpec {
         Authorization::OnCluster(&[Action::ListShards]),
         OnRouter::Same,
         list_shards,
+    )
+};
+
+pub(super) const MOVE_CHUNK: CommandSpec = CommandSpec {
+    admin_only: true,
+    access: Access::Write,
+    write_concern: true,
+    fields: Fields::Only(&["find", "bounds", "to"]),
+    ..CommandSpec::new(
+        "moveChunk",
+        "Lets new buckets of a chunk go to another partition.",
+        Authorization::ByRule(rules::sharding),
+        OnRouter::Catalog,
+        move_chunk,
     )
 };
 
@@ -100,7 +126,7 @@ pub(super) const SHARD_COLLECTION: CommandSpec = CommandSpec {
 pub(super) const SPLIT: CommandSpec = CommandSpec {
     admin_only: true,
     access: Access::Write,
-    fields: Fields::Only(&["middle"]),
+    fields: Fields::Only(&["middle", "find", "bounds"]),
     ..CommandSpec::new(
         "split",
         "Divides a chunk in two.",
@@ -142,6 +168,11 @@ fn shard_map(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Re
 
 fn balancer_status(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
     Ok(doc! {"mode": "off", "inBalancerRound": false, "numBalancerRounds": 0_i64})
+}
+
+/// The balancer is off already, so nothing is to be stopped.
+fn balancer_stop(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Ok(Document::new())
 }
 
 /// Returns the collection that a command names as `db.coll`.
@@ -383,6 +414,44 @@ fn move_range(
     Ok(Document::new())
 }
 
+/// `moveChunk`: the chunk that has a key, or that lies between two bounds.
+fn move_chunk(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let args = Args::new("moveChunk", request.body.as_ref());
+    let namespace = whole_name(&args, "moveChunk")?;
+    let partition = router.number_of(args.required_string("to")?)?;
+    let (find, bounds) = (args.document("find")?, args.array("bounds")?);
+    let by = (router, &context.operation);
+    let now_ms = context.operation.now_ms;
+    change_chunks(by, &namespace, |sharding| {
+        let range = match (find, bounds) {
+            (Some(key), None) => sharding.chunk_around(&sharding.key.place_of(key)?),
+            (None, Some(bounds)) => {
+                let bound = |at: usize| match bounds.get(at).as_document() {
+                    Some(bound) => sharding.key.bound(bound),
+                    None => Err(Error::bad_value("'bounds' has two documents: [min, max]")),
+                };
+                let range = (bound(0)?, bound(1)?);
+                if sharding.chunk_around(&range.0) != range {
+                    return Err(Error::bad_value("no chunk has these bounds: see moveRange"));
+                }
+                range
+            }
+            _ => {
+                return Err(Error::bad_value(
+                    "moveChunk needs either 'find' or 'bounds'",
+                ));
+            }
+        };
+        sharding.assign(range, partition, now_ms)
+    })?;
+    Ok(Document::new())
+}
+
 fn split(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -391,6 +460,14 @@ fn split(
     let router = router_of(database);
     let args = Args::new("split", request.body.as_ref());
     let namespace = whole_name(&args, "split")?;
+    for name in ["find", "bounds"] {
+        if !args.value(name).is_missing() {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("split with '{name}' is not supported: name the key by 'middle'"),
+            ));
+        }
+    }
     let middle = args.required_document("middle")?;
     let by = (router, &context.operation);
     change_chunks(by, &namespace, |sharding| {

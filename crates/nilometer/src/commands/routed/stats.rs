@@ -134,7 +134,7 @@ fn sums(out: &mut DocumentBuilder, replies: &[Document], names: &[&str]) {
 }
 
 /// Adds the numbers of a document of each reply by name.
-fn sums_of_all(replies: &[Document], field: &str) -> Document {
+pub(super) fn sums_of_all(replies: &[Document], field: &str) -> Document {
     let mut totals = BTreeMap::<String, i64>::new();
     for reply in replies {
         for element in reply.get(field).as_document().into_iter().flatten() {

@@ -203,7 +203,7 @@ pub(in crate::commands) fn sharding(
     needed: &mut RequiredPrivileges,
 ) -> Result<()> {
     let action = match asked.request.command_name() {
-        "moveRange" => Action::MoveChunk,
+        "moveChunk" | "moveRange" => Action::MoveChunk,
         "split" => Action::SplitChunk,
         _ => Action::EnableSharding,
     };
