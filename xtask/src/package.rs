@@ -1,4 +1,4 @@
-//! `cargo xtask package`: a Debian package of the server, from the release build of [`dist`](crate::dist).
+//! `cargo xtask package`: a Debian package of the server, from the release build of [`dist`].
 //!
 //! ```text
 //! nilometer_VERSION_ARCH.deb (ar)
