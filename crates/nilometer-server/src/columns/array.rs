@@ -28,7 +28,7 @@ pub(crate) const PATH: &str = "nilometer.path";
 /// Bytes of an ObjectId.
 pub(crate) const OBJECT_ID_BYTES: i32 = 12;
 
-/// Distinct texts of a dictionary, above which it begins anew: each batch copies it.
+/// The largest number of distinct texts of a dictionary. A larger one is replaced by an empty one, because each batch copies it.
 const DICTIONARY_VALUES_MAX: usize = 16_384;
 
 /// The zone of dates.

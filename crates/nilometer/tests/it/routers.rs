@@ -584,7 +584,7 @@ fn bulk_writes_upserts_and_rollups_through_the_router_without_the_catalog() {
         let found = ok(router, doc! {"find": "hours", "$db": "test"});
         assert!(show(&found).contains("n: Int32(2)"), "{}", show(&found));
     }
-    // A rollup that another router has made anew.
+    // Another router has dropped the rollup and created it again.
     ok(&routers.first, doc! {"drop": "hours", "$db": "test"});
     let group = doc! {"$group": doc! {
         "_id": doc! {"at": doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}}},

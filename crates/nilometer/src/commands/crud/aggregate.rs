@@ -102,7 +102,7 @@ fn run(
     open_cursor(database, &context.operation, planned, first, &request.body)
 }
 
-/// Refuses to return bins for a router that would merge them by other definitions: the rollup was dropped and made anew.
+/// Fails if the router that merges the bins has another definition of the rollup: it was dropped and created again.
 fn check_definitions(
     database: &Database,
     operation: &OperationContext,

@@ -371,7 +371,7 @@ impl<'b> Parts<'b, '_> {
     }
 }
 
-/// True for an error of the whole command: drivers repeat it, or nobody knows what was done.
+/// True for an error that ends the whole command: drivers retry it, or it is unknown which operations were executed.
 fn is_of_command(error: &Error) -> bool {
     error.is_of_command()
         || matches!(
