@@ -84,3 +84,27 @@ fn the_stored_form_is_as_documented() {
     }
     assert_eq!(found, STORED_FORM, "{found}");
 }
+
+/// A mark of several bins has the key of the first one.
+#[test]
+fn a_bin_is_found_by_its_whole_key_while_several_are_dirty() {
+    let (_, _, mut fixture) = hours_and_days();
+    // The first bucket lies in two bins, the other one closes them.
+    let from = START_MS / HOUR_MS * HOUR_MS + HOUR_MS / 2;
+    for quarter in [0, 1, 2, 3, 40] {
+        insert(&mut fixture, from + quarter * HOUR_MS / 4, "a", 1);
+    }
+    fixture.run(doc! {"refreshRollup": "hourly"});
+    fixture.run(doc! {
+        "update": "ts",
+        "updates": array![doc! {"q": doc! {}, "u": doc! {"$inc": doc! {"v": 5}}, "multi": true}],
+    });
+    let all = fixture.all(doc! {"find": "hourly", "sort": doc! {"_id": 1}});
+    assert_eq!(all.len(), 3);
+    for bin in all {
+        let filter = doc! {"_id": bin.get("_id").to_value()};
+        let found = fixture.all(doc! {"find": "hourly", "filter": filter});
+        let shown: Vec<String> = found.iter().map(show).collect();
+        assert_eq!(shown, [show(&bin)]);
+    }
+}

@@ -100,7 +100,9 @@ impl RollupScan {
         let filter = self.input.key_filter.clone()?;
         let time = &*self.input.rollup.definition.time_name;
         let in_id = format!("_id.{time}");
-        let (of_series, _) = filter.split(|path| path != time && !path.starts_with(&in_id));
+        // The whole key has the time of its bin.
+        let has_time = |path: &str| path == time || path == "_id" || path.starts_with(&in_id);
+        let (of_series, _) = filter.split(|path| !has_time(path));
         Some(of_series)
     }
 

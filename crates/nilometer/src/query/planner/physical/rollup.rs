@@ -167,13 +167,7 @@ impl RollupInput {
         };
         let definition = Arc::clone(&input.rollup.definition);
         input.span = bins_within(&stage.filter, &definition);
-        let is_part = |path: &str| {
-            let path = path.strip_prefix("_id.").unwrap_or(path);
-            let first = path.split('.').next().unwrap_or(path);
-            *definition.time_name == *first
-                || definition.parts.iter().any(|part| *part.name == *first)
-        };
-        let (of_key, _) = stage.filter.clone().split(is_part);
+        let (of_key, _) = key_filter(&definition, stage.filter.clone());
         let conjuncts = of_key.clone().into_conjuncts();
         input.series_filter = of_series(&conjuncts, &definition);
         input.key_filter = Some(of_key).filter(|f| !matches!(f, MatchExpression::AlwaysTrue));
