@@ -246,12 +246,10 @@ impl Statements<'_> {
         let mut placement = placement.clone();
         for _ in 0..PLACEMENT_CHANGES_MAX {
             let routed = self.routed(&placement, Vec::new(), false);
-            match self.ask(&[placement.primary], &body, &routed).remove(0) {
+            let place = (self.router, self.operation, self.namespace);
+            match ask_one(place, placement.primary, &body, &routed)? {
                 Ok(reply) => return Ok(Some(without_ok(&reply))),
-                Err(error) => match version_asked(&error) {
-                    None => return Err(error),
-                    Some(wanted) => self.router.settle(&wanted, self.operation)?,
-                },
+                Err(wanted) => self.router.settle(&wanted, self.operation)?,
             }
             let now = self.router.placement(self.namespace);
             let now = now.ok_or_else(|| dropped(self.namespace))?;
@@ -326,7 +324,8 @@ impl Statements<'_> {
             .filter(|target| !replies.contains_key(target));
         let open: Vec<usize> = open.copied().collect();
         let routed = self.routed(placement, vec![number], false);
-        let answers = self.ask(&open, body, &routed);
+        let place = (self.router, self.operation, self.namespace);
+        let answers = ask(place, &open, body, &routed);
         let (mut refused, mut failed) = (None, None);
         for (target, answer) in open.into_iter().zip(answers) {
             match answer {
@@ -364,9 +363,10 @@ impl Statements<'_> {
         {
             let routed = self.routed(placement, vec![number], repeats_only);
             for target in round {
-                let reply = match self.ask(&[target], body, &routed).remove(0) {
+                let place = (self.router, self.operation, self.namespace);
+                let reply = match ask_one(place, target, body, &routed)? {
                     Ok(reply) => reply,
-                    Err(error) => return Ok(Err(version_asked(&error).ok_or(error)?)),
+                    Err(wanted) => return Ok(Err(wanted)),
                 };
                 buffered.note(target, &reply)?;
                 let done = Done::of(&[reply]);
@@ -394,12 +394,13 @@ impl Statements<'_> {
         let mut routed = self.routed(placement, vec![number], false);
         routed.upserted = new.cloned();
         let body = self.with_statement(statement, buffered);
-        match self.ask(&[partition], &body, &routed).remove(0) {
+        let place = (self.router, self.operation, self.namespace);
+        match ask_one(place, partition, &body, &routed)? {
             Ok(reply) => {
                 buffered.note(partition, &reply)?;
                 Ok(Ok(Done::of(&[reply])))
             }
-            Err(error) => Ok(Err(version_asked(&error).ok_or(error)?)),
+            Err(wanted) => Ok(Err(wanted)),
         }
     }
 
@@ -422,17 +423,6 @@ impl Statements<'_> {
             self.kind,
             std::iter::once(statement),
         )
-    }
-
-    /// Sends a command to several partitions at the same time, and waits for all.
-    fn ask(
-        &self,
-        targets: &[usize],
-        body: &Document,
-        routed: &RoutedRequest,
-    ) -> Vec<Result<Document>> {
-        let place = (self.router, self.operation, self.namespace);
-        ask(place, targets, body, routed)
     }
 
     fn routed(
@@ -487,6 +477,19 @@ pub(super) fn ask(
     let replies = pending.into_iter();
     let replies = replies.map(|reply| reply.and_then(|mut reply| wait(&mut *reply, operation)));
     replies.collect()
+}
+
+/// Sends a write to one partition. Returns its reply, or the placement that it asks for.
+pub(super) fn ask_one(
+    place: (&Router, &OperationContext, &Namespace),
+    target: usize,
+    body: &Document,
+    routed: &RoutedRequest,
+) -> Result<std::result::Result<Document, PlacementVersion>> {
+    match ask(place, &[target], body, routed).remove(0) {
+        Ok(reply) => Ok(Ok(reply)),
+        Err(error) => Ok(Err(version_asked(&error).ok_or(error)?)),
+    }
 }
 
 /// Where a statement runs: `None` if the collection is gone.

@@ -2,7 +2,7 @@
 
 use nilometer_bson::{DocRef, Document};
 
-use super::change::{ask, rounds, targets, without, without_ok};
+use super::change::{ask_one, rounds, targets, without, without_ok};
 use super::insert::{dropped, placed, unsettled};
 use super::{PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, number, router_of, writable};
 use crate::args::Args;
@@ -13,7 +13,7 @@ use crate::commands::ddl::collection_uuid;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, PlacementVersion, Request, RoutedRequest};
-use crate::router::{Placement, Router, version_asked};
+use crate::router::{Placement, Router};
 
 pub(super) fn run(
     database: &Database,
@@ -94,9 +94,9 @@ fn find_in(
             ..RoutedRequest::default()
         };
         for target in round {
-            last = match ask(place, &[target], body, &routed).remove(0) {
+            last = match ask_one(place, target, body, &routed)? {
                 Ok(reply) => without_ok(&reply),
-                Err(error) => return Ok(Err(version_asked(&error).ok_or(error)?)),
+                Err(wanted) => return Ok(Err(wanted)),
             };
             if has_document(&last) {
                 return Ok(Ok(last));
@@ -120,8 +120,6 @@ fn upsert(
         upserted: new.cloned(),
         ..RoutedRequest::default()
     };
-    match ask(place, &[partition], body, &routed).remove(0) {
-        Ok(reply) => Ok(Ok(without_ok(&reply))),
-        Err(error) => Ok(Err(version_asked(&error).ok_or(error)?)),
-    }
+    let answer = ask_one(place, partition, body, &routed)?;
+    Ok(answer.map(|reply| without_ok(&reply)))
 }
