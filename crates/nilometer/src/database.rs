@@ -61,6 +61,7 @@ pub(crate) use collections::{StoredCollections, check_collation_of_source};
 pub use hosted::HostedPartition;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
+pub(crate) use outputs::routed::{dropped, placed};
 pub use routed::LocalPartition;
 use snapshots::Snapshots;
 pub(crate) use system_collections::ADMIN;

@@ -92,6 +92,14 @@ impl Request {
         self.routed.as_ref()?.part
     }
 
+    /// Returns `$$NOW` of what a router asks, if it is not the time at which the command begins.
+    pub(crate) fn query_now_ms(&self) -> Option<i64> {
+        let routed = self.routed.as_ref()?;
+        routed
+            .part
+            .map_or(routed.merge_now_ms, |part| Some(part.now_ms))
+    }
+
     /// Returns the bytes of the body and the sequences.
     pub(crate) fn bytes(&self) -> usize {
         let sequences = self.sequences.iter().map(DocumentSequence::bytes);
@@ -150,7 +158,7 @@ impl Request {
 }
 
 /// Consecutive documents in a shared buffer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DocumentSequence {
     name: String,
     buffer: Arc<Vec<u8>>,

@@ -102,7 +102,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["pipeline"],
             &["batch"],
             &["source"],
-            &["number", "partitions"],
+            &["number", "outputs", "partitions"],
         ],
         exceptions: &[],
         may_name_parent: None,

@@ -255,7 +255,7 @@ fn run_checked(
     check_memory(services, spec)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
-    let query_now_ms = request.part().map_or(now_ms, |part| part.now_ms);
+    let query_now_ms = request.query_now_ms().unwrap_or(now_ms);
     touch(services, generic.lsid, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
     let unmet_concern = generic.unmet_concern;

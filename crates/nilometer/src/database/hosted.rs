@@ -20,10 +20,13 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 use nilometer_storage::{Direction, Durability, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 use super::Database;
+use super::outputs::hosted::{HostedReplacements, REPLACE_COMMAND};
 use crate::catalog::PLACEMENTS_KEYSPACE;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::{Access, PlacementVersion, Request};
-use crate::router::{OPENING_FIELD, RAISE_COMMAND, SYNC_COMMAND, read_placement, stale};
+use crate::operation::{Access, PlacementVersion, Request, RoutedRequest};
+use crate::router::{
+    GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, SYNC_COMMAND, read_placement, stale,
+};
 use crate::session::ClientSession;
 
 /// Longest wait for the writes that follow a placement which is replaced.
@@ -38,6 +41,8 @@ pub struct HostedPartition {
     state: Mutex<PlacementState>,
     /// A write has ended.
     ended: Condvar,
+    /// The collections that an `$out` of a router replaces.
+    replacements: HostedReplacements,
 }
 
 /// What is known of placements, by the names of collections.
@@ -68,6 +73,21 @@ impl Drop for RunningWrite<'_> {
         drop(state);
         self.partition.ended.notify_all();
     }
+}
+
+/// Returns a request whose sequence of given documents is where its command looks for them; `None` if it has none.
+fn with_given(request: &Request) -> Option<Request> {
+    let given = request.sequence(GIVEN_SEQUENCE)?;
+    let routed = request.routed.as_deref()?;
+    let mut moved = request.clone();
+    moved
+        .sequences
+        .retain(|sequence| sequence.name() != GIVEN_SEQUENCE);
+    moved.routed = Some(Arc::new(RoutedRequest {
+        given: Some(given.clone()),
+        ..routed.clone()
+    }));
+    Some(moved)
 }
 
 impl HostedPartition {
@@ -104,6 +124,7 @@ impl HostedPartition {
                 ..PlacementState::default()
             }),
             ended: Condvar::new(),
+            replacements: HostedReplacements::default(),
         })
     }
 
@@ -121,15 +142,32 @@ impl HostedPartition {
         let outcome = match request.command_name() {
             RAISE_COMMAND => self.raise(request),
             SYNC_COMMAND => self.sync(request),
-            _ => self.run_placed(request),
+            REPLACE_COMMAND => self.replace(request),
+            _ => match with_given(request) {
+                Some(moved) => self.run_placed(&moved),
+                None => self.run_placed(request),
+            },
         };
         Database::reply_of(outcome)
+    }
+
+    /// Runs a request about the new contents of a collection.
+    fn replace(&self, request: &Request) -> Result<Document> {
+        let routed = request.routed.as_deref();
+        let placement = routed.and_then(|routed| routed.placement.as_ref());
+        let entered = placement.map(|placement| self.enter(placement, Access::Write));
+        let _running = entered.transpose()?;
+        self.replacements.run(&self.database, request)
     }
 
     fn run_placed(&self, request: &Request) -> Result<Document> {
         let routed = request.routed.as_deref();
         let placement = routed.and_then(|routed| routed.placement.as_ref());
-        let access = Database::access_of(request);
+        let writes_given = routed.is_some_and(|routed| routed.given.is_some());
+        let access = match writes_given {
+            true => Access::Write,
+            false => Database::access_of(request),
+        };
         let running = match placement {
             Some(placement) => self.enter(placement, access)?,
             None => None,

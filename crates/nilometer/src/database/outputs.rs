@@ -1,8 +1,10 @@
 //! The targets of `$out` and `$merge`: the implementation of [`Outputs`].
 //!
 //! Ordinary collections are here; [`WriteTarget`](crate::modify::WriteTarget) tells them from time-series collections
-//! ([`series`]). A replaced time-series collection gets new buckets.
+//! ([`series`]). On a router the partitions have them ([`routed`], [`hosted`]). A replaced time-series collection gets new buckets.
 
+pub(super) mod hosted;
+pub(super) mod routed;
 mod series;
 
 use std::sync::Arc;

@@ -8,18 +8,20 @@ use std::time::Duration;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::Engine;
 
-use super::collections::generated;
+use super::collections::{StoredCollections, generated};
+use super::outputs::routed::place_new;
 use super::{Database, HostedPartition, SharedParts};
+use crate::args::Args;
 use crate::catalog::{
     BUCKETS_PREFIX, CONFIG, Catalog, Namespace, TimeseriesOptions, is_internal_database,
 };
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, OperationContext, Request};
 use crate::parameters::MONGODB_VERSION;
-use crate::query::source::{Collections, Resolved, RollupSource};
+use crate::query::source::{Collections, Outputs, Resolved, RollupSource};
 use crate::router::{
-    Coordinator, NOTE_COMMAND, Partition, PendingReply, Placement, RoutedCollection, Router,
-    SETTLE_COMMAND, read_placement,
+    Coordinator, NOTE_COMMAND, PLACE_COMMAND, Partition, PendingReply, Placement, RoutedCollection,
+    Router, SETTLE_COMMAND, read_placement,
 };
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, UserName};
@@ -115,6 +117,7 @@ impl Database {
         let outcome = match &self.router {
             Some(router) if !self.is_view() => match request.command_name() {
                 SETTLE_COMMAND => settle(router, request),
+                PLACE_COMMAND => self.place(router, request),
                 NOTE_COMMAND => {
                     let clock = self.services.clock.clone();
                     let operation = OperationContext::internal(clock, "admin");
@@ -131,6 +134,20 @@ impl Database {
         Self::reply_of(outcome)
     }
 
+    /// Creates the target of an `$out` of another router.
+    fn place(&self, router: &Router, request: &Request) -> Result<Document> {
+        let args = Args::new(PLACE_COMMAND, request.body.as_ref());
+        let name = args.required_string(PLACE_COMMAND)?;
+        let (database, collection) = name.split_once('.').unwrap_or_default();
+        let target = Namespace::new(database, collection)?;
+        let partition = router.number_of(args.required_string("partition")?)?;
+        let timeseries = args.document("timeseries")?;
+        let timeseries = timeseries.map(TimeseriesOptions::parse).transpose()?;
+        let by = (&*self.collections, router);
+        place_new(by, &target, timeseries.as_ref(), partition)?;
+        Ok(doc! {"ok": 1.0})
+    }
+
     /// True if a router that reads the catalog of another should look for a newer one before it runs a command: the command
     /// is about the catalog, or names a collection that is not in it.
     pub fn asks_for_new_catalog(&self, request: &Request) -> bool {
@@ -138,7 +155,7 @@ impl Database {
             return false;
         }
         let name = request.command_name();
-        if OF_THE_CATALOG.contains(&name) {
+        if OF_THE_CATALOG.contains(&name) || writes_output(request) {
             return true;
         }
         let named = match name {
@@ -164,6 +181,14 @@ impl Database {
     }
 }
 
+/// True if the last stage of an `aggregate` writes a collection, whose options matter.
+fn writes_output(request: &Request) -> bool {
+    let pipeline = request.body.get("pipeline").as_array();
+    let last = pipeline.and_then(|stages| stages.iter().last()?.as_document());
+    let name = last.and_then(|last| last.iter().next());
+    name.is_some_and(|stage| ["$merge", "$out"].contains(&stage.name()))
+}
+
 /// Returns what finds the options of a time series.
 fn options_in(catalog: &Arc<Catalog>) -> impl Fn(&Namespace) -> Option<TimeseriesOptions> {
     let catalog = Arc::clone(catalog);
@@ -182,10 +207,11 @@ fn settle(router: &Router, request: &Request) -> Result<Document> {
 }
 
 /// The collections of a cluster: the router's own catalog says what there is, partitions have the documents.
-struct RoutedCollections {
-    router: Arc<Router>,
+pub(super) struct RoutedCollections {
+    pub(super) router: Arc<Router>,
     services: Arc<Services>,
-    own: Arc<dyn Collections>,
+    /// Those of the router's own catalog.
+    pub(super) own: Arc<StoredCollections>,
 }
 
 impl Collections for RoutedCollections {
@@ -242,6 +268,10 @@ impl Collections for RoutedCollections {
             true => self.own.find_by_id(db, coll, id),
             false => Ok(None),
         }
+    }
+
+    fn outputs(&self) -> Option<&dyn Outputs> {
+        Some(self)
     }
 
     fn introspect(

@@ -2,6 +2,8 @@
 
 use nilometer_bson::Document;
 
+use super::DocumentSequence;
+
 /// What a router asks of a partition beside a command.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoutedRequest {
@@ -17,6 +19,10 @@ pub struct RoutedRequest {
     pub definitions: Option<Document>,
     /// The document that an upsert inserts if nothing matches: its shard key belongs to the partition.
     pub upserted: Option<Document>,
+    /// `$$NOW` of the `$merge` that writes [`Self::given`].
+    pub merge_now_ms: Option<i64>,
+    /// Documents in front of the pipeline of an `aggregate` that writes them. They travel as a sequence of the message.
+    pub given: Option<DocumentSequence>,
 }
 
 /// What a router asks of a partition beside an `aggregate`.

@@ -7,6 +7,7 @@
 //! pipeline    documents ─► typed stages; names and arguments are checked here
 //! batch       rows, or the measurements of one bucket with their columns and as BSON
 //! collector   batches of a cursor for an embedding program
+//! outputs     traits of what `$out` and `$merge` write
 //! partitions  traits of a collection in several partitions
 //! source      traits of stored data
 //! ```
@@ -22,6 +23,7 @@ pub mod collector;
 pub mod cursor;
 pub mod exec;
 pub mod explain;
+pub mod outputs;
 pub mod partitions;
 pub mod pipeline;
 pub mod planner;

@@ -20,25 +20,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::path::FieldPath;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::Engine;
 
-use crate::catalog::{Namespace, StoredRollup, TimeseriesOptions};
+use crate::catalog::StoredRollup;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::eval::accumulator::ColumnTotal;
-use crate::eval::matcher::MatchExpression;
-use crate::eval::variables::SharedCollator;
-use crate::eval::{Collation, EvalContext};
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, ScannedBuckets};
-use crate::operation::OperationContext;
+pub use crate::query::outputs::{
+    Change, DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement,
+};
 use crate::query::partitions::PartitionSource;
 use crate::rollup::RollupDefinition;
 use crate::session::UserName;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer};
 use crate::write::Arrivals;
-use crate::write::update::Update;
 
 /// The key of a record within its collection. The bytes order as the records do.
 pub type RecordKey = Vec<u8>;
@@ -107,82 +105,6 @@ pub trait Collections: Send + Sync {
             format!("{stage} is not supported by this version"),
         ))
     }
-}
-
-/// The destination of `$out` and `$merge`. This module only describes the writes; the implementation performs them.
-pub trait Outputs: Send + Sync {
-    /// Checks, without writing, that [`Outputs::replace`] is allowed.
-    fn check_replaceable(
-        &self,
-        target: &Namespace,
-        timeseries: Option<&TimeseriesOptions>,
-    ) -> Result<()>;
-
-    /// Starts to replace the contents of a collection, which keeps its options and indexes. A missing collection is
-    /// created when the replacement finishes, as a time series if `timeseries` is given.
-    fn replace(
-        &self,
-        target: &Namespace,
-        timeseries: Option<&TimeseriesOptions>,
-    ) -> Result<Box<dyn Replacement>>;
-
-    /// Returns a collection to merge into. A missing collection is created by the first insert.
-    fn merge_into(&self, target: &Namespace) -> Result<Box<dyn MergeTarget>>;
-}
-
-/// New contents of a collection. Dropped before it is finished, it leaves no data behind.
-pub trait Replacement: Send {
-    /// Adds documents.
-    fn insert(&mut self, documents: &[Document], operation: &OperationContext) -> Result<()>;
-
-    /// Replaces the old contents atomically.
-    fn finish(self: Box<Self>, operation: &OperationContext) -> Result<()>;
-}
-
-/// A collection that `$merge` writes.
-pub trait MergeTarget: Send {
-    /// True if no two documents can have the same values in exactly these fields, in any order. That takes a unique
-    /// index that is not partial and has the collation of the query.
-    fn has_unique_index_on(&self, fields: &[FieldPath], collation: &Collation) -> Result<bool>;
-
-    /// Returns a new `_id`, for a document without one.
-    fn new_id(&self, operation: &OperationContext) -> ObjectId;
-
-    /// Returns the document in the form in which it would be stored. `on` compares this form.
-    fn prepared(&self, document: Document) -> Result<Document> {
-        Ok(document)
-    }
-
-    /// Inserts a document that does not exist yet; code 11000 if it exists. By default a unique index detects that.
-    fn insert_new(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<()> {
-        match change.otherwise {
-            Some(document) => self.insert(document, operation),
-            None => Ok(()),
-        }
-    }
-
-    /// Inserts a document.
-    fn insert(&mut self, document: DocRef<'_>, operation: &OperationContext) -> Result<()>;
-
-    /// Updates the document that the filter matches, or inserts a new one. Returns true if a document matched.
-    fn change(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<bool>;
-
-    /// Makes the written data as durable as the operation requires.
-    fn finish(&mut self, operation: &OperationContext) -> Result<()>;
-}
-
-/// One write of `$merge`.
-pub struct Change<'a> {
-    /// Matches the document.
-    pub wanted: &'a MatchExpression,
-    /// The update of the matched document.
-    pub update: &'a Update,
-    /// The document to insert if none matches.
-    pub otherwise: Option<DocRef<'a>>,
-    /// The context in which filter and update are evaluated.
-    pub eval: EvalContext<'a>,
-    /// The collation of the filter's strings; `None` compares bytes.
-    pub collator: Option<&'a SharedCollator>,
 }
 
 /// Returns the outputs of `collections`, or an error if it does not support writing.

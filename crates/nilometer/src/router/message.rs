@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! $partition  { name, part: { states, now }, placement: { ns, number }, statements: [ … ], repeatsOnly,
-//!               definitions: { … }, upserted: { … } }
+//!               definitions: { … }, upserted: { … }, mergeNow }
 //! ```
 //!
 //! Whoever receives a message takes the field out before anything else sees the command, and only of a sender that has
@@ -17,6 +17,9 @@ use crate::operation::{PartRequest, PlacementVersion, Request, RoutedRequest};
 
 /// The field that names the partition.
 pub const PARTITION_FIELD: &str = "$partition";
+
+/// The sequence of documents that stand in front of the pipeline of an `aggregate`.
+pub(crate) const GIVEN_SEQUENCE: &str = "$given";
 
 /// Returns the command of a request as it goes to the partition `name` in another process. The sequences go beside it.
 pub fn message_to(name: &str, request: &Request) -> Document {
@@ -55,6 +58,9 @@ fn append(out: &mut DocumentBuilder, routed: &RoutedRequest) {
     }
     if let Some(document) = &routed.upserted {
         out.append("upserted", document.clone());
+    }
+    if let Some(now_ms) = routed.merge_now_ms {
+        out.append("mergeNow", Value::DateTime(now_ms));
     }
 }
 
@@ -111,6 +117,7 @@ fn read(field: DocRef<'_>) -> Result<RoutedRequest> {
             ("upserted", ValueRef::Document(document)) => {
                 out.upserted = Some(document.to_document());
             }
+            ("mergeNow", ValueRef::DateTime(now_ms)) => out.merge_now_ms = Some(now_ms),
             _ => return Err(malformed()),
         }
     }
@@ -151,6 +158,8 @@ mod tests {
             repeats_only: true,
             definitions: Some(doc! {"rollup": 1}),
             upserted: Some(doc! {"_id": 1}),
+            merge_now_ms: Some(-7),
+            given: None,
         };
         for routed in [RoutedRequest::default(), full] {
             let mut request = Request::new(body.clone());

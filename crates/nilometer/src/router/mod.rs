@@ -33,13 +33,14 @@ pub use self::message::{PARTITION_FIELD, addressed, message_to};
 pub use self::partition::{Partition, PendingReply};
 pub use self::versions::Coordinator;
 
-pub(crate) use self::message::read_placement;
+pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
 pub(crate) use self::partition::{command, error_of, wait, write_request};
 pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::ShardKey;
-pub(crate) use self::source::{RoutedCollection, batch_of};
+pub(crate) use self::source::{RoutedCollection, batch_of, constants};
 pub(crate) use self::versions::{
-    NOTE_COMMAND, OPENING_FIELD, RAISE_COMMAND, SETTLE_COMMAND, SYNC_COMMAND, stale, version_asked,
+    NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND, RAISE_COMMAND, SETTLE_COMMAND, SYNC_COMMAND, stale,
+    version_asked,
 };
 
 use self::placement::{PlacementMap, Placements};

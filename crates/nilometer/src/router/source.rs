@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, Value, ValueRef, doc};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::partition::{self, PendingReply};
 use super::{Placement, Router};
@@ -99,10 +99,21 @@ fn command_of(collection: &str, part: &Part) -> Document {
         "pipeline": stages.collect::<Vec<_>>(),
         "cursor": doc! {"batchSize": PART_BATCH_DOCUMENTS},
         "allowDiskUse": part.allows_disk_use,
-        "let": part.variables.clone(),
+        "let": constants(&part.variables),
         "collation": part.collation.clone().unwrap_or_else(|| doc! {"locale": "simple"}),
         "hint": part.hint.clone(),
     }
+}
+
+/// Returns values as a command's `let` has them: expressions that are these values.
+pub(crate) fn constants(variables: &Document) -> Document {
+    let mut out = DocumentBuilder::new();
+    for variable in variables.iter() {
+        out.begin_document(variable.name());
+        out.append_ref("$literal", variable.value());
+        out.end();
+    }
+    out.finish()
 }
 
 /// The documents that a partition returns for a part. The next batch is asked for when one arrives.

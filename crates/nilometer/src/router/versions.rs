@@ -27,6 +27,9 @@ pub(crate) const SETTLE_COMMAND: &str = "_settlePlacement";
 /// What the router with the catalog is told by one that is about to change shard keys of documents.
 pub(crate) const NOTE_COMMAND: &str = "_noteAnyKey";
 
+/// What the router with the catalog is told by one whose `$out` creates its target.
+pub(crate) const PLACE_COMMAND: &str = "_placeOutput";
+
 /// What a partition is told when the writes of a command that it has buffered are to be durable: its argument is the opening.
 pub(crate) const SYNC_COMMAND: &str = "_syncPartition";
 

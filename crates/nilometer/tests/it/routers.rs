@@ -607,3 +607,88 @@ fn bulk_writes_upserts_and_rollups_through_the_router_without_the_catalog() {
     let found = ok(&routers.second(), find);
     assert!(show(&found).contains("most: Int32(2)"), "{}", show(&found));
 }
+
+#[test]
+fn outputs_through_the_router_without_the_catalog() {
+    let routers = Routers::sharded(3);
+    let list: Vec<Value> = (0..30).map(|at| measurement(at, 1)).collect();
+    ok(&routers.first, insert(list));
+    let write = |stage: Document| {
+        let sort = doc! {"$sort": doc! {"_id": 1}};
+        doc! {"aggregate": "ts", "pipeline": array![sort, stage], "cursor": doc! {}, "$db": "test"}
+    };
+    let counted = |database: &Database, name: &str| {
+        let reply = ok(database, doc! {"count": name, "$db": "test"});
+        reply.get("n").as_exact_i64().unwrap()
+    };
+    let series = doc! {"timeField": "t", "metaField": "m"};
+    let series = doc! {"$out": doc! {"db": "test", "coll": "series", "timeseries": series}};
+    // Both routers create targets, replace those of the other, and drop them.
+    for turn in 0..6 {
+        let both = [routers.first.clone(), routers.second()];
+        let (writer, other) = (&both[turn % 2], &both[(turn / 2) % 2]);
+        for (stage, name) in [
+            (doc! {"$out": "out"}, "out"),
+            (doc! {"$merge": "merged"}, "merged"),
+            (series.clone(), "series"),
+        ] {
+            ok(writer, write(stage.clone()));
+            assert_eq!(counted(&routers.first, name), 30, "{turn} {name}");
+            assert_eq!(counted(&routers.second(), name), 30, "{turn} {name}");
+            ok(&routers.second(), write(stage));
+            assert_eq!(counted(&routers.first, name), 30, "{turn} {name}");
+            if turn % 2 == 0 {
+                ok(other, doc! {"drop": name, "$db": "test"});
+                routers.catch_up();
+                assert_eq!(counted(&routers.second(), name), 0, "{turn} {name}");
+            }
+        }
+    }
+    let listed = ok(&routers.first, doc! {"listCollections": 1, "$db": "test"});
+    assert!(show(&listed).contains("timeField"), "{}", show(&listed));
+}
+
+#[test]
+fn outputs_while_another_router_drops_the_target() {
+    let routers = Routers::sharded(2);
+    let list: Vec<Value> = (0..200).map(|at| measurement(at, 1)).collect();
+    ok(&routers.first, insert(list));
+    let rounds = nilometer_storage::testing::effort(20, 60, 300);
+    std::thread::scope(|scope| {
+        let droppers = scope.spawn(|| {
+            for _ in 0..rounds * 3 {
+                for name in ["out", "merged"] {
+                    let dropped = run(&routers.first, doc! {"drop": name, "$db": "test"});
+                    let code = dropped.get("code").as_exact_i64();
+                    assert!(matches!(code, None | Some(26)), "{}", show(&dropped));
+                }
+            }
+        });
+        for _ in 0..rounds {
+            for stage in [doc! {"$out": "out"}, doc! {"$merge": "merged"}] {
+                let pipeline = array![stage];
+                let reply = run(
+                    &routers.second(),
+                    doc! {"aggregate": "ts", "pipeline": pipeline, "cursor": doc! {}, "$db": "test"},
+                );
+                // It was changed meanwhile, or dropped.
+                let code = reply.get("code").as_exact_i64();
+                assert!(matches!(code, None | Some(125 | 175)), "{}", show(&reply));
+            }
+        }
+        droppers.join().unwrap();
+    });
+    // What is there afterwards is whole, and in one partition.
+    for (stage, name) in [
+        (doc! {"$out": "out"}, "out"),
+        (doc! {"$merge": "merged"}, "merged"),
+    ] {
+        let pipeline = array![stage];
+        ok(
+            &routers.second(),
+            doc! {"aggregate": "ts", "pipeline": pipeline, "cursor": doc! {}, "$db": "test"},
+        );
+        let reply = ok(&routers.first, doc! {"count": name, "$db": "test"});
+        assert_eq!(reply.get("n").as_exact_i64(), Some(200), "{name}");
+    }
+}

@@ -21,7 +21,7 @@ use crate::eval::projection::MetaField;
 use crate::operation::{OperationContext, Request};
 use crate::query::cursor::FIRST_BATCH_DEFAULT;
 use crate::query::pipeline::needs::Needs;
-use crate::query::pipeline::{PipelineContext, Stage, meta, parse_pipeline};
+use crate::query::pipeline::{PipelineContext, Stage, given_documents, meta, parse_pipeline};
 use crate::query::planner::logical::LogicalSource;
 use crate::query::planner::physical::{AccessPath, Input};
 use crate::query::source::{Collections, Resolved};
@@ -174,7 +174,15 @@ pub(crate) fn plan(
     change_stream::check_not_planned(database, &documents)?;
     let has_meta = meta::is_mentioned(&documents);
     let cx = PipelineContext::top(options.expressions.clone());
-    let stages = parse_pipeline(&cx, documents)?;
+    let mut stages = parse_pipeline(&cx, documents)?;
+    if let Some(given) = operation
+        .routed
+        .as_ref()
+        .and_then(|routed| routed.given.as_ref())
+    {
+        let documents = given.iter().map(|document| document.to_document());
+        stages.insert(0, given_documents(documents.collect()));
+    }
     check_input(collection, &operation.database, &stages)?;
     let hint = args.value("hint");
     let adds_record_id = has_meta && meta::reads(&stages, MetaField::RecordId);

@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, doc};
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
 
 use super::buffered::BufferedWrites;
-use super::{
-    PLACEMENT_CHANGES_MAX, elsewhere, forwarded, number, router_of, statement_number, writable,
-};
+use super::{PLACEMENT_CHANGES_MAX, forwarded, number, router_of, statement_number, writable};
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::CommandContext;
@@ -16,12 +14,12 @@ use crate::commands::crud::insert::{write_batch, write_error};
 use crate::commands::crud::retryable::append_retried;
 use crate::commands::ddl::collection_uuid;
 use crate::database::Database;
+pub(super) use crate::database::dropped;
 use crate::error::{Error, ErrorCode, Result};
-use crate::modify::WriteTarget;
 use crate::operation::{
     DocumentSequence, OperationContext, PlacementVersion, Request, RoutedRequest,
 };
-use crate::router::{PendingReply, Placement, Router, command, version_asked, wait, write_request};
+use crate::router::{PendingReply, Placement, Router, version_asked, wait, write_request};
 
 pub(super) fn run(
     database: &Database,
@@ -58,49 +56,7 @@ pub(super) fn placed(
     router: &Router,
     namespace: &Namespace,
 ) -> Result<Arc<Placement>> {
-    if let Some(placement) = router.placement(namespace) {
-        return Ok(placement);
-    }
-    // Views are refused.
-    WriteTarget::of(database.catalog(), namespace)?;
-    if router.elsewhere().is_some() {
-        return placed_elsewhere(operation, router, namespace);
-    }
-    let _changes = router.lock_changes();
-    if router.placement(namespace).is_none() {
-        database
-            .collections()
-            .modify()
-            .find_or_create(operation, namespace)?;
-        let placement = Placement::whole(router.new_primary(), router.new_uuid());
-        router.set_placement(namespace, Some(placement))?;
-    }
-    let placement = router.placement(namespace);
-    Ok(placement.expect("it was set under the lock"))
-}
-
-/// Does so at the router that has the catalog.
-fn placed_elsewhere(
-    operation: &OperationContext,
-    router: &Router,
-    namespace: &Namespace,
-) -> Result<Arc<Placement>> {
-    if let Some(coordinator) = router.elsewhere() {
-        coordinator.catch_up()?;
-    }
-    if let Some(placement) = router.placement(namespace) {
-        return Ok(placement);
-    }
-    let create = doc! {"create": namespace.collection.as_str()};
-    let create = command(&namespace.database, create, operation, None);
-    match elsewhere::send(router, Request::new(create), operation) {
-        // Another client was faster.
-        Err(error) if error.code != ErrorCode::NamespaceExists => return Err(error),
-        _ => {}
-    }
-    router
-        .placement(namespace)
-        .ok_or_else(|| dropped(namespace))
+    crate::database::placed(database.collections(), operation, router, namespace)
 }
 
 /// Returns the error of a write whose placement changes again and again.
@@ -108,14 +64,6 @@ pub(super) fn unsettled(namespace: &Namespace) -> Error {
     Error::new(
         ErrorCode::ConflictingOperationInProgress,
         format!("the placement of {namespace} changes all the time"),
-    )
-}
-
-/// Returns the error for a collection that is dropped while a write begins.
-pub(super) fn dropped(namespace: &Namespace) -> Error {
-    Error::new(
-        ErrorCode::QueryPlanKilled,
-        format!("collection dropped: {namespace}"),
     )
 }
 

@@ -261,7 +261,7 @@ impl Builder {
                 let documents = self.introspect(stage.name, stage.argument.as_ref())?;
                 Box::new(GivenDocuments::new(documents))
             }
-            Stage::Merge(stage) => Box::new(Merge::new(input, Arc::unwrap_or_clone(stage), self)?),
+            Stage::Merge(stage) => Merge::build(input, Arc::unwrap_or_clone(stage), self)?,
             Stage::Out(stage) => {
                 let target = stage.target.namespace(&self.database)?;
                 Box::new(Out::new(input, target, stage.timeseries.clone(), self)?)

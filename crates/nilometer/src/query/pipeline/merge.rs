@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
-use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::needs::Needs;
 use super::{OutputTarget, PipelineContext, PipelineStage, Stage};
@@ -34,8 +34,8 @@ pub struct MergeStage {
     pub not_matched: WhenNotMatched,
     /// Variables of the update, after `$$new`.
     pub variables: Arc<[Expression]>,
-    /// Number of enclosing variables; the slots of `$$new` and the others follow them.
-    pub outer: usize,
+    /// The names of the enclosing variables; the slots of `$$new` and the others follow theirs.
+    pub outer: Vec<Arc<str>>,
     source: Value,
 }
 
@@ -61,6 +61,13 @@ pub enum WhenNotMatched {
     Discard,
     /// Fail the operation.
     Fail,
+}
+
+impl MergeStage {
+    /// Returns the stage as written.
+    pub fn to_document(&self) -> Document {
+        doc! {"$merge": self.source.clone()}
+    }
 }
 
 impl PipelineStage for MergeStage {
@@ -130,7 +137,7 @@ pub(super) fn parse(
         matched,
         not_matched: options.not_matched.unwrap_or(WhenNotMatched::Insert),
         variables: variables.into(),
-        outer: cx.expressions.variable_count(),
+        outer: cx.expressions.variable_names().to_vec(),
         source: value.to_value(),
     })));
     Ok(())

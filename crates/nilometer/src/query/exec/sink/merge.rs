@@ -16,6 +16,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::validate::SIZE_MAX;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array};
 
+use super::merge_elsewhere::MergeElsewhere;
 use crate::catalog::Namespace;
 use crate::error::{Error, Result, location};
 use crate::eval::matcher::MatchExpression;
@@ -41,8 +42,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Writes the documents of `input` as `stage` says.
-    pub fn new(input: BoxOperator, stage: MergeStage, builder: &Builder) -> Result<Self> {
+    /// Returns what writes the documents of `input` as `stage` says: here, or in other databases.
+    pub fn build(input: BoxOperator, stage: MergeStage, builder: &Builder) -> Result<BoxOperator> {
         let collections = Arc::clone(&builder.collections);
         let target = stage.target.namespace(&builder.database)?;
         if target.is_in_internal_database() {
@@ -51,7 +52,13 @@ impl Merge {
                 format!("Cannot $merge to internal database: {}", target.database),
             ));
         }
-        let writer = outputs_of(&*collections)?.merge_into(&target)?;
+        let outputs = outputs_of(&*collections)?;
+        if let Some(writer) = outputs.merge_elsewhere(&target)? {
+            return Ok(Box::new(MergeElsewhere::new(
+                input, &stage, writer, builder,
+            )?));
+        }
+        let writer = outputs.merge_into(&target)?;
         let collation = Collation::from(builder.settings.plan.collator.clone());
         if !writer.has_unique_index_on(&stage.on, &collation)? {
             return Err(Error::location(
@@ -59,14 +66,14 @@ impl Merge {
                 "Cannot find index to verify that join fields will be unique",
             ));
         }
-        Ok(Self {
+        Ok(Box::new(Self {
             input: Some(input),
             stage,
             target,
             collections,
             expressions: ParseContext::new().with_collator(collation.shared()),
             no_change: Update::parse(array![].as_ref(), None, &ParseContext::new())?,
-        })
+        }))
     }
 
     /// Returns the document to write, and the filter for the existing one.
@@ -112,7 +119,7 @@ impl Merge {
             }
         };
         let mut variables = cx.eval.variables.to_vec();
-        variables.resize(self.stage.outer, Value::Missing);
+        variables.resize(self.stage.outer.len(), Value::Missing);
         let mut own = vec![Value::Document(row.clone())];
         for expression in self.stage.variables.iter() {
             own.push(expression.evaluate(row.as_ref(), &cx.eval)?);

@@ -4,4 +4,5 @@
 //! [`Outputs`](crate::query::source::Outputs), which the database implements.
 
 pub mod merge;
+pub mod merge_elsewhere;
 pub mod out;

@@ -1,0 +1,467 @@
+//! The targets of `$out` and `$merge` on a router: what the partitions with the targets are sent.
+//!
+//! ```text
+//! $merge   documents ─► aggregate [{$merge}] with the documents in front of it ─► the partition of each document
+//! $out     documents ─► _replaceContents, batch by batch ─► the partition of the target, which hides them
+//!          at the end ─► _replaceContents {finish: true} ─► the partition installs them as one server does
+//! ```
+//!
+//! So the meaning of both stages, and their errors, are those of one server. A target that does not exist is created in the
+//! catalog of the cluster with the first document of a `$merge`, and right before the end of an `$out`. If the process of the
+//! partition is lost before the end, the new contents are, too: the command fails, and the target is as it was.
+
+use std::sync::Arc;
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+
+use super::hosted::REPLACE_COMMAND;
+use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::database::collections::StoredCollections;
+use crate::database::routed::RoutedCollections;
+use crate::error::{Error, ErrorCode, Result, location};
+use crate::eval::Collation;
+use crate::modify::WriteTarget;
+use crate::operation::{DocumentSequence, OperationContext, Request, RoutedRequest};
+use crate::query::source::{DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement};
+use crate::router::{
+    GIVEN_SEQUENCE, PLACE_COMMAND, PendingReply, Placement, Router, command, constants,
+    version_asked, wait, write_request,
+};
+
+/// How often a write begins again because its placement has changed.
+const PLACEMENT_CHANGES_MAX: usize = 100;
+
+/// Bytes of the documents of an `$out` that are sent at once, unless it is one document.
+const BATCH_BYTES_MAX: usize = 16 << 20;
+
+impl Outputs for RoutedCollections {
+    fn check_replaceable(
+        &self,
+        target: &Namespace,
+        timeseries: Option<&TimeseriesOptions>,
+    ) -> Result<()> {
+        self.own.check_replaceable(target, timeseries)?;
+        let placement = self.router.placement(target);
+        match placement.filter(|placement| placement.sharding.is_some()) {
+            None => Ok(()),
+            Some(_) => Err(sharded(target)),
+        }
+    }
+
+    fn replace(
+        &self,
+        target: &Namespace,
+        timeseries: Option<&TimeseriesOptions>,
+    ) -> Result<Box<dyn Replacement>> {
+        self.check_replaceable(target, timeseries)?;
+        let placement = self.router.placement(target);
+        Ok(Box::new(RoutedReplacement {
+            router: Arc::clone(&self.router),
+            own: Arc::clone(&self.own),
+            target: target.clone(),
+            timeseries: timeseries.cloned(),
+            partition: placement
+                .as_ref()
+                .map_or_else(|| self.router.new_primary(), |known| known.primary),
+            placement,
+            id: self.router.new_uuid(),
+            has_begun: false,
+            pending: None,
+            is_finished: false,
+        }))
+    }
+
+    fn merge_into(&self, target: &Namespace) -> Result<Box<dyn MergeTarget>> {
+        self.own.merge_into(target)
+    }
+
+    fn merge_elsewhere(&self, target: &Namespace) -> Result<Option<Box<dyn DistantMerge>>> {
+        let placement = self.router.placement(target);
+        let is_sharded = placement.is_some_and(|placement| placement.sharding.is_some());
+        if is_sharded {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("$merge cannot write to the sharded collection {target}"),
+            ));
+        }
+        Ok(Some(Box::new(RoutedMerge {
+            router: Arc::clone(&self.router),
+            own: Arc::clone(&self.own),
+            target: target.clone(),
+        })))
+    }
+}
+
+fn sharded(target: &Namespace) -> Error {
+    Error::location(
+        location::OUT_TO_SHARDED,
+        format!("namespace '{target}' is sharded so it can't be used for $out"),
+    )
+}
+
+fn changed_meanwhile(target: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::CommandFailed,
+        format!("collection {target} changed while it was being replaced"),
+    )
+}
+
+fn unsettled(target: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::ConflictingOperationInProgress,
+        format!("the placement of {target} changes all the time"),
+    )
+}
+
+/// Returns documents as a sequence of a message.
+fn sequence<'d>(
+    name: &str,
+    documents: impl Iterator<Item = DocRef<'d>>,
+) -> Option<DocumentSequence> {
+    let mut buffer = Vec::new();
+    for document in documents {
+        buffer.extend_from_slice(document.as_bytes());
+    }
+    let all = 0..buffer.len();
+    DocumentSequence::new(name.to_owned(), Arc::new(buffer), all)
+}
+
+/// New contents of a collection that its partition keeps until they are complete.
+struct RoutedReplacement {
+    router: Arc<Router>,
+    own: Arc<StoredCollections>,
+    target: Namespace,
+    timeseries: Option<TimeseriesOptions>,
+    partition: usize,
+    /// `None` if the target did not exist.
+    placement: Option<Arc<Placement>>,
+    id: [u8; 16],
+    has_begun: bool,
+    /// The reply to the batch before.
+    pending: Option<Box<dyn PendingReply>>,
+    is_finished: bool,
+}
+
+impl RoutedReplacement {
+    fn command(&self) -> DocumentBuilder {
+        let mut out = DocumentBuilder::new();
+        let id = ValueRef::Binary {
+            subtype: 4,
+            bytes: &self.id,
+        };
+        out.append_ref(REPLACE_COMMAND, id);
+        out.append("target", self.target.collection.as_str());
+        out
+    }
+
+    /// Sends a batch when the one before is stored.
+    fn send<'d>(
+        &mut self,
+        documents: impl Iterator<Item = DocRef<'d>>,
+        operation: &OperationContext,
+    ) -> Result<()> {
+        self.await_reply(operation)?;
+        let mut body = self.command();
+        if !self.has_begun {
+            body.append("begin", true);
+            if let Some(options) = &self.timeseries {
+                body.append("timeseries", options.to_document());
+            }
+        }
+        body.append("bypassDocumentValidation", operation.bypass.validation);
+        body.append(
+            "bypassEmptyTsReplacement",
+            operation.bypass.empty_timestamps,
+        );
+        let placement = self.placement.as_ref();
+        let routed = RoutedRequest {
+            placement: placement.map(|placement| placement.version_of(&self.target)),
+            ..RoutedRequest::default()
+        };
+        let database = &self.target.database;
+        let body = command(database, body.finish(), operation, None);
+        let request = Request {
+            body,
+            sequences: sequence("documents", documents).into_iter().collect(),
+            // A batch after the first belongs to what has begun, whatever happens to the target.
+            routed: (!self.has_begun).then(|| Arc::new(routed)),
+        };
+        self.has_begun = true;
+        self.pending = Some(self.router.send(self.partition, request)?);
+        Ok(())
+    }
+
+    fn await_reply(&mut self, operation: &OperationContext) -> Result<()> {
+        match self.pending.take() {
+            None => Ok(()),
+            Some(mut reply) => wait(&mut *reply, operation).map(drop),
+        }
+    }
+
+    /// Puts the target into the catalog of the cluster, in the partition with its contents.
+    fn create(&self, operation: &OperationContext) -> Result<Arc<Placement>> {
+        match self.router.elsewhere() {
+            None => {
+                let by = (&*self.own, &*self.router);
+                place_new(by, &self.target, self.timeseries.as_ref(), self.partition)?;
+            }
+            Some(coordinator) => {
+                let mut place = DocumentBuilder::new();
+                place.append(PLACE_COMMAND, self.target.to_string());
+                place.append("partition", self.router.name(self.partition));
+                if let Some(options) = &self.timeseries {
+                    place.append("timeseries", options.to_document());
+                }
+                let place = command("admin", place.finish(), operation, None);
+                let placed = wait(&mut *coordinator.send(Request::new(place)), operation);
+                coordinator.catch_up()?;
+                placed?;
+            }
+        }
+        let placement = self.router.placement(&self.target);
+        placement.ok_or_else(|| changed_meanwhile(&self.target))
+    }
+
+    /// Returns the target's placement, if it is still the collection that is replaced.
+    fn settled(&self, before: &Placement) -> Result<Arc<Placement>> {
+        let now = self.router.placement(&self.target);
+        match now {
+            Some(now) if now.sharding.is_some() => Err(sharded(&self.target)),
+            Some(now) if now.uuid == before.uuid && now.primary == self.partition => Ok(now),
+            _ => Err(changed_meanwhile(&self.target)),
+        }
+    }
+}
+
+impl Replacement for RoutedReplacement {
+    fn insert(&mut self, documents: &[Document], operation: &OperationContext) -> Result<()> {
+        let mut rest = documents;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |document: &&Document| {
+                bytes += document.as_bytes().len();
+                bytes <= BATCH_BYTES_MAX
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (batch, later) = rest.split_at(count);
+            self.send(batch.iter().map(Document::as_ref), operation)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, operation: &OperationContext) -> Result<()> {
+        if !self.has_begun {
+            self.send(std::iter::empty(), operation)?;
+        }
+        self.await_reply(operation)?;
+        let router = Arc::clone(&self.router);
+        let _write = router.begin_write();
+        let mut placement = match self.placement.take() {
+            Some(placement) => self.settled(&placement)?,
+            None => self.create(operation)?,
+        };
+        for _ in 0..PLACEMENT_CHANGES_MAX {
+            let mut body = self.command();
+            body.append("finish", true);
+            let body = command(&self.target.database, body.finish(), operation, None);
+            let mut request = Request::new(body);
+            request.routed = Some(Arc::new(RoutedRequest {
+                placement: Some(placement.version_of(&self.target)),
+                ..RoutedRequest::default()
+            }));
+            let finished = self.router.send(self.partition, request);
+            match finished.and_then(|mut reply| wait(&mut *reply, operation)) {
+                Ok(_) => {
+                    self.is_finished = true;
+                    return Ok(());
+                }
+                Err(error) => {
+                    let wanted = version_asked(&error).ok_or(error)?;
+                    self.router.settle(&wanted, operation)?;
+                    placement = self.settled(&placement)?;
+                }
+            }
+        }
+        Err(unsettled(&self.target))
+    }
+}
+
+impl Drop for RoutedReplacement {
+    fn drop(&mut self) {
+        if self.has_begun && !self.is_finished {
+            let mut body = self.command();
+            body.append("abort", true);
+            body.append("$db", self.target.database.as_str());
+            // A partition that is gone has nothing to forget.
+            let _ = self
+                .router
+                .send(self.partition, Request::new(body.finish()));
+        }
+    }
+}
+
+/// Creates the target of an `$out` in the catalog of the cluster, with a partition that has its contents.
+pub(in crate::database) fn place_new(
+    (own, router): (&StoredCollections, &Router),
+    target: &Namespace,
+    timeseries: Option<&TimeseriesOptions>,
+    partition: usize,
+) -> Result<()> {
+    let _changes = router.lock_changes();
+    if router.placement(target).is_some() {
+        return Err(changed_meanwhile(target));
+    }
+    let clock = own.services.clock.clone();
+    let operation = OperationContext::internal(clock, &target.database);
+    own.replace(target, timeseries)?.finish(&operation)?;
+    let placement = Placement::whole(partition, router.new_uuid());
+    router.set_placement(target, Some(placement))
+}
+
+/// A collection in partitions to merge into.
+struct RoutedMerge {
+    router: Arc<Router>,
+    own: Arc<StoredCollections>,
+    target: Namespace,
+}
+
+impl RoutedMerge {
+    /// Returns the request for a batch.
+    fn request(
+        &self,
+        merge: &DistantMergeStage,
+        documents: &[Document],
+        placement: Option<&Placement>,
+        operation: &OperationContext,
+    ) -> Request {
+        let collation = merge.collation.clone();
+        let body = doc! {
+            "aggregate": 1,
+            "pipeline": vec![Value::from(merge.stage.clone())],
+            "cursor": Document::new(),
+            "let": constants(&merge.variables),
+            "collation": collation.unwrap_or_else(|| doc! {"locale": "simple"}),
+            "bypassDocumentValidation": operation.bypass.validation,
+            "writeConcern": doc! {"w": 1, "j": operation.write_concern.journaled},
+        };
+        let routed = RoutedRequest {
+            placement: placement.map(|placement| placement.version_of(&self.target)),
+            merge_now_ms: Some(operation.now_ms),
+            ..RoutedRequest::default()
+        };
+        let mut request = write_request(&merge.database, body, operation, routed);
+        let documents = documents.iter().map(Document::as_ref);
+        request
+            .sequences
+            .extend(sequence(GIVEN_SEQUENCE, documents));
+        request
+    }
+}
+
+impl DistantMerge for RoutedMerge {
+    fn check_identity(&self, fields: &[FieldPath], collation: &Collation) -> Result<()> {
+        let own = self.own.merge_into(&self.target)?;
+        match own.has_unique_index_on(fields, collation)? {
+            true => Ok(()),
+            false => Err(Error::location(
+                location::MERGE_ON_NOT_UNIQUE_ON_ROUTER,
+                "Cannot find index to verify that join fields will be unique",
+            )),
+        }
+    }
+
+    fn write(
+        &mut self,
+        merge: &DistantMergeStage,
+        documents: Vec<Document>,
+        operation: &OperationContext,
+    ) -> Result<()> {
+        for _ in 0..PLACEMENT_CHANGES_MAX {
+            let _write = self.router.begin_write();
+            let placement = match self.router.placement(&self.target) {
+                None if merge.inserts => {
+                    Some(placed(&self.own, operation, &self.router, &self.target)?)
+                }
+                found => found,
+            };
+            if placement.as_ref().is_some_and(|now| now.sharding.is_some()) {
+                return Err(changed_meanwhile(&self.target));
+            }
+            // Without a target no document has a match, in any partition.
+            let partition = placement.as_ref().map_or(0, |placement| placement.primary);
+            let request = self.request(merge, &documents, placement.as_deref(), operation);
+            let sent = self.router.send(partition, request);
+            match sent.and_then(|mut reply| wait(&mut *reply, operation)) {
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    let wanted = version_asked(&error).ok_or(error)?;
+                    self.router.settle(&wanted, operation)?;
+                }
+            }
+        }
+        Err(unsettled(&self.target))
+    }
+}
+
+/// Returns where the documents of a collection are; creates an ordinary collection if there is none. `own` is the router's own
+/// catalog.
+pub(crate) fn placed(
+    own: &StoredCollections,
+    operation: &OperationContext,
+    router: &Router,
+    namespace: &Namespace,
+) -> Result<Arc<Placement>> {
+    if let Some(placement) = router.placement(namespace) {
+        return Ok(placement);
+    }
+    // Views are refused.
+    WriteTarget::of(&own.catalog, namespace)?;
+    if router.elsewhere().is_some() {
+        return placed_elsewhere(operation, router, namespace);
+    }
+    let _changes = router.lock_changes();
+    if router.placement(namespace).is_none() {
+        own.modify().find_or_create(operation, namespace)?;
+        let placement = Placement::whole(router.new_primary(), router.new_uuid());
+        router.set_placement(namespace, Some(placement))?;
+    }
+    let placement = router.placement(namespace);
+    Ok(placement.expect("it was set under the lock"))
+}
+
+/// Does so at the router that has the catalog.
+fn placed_elsewhere(
+    operation: &OperationContext,
+    router: &Router,
+    namespace: &Namespace,
+) -> Result<Arc<Placement>> {
+    let coordinator = router.elsewhere();
+    let coordinator = coordinator.expect("only a router without the catalog asks another one");
+    coordinator.catch_up()?;
+    if let Some(placement) = router.placement(namespace) {
+        return Ok(placement);
+    }
+    let create = doc! {"create": namespace.collection.as_str()};
+    let create = command(&namespace.database, create, operation, None);
+    let created = wait(&mut *coordinator.send(Request::new(create)), operation);
+    // Also a command that failed may have changed something.
+    coordinator.catch_up()?;
+    match created {
+        // Another client was faster.
+        Err(error) if error.code != ErrorCode::NamespaceExists => return Err(error),
+        _ => {}
+    }
+    router
+        .placement(namespace)
+        .ok_or_else(|| dropped(namespace))
+}
+
+/// Returns the error for a collection that is dropped while a write begins.
+pub(crate) fn dropped(namespace: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::QueryPlanKilled,
+        format!("collection dropped: {namespace}"),
+    )
+}
