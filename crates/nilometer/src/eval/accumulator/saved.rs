@@ -45,12 +45,13 @@ impl AccumulatorSpec {
         }
     }
 
-    /// Merges a later partial state saved as `saved`. Equivalent to [`AccumulatorSpec::restore`]
-    /// followed by [`AccumulatorSpec::merge`], but neither makes a state nor copies large parts where that can be avoided.
+    /// Merges a later partial state saved as `saved`, of the group with the key `group`. Equivalent to
+    /// [`AccumulatorSpec::restore`] followed by [`AccumulatorSpec::merge`], but neither makes a state nor copies large parts
+    /// where that can be avoided.
     pub fn merge_saved(
         &self,
         state: &mut AccumulatorState,
-        group: &Value,
+        group: ValueRef<'_>,
         saved: ValueRef<'_>,
         ctx: &EvalContext<'_>,
     ) -> Result<()> {
@@ -66,6 +67,10 @@ impl AccumulatorSpec {
                 *numbers += more;
                 Ok(())
             }
+            AccumulatorState::Count(count) => {
+                *count += saved_count(saved).ok_or_else(not_saved)?;
+                Ok(())
+            }
             AccumulatorState::Push(_) | AccumulatorState::AddToSet(_) if self.takes_elements() => {
                 self.add_value(state, saved)
             }
@@ -77,7 +82,7 @@ impl AccumulatorSpec {
                 let mut values = values.iter();
                 values.try_for_each(|value| self.add_value(state, value))
             }
-            _ => self.merge(state, self.restore(group, saved, ctx)?),
+            _ => self.merge(state, self.restore(&group.to_value(), saved, ctx)?),
         }
     }
 
@@ -121,11 +126,10 @@ impl AccumulatorSpec {
     }
 
     fn fill(&self, state: &mut AccumulatorState, saved: ValueRef<'_>) -> Option<()> {
-        let number = |value: ValueRef<'_>| u64::try_from(value.as_exact_i64()?).ok();
         match state {
             AccumulatorState::Sum(total) => *total = saved_total(saved)?.0,
             AccumulatorState::Avg(total, numbers) => (*total, *numbers) = saved_average(saved)?,
-            AccumulatorState::Count(count) => *count = number(saved)?,
+            AccumulatorState::Count(count) => *count = saved_count(saved)?,
             AccumulatorState::StdDevPop(deviation) | AccumulatorState::StdDevSamp(deviation) => {
                 *deviation = super::StdDev::restore(saved)?;
             }
@@ -171,6 +175,11 @@ fn saved_total(saved: ValueRef<'_>) -> Option<(Total, &[u8])> {
 fn saved_average(saved: ValueRef<'_>) -> Option<(Total, u64)> {
     let (total, count) = saved_total(saved)?;
     Some((total, u64::from_le_bytes(count.try_into().ok()?)))
+}
+
+/// Returns a saved count.
+fn saved_count(saved: ValueRef<'_>) -> Option<u64> {
+    u64::try_from(saved.as_exact_i64()?).ok()
 }
 
 /// Converts bytes to a value.
@@ -285,8 +294,7 @@ mod tests {
                 }
                 let saved = spec.save(away);
                 let mut away = spec.new_state(&Value::Null, &ctx).unwrap();
-                let group = Value::Null;
-                spec.merge_saved(&mut away, &group, saved.as_ref(), &ctx)
+                spec.merge_saved(&mut away, ValueRef::Null, saved.as_ref(), &ctx)
                     .unwrap();
                 let (stayed, away) = (
                     spec.finish(stayed, &ctx).unwrap(),

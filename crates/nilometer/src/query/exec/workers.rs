@@ -201,7 +201,20 @@ impl<T: Send> Task for TaskSlot<T> {
     }
 }
 
-impl<T: Send> TaskSlot<T> {
+impl<T: Send + 'static> TaskSlot<T> {
+    /// Queues a task that one of `threads` threads may run, the caller's included.
+    fn offer(workers: &Workers, threads: usize, work: Work<T>) -> Arc<Self> {
+        let task = Arc::new(Self {
+            state: Mutex::new(TaskState::Queued(work)),
+            done: Condvar::new(),
+        });
+        workers.offer(
+            Arc::clone(&task) as Arc<dyn Task>,
+            threads.saturating_sub(1),
+        );
+        task
+    }
+
     /// Returns the result; runs the task if no thread has started it.
     fn finish(&self) -> Result<T> {
         self.run();
@@ -244,12 +257,8 @@ impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
 
     /// Adds a task. Returns the result of the first one if the limit of tasks in flight is reached.
     pub(crate) fn push(&mut self, work: Work<T>) -> Result<Option<T>> {
-        let task = Arc::new(TaskSlot {
-            state: Mutex::new(TaskState::Queued(work)),
-            done: Condvar::new(),
-        });
-        self.waiting.push_back(Arc::clone(&task));
-        self.workers.offer(task, self.threads.saturating_sub(1));
+        let task = TaskSlot::offer(self.workers, self.threads, work);
+        self.waiting.push_back(task);
         if self.waiting.len() <= self.threads.saturating_mul(TASKS_PER_THREAD) {
             return Ok(None);
         }
@@ -269,6 +278,28 @@ impl<T: Send + 'static> Drop for TasksInFlight<'_, T> {
         for task in &self.waiting {
             task.give_up();
         }
+    }
+}
+
+/// One task of a query, whose result is needed later.
+pub(crate) struct TaskAhead<T: Send + 'static>(Arc<TaskSlot<T>>);
+
+impl<T: Send + 'static> TaskAhead<T> {
+    /// Offers the task to the threads of the query.
+    pub(crate) fn offer(threads: &QueryThreads, work: Work<T>) -> Self {
+        Self(TaskSlot::offer(&threads.workers, threads.count, work))
+    }
+
+    /// Returns the result; runs the task if no thread has started it.
+    pub(crate) fn finish(self) -> Result<T> {
+        self.0.finish()
+    }
+}
+
+impl<T: Send + 'static> Drop for TaskAhead<T> {
+    /// Cancels the task if no thread has started it.
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }
 
@@ -317,6 +348,31 @@ mod tests {
         assert_eq!(tasks.pop().unwrap(), Some(1));
         assert_eq!(tasks.pop().unwrap_err().code, ErrorCode::InternalError);
         assert_eq!(squares(&workers, 3, 10).len(), 10);
+    }
+
+    #[test]
+    fn a_task_ahead_is_run_once_or_cancelled() {
+        let workers = Arc::new(Workers::default());
+        for count in [1, 2] {
+            let threads = QueryThreads::new(Arc::clone(&workers), count);
+            let ahead = TaskAhead::offer(&threads, Box::new(|| Ok(7)));
+            assert_eq!(ahead.finish().unwrap(), 7);
+            let failed = TaskAhead::<()>::offer(&threads, Box::new(|| panic!("on purpose")));
+            let code = failed.finish().unwrap_err().code;
+            assert_eq!(code, ErrorCode::InternalError);
+        }
+        workers.close();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let threads = QueryThreads::new(workers, 2);
+        for is_needed in [false, true] {
+            let counter = Arc::clone(&ran);
+            let work = move || Ok(counter.fetch_add(1, Ordering::SeqCst));
+            let ahead = TaskAhead::offer(&threads, Box::new(work));
+            if is_needed {
+                assert_eq!(ahead.finish().unwrap(), 0);
+            }
+        }
+        assert_eq!(ran.load(Ordering::SeqCst), 1);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 use nilometer_bson::order::{compare_with, hash_with};
-use nilometer_bson::{Document, DocumentBuilder, Value};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use self::first_bins::Frontier;
 use self::output::RowMaker;
@@ -310,7 +310,7 @@ impl Merged {
         let (_, saved) = output::group_of(part.as_ref())?;
         let fields = self.rows.fields().iter();
         for (((_, spec), state), saved) in fields.zip(states.iter_mut()).zip(saved.iter()) {
-            spec.merge_saved(state, key, saved, &cx.eval)?;
+            spec.merge_saved(state, key.as_ref(), saved, &cx.eval)?;
         }
         let now: usize = states.iter().map(heap_bytes).sum();
         self.results.release(*held);
@@ -502,18 +502,16 @@ impl Table {
     /// Adds the states of a group of a partition.
     fn add_states(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<()> {
         let (key, saved) = output::group_of(row.as_ref())?;
-        let key = key.to_value();
-        let (hash, known) = self.find(&key, cx);
-        let group = match known {
-            Some(group) => group,
-            None => self.insert(hash, key.clone(), &cx.eval)?,
+        let group = match self.find(key, cx) {
+            (_, Some(group)) => group,
+            (hash, None) => self.insert(hash, key.to_value(), &cx.eval)?,
         };
         let fields = Arc::clone(&self.fields);
         let mut saved = saved.iter();
         for (at, (_, spec)) in fields.iter().enumerate() {
             let saved = saved.next().ok_or_else(output::not_a_group)?;
             self.change(group, at, spec, |state| {
-                spec.merge_saved(state, &key, saved, &cx.eval)
+                spec.merge_saved(state, key, saved, &cx.eval)
             })?;
         }
         match saved.next() {
@@ -537,22 +535,21 @@ impl Table {
 
     /// Returns the number of the group with this key; adds a group if there is none.
     pub(crate) fn number_of(&mut self, key: Value, cx: &ExecContext<'_>) -> Result<u32> {
-        match self.find(&key, cx) {
+        match self.find(key.as_ref(), cx) {
             (_, Some(number)) => Ok(number),
             (hash, None) => self.insert(hash, key, &cx.eval),
         }
     }
 
     /// Returns the hash of a key, and the number of the group with it.
-    fn find(&self, key: &Value, cx: &ExecContext<'_>) -> (u64, Option<u32>) {
+    fn find(&self, key: ValueRef<'_>, cx: &ExecContext<'_>) -> (u64, Option<u32>) {
         let collator = cx.eval.collator;
         let mut hasher = self.hasher.build_hasher();
-        hash_with(key.as_ref(), collator, &mut hasher);
+        hash_with(key, collator, &mut hasher);
         let hash = hasher.finish();
         let same = |number: &u32| {
             self.keys.get(*number as usize).is_some_and(|known| {
-                known.hash == hash
-                    && compare_with(known.value.as_ref(), key.as_ref(), collator).is_eq()
+                known.hash == hash && compare_with(known.value.as_ref(), key, collator).is_eq()
             })
         };
         (hash, self.numbers.find(hash, same).copied())

@@ -8,15 +8,21 @@
 //!
 //! Which spans are live is read from one snapshot, and so are the stored bins. The live spans are groups over the source, or
 //! over the bins of the rollup below, with partial states. Every bin is in one of both, so nothing counts twice.
+//!
+//! Where a rollup answers a group of its source, another thread computes a live span while the stored one before it is read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+use smallvec::SmallVec;
 
 use super::super::build::Builder;
 use super::super::group::output::{SAVED_KEY, SAVED_STATES};
-use super::super::{BoxOperator, ExecContext, ExecSettings, Operator, RowBatch};
+use super::super::workers::TaskAhead;
+use super::super::{BoxOperator, ExecContext, ExecSettings, Operator, ROWS_PER_BATCH, RowBatch};
+use super::Nothing;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
@@ -30,7 +36,11 @@ use crate::query::planner::physical::{
 use crate::query::planner::resolve::measurements;
 use crate::query::planner::rules::{LogicalRule, RuleSet, UseRollup};
 use crate::query::source::{RollupSource, ScanCounters};
+use crate::rollup::view::TimeSpan;
 use crate::rollup::{PartSource, RollupDefinition, RollupView, StoredBin};
+
+/// States of a bin that need no allocation.
+const STATES_INLINE: usize = 16;
 
 /// A span of time that is read from one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +51,13 @@ pub(crate) enum RollupPart {
     Live(i64, i64),
 }
 
+/// A live part, and its first batch if that is known.
+type BegunPart = (BoxOperator, Option<Batch>);
+
 /// What is being read.
 enum CurrentPart {
     Stored(Box<dyn Iterator<Item = Result<StoredBin>> + Send>),
-    Live(BoxOperator),
+    Live(BegunPart),
 }
 
 /// Reads a rollup.
@@ -56,6 +69,8 @@ pub(crate) struct RollupScan {
     parts: Option<VecDeque<RollupPart>>,
     view: Option<RollupView>,
     current: Option<CurrentPart>,
+    /// The next live part.
+    ahead: Option<TaskAhead<BegunPart>>,
 }
 
 impl RollupScan {
@@ -76,6 +91,7 @@ impl RollupScan {
             parts: None,
             view: None,
             current: None,
+            ahead: None,
         }
     }
 
@@ -114,19 +130,56 @@ impl RollupScan {
         out.finish()
     }
 
-    fn open(&self, part: RollupPart) -> Result<CurrentPart> {
+    /// Begins to read `part`, and to compute `next`.
+    fn open(
+        &mut self,
+        part: RollupPart,
+        next: Option<&RollupPart>,
+        cx: &ExecContext<'_>,
+    ) -> Result<CurrentPart> {
         Ok(match (part, &self.view) {
             (RollupPart::Stored(from, to), Some(view)) => {
-                CurrentPart::Stored(view.bins((from, to))?)
+                let bins = view.bins((from, to))?;
+                if let Some(RollupPart::Live(from, to)) = next {
+                    self.ahead = self.compute_ahead((*from, *to), cx)?;
+                }
+                CurrentPart::Stored(bins)
             }
             (RollupPart::Live(from, to) | RollupPart::Stored(from, to), _) => {
-                CurrentPart::Live(self.live((from, to))?)
+                // A task that failed is repeated: its time limit may have been that of an earlier command.
+                match self.ahead.take().map(TaskAhead::finish) {
+                    Some(Ok((_, None))) => CurrentPart::Live((Box::new(Nothing), None)),
+                    Some(Ok(begun)) => CurrentPart::Live(begun),
+                    Some(Err(_)) | None => CurrentPart::Live((self.live((from, to))?, None)),
+                }
             }
         })
     }
 
+    /// Lets another thread compute a live span; `None` if the query runs on one, or may end before it needs the span.
+    fn compute_ahead(
+        &self,
+        span: TimeSpan,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<TaskAhead<BegunPart>>> {
+        let threads = self.builder.settings.threads.as_ref();
+        let Some(threads) = threads.filter(|_| self.input.of_series) else {
+            return Ok(None);
+        };
+        let mut operator = self.live(span)?;
+        let operation = cx.operation.for_worker();
+        let settings = Arc::clone(&self.builder.settings);
+        Ok(Some(TaskAhead::offer(
+            threads,
+            Box::new(move || {
+                let first = operator.next(&ExecContext::new(&operation, &settings))?;
+                Ok((operator, first))
+            }),
+        )))
+    }
+
     /// Returns what computes the bins of a span.
-    fn live(&self, span: (i64, i64)) -> Result<BoxOperator> {
+    fn live(&self, span: TimeSpan) -> Result<BoxOperator> {
         let mapping = self.input.output.mapping();
         let selected = mapping.map(|mapping| mapping.fields.as_slice());
         if self.input.of_series
@@ -228,10 +281,13 @@ impl RollupScan {
     }
 }
 
+/// States of one bin.
+type BinStates<'s> = SmallVec<[ValueRef<'s>; STATES_INLINE]>;
+
 /// Returns the states at some places of an array; all if `is_chosen`.
-fn chosen<'s>(states: ValueRef<'s>, places: &[usize], is_chosen: bool) -> Vec<ValueRef<'s>> {
+fn chosen<'s>(states: ValueRef<'s>, places: &[usize], is_chosen: bool) -> BinStates<'s> {
     let all = states.as_array().into_iter();
-    let all: Vec<_> = all.flat_map(|states| states.iter()).collect();
+    let all: BinStates<'_> = all.flat_map(|states| states.iter()).collect();
     match is_chosen {
         true => all,
         false => {
@@ -250,10 +306,11 @@ impl Operator for RollupScan {
             None => self.begin(&cx)?,
         };
         let mut out = RowBatch::default();
+        let mut bins_read = 0;
         while !out.is_full() {
             let Some(current) = &mut self.current else {
                 match parts.pop_front() {
-                    Some(part) => self.current = Some(self.open(part)?),
+                    Some(part) => self.current = Some(self.open(part, parts.front(), &cx)?),
                     None => break,
                 }
                 continue;
@@ -261,27 +318,35 @@ impl Operator for RollupScan {
             match current {
                 CurrentPart::Stored(bins) => match bins.next().transpose()? {
                     Some(bin) => {
-                        use std::sync::atomic::Ordering::Relaxed;
-                        cx.operation.check_interrupt()?;
-                        self.counters.documents.fetch_add(1, Relaxed);
+                        if bins_read % ROWS_PER_BATCH == 0 {
+                            cx.operation.check_interrupt()?;
+                        }
+                        bins_read += 1;
                         if let Some(row) = self.row(bin.as_doc(), true, &cx)? {
                             out.push(row);
                         }
                     }
                     None => self.current = None,
                 },
-                CurrentPart::Live(operator) => match operator.next(&cx)? {
-                    Some(batch) => {
-                        for group in batch.into_rows()? {
-                            if let Some(row) = self.row(group.as_ref(), false, &cx)? {
-                                out.push(row);
-                            }
+                CurrentPart::Live((operator, first)) => {
+                    let batch = match first.take() {
+                        None => operator.next(&cx)?,
+                        first => first,
+                    };
+                    let Some(batch) = batch else {
+                        self.current = None;
+                        continue;
+                    };
+                    for group in batch.into_rows()? {
+                        if let Some(row) = self.row(group.as_ref(), false, &cx)? {
+                            out.push(row);
                         }
                     }
-                    None => self.current = None,
-                },
+                }
             }
         }
+        let documents = &self.counters.documents;
+        documents.fetch_add(bins_read as u64, Relaxed);
         if parts.is_empty() && self.current.is_none() {
             self.view = None;
         }
