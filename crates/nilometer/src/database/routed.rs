@@ -349,7 +349,10 @@ impl RoutedCollections {
                 .ask_all(&partitions, database, &asked, &operation)?;
             let describe = |(partition, reply): (usize, Document)| {
                 let series = reply.get("timeseries").as_document();
-                let buckets = series.and_then(|series| series.get("bucketCount").as_exact_i64());
+                let buckets = match series {
+                    Some(series) => series.get("bucketCount").as_exact_i64(),
+                    None => reply.get("count").as_exact_i64(),
+                };
                 let bytes = reply.get("size").as_exact_i64();
                 Value::from(doc! {
                     "shardName": self.router.name(partition), "numOrphanedDocs": 0_i64,

@@ -112,7 +112,7 @@ fn collection(namespace: &Namespace, placement: &Placement, sharding: &Sharding)
     out.append("_id", sharding.key.namespace(namespace));
     out.append_ref("uuid", uuid(placement));
     out.append("key", sharding.key.stored());
-    out.append("unique", false);
+    out.append("unique", sharding.is_unique);
     out.append("noBalance", false);
     out.append("timestamp", version(sharding));
     out.finish()

@@ -6,6 +6,7 @@
 //! versions    changes of placements when there are several routers
 //! shard_key   which fields decide where documents go
 //! targets     the keys that a filter admits
+//! key_changes what an update writes into the key of a document
 //! placement   chunks, history, primaries: stored in the router's engine
 //! source      collections of the cluster as queries see them
 //! config      the virtual collections of the database `config`
@@ -16,6 +17,7 @@
 //! module knows no command and no network: a partition is anything that answers requests.
 
 mod config;
+mod key_changes;
 mod message;
 mod partition;
 mod placement;
@@ -33,10 +35,11 @@ pub use self::message::{PARTITION_FIELD, addressed, message_to};
 pub use self::partition::{Partition, PendingReply};
 pub use self::versions::Coordinator;
 
+pub(crate) use self::key_changes::{changes_key, narrowed};
 pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
 pub(crate) use self::partition::{command, error_of, wait, write_request};
 pub(crate) use self::placement::{Placement, Sharding};
-pub(crate) use self::shard_key::ShardKey;
+pub(crate) use self::shard_key::{KeyBound, ShardKey};
 pub(crate) use self::source::{RoutedCollection, batch_of, constants};
 pub(crate) use self::versions::{
     NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND, RAISE_COMMAND, SETTLE_COMMAND, SYNC_COMMAND, stale,

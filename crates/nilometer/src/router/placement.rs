@@ -6,7 +6,7 @@
 //! primary                             the partition of a collection that is not sharded
 //! ```
 //!
-//! A read asks the partitions of the history. An entry is added before a write can follow it, so a read never misses a
+//! A read of a time series asks the partitions of the history; one of an ordinary collection those of the chunks. An entry is added before a write can follow it, so a read never misses a
 //! document. The whole map is replaced at each change; readers keep the one they began with.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +48,8 @@ pub(crate) struct Sharding {
     history: Vec<(KeyRange, usize)>,
     /// Partitions with documents that may have any key.
     anywhere: BTreeSet<usize>,
+    /// True if the shard key was declared to be unique.
+    pub(crate) is_unique: bool,
     /// Counts the changes.
     pub(crate) version: i64,
     /// When a range was last assigned to another partition, in ms since 1970; 0 if never.
@@ -89,6 +91,9 @@ impl Placement {
             return vec![self.primary];
         };
         let ranges = filter.and_then(|filter| ranges_of(&sharding.key, filter));
+        if !sharding.key.is_timeseries() {
+            return sharding.owners(ranges.as_deref());
+        }
         let mut found = sharding.anywhere.clone();
         for (held, partition) in &sharding.history {
             let may_hold = ranges.as_ref().is_none_or(|ranges| {
@@ -156,6 +161,7 @@ impl Sharding {
             }],
             history: vec![(KeyRange { low, high }, primary)],
             anywhere: BTreeSet::new(),
+            is_unique: false,
             version: 1,
             moved_ms: 0,
         };
@@ -182,6 +188,34 @@ impl Sharding {
             }
         }
         new
+    }
+
+    /// Returns the partitions whose chunks have keys of these ranges; `None` means all keys. A document of an ordinary
+    /// collection is in the chunk of its key.
+    fn owners(&self, ranges: Option<&[KeyRange]>) -> Vec<usize> {
+        let last = self.chunks.len() - 1;
+        let meets = |at: usize| {
+            ranges.is_none_or(|ranges| {
+                let (min, max) = (self.min_of(at), self.max_of(at));
+                let ends_behind = |range: &KeyRange| range.low < max || at == last;
+                let mut ranges = ranges.iter();
+                ranges.any(|range| min <= range.high && ends_behind(range))
+            })
+        };
+        let chunks = self.chunks.iter().enumerate();
+        let found = chunks.filter(|(at, _)| meets(*at));
+        let found: BTreeSet<usize> = found.map(|(_, chunk)| chunk.partition).collect();
+        found.into_iter().collect()
+    }
+
+    /// Returns the partitions of what is new between two keys, without the second.
+    pub(crate) fn owners_between(&self, low: &KeyBound, high: &KeyBound) -> Vec<usize> {
+        let chunks = (0..self.chunks.len()).filter(|at| {
+            let (min, max) = (&self.chunks[*at].min, self.max_of(*at));
+            min < high && *low < max
+        });
+        let found: BTreeSet<usize> = chunks.map(|at| self.chunks[at].partition).collect();
+        found.into_iter().collect()
     }
 
     fn number_of(&self, key: &KeyBound) -> usize {
@@ -425,6 +459,9 @@ fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) 
         out.append("key", sharding.key.written());
         out.append("version", sharding.version);
         out.append("moved", sharding.moved_ms);
+        if sharding.is_unique {
+            out.append("unique", true);
+        }
         let chunks = sharding.chunks.iter();
         let chunks = chunks.map(|chunk| {
             Value::from(doc! {"min": values(&chunk.min), "shard": name(chunk.partition)})
@@ -532,6 +569,7 @@ fn read_sharding(stored: DocRef<'_>, key: ShardKey, partitions: &[String]) -> Re
         chunks,
         history,
         anywhere: anywhere.collect::<Result<_>>()?,
+        is_unique: matches!(stored.get("unique"), ValueRef::Bool(true)),
         version: stored.get("version").as_exact_i64().ok_or_else(damaged)?,
         moved_ms: stored.get("moved").as_exact_i64().unwrap_or(0),
     })

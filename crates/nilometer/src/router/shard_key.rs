@@ -10,7 +10,7 @@ use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::order::compare;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::plain_value;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
@@ -72,6 +72,51 @@ impl ShardKey {
         })
     }
 
+    /// True for the key of a time series, whose buckets may be outside of the chunks of their keys.
+    pub(crate) fn is_timeseries(&self) -> bool {
+        self.is_timeseries
+    }
+
+    /// True if an index with this key begins with the shard key.
+    pub(crate) fn is_prefix_of(&self, index: DocRef<'_>) -> bool {
+        let mut fields = index.iter();
+        self.parts.iter().all(|part| {
+            let field = fields.next();
+            field.is_some_and(|field| {
+                let fits = match part.is_hashed {
+                    true => field.value().as_str() == Some("hashed"),
+                    false => field.value().is_number(),
+                };
+                fits && field.name() == part.path.as_str()
+            })
+        })
+    }
+
+    /// True if a unique index with this key is unique in the whole collection, because equal keys are in one partition.
+    pub(crate) fn allows_unique(&self, index: DocRef<'_>) -> bool {
+        let is_hashed = self.parts.iter().any(|part| part.is_hashed);
+        !self.is_timeseries && !is_hashed && self.is_prefix_of(index)
+    }
+
+    /// Returns a filter of documents with keys from `low` to `high`, without `high` unless it is the end of all keys.
+    pub(crate) fn between(&self, low: &KeyBound, high: &KeyBound) -> Document {
+        let values = self.parts.iter().map(|part| {
+            let path = format!("${}", part.path.as_str());
+            let value = doc! {"$ifNull": array![path, Value::Null]};
+            match part.is_hashed {
+                true => Value::from(doc! {"$toHashedIndexKey": value}),
+                false => value.into(),
+            }
+        });
+        let key: Value = values.collect::<Vec<_>>().into();
+        let bound = |bound: &KeyBound| doc! {"$literal": bound.0.clone()};
+        let mut all = vec![Value::from(doc! {"$gte": array![key.clone(), bound(low)]})];
+        if *high != self.whole().1 {
+            all.push(doc! {"$lt": array![key, bound(high)]}.into());
+        }
+        doc! {"$expr": doc! {"$and": all}}
+    }
+
     /// Returns the namespace that the key is for: that of the buckets for a time series.
     pub(crate) fn namespace(&self, namespace: &Namespace) -> String {
         match self.is_timeseries {
@@ -113,15 +158,7 @@ impl ShardKey {
         let values = self.parts.iter().map(|part| {
             let value =
                 plain_value(&part.path, document).filter(|v| !matches!(v, ValueRef::Array(_)));
-            let value = value.ok_or_else(|| {
-                Error::new(
-                    ErrorCode::ShardKeyNotFound,
-                    format!(
-                        "Shard key cannot contain array values or array descendants, but '{}' does",
-                        part.path.as_str()
-                    ),
-                )
-            })?;
+            let value = value.ok_or_else(|| has_array(&part.path))?;
             Ok(part.place(value))
         });
         values.collect::<Result<Vec<Value>>>().map(KeyBound)
@@ -172,6 +209,17 @@ impl ShardKey {
         }
         out.finish()
     }
+}
+
+/// Returns the error of a document with an array in its shard key.
+pub(super) fn has_array(path: &FieldPath) -> Error {
+    Error::new(
+        ErrorCode::ShardKeyNotFound,
+        format!(
+            "Shard key cannot contain array values or array descendants, but '{}' does",
+            path.as_str()
+        ),
+    )
 }
 
 impl KeyPart {

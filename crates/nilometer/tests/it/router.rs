@@ -138,14 +138,6 @@ fn shard_keys_of_time_series() {
         assert_eq!(cluster.admin_code(shard(key)), code, "{text}");
     }
     assert_eq!(
-        cluster.admin_code(doc! {"shardCollection": "test.plain", "key": doc! {"_id": 1}}),
-        115
-    );
-    assert_eq!(
-        cluster.admin_code(doc! {"shardCollection": "test.none", "key": doc! {"m": 1}}),
-        26
-    );
-    assert_eq!(
         cluster
             .admin_code(doc! {"shardCollection": "test.ts", "key": doc! {"m": 1}, "unique": true}),
         72

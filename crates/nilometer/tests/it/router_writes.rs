@@ -271,7 +271,7 @@ fn command(random: &mut Random, new: &mut i32) -> (Document, &'static str, bool)
     }
 }
 
-fn numbered(command: Document, number: i64) -> Document {
+pub(crate) fn numbered(command: Document, number: i64) -> Document {
     let session = Binary {
         subtype: 4,
         bytes: vec![7; 16].into(),

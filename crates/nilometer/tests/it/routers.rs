@@ -692,3 +692,62 @@ fn outputs_while_another_router_drops_the_target() {
         assert_eq!(reply.get("n").as_exact_i64(), Some(200), "{name}");
     }
 }
+
+#[test]
+fn both_routers_write_a_sharded_ordinary_collection_while_empty_ranges_move() {
+    let routers = Routers::sharded(3);
+    let shard = doc! {"shardCollection": "test.c", "key": doc! {"k": 1}, "$db": "admin"};
+    ok(&routers.second(), shard);
+    let rounds = nilometer_storage::testing::effort(60, 150, 500);
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            for turn in 0..rounds * 2 {
+                // Ranges from those that are written to those that are not yet.
+                let from = (turn % 40) as i32 * 5;
+                let range = doc! {
+                    "moveRange": "test.c", "min": doc! {"k": from}, "max": doc! {"k": from + 5},
+                    "toShard": format!("p000{}", turn % 3), "$db": "admin",
+                };
+                let reply = run(&routers.first, range);
+                let code = reply.get("code").as_exact_i64();
+                assert!(matches!(code, None | Some(115)), "{}", show(&reply));
+            }
+        });
+        let writers = [0, 1].map(|writer| {
+            let routers = &routers;
+            scope.spawn(move || {
+                for turn in 0..rounds as i32 {
+                    let router = match writer {
+                        0 => routers.first.clone(),
+                        _ => routers.second(),
+                    };
+                    let k = turn * 200 / rounds as i32;
+                    let id = turn * 2 + writer;
+                    let one = doc! {"_id": id, "k": k, "by": writer};
+                    let insert = doc! {"insert": "c", "documents": array![one], "$db": "test"};
+                    let reply = ok(&router, insert);
+                    assert_eq!(reply.get("n").as_exact_i64(), Some(1), "{}", show(&reply));
+                    let q = doc! {"_id": id};
+                    let u = doc! {"$inc": doc! {"n": 1}};
+                    let update = doc! {"update": "c", "updates": array![doc! {"q": q, "u": u}], "$db": "test"};
+                    let reply = ok(&router, update);
+                    assert_eq!(reply.get("n").as_exact_i64(), Some(1), "{}", show(&reply));
+                }
+            })
+        });
+        mover.join().unwrap();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+    });
+    let count = |query: Document| {
+        let count = doc! {"count": "c", "query": query, "$db": "test"};
+        ok(&routers.second(), count)
+            .get("n")
+            .as_exact_i64()
+            .unwrap()
+    };
+    assert_eq!(count(doc! {"n": 1}), 2 * rounds as i64);
+    let by_key: i64 = (0..200).map(|k| count(doc! {"k": k})).sum();
+    assert_eq!(by_key, 2 * rounds as i64);
+}

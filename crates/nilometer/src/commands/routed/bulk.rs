@@ -15,7 +15,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::buffered::BufferedWrites;
 use super::change::{DELETE, Statements, UPDATE};
-use super::insert::{BATCH_BYTES_MAX, Insert, dropped, placed, unsettled};
+use super::insert::{BATCH_BYTES_MAX, Insert, Numbered, WithIds, dropped, placed, unsettled};
 use super::{
     PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, number, router_of, statement_number,
     writable,
@@ -292,8 +292,10 @@ impl<'b> Parts<'b, '_> {
             let document = self.op(*at).document.get("document").as_document();
             document.map(|document| (*at, document))
         });
-        let documents = documents.collect();
+        let documents: Vec<Numbered<'_>> = documents.collect();
         let (database, operation) = (self.bulk.database, self.bulk.operation);
+        let with_ids = WithIds::of(database, operation, self.router, namespace, &documents);
+        let documents = with_ids.documents(&documents);
         let counters = &database.services().counters.operations;
         counters.insert.add(u64::try_from(part.len()).unwrap_or(0));
         let mut body = self.command("insert", namespace);

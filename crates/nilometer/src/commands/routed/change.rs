@@ -12,6 +12,7 @@ use nilometer_storage::Durability;
 
 use super::buffered::BufferedWrites;
 use super::insert::{dropped, placed, unsettled, with_index};
+use super::narrowed::Narrowed;
 use super::{
     PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, router_of, statement_number, sum, writable,
 };
@@ -271,11 +272,6 @@ impl Statements<'_> {
         let (is_multi, is_upsert) = self.kind.flags(statement);
         let number = statement_number(at);
         let changes = self.kind.changes(statement);
-        let tried = match is_upsert {
-            true => without(statement, &["upsert", "upsertSupplied"]),
-            false => statement.to_document(),
-        };
-        let body = self.with_statement(tried.as_ref(), buffered);
         let mut replies = BTreeMap::new();
         let mut new = None;
         for _ in 0..PLACEMENT_CHANGES_MAX {
@@ -284,18 +280,43 @@ impl Statements<'_> {
             else {
                 return Ok(Done::of(&replies.into_values().collect::<Vec<_>>()));
             };
+            let named = (statement, "q");
+            let of = (changes, is_multi, targets.len());
+            let narrow = Narrowed::of(self.database, place, &placement, named, of);
+            let narrow = match of_statement(narrow)? {
+                Ok(narrow) => narrow,
+                Err(failed) => return Ok(failed),
+            };
+            let targets = match &narrow {
+                None => targets,
+                Some(narrow) => placement.targets(narrow.filter(self.by_bytes).as_ref()),
+            };
+            let original = statement;
+            let statement = narrow.as_ref().map_or(statement, Narrowed::statement);
+            let tried = match is_upsert {
+                true => without(statement, &["upsert", "upsertSupplied"]),
+                false => statement.to_document(),
+            };
+            let body = self.with_statement(tried.as_ref(), buffered);
             let run = (&body, number);
+            // Another document may be the first of all partitions now, in another partition.
+            let has_run = is_upsert || narrow.is_some();
             let answer = match is_multi {
                 true => self.everywhere(&placement, &targets, run, &mut replies, buffered)?,
-                false => self.somewhere(&placement, (&targets, is_upsert), run, buffered)?,
+                false => self.somewhere(&placement, (&targets, has_run), run, buffered)?,
             };
+            if let (Some(narrow), Ok(done)) = (&narrow, &answer)
+                && !done.is_done()
+                && let Err(failed) = of_statement(narrow.check(place))?
+            {
+                return Ok(failed);
+            }
             let answer = match answer {
                 Ok(done) if is_upsert && !done.is_done() => {
                     if new.is_none() {
-                        new = match self.new_document(statement) {
+                        new = match of_statement(self.new_document(original))? {
                             Ok(new) => Some(new),
-                            Err(error) if error.is_of_command() => return Err(error),
-                            Err(error) => return Ok(Done::failed(&error)),
+                            Err(failed) => return Ok(failed),
                         };
                     }
                     self.upsert(&placement, (statement, number), new.as_ref(), buffered)?
@@ -349,18 +370,21 @@ impl Statements<'_> {
         }
     }
 
-    /// Runs a statement for one document in one target after the other, until one has changed a document. An upsert may have
-    /// inserted its document in another partition before.
+    /// Runs a statement for one document in one target after the other, until one has changed a document. If it may have run in
+    /// any partition before, `is_anywhere` is true.
     fn somewhere(
         &self,
         placement: &Placement,
-        (targets, is_upsert): (&[usize], bool),
+        (targets, is_anywhere): (&[usize], bool),
         (body, number): (&Document, u32),
         buffered: &mut BufferedWrites,
     ) -> Result<Answer> {
-        for (repeats_only, round) in
-            rounds((self.router, self.operation), placement, targets, is_upsert)
-        {
+        for (repeats_only, round) in rounds(
+            (self.router, self.operation),
+            placement,
+            targets,
+            is_anywhere,
+        ) {
             let routed = self.routed(placement, vec![number], repeats_only);
             for target in round {
                 let place = (self.router, self.operation, self.namespace);
@@ -440,15 +464,24 @@ impl Statements<'_> {
     }
 }
 
+/// Returns an error of a statement as what it did. Fails with an error of the whole command.
+fn of_statement<T>(outcome: Result<T>) -> Result<std::result::Result<T, Done>> {
+    match outcome {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if error.is_of_command() => Err(error),
+        Err(error) => Ok(Err(Done::failed(&error))),
+    }
+}
+
 /// Returns the rounds in which a statement for one document asks partitions: first, if it has a number, those that may have
-/// run it before, then its targets. An upsert may have run in any partition.
+/// run it before, then its targets. If `is_anywhere` is true, as for an upsert, it may have run in any partition.
 pub(super) fn rounds(
     (router, operation): (&Router, &OperationContext),
     placement: &Placement,
     targets: &[usize],
-    is_upsert: bool,
+    is_anywhere: bool,
 ) -> Vec<(bool, Vec<usize>)> {
-    let before = match is_upsert {
+    let before = match is_anywhere {
         true => placement.partitions(router.count()),
         false => targets.to_vec(),
     };
@@ -531,7 +564,7 @@ pub(super) fn targets_of(placement: &Placement, command: DocRef<'_>, by_bytes: b
 }
 
 /// Returns the filter of a statement if its text alone says which documents pass; the partitions parse it in any case.
-fn filter_of(statement: DocRef<'_>, by_bytes: bool) -> Option<MatchExpression> {
+pub(super) fn filter_of(statement: DocRef<'_>, by_bytes: bool) -> Option<MatchExpression> {
     let query = match statement.get("q") {
         ValueRef::Missing => statement.get("query"),
         query => query,
@@ -544,7 +577,9 @@ fn filter_of(statement: DocRef<'_>, by_bytes: bool) -> Option<MatchExpression> {
 
 /// True if an update may change the shard key of a document that exists.
 fn may_change_key(placement: &Placement, changes: ValueRef<'_>) -> bool {
-    let Some(sharding) = &placement.sharding else {
+    // A document of an ordinary collection never leaves the partition of its key.
+    let sharding = placement.sharding.as_ref();
+    let Some(sharding) = sharding.filter(|sharding| sharding.key.is_timeseries()) else {
         return false;
     };
     let changes = match changes {

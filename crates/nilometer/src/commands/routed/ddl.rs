@@ -72,22 +72,21 @@ pub(super) fn create_indexes(
 ) -> Result<Document> {
     let router = router_of(database);
     let namespace = named(context, request)?;
-    let is_sharded = router
-        .placement(&namespace)
-        .is_some_and(|p| p.sharding.is_some());
+    let placement = router.placement(&namespace);
+    let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
     let indexes = request.body.get("indexes").as_array();
-    let is_unique = indexes
-        .iter()
-        .flat_map(|indexes| indexes.iter())
-        .any(|index| {
-            let index = index.as_document();
-            index.is_some_and(|index| is_true(index.get("unique")))
-        });
-    if is_sharded && is_unique {
-        return Err(Error::new(
-            ErrorCode::CannotCreateIndex,
-            "a unique index of a sharded collection is not supported",
-        ));
+    for index in indexes.iter().flat_map(|indexes| indexes.iter()) {
+        let Some((index, sharding)) = index.as_document().zip(sharding) else {
+            continue;
+        };
+        let key = index.get("key").as_document();
+        let fits = key.is_some_and(|key| sharding.key.allows_unique(key));
+        if is_true(index.get("unique")) && !fits {
+            return Err(Error::new(
+                ErrorCode::CannotCreateIndex,
+                "cannot create a unique index whose key does not begin with the shard key",
+            ));
+        }
     }
     placed(database, &context.operation, router, &namespace)?;
     let _changes = router.lock_changes();

@@ -4,6 +4,7 @@ use nilometer_bson::{DocRef, Document};
 
 use super::change::{ask_one, rounds, targets, without, without_ok};
 use super::insert::{dropped, placed, unsettled};
+use super::narrowed::Narrowed;
 use super::{PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, number, router_of, writable};
 use crate::args::Args;
 use crate::catalog::Namespace;
@@ -36,26 +37,46 @@ pub(super) fn run(
     let operation = &context.operation;
     placed(database, operation, router, &namespace)?;
     let _write = router.begin_write();
-    let whole = forwarded(body, &["collectionUUID"], operation);
+    let original = forwarded(body, &["collectionUUID"], operation);
     let by_bytes = compares_by_bytes(database, &namespace);
     let mut new = None;
     for _ in 0..PLACEMENT_CHANGES_MAX {
         let place = (router, operation, &namespace);
         let found = targets(place, body, by_bytes, body.get("update"))?;
-        let (placement, targets) = found.ok_or_else(|| dropped(&namespace))?;
+        let (placement, mut targets) = found.ok_or_else(|| dropped(&namespace))?;
         let is_divided = placement.sharding.is_some() && is_upsert;
+        let statement = (original.as_ref(), "query");
+        let of = (body.get("update"), false, targets.len());
+        let narrow = Narrowed::of(database, place, &placement, statement, of)?;
+        if let Some(narrow) = &narrow {
+            targets = placement.targets(narrow.filter(by_bytes).as_ref());
+        }
+        let whole = narrow
+            .as_ref()
+            .map_or(original.as_ref(), Narrowed::statement);
         let tried = match is_divided {
-            true => without(whole.as_ref(), &["upsert"]),
-            false => whole.clone(),
+            true => without(whole, &["upsert"]),
+            false => whole.to_document(),
         };
-        let mut answer = find_in(place, &placement, (&targets, is_divided), &tried)?;
+        // Another document may be the first of all partitions now, in another partition.
+        let has_run = is_divided || narrow.is_some();
+        let mut answer = find_in(place, &placement, (&targets, has_run), &tried)?;
+        if let (Some(narrow), Ok(reply)) = (&narrow, &answer)
+            && !has_document(reply)
+        {
+            narrow.check(place)?;
+        }
         if is_divided && answer.as_ref().is_ok_and(|reply| !has_document(reply)) {
             if new.is_none() {
-                let made =
-                    find_and_modify::new_document(database, operation, &namespace, whole.as_ref());
+                let made = find_and_modify::new_document(
+                    database,
+                    operation,
+                    &namespace,
+                    original.as_ref(),
+                );
                 new = Some(made?);
             }
-            answer = upsert(place, &placement, &whole, new.as_ref())?;
+            answer = upsert(place, &placement, &whole.to_document(), new.as_ref())?;
         }
         match answer {
             Ok(reply) => return Ok(reply),
@@ -77,17 +98,17 @@ fn has_document(reply: &Document) -> bool {
     result.is_some_and(|result| number(result.get("n")) > 0)
 }
 
-/// Runs the command in one target after the other, until one has a document. An upsert may have inserted its document in another
-/// partition before.
+/// Runs the command in one target after the other, until one has a document. If it may have run in any partition before,
+/// `is_anywhere` is true.
 fn find_in(
     place: Place<'_>,
     placement: &Placement,
-    (targets, is_upsert): (&[usize], bool),
+    (targets, is_anywhere): (&[usize], bool),
     body: &Document,
 ) -> Result<Answer> {
     let (router, operation, namespace) = place;
     let mut last = Document::new();
-    for (repeats_only, round) in rounds((router, operation), placement, targets, is_upsert) {
+    for (repeats_only, round) in rounds((router, operation), placement, targets, is_anywhere) {
         let routed = RoutedRequest {
             placement: Some(placement.version_of(namespace)),
             repeats_only,

@@ -20,6 +20,7 @@ use crate::operation::{
     DocumentSequence, OperationContext, PlacementVersion, Request, RoutedRequest,
 };
 use crate::router::{PendingReply, Placement, Router, version_asked, wait, write_request};
+use crate::write::with_id;
 
 pub(super) fn run(
     database: &Database,
@@ -43,7 +44,9 @@ pub(super) fn run(
     counters.operations.insert.add(documents.len() as u64);
     let mut insert = Insert::new((router, operation), &namespace, body);
     let mut buffered = BufferedWrites::new(operation);
-    let numbered = documents.into_iter().enumerate().collect();
+    let documents: Vec<Numbered<'_>> = documents.into_iter().enumerate().collect();
+    let with_ids = WithIds::of(database, operation, router, &namespace, &documents);
+    let numbered = with_ids.documents(&documents);
     insert.run(database, numbered, is_ordered, &mut buffered)?;
     buffered.sync(router, operation)?;
     Ok(insert.reply())
@@ -69,6 +72,41 @@ pub(super) fn unsettled(namespace: &Namespace) -> Error {
 
 /// A document with its position in the command.
 pub(super) type Numbered<'d> = (usize, DocRef<'d>);
+
+/// Documents that get an `_id` here, because it may decide where they go.
+pub(super) struct WithIds(BTreeMap<usize, Document>);
+
+impl WithIds {
+    /// Makes the ids that documents for a sharded collection lack.
+    pub(super) fn of(
+        database: &Database,
+        operation: &OperationContext,
+        router: &Router,
+        namespace: &Namespace,
+        documents: &[Numbered<'_>],
+    ) -> Self {
+        let placement = router.placement(namespace);
+        let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+        if sharding.is_none_or(|sharding| sharding.key.is_timeseries()) {
+            return Self(BTreeMap::new());
+        }
+        let ids = &database.services().ids;
+        let new_id = || ids.object_id(operation.now_ms);
+        let lacking = documents.iter().filter(|(_, d)| !d.contains("_id"));
+        let made = lacking.map(|(at, d)| (*at, with_id(d.to_document(), &new_id)));
+        Self(made.collect())
+    }
+
+    /// Returns the documents with their ids.
+    pub(super) fn documents<'d>(&'d self, documents: &[Numbered<'d>]) -> Vec<Numbered<'d>> {
+        let documents = documents.iter();
+        let documents = documents.map(|(at, given)| match self.0.get(at) {
+            Some(made) => (*at, made.as_ref()),
+            None => (*at, *given),
+        });
+        documents.collect()
+    }
+}
 
 /// The placement that a partition asks for, and the documents that it refused.
 type Refused<'d> = Option<(PlacementVersion, Vec<Numbered<'d>>)>;
@@ -208,7 +246,7 @@ impl<'c> Insert<'c> {
     ) -> (Vec<Batch<'d>>, Option<(usize, Document)>) {
         let mut batches: Vec<Batch<'d>> = Vec::new();
         for (at, document) in documents {
-            let partition = match placement.partition_of(*document) {
+            let partition = match partition_of(placement, *document) {
                 Ok(partition) => partition,
                 Err(error) => {
                     let error = write_error(*at, &error);
@@ -361,6 +399,19 @@ impl<'c> Insert<'c> {
         append_retried(&mut out, &self.retried);
         out.finish()
     }
+}
+
+/// Returns the partition for a new document.
+fn partition_of(placement: &Placement, document: DocRef<'_>) -> Result<usize> {
+    let sharding = placement.sharding.as_ref();
+    let is_by_key = sharding.is_some_and(|sharding| !sharding.key.is_timeseries());
+    if is_by_key && !document.contains("_id") {
+        return Err(Error::new(
+            ErrorCode::ConflictingOperationInProgress,
+            "the collection was sharded while the insert began: repeat it",
+        ));
+    }
+    placement.partition_of(document)
 }
 
 /// Returns an entry of `writeErrors` with another position.

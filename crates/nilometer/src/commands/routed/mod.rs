@@ -19,6 +19,8 @@ mod elsewhere;
 mod explain;
 mod find_and_modify;
 mod insert;
+mod narrowed;
+mod ordinary;
 mod rollups;
 mod sharding;
 mod stats;

@@ -1,20 +1,21 @@
 //! The commands that only a router has: which partitions there are, and what goes where.
 //!
-//! Time-series collections are sharded; ordinary ones live whole in one partition. `moveRange` and `split` change where new
-//! buckets go: no bucket moves.
+//! `moveRange` and `split` change where new buckets go: no bucket moves. What is different for ordinary collections is in
+//! [`ordinary`].
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
-use super::{first_batch, rollups, router_of};
+use super::{first_batch, ordinary, rollups, router_of};
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::catalog::{CatalogEntry, Namespace};
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::router::{Placement, Router, ShardKey, Sharding};
+use crate::write::CappedLimits;
 
 pub(super) const ENABLE: CommandSpec = CommandSpec {
     admin_only: true,
@@ -116,7 +117,7 @@ pub(super) const SHARD_COLLECTION: CommandSpec = CommandSpec {
     fields: Fields::Only(&["key", "unique", "collation", "timeseries"]),
     ..CommandSpec::new(
         "shardCollection",
-        "Divides a time-series collection among the partitions.",
+        "Divides a collection among the partitions.",
         Authorization::ByRule(rules::sharding),
         OnRouter::Catalog,
         shard_collection,
@@ -196,21 +197,12 @@ fn shard_collection(
     let args = Args::new("shardCollection", request.body.as_ref());
     let namespace = whole_name(&args, "shardCollection")?;
     let key = args.required_document("key")?;
-    if args.boolean("unique")? == Some(true) {
-        return Err(Error::invalid_options(
-            "a time-series collection cannot have a unique shard key",
-        ));
-    }
-    if let Some(timeseries) = args.document("timeseries")?
-        && database.catalog().timeseries(&namespace).is_none()
-    {
-        let name = namespace.collection.as_str();
-        let create = doc! {"create": name, "timeseries": timeseries.to_document()};
-        database.call(&namespace.database, create)?;
+    let is_unique = args.boolean("unique")?.unwrap_or(false);
+    if database.catalog().get(&namespace).is_none() {
+        create(database, &namespace, key, args.document("timeseries")?)?;
     }
     let changes = router.lock_changes();
-    let options = timeseries_options(database, &namespace)?;
-    let key = ShardKey::parse(key, Some(&options))?;
+    let key = shard_key(database, &namespace, key, is_unique)?;
     check_collation(database, &namespace, &args)?;
     let placement = router
         .placement(&namespace)
@@ -224,7 +216,11 @@ fn shard_collection(
             format!("the collection {namespace} is sharded with another key"),
         ));
     }
-    spread(database, context, &namespace, &placement, &key)?;
+    if !key.is_timeseries() {
+        let by = (router, &context.operation);
+        ordinary::check(database, by, &namespace, &placement, (&key, is_unique))?;
+    }
+    spread(database, context, &namespace, &placement, (&key, is_unique))?;
     drop(changes);
     // No write is on its way by the old placement when its documents are looked for. Writes come before changes: a write may
     // change the placement.
@@ -240,20 +236,46 @@ fn shard_collection(
             format!("the collection {namespace} was changed meanwhile"),
         ));
     }
-    let find = doc! {"find": namespace.collection.as_str(), "limit": 1, "singleBatch": true};
     let operation = &context.operation;
-    let found = router.ask_all(&[placement.primary], &namespace.database, &find, operation)?;
-    let is_empty = found.iter().all(|reply| first_batch(reply).is_empty());
+    let is_empty = !ordinary::has_documents(
+        (router, operation),
+        &namespace,
+        &[placement.primary],
+        &Document::new(),
+    )?;
     let all: Vec<usize> = (0..router.count()).collect();
     rollups::spread(database, operation, &namespace, &all)?;
     let spread_over = is_empty.then(|| router.count());
-    let sharding = Sharding::new(key, placement.primary, spread_over);
+    let mut sharding = Sharding::new(key, placement.primary, spread_over);
+    sharding.is_unique = is_unique;
     let divided = Placement {
         sharding: Some(sharding),
         ..Placement::clone(&placement)
     };
     router.set_placement(&namespace, Some(divided))?;
     Ok(sharded(&namespace))
+}
+
+/// Creates the collection of `shardCollection`.
+fn create(
+    database: &Database,
+    namespace: &Namespace,
+    key: DocRef<'_>,
+    timeseries: Option<DocRef<'_>>,
+) -> Result<()> {
+    let mut create = DocumentBuilder::new();
+    create.append("create", namespace.collection.as_str());
+    match timeseries {
+        Some(timeseries) => {
+            create.append("timeseries", timeseries.to_document());
+        }
+        // A wrong key leaves no collection.
+        None => {
+            ShardKey::parse(key, None)?;
+        }
+    }
+    database.call(&namespace.database, create.finish())?;
+    Ok(())
 }
 
 fn sharded(namespace: &Namespace) -> Document {
@@ -266,7 +288,7 @@ fn spread(
     context: &mut CommandContext<'_>,
     namespace: &Namespace,
     placement: &Placement,
-    key: &ShardKey,
+    (key, is_unique): (&ShardKey, bool),
 ) -> Result<()> {
     let router = router_of(database);
     let (db, name) = (&namespace.database, namespace.collection.as_str());
@@ -278,14 +300,28 @@ fn spread(
     router.ask_all(&others, db, &create, operation)?;
     let indexes = database.call(db, doc! {"listIndexes": name})?;
     let mut indexes: Vec<Value> = first_batch(&indexes).into_iter().map(Value::from).collect();
-    let own = doc! {"key": key.written(), "name": index_name(&key.written())};
-    let is_known = indexes.iter().any(|index| {
-        let key_of =
-            |index: DocRef<'_>| index.get("key").as_document().map(|key| key.to_document());
-        index.as_ref().as_document().and_then(key_of) == Some(key.written())
-    });
+    let is_known = indexes
+        .iter()
+        .any(|index| match index.as_ref().as_document() {
+            Some(index) if key.is_timeseries() => {
+                let known = index.get("key").as_document();
+                known.map(|key| key.to_document()) == Some(key.written())
+            }
+            Some(index) => ordinary::supports(index, key, is_unique),
+            None => false,
+        });
     if !is_known {
-        indexes.push(own.into());
+        let mut own = DocumentBuilder::new();
+        own.append("key", key.written());
+        own.append("name", index_name(&key.written()));
+        if is_unique {
+            own.append("unique", true);
+        }
+        if !key.is_timeseries() {
+            // The order of keys is that of bytes.
+            own.append("collation", doc! {"locale": "simple"});
+        }
+        indexes.push(own.finish().into());
     }
     let make = doc! {"createIndexes": name, "indexes": indexes};
     let all: Vec<usize> = (0..router.count()).collect();
@@ -320,15 +356,40 @@ fn index_name(key: &Document) -> String {
     parts.collect::<Vec<_>>().join("_")
 }
 
-fn timeseries_options(database: &Database, namespace: &Namespace) -> Result<TimeseriesOptions> {
-    let collection = database.catalog().timeseries(namespace);
-    match collection.and_then(|collection| collection.timeseries.clone()) {
-        Some(options) => Ok(options),
-        None if database.catalog().get(namespace).is_some() => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "only time-series collections can be sharded",
-        )),
+/// Parses the shard key of an existing collection.
+fn shard_key(
+    database: &Database,
+    namespace: &Namespace,
+    key: DocRef<'_>,
+    is_unique: bool,
+) -> Result<ShardKey> {
+    let catalog = database.catalog();
+    if let Some(collection) = catalog.timeseries(namespace) {
+        if is_unique {
+            return Err(Error::invalid_options(
+                "a time-series collection cannot have a unique shard key",
+            ));
+        }
+        return ShardKey::parse(key, collection.timeseries.as_ref());
+    }
+    match catalog.get(namespace) {
         None => Err(not_placed(namespace)),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection: it cannot be sharded"),
+        )),
+        Some(CatalogEntry::Collection(found)) if CappedLimits::of(&found).is_some() => Err(
+            Error::invalid_options("a capped collection cannot be sharded"),
+        ),
+        Some(CatalogEntry::Collection(_)) => {
+            let key = ShardKey::parse(key, None)?;
+            match is_unique && key.parts().iter().any(|part| part.is_hashed) {
+                true => Err(Error::invalid_options(
+                    "hashed shard keys cannot be declared unique",
+                )),
+                false => Ok(key),
+            }
+        }
     }
 }
 
@@ -409,6 +470,7 @@ fn move_range(
                 ));
             }
         };
+        ordinary::check_move(by, &namespace, sharding, (&low, &high, partition))?;
         sharding.assign((low, high), partition, now_ms)
     })?;
     Ok(Document::new())
@@ -447,6 +509,7 @@ fn move_chunk(
                 ));
             }
         };
+        ordinary::check_move(by, &namespace, sharding, (&range.0, &range.1, partition))?;
         sharding.assign(range, partition, now_ms)
     })?;
     Ok(Document::new())

@@ -10,6 +10,7 @@
 //! catalog of the cluster with the first document of a `$merge`, and right before the end of an `$out`. If the process of the
 //! partition is lost before the end, the new contents are, too: the command fails, and the target is as it was.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
@@ -25,9 +26,10 @@ use crate::modify::WriteTarget;
 use crate::operation::{DocumentSequence, OperationContext, Request, RoutedRequest};
 use crate::query::source::{DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement};
 use crate::router::{
-    GIVEN_SEQUENCE, PLACE_COMMAND, PendingReply, Placement, Router, command, constants,
+    GIVEN_SEQUENCE, PLACE_COMMAND, PendingReply, Placement, Router, ShardKey, command, constants,
     version_asked, wait, write_request,
 };
+use crate::write::with_id;
 
 /// How often a write begins again because its placement has changed.
 const PLACEMENT_CHANGES_MAX: usize = 100;
@@ -78,11 +80,11 @@ impl Outputs for RoutedCollections {
 
     fn merge_elsewhere(&self, target: &Namespace) -> Result<Option<Box<dyn DistantMerge>>> {
         let placement = self.router.placement(target);
-        let is_sharded = placement.is_some_and(|placement| placement.sharding.is_some());
-        if is_sharded {
+        let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+        if sharding.is_some_and(|sharding| sharding.key.is_timeseries()) {
             return Err(Error::new(
                 ErrorCode::CommandNotSupported,
-                format!("$merge cannot write to the sharded collection {target}"),
+                format!("$merge cannot write to the sharded time-series collection {target}"),
             ));
         }
         Ok(Some(Box::new(RoutedMerge {
@@ -363,7 +365,10 @@ impl RoutedMerge {
 impl DistantMerge for RoutedMerge {
     fn check_identity(&self, fields: &[FieldPath], collation: &Collation) -> Result<()> {
         let own = self.own.merge_into(&self.target)?;
-        match own.has_unique_index_on(fields, collation)? {
+        let placement = self.router.placement(&self.target);
+        let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+        let has_key = sharding.is_none_or(|sharding| names_key(&sharding.key, fields));
+        match has_key && own.has_unique_index_on(fields, collation)? {
             true => Ok(()),
             false => Err(Error::location(
                 location::MERGE_ON_NOT_UNIQUE_ON_ROUTER,
@@ -378,6 +383,7 @@ impl DistantMerge for RoutedMerge {
         documents: Vec<Document>,
         operation: &OperationContext,
     ) -> Result<()> {
+        let mut open = documents;
         for _ in 0..PLACEMENT_CHANGES_MAX {
             let _write = self.router.begin_write();
             let placement = match self.router.placement(&self.target) {
@@ -386,23 +392,80 @@ impl DistantMerge for RoutedMerge {
                 }
                 found => found,
             };
-            if placement.as_ref().is_some_and(|now| now.sharding.is_some()) {
-                return Err(changed_meanwhile(&self.target));
-            }
-            // Without a target no document has a match, in any partition.
-            let partition = placement.as_ref().map_or(0, |placement| placement.primary);
-            let request = self.request(merge, &documents, placement.as_deref(), operation);
-            let sent = self.router.send(partition, request);
-            match sent.and_then(|mut reply| wait(&mut *reply, operation)) {
-                Ok(_) => return Ok(()),
-                Err(error) => {
-                    let wanted = version_asked(&error).ok_or(error)?;
-                    self.router.settle(&wanted, operation)?;
+            let groups = self.groups(merge, open, placement.as_deref(), operation)?;
+            let pending = groups.iter().map(|(partition, documents)| {
+                let request = self.request(merge, documents, placement.as_deref(), operation);
+                self.router.send(*partition, request)
+            });
+            let pending: Vec<_> = pending.collect();
+            let (mut refused, mut failed, mut rest) = (None, None, Vec::new());
+            for (sent, (_, documents)) in pending.into_iter().zip(groups) {
+                match sent.and_then(|mut reply| wait(&mut *reply, operation)) {
+                    Ok(_) => {}
+                    Err(error) => match version_asked(&error) {
+                        Some(wanted) => {
+                            refused = Some(wanted);
+                            rest.extend(documents);
+                        }
+                        None => failed = failed.or(Some(error)),
+                    },
                 }
             }
+            match (failed, refused) {
+                (Some(error), _) => return Err(error),
+                (None, None) => return Ok(()),
+                (None, Some(wanted)) => self.router.settle(&wanted, operation)?,
+            }
+            open = rest;
         }
         Err(unsettled(&self.target))
     }
+}
+
+impl RoutedMerge {
+    /// Divides documents by the partitions in which they are written.
+    fn groups(
+        &self,
+        merge: &DistantMergeStage,
+        documents: Vec<Document>,
+        placement: Option<&Placement>,
+        operation: &OperationContext,
+    ) -> Result<Vec<(usize, Vec<Document>)>> {
+        // Without a target no document has a match, in any partition.
+        let Some(placement) = placement else {
+            return Ok(vec![(0, documents)]);
+        };
+        let Some(sharding) = &placement.sharding else {
+            return Ok(vec![(placement.primary, documents)]);
+        };
+        if sharding.key.is_timeseries() || !names_key(&sharding.key, &merge.on) {
+            return Err(changed_meanwhile(&self.target));
+        }
+        let options = merge.stage.get("$merge").as_document();
+        let matched = options.map_or(ValueRef::Missing, |options| options.get("whenMatched"));
+        if let ValueRef::Array(_) = matched {
+            sharding.key.conditions_of(matched, false)?;
+        }
+        let new_id = || self.own.services.ids.object_id(operation.now_ms);
+        // One that is identified otherwise keeps the `_id` of its match.
+        let is_on_id = merge.on.iter().any(|path| path.as_str() == "_id");
+        let mut groups: BTreeMap<usize, Vec<Document>> = BTreeMap::new();
+        for document in documents {
+            let document = match is_on_id {
+                true => with_id(document, &new_id),
+                false => document,
+            };
+            let partition = placement.partition_of(document.as_ref())?;
+            groups.entry(partition).or_default().push(document);
+        }
+        Ok(groups.into_iter().collect())
+    }
+}
+
+/// True if the fields that identify a document include the shard key.
+fn names_key(key: &ShardKey, fields: &[FieldPath]) -> bool {
+    let mut parts = key.parts().iter();
+    parts.all(|part| fields.contains(&part.path))
 }
 
 /// Returns where the documents of a collection are; creates an ordinary collection if there is none. `own` is the router's own

@@ -1,0 +1,113 @@
+//! Statements for one document of a sharded collection, whose filters get further conditions.
+//!
+//! ```text
+//! the update writes the shard key     only a document that has these values already: it stays in its partition
+//! the statement has a sort order      only the document that is the first of all partitions
+//! ```
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+
+use super::change::filter_of;
+use super::first_batch;
+use crate::catalog::Namespace;
+use crate::database::Database;
+use crate::error::Result;
+use crate::eval::matcher::MatchExpression;
+use crate::operation::OperationContext;
+use crate::router::{Placement, Router, changes_key, narrowed};
+
+/// Fields of a statement that a query for its documents has, too.
+const OF_QUERY: [&str; 3] = ["collation", "hint", "sort"];
+
+/// The router, the command that runs, and its collection.
+type Place<'p> = (&'p Router, &'p OperationContext, &'p Namespace);
+
+/// A statement with further conditions.
+pub(super) struct Narrowed {
+    statement: Document,
+    /// A query for the documents of the original statement, if one that keeps its key is wanted.
+    others: Option<Document>,
+}
+
+impl Narrowed {
+    /// Returns a statement with further conditions; `None` if it needs none. `name` is the field with its filter, `changes` what
+    /// it changes, `targets` the number of partitions that may have its documents.
+    pub(super) fn of(
+        database: &Database,
+        (_, operation, namespace): Place<'_>,
+        placement: &Placement,
+        (original, name): (DocRef<'_>, &str),
+        (changes, is_multi, targets): (ValueRef<'_>, bool, usize),
+    ) -> Result<Option<Self>> {
+        let Some(sharding) = &placement.sharding else {
+            return Ok(None);
+        };
+        let mut conditions = sharding.key.conditions_of(changes, is_multi)?;
+        let keeps_key = !conditions.is_empty();
+        let sort = original.get("sort").as_document();
+        let is_sorted = sort.is_some_and(|sort| !sort.is_empty());
+        if is_sorted && !is_multi && targets > 1 {
+            let query = query_of(namespace, original, name);
+            let mut reply = DocumentBuilder::extending(query);
+            if let Some(left) = operation.time_left() {
+                // 0 would mean no limit.
+                let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX).max(1);
+                reply.append("maxTimeMS", left.min(i64::from(i32::MAX)));
+            }
+            let found = first_batch(&database.call(&namespace.database, reply.finish())?);
+            conditions.extend(found.first().map(|first| {
+                let id = doc! {"$eq": first.get("_id").to_value()};
+                doc! {"_id": id}
+            }));
+        }
+        if conditions.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            statement: narrowed(original, name, &conditions),
+            others: keeps_key.then(|| query_of(namespace, original, name)),
+        }))
+    }
+
+    /// Returns the statement with the conditions.
+    pub(super) fn statement(&self) -> DocRef<'_> {
+        self.statement.as_ref()
+    }
+
+    /// Returns the filter with the conditions.
+    pub(super) fn filter(&self, by_bytes: bool) -> Option<MatchExpression> {
+        filter_of(self.statement.as_ref(), by_bytes)
+    }
+
+    /// Fails if the statement has found nothing, but would change the key of another document.
+    pub(super) fn check(&self, (router, operation, namespace): Place<'_>) -> Result<()> {
+        let (Some(query), Some(placement)) = (&self.others, router.placement(namespace)) else {
+            return Ok(());
+        };
+        let partitions = placement.partitions(router.count());
+        let database = &namespace.database;
+        let replies = router.ask_all(&partitions, database, query, operation)?;
+        match replies.iter().all(|reply| first_batch(reply).is_empty()) {
+            true => Ok(()),
+            false => Err(changes_key(false)),
+        }
+    }
+}
+
+/// Returns a `find` for the first document of a statement.
+fn query_of(namespace: &Namespace, statement: DocRef<'_>, name: &str) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append("find", namespace.collection.as_str());
+    let filter = statement.get(name).as_document();
+    out.append(
+        "filter",
+        filter.map_or_else(Document::new, |filter| filter.to_document()),
+    );
+    for field in OF_QUERY {
+        out.append_ref(field, statement.get(field));
+    }
+    out.append("projection", doc! {"_id": 1});
+    out.append("limit", Value::Int32(1));
+    out.append("singleBatch", true);
+    out.finish()
+}
