@@ -322,6 +322,36 @@ fn the_width_of_buckets_and_their_expiry_change_in_one_command() {
 }
 
 #[test]
+fn a_listing_by_name_has_what_the_whole_listing_has() {
+    let mut fixture = Fixture::new();
+    let series = doc! {"timeField": "t", "metaField": "m"};
+    fixture.run(doc! {"create": "ts", "timeseries": series});
+    fixture.run(doc! {"create": "plain"});
+    fixture.run(doc! {"create": "v", "viewOn": "plain", "pipeline": array![]});
+    let all = fixture.all(doc! {"listCollections": 1});
+    let mut listed = |filter: Document| {
+        let found = fixture.all(doc! {"listCollections": 1, "filter": filter});
+        let names = found.iter().map(|entry| {
+            assert!(all.contains(entry), "{entry:?}");
+            entry.get("name").as_str().expect("a name").to_owned()
+        });
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(listed(doc! {"name": "ts"}), ["ts"]);
+    assert_eq!(listed(doc! {"name": "system.views"}), ["system.views"]);
+    let names = array!["v", "no such", "", "system.buckets.ts", "ts", "v", "a$b"];
+    let in_order = ["system.buckets.ts", "ts", "v"];
+    assert_eq!(listed(doc! {"name": doc! {"$in": names}}), in_order);
+    let both = doc! {"name": doc! {"$in": array!["ts", "plain"]}, "type": "collection"};
+    assert_eq!(listed(both), ["plain"]);
+    let excluded = doc! {"name": doc! {"$in": array!["ts", "plain"], "$ne": "ts"}};
+    assert_eq!(listed(excluded), ["plain"]);
+    assert_eq!(listed(doc! {"name": doc! {"$regex": "^t"}}), ["ts"]);
+    let mixed = array!["plain", Value::Int32(7)];
+    assert_eq!(listed(doc! {"name": doc! {"$in": mixed}}), ["plain"]);
+}
+
+#[test]
 fn stored_definitions_are_checked_against_the_stable_api() {
     let mut fixture = Fixture::with_measurements(3);
     let index = |name: &str, sparse: bool| {

@@ -1,10 +1,12 @@
 //! `listCollections` and `listDatabases`.
 
-use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
+use std::collections::BTreeSet;
+
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use crate::args::Args;
 use crate::auth::{Action, ActionSet, Privileges, Target};
-use crate::catalog::{CatalogEntry, LOCAL, Namespace, SYSTEM_VIEWS};
+use crate::catalog::{Catalog, CatalogEntry, LOCAL, Namespace, SYSTEM_VIEWS};
 use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::security::authorization::not_authorized;
@@ -87,7 +89,10 @@ fn collections(
     };
     let db = context.database_name().to_owned();
     let catalog = database.catalog();
-    let entries = catalog.list(&db);
+    let entries = match named(args.document("filter")?) {
+        Some(names) => entries_called(catalog, &db, &names),
+        None => catalog.list(&db),
+    };
     let has_views = entries
         .iter()
         .any(|(_, entry)| matches!(entry, CatalogEntry::View(_)));
@@ -120,6 +125,35 @@ fn collections(
         batch_size,
         &request.body,
     )
+}
+
+/// Returns the names to which a filter confines the listing. Clients look for one collection by a listing, also beside
+/// thousands of others. `None` if all names must be compared.
+fn named(filter: Option<DocRef<'_>>) -> Option<BTreeSet<&str>> {
+    let names: BTreeSet<&str> = match filter?.get("name") {
+        ValueRef::String(name) => BTreeSet::from([name]),
+        ValueRef::Document(condition) => match condition.get("$in") {
+            ValueRef::Array(names) => names.iter().map(ValueRef::as_str).collect::<Option<_>>()?,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    // It is there if there is any view.
+    (!names.contains(SYSTEM_VIEWS)).then_some(names)
+}
+
+/// Returns the entries with these names, by name.
+fn entries_called(
+    catalog: &Catalog,
+    db: &str,
+    names: &BTreeSet<&str>,
+) -> Vec<(Namespace, CatalogEntry)> {
+    let called = |name: &&str| {
+        let namespace = Namespace::new(db, name).ok()?;
+        let entry = catalog.get(&namespace)?;
+        Some((namespace, entry))
+    };
+    names.iter().filter_map(called).collect()
 }
 
 /// The collections the user may see: all, or those on which an action is allowed.
