@@ -58,16 +58,16 @@ impl Measurements {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is known of a measurement, or why it cannot be written. One that does not exist has no fields.
+    /// Returns what is known of a measurement, or why it cannot be written. `None` if it does not exist.
     pub(super) fn schema(
         &self,
         database: &Database,
         db: &str,
         measurement: &str,
-    ) -> Result<Arc<Schema>, String> {
+    ) -> Result<Option<Arc<Schema>>, String> {
         let run = &mut |body| run_trusted(database, body);
         match schema::find(run, db, measurement)? {
-            Found::Missing => Ok(Arc::default()),
+            Found::Missing => Ok(None),
             Found::Other => Err(format!(
                 "the collection \"{measurement}\" is no time series"
             )),
@@ -76,11 +76,11 @@ impl Measurements {
                 if let Some(known) = self.lock().get(&key)
                     && known.uuid == uuid
                 {
-                    return Ok(Arc::clone(&known.schema));
+                    return Ok(Some(Arc::clone(&known.schema)));
                 }
                 let types = schema::field_types(run, db, measurement, &names)?;
                 let schema = Arc::new(Schema { names, types });
-                Ok(self.put(key, uuid, schema))
+                Ok(Some(self.put(key, uuid, schema)))
             }
         }
     }
@@ -152,7 +152,7 @@ impl Measurements {
         Ok(Some(read))
     }
 
-    /// Creates the collection of a measurement in the name of a user, unless it exists.
+    /// Creates the collection of a measurement that was missing, in the name of a user.
     pub(super) fn create(
         &self,
         database: &Database,
@@ -160,11 +160,6 @@ impl Measurements {
         db: &str,
         measurement: &str,
     ) -> Result<(), Refusal> {
-        let run = &mut |body| run_trusted(database, body);
-        let exists = schema::find(run, db, measurement).map_err(Refusal::bad)?;
-        if exists != Found::Missing {
-            return Ok(());
-        }
         let names = Names::default();
         let mut create = DocumentBuilder::new();
         create.append("create", measurement);
@@ -201,7 +196,8 @@ impl Measurements {
         // Reads the types if nothing is known yet.
         let schema = self
             .schema(database, db, measurement)
-            .map_err(ClaimError::Refused)?;
+            .map_err(ClaimError::Refused)?
+            .unwrap_or_default();
         let differs = |types: &HashMap<String, FieldType>| {
             let differs =
                 |(name, kind): &(String, FieldType)| types.get(name).is_some_and(|one| one != kind);

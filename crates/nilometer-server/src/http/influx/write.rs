@@ -1,7 +1,7 @@
 //! `/write` and `/api/v2/write`: points as inserts; `/api/v1/write`: samples of Prometheus, which are points, too.
 //!
 //! ```text
-//! body ─► lines ─► types of fields ─► collections made ─► insert, one for each measurement and batch, unordered
+//! body ─► lines ─► types of fields ─► collections made ─► insert, or bulkWrite of several measurements, unordered
 //!           └──────────┴─ rejected lines ─┬──────────────────┘ write errors
 //!                                         ▼
 //!          204, or 400 with the number and column of each line that was not written
@@ -14,16 +14,12 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use nilometer::Request;
-use nilometer::operation::DocumentSequence;
-use nilometer_bson::{DocRef, ValueRef, doc};
-use nilometer_influx::line_protocol::{Batch, Batches, FieldType, LineError, Precision, Schema};
+use nilometer_influx::line_protocol::{Batches, FieldType, LineError, Precision, Schema};
 use nilometer_influx::query::RETENTION_POLICY;
 use nilometer_influx::remote_write;
 
-use super::measurements::{ClaimError, is_ok};
-use super::{Influx, InfluxRequest, Refusal};
-use crate::command;
+use super::measurements::ClaimError;
+use super::{Influx, InfluxRequest, Refusal, insert};
 use crate::http::message::HttpResponse;
 
 /// Rejected lines that an answer describes. All are counted.
@@ -31,6 +27,12 @@ const REJECTIONS_SHOWN_MAX: usize = 20;
 
 /// Bytes of a line that an answer repeats.
 const LINE_BYTES_SHOWN: usize = 80;
+
+/// Documents of all measurements that one command inserts: the most operations of `bulkWrite`.
+const BULK_DOCUMENTS_MAX: usize = 100_000;
+
+/// Bytes of documents after which the next command begins.
+const BULK_BYTES: usize = 16 * 1024 * 1024;
 
 /// How often types are checked again because another write added fields.
 const ATTEMPTS_MAX: usize = 10;
@@ -90,11 +92,26 @@ fn insert_all(
 ) -> Result<Vec<LineError>, Refusal> {
     let mut rejections = read.rejections;
     let mut failure = None;
-    for batch in read.batches {
-        match insert(request, db, batch) {
+    let mut batches = read.batches.into_iter().peekable();
+    while let Some(first) = batches.next() {
+        let (mut documents, mut bytes) = (first.lines.len(), first.documents.len());
+        let mut together = vec![first];
+        while let Some(next) = batches.next_if(|next| {
+            documents + next.lines.len() <= BULK_DOCUMENTS_MAX
+                && bytes + next.documents.len() <= BULK_BYTES
+        }) {
+            documents += next.lines.len();
+            bytes += next.documents.len();
+            together.push(next);
+        }
+        let measurements: Vec<String> =
+            together.iter().map(|one| one.measurement.clone()).collect();
+        match insert::run(request, db, together) {
             Ok(refused) => rejections.extend(refused),
-            Err((batch, refusal)) => {
-                influx.measurements.forget(db, Some(&batch));
+            Err(refusal) => {
+                for measurement in &measurements {
+                    influx.measurements.forget(db, Some(measurement));
+                }
                 failure.get_or_insert(refusal);
             }
         }
@@ -148,11 +165,17 @@ fn checked_batches(
     let database = request.database;
     let measurements = &influx.measurements;
     for _ in 0..ATTEMPTS_MAX {
-        let read = read(&mut |name| measurements.schema(database, db, name));
+        let mut missing = HashSet::new();
+        let read = read(&mut |name| {
+            let found = measurements.schema(database, db, name)?;
+            if found.is_none() {
+                missing.insert(name.to_owned());
+            }
+            Ok(found.unwrap_or_default())
+        });
         let read = read.map_err(Refusal::bad)?;
-        let mut created = HashSet::new();
         for batch in &read.batches {
-            if created.insert(&batch.measurement) {
+            if missing.remove(&batch.measurement) {
                 measurements.create(database, &mut request.session, db, &batch.measurement)?;
             }
         }
@@ -186,48 +209,6 @@ fn by_measurement(read: &Batches) -> Vec<(&str, Vec<(String, FieldType)>)> {
         }
     }
     all
-}
-
-/// Inserts a batch. Returns its lines that were refused; the measurement and the reason if the command failed.
-fn insert(
-    request: &mut InfluxRequest<'_>,
-    db: &str,
-    batch: Batch,
-) -> Result<Vec<LineError>, (String, Refusal)> {
-    let body = doc! {"insert": batch.measurement.as_str(), "ordered": false, "$db": db};
-    let span = 0..batch.documents.len();
-    let documents = Arc::new(batch.documents);
-    let Some(sequence) = DocumentSequence::new("documents".to_owned(), documents, span) else {
-        let text = "the points make no documents";
-        let refusal = Refusal::new("500 Internal Server Error", "internal error", text);
-        return Err((batch.measurement, refusal));
-    };
-    let insert = Request {
-        sequences: vec![sequence],
-        ..Request::new(body)
-    };
-    let (reply, _) = command::run(request.database, &mut request.session, &insert);
-    if !is_ok(&reply) {
-        return Err((batch.measurement, Refusal::of_reply(&reply)));
-    }
-    let errors = reply.get("writeErrors").as_array();
-    let errors = errors.iter().flat_map(|errors| errors.iter());
-    let refused = errors.map(|error| {
-        let error = error.as_document().unwrap_or(DocRef::EMPTY);
-        let index = error.get("index").as_exact_i64();
-        let index = index.and_then(|index| usize::try_from(index).ok());
-        let line = index.and_then(|index| batch.lines.get(index));
-        let text = match error.get("errmsg") {
-            ValueRef::String(text) => text,
-            _ => "the point was refused",
-        };
-        LineError {
-            line: line.copied().unwrap_or(0),
-            column: 1,
-            message: text.to_owned(),
-        }
-    });
-    Ok(refused.collect())
 }
 
 /// Returns the text for lines that were not written.
