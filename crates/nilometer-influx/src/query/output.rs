@@ -50,6 +50,8 @@ pub struct Output<'w> {
     series: Option<OpenSeries>,
     /// Series of the statement that were written.
     series_written: usize,
+    /// Why a part could not be written. Nothing is written after it, so that no end follows a gap.
+    failure: Option<String>,
 }
 
 /// The series that is written.
@@ -73,6 +75,7 @@ impl<'w> Output<'w> {
             zone: None,
             series: None,
             series_written: 0,
+            failure: None,
         }
     }
 
@@ -241,7 +244,7 @@ impl<'w> Output<'w> {
         self.flush_part()
     }
 
-    /// Ends the answer.
+    /// Ends the answer. Fails if a part of it could not be written.
     pub fn finish(mut self) -> Result<(), String> {
         if self.results == 0 {
             self.text.push_str("{\"results\":[");
@@ -249,16 +252,23 @@ impl<'w> Output<'w> {
         if self.results == 0 || !self.is_chunked() {
             self.text.push_str("]}\n");
         }
-        let text = std::mem::take(&mut self.text);
-        (self.write)(text.as_bytes())
+        self.write_part()
     }
 
     fn flush_part(&mut self) -> Result<(), String> {
         if self.text.len() < PART_BYTES {
             return Ok(());
         }
+        self.write_part()
+    }
+
+    fn write_part(&mut self) -> Result<(), String> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
         let written = (self.write)(self.text.as_bytes());
         self.text.clear();
+        self.failure = written.clone().err();
         written
     }
 }
@@ -310,6 +320,34 @@ mod tests {
                 "\n"
             )
         );
+    }
+
+    #[test]
+    fn nothing_follows_a_part_that_could_not_be_written() {
+        let mut calls = 0;
+        let mut write = |_: &[u8]| {
+            calls += 1;
+            match calls {
+                2 => Err("gone".to_owned()),
+                _ => Ok(()),
+            }
+        };
+        let mut output = Output::new(OutputOptions::default(), &mut write);
+        output.begin_statement(None).unwrap();
+        let columns = vec!["v".to_owned()];
+        output
+            .begin_series(SeriesHead {
+                columns,
+                ..SeriesHead::default()
+            })
+            .unwrap();
+        let long = [Cell::String("x".repeat(PART_BYTES))];
+        output.row(&long).unwrap();
+        assert_eq!(output.row(&long), Err("gone".to_owned()));
+        // As the executor does it with a statement that failed.
+        output.end_statement(Some("gone")).unwrap();
+        assert_eq!(output.finish(), Err("gone".to_owned()));
+        assert_eq!(calls, 2);
     }
 
     #[test]

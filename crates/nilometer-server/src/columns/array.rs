@@ -83,6 +83,11 @@ pub(crate) struct Misfit {
 
 /// The values of a column.
 pub(crate) struct ColumnBuffer {
+    kind: ColumnKind,
+    /// Texts are numbers of a dictionary.
+    repeats: bool,
+    /// Values for which there is room at the beginning.
+    rows: usize,
     length: usize,
     /// Bytes of texts.
     bytes: usize,
@@ -102,6 +107,29 @@ enum Values {
     Decimal(StringBuilder),
     Json(StringBuilder),
     Timestamp(UInt64Builder),
+}
+
+impl Values {
+    /// Returns no values, with room for `rows`.
+    fn new(kind: ColumnKind, repeats: bool, rows: usize) -> Self {
+        match kind {
+            ColumnKind::Int32 => Self::Int32(Int32Builder::with_capacity(rows)),
+            ColumnKind::Int64 => Self::Int64(Int64Builder::with_capacity(rows)),
+            ColumnKind::Double => Self::Double(Float64Builder::with_capacity(rows)),
+            ColumnKind::Bool => Self::Bool(BooleanBuilder::with_capacity(rows)),
+            ColumnKind::Date => {
+                let builder = TimestampMillisecondBuilder::with_capacity(rows);
+                Self::Date(builder.with_timezone(UTC))
+            }
+            ColumnKind::Text if repeats => Self::Repeated(StringDictionaryBuilder::new()),
+            ColumnKind::Text => Self::Text(StringBuilder::new()),
+            ColumnKind::ObjectId => Self::ObjectId(FixedSizeBinaryBuilder::new(OBJECT_ID_BYTES)),
+            ColumnKind::Binary(subtype) => Self::Binary(subtype, BinaryBuilder::new()),
+            ColumnKind::Decimal => Self::Decimal(StringBuilder::new()),
+            ColumnKind::Json => Self::Json(StringBuilder::new()),
+            ColumnKind::Timestamp => Self::Timestamp(UInt64Builder::with_capacity(rows)),
+        }
+    }
 }
 
 /// Runs the same statement for the builder of any type.
@@ -125,27 +153,13 @@ macro_rules! for_any {
 impl ColumnBuffer {
     /// Returns an empty column for `rows` values.
     pub(crate) fn new(column: &Column, rows: usize) -> Self {
-        let values = match column.kind {
-            ColumnKind::Int32 => Values::Int32(Int32Builder::with_capacity(rows)),
-            ColumnKind::Int64 => Values::Int64(Int64Builder::with_capacity(rows)),
-            ColumnKind::Double => Values::Double(Float64Builder::with_capacity(rows)),
-            ColumnKind::Bool => Values::Bool(BooleanBuilder::with_capacity(rows)),
-            ColumnKind::Date => {
-                let builder = TimestampMillisecondBuilder::with_capacity(rows);
-                Values::Date(builder.with_timezone(UTC))
-            }
-            ColumnKind::Text if column.repeats => Values::Repeated(StringDictionaryBuilder::new()),
-            ColumnKind::Text => Values::Text(StringBuilder::new()),
-            ColumnKind::ObjectId => Values::ObjectId(FixedSizeBinaryBuilder::new(OBJECT_ID_BYTES)),
-            ColumnKind::Binary(subtype) => Values::Binary(subtype, BinaryBuilder::new()),
-            ColumnKind::Decimal => Values::Decimal(StringBuilder::new()),
-            ColumnKind::Json => Values::Json(StringBuilder::new()),
-            ColumnKind::Timestamp => Values::Timestamp(UInt64Builder::with_capacity(rows)),
-        };
         Self {
+            kind: column.kind,
+            repeats: column.repeats,
+            rows,
             length: 0,
             bytes: 0,
-            values,
+            values: Values::new(column.kind, column.repeats, rows),
         }
     }
 
@@ -310,27 +324,18 @@ impl ColumnBuffer {
     pub(crate) fn finish(&mut self) -> ArrayRef {
         self.length = 0;
         self.bytes = 0;
-        match &mut self.values {
-            Values::Int32(builder) => Arc::new(builder.finish()),
-            Values::Int64(builder) => Arc::new(builder.finish()),
-            Values::Double(builder) => Arc::new(builder.finish()),
-            Values::Bool(builder) => Arc::new(builder.finish()),
-            Values::Date(builder) => Arc::new(builder.finish()),
-            Values::Text(builder) | Values::Decimal(builder) | Values::Json(builder) => {
-                Arc::new(builder.finish())
+        if let Values::Repeated(builder) = &mut self.values {
+            // The numbers of texts stay, so that a dictionary is sent again only if it has grown.
+            let array = builder.finish_preserve_values();
+            if array.values().len() > DICTIONARY_VALUES_MAX {
+                *builder = StringDictionaryBuilder::new();
             }
-            Values::Repeated(builder) => {
-                // The numbers of texts stay, so that a dictionary is sent again only if it has grown.
-                let array = builder.finish_preserve_values();
-                if array.values().len() > DICTIONARY_VALUES_MAX {
-                    *builder = StringDictionaryBuilder::new();
-                }
-                Arc::new(array)
-            }
-            Values::ObjectId(builder) => Arc::new(builder.finish()),
-            Values::Binary(_, builder) => Arc::new(builder.finish()),
-            Values::Timestamp(builder) => Arc::new(builder.finish()),
+            return Arc::new(array);
         }
+        // A finished builder has no room, and would copy its values each time it doubles.
+        let empty = Values::new(self.kind, self.repeats, self.rows);
+        let mut full = std::mem::replace(&mut self.values, empty);
+        for_any!(&mut full, builder => Arc::new(builder.finish()))
     }
 }
 

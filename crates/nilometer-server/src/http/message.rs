@@ -431,13 +431,16 @@ impl Connection {
         self.write(head.as_bytes())
     }
 
-    /// Sends a part of the body, not an empty one.
-    pub(super) fn send_chunk(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if bytes.is_empty() {
+    /// Sends slices as one part of the body, not an empty one.
+    pub(super) fn send_chunk(&mut self, slices: &[&[u8]]) -> io::Result<()> {
+        let length: usize = slices.iter().map(|slice| slice.len()).sum();
+        if length == 0 {
             return Ok(());
         }
-        self.write(format!("{:x}\r\n", bytes.len()).as_bytes())?;
-        self.write(bytes)?;
+        self.write(format!("{length:x}\r\n").as_bytes())?;
+        for slice in slices {
+            self.write(slice)?;
+        }
         self.write(CHUNK_END)?;
         self.transport.flush()
     }

@@ -102,14 +102,17 @@ pub(super) fn answer(
             is_begun = true;
             let answer = super::with_version(HttpResponse::json("200 OK", String::new()));
             connection.begin_chunks(&answer).map_err(gone)?;
-            connection.send_chunk(&first).map_err(gone)?;
+            connection.send_chunk(&[&first]).map_err(gone)?;
         }
-        connection.send_chunk(part).map_err(gone)
+        connection.send_chunk(&[part]).map_err(gone)
     };
     let mut output = Output::new(options, &mut write);
     let done = execute(&mut store, db, &statements, &mut output);
-    done.and_then(|()| output.finish())
-        .map_err(|_| Refusal::bad("the connection is gone"))?;
+    if done.and_then(|()| output.finish()).is_err() {
+        // A part is missing, so the answer must not end as if it were whole.
+        connection.abort();
+        return Err(Refusal::bad("the connection is gone"));
+    }
     let body = String::from_utf8(first)
         .map_err(|_| Refusal::new("500 Internal Server Error", "internal error", "no text"))?;
     Ok(HttpResponse::json("200 OK", body))

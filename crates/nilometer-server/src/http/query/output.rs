@@ -29,12 +29,13 @@ pub(super) struct ChunkWriter<'c> {
 }
 
 impl ChunkWriter<'_> {
-    fn send(&mut self) -> io::Result<()> {
+    /// Sends what waits, and more bytes behind it.
+    fn send(&mut self, more: &[u8]) -> io::Result<()> {
         if !self.connection.has_begun() {
             let head = HttpResponse::new("200 OK", self.content_type, "");
             self.connection.begin_chunks(&protected(head))?;
         }
-        self.connection.send_chunk(&self.waiting)?;
+        self.connection.send_chunk(&[&self.waiting, more])?;
         self.waiting.clear();
         Ok(())
     }
@@ -42,9 +43,9 @@ impl ChunkWriter<'_> {
 
 impl Write for ChunkWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.waiting.extend_from_slice(bytes);
-        if self.waiting.len() >= CHUNK_BYTES {
-            self.send()?;
+        match self.waiting.len() + bytes.len() >= CHUNK_BYTES {
+            true => self.send(bytes)?,
+            false => self.waiting.extend_from_slice(bytes),
         }
         Ok(bytes.len())
     }
@@ -132,7 +133,7 @@ impl<'c> Output<'c> {
             #[cfg(feature = "arrow")]
             Self::Columns(stream) => stream.finish()?.0,
         };
-        writer.send().map_err(|e| e.to_string())
+        writer.send(&[]).map_err(|e| e.to_string())
     }
 }
 
