@@ -28,3 +28,8 @@ pub fn configuration(text: &str) -> bool {
 pub fn csv(text: &str) -> bool {
     cli::fuzz_csv(text)
 }
+
+/// Parses a line as the parameters of `/api/query`, and the text behind it as the body.
+pub fn query_request(text: &[u8]) -> bool {
+    http::fuzz_query(text)
+}

@@ -304,6 +304,11 @@ pub(crate) fn fuzz_command(command: nilometer_bson::DocRef<'_>) {
     web::fuzz_command(command);
 }
 
+/// Parses a line as the parameters of `/api/query`, and the bytes behind it as the body. True if they are a query.
+pub(crate) fn fuzz_query(bytes: &[u8]) -> bool {
+    query::fuzz_request(bytes)
+}
+
 fn figures(shared: &HttpState) -> HttpResponse {
     if shared.gives_metrics {
         return HttpResponse::new(

@@ -1,5 +1,5 @@
 //! Millions of inputs for every entry point of the database: messages, BSON, extended JSON, columns, commands,
-//! pipelines, restored buckets, logins, HTTP, configuration, imported files, line protocol, InfluxQL, files of the directory.
+//! pipelines, restored buckets, logins, HTTP, queries over HTTP, configuration, imported files, line protocol, InfluxQL, files of the directory.
 //!
 //! A [`Target`] makes batches of inputs, each determined by a seed. A [`Runner`] counts inputs, catches panics and
 //! measures times. `main.rs` runs campaigns and watches for hangs and memory; the tests in this file run a few seeds of
@@ -36,10 +36,10 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target {
         name: "wire",
-        share: 220,
+        share: 210,
         batch: bytes::wire_batch,
         replay: bytes::wire_replay,
         one: bytes::read_message,
@@ -99,6 +99,13 @@ pub const TARGETS: [Target; 15] = [
         batch: texts::http_batch,
         replay: |text, runner| texts::replay(texts::http, text, runner),
         one: texts::http,
+    },
+    Target {
+        name: "query",
+        share: 10,
+        batch: texts::query_batch,
+        replay: |text, runner| texts::replay(texts::query, text, runner),
+        one: texts::query,
     },
     Target {
         name: "config",
@@ -252,6 +259,11 @@ mod tests {
     }
 
     #[test]
+    fn fuzz_query() {
+        run("query");
+    }
+
+    #[test]
     fn fuzz_config() {
         run("config");
     }
@@ -375,6 +387,7 @@ mod tests {
         assert!(target("pipelines")(stage.as_bytes()));
         assert!(target("extjson")(b"{\"a\": 1}"));
         assert!(target("http")(b"GET / HTTP/1.1\r\n\r\n"));
+        assert!(target("query")(b"db=d&collection=c\n{\"limit\": 1}"));
         assert!(target("config")(b"net.port: 7"));
         assert!(target("import")(b"a,b\n1,2\n"));
     }

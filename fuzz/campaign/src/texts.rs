@@ -1,10 +1,10 @@
-//! Text targets for the parsers of the server: requests of the HTTP port, configuration files, files to import.
+//! Text targets for the parsers of the server: requests of the HTTP port and of its queries, configuration files, files to import.
 //!
 //! Inputs are damaged valid ones. In the corpus a file is one input.
 
 use nilometer_bson::extjson::to_relaxed;
 use nilometer_bson::fuzz::Numbers;
-use nilometer_server::fuzz::{configuration, csv, http_request};
+use nilometer_server::fuzz::{configuration, csv, http_request, query_request};
 
 use crate::bytes::{damage, some_document};
 use crate::mutation::pick;
@@ -33,6 +33,15 @@ const TABLES: [&str; 3] = [
     "_id.int64(),ok.boolean(),n.int32()\r\n1,1,2\r\n2,false,3\r\n",
 ];
 
+/// Parameters of `/api/query`, and the body.
+const QUERY_REQUESTS: [&str; 5] = [
+    "database=d&collection=c&format=arrow&fields=time:date,tags.host:string,a%3A:double&limit=5&canonical=true",
+    "db=d&collection=c&filter=%7B%22a%22:%7B%22$gt%22:1%7D%7D&projection={%22_id%22:0}&sort={\"a\":1}&skip=2&hint=a_1",
+    "format=csv\n{\"db\": \"d\", \"collection\": \"c\", \"pipeline\": [{\"$match\": {\"t\": {\"$gte\": {\"$date\": \"2024-05-01T00:00:00Z\"}}}}, {\"$group\": {\"_id\": \"$m\", \"n\": {\"$sum\": 1}}}]}",
+    "\n{\"database\": \"d\", \"collection\": \"c\", \"fields\": [\"a\", \"b.c:int64\", \"d:binary\"], \"hint\": {\"a\": 1}, \"collation\": {\"locale\": \"de\"}, \"let\": {\"x\": 1}}",
+    "database=d&pipeline=[{\"$documents\":[{\"a\":1}]}]&allowDiskUse=false&maxTimeMS=1000&let={}",
+];
+
 fn damaged(numbers: &mut Numbers, text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     if numbers.below(5) != 0 {
@@ -52,6 +61,21 @@ pub fn http_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
             bytes.extend(to_relaxed(command.as_ref()).into_bytes());
         }
         runner.one(|| shown(&bytes), || http(&bytes));
+    }
+}
+
+/// Runs parameters and bodies of queries over HTTP.
+pub fn query_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
+    let numbers = &mut Numbers::new(seed);
+    for _ in 0..BATCH {
+        let text = *pick(numbers, &QUERY_REQUESTS);
+        let mut bytes = damaged(numbers, text);
+        if numbers.below(4) == 0 {
+            let document = some_document(numbers, seeds);
+            bytes.push(b'\n');
+            bytes.extend(to_relaxed(document.as_ref()).into_bytes());
+        }
+        runner.one(|| shown(&bytes), || query(&bytes));
     }
 }
 
@@ -82,6 +106,11 @@ fn shown(bytes: &[u8]) -> String {
 /// Runs one request.
 pub fn http(bytes: &[u8]) -> bool {
     http_request(bytes)
+}
+
+/// Runs the parameters and the body of one query.
+pub fn query(bytes: &[u8]) -> bool {
+    query_request(bytes)
 }
 
 /// Runs one configuration file.

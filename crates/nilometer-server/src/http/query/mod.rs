@@ -300,3 +300,23 @@ fn cursor_of(reply: &Document) -> DocRef<'_> {
         _ => DocRef::EMPTY,
     }
 }
+
+/// Parses a line as the parameters of a target, and the bytes behind it as the body. True if they are a query.
+pub(super) fn fuzz_request(bytes: &[u8]) -> bool {
+    let line = bytes.iter().position(|byte| *byte == b'\n');
+    let (line, body) = bytes.split_at(line.unwrap_or(bytes.len()));
+    let Ok(line) = std::str::from_utf8(line) else {
+        return false;
+    };
+    let parameters = Parameters::of_query(line);
+    let body = body.strip_prefix(b"\n");
+    [None, Some("text/csv, */*;q=0.5")].iter().all(|accept| {
+        let request = QueryRequest::parse(&parameters, body, *accept);
+        if let Ok(request) = &request {
+            let limits = nilometer_bson::validate::Limits::default();
+            let command = request.command.as_bytes();
+            assert!(nilometer_bson::validate::validate_prefix(command, &limits).is_ok());
+        }
+        request.is_ok()
+    })
+}
