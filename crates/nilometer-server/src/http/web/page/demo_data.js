@@ -79,6 +79,8 @@ class DemoData {
 
   async next() {
     if (!this.isRunning) return;
+    // If it was dropped meanwhile, an insert would make an ordinary collection. Creating what is there does nothing.
+    await command(DB, { create: NAME, ...OPTIONS });
     const now = Date.now();
     await this.insert(BEDS.map((_, bed) => measurement(bed, now)));
     if (this.isRunning) this.timer = setTimeout(() => this.next().catch((error) => this.fail(error)), EVERY_MS);

@@ -1,23 +1,19 @@
-// Import of a CSV file into a collection: a file is chosen or dropped, a preview shows its columns with guessed types, time and
+// Import of a CSV or Parquet file into a collection: a file is chosen or dropped, a preview shows its columns with guessed types, time and
 // metadata, the collection is created and filled in batches. Lines that cannot be read and documents that are refused are listed
-// with their line numbers; the others are inserted.
+// with their line numbers; the others are inserted. The rows of a Parquet file are counted instead.
 //
-// The file is read in pieces and never held whole. Nothing is changed or removed: an existing collection is only added to.
+// The file is read in pieces, those of Parquet in row groups, and not held whole. Nothing is changed or removed: an existing collection is only added to.
 
 import { batch, command } from "./api.js";
-import { CsvParser, TYPES, guessDelimiter, guessType } from "./csv.js";
+import { CsvParser } from "./csv.js";
 import { demoCard } from "./demo_data.js";
 import { card, empty, failure, field, h, notice } from "./dom.js";
+import { LEFT_OUT, documentOf, readPreview } from "./import_preview.js";
 import { bytes, exact, short } from "./scale.js";
 import { decode, numberOf } from "./values.js";
 
-/** Bytes and rows of the preview. */
-const PREVIEW_BYTES = 256 * 1024;
-const PREVIEW_ROWS = 500;
+/** Rows of the preview that are shown. */
 const SHOWN_ROWS = 8;
-
-/** Maximum columns. */
-const COLUMNS_MAX = 200;
 
 /** Maximum documents of a batch, and bytes of their JSON: the server takes requests of 256 KiB. */
 const BATCH_MAX = 1000;
@@ -34,8 +30,8 @@ export function importView(address) {
 class ImportView {
   constructor(address) {
     this.address = address;
-    this.file = h("input", { type: "file", accept: ".csv,.tsv,.txt,text/csv", "aria-label": "CSV file", onchange: () => this.file.files[0] && this.open(this.file.files[0]) });
-    const zone = h("div", { class: "empty drop" }, h("h2", null, "Drop a CSV file here"), h("p", null, "or choose one:"), this.file);
+    this.file = h("input", { type: "file", accept: ".csv,.tsv,.txt,.parquet,text/csv", "aria-label": "CSV or Parquet file", onchange: () => this.file.files[0] && this.open(this.file.files[0]) });
+    const zone = h("div", { class: "empty drop" }, h("h2", null, "Drop a CSV or Parquet file here"), h("p", null, "or choose one:"), this.file);
     zone.addEventListener("dragover", (event) => {
       event.preventDefault();
       zone.classList.add("over");
@@ -48,7 +44,7 @@ class ImportView {
     });
     this.body = h("div", { class: "stack" });
     this.demo = demoCard(address);
-    const help = h("p", { class: "quiet" }, "Parquet, JSON and large files: nilometer import --db DB --collection NAME FILE, in a terminal.");
+    const help = h("p", { class: "quiet" }, "JSON and large files: nilometer import --db DB --collection NAME FILE, in a terminal.");
     this.element = h("div", { class: "view" }, h("h1", null, "Import"), zone, help, this.body, this.demo.element);
   }
 
@@ -78,7 +74,7 @@ class ImportView {
     this.time = h("select", null, h("option", { value: "" }, "none: an ordinary collection"), columns.map(({ name }, at) => h("option", { value: at }, name)));
     this.time.value = times.length > 0 ? String(columns.indexOf(times[0])) : "";
     for (const column of columns) {
-      column.typeBox = select([...Object.keys(TYPES), "leave out"], column.type);
+      column.typeBox = select(column.types, column.type);
       column.typeBox.setAttribute("aria-label", `Type of ${column.name}`);
       column.metaBox = h("input", { type: "checkbox", checked: column.isMeta, "aria-label": `${column.name} is metadata` });
     }
@@ -101,7 +97,7 @@ class ImportView {
       "form",
       { class: "card", onsubmit: submit, "aria-label": "Import" },
       h("h2", null, file.name),
-      h("p", { class: "quiet" }, `${bytes(file.size)}, ${exact(columns.length)} columns. A time without a zone is UTC. An empty cell is a missing field. A dot in a name makes a document.`),
+      h("p", { class: "quiet" }, `${bytes(file.size)}, ${exact(columns.length)} columns. ${this.preview.parquet ? `${exact(this.preview.parquet.rows)} rows. A null` : "A time without a zone is UTC. An empty cell"} is a missing field. A dot in a name makes a document.`),
       table,
       h("div", { class: "controls" }, field("Time field", this.time), field("Database", this.db), field("Collection", this.name), this.startButton),
     );
@@ -110,8 +106,8 @@ class ImportView {
 
   /** Returns what becomes of each column; fails if choices contradict each other. */
   plan() {
-    const columns = this.preview.columns.map((column, at) => ({ at, path: column.name.split("."), name: column.name, type: column.typeBox.value, isMeta: column.metaBox.checked }));
-    const kept = columns.filter(({ type }) => type !== "leave out");
+    const columns = this.preview.columns.map((column, at) => ({ at, path: [...column.path], name: column.name, type: column.typeBox.value, isMeta: column.metaBox.checked, json: column.json, number: column.number, physical: column.physical, length: column.length, levels: column.levels }));
+    const kept = columns.filter(({ type }) => type !== LEFT_OUT);
     if (this.time.value === "") return { kept: kept.map((one) => ({ ...one, isMeta: false })), time: null, meta: null };
     const time = columns[Number(this.time.value)];
     if (!time.type.startsWith("date")) throw new Error(`The time field ${time.name} must be a date: choose its type.`);
@@ -130,13 +126,13 @@ class ImportView {
     this.running = true;
     this.stopped = false;
     this.startButton.disabled = true;
-    const report = new ImportReport(() => (this.stopped = true));
+    const report = new ImportReport(this.preview.parquet ? "row" : "line", () => (this.stopped = true));
     this.progress.replaceChildren(report.element);
     try {
       const plan = this.plan();
       const target = { db: this.db.value.trim(), name: this.name.value.trim() };
       await create(target, plan);
-      await this.fill(file, plan, target, report);
+      await (this.preview.parquet ? this.fillParquet(plan, target, report) : this.fill(file, plan, target, report));
       report.finish(this.stopped, this.address(target.db, target.name, "query"));
     } catch (error) {
       report.fail(error);
@@ -144,6 +140,30 @@ class ImportView {
       this.running = false;
       this.startButton.disabled = false;
     }
+  }
+
+  async fillParquet(plan, target, report) {
+    const { parquet } = this.preview;
+    const inserts = new InsertBatches(target, report);
+    let row = 0;
+    try {
+      for (let group = 0; group < parquet.groups && !this.stopped; group += 1) {
+        const { rows, values } = await parquet.readGroup(group, plan.kept);
+        const fields = [];
+        for (let at = 0; at < rows && !this.stopped; at += 1) {
+          row += 1;
+          for (const [nth, column] of plan.kept.entries()) fields[column.at] = values[nth][at];
+          const { document, problem } = documentOf(plan, fields);
+          if (problem) report.error(row, problem);
+          else if (await inserts.add(row, document)) report.show(row / parquet.rows);
+        }
+      }
+    } catch (error) {
+      // Rows before the damage are inserted.
+      await inserts.flush();
+      throw error;
+    }
+    await inserts.flush();
   }
 
   async fill(file, plan, target, report) {
@@ -183,64 +203,6 @@ class ImportView {
   }
 }
 
-/** Reads the head and the first rows of a file. */
-async function readPreview(file) {
-  if (/\.parquet$/i.test(file.name)) {
-    const wrong = new Error("The page does not read Parquet.");
-    wrong.hint = "nilometer import reads it, in a program built with the feature parquet.";
-    throw wrong;
-  }
-  const text = await file.slice(0, PREVIEW_BYTES).text();
-  if (text.includes("\0")) throw new Error(`${file.name} is not a text file.`);
-  const delimiter = guessDelimiter(text.replace(/^\ufeff/, ""));
-  const parser = new CsvParser(delimiter);
-  const records = parser.push(text);
-  if (file.size <= PREVIEW_BYTES) records.push(...parser.finish());
-  const [head, ...rows] = records;
-  if (!head || rows.length === 0) throw new Error(`${file.name} needs a line of names and a line of values.`);
-  const names = head.fields.map((name, at) => name.trim() || `column${at + 1}`);
-  if (names.length > COLUMNS_MAX) throw new Error(`${file.name} has ${names.length} columns; the page takes ${COLUMNS_MAX}.`);
-  const twice = names.find((name, at) => names.indexOf(name) !== at);
-  if (twice) throw new Error(`The column ${twice} occurs twice.`);
-  const unfit = names.find((name) => name.startsWith("$") || name.split(".").includes(""));
-  if (unfit) throw new Error(`The column ${unfit} cannot be a field: it begins with a dollar sign, or has a part without a name.`);
-  const sample = rows.slice(0, PREVIEW_ROWS);
-  const columns = names.map((name, at) => {
-    const texts = sample.map(({ fields }) => fields[at] ?? "");
-    const type = guessType(name, texts);
-    const values = new Set(texts).size;
-    // Metadata is what repeats and is no measured number.
-    const repeats = sample.length > 3 && values <= Math.max(1, sample.length / 2);
-    const isNamed = /(^|_)(id|host|sensor|station|device|site|location|name|unit|region)$/i.test(name);
-    return { name, type, isMeta: repeats && (type === "text" || type === "boolean" || (type === "integer" && isNamed)) };
-  });
-  return { delimiter, columns, rows: sample };
-}
-
-/** Returns the document of a row, or what is wrong with it. */
-function documentOf({ kept, time }, fields) {
-  const document = {};
-  for (const column of kept) {
-    const text = column.type === "text" ? fields[column.at] : fields[column.at].trim();
-    if (text === "" && column.at !== time?.at) continue;
-    const value = TYPES[column.type](text);
-    if (value === undefined) return { problem: text === "" ? `${column.name} is empty` : `${column.name}: "${text.slice(0, 60)}" is no ${column.type.split(",")[0]}` };
-    let place = document;
-    for (const name of column.path.slice(0, -1)) {
-      if (!Object.hasOwn(place, name)) define(place, name, {});
-      place = place[name];
-      if (place === null || typeof place !== "object") return { problem: `${column.name} stands inside of a value` };
-    }
-    define(place, column.path.at(-1), value);
-  }
-  return { document };
-}
-
-/** Sets a field; a name such as __proto__ has no other meaning. */
-function define(object, name, value) {
-  Object.defineProperty(object, name, { value, enumerable: true, configurable: true, writable: true });
-}
-
 /** Creates the collection, or checks that the existing one takes these documents. */
 async function create({ db, name }, { time, meta }) {
   const { documents } = await batch(db, { listCollections: 1, filter: { name } });
@@ -268,17 +230,20 @@ class InsertBatches {
     this.bytes = 0;
   }
 
+  /** Adds a document. True if a batch was sent. */
   async add(line, document) {
     const text = JSON.stringify(document);
     const size = this.encoder.encode(text).length + 1;
     if (size > BATCH_BYTES_MAX) {
       this.report.error(line, `the document has ${bytes(size)}; the page takes ${bytes(BATCH_BYTES_MAX)}`);
-      return;
+      return false;
     }
-    if (this.lines.length === BATCH_MAX || this.bytes + size > BATCH_BYTES_MAX) await this.flush();
+    const isFull = this.lines.length === BATCH_MAX || this.bytes + size > BATCH_BYTES_MAX;
+    if (isFull) await this.flush();
     this.lines.push(line);
     this.texts.push(text);
     this.bytes += size;
+    return isFull;
   }
 
   async flush() {
@@ -296,7 +261,8 @@ class InsertBatches {
 
 /** The progress and the errors of an import. */
 class ImportReport {
-  constructor(stop) {
+  constructor(unit, stop) {
+    this.unit = unit;
     this.inserted = 0;
     this.failed = 0;
     this.begun = performance.now();
@@ -305,8 +271,8 @@ class ImportReport {
     this.stopButton = h("button", { type: "button", onclick: stop }, "Stop");
     this.list = h("tbody");
     this.note = h("p", { class: "quiet" });
-    const head = h("tr", null, h("th", { scope: "col", class: "number" }, "Line"), h("th", { scope: "col" }, "Not inserted because"));
-    this.errors = h("div", { hidden: true, class: "stack" }, h("div", { class: "tablescroll", tabindex: "0", role: "region", "aria-label": "Errors by line" }, h("table", { class: "errors" }, h("thead", null, head), this.list)), this.note);
+    const head = h("tr", null, h("th", { scope: "col", class: "number" }, unit === "row" ? "Row" : "Line"), h("th", { scope: "col" }, "Not inserted because"));
+    this.errors = h("div", { hidden: true, class: "stack" }, h("div", { class: "tablescroll", tabindex: "0", role: "region", "aria-label": `Errors by ${unit}` }, h("table", { class: "errors" }, h("thead", null, head), this.list)), this.note);
     this.end = h("div");
     this.element = card("Progress", this.bar, this.sum, this.stopButton, this.end, this.errors);
   }
@@ -325,7 +291,7 @@ class ImportReport {
   }
 
   totals() {
-    const lines = `${exact(this.failed)} ${this.failed === 1 ? "line is" : "lines are"} not inserted`;
+    const lines = `${exact(this.failed)} ${this.unit}${this.failed === 1 ? " is" : "s are"} not inserted`;
     return `${exact(this.inserted)} ${this.inserted === 1 ? "document is" : "documents are"} inserted, ${lines}`;
   }
 
