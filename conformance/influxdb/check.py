@@ -147,6 +147,9 @@ def grafana_queries():
         assert all("error" not in one for one in results), results
         return [one.get("series", []) for one in results]
 
+    # The health check, by GET as the data source does it by default.
+    found = requests.get(URL.geturl() + "/query", params={"db": DB, "epoch": "ms", "q": "SHOW measurements"}, timeout=20).json()
+    assert ["cpu"] in found["results"][0]["series"][0]["values"], found
     low, high = START * 1000, (START + 600) * 1000
     between = f"time >= {low}ms and time <= {high}ms"
     equal(ask("SHOW TAG KEYS FROM \"cpu\"")[0][0]["values"], [["host"], ["region"]])
@@ -166,6 +169,16 @@ def grafana_queries():
     both = ask(f"SELECT last(\"usage\") FROM \"cpu\" WHERE {between}; SELECT \"note\" FROM \"cpu\" WHERE {between} LIMIT 1")
     equal(both[0][0]["values"], [[(START + 590) * 1000, 29.5]])
     equal(both[1][0]["values"], [[low, 'a "quoted", text']])
+    # Alerts reduce short series; annotations read texts and tags; variables nest.
+    alert = ask(f"SELECT mean(\"usage\") FROM \"autogen\".\"cpu\" WHERE {between} GROUP BY time(1m) fill(none) ORDER BY time DESC LIMIT 1")[0]
+    assert len(alert[0]["values"]) == 1 and alert[0]["values"][0][1] > 27, alert
+    notes = ask(f"SELECT \"note\", \"host\" FROM \"cpu\" WHERE \"up\" = true AND {between} ORDER BY time DESC LIMIT 100")[0]
+    equal((notes[0]["columns"], len(notes[0]["values"])), (["time", "note", "host"], 20))
+    equal(ask("SHOW FIELD KEYS FROM \"autogen\".\"cpu\"")[0][0]["columns"], ["fieldKey", "fieldType"])
+    equal(ask("SHOW TAG VALUES FROM \"cpu\" WITH KEY = \"region\" WHERE \"host\" = 'h1'")[0][0]["values"], [["region", "eu west"]])
+    spread = ask(f"SELECT percentile(\"usage\", 95) / 2, spread(\"cores\") AS \"s\" FROM \"cpu\" WHERE \"host\" =~ /^h0$/ AND {between} GROUP BY time(5m) fill(0) tz('Europe/Berlin')")[0]
+    equal(spread[0]["columns"], ["time", "percentile", "s"])
+    equal(ask(f"SELECT mean(\"no such\") FROM \"cpu\" WHERE {between} GROUP BY time(1m) fill(null)"), [[]])
 
 
 def influx_drop():

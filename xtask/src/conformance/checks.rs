@@ -111,6 +111,7 @@ pub(crate) const WEB: &[&str] = &[
     "web_completes_stages_operators_and_fields",
     "web_saves_queries_in_the_browser",
     "web_imports_a_file_and_names_bad_lines",
+    "web_imports_parquet",
     "web_inserts_live_demo_data",
     "web_fits_narrow_and_dark_screens",
     "web_logs_in_and_out",
@@ -221,7 +222,17 @@ pub(crate) const PYMONGO_SUITE: &[&str] = &[
     "test_transactions_unified",
 ];
 
-/// Clients of InfluxDB, and the requests of Grafana's data source.
+/// What Telegraf sends through its outputs for InfluxDB and MongoDB.
+pub(crate) const TELEGRAF: &[&str] = &[
+    "telegraf_writes_lines",
+    "telegraf_repeats_lines",
+    "telegraf_keeps_good_lines",
+    "telegraf_writes_lines_of_version_2",
+    "telegraf_writes_documents",
+    "telegraf_logs_in",
+];
+
+/// Programs that read columns.
 pub(crate) const COLUMNS: &[&str] = &[
     "columns_pyarrow",
     "columns_pandas",
@@ -232,6 +243,7 @@ pub(crate) const COLUMNS: &[&str] = &[
     "columns_errors",
 ];
 
+/// Clients of InfluxDB, and the requests of Grafana's data source.
 pub(crate) const INFLUXDB: &[&str] = &[
     "influx_ping",
     "influx_databases",

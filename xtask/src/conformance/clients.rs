@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::checks::{
     BULK_CHANGES, COLUMNS, CONNECTOR, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, INFLUXDB, LOGINS,
-    MODELS, PYMONGO_SUITE, SHELL, SHELL_CHANGES, TOOLS, TOUR, UNIFIED_SPECS, WEB,
+    MODELS, PYMONGO_SUITE, SHELL, SHELL_CHANGES, TELEGRAF, TOOLS, TOUR, UNIFIED_SPECS, WEB,
 };
 use super::server::{Server, scratch_folder};
 use crate::process::{Outcome, cargo, read, root, target_folder};
@@ -223,6 +223,23 @@ pub(crate) const CLIENTS: &[Client] = &[
             )
         },
         checks: &[DRIVER, LOGINS],
+        on_set: false,
+        is_optional: false,
+    },
+    Client {
+        name: "telegraf",
+        runtime: &[("go", "version")],
+        packages: &[],
+        pins: &[],
+        install: || {
+            let build = ["build", "-o", "target/check", "."];
+            vec![in_folder("telegraf", "go", &build)]
+        },
+        start: || {
+            let binary = folder("telegraf").join("target/check");
+            in_folder("telegraf", &binary.to_string_lossy(), &[])
+        },
+        checks: &[TELEGRAF],
         on_set: false,
         is_optional: false,
     },
