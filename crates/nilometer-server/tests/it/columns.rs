@@ -10,7 +10,6 @@ use nilometer_bson::{Document, Value, array, doc};
 
 use crate::access::create_root;
 use crate::client::{Client, is_ok};
-use crate::http::free_port;
 use crate::server::Server;
 
 /// A server with its web page, and so with queries over HTTP.
@@ -40,14 +39,8 @@ impl Answer {
 
 impl Port {
     fn start(more: &[&str]) -> Self {
-        let port = free_port();
-        let text = port.to_string();
-        let mut arguments = vec!["--httpPort", &text, "--webPage"];
-        arguments.extend_from_slice(more);
-        Self {
-            server: Server::start_with(&arguments),
-            port,
-        }
+        let (server, port) = Server::start_with_page(more);
+        Self { server, port }
     }
 
     fn send(&self, method: &str, target: &str, more: &str, body: &str) -> Answer {

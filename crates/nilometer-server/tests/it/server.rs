@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
+use crate::http::free_port;
 
 /// Time for a server to start or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,6 +61,14 @@ impl Server {
     /// Starts a server in a new directory on a free port.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
+    }
+
+    /// Starts a server with the web page and more arguments. Returns it and the port of the page.
+    pub(crate) fn start_with_page(more: &[&str]) -> (Self, u16) {
+        let port = free_port();
+        let text = port.to_string();
+        let arguments = [&["--httpPort", &text, "--webPage"], more].concat();
+        (Self::start_with(&arguments), port)
     }
 
     /// Starts a server with more arguments.

@@ -56,14 +56,8 @@ impl HttpResponse {
 
 impl Page {
     fn start(more: &[&str]) -> Self {
-        let port = free_port();
-        let text = port.to_string();
-        let mut arguments = vec!["--httpPort", &text, "--webPage"];
-        arguments.extend_from_slice(more);
-        Self {
-            server: Server::start_with(&arguments),
-            port,
-        }
+        let (server, port) = Server::start_with_page(more);
+        Self { server, port }
     }
 
     fn send(&self, text: &str) -> HttpResponse {
