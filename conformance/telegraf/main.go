@@ -33,7 +33,7 @@ import (
 )
 
 const (
-	rows    = 2500
+	rows    = 1200
 	startMs = int64(1_700_000_000_000)
 )
 
@@ -207,7 +207,7 @@ func report(name string, check func()) {
 }
 
 func main() {
-	limited, cancel := context.WithTimeout(ctx, 300*time.Second)
+	limited, cancel := context.WithTimeout(ctx, 380*time.Second)
 	defer cancel()
 	ctx = limited
 	client = get(mongo.Connect(ctx, options.Client().ApplyURI(uri)))
