@@ -129,6 +129,42 @@ fn the_port_says_what_it_is() {
 }
 
 #[test]
+fn refused_points_of_several_measurements_are_named_by_their_lines() {
+    let influx = Influx::start(&[]);
+    let options = doc! {
+        "timeField": "time", "metaField": "tags", "nilometer": doc! {"duplicates": "error"},
+    };
+    let mut client = influx.server.connect();
+    for name in ["strict", "strict2"] {
+        let reply = client.run_on("d", &doc! {"create": name, "timeseries": options.clone()});
+        assert!(is_ok(&reply), "{reply:?}");
+    }
+    let lines = "strict v=1 5\nother v=1 5\nstrict v=2 5\nstrict2 v=1 5\nstrict v=3 6\nstrict2 v=4 5\nother v=2 6";
+    let answer = influx.post("/write?db=d&precision=ms", "", lines.as_bytes());
+    let error = answer.error();
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(
+        error.starts_with("partial write: line 3, column 1: unable to parse 'strict v=2 5': "),
+        "{error}"
+    );
+    assert!(
+        error.contains("; line 6, column 1: unable to parse 'strict2 v=4 5': "),
+        "{error}"
+    );
+    assert!(error.ends_with(" dropped=2"), "{error}");
+    for (name, count) in [("strict", 2), ("strict2", 1), ("other", 2)] {
+        assert_eq!(influx.documents(name).len(), count, "{name}");
+    }
+    // All of them: there is no other command that could have failed.
+    let again = influx.post(
+        "/write?db=d&precision=ms",
+        "",
+        b"strict v=9 5\nstrict2 v=9 5",
+    );
+    assert!(again.error().ends_with(" dropped=2"), "{again:?}");
+}
+
+#[test]
 fn points_are_written_as_time_series() {
     let influx = Influx::start(&[]);
     influx.write("cpu,host=a,region=eu usage=1.5,cores=8i,up=t,name=\"x y\" 1000\ncpu,host=b usage=2 2000\nmem free=1i 5");
