@@ -4,6 +4,8 @@
 // result given here. xtask/src/conformance/checks.rs lists the names of the checks.
 
 const shell = db.getSiblingDB("tour_mongosh");
+// The collections are sharded there, and some stages refused.
+const ON_ROUTER = db.hello().msg === "isdbgrid";
 const at = (minutes) => new Date(Date.UTC(2024, 0, 1) + minutes * 60_000);
 const HALL = { name: "hall", place: { type: "Point", coordinates: [0, 0] } };
 const ATTIC = { name: "attic", place: { type: "Point", coordinates: [0.01, 0] } };
@@ -37,6 +39,10 @@ const checks = {
     air.drop();
     if (air.getName() === "series") {
       shell.createCollection("series", { timeseries: { timeField: "t", metaField: "room" } });
+    }
+    if (ON_ROUTER) {
+      const key = air.getName() === "series" ? { "room.name": "hashed" } : { _id: "hashed" };
+      equal(sh.shardCollection(`${shell.getName()}.${air.getName()}`, key).ok, 1);
     }
     equal(air.insertMany(DOCUMENTS).acknowledged, true);
     equal(air.find().sort({ _id: 1 }).toArray().length, 8);
@@ -146,11 +152,13 @@ const checks = {
   tour_geo(air) {
     equal(air.createIndex({ "room.place": "2dsphere" }), "room.place_2dsphere");
     equal(ids(air.find({ "room.place": { $geoWithin: { $centerSphere: [[0, 0], 0.0001] } } })), [0, 2, 4, 6]);
-    equal(air.aggregate([
+    const near = () => air.aggregate([
       { $geoNear: { near: ATTIC.place, key: "room.place", distanceField: "d" } },
       { $group: { _id: "$room.name", d: { $max: { $trunc: "$d" } } } },
       { $sort: { d: 1 } },
-    ]).toArray(), [{ _id: "attic", d: 0 }, { _id: "hall", d: 1113 }]);
+    ]).toArray();
+    if (ON_ROUTER) return equal(codeOf(near), 115);
+    equal(near(), [{ _id: "attic", d: 0 }, { _id: "hall", d: 1113 }]);
   },
 
   tour_hint_and_explain(air) {

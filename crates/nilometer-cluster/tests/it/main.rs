@@ -31,6 +31,7 @@ mod scans;
 mod server;
 mod server_backup;
 mod server_compactor;
+mod shell;
 mod simulation;
 mod statistics;
 mod support;

@@ -1,0 +1,120 @@
+// What people type about a cluster; run with `mongosh --file` against one of three nodes with four partitions.
+//
+// `crates/nilometer-cluster/tests/it/shell.rs` starts the nodes and lists the names of the checks.
+
+const shell = db.getSiblingDB("cluster_mongosh");
+const START = Date.UTC(2024, 0, 1);
+
+function equal(got, expected) {
+  const [a, b] = [EJSON.stringify(got), EJSON.stringify(expected)];
+  if (a !== b) throw new Error(`got ${a}, expected ${b}`);
+}
+
+function shows(value, ...texts) {
+  const shown = EJSON.stringify(value);
+  for (const text of texts) if (!shown.includes(text)) throw new Error(`no ${text} in ${shown}`);
+}
+
+function codeOf(action) {
+  try {
+    action();
+  } catch (e) {
+    return e.code;
+  }
+  throw new Error("no error");
+}
+
+const measurement = (i) => ({ t: new Date(START + i * 60_000), bed: { id: i % 20 }, moisture: i % 100 });
+
+const checks = {
+  cluster_is_shown() {
+    equal(db.hello().msg, "isdbgrid");
+    equal(db.adminCommand({ listShards: 1 }).shards.map((s) => s._id).sort(), ["p0001", "p0002", "p0003", "p0004"]);
+    shows(sh.status(), "p0001", "p0004", "shardingVersion");
+  },
+
+  collections_are_sharded() {
+    shell.dropDatabase();
+    equal(sh.enableSharding("cluster_mongosh").ok, 1);
+    shell.createCollection("soil", { timeseries: { timeField: "t", metaField: "bed" } });
+    equal(sh.shardCollection("cluster_mongosh.soil", { "bed.id": "hashed" }).ok, 1);
+    equal(sh.shardCollection("cluster_mongosh.gardeners", { _id: "hashed" }).ok, 1);
+    equal(sh.shardCollection("cluster_mongosh.ranges", { k: 1 }).ok, 1);
+    shell.soil.insertMany(Array.from({ length: 1000 }, (_, i) => measurement(i)));
+    shell.gardeners.insertMany(Array.from({ length: 200 }, (_, i) => ({ _id: i, name: `n${i}` })));
+    equal(shell.soil.countDocuments(), 1000);
+    equal(shell.gardeners.findOne({ _id: 7 }).name, "n7");
+    shows(sh.status(), "cluster_mongosh.system.buckets.soil", "cluster_mongosh.gardeners", "hashed");
+    equal(codeOf(() => sh.shardCollection("cluster_mongosh.soil", { moisture: 1 })), 72);
+  },
+
+  distributions_are_shown() {
+    for (const name of ["soil", "gardeners"]) {
+      shows(shell[name].getShardDistribution(), "p0001", "p0004");
+      const stats = shell[name].stats();
+      equal([stats.sharded, Object.keys(stats.shards).length], [true, 4]);
+    }
+    const distribution = db.getSiblingDB("admin").aggregate([{ $shardedDataDistribution: {} }]).toArray();
+    const of = distribution.find((d) => d.ns === "cluster_mongosh.gardeners");
+    equal(of.shards.reduce((sum, shard) => sum + Number(shard.numOwnedDocuments), 0), 200);
+    equal(shell.soil.validate().valid, true);
+    shows(shell.soil.find({ "bed.id": 3 }).explain(), "shards");
+  },
+
+  ranges_are_split_and_moved() {
+    equal(sh.splitAt("cluster_mongosh.ranges", { k: 100 }).ok, 1);
+    equal(sh.moveChunk("cluster_mongosh.ranges", { k: 150 }, "p0003").ok, 1);
+    equal(sh.moveRange("cluster_mongosh.ranges", "p0002", { k: 50 }, { k: 60 }).ok, 1);
+    shell.ranges.insertMany([{ k: 1 }, { k: 55 }, { k: 150 }, {}]);
+    equal(shell.ranges.find().itcount(), 4);
+    equal(codeOf(() => sh.moveChunk("cluster_mongosh.ranges", { k: 150 }, "p0001")), 115);
+    equal(codeOf(() => sh.moveChunk("cluster_mongosh.ranges", { k: 1 }, "p0009")), 70);
+    const chunks = db.getSiblingDB("config").chunks.find({ shard: "p0003" }).toArray();
+    shows(chunks, '"k":100');
+  },
+
+  what_is_not_there_is_refused() {
+    equal(sh.getBalancerState(), false);
+    equal(codeOf(() => sh.startBalancer()), 115);
+    equal(codeOf(() => sh.addShardToZone("p0001", "zone")), 115);
+    equal(codeOf(() => sh.updateZoneKeyRange("cluster_mongosh.ranges", { k: 0 }, { k: 1 }, "zone")), 115);
+    equal(codeOf(() => sh.reshardCollection("cluster_mongosh.ranges", { x: 1 })), 115);
+  },
+
+  writes_through_the_router() {
+    const operations = [
+      { insertOne: { document: { _id: 1000, name: "new" } } },
+      { updateOne: { filter: { name: "n5" }, update: { $set: { seen: 1 } } } },
+      { deleteMany: { filter: { _id: { $gte: 150, $lt: 1000 } } } },
+    ];
+    const done = shell.gardeners.bulkWrite(operations);
+    equal([done.insertedCount, done.matchedCount, done.deletedCount], [1, 1, 50]);
+    equal(shell.gardeners.replaceOne({ name: "n6" }, { _id: 6, name: "six" }).modifiedCount, 1);
+    equal(shell.gardeners.findOneAndUpdate({}, { $set: { first: 1 } }, { sort: { _id: -1 } })._id, 1000);
+    equal(shell.ranges.updateOne({ k: 55 }, { $set: { x: 1 } }).modifiedCount, 1);
+    equal(codeOf(() => shell.ranges.updateOne({ k: 55 }, { $inc: { k: 1 } })), 115);
+  },
+
+  rollups_and_outputs() {
+    const hour = { $dateTrunc: { date: "$t", unit: "hour" } };
+    const group = { $group: { _id: { at: hour }, n: { $count: {} } } };
+    equal(shell.createCollection("hours", { rollup: { source: "soil", pipeline: [group] } }).ok, 1);
+    equal(shell.hours.aggregate([{ $group: { _id: null, n: { $sum: "$n" } } }]).toArray()[0].n, 1000);
+    const mean = { $group: { _id: "$bed.id", mean: { $avg: "$moisture" } } };
+    shell.soil.aggregate([mean, { $out: "means" }]);
+    equal(shell.means.countDocuments(), 20);
+    shell.soil.aggregate([mean, { $merge: { into: "gardeners", whenNotMatched: "discard" } }]);
+    equal(shell.gardeners.countDocuments({ mean: { $exists: true } }), 20);
+    equal(codeOf(() => shell.soil.aggregate([{ $out: "gardeners" }])), 28769);
+  },
+};
+
+for (const [name, check] of Object.entries(checks)) {
+  try {
+    check();
+    print(`ok ${name}`);
+  } catch (e) {
+    print(`not ok ${name}: ${String(e.message ?? e).replaceAll("\n", " ")}`);
+  }
+}
+shell.dropDatabase();
