@@ -194,7 +194,7 @@ fn batch(reply: &Document) -> Vec<String> {
 
 #[test]
 fn outputs_are_those_of_one_server() {
-    let rounds = nilometer_storage::testing::effort(60, 200, 2000);
+    let rounds = nilometer_storage::testing::effort(40, 200, 2000);
     for seed in [1, 2] {
         let mut random = Random::new(seed);
         let mut pair = filled(60);
