@@ -73,6 +73,8 @@ fn values_as_they_are() {
     assert_eq!(store.series("SELECT nothing FROM cpu"), Value::Null);
     assert_eq!(store.series("SELECT host FROM cpu"), Value::Null);
     assert_eq!(store.series("SELECT a FROM nothing"), Value::Null);
+    let windows = "SELECT mean(nothing), max(\"nor this\") / 2 FROM cpu GROUP BY time(1m), host";
+    assert_eq!(store.series(windows), Value::Null);
 }
 
 #[test]

@@ -186,7 +186,10 @@ fn kind(select: &Select, leaves: &[Leaf]) -> Result<PlanKind, String> {
         |leaf: &&Leaf| matches!(leaf, Leaf::Transform(_, inner) if inner.aggregate().is_none());
     let transformed = leaves.iter().filter(transformed).count();
     let calls = aggregates.clone().count();
-    if select.interval.is_some() && calls == 0 {
+    // Functions of fields that the measurement does not have select nothing.
+    let is_unknown = select.fields.iter().any(|field| field.expr.has_calls())
+        && leaves.iter().all(|leaf| *leaf == Leaf::Missing);
+    if select.interval.is_some() && calls == 0 && !is_unknown {
         return Err("GROUP BY requires at least one aggregate function".to_owned());
     }
     if calls == 0 {
