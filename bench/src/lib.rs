@@ -19,6 +19,7 @@ mod directory;
 mod disk;
 mod export;
 mod growth;
+pub mod http_load;
 mod load;
 pub mod options;
 pub mod pattern;

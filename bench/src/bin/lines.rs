@@ -11,9 +11,8 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Instant;
+
+use nilometer_bench::http_load::{post, send_all};
 
 #[path = "../data/names.rs"]
 #[allow(dead_code, reason = "the names of tags are for other programs")]
@@ -48,22 +47,9 @@ fn body(client: u64, rows: std::ops::Range<u64>) -> String {
     text
 }
 
-/// Sends a request and checks that it was accepted.
-fn send(address: &str, body: &str) {
-    let mut stream = TcpStream::connect(address).expect("a server");
-    let head = format!(
-        "POST /write?db=lines&precision=ms HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream
-        .write_all(head.as_bytes())
-        .expect("the head is taken");
-    stream
-        .write_all(body.as_bytes())
-        .expect("the body is taken");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+fn send(address: &str, body: &[u8]) {
+    let headers = "";
+    post(address, "/write?db=lines&precision=ms", headers, body);
 }
 
 fn main() {
@@ -83,13 +69,8 @@ fn main() {
         })
         .collect();
     let bytes: usize = bodies.iter().flatten().map(String::len).sum();
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        for bodies in &bodies {
-            scope.spawn(move || bodies.iter().for_each(|body| send(address, body)));
-        }
-    });
-    let seconds = began.elapsed().as_secs_f64();
+    let took = send_all(&bodies, |body| send(address, body));
+    let seconds = took.as_secs_f64();
     let rows = of_client * clients;
     println!(
         "{rows} rows of {clients} clients in {seconds:.2} s: {:.0} rows/s, {:.0} MB/s",

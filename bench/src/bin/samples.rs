@@ -12,9 +12,7 @@
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Instant;
+use nilometer_bench::http_load::{post, send_all};
 
 /// The allocator of the server: decision 0012.
 #[global_allocator]
@@ -96,20 +94,10 @@ fn body(own: &[u64], numbers: std::ops::Range<u64>, start_ms: u64) -> Vec<u8> {
     packed.expect("a body that can be packed")
 }
 
-/// Sends a request and checks that it was accepted.
 fn send(address: &str, body: &[u8]) {
-    let mut stream = TcpStream::connect(address).expect("a server");
-    let head = format!(
-        "POST /api/v1/write?db=samples HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\nContent-Encoding: snappy\r\n\
-         Content-Type: application/x-protobuf\r\nX-Prometheus-Remote-Write-Version: 0.1.0\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    let mut bytes = head.into_bytes();
-    bytes.extend_from_slice(body);
-    stream.write_all(&bytes).expect("the request is taken");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    let headers = "Content-Encoding: snappy\r\nContent-Type: application/x-protobuf\r\n\
+         X-Prometheus-Remote-Write-Version: 0.1.0\r\n";
+    post(address, "/api/v1/write?db=samples", headers, body);
 }
 
 fn main() {
@@ -139,13 +127,8 @@ fn main() {
         send(address, &first);
     }
     let bytes: usize = bodies.iter().flatten().map(Vec::len).sum();
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        for bodies in &bodies {
-            scope.spawn(move || bodies.iter().for_each(|body| send(address, body)));
-        }
-    });
-    let seconds = began.elapsed().as_secs_f64();
+    let took = send_all(&bodies, |body| send(address, body));
+    let seconds = took.as_secs_f64();
     let samples = of_client * clients;
     println!(
         "{samples} samples of {clients} clients in {seconds:.2} s: {:.0} samples/s, {:.0} MB/s",

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::source::{Outputs, Replacement};
 
-/// What a partition is told of an `$out`: its argument identifies the `$out`.
+/// A request of a router to the partition of the target of an `$out`. Its argument identifies the `$out`.
 pub(crate) const REPLACE_COMMAND: &str = "_replaceContents";
 
 /// Time after which contents that no router has added to are forgotten: as long as an idle session.
